@@ -11,6 +11,7 @@
 mod arguments;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 use std::cell::{LazyCell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,9 @@ use serde_json::{Map, Value};
 
 use self::arguments::{canonical, is_json, is_placeholder, settled};
 
+pub(super) use self::unread::{
+    has_unread_arguments, may_be_beside, may_have_arguments, unread_arguments,
+};
 use super::partial::{self, PathPiece};
 use crate::{ModelCall, ModelError};
 
@@ -58,6 +62,8 @@ pub(super) struct OpenCalls {
     /// A name that came again, without an id, for a call that is complete. If new arguments follow, it was the head of
     /// another call.
     repeated_name: Option<String>,
+    /// Whether the stream has something that is not read and may be arguments.
+    has_unread: bool,
 }
 
 #[derive(Debug, Default)]
@@ -347,6 +353,16 @@ impl OpenCalls {
         }
     }
 
+    /// The stream has something that is not read and may be arguments. It is unknown of which call, so no call is one without
+    /// arguments.
+    pub(super) fn note_unread(&mut self) {
+        self.has_unread = true;
+    }
+
+    pub(super) fn has_unread(&self) -> bool {
+        self.has_unread
+    }
+
     /// Returns the calls. `is_cut`: the answer ends in the middle, so the last call may be a fragment.
     ///
     /// # Errors
@@ -364,7 +380,13 @@ impl OpenCalls {
             let why = format!("the stream ended in the middle of a call of `{}`", call.name);
             return Err(ModelError::invalid_response(why));
         }
-        Ok(without_repetitions(calls))
+        let mut calls = without_repetitions(calls);
+        if self.has_unread {
+            for call in calls.iter_mut().filter(|call| is_placeholder(&call.arguments)) {
+                call.arguments.clear();
+            }
+        }
+        Ok(calls)
     }
 
     fn place(&self, part: &CallPart<'_>) -> Place {
@@ -771,29 +793,6 @@ impl OpenCall {
         };
         ModelCall { id: self.id, name: self.name, arguments }
     }
-}
-
-/// The error for arguments that cannot be read, without which the call must not run.
-pub(super) fn unread_arguments() -> ModelError {
-    ModelError::invalid_response("the stream has arguments of a call in an unknown format")
-}
-
-/// Whether fields of a call, other than `known`, look like arguments in a format that we do not read: without them, the call
-/// would run with a part of what the model wrote.
-pub(super) fn has_unread_arguments(fields: &Map<String, Value>, known: &str) -> bool {
-    fields.iter().any(|(name, value)| {
-        let is_known = name == known || name == "parsed_arguments";
-        let name = name.to_ascii_lowercase();
-        let has_word = ["arg", "param", "input", "partial"].iter().any(|word| name.contains(word));
-        let has_value = match value {
-            Value::Null | Value::Bool(_) => false,
-            Value::String(text) => !text.is_empty(),
-            Value::Object(members) => !members.is_empty(),
-            Value::Array(items) => !items.is_empty(),
-            Value::Number(_) => true,
-        };
-        !is_known && has_word && has_value
-    })
 }
 
 /// Whether a text is `{}`. It stops at the first other character.

@@ -213,6 +213,15 @@ pub(super) fn index(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
 
+/// Checks that a delta, or a message as one, is an object, or absent. Otherwise what it has would be lost.
+pub(super) fn check_delta(delta: &Value) -> Result<(), ModelError> {
+    let is_absent = delta.is_null() || *delta == "" || *delta == Value::Array(Vec::new());
+    if delta.is_object() || is_absent {
+        return Ok(());
+    }
+    Err(ModelError::invalid_response("the stream has a piece of the answer in an unknown format"))
+}
+
 /// Parses a frame as JSON. What is not Unicode in its texts becomes U+FFFD.
 pub(super) fn parse<T: DeserializeOwned>(data: &str) -> Result<T, ModelError> {
     let parsed = serde_json::from_str(data).or_else(|error| match readable(data) {

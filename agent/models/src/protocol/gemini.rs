@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::{all_instructions, arguments_object, set, take_turns};
-use super::calls::{Arguments, CallPart, has_unread_arguments, unread_arguments};
+use super::calls::{Arguments, CallPart, has_unread_arguments, may_be_beside, unread_arguments};
 use super::decoder::{
     Decoder, PartialResponse, UNREADABLE, error_report, is_damaged, original_arguments, parse,
 };
@@ -106,6 +106,9 @@ struct Chunk {
     prompt_feedback: Value,
     #[serde(default)]
     error: Value,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -118,11 +121,17 @@ struct Candidate {
     finish_message: Option<String>,
     #[serde(default)]
     error: Value,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
 struct Content {
     parts: Option<Vec<Part>>,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -134,6 +143,9 @@ struct Part {
     thought_signature: Option<String>,
     #[serde(alias = "function_call")]
     function_call: Option<FunctionCall>,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -177,7 +189,14 @@ impl Decoder for Gemini {
             return Err(classify::of_event(&json!({ "error": candidate.error })));
         }
         let reason = candidate.finish_reason.as_deref().unwrap_or_default();
-        let parts = candidate.content.and_then(|content| content.parts).unwrap_or_default();
+        let (parts, beside) = match candidate.content {
+            Some(content) => (content.parts.unwrap_or_default(), content.others),
+            None => Default::default(),
+        };
+        if [&chunk.others, &candidate.others, &beside].iter().any(|it| has_unread_arguments(it, ""))
+        {
+            gathered.calls.note_unread();
+        }
         let listed: Vec<ModelCall> = parts.iter().filter_map(whole_call).collect();
         let mut repeated = if gathered.calls.are_repeated_by(&listed, !reason.is_empty()) {
             gathered.calls.repeat(listed.iter().map(CallPart::whole).collect())?
@@ -209,8 +228,18 @@ fn read_part(
     at: usize,
     gathered: &mut PartialResponse,
 ) -> Result<(), ModelError> {
+    let is_named = has_unread_arguments(&part.others, "");
     if let Some(call) = part.function_call {
+        if is_named {
+            return Err(unread_arguments());
+        }
+        if may_be_beside(&part.others, &[]) || may_be_beside(&call.others, &[]) {
+            gathered.calls.note_unread();
+        }
         return read_call(call, data, at, part.thought_signature, gathered);
+    }
+    if is_named {
+        gathered.calls.note_unread();
     }
     let signature = part.thought_signature.filter(|signature| !signature.is_empty());
     let text = part.text.unwrap_or_default();
@@ -279,6 +308,7 @@ fn read_call(
 fn whole_call(part: &Part) -> Option<ModelCall> {
     let call = part.function_call.as_ref()?;
     let is_whole = call.partial_args.is_none()
+        && !has_unread_arguments(&part.others, "")
         && call.will_continue != Some(true)
         && !has_unread_arguments(&call.others, "args");
     let name = call.name.clone().filter(|name| is_whole && !name.is_empty())?;

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object, set};
-use super::calls::{Arguments, CallPart, has_unread_arguments, unread_arguments};
+use super::calls::{Arguments, CallPart, has_unread_arguments, may_be_beside, unread_arguments};
 use super::decoder::{
     Decoder, PartialResponse, arguments_text, error_report, original_arguments, parse,
 };
@@ -68,6 +68,9 @@ struct Line {
     eval_count: Option<u64>,
     #[serde(default)]
     error: Value,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -75,12 +78,18 @@ struct Message {
     content: Option<String>,
     thinking: Option<String>,
     tool_calls: Option<Vec<Call>>,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
 struct Call {
     id: Option<String>,
     function: Function,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -102,6 +111,9 @@ impl Decoder for Ollama {
         if line.message.is_none() {
             error_report(data)?;
         }
+        if has_unread_arguments(&line.others, "") {
+            gathered.calls.note_unread();
+        }
         gathered.model(line.model.as_deref());
         let reason = line.done_reason.as_deref().unwrap_or_default();
         let is_last = line.done == Some(true) || !reason.is_empty();
@@ -109,8 +121,17 @@ impl Decoder for Ollama {
             gathered.reasoning(message.thinking.as_deref().unwrap_or_default());
             gathered.text(message.content.as_deref().unwrap_or_default());
             let calls = message.tool_calls.unwrap_or_default();
-            if calls.iter().any(|call| has_unread_arguments(&call.function.others, "arguments")) {
-                return Err(unread_arguments());
+            for call in &calls {
+                let beside = [&call.others, &call.function.others];
+                if beside.into_iter().any(|fields| has_unread_arguments(fields, "")) {
+                    return Err(unread_arguments());
+                }
+                if beside.into_iter().any(|fields| may_be_beside(fields, &[])) {
+                    gathered.calls.note_unread();
+                }
+            }
+            if has_unread_arguments(&message.others, "") {
+                gathered.calls.note_unread();
             }
             let calls = calls.into_iter().enumerate();
             let calls: Vec<ModelCall> = calls.map(|(at, call)| read_call(call, data, at)).collect();

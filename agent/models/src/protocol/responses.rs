@@ -6,7 +6,9 @@
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object_text, set};
-use super::calls::{Arguments, CallPart, unread_arguments};
+use super::calls::{
+    Arguments, CallPart, OpenCalls, has_unread_arguments, may_be_beside, unread_arguments,
+};
 use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
 use super::stop::StopReasons;
 use crate::classify::{self, truncated_line};
@@ -131,6 +133,10 @@ impl Decoder for Responses {
         if event["type"].is_null() && classify::reports_error(&event) {
             return Err(classify::of_event(&event));
         }
+        let fields = event.as_object();
+        if fields.is_some_and(|fields| has_unread_arguments(fields, "arguments")) {
+            gathered.calls.note_unread();
+        }
         let delta = event["delta"].as_str().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
             "response.output_text.delta" => gathered.text(delta),
@@ -143,6 +149,7 @@ impl Decoder for Responses {
             "response.output_item.added" => {
                 let item = &event["item"];
                 if item["type"] == "function_call" {
+                    check_call(item, &mut gathered.calls)?;
                     let arguments =
                         arguments_text(&item["arguments"], data, &["item", "arguments"]);
                     gathered.calls.announce(part(&event, item, Arguments::None), arguments)?;
@@ -161,6 +168,7 @@ impl Decoder for Responses {
                 let item = &event["item"];
                 self.read_status(item);
                 if item["type"] == "function_call" {
+                    check_call(item, &mut gathered.calls)?;
                     let whole = arguments_text(&item["arguments"], data, &["item", "arguments"]);
                     gathered.calls.complete(part(&event, item, Arguments::Whole(whole)), true)?;
                 } else {
@@ -199,6 +207,18 @@ fn part<'a>(event: &'a Value, item: &'a Value, arguments: Arguments) -> CallPart
         name: some_text(&item["name"]).unwrap_or_else(|| text(&event["name"])),
         arguments,
     }
+}
+
+/// Checks that an item, which is a call, has its arguments only where they are read.
+fn check_call(item: &Value, calls: &mut OpenCalls) -> Result<(), ModelError> {
+    let Some(fields) = item.as_object() else { return Ok(()) };
+    if has_unread_arguments(fields, "arguments") {
+        return Err(unread_arguments());
+    }
+    if may_be_beside(fields, &["arguments", "parsed_arguments"]) {
+        calls.note_unread();
+    }
+    Ok(())
 }
 
 fn text(value: &Value) -> &str {
@@ -288,6 +308,7 @@ impl Responses {
             self.read_status(item);
             self.item(item, gathered);
             if item["type"] == "function_call" {
+                check_call(item, &mut gathered.calls)?;
                 let path = ["response", "output", &at.to_string(), "arguments"];
                 let whole = Arguments::Whole(arguments_text(&item["arguments"], data, &path));
                 let call = part(&Value::Null, item, whole);

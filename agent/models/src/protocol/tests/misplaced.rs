@@ -1,0 +1,524 @@
+//! Arguments in places that are not read, events that come twice or in another order, and calls that come again. Each test is a class
+//! of streams of an outside tester, with which a tool ran without the arguments that the model wrote, or twice.
+
+use super::one_call::{
+    A, B, added, block, block_stop, check_all, completed, delta, done, input, item, piece, reason,
+    start, stop_reason, tool_call,
+};
+use super::*;
+
+/// The class: the input of an Anthropic call was in a place that nobody reads, so the call ran with `{}`.
+#[test]
+fn anthropic_input_in_a_place_that_is_not_read() {
+    let place = json!({ "place": "attic" });
+    let message = |input: &Value| {
+        json!({ "type": "message", "role": "assistant", "content": [
+            { "type": "tool_use", "id": "t", "name": "pay", "input": input }
+        ] })
+    };
+    let stream = |x: Value| {
+        vec![
+            start(),
+            block(0, "t", json!({})),
+            x,
+            block_stop(0),
+            stop_reason("tool_use"),
+            json!({ "type": "message_stop" }),
+        ]
+    };
+    let piece_with = |name: &str, value: &Value| {
+        let mut event = input(0, json!(""));
+        event["delta"][name] = value.clone();
+        stream(event)
+    };
+    let stop_with = |name: &str, value: Value| {
+        let mut event = block_stop(0);
+        event[name] = value;
+        vec![start(), block(0, "t", json!({})), event, stop_reason("tool_use")]
+    };
+    let end_with = |pointer: &str, name: &str, value: Value| {
+        let mut event = stop_reason("tool_use");
+        event.pointer_mut(pointer).expect("it is there")[name] = value;
+        vec![start(), block(0, "t", json!({})), block_stop(0), event]
+    };
+    let with_last = |event: Value| {
+        vec![start(), block(0, "t", json!({})), block_stop(0), stop_reason("tool_use"), event]
+    };
+    let delta = |delta: Value| json!({ "type": "content_block_delta", "index": 0, "delta": delta });
+    check_all(
+        Protocol::Anthropic,
+        &[
+            ("delta is a text", stream(delta(json!(A)))),
+            (
+                "delta is a list",
+                stream(delta(json!([{ "type": "input_json_delta", "partial_json": A }]))),
+            ),
+            ("snapshot", piece_with("snapshot", &place)),
+            ("json", piece_with("json", &json!(A))),
+            ("value", piece_with("value", &json!([place]))),
+            ("encoded", piece_with("value", &json!(json!(A).to_string()))),
+            ("block in its end", stop_with("content_block", message(&place)["content"][0].clone())),
+            (
+                "delta in its end",
+                stop_with("delta", json!({ "type": "input_json_delta", "partial_json": A })),
+            ),
+            ("input in its end", stop_with("input", place.clone())),
+            (
+                "message_delta.delta.content",
+                end_with("/delta", "content", message(&place)["content"].clone()),
+            ),
+            ("message_delta.content", end_with("", "content", message(&place)["content"].clone())),
+            (
+                "delta of message_delta is a list",
+                stream(json!({ "type": "message_delta", "delta": [place] })),
+            ),
+            (
+                "message_stop.message",
+                with_last(json!({ "type": "message_stop", "message": message(&place) })),
+            ),
+            ("message", with_last(message(&place))),
+            ("unknown event", stream(json!({ "type": "tool_input", "index": 0, "data": place }))),
+            (
+                "unknown event without an object",
+                stream(json!({ "type": "tool", "input": "place=attic" })),
+            ),
+            ("no type", stream(place.clone())),
+            (
+                "message_start",
+                vec![
+                    json!({ "type": "message_start", "message": { "content": [], "input": place } }),
+                    block(0, "t", json!({})),
+                    block_stop(0),
+                    stop_reason("tool_use"),
+                ],
+            ),
+            (
+                "unknown block",
+                stream(
+                    json!({ "type": "content_block_start", "index": 1, "content_block": { "type": "tool_input", "value": place } }),
+                ),
+            ),
+            (
+                "`{}` in a piece",
+                [
+                    &stream(input(0, json!("{}")))[..3],
+                    &[
+                        json!({ "type": "tool_input", "data": place }),
+                        block_stop(0),
+                        stop_reason("tool_use"),
+                    ],
+                ]
+                .concat(),
+            ),
+            (
+                "a call with all its input",
+                [
+                    &stream(input(0, json!(A)))[..3],
+                    &[
+                        json!({ "type": "later", "data": place }),
+                        block_stop(0),
+                        stop_reason("tool_use"),
+                    ],
+                ]
+                .concat(),
+            ),
+        ],
+        expect![[r#"
+            delta is a text
+              invalid_response: the stream has a piece of the answer in an unknown format
+            delta is a list
+              invalid_response: the stream has a piece of the answer in an unknown format
+            snapshot
+              not run: t pay 
+            json
+              not run: t pay 
+            value
+              not run: t pay 
+            encoded
+              not run: t pay 
+            block in its end
+              not run: t pay 
+            delta in its end
+              not run: t pay 
+            input in its end
+              not run: t pay 
+            message_delta.delta.content
+              not run: t pay 
+            message_delta.content
+              not run: t pay 
+            delta of message_delta is a list
+              not run: t pay 
+            message_stop.message
+              not run: t pay 
+            message
+              not run: t pay 
+            unknown event
+              not run: t pay 
+            unknown event without an object
+              t pay {}
+            no type
+              t pay {}
+            message_start
+              not run: t pay 
+            unknown block
+              not run: t pay 
+            `{}` in a piece
+              not run: t pay 
+            a call with all its input
+              t pay {"order":"A-7","cents":100}
+        "#]],
+    );
+    // What servers and gateways add is not the input of a call.
+    let metadata = |name: &str| (name.to_owned(), json!({ "value": { "a": 1 } }));
+    let decorated = |mut event: Value| {
+        let names = [
+            "usage",
+            "amazon-bedrock-invocationMetrics",
+            "amazon-bedrock-trace",
+            "metadata",
+            "cost_details",
+            "guardrailAction",
+            "context_management",
+            "container",
+            "caller",
+            "cache_control",
+            "provider_info",
+        ];
+        for name in names {
+            let (name, value) = metadata(name);
+            event[&name] = value.clone();
+            for part in ["message", "delta", "content_block"] {
+                if event[part].is_object() {
+                    event[part][&name] = value.clone();
+                }
+            }
+        }
+        event
+    };
+    let mut plain = vec![
+        start(),
+        json!({ "type": "ping" }),
+        json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "text", "text": "", "citations": [{ "cited_text": "So" }] } }),
+        json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": "{\"json\":1}" } }),
+        json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "citations_delta", "citation": { "cited_text": "So" } } }),
+        block_stop(0),
+        json!({ "type": "content_block_start", "index": 1, "content_block": { "type": "server_tool_use", "id": "s", "name": "web_search", "input": { "query": "a" } } }),
+        block_stop(1),
+        json!({ "type": "content_block_start", "index": 2, "content_block": { "type": "web_search_tool_result", "content": [{ "title": "a" }] } }),
+        block_stop(2),
+        block(3, "t", json!({})),
+        input(3, json!("")),
+        block_stop(3),
+        json!({ "type": "message_delta", "delta": { "stop_reason": "tool_use", "stop_sequence": null, "stop_details": { "type": "a" } } }),
+        json!({ "type": "message_stop", "message": message(&json!({})) }),
+    ];
+    let bare = plain.clone();
+    for event in &mut plain {
+        *event = decorated(event.take());
+    }
+    check_all(
+        Protocol::Anthropic,
+        &[("no arguments", bare), ("no arguments and metadata", plain)],
+        expect![[r#"
+            no arguments
+              t pay {}
+            no arguments and metadata
+              t pay {}
+        "#]],
+    );
+}
+
+/// The class: an event whose type is only in its name (`event:`) was ignored, with what it has.
+#[test]
+fn anthropic_events_without_a_type_in_their_data() {
+    let untyped = |mut event: Value| {
+        event.as_object_mut().expect("it is an object").remove("type");
+        event
+    };
+    let frames = [
+        start(),
+        block(0, "t", json!({})),
+        input(0, json!(A)),
+        block_stop(0),
+        stop_reason("tool_use"),
+    ];
+    let only = |position: usize| {
+        let events = frames.iter().enumerate();
+        events
+            .map(|(at, event)| if at == position { untyped(event.clone()) } else { event.clone() })
+            .collect()
+    };
+    let usage = json!({ "delta": {}, "usage": { "output_tokens": 1 } });
+    check_all(
+        Protocol::Anthropic,
+        &[
+            ("message_start", only(0)),
+            ("content_block_start", only(1)),
+            ("content_block_delta", only(2)),
+            ("content_block_stop", only(3)),
+            ("message_delta", only(4)),
+            ("all", frames.iter().cloned().map(untyped).collect()),
+            (
+                "no pieces",
+                vec![
+                    untyped(start()),
+                    untyped(block(0, "t", json!({}))),
+                    untyped(block_stop(0)),
+                    usage,
+                    untyped(stop_reason("tool_use")),
+                ],
+            ),
+            (
+                "a piece without any type",
+                vec![
+                    start(),
+                    block(0, "t", json!({})),
+                    json!({ "index": 0, "delta": { "partial_json": A } }),
+                    block_stop(0),
+                    stop_reason("tool_use"),
+                ],
+            ),
+        ],
+        expect![[r#"
+            message_start
+              t pay {"order":"A-7","cents":100}
+            content_block_start
+              t pay {"order":"A-7","cents":100}
+            content_block_delta
+              t pay {"order":"A-7","cents":100}
+            content_block_stop
+              t pay {"order":"A-7","cents":100}
+            message_delta
+              t pay {"order":"A-7","cents":100}
+            all
+              t pay {"order":"A-7","cents":100}
+            no pieces
+              t pay {}
+            a piece without any type
+              invalid_response: the stream has arguments of a call in an unknown format
+        "#]],
+    );
+}
+
+/// The class: arguments beside the place where they belong were ignored, and the call ran with `{}`.
+#[test]
+fn arguments_beside_a_call() {
+    let place = json!({ "place": "attic" });
+    let names = ["args", "input", "parameters", "value"];
+    let with = |mut value: Value, pointer: &str, name: &str, added: &Value| {
+        value.pointer_mut(pointer).expect("it is there")[name] = added.clone();
+        value
+    };
+    let gemini = json!({ "candidates": [{ "content": { "parts": [{ "functionCall": { "name": "pay", "args": {} } }] }, "finishReason": "STOP" }] });
+    let places = ["/candidates/0/content/parts/0", "/candidates/0/content", "/candidates/0", ""];
+    let mut streams = vec![("none".to_owned(), vec![gemini.clone()])];
+    for (name, pointer) in
+        names.into_iter().map(|name| (name, places[0])).chain(places.map(|place| ("args", place)))
+    {
+        streams
+            .push((format!("{pointer} {name}"), vec![with(gemini.clone(), pointer, name, &place)]));
+    }
+    streams.push((
+        "call value".to_owned(),
+        vec![with(gemini.clone(), "/candidates/0/content/parts/0/functionCall", "value", &place)],
+    ));
+    streams.push((
+        "part of its own".to_owned(),
+        vec![
+            json!({ "candidates": [{ "content": { "parts": [{ "args": place }] } }] }),
+            gemini.clone(),
+        ],
+    ));
+    streams.push((
+        "metadata".to_owned(),
+        vec![with(
+            with(gemini, places[0], "partMetadata", &place),
+            places[2],
+            "groundingMetadata",
+            &place,
+        )],
+    ));
+    check_named(Protocol::Gemini, &streams, expect![[r#"
+        none
+           pay {}
+        /candidates/0/content/parts/0 args
+          invalid_response: the stream has arguments of a call in an unknown format
+        /candidates/0/content/parts/0 input
+          invalid_response: the stream has arguments of a call in an unknown format
+        /candidates/0/content/parts/0 parameters
+          invalid_response: the stream has arguments of a call in an unknown format
+        /candidates/0/content/parts/0 value
+          not run:  pay 
+        /candidates/0/content/parts/0 args
+          invalid_response: the stream has arguments of a call in an unknown format
+        /candidates/0/content args
+          not run:  pay 
+        /candidates/0 args
+          not run:  pay 
+         args
+          not run:  pay 
+        call value
+          not run:  pay 
+        part of its own
+          not run:  pay 
+        metadata
+           pay {}
+    "#]]);
+
+    let ollama = json!({ "message": { "content": "", "tool_calls": [{ "function": { "name": "pay", "arguments": {} } }] }, "done": true });
+    let mut streams = vec![("none".to_owned(), vec![ollama.clone()])];
+    for pointer in ["/message/tool_calls/0", "/message/tool_calls/0/function", "/message", ""] {
+        for name in ["input", "value"] {
+            streams.push((
+                format!("{pointer} {name}"),
+                vec![with(ollama.clone(), pointer, name, &place)],
+            ));
+        }
+    }
+    streams.push((
+        "arguments".to_owned(),
+        vec![with(ollama, "/message/tool_calls/0", "arguments", &place)],
+    ));
+    check_named(Protocol::Ollama, &streams, expect![[r#"
+        none
+           pay {}
+        /message/tool_calls/0 input
+          invalid_response: the stream has arguments of a call in an unknown format
+        /message/tool_calls/0 value
+          not run:  pay 
+        /message/tool_calls/0/function input
+          invalid_response: the stream has arguments of a call in an unknown format
+        /message/tool_calls/0/function value
+          not run:  pay 
+        /message input
+          not run:  pay 
+        /message value
+           pay {}
+         input
+          not run:  pay 
+         value
+           pay {}
+        arguments
+          invalid_response: the stream has arguments of a call in an unknown format
+    "#]]);
+
+    let call = item("fc1", "c1", "{}");
+    let event = done(0, &call);
+    let mut streams = vec![("none".to_owned(), vec![event.clone(), completed(&[])])];
+    for name in ["input", "value"] {
+        streams.push((
+            format!("done {name}"),
+            vec![with(event.clone(), "/item", name, &place), completed(&[])],
+        ));
+        streams.push((
+            format!("added {name}"),
+            vec![with(added(0, "fc1", "c1"), "/item", name, &place), event.clone(), completed(&[])],
+        ));
+        streams.push((
+            format!("list {name}"),
+            vec![event.clone(), completed(&[with(call.clone(), "", name, &place)])],
+        ));
+    }
+    streams
+        .push(("event input".to_owned(), vec![with(event, "", "input", &place), completed(&[])]));
+    check_named(Protocol::OpenAiResponses, &streams, expect![[r#"
+        none
+          c1 pay {}
+        done input
+          invalid_response: the stream has arguments of a call in an unknown format
+        added input
+          invalid_response: the stream has arguments of a call in an unknown format
+        list input
+          invalid_response: the stream has arguments of a call in an unknown format
+        done value
+          not run: c1 pay 
+        added value
+          not run: c1 pay 
+        list value
+          not run: c1 pay 
+        event input
+          not run: c1 pay 
+    "#]]);
+
+    let calls = json!([tool_call(Some(0), "c", "pay", "{}")]);
+    let head = delta(json!({ "tool_calls": calls }));
+    let pieces = json!([tool_call(Some(0), "", "", A)]);
+    let choice = |fields: Value| json!({ "choices": [fields] });
+    let end = reason("tool_calls");
+    let between = |event: Value| vec![head.clone(), event, end.clone()];
+    let mut streams = vec![
+        ("none".to_owned(), vec![head.clone(), end.clone()]),
+        ("delta is a list".to_owned(), between(delta(json!([{ "tool_calls": pieces }])))),
+        ("delta is a text".to_owned(), between(delta(json!("{\"place\"")))),
+        ("delta is an empty list".to_owned(), between(delta(json!([])))),
+        (
+            "message is a list".to_owned(),
+            between(choice(json!({ "message": [{ "tool_calls": pieces }] }))),
+        ),
+        ("in the choice".to_owned(), between(choice(json!({ "delta": {}, "tool_calls": pieces })))),
+        (
+            "in the chunk".to_owned(),
+            between(json!({ "choices": [{ "delta": {} }], "tool_calls": pieces })),
+        ),
+        ("calls are a text".to_owned(), between(delta(json!({ "tool_calls": A })))),
+        (
+            "metadata".to_owned(),
+            between(with(head.clone(), "/choices/0/delta/tool_calls/0", "extra_content", &place)),
+        ),
+    ];
+    for pointer in
+        ["/tool_calls/0", "/tool_calls/0/function", ""].map(|it| format!("/choices/0/delta{it}"))
+    {
+        for name in ["input", "value"] {
+            streams.push((
+                format!("{pointer} {name}"),
+                vec![with(head.clone(), &pointer, name, &place), end.clone()],
+            ));
+        }
+    }
+    streams.push((
+        "beside the function".to_owned(),
+        vec![with(head.clone(), "/choices/0/delta/tool_calls/0", "arguments", &place), end],
+    ));
+    check_named(Protocol::OpenAiCompatible, &streams, expect![[r#"
+        none
+          c pay {}
+        delta is a list
+          invalid_response: the stream has a piece of the answer in an unknown format
+        delta is a text
+          invalid_response: the stream has a piece of the answer in an unknown format
+        delta is an empty list
+          c pay {}
+        message is a list
+          invalid_response: the stream has a piece of the answer in an unknown format
+        in the choice
+          not run: c pay 
+        in the chunk
+          not run: c pay 
+        calls are a text
+          not run: c pay 
+        metadata
+          c pay {}
+        /choices/0/delta/tool_calls/0 input
+          invalid_response: the stream has arguments of a call in an unknown format
+        /choices/0/delta/tool_calls/0 value
+          not run: c pay 
+        /choices/0/delta/tool_calls/0/function input
+          invalid_response: the stream has arguments of a call in an unknown format
+        /choices/0/delta/tool_calls/0/function value
+          not run: c pay 
+        /choices/0/delta input
+          not run: c pay 
+        /choices/0/delta value
+          c pay {}
+        beside the function
+          invalid_response: the stream has arguments of a call in an unknown format
+    "#]]);
+}
+
+#[track_caller]
+fn check_named(protocol: Protocol, streams: &[(String, Vec<Value>)], expected: Expect) {
+    let streams: Vec<(&str, Vec<Value>)> =
+        streams.iter().map(|(title, frames)| (title.as_str(), frames.clone())).collect();
+    check_all(protocol, &streams, expected);
+}
