@@ -3,6 +3,9 @@
 //! <https://platform.openai.com/docs/api-reference/responses-streaming>. Items of server-side tools (searches,
 //! programs, shells) are ignored, because we offer none.
 
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object_text, set};
@@ -94,10 +97,20 @@ pub(super) struct Responses {
     unfinished: Option<(String, String)>,
     /// The type of the last item that waits for a result which no tool of ours can give.
     unanswerable: Option<String>,
-    /// The number of the last event. Not all servers number them.
-    sequence_number: Option<u64>,
-    /// The numbers of two events between which one is missing.
-    gap: Option<(u64, u64)>,
+    order: Order,
+}
+
+/// The order of the events, as their numbers tell it. Not all servers number them, and some give all events the same number.
+#[derive(Default)]
+struct Order {
+    /// The largest number so far.
+    last: Option<u64>,
+    /// Whether different numbers have arrived.
+    is_numbered: bool,
+    /// A hash of each event, by its number.
+    seen: BTreeMap<u64, u64>,
+    /// The numbers of two events that do not follow each other.
+    disorder: Option<(u64, u64)>,
 }
 
 /// Items of tools that the client runs, or must allow. We offer none of them.
@@ -123,9 +136,8 @@ impl Decoder for Responses {
             return Ok(()); // Some proxies send it here too.
         }
         let event: Value = parse(data)?;
-        if let Some(number) = event["sequence_number"].as_u64() {
-            let last = self.sequence_number.replace(number);
-            self.gap = self.gap.or(last.map(|last| (last, number)).filter(|(a, b)| a + 1 < *b));
+        if self.order.is_repetition(&event) {
+            return Ok(());
         }
         if classify::is_error(&event["error"]) || classify::is_error(&event["response"]["error"]) {
             return Err(classify::of_event(&event));
@@ -229,6 +241,27 @@ fn some_text(value: &Value) -> Option<&str> {
     value.as_str().filter(|text| !text.is_empty())
 }
 
+impl Order {
+    /// Adds an event. Returns whether it is one that has arrived before, with the same number.
+    fn is_repetition(&mut self, event: &Value) -> bool {
+        let Some(number) = event["sequence_number"].as_u64() else { return false };
+        let mut hasher = DefaultHasher::new();
+        event.to_string().hash(&mut hasher);
+        let hash = hasher.finish();
+        self.is_numbered |= self.last.is_some_and(|last| last != number);
+        if self.is_numbered && self.seen.get(&number) == Some(&hash) {
+            return true;
+        }
+        self.seen.insert(number, hash);
+        if let Some(last) = self.last {
+            let follows = last.checked_add(1) == Some(number) || !self.is_numbered;
+            self.disorder = self.disorder.or((!follows).then_some((last, number)));
+        }
+        self.last = self.last.max(Some(number));
+        false
+    }
+}
+
 impl MessageTexts {
     /// Adds the texts of an item, if it is a message.
     fn add(&mut self, item: &Value) {
@@ -317,11 +350,19 @@ impl Responses {
         }
         gathered.calls.repeat(calls)?;
         // A proxy may have left out events that say nothing. What was said as a whole has no missing piece.
-        if let (Some((last, next)), Some(name)) = (self.gap, gathered.calls.in_pieces()) {
-            let why = format!(
-                "the stream has no event between those with the sequence numbers {last} and {next}: \
-                 a piece of a call of `{name}` may be missing"
-            );
+        if let (Some((last, next)), Some(name)) = (self.order.disorder, gathered.calls.in_pieces())
+        {
+            let why = if last < next {
+                format!(
+                    "the stream has no event between those with the sequence numbers {last} and {next}: \
+                     a piece of a call of `{name}` may be missing"
+                )
+            } else {
+                format!(
+                    "the stream has the sequence number {next} after {last}: the pieces of a call of \
+                     `{name}` may be in another order"
+                )
+            };
             return Err(ModelError::invalid_response(why));
         }
         for whole in [&self.texts, &self.parts, &self.items, &texts] {

@@ -155,9 +155,9 @@ fn anthropic_input_in_a_place_that_is_not_read() {
             unknown event
               not run: t pay 
             unknown event without an object
-              t pay {}
+              not run: t pay 
             no type
-              t pay {}
+              not run: t pay 
             message_start
               not run: t pay 
             unknown block
@@ -338,7 +338,10 @@ fn arguments_beside_a_call() {
             &place,
         )],
     ));
-    check_named(Protocol::Gemini, &streams, expect![[r#"
+    check_named(
+        Protocol::Gemini,
+        &streams,
+        expect![[r#"
         none
            pay {}
         /candidates/0/content/parts/0 args
@@ -363,7 +366,8 @@ fn arguments_beside_a_call() {
           not run:  pay 
         metadata
            pay {}
-    "#]]);
+    "#]],
+    );
 
     let ollama = json!({ "message": { "content": "", "tool_calls": [{ "function": { "name": "pay", "arguments": {} } }] }, "done": true });
     let mut streams = vec![("none".to_owned(), vec![ollama.clone()])];
@@ -379,7 +383,10 @@ fn arguments_beside_a_call() {
         "arguments".to_owned(),
         vec![with(ollama, "/message/tool_calls/0", "arguments", &place)],
     ));
-    check_named(Protocol::Ollama, &streams, expect![[r#"
+    check_named(
+        Protocol::Ollama,
+        &streams,
+        expect![[r#"
         none
            pay {}
         /message/tool_calls/0 input
@@ -400,7 +407,8 @@ fn arguments_beside_a_call() {
            pay {}
         arguments
           invalid_response: the stream has arguments of a call in an unknown format
-    "#]]);
+    "#]],
+    );
 
     let call = item("fc1", "c1", "{}");
     let event = done(0, &call);
@@ -421,7 +429,10 @@ fn arguments_beside_a_call() {
     }
     streams
         .push(("event input".to_owned(), vec![with(event, "", "input", &place), completed(&[])]));
-    check_named(Protocol::OpenAiResponses, &streams, expect![[r#"
+    check_named(
+        Protocol::OpenAiResponses,
+        &streams,
+        expect![[r#"
         none
           c1 pay {}
         done input
@@ -438,7 +449,8 @@ fn arguments_beside_a_call() {
           not run: c1 pay 
         event input
           not run: c1 pay 
-    "#]]);
+    "#]],
+    );
 
     let calls = json!([tool_call(Some(0), "c", "pay", "{}")]);
     let head = delta(json!({ "tool_calls": calls }));
@@ -480,7 +492,10 @@ fn arguments_beside_a_call() {
         "beside the function".to_owned(),
         vec![with(head.clone(), "/choices/0/delta/tool_calls/0", "arguments", &place), end],
     ));
-    check_named(Protocol::OpenAiCompatible, &streams, expect![[r#"
+    check_named(
+        Protocol::OpenAiCompatible,
+        &streams,
+        expect![[r#"
         none
           c pay {}
         delta is a list
@@ -513,7 +528,8 @@ fn arguments_beside_a_call() {
           c pay {}
         beside the function
           invalid_response: the stream has arguments of a call in an unknown format
-    "#]]);
+    "#]],
+    );
 }
 
 #[track_caller]
@@ -521,4 +537,153 @@ fn check_named(protocol: Protocol, streams: &[(String, Vec<Value>)], expected: E
     let streams: Vec<(&str, Vec<Value>)> =
         streams.iter().map(|(title, frames)| (title.as_str(), frames.clone())).collect();
     check_all(protocol, &streams, expected);
+}
+
+/// The class: a piece of a call that came twice was added twice, and pieces in another order were joined as they came. The numbers of
+/// the events tell it.
+#[test]
+fn responses_events_that_come_twice_or_in_another_order() {
+    let numbered = |events: &[(u64, Value)]| -> Vec<Value> {
+        let numbered = events.iter().map(|(number, event)| {
+            let mut event = event.clone();
+            event["sequence_number"] = json!(number);
+            event
+        });
+        numbered.collect()
+    };
+    let head = || added(0, "i", "c");
+    let one = || piece(0, "i", r#"{"cents":1"#);
+    let zero = || piece(0, "i", "0");
+    let end = || piece(0, "i", "}");
+    let last = || completed(&[]);
+    let text =
+        |text: &str| json!({ "type": "response.output_text.delta", "item_id": "m", "delta": text });
+    check_all(
+        Protocol::OpenAiResponses,
+        &[
+            (
+                "twice",
+                numbered(&[
+                    (0, head()),
+                    (1, one()),
+                    (2, zero()),
+                    (2, zero()),
+                    (3, end()),
+                    (4, last()),
+                ]),
+            ),
+            (
+                "twice, later",
+                numbered(&[
+                    (0, head()),
+                    (1, one()),
+                    (2, zero()),
+                    (3, end()),
+                    (2, zero()),
+                    (4, last()),
+                ]),
+            ),
+            (
+                "all twice",
+                numbered(&[
+                    (0, head()),
+                    (0, head()),
+                    (1, one()),
+                    (1, one()),
+                    (2, end()),
+                    (2, end()),
+                    (3, last()),
+                ]),
+            ),
+            (
+                "equal pieces with their own numbers",
+                numbered(&[
+                    (0, head()),
+                    (1, one()),
+                    (2, zero()),
+                    (3, zero()),
+                    (4, end()),
+                    (5, last()),
+                ]),
+            ),
+            (
+                "another piece with the same number",
+                numbered(&[
+                    (0, head()),
+                    (1, one()),
+                    (2, zero()),
+                    (2, piece(0, "i", "9")),
+                    (3, end()),
+                    (4, last()),
+                ]),
+            ),
+            (
+                "another order",
+                numbered(&[
+                    (0, head()),
+                    (1, one()),
+                    (3, piece(0, "i", "9")),
+                    (2, zero()),
+                    (4, end()),
+                    (5, last()),
+                ]),
+            ),
+            (
+                "a smaller number at the end",
+                numbered(&[
+                    (0, head()),
+                    (1, one()),
+                    (2, end()),
+                    (1, piece(0, "i", " ")),
+                    (3, last()),
+                ]),
+            ),
+            (
+                "always the same number",
+                numbered(&[
+                    (7, head()),
+                    (7, one()),
+                    (7, zero()),
+                    (7, zero()),
+                    (7, end()),
+                    (7, last()),
+                ]),
+            ),
+            (
+                "another order, and the call follows",
+                numbered(&[
+                    (0, head()),
+                    (1, end()),
+                    (0, one()),
+                    (2, done(0, &item("i", "c", A))),
+                    (3, last()),
+                ]),
+            ),
+            (
+                "only a text",
+                numbered(&[(0, text("a")), (2, text("b")), (1, text("c")), (3, last())]),
+            ),
+        ],
+        expect![[r#"
+            twice
+              c pay {"cents":10}
+            twice, later
+              c pay {"cents":10}
+            all twice
+              c pay {"cents":1}
+            equal pieces with their own numbers
+              c pay {"cents":100}
+            another piece with the same number
+              invalid_response: the stream has the sequence number 2 after 2: the pieces of a call of `pay` may be in another order
+            another order
+              invalid_response: the stream has no event between those with the sequence numbers 1 and 3: a piece of a call of `pay` may be missing
+            a smaller number at the end
+              invalid_response: the stream has the sequence number 1 after 2: the pieces of a call of `pay` may be in another order
+            always the same number
+              c pay {"cents":100}
+            another order, and the call follows
+              not run: c pay }{"cents":1{"order":"A-7","cents":100}
+            only a text
+        "#]],
+    );
 }
