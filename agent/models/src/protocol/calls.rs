@@ -64,6 +64,8 @@ pub(super) struct OpenCalls {
     repeated_name: Option<String>,
     /// Whether the stream has something that is not read and may be arguments.
     has_unread: bool,
+    /// How often the provider has said that the answer ends.
+    stops: usize,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +73,8 @@ struct OpenCall {
     id: String,
     item: String,
     index: Option<u64>,
+    /// How often the provider had said that the answer ends, before this call began.
+    stops: usize,
     name: String,
     /// The text so far.
     arguments: String,
@@ -121,7 +125,8 @@ impl OpenCalls {
             return Err(ModelError::invalid_response(why));
         }
         self.repeated_name = None;
-        self.calls.push(OpenCall { index: part.index, ..OpenCall::default() });
+        let (index, stops) = (part.index, self.stops);
+        self.calls.push(OpenCall { index, stops, ..OpenCall::default() });
         self.calls.last_mut().expect("one was just pushed").add(part)
     }
 
@@ -353,6 +358,11 @@ impl OpenCalls {
         }
     }
 
+    /// The provider has said that the answer ends. What follows may be the answer once more.
+    pub(super) fn note_stop(&mut self) {
+        self.stops += 1;
+    }
+
     /// The stream has something that is not read and may be arguments. It is unknown of which call, so no call is one without
     /// arguments.
     pub(super) fn note_unread(&mut self) {
@@ -380,7 +390,7 @@ impl OpenCalls {
             let why = format!("the stream ended in the middle of a call of `{}`", call.name);
             return Err(ModelError::invalid_response(why));
         }
-        let mut calls = without_repetitions(calls);
+        let mut calls = without_repetitions(without_other_rounds(calls));
         if self.has_unread {
             for call in calls.iter_mut().filter(|call| is_placeholder(&call.arguments)) {
                 call.arguments.clear();
@@ -454,12 +464,43 @@ impl OpenCalls {
     }
 }
 
+/// A call at the end of the stream.
+struct Ended {
+    index: Option<u64>,
+    call: ModelCall,
+}
+
+/// Returns the calls without those that began after a stop reason and repeat one from before it: some servers send the end of the
+/// stream, or all of it, once more, also with other ids. Other calls stay, because some servers send a reason with each call.
+fn without_other_rounds(calls: Vec<OpenCall>) -> Vec<Ended> {
+    let mut kept: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let mut unrepeated = BTreeMap::new();
+    let mut stops = 0;
+    let mut ended = Vec::new();
+    for call in calls {
+        if call.stops > stops {
+            stops = call.stops;
+            unrepeated = kept.clone();
+        }
+        let call = Ended { index: call.index, call: call.into_call() };
+        let key = (call.call.name.clone(), canonical(&call.call.arguments));
+        match unrepeated.get_mut(&key) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ => {
+                *kept.entry(key).or_default() += 1;
+                ended.push(call);
+            }
+        }
+    }
+    ended
+}
+
 /// Returns the calls without those that repeat one with the same id, or repeat it without its id.
 ///
 /// Of several calls with one id, the one without arguments is a placeholder. At different indexes, different arguments
 /// are different calls, because some servers give all calls one id. At one index they contradict each other, and the
 /// call keeps both texts: it does not run.
-fn without_repetitions(calls: Vec<OpenCall>) -> Vec<ModelCall> {
+fn without_repetitions(calls: Vec<Ended>) -> Vec<ModelCall> {
     /// The calls with one id and name.
     #[derive(Default)]
     struct SameId {
@@ -472,9 +513,7 @@ fn without_repetitions(calls: Vec<OpenCall>) -> Vec<ModelCall> {
     let mut kept: Vec<ModelCall> = Vec::new();
     let mut groups: BTreeMap<(String, String), SameId> = BTreeMap::new();
     let mut with_ids: BTreeSet<(String, String)> = BTreeSet::new();
-    for call in calls {
-        let index = call.index;
-        let call = call.into_call();
+    for Ended { index, call } in calls {
         if call.id.is_empty() {
             kept.push(call);
             continue;

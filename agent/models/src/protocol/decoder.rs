@@ -138,6 +138,7 @@ impl PartialResponse {
 
     /// Sets why the model stopped. If the provider states several reasons, the one for which something is missing counts.
     pub(super) fn stopped(&mut self, stop: Stop) {
+        self.calls.note_stop();
         if self.stop.as_ref().is_none_or(|stated| lack(&stop) >= lack(stated)) {
             self.stop = Some(stop);
         }

@@ -687,3 +687,116 @@ fn responses_events_that_come_twice_or_in_another_order() {
         "#]],
     );
 }
+
+/// The class: the calls, or the whole stream, came once more after the stop reason, and the tool ran again.
+#[test]
+fn calls_that_come_again_after_the_stop_reason() {
+    let call = |id: &str, arguments: &str| {
+        delta(json!({ "tool_calls": [tool_call(Some(0), id, "pay", arguments)] }))
+    };
+    let end = || reason("tool_calls");
+    let pieces =
+        |id: &str| [call(id, ""), delta(json!({ "tool_calls": [tool_call(Some(0), "", "", A)] }))];
+    check_all(
+        Protocol::OpenAiCompatible,
+        &[
+            ("another id", vec![call("c1", A), end(), call("c9", A)]),
+            ("another id and reason", vec![call("c1", A), end(), call("c9", A), end()]),
+            ("no id", vec![call("c1", A), end(), call("", A)]),
+            ("never an id", vec![call("", A), end(), call("", A)]),
+            (
+                "white space",
+                vec![call("c1", A), end(), call("c9", r#"{"cents": 100, "order": "A-7"}"#)],
+            ),
+            ("in pieces", [&pieces("c1")[..], &[end()], &pieces("c9"), &[end()]].concat()),
+            ("no arguments", vec![call("c1", "{}"), end(), call("c9", "{}")]),
+            ("three times", vec![call("c1", A), end(), call("c2", A), end(), call("c3", A), end()]),
+            (
+                "two equal calls",
+                vec![call("c1", A), call("c2", A), end(), call("c3", A), call("c4", A), end()],
+            ),
+            ("one more", vec![call("c1", A), end(), call("c3", A), call("c4", A), end()]),
+            ("another call", vec![call("c1", A), end(), call("c2", B), end()]),
+            ("equal calls before the reason", vec![call("c1", A), call("c2", A), end()]),
+        ],
+        expect![[r#"
+            another id
+              c1 pay {"order":"A-7","cents":100}
+            another id and reason
+              c1 pay {"order":"A-7","cents":100}
+            no id
+              c1 pay {"order":"A-7","cents":100}
+            never an id
+               pay {"order":"A-7","cents":100}
+            white space
+              c1 pay {"order":"A-7","cents":100}
+            in pieces
+              c1 pay {"order":"A-7","cents":100}
+            no arguments
+              c1 pay {}
+            three times
+              c1 pay {"order":"A-7","cents":100}
+            two equal calls
+              c1 pay {"order":"A-7","cents":100}
+              c2 pay {"order":"A-7","cents":100}
+            one more
+              c1 pay {"order":"A-7","cents":100}
+              c4 pay {"order":"A-7","cents":100}
+            another call
+              c1 pay {"order":"A-7","cents":100}
+              c2 pay {"order":"B-8","cents":200}
+            equal calls before the reason
+              c1 pay {"order":"A-7","cents":100}
+              c2 pay {"order":"A-7","cents":100}
+        "#]],
+    );
+    let args = |text: &str| serde_json::from_str::<Value>(text).expect("it is JSON");
+    let gemini = |text: &str, reason: Option<&str>| {
+        let call = json!({ "functionCall": { "name": "pay", "args": args(text) } });
+        json!({ "candidates": [{ "content": { "parts": [call] }, "finishReason": reason }] })
+    };
+    check_all(
+        Protocol::Gemini,
+        &[
+            ("without the reason", vec![gemini(A, Some("STOP")), gemini(A, None)]),
+            ("with the reason", vec![gemini(A, Some("STOP")), gemini(A, Some("STOP"))]),
+            (
+                "all",
+                vec![
+                    gemini(A, None),
+                    gemini(B, Some("STOP")),
+                    gemini(A, None),
+                    gemini(B, Some("STOP")),
+                ],
+            ),
+            ("a reason in each chunk", vec![gemini(A, Some("STOP")), gemini(B, Some("STOP"))]),
+        ],
+        expect![[r#"
+            without the reason
+               pay {"cents":100,"order":"A-7"}
+            with the reason
+               pay {"cents":100,"order":"A-7"}
+            all
+               pay {"cents":100,"order":"A-7"}
+               pay {"cents":200,"order":"B-8"}
+            a reason in each chunk
+               pay {"cents":100,"order":"A-7"}
+               pay {"cents":200,"order":"B-8"}
+        "#]],
+    );
+    let block_of = |index: u64, id: &str| {
+        [block(index, id, json!({})), input(index, json!(A)), block_stop(index)]
+    };
+    let end = || [stop_reason("tool_use")];
+    check_all(
+        Protocol::Anthropic,
+        &[(
+            "a block",
+            [&[start()][..], &block_of(0, "t"), &end(), &block_of(1, "u"), &end()].concat(),
+        )],
+        expect![[r#"
+            a block
+              t pay {"order":"A-7","cents":100}
+        "#]],
+    );
+}
