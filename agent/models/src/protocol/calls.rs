@@ -124,6 +124,12 @@ impl OpenCalls {
             let why = format!("the answer has more than {CALLS_MAX} tool calls");
             return Err(ModelError::invalid_response(why));
         }
+        let is_same = |call: &&OpenCall| {
+            part.index.is_some() && call.index == part.index && call.has_id(part.id, "")
+        };
+        if let Some(call) = self.calls.iter().find(is_same) {
+            call.check_name(&part)?;
+        }
         self.repeated_name = None;
         let (index, stops) = (part.index, self.stops);
         self.calls.push(OpenCall { index, stops, ..OpenCall::default() });
@@ -154,13 +160,16 @@ impl OpenCalls {
         Ok(at)
     }
 
-    /// Begins a call that arrives complete, unless it repeats one with the same id. Returns the position of the call.
+    /// Begins a call that arrives complete, unless it repeats one with the same id, or the same index if one of both has no
+    /// arguments. Returns the position of the call.
     pub(super) fn whole(&mut self, part: CallPart<'_>) -> Result<usize, ModelError> {
-        let Some(at) = self.calls.iter().position(|call| call.is_same_as(&part)) else {
+        let same = self.calls.iter().position(|call| call.is_same_as(&part));
+        let same = same.or_else(|| self.calls.iter().position(|call| call.is_filled_by(&part)));
+        let Some(at) = same else {
             self.begin(part)?;
             return Ok(self.calls.len() - 1);
         };
-        if self.calls[at].is_bare() {
+        if self.calls[at].is_bare() || is_empty_object(&self.calls[at].arguments) {
             self.calls[at].add(part)?;
         }
         Ok(at)
@@ -653,6 +662,16 @@ impl OpenCall {
             && (self.is_bare()
                 || adds_nothing
                 || self.has_arguments_of(part, &LazyCell::new(|| canonical(part.text()))))
+    }
+
+    /// Whether this call and a complete one at the same index are one call, because one of both has no arguments.
+    fn is_filled_by(&self, part: &CallPart<'_>) -> bool {
+        let says_nothing = part.is_blank() || is_placeholder(part.text());
+        part.index.is_some()
+            && self.index == part.index
+            && self.name == part.name
+            && !self.has_other_id(part)
+            && (says_nothing || self.value.is_none() && is_placeholder(&self.arguments))
     }
 
     /// Whether an event with all arguments, whose ids are not those of this call, completes it.

@@ -199,7 +199,7 @@ impl Decoder for Gemini {
         }
         let listed: Vec<ModelCall> = parts.iter().filter_map(whole_call).collect();
         let mut repeated = if gathered.calls.are_repeated_by(&listed, !reason.is_empty()) {
-            gathered.calls.repeat(listed.iter().map(CallPart::whole).collect())?
+            gathered.calls.repeat(listed.iter().map(listed_part).collect())?
         } else {
             Vec::new()
         }
@@ -275,6 +275,7 @@ fn read_call(
         Some(args) => Arguments::Piece(original_arguments(&args, data, &path)),
         None => Arguments::None,
     };
+    let index = index_of(&id);
     let place = if name.is_empty() {
         let why = "the stream continues a call that it did not start";
         let place = gathered.calls.with_id_or_last(&id);
@@ -282,12 +283,11 @@ fn read_call(
         gathered.calls.add_arguments(place, arguments)?;
         place
     } else if id.is_empty() || (pieces.is_empty() && !continues) {
-        gathered.calls.whole(CallPart { id: &id, name: &name, arguments, ..CallPart::default() })?
+        let part = CallPart { id: &id, name: &name, index, arguments, ..CallPart::default() };
+        gathered.calls.whole(part)?
     } else {
-        gathered.calls.announce(
-            CallPart { id: &id, name: &name, arguments, ..CallPart::default() },
-            String::new(),
-        )?
+        let part = CallPart { id: &id, name: &name, index, arguments, ..CallPart::default() };
+        gathered.calls.announce(part, String::new())?
     };
     sign(place, signature, gathered);
     if !pieces.is_empty() && is_damaged(data) {
@@ -302,6 +302,15 @@ fn read_call(
         gathered.calls.end(place);
     }
     Ok(())
+}
+
+fn listed_part(call: &ModelCall) -> CallPart<'_> {
+    CallPart { index: index_of(&call.id), ..CallPart::whole(call) }
+}
+
+/// Returns the index of a call. The protocol has none, and one id is one call: at one index, other arguments contradict it.
+fn index_of(id: &str) -> Option<u64> {
+    (!id.is_empty()).then_some(0)
 }
 
 /// Returns the call of a part that has all of it.

@@ -800,3 +800,148 @@ fn calls_that_come_again_after_the_stop_reason() {
         "#]],
     );
 }
+
+/// The class: a call came again with other arguments, and both ran; or without arguments first, and `{}` ran, too.
+#[test]
+fn whole_calls_that_contradict_each_other() {
+    let args = |text: &str| serde_json::from_str::<Value>(text).expect("it is JSON");
+    let gemini = |call: Value| json!({ "candidates": [{ "content": { "parts": [{ "functionCall": call }] } }] });
+    let call = |id: &str, name: &str, text: &str| {
+        gemini(json!({ "id": id, "name": name, "args": args(text) }))
+    };
+    let pieces = |id: &str, text: &str| {
+        gemini(
+            json!({ "id": id, "name": "pay", "partialArgs": [{ "jsonPath": "$.order", "stringValue": text }] }),
+        )
+    };
+    let stop = json!({ "candidates": [{ "finishReason": "STOP" }] });
+    let stream = |calls: &[Value]| [calls, std::slice::from_ref(&stop)].concat();
+    let both = |first: Value, second: Value| {
+        let mut frame = first;
+        let part = second["candidates"][0]["content"]["parts"][0].clone();
+        frame["candidates"][0]["content"]["parts"].as_array_mut().expect("it is a list").push(part);
+        frame
+    };
+    check_all(
+        Protocol::Gemini,
+        &[
+            ("other arguments", stream(&[call("f", "pay", A), call("f", "pay", B)])),
+            (
+                "other arguments after the reason",
+                [stream(&[call("f", "pay", A)]), stream(&[call("f", "pay", B)])].concat(),
+            ),
+            ("in one frame", stream(&[both(call("f", "pay", A), call("f", "pay", B))])),
+            (
+                "in a list of all",
+                stream(&[call("f", "pay", A), both(call("f", "pay", A), call("f", "pay", B))]),
+            ),
+            ("other pieces", stream(&[pieces("f", "a"), pieces("f", "b")])),
+            ("equal pieces", stream(&[pieces("f", "a"), pieces("f", "a")])),
+            ("pieces and other arguments", stream(&[pieces("f", "a"), call("f", "pay", A)])),
+            (
+                "pieces and equal arguments",
+                stream(&[pieces("f", "a"), call("f", "pay", r#"{"order":"a"}"#)]),
+            ),
+            ("without arguments first", stream(&[call("f", "pay", "{}"), call("f", "pay", A)])),
+            ("without arguments last", stream(&[call("f", "pay", A), call("f", "pay", "{}")])),
+            ("another tool", stream(&[call("f", "pay", A), call("f", "look", A)])),
+            ("the same", stream(&[call("f", "pay", A), call("f", "pay", A)])),
+            (
+                "other ids",
+                stream(&[call("f", "pay", A), call("g", "pay", B), call("h", "pay", "{}")]),
+            ),
+            ("no ids", stream(&[call("", "pay", A), call("", "pay", B)])),
+        ],
+        expect![[r#"
+            other arguments
+              not run: f pay {"cents":100,"order":"A-7"}{"cents":200,"order":"B-8"}
+            other arguments after the reason
+              not run: f pay {"cents":100,"order":"A-7"}{"cents":200,"order":"B-8"}
+            in one frame
+              not run: f pay {"cents":100,"order":"A-7"}{"cents":200,"order":"B-8"}
+            in a list of all
+              not run: f pay {"cents":100,"order":"A-7"}{"cents":200,"order":"B-8"}
+            other pieces
+              not run: f pay {"order":"a"}{"order":"b"}
+            equal pieces
+              f pay {"order":"a"}
+            pieces and other arguments
+              not run: f pay {"order":"a"}{"cents":100,"order":"A-7"}
+            pieces and equal arguments
+              f pay {"order":"a"}
+            without arguments first
+              f pay {"cents":100,"order":"A-7"}
+            without arguments last
+              f pay {"cents":100,"order":"A-7"}
+            another tool
+              invalid_response: the stream names one call `pay` and `look`
+            the same
+              f pay {"cents":100,"order":"A-7"}
+            other ids
+              f pay {"cents":100,"order":"A-7"}
+              g pay {"cents":200,"order":"B-8"}
+              h pay {}
+            no ids
+               pay {"cents":100,"order":"A-7"}
+               pay {"cents":200,"order":"B-8"}
+        "#]],
+    );
+    let ollama = |calls: &[Value]| {
+        let calls = calls.iter().map(|call| json!({ "message": { "tool_calls": [call] } }));
+        calls.chain([json!({ "done": true })]).collect::<Vec<_>>()
+    };
+    let call = |id: &str, index: Option<u64>, text: &str| json!({ "id": id, "function": { "index": index, "name": "pay", "arguments": args(text) } });
+    check_all(
+        Protocol::Ollama,
+        &[
+            ("without arguments first", ollama(&[call("", Some(0), "{}"), call("", Some(0), A)])),
+            (
+                "without arguments first, with an id",
+                ollama(&[call("a", Some(0), "{}"), call("a", Some(0), A)]),
+            ),
+            ("an id that follows", ollama(&[call("", Some(0), "{}"), call("a", Some(0), A)])),
+            ("without arguments last", ollama(&[call("", Some(0), A), call("", Some(0), "{}")])),
+            ("no arguments twice", ollama(&[call("", Some(0), "{}"), call("", Some(0), "{}")])),
+            ("one id, other arguments", ollama(&[call("a", None, A), call("a", None, B)])),
+            (
+                "one id and index, other arguments",
+                ollama(&[call("a", Some(0), A), call("a", Some(0), B)]),
+            ),
+            ("one index, other ids", ollama(&[call("a", Some(0), "{}"), call("b", Some(0), A)])),
+            (
+                "one index, no ids, other arguments",
+                ollama(&[call("", Some(0), A), call("", Some(0), B)]),
+            ),
+            ("other indexes", ollama(&[call("", Some(0), "{}"), call("", Some(1), A)])),
+            ("no indexes", ollama(&[call("", None, "{}"), call("", None, A)])),
+        ],
+        expect![[r#"
+            without arguments first
+               pay {"cents":100,"order":"A-7"}
+            without arguments first, with an id
+              a pay {"cents":100,"order":"A-7"}
+            an id that follows
+              a pay {"cents":100,"order":"A-7"}
+            without arguments last
+               pay {"cents":100,"order":"A-7"}
+            no arguments twice
+               pay {}
+            one id, other arguments
+              not run: a pay {"cents":100,"order":"A-7"}{"cents":200,"order":"B-8"}
+            one id and index, other arguments
+              not run: a pay {"cents":100,"order":"A-7"}{"cents":200,"order":"B-8"}
+            one index, other ids
+              a pay {}
+              b pay {"cents":100,"order":"A-7"}
+            one index, no ids, other arguments
+               pay {"cents":100,"order":"A-7"}
+               pay {"cents":200,"order":"B-8"}
+            other indexes
+               pay {}
+               pay {"cents":100,"order":"A-7"}
+            no indexes
+               pay {}
+               pay {"cents":100,"order":"A-7"}
+        "#]],
+    );
+}
