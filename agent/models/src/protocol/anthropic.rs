@@ -140,6 +140,7 @@ impl Decoder for Anthropic {
                     return Err(ModelError::invalid_response(why));
                 }
                 self.has_started = true;
+                gathered.recognize();
                 let message = &event["message"];
                 gathered.model(message["model"].as_str());
                 self.usage(&message["usage"], gathered);

@@ -146,6 +146,9 @@ impl Decoder for Chat {
         if classify::is_error(&chunk["error"]) || is_report {
             return Err(classify::of_event(&chunk));
         }
+        if has_choices {
+            gathered.recognize();
+        }
         gathered.model(chunk["model"].as_str());
         for usage in [&chunk["x_groq"]["usage"], &chunk["usage"]] {
             read_usage(usage, gathered);

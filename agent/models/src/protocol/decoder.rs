@@ -36,6 +36,7 @@ pub(crate) struct PartialResponse {
     pub(super) carry: Option<Value>,
     /// Whether the text contains a refusal of the model.
     refused: bool,
+    is_recognized: bool,
     /// No further frame belongs to the answer.
     pub(super) over: bool,
     events: VecDeque<ModelEvent>,
@@ -83,10 +84,16 @@ impl PartialResponse {
         self.text.len() + self.reasoning.len() + self.calls.bytes() + is_complete
     }
 
+    /// A frame had what belongs to an answer in its protocol, even if it says nothing yet.
+    pub(super) fn recognize(&mut self) {
+        self.is_recognized = true;
+    }
+
     /// Whether no frame so far had anything that belongs to an answer.
     pub(crate) fn is_untouched(&self) -> bool {
         let has_usage = self.usage != Usage::default();
-        !self.has_begun() && self.stop.is_none() && self.model.is_none() && !has_usage
+        let is_known = self.is_recognized || self.model.is_some();
+        !(self.has_begun() || self.stop.is_some() || is_known || has_usage)
     }
 
     /// Ends the stream. The last event is the answer, if the provider has completed it.
@@ -151,6 +158,16 @@ impl PartialResponse {
             self.refusal(rest);
         } else {
             self.text(rest);
+        }
+    }
+
+    /// Sets the text of the answer. If the pieces differ from it, one of them was lost or came twice: the text counts, although it is
+    /// too late for those who have read the pieces.
+    pub(super) fn settle_text(&mut self, whole: &str, is_refusal: bool) {
+        self.complete_text(whole, is_refusal);
+        if self.text != whole {
+            self.refused |= is_refusal;
+            whole.clone_into(&mut self.text);
         }
     }
 

@@ -185,6 +185,7 @@ impl Decoder for Gemini {
         let Some(candidate) = candidate else {
             return error_report(data);
         };
+        gathered.recognize();
         if classify::is_error(&candidate.error) {
             return Err(classify::of_event(&json!({ "error": candidate.error })));
         }

@@ -3,7 +3,7 @@
 //! <https://platform.openai.com/docs/api-reference/responses-streaming>. Items of server-side tools (searches,
 //! programs, shells) are ignored, because we offer none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Map, Value, json};
@@ -91,6 +91,8 @@ pub(super) struct Responses {
     parts: MessageTexts,
     /// The texts of the events that end an item.
     items: MessageTexts,
+    /// The items whose texts arrive in pieces.
+    with_deltas: BTreeSet<ItemPlace>,
     /// The type of the last item that is neither text, reasoning nor a call of our tools.
     unread: Option<String>,
     /// The type and the status of a message or a call that is not complete.
@@ -125,9 +127,21 @@ const CLIENT_ITEMS: [&str; 6] = [
 
 /// The texts of several messages.
 #[derive(Default)]
-struct MessageTexts {
+struct MessageTexts(Vec<MessageText>);
+
+/// A text of a message.
+struct MessageText {
+    item: ItemPlace,
+    content_index: Option<u64>,
     text: String,
-    has_refusal: bool,
+    is_refusal: bool,
+}
+
+/// What an event says about the item to which it belongs.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct ItemPlace {
+    id: String,
+    output_index: Option<u64>,
 }
 
 impl Decoder for Responses {
@@ -150,11 +164,26 @@ impl Decoder for Responses {
             gathered.calls.note_unread();
         }
         let delta = event["delta"].as_str().unwrap_or_default();
-        match event["type"].as_str().unwrap_or_default() {
-            "response.output_text.delta" => gathered.text(delta),
-            "response.refusal.delta" => gathered.refusal(delta),
-            "response.output_text.done" | "response.refusal.done" => self.texts.add_part(&event),
-            "response.content_part.done" => self.parts.add_part(&event["part"]),
+        let kind = event["type"].as_str().unwrap_or_default();
+        if kind.starts_with("response.") {
+            gathered.recognize();
+        }
+        match kind {
+            "response.output_text.delta" => {
+                self.with_deltas.insert(ItemPlace::of(&event));
+                gathered.text(delta);
+            }
+            "response.refusal.delta" => {
+                self.with_deltas.insert(ItemPlace::of(&event));
+                gathered.refusal(delta);
+            }
+            "response.output_text.done" | "response.refusal.done" => {
+                self.texts.add_part(ItemPlace::of(&event), event["content_index"].as_u64(), &event);
+            }
+            "response.content_part.done" => {
+                let at = event["content_index"].as_u64();
+                self.parts.add_part(ItemPlace::of(&event), at, &event["part"]);
+            }
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 gathered.reasoning(delta);
             }
@@ -184,11 +213,15 @@ impl Decoder for Responses {
                     let whole = arguments_text(&item["arguments"], data, &["item", "arguments"]);
                     gathered.calls.complete(part(&event, item, Arguments::Whole(whole)), true)?;
                 } else {
-                    self.items.add(item);
+                    let output_index = event["output_index"].as_u64();
+                    self.items
+                        .add(ItemPlace { id: text(&item["id"]).to_owned(), output_index }, item);
                     self.item(item, gathered);
                 }
             }
-            "response.created" => gathered.model(event["response"]["model"].as_str()),
+            "response.created" | "response.in_progress" => {
+                gathered.model(event["response"]["model"].as_str());
+            }
             kind @ ("response.completed" | "response.incomplete") => {
                 let status = kind.trim_start_matches("response.");
                 self.ended(&event["response"], status, data, gathered)?;
@@ -262,27 +295,73 @@ impl Order {
     }
 }
 
+impl ItemPlace {
+    fn of(event: &Value) -> Self {
+        let output_index = event["output_index"].as_u64();
+        Self { id: text(&event["item_id"]).to_owned(), output_index }
+    }
+
+    fn is_stated(&self) -> bool {
+        !self.id.is_empty() || self.output_index.is_some()
+    }
+
+    /// Whether two events can mean the same item.
+    fn can_be(&self, other: &Self) -> bool {
+        let has_id = !self.id.is_empty() && self.id == other.id;
+        let is_there = self.output_index.is_some() && self.output_index == other.output_index;
+        has_id || is_there || !(self.is_stated() && other.is_stated())
+    }
+}
+
 impl MessageTexts {
     /// Adds the texts of an item, if it is a message.
-    fn add(&mut self, item: &Value) {
+    fn add(&mut self, place: ItemPlace, item: &Value) {
         if item["type"] != "message" {
             return;
         }
-        match &item["content"] {
-            Value::String(text) => self.text.push_str(text),
-            content => content.as_array().into_iter().flatten().for_each(|it| self.add_part(it)),
+        let content = &item["content"];
+        let parts = content.as_array().map_or(std::slice::from_ref(content), Vec::as_slice);
+        for (at, part) in parts.iter().enumerate() {
+            let item = ItemPlace { id: place.id.clone(), ..place };
+            self.add_part(item, Some(at as u64), part);
         }
     }
 
-    /// Adds a part of a message.
-    fn add_part(&mut self, part: &Value) {
+    /// Adds a part of a message, or replaces the one that has come before at the same place.
+    fn add_part(&mut self, item: ItemPlace, content_index: Option<u64>, part: &Value) {
         if part["type"] == "reasoning_text" {
             return;
         }
         let refusal = text(&part["refusal"]);
-        self.text.push_str(text(&part["text"]));
-        self.text.push_str(refusal);
-        self.has_refusal |= !refusal.is_empty();
+        let stated = part.as_str().unwrap_or(text(&part["text"]));
+        let is_refusal = !refusal.is_empty();
+        let added =
+            MessageText { item, content_index, text: [stated, refusal].concat(), is_refusal };
+        if added.text.is_empty() {
+            return;
+        }
+        let is_same = |it: &&mut MessageText| {
+            it.item.is_stated()
+                && it.item == added.item
+                && it.content_index == added.content_index
+                && (added.content_index.is_some() || it.text == added.text)
+        };
+        match self.0.iter_mut().find(is_same) {
+            Some(same) => *same = added,
+            None => self.0.push(added),
+        }
+    }
+
+    fn text(&self) -> String {
+        self.0.iter().map(|part| part.text.as_str()).collect()
+    }
+
+    fn has_refusal(&self) -> bool {
+        self.0.iter().any(|part| part.is_refusal)
+    }
+
+    fn has(&self, item: &ItemPlace) -> bool {
+        self.0.iter().any(|part| part.item.can_be(item))
     }
 }
 
@@ -323,6 +402,23 @@ impl Responses {
         }
     }
 
+    /// Sets the text of the answer to that of the last event. If it has none, the longest text of the events that end items, parts and
+    /// texts counts, unless it lacks an item of which pieces have arrived.
+    fn settle_text(&self, listed: &MessageTexts, gathered: &mut PartialResponse) {
+        if !listed.0.is_empty() {
+            return gathered.settle_text(&listed.text(), listed.has_refusal());
+        }
+        let ended = [&self.texts, &self.parts, &self.items];
+        let ended = ended.map(|texts| (texts.text(), texts));
+        let longest = ended.into_iter().max_by_key(|(text, _)| text.len());
+        let Some((whole, texts)) = longest.filter(|(text, _)| !text.is_empty()) else { return };
+        if self.with_deltas.iter().all(|item| texts.has(item)) {
+            gathered.settle_text(&whole, texts.has_refusal());
+        } else {
+            gathered.complete_text(&whole, texts.has_refusal());
+        }
+    }
+
     /// Reads the last event. Its type is the status of a response that states none.
     fn ended(
         &mut self,
@@ -337,7 +433,8 @@ impl Responses {
         let mut texts = MessageTexts::default();
         let mut calls = Vec::new();
         for (at, item) in response["output"].as_array().into_iter().flatten().enumerate() {
-            texts.add(item);
+            let place = ItemPlace { id: String::new(), output_index: Some(at as u64) };
+            texts.add(place, item);
             self.read_status(item);
             self.item(item, gathered);
             if item["type"] == "function_call" {
@@ -365,9 +462,7 @@ impl Responses {
             };
             return Err(ModelError::invalid_response(why));
         }
-        for whole in [&self.texts, &self.parts, &self.items, &texts] {
-            gathered.complete_text(&whole.text, whole.has_refusal);
-        }
+        self.settle_text(&texts, gathered);
         let stop = stop(response, status)?;
         if stop == Stop::End
             && let Some((kind, status)) = self.unfinished.take()

@@ -945,3 +945,157 @@ fn whole_calls_that_contradict_each_other() {
         "#]],
     );
 }
+
+/// Returns the text of an answer, or its error.
+fn text_of(protocol: Protocol, frames: &[Value]) -> String {
+    let lines: Vec<String> = frames.iter().map(Value::to_string).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let events = rendered(protocol, &[framed(protocol, &lines).as_bytes()]);
+    match events.last() {
+        Some(Ok(ModelEvent::Answer(answer))) => format!("{:?} {:?}", answer.text, answer.stop),
+        event => format!("{event:?}"),
+    }
+}
+
+/// The class: the text of an answer was that of its pieces, also if one of them was lost, and what ends a text was added once more if it
+/// came twice.
+#[test]
+fn the_text_of_responses_is_the_whole_one() {
+    let piece_of = |id: &str, index: u64, text: &str| json!({ "type": "response.output_text.delta", "item_id": id, "output_index": index, "content_index": 0, "delta": text });
+    let text_done = |id: &str, index: u64, text: &str| json!({ "type": "response.output_text.done", "item_id": id, "output_index": index, "content_index": 0, "text": text });
+    let part_done = |id: &str, at: u64, text: &str| json!({ "type": "response.content_part.done", "item_id": id, "output_index": 0, "content_index": at, "part": { "type": "output_text", "text": text } });
+    let message = |id: &str, texts: &[&str]| {
+        let content: Vec<Value> =
+            texts.iter().map(|text| json!({ "type": "output_text", "text": text })).collect();
+        json!({ "type": "message", "id": id, "content": content })
+    };
+    let refusal = json!({ "type": "message", "id": "m", "content": [{ "type": "refusal", "refusal": "No, never." }] });
+    let lost = || vec![piece_of("m", 0, "Hello "), piece_of("m", 0, "!")];
+    let with = |more: &[Value]| [&lost()[..], more].concat();
+    let whole = "Hello World!";
+    let streams = [
+        ("in the last event", with(&[completed(&[message("m", &[whole])])])),
+        ("in the last event, other id", with(&[completed(&[message("x", &["Hello ", "World!"])])])),
+        ("in the item", with(&[done(0, &message("m", &[whole])), completed(&[])])),
+        ("in the part", with(&[part_done("m", 0, whole), completed(&[])])),
+        ("in the text", with(&[text_done("m", 0, whole), completed(&[])])),
+        (
+            "in all",
+            with(&[
+                text_done("m", 0, whole),
+                part_done("m", 0, whole),
+                done(0, &message("m", &[whole])),
+                completed(&[message("m", &[whole])]),
+            ]),
+        ),
+        ("pieces twice", [lost(), lost(), vec![completed(&[message("m", &["Hello !"])])]].concat()),
+        ("nowhere else", with(&[completed(&[])])),
+        (
+            "only the first of two items",
+            [
+                lost(),
+                vec![piece_of("n", 1, " More."), done(0, &message("m", &[whole])), completed(&[])],
+            ]
+            .concat(),
+        ),
+        (
+            "both items",
+            [
+                lost(),
+                vec![
+                    piece_of("n", 1, " More."),
+                    done(0, &message("m", &[whole])),
+                    done(1, &message("n", &[" More."])),
+                    completed(&[]),
+                ],
+            ]
+            .concat(),
+        ),
+        ("text twice", vec![text_done("m", 0, whole), text_done("m", 0, whole), completed(&[])]),
+        ("part twice", vec![part_done("m", 0, whole), part_done("m", 0, whole), completed(&[])]),
+        (
+            "item twice",
+            vec![
+                done(0, &message("m", &[whole])),
+                done(0, &message("m", &[whole])),
+                completed(&[]),
+            ],
+        ),
+        (
+            "pieces, and text twice",
+            vec![
+                piece_of("m", 0, whole),
+                text_done("m", 0, whole),
+                text_done("m", 0, whole),
+                completed(&[]),
+            ],
+        ),
+        (
+            "two parts",
+            vec![part_done("m", 0, "Hello "), part_done("m", 1, "World!"), completed(&[])],
+        ),
+        (
+            "two equal items",
+            vec![text_done("m", 0, "So. "), text_done("n", 1, "So. "), completed(&[])],
+        ),
+        (
+            "two equal messages in the list",
+            vec![completed(&[message("m", &["So. "]), message("m", &["So. "])])],
+        ),
+        (
+            "a refusal",
+            vec![
+                json!({ "type": "response.refusal.delta", "delta": "never." }),
+                completed(&[refusal]),
+            ],
+        ),
+    ];
+    let shown = streams.iter().map(|(title, frames)| {
+        format!("{title}: {}\n", text_of(Protocol::OpenAiResponses, frames))
+    });
+    expect![[r#"
+        in the last event: "Hello World!" End
+        in the last event, other id: "Hello World!" End
+        in the item: "Hello World!" End
+        in the part: "Hello World!" End
+        in the text: "Hello World!" End
+        in all: "Hello World!" End
+        pieces twice: "Hello !" End
+        nowhere else: "Hello !" End
+        only the first of two items: "Hello ! More." End
+        both items: "Hello World! More." End
+        text twice: "Hello World!" End
+        part twice: "Hello World!" End
+        item twice: "Hello World!" End
+        pieces, and text twice: "Hello World!" End
+        two parts: "Hello World!" End
+        two equal items: "So. So. " End
+        two equal messages in the list: "So. So. " End
+        a refusal: "No, never." Filtered
+    "#]]
+    .assert_eq(&shown.collect::<String>());
+}
+
+/// The class: a stream that was cut after its first event was said to be of another kind of provider, which is not tried again.
+#[test]
+fn the_first_event_of_a_stream_shows_its_protocol() {
+    for (protocol, frame) in [
+        (Protocol::OpenAiResponses, json!({ "type": "response.created", "response": {} })),
+        (Protocol::OpenAiResponses, json!({ "type": "response.in_progress" })),
+        (Protocol::OpenAiCompatible, delta(json!({ "role": "assistant" }))),
+        (Protocol::Anthropic, start()),
+        (Protocol::Gemini, json!({ "candidates": [{ "content": { "parts": [] } }] })),
+    ] {
+        let mut gathered = PartialResponse::default();
+        let (data, mut decoder) = (frame.to_string(), protocol.decoder(true));
+        decoder.frame(&data, &mut gathered).expect("it is valid");
+        assert!(!gathered.is_untouched(), "{frame}");
+        let error = gathered.end("tested", "asked").expect_err("it is cut");
+        assert_eq!(error.kind, crate::ModelErrorKind::InvalidResponse, "{frame}");
+    }
+    let mut gathered = PartialResponse::default();
+    let mut decoder = Protocol::OpenAiResponses.decoder(true);
+    let chunk = delta(json!({ "content": "So." })).to_string();
+    decoder.frame(&chunk, &mut gathered).expect("it is ignored");
+    assert!(gathered.is_untouched());
+}
