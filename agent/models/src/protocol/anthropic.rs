@@ -363,8 +363,7 @@ fn has_unread(event: &Value, kind: &str) -> bool {
         "" => event.as_object().is_some_and(|fields| !fields.is_empty()),
         _ => false,
     };
-    let is_named = event.as_object().is_some_and(|fields| has_unread_arguments(fields, ""));
-    is_in_part || is_named || may_have_arguments(event, read)
+    is_in_part || may_have_arguments(event, read)
 }
 
 /// Whether a block has something that may be arguments of a call, apart from what is read of it.

@@ -124,15 +124,14 @@ impl OpenCalls {
             let why = format!("the answer has more than {CALLS_MAX} tool calls");
             return Err(ModelError::invalid_response(why));
         }
-        let is_same = |call: &&OpenCall| {
-            part.index.is_some() && call.index == part.index && call.has_id(part.id, "")
-        };
-        if let Some(call) = self.calls.iter().find(is_same) {
+        let mut at_index = self.calls.iter().filter(|call| call.index == part.index);
+        if part.index.is_some()
+            && let Some(call) = at_index.find(|call| call.has_id(part.id, ""))
+        {
             call.check_name(&part)?;
         }
         self.repeated_name = None;
-        let (index, stops) = (part.index, self.stops);
-        self.calls.push(OpenCall { index, stops, ..OpenCall::default() });
+        self.calls.push(OpenCall { index: part.index, stops: self.stops, ..OpenCall::default() });
         self.calls.last_mut().expect("one was just pushed").add(part)
     }
 
@@ -666,12 +665,13 @@ impl OpenCall {
 
     /// Whether this call and a complete one at the same index are one call, because one of both has no arguments.
     fn is_filled_by(&self, part: &CallPart<'_>) -> bool {
-        let says_nothing = part.is_blank() || is_placeholder(part.text());
         part.index.is_some()
             && self.index == part.index
             && self.name == part.name
             && !self.has_other_id(part)
-            && (says_nothing || self.value.is_none() && is_placeholder(&self.arguments))
+            && (part.is_blank()
+                || is_empty_object(part.text())
+                || self.value.is_none() && is_empty_object(&self.arguments))
     }
 
     /// Whether an event with all arguments, whose ids are not those of this call, completes it.

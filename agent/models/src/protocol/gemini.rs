@@ -126,7 +126,7 @@ struct Candidate {
     others: Map<String, Value>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Content {
     parts: Option<Vec<Part>>,
     /// All other fields.
@@ -190,14 +190,12 @@ impl Decoder for Gemini {
             return Err(classify::of_event(&json!({ "error": candidate.error })));
         }
         let reason = candidate.finish_reason.as_deref().unwrap_or_default();
-        let (parts, beside) = match candidate.content {
-            Some(content) => (content.parts.unwrap_or_default(), content.others),
-            None => Default::default(),
-        };
-        if [&chunk.others, &candidate.others, &beside].iter().any(|it| has_unread_arguments(it, ""))
-        {
+        let content = candidate.content.unwrap_or_default();
+        let beside = [&chunk.others, &candidate.others, &content.others];
+        if beside.into_iter().any(|fields| has_unread_arguments(fields, "")) {
             gathered.calls.note_unread();
         }
+        let parts = content.parts.unwrap_or_default();
         let listed: Vec<ModelCall> = parts.iter().filter_map(whole_call).collect();
         let mut repeated = if gathered.calls.are_repeated_by(&listed, !reason.is_empty()) {
             gathered.calls.repeat(listed.iter().map(listed_part).collect())?

@@ -3,6 +3,7 @@
 //! <https://platform.openai.com/docs/api-reference/responses-streaming>. Items of server-side tools (searches,
 //! programs, shells) are ignored, because we offer none.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -10,7 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object_text, set};
 use super::calls::{
-    Arguments, CallPart, OpenCalls, has_unread_arguments, may_be_beside, unread_arguments,
+    Arguments, CallPart, OpenCalls, has_unread_arguments, may_be_beside, may_have_arguments,
+    unread_arguments,
 };
 use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
 use super::stop::StopReasons;
@@ -127,14 +129,13 @@ const CLIENT_ITEMS: [&str; 6] = [
 
 /// The texts of several messages.
 #[derive(Default)]
-struct MessageTexts(Vec<MessageText>);
-
-/// A text of a message.
-struct MessageText {
-    item: ItemPlace,
-    content_index: Option<u64>,
-    text: String,
-    is_refusal: bool,
+struct MessageTexts {
+    /// The texts in their order, and whether each is a refusal.
+    texts: Vec<(String, bool)>,
+    /// Where the text of a part of an item is. A part without an index is recognized by its text.
+    by_part: BTreeMap<(ItemPlace, Option<u64>, String), usize>,
+    ids: BTreeSet<String>,
+    output_indexes: BTreeSet<u64>,
 }
 
 /// What an event says about the item to which it belongs.
@@ -237,6 +238,11 @@ impl Decoder for Responses {
             {
                 return Err(unread_arguments());
             }
+            _ if gathered.calls.has_item(text(&event["item_id"]))
+                && may_have_arguments(&event, &[]) =>
+            {
+                gathered.calls.note_unread();
+            }
             _ => {}
         }
         Ok(())
@@ -304,13 +310,6 @@ impl ItemPlace {
     fn is_stated(&self) -> bool {
         !self.id.is_empty() || self.output_index.is_some()
     }
-
-    /// Whether two events can mean the same item.
-    fn can_be(&self, other: &Self) -> bool {
-        let has_id = !self.id.is_empty() && self.id == other.id;
-        let is_there = self.output_index.is_some() && self.output_index == other.output_index;
-        has_id || is_there || !(self.is_stated() && other.is_stated())
-    }
 }
 
 impl MessageTexts {
@@ -335,33 +334,40 @@ impl MessageTexts {
         let refusal = text(&part["refusal"]);
         let stated = part.as_str().unwrap_or(text(&part["text"]));
         let is_refusal = !refusal.is_empty();
-        let added =
-            MessageText { item, content_index, text: [stated, refusal].concat(), is_refusal };
-        if added.text.is_empty() {
+        let added = ([stated, refusal].concat(), is_refusal);
+        if added.0.is_empty() {
             return;
         }
-        let is_same = |it: &&mut MessageText| {
-            it.item.is_stated()
-                && it.item == added.item
-                && it.content_index == added.content_index
-                && (added.content_index.is_some() || it.text == added.text)
-        };
-        match self.0.iter_mut().find(is_same) {
-            Some(same) => *same = added,
-            None => self.0.push(added),
+        if !item.id.is_empty() {
+            self.ids.insert(item.id.clone());
+        }
+        self.output_indexes.extend(item.output_index);
+        let unindexed = if content_index.is_some() { "" } else { &added.0 };
+        if !item.is_stated() {
+            return self.texts.push(added);
+        }
+        match self.by_part.entry((item, content_index, unindexed.to_owned())) {
+            Entry::Occupied(same) => self.texts[*same.get()] = added,
+            Entry::Vacant(place) => {
+                place.insert(self.texts.len());
+                self.texts.push(added);
+            }
         }
     }
 
     fn text(&self) -> String {
-        self.0.iter().map(|part| part.text.as_str()).collect()
+        self.texts.iter().map(|(text, _)| text.as_str()).collect()
     }
 
     fn has_refusal(&self) -> bool {
-        self.0.iter().any(|part| part.is_refusal)
+        self.texts.iter().any(|(_, is_refusal)| *is_refusal)
     }
 
+    /// Whether it has a text of an item, as far as this is known.
     fn has(&self, item: &ItemPlace) -> bool {
-        self.0.iter().any(|part| part.item.can_be(item))
+        let has_index = item.output_index.is_some_and(|at| self.output_indexes.contains(&at));
+        let has_unplaced = self.texts.len() > self.by_part.len();
+        has_index || has_unplaced || self.ids.contains(&item.id) || !item.is_stated()
     }
 }
 
@@ -405,7 +411,7 @@ impl Responses {
     /// Sets the text of the answer to that of the last event. If it has none, the longest text of the events that end items, parts and
     /// texts counts, unless it lacks an item of which pieces have arrived.
     fn settle_text(&self, listed: &MessageTexts, gathered: &mut PartialResponse) {
-        if !listed.0.is_empty() {
+        if !listed.texts.is_empty() {
             return gathered.settle_text(&listed.text(), listed.has_refusal());
         }
         let ended = [&self.texts, &self.parts, &self.items];

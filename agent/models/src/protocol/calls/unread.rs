@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::ModelError;
 
 /// Words in the names of members that are not arguments, without `_` and `-`.
-const METADATA: [&str; 19] = [
+const METADATA: [&str; 20] = [
     "usage",
     "metrics",
     "metadata",
@@ -22,6 +22,7 @@ const METADATA: [&str; 19] = [
     "stopdetails",
     "contentfilter",
     "logprob",
+    "reasoning",
     "signature",
     "extracontent",
     "provider",
@@ -37,16 +38,7 @@ pub(in super::super) fn unread_arguments() -> ModelError {
 pub(in super::super) fn has_unread_arguments(fields: &Map<String, Value>, known: &str) -> bool {
     fields.iter().any(|(name, value)| {
         let is_known = name == known || name == "parsed_arguments";
-        let name = plain(name);
-        let has_word = ["arg", "param", "input", "partial"].iter().any(|word| name.contains(word));
-        let has_value = match value {
-            Value::Null | Value::Bool(_) => false,
-            Value::String(text) => !text.is_empty(),
-            Value::Object(members) => !members.is_empty(),
-            Value::Array(items) => !items.is_empty(),
-            Value::Number(_) => true,
-        };
-        !is_known && has_word && has_value && !is_metadata(&name)
+        !is_known && is_named_like_arguments(&plain(name), value)
     })
 }
 
@@ -60,9 +52,22 @@ pub(in super::super) fn may_have_arguments(part: &Value, read: &[&str]) -> bool 
 
 /// Whether one of these fields, apart from those in `read`, may be the arguments of a call.
 pub(in super::super) fn may_be_beside(fields: &Map<String, Value>, read: &[&str]) -> bool {
-    fields.iter().any(|(name, value)| {
-        !read.contains(&name.as_str()) && !is_metadata(&plain(name)) && may_be_arguments(value)
+    fields.iter().filter(|(name, _)| !read.contains(&name.as_str())).any(|(name, value)| {
+        let name = plain(name);
+        is_named_like_arguments(&name, value) || !is_metadata(&name) && may_be_arguments(value)
     })
+}
+
+fn is_named_like_arguments(plain_name: &str, value: &Value) -> bool {
+    let has_value = match value {
+        Value::Null | Value::Bool(_) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(members) => !members.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Number(_) => true,
+    };
+    let mut words = ["arg", "param", "input", "partial"].into_iter();
+    has_value && !is_metadata(plain_name) && words.any(|word| plain_name.contains(word))
 }
 
 fn may_be_arguments(value: &Value) -> bool {

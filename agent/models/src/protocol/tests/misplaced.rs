@@ -72,6 +72,13 @@ fn anthropic_input_in_a_place_that_is_not_read() {
                 "delta of message_delta is a list",
                 stream(json!({ "type": "message_delta", "delta": [place] })),
             ),
+            ("message_delta.delta.input", end_with("/delta", "input", json!("place=attic"))),
+            (
+                "text_delta with input",
+                stream(
+                    json!({ "type": "content_block_delta", "index": 1, "delta": { "type": "text_delta", "text": "", "partial_json": A } }),
+                ),
+            ),
             (
                 "message_stop.message",
                 with_last(json!({ "type": "message_stop", "message": message(&place) })),
@@ -147,6 +154,10 @@ fn anthropic_input_in_a_place_that_is_not_read() {
             message_delta.content
               not run: t pay 
             delta of message_delta is a list
+              not run: t pay 
+            message_delta.delta.input
+              not run: t pay 
+            text_delta with input
               not run: t pay 
             message_stop.message
               not run: t pay 
@@ -450,6 +461,28 @@ fn arguments_beside_a_call() {
         event input
           not run: c1 pay 
     "#]],
+    );
+
+    let unknown = json!({ "type": "response.call.changed", "item_id": "fc1", "data": place });
+    let other = json!({ "type": "response.part.changed", "item_id": "m", "data": place });
+    check_all(
+        Protocol::OpenAiResponses,
+        &[
+            (
+                "unknown event of the call",
+                vec![added(0, "fc1", "c1"), unknown, done(0, &call), completed(&[])],
+            ),
+            (
+                "unknown event of another item",
+                vec![added(0, "fc1", "c1"), other, done(0, &call), completed(&[])],
+            ),
+        ],
+        expect![[r#"
+            unknown event of the call
+              not run: c1 pay 
+            unknown event of another item
+              c1 pay {}
+        "#]],
     );
 
     let calls = json!([tool_call(Some(0), "c", "pay", "{}")]);
@@ -964,6 +997,7 @@ fn the_text_of_responses_is_the_whole_one() {
     let piece_of = |id: &str, index: u64, text: &str| json!({ "type": "response.output_text.delta", "item_id": id, "output_index": index, "content_index": 0, "delta": text });
     let text_done = |id: &str, index: u64, text: &str| json!({ "type": "response.output_text.done", "item_id": id, "output_index": index, "content_index": 0, "text": text });
     let part_done = |id: &str, at: u64, text: &str| json!({ "type": "response.content_part.done", "item_id": id, "output_index": 0, "content_index": at, "part": { "type": "output_text", "text": text } });
+    let part_unindexed = |text: &str| json!({ "type": "response.content_part.done", "item_id": "m", "part": { "type": "output_text", "text": text } });
     let message = |id: &str, texts: &[&str]| {
         let content: Vec<Value> =
             texts.iter().map(|text| json!({ "type": "output_text", "text": text })).collect();
@@ -1043,6 +1077,22 @@ fn the_text_of_responses_is_the_whole_one() {
             vec![completed(&[message("m", &["So. "]), message("m", &["So. "])])],
         ),
         (
+            "an item without an id",
+            with(&[
+                json!({ "type": "response.output_item.done", "item": { "type": "message", "content": whole } }),
+                completed(&[]),
+            ]),
+        ),
+        (
+            "parts without indexes, twice",
+            vec![
+                part_unindexed("Hello "),
+                part_unindexed("World!"),
+                part_unindexed("World!"),
+                completed(&[]),
+            ],
+        ),
+        (
             "a refusal",
             vec![
                 json!({ "type": "response.refusal.delta", "delta": "never." }),
@@ -1071,6 +1121,8 @@ fn the_text_of_responses_is_the_whole_one() {
         two parts: "Hello World!" End
         two equal items: "So. So. " End
         two equal messages in the list: "So. So. " End
+        an item without an id: "Hello World!" End
+        parts without indexes, twice: "Hello World!" End
         a refusal: "No, never." Filtered
     "#]]
     .assert_eq(&shown.collect::<String>());
