@@ -66,6 +66,7 @@ pub(super) struct OpenCalls {
     has_unread: bool,
     /// How often the provider has said that the answer ends.
     stops: usize,
+    positions: Vec<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -386,25 +387,33 @@ impl OpenCalls {
     /// # Errors
     /// A call has no name, or the provider has announced more of its arguments: it is unknown what the model wants.
     pub(super) fn finish(&mut self, is_cut: bool) -> Result<Vec<ModelCall>, ModelError> {
-        let mut calls = std::mem::take(&mut self.calls);
+        let mut calls: Vec<(usize, OpenCall)> =
+            std::mem::take(&mut self.calls).into_iter().enumerate().collect();
         if is_cut {
-            calls.retain(|call| !call.name.is_empty());
+            calls.retain(|(_, call)| !call.name.is_empty());
         }
-        if calls.iter().any(|call| call.name.is_empty()) {
+        if calls.iter().any(|(_, call)| call.name.is_empty()) {
             let why = "the stream has a tool call without a name";
             return Err(ModelError::invalid_response(why));
         }
-        if !is_cut && let Some(call) = calls.iter().find(|call| call.is_open()) {
+        if !is_cut && let Some((_, call)) = calls.iter().find(|(_, call)| call.is_open()) {
             let why = format!("the stream ended in the middle of a call of `{}`", call.name);
             return Err(ModelError::invalid_response(why));
         }
-        let mut calls = without_repetitions(without_other_rounds(calls));
+        let ended = without_repetitions(without_other_rounds(calls));
+        self.positions = ended.iter().map(|ended| ended.at).collect();
+        let mut calls: Vec<ModelCall> = ended.into_iter().map(|ended| ended.call).collect();
         if self.has_unread {
             for call in calls.iter_mut().filter(|call| is_placeholder(&call.arguments)) {
                 call.arguments.clear();
             }
         }
         Ok(calls)
+    }
+
+    /// The positions that the calls had which [`Self::finish`] has returned.
+    pub(super) fn positions(&self) -> &[usize] {
+        &self.positions
     }
 
     fn place(&self, part: &CallPart<'_>) -> Place {
@@ -474,30 +483,41 @@ impl OpenCalls {
 
 /// A call at the end of the stream.
 struct Ended {
+    /// Its position among all calls that have arrived.
+    at: usize,
     index: Option<u64>,
     call: ModelCall,
 }
 
 /// Returns the calls without those that began after a stop reason and repeat one from before it: some servers send the end of the
 /// stream, or all of it, once more, also with other ids. Other calls stay, because some servers send a reason with each call.
-fn without_other_rounds(calls: Vec<OpenCall>) -> Vec<Ended> {
-    let mut kept: BTreeMap<(String, String), usize> = BTreeMap::new();
-    let mut unrepeated = BTreeMap::new();
-    let mut stops = 0;
+fn without_other_rounds(calls: Vec<(usize, OpenCall)>) -> Vec<Ended> {
+    /// The equal calls.
+    #[derive(Default)]
+    struct Equal {
+        kept: usize,
+        /// The stop reasons before the last of them.
+        stops: usize,
+        /// How many of those from before these reasons have not come again.
+        unrepeated: usize,
+    }
+
+    let mut groups: BTreeMap<(String, String), Equal> = BTreeMap::new();
     let mut ended = Vec::new();
-    for call in calls {
-        if call.stops > stops {
-            stops = call.stops;
-            unrepeated = kept.clone();
+    for (at, open) in calls {
+        let index = open.index;
+        let stops = open.stops;
+        let call = open.into_call();
+        let group = groups.entry((call.name.clone(), canonical(&call.arguments))).or_default();
+        if stops > group.stops {
+            group.stops = stops;
+            group.unrepeated = group.kept;
         }
-        let call = Ended { index: call.index, call: call.into_call() };
-        let key = (call.call.name.clone(), canonical(&call.call.arguments));
-        match unrepeated.get_mut(&key) {
-            Some(count) if *count > 0 => *count -= 1,
-            _ => {
-                *kept.entry(key).or_default() += 1;
-                ended.push(call);
-            }
+        if group.unrepeated > 0 {
+            group.unrepeated -= 1;
+        } else {
+            group.kept += 1;
+            ended.push(Ended { at, index, call });
         }
     }
     ended
@@ -508,7 +528,7 @@ fn without_other_rounds(calls: Vec<OpenCall>) -> Vec<Ended> {
 /// Of several calls with one id, the one without arguments is a placeholder. At different indexes, different arguments
 /// are different calls, because some servers give all calls one id. At one index they contradict each other, and the
 /// call keeps both texts: it does not run.
-fn without_repetitions(calls: Vec<Ended>) -> Vec<ModelCall> {
+fn without_repetitions(calls: Vec<Ended>) -> Vec<Ended> {
     /// The calls with one id and name.
     #[derive(Default)]
     struct SameId {
@@ -518,12 +538,13 @@ fn without_repetitions(calls: Vec<Ended>) -> Vec<ModelCall> {
         by_index: BTreeMap<u64, usize>,
     }
 
-    let mut kept: Vec<ModelCall> = Vec::new();
+    let mut kept: Vec<Ended> = Vec::new();
     let mut groups: BTreeMap<(String, String), SameId> = BTreeMap::new();
     let mut with_ids: BTreeSet<(String, String)> = BTreeSet::new();
-    for Ended { index, call } in calls {
+    for ended in calls {
+        let call = &ended.call;
         if call.id.is_empty() {
-            kept.push(call);
+            kept.push(ended);
             continue;
         }
         let arguments = canonical(&call.arguments);
@@ -533,22 +554,23 @@ fn without_repetitions(calls: Vec<Ended>) -> Vec<ModelCall> {
         if is_placeholder(&call.arguments) {
             if is_first {
                 group.placeholder = Some(kept.len());
-                kept.push(call);
+                kept.push(ended);
             }
             continue;
         }
         if group.by_arguments.contains_key(&arguments) {
             continue;
         }
+        let index = ended.index;
         let contradicted = index.and_then(|index| group.by_index.get(&index));
         let at = if let Some(at) = group.placeholder.take() {
-            kept[at] = call;
+            kept[at].call = ended.call;
             at
         } else if let Some(at) = contradicted {
-            kept[*at].arguments.push_str(&call.arguments);
+            kept[*at].call.arguments.push_str(&call.arguments);
             *at
         } else {
-            kept.push(call);
+            kept.push(ended);
             kept.len() - 1
         };
         group.by_arguments.insert(arguments, at);
@@ -556,7 +578,7 @@ fn without_repetitions(calls: Vec<Ended>) -> Vec<ModelCall> {
             group.by_index.insert(index, at);
         }
     }
-    kept.retain(|call| {
+    kept.retain(|Ended { call, .. }| {
         !call.id.is_empty() || !with_ids.contains(&(call.name.clone(), canonical(&call.arguments)))
     });
     kept

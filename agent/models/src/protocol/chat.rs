@@ -345,6 +345,7 @@ fn carry(call: &Value, at: usize, gathered: &mut PartialResponse) {
     if extra.as_object().is_none_or(Map::is_empty) {
         return;
     }
+    gathered.call_carry = Some("/chat_completions");
     let carried = gathered.carry.get_or_insert_with(|| json!({ CARRY: [] }));
     if let Some(carried) = carried[CARRY].as_array_mut() {
         carried.resize(carried.len().max(at + 1), Value::Null);

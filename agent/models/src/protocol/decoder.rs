@@ -34,6 +34,8 @@ pub(crate) struct PartialResponse {
     pub(super) usage: Usage,
     pub(super) model: Option<String>,
     pub(super) carry: Option<Value>,
+    /// Where `carry` has a list with a value for each call, by the position of the call.
+    pub(super) call_carry: Option<&'static str>,
     /// Whether the text contains a refusal of the model.
     refused: bool,
     is_recognized: bool,
@@ -107,6 +109,7 @@ impl PartialResponse {
         };
         let is_cut = matches!(stop, Stop::Length | Stop::Filtered);
         let calls = self.calls.finish(is_cut)?;
+        self.move_call_carry();
         // Nobody knows whether these calls are what the model wanted.
         if let Stop::Other(reason) = &stop
             && !calls.is_empty()
@@ -141,6 +144,20 @@ impl PartialResponse {
             cost_micros: None,
         }));
         Ok(())
+    }
+
+    /// Leaves out what is carried for repeated calls, so that every other call keeps its own.
+    fn move_call_carry(&mut self) {
+        let carried = self.carry.as_mut().zip(self.call_carry);
+        let carried =
+            carried.and_then(|(carry, pointer)| carry.pointer_mut(pointer)?.as_array_mut());
+        let Some(carried) = carried else { return };
+        let arrived = std::mem::take(carried);
+        let kept = self.calls.positions().iter();
+        carried.extend(kept.map(|at| arrived.get(*at).cloned().unwrap_or_default()));
+        while carried.last().is_some_and(Value::is_null) {
+            carried.pop();
+        }
     }
 
     /// Sets why the model stopped. If the provider states several reasons, the one for which something is missing counts.

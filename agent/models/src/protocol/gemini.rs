@@ -339,6 +339,7 @@ fn is_empty_object(arguments: &RawValue) -> bool {
 }
 
 fn carry(gathered: &mut PartialResponse) -> &mut Value {
+    gathered.call_carry = Some("/gemini/calls");
     let empty = || json!({ CARRY: { "calls": [], "text": null } });
     &mut gathered.carry.get_or_insert_with(empty)[CARRY]
 }

@@ -1151,3 +1151,38 @@ fn the_first_event_of_a_stream_shows_its_protocol() {
     decoder.frame(&chunk, &mut gathered).expect("it is ignored");
     assert!(gathered.is_untouched());
 }
+
+/// The class: what a provider wants back with a call belonged to another one, if a repetition before it was left out. Gemini refuses a
+/// conversation with a call that lacks its signature.
+#[test]
+fn signatures_stay_with_their_calls() {
+    let call = |text: &str, signature: &str| {
+        let args = serde_json::from_str::<Value>(text).expect("it is JSON");
+        let part = json!({ "functionCall": { "name": "pay", "args": args }, "thoughtSignature": signature });
+        json!({ "candidates": [{ "content": { "parts": [part] }, "finishReason": "STOP" }] })
+    };
+    let lines = [call(A, "a"), call(A, "again"), call(B, "b")].map(|frame| frame.to_string());
+    check(
+        Protocol::Gemini,
+        &lines.join("\n"),
+        expect![[r#"
+         pay {"cents":100,"order":"A-7"}
+         pay {"cents":200,"order":"B-8"}
+        ToolUse None/None {"gemini":{"calls":["again","b"],"text":null}}"#]],
+    );
+    let call = |id: &str, text: &str, signature: &str| {
+        let mut call = tool_call(Some(0), id, "pay", text);
+        call["extra_content"] = json!({ "signature": signature });
+        json!({ "choices": [{ "delta": { "tool_calls": [call] }, "finish_reason": "tool_calls" }] })
+    };
+    let frames = [call("a", A, "a"), call("x", A, "again"), call("b", B, "b")];
+    let lines = frames.map(|frame| frame.to_string());
+    check(
+        Protocol::OpenAiCompatible,
+        &lines.join("\n"),
+        expect![[r#"
+        a pay {"order":"A-7","cents":100}
+        b pay {"order":"B-8","cents":200}
+        ToolUse None/None {"chat_completions":[{"signature":"a"},{"signature":"b"}]}"#]],
+    );
+}
