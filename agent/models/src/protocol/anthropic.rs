@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::body::{all_instructions, arguments_object, set, take_turns};
-use super::calls::{Arguments, CallPart, unread_arguments};
-use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
+use super::calls::{
+    Arguments, CallPart, has_unread_arguments, may_have_arguments, unread_arguments,
+};
+use super::decoder::{Decoder, PartialResponse, arguments_text, check_delta, parse};
 use super::stop::StopReasons;
 use crate::classify;
 use crate::{ModelError, ModelMessage, ModelRequest, ToolSpec};
@@ -126,12 +128,11 @@ impl Decoder for Anthropic {
             }
         }
         let index = event["index"].as_u64();
-        if may_have_arguments(&event, &["message", "content_block", "delta", "usage"])
-            && let Some(Block::Call { is_object, .. }) = self.blocks.get_mut(&self.index_of(index))
-        {
-            *is_object = false;
+        let kind = event_type(&event);
+        if has_unread(&event, kind) {
+            gathered.calls.note_unread();
         }
-        match event["type"].as_str().unwrap_or_default() {
+        match kind {
             "message_start" => {
                 // The second one is another answer: a gateway has tried again after a failure.
                 if self.has_started || gathered.has_begun() {
@@ -139,6 +140,7 @@ impl Decoder for Anthropic {
                     return Err(ModelError::invalid_response(why));
                 }
                 self.has_started = true;
+                gathered.recognize();
                 let message = &event["message"];
                 gathered.model(message["model"].as_str());
                 self.usage(&message["usage"], gathered);
@@ -190,6 +192,9 @@ impl Anthropic {
         gathered: &mut PartialResponse,
     ) -> Result<(), ModelError> {
         let text = |field: &str| block[field].as_str().unwrap_or_default();
+        if has_unread_in_block(block) {
+            gathered.calls.note_unread();
+        }
         let begun = match block["type"].as_str() {
             Some("text") => {
                 gathered.text(text("text"));
@@ -205,9 +210,7 @@ impl Anthropic {
                 };
                 let part = CallPart { id, name, index, ..CallPart::default() };
                 let at = gathered.calls.announce(part, initial)?;
-                let is_object = !block["input"].is_null()
-                    && !may_have_arguments(block, &["input", "caller", "cache_control"]);
-                Block::Call { at, is_object }
+                Block::Call { at, is_object: !block["input"].is_null() }
             }
             Some("thinking") => {
                 gathered.reasoning(text("thinking"));
@@ -252,6 +255,10 @@ impl Anthropic {
         data: &str,
         gathered: &mut PartialResponse,
     ) -> Result<(), ModelError> {
+        check_delta(delta)?;
+        if has_unread_in_delta(delta) {
+            gathered.calls.note_unread();
+        }
         let piece = |field: &str| delta[field].as_str().unwrap_or_default();
         let index = self.index_of(index);
         let kind = delta["type"].as_str().unwrap_or_default();
@@ -323,16 +330,65 @@ fn has_content(delta: &Value) -> bool {
     fields.any(|(name, value)| name != "type" && !value.is_null() && value != "")
 }
 
-/// Whether a block or an event has a value that may be the arguments of a call, apart from these members. Then the call is not one
-/// without arguments.
-fn may_have_arguments(of: &Value, read: &[&str]) -> bool {
-    let mut unread =
-        of.as_object().into_iter().flatten().filter(|(name, _)| !read.contains(&name.as_str()));
-    unread.any(|(_, value)| match value {
-        Value::Object(members) => !members.is_empty(),
-        Value::String(text) => text.trim_start().starts_with('{'),
+/// Returns the type of an event. Some gateways write it only as the name of the event, which repeats it: then the members tell it.
+fn event_type(event: &Value) -> &str {
+    let has = |member: &str| !event[member].is_null();
+    let is_end = !event["delta"]["stop_reason"].is_null() || has("usage") && !has("index");
+    match event["type"].as_str().unwrap_or_default() {
+        "" if has("message") => "message_start",
+        "" if has("content_block") => "content_block_start",
+        "" if is_end => "message_delta",
+        "" if has("delta") => "content_block_delta",
+        "" if has("index") => "content_block_stop",
+        stated => stated,
+    }
+}
+
+/// Whether an event has something that may be arguments of a call, apart from what is read of an event with this type.
+fn has_unread(event: &Value, kind: &str) -> bool {
+    let read: &[&str] = match kind {
+        "message_start" => &["message"],
+        "content_block_start" => &["content_block"],
+        "content_block_delta" | "message_delta" => &["delta"],
+        _ => &[],
+    };
+    let is_in_part = match kind {
+        // It comes before all calls, so only what is named like arguments matters.
+        "message_start" => {
+            let message = event["message"].as_object();
+            message.is_some_and(|fields| has_unread_arguments(fields, ""))
+        }
+        "message_delta" => may_have_arguments(&event["delta"], &["stop_sequence"]),
+        // All of it is unknown.
+        "" => event.as_object().is_some_and(|fields| !fields.is_empty()),
         _ => false,
-    })
+    };
+    is_in_part || may_have_arguments(event, read)
+}
+
+/// Whether a block has something that may be arguments of a call, apart from what is read of it.
+fn has_unread_in_block(block: &Value) -> bool {
+    let read: &[&str] = match block["type"].as_str().unwrap_or_default() {
+        "tool_use" => &["input"],
+        "text" => &["text", "citations"],
+        "thinking" | "redacted_thinking" => &["thinking", "signature", "data"],
+        // Tools of the server, and their results.
+        kind if kind.ends_with("_tool_use") || kind.ends_with("_tool_result") => return false,
+        _ => &[],
+    };
+    may_have_arguments(block, read)
+}
+
+/// Whether a delta has something that may be arguments of a call, apart from what is read of it.
+fn has_unread_in_delta(delta: &Value) -> bool {
+    let read: &[&str] = match delta["type"].as_str().unwrap_or_default() {
+        "text_delta" => &["text"],
+        "thinking_delta" => &["thinking"],
+        "citations_delta" => &["citation"],
+        "input_json_delta" => &["partial_json"],
+        _ => &[],
+    };
+    may_have_arguments(delta, read)
 }
 
 /// Whether an input says nothing yet. Any other value is what the model wrote, even if it is no object.

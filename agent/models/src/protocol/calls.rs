@@ -11,6 +11,7 @@
 mod arguments;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 use std::cell::{LazyCell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,9 @@ use serde_json::{Map, Value};
 
 use self::arguments::{canonical, is_json, is_placeholder, settled};
 
+pub(super) use self::unread::{
+    has_unread_arguments, may_be_beside, may_have_arguments, unread_arguments,
+};
 use super::partial::{self, PathPiece};
 use crate::{ModelCall, ModelError};
 
@@ -58,6 +62,11 @@ pub(super) struct OpenCalls {
     /// A name that came again, without an id, for a call that is complete. If new arguments follow, it was the head of
     /// another call.
     repeated_name: Option<String>,
+    /// Whether the stream has something that is not read and may be arguments.
+    has_unread: bool,
+    /// How often the provider has said that the answer ends.
+    stops: usize,
+    positions: Vec<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +74,8 @@ struct OpenCall {
     id: String,
     item: String,
     index: Option<u64>,
+    /// How often the provider had said that the answer ends, before this call began.
+    stops: usize,
     name: String,
     /// The text so far.
     arguments: String,
@@ -114,8 +125,14 @@ impl OpenCalls {
             let why = format!("the answer has more than {CALLS_MAX} tool calls");
             return Err(ModelError::invalid_response(why));
         }
+        let mut at_index = self.calls.iter().filter(|call| call.index == part.index);
+        if part.index.is_some()
+            && let Some(call) = at_index.find(|call| call.has_id(part.id, ""))
+        {
+            call.check_name(&part)?;
+        }
         self.repeated_name = None;
-        self.calls.push(OpenCall { index: part.index, ..OpenCall::default() });
+        self.calls.push(OpenCall { index: part.index, stops: self.stops, ..OpenCall::default() });
         self.calls.last_mut().expect("one was just pushed").add(part)
     }
 
@@ -143,13 +160,16 @@ impl OpenCalls {
         Ok(at)
     }
 
-    /// Begins a call that arrives complete, unless it repeats one with the same id. Returns the position of the call.
+    /// Begins a call that arrives complete, unless it repeats one with the same id, or the same index if one of both has no
+    /// arguments. Returns the position of the call.
     pub(super) fn whole(&mut self, part: CallPart<'_>) -> Result<usize, ModelError> {
-        let Some(at) = self.calls.iter().position(|call| call.is_same_as(&part)) else {
+        let same = self.calls.iter().position(|call| call.is_same_as(&part));
+        let same = same.or_else(|| self.calls.iter().position(|call| call.is_filled_by(&part)));
+        let Some(at) = same else {
             self.begin(part)?;
             return Ok(self.calls.len() - 1);
         };
-        if self.calls[at].is_bare() {
+        if self.calls[at].is_bare() || is_empty_object(&self.calls[at].arguments) {
             self.calls[at].add(part)?;
         }
         Ok(at)
@@ -347,24 +367,53 @@ impl OpenCalls {
         }
     }
 
+    /// The provider has said that the answer ends. What follows may be the answer once more.
+    pub(super) fn note_stop(&mut self) {
+        self.stops += 1;
+    }
+
+    /// The stream has something that is not read and may be arguments. It is unknown of which call, so no call is one without
+    /// arguments.
+    pub(super) fn note_unread(&mut self) {
+        self.has_unread = true;
+    }
+
+    pub(super) fn has_unread(&self) -> bool {
+        self.has_unread
+    }
+
     /// Returns the calls. `is_cut`: the answer ends in the middle, so the last call may be a fragment.
     ///
     /// # Errors
     /// A call has no name, or the provider has announced more of its arguments: it is unknown what the model wants.
     pub(super) fn finish(&mut self, is_cut: bool) -> Result<Vec<ModelCall>, ModelError> {
-        let mut calls = std::mem::take(&mut self.calls);
+        let mut calls: Vec<(usize, OpenCall)> =
+            std::mem::take(&mut self.calls).into_iter().enumerate().collect();
         if is_cut {
-            calls.retain(|call| !call.name.is_empty());
+            calls.retain(|(_, call)| !call.name.is_empty());
         }
-        if calls.iter().any(|call| call.name.is_empty()) {
+        if calls.iter().any(|(_, call)| call.name.is_empty()) {
             let why = "the stream has a tool call without a name";
             return Err(ModelError::invalid_response(why));
         }
-        if !is_cut && let Some(call) = calls.iter().find(|call| call.is_open()) {
+        if !is_cut && let Some((_, call)) = calls.iter().find(|(_, call)| call.is_open()) {
             let why = format!("the stream ended in the middle of a call of `{}`", call.name);
             return Err(ModelError::invalid_response(why));
         }
-        Ok(without_repetitions(calls))
+        let ended = without_repetitions(without_other_rounds(calls));
+        self.positions = ended.iter().map(|ended| ended.at).collect();
+        let mut calls: Vec<ModelCall> = ended.into_iter().map(|ended| ended.call).collect();
+        if self.has_unread {
+            for call in calls.iter_mut().filter(|call| is_placeholder(&call.arguments)) {
+                call.arguments.clear();
+            }
+        }
+        Ok(calls)
+    }
+
+    /// The positions that the calls had which [`Self::finish`] has returned.
+    pub(super) fn positions(&self) -> &[usize] {
+        &self.positions
     }
 
     fn place(&self, part: &CallPart<'_>) -> Place {
@@ -432,12 +481,54 @@ impl OpenCalls {
     }
 }
 
+/// A call at the end of the stream.
+struct Ended {
+    /// Its position among all calls that have arrived.
+    at: usize,
+    index: Option<u64>,
+    call: ModelCall,
+}
+
+/// Returns the calls without those that began after a stop reason and repeat one from before it: some servers send the end of the
+/// stream, or all of it, once more, also with other ids. Other calls stay, because some servers send a reason with each call.
+fn without_other_rounds(calls: Vec<(usize, OpenCall)>) -> Vec<Ended> {
+    /// The equal calls.
+    #[derive(Default)]
+    struct Equal {
+        kept: usize,
+        /// The stop reasons before the last of them.
+        stops: usize,
+        /// How many of those from before these reasons have not come again.
+        unrepeated: usize,
+    }
+
+    let mut groups: BTreeMap<(String, String), Equal> = BTreeMap::new();
+    let mut ended = Vec::new();
+    for (at, open) in calls {
+        let index = open.index;
+        let stops = open.stops;
+        let call = open.into_call();
+        let group = groups.entry((call.name.clone(), canonical(&call.arguments))).or_default();
+        if stops > group.stops {
+            group.stops = stops;
+            group.unrepeated = group.kept;
+        }
+        if group.unrepeated > 0 {
+            group.unrepeated -= 1;
+        } else {
+            group.kept += 1;
+            ended.push(Ended { at, index, call });
+        }
+    }
+    ended
+}
+
 /// Returns the calls without those that repeat one with the same id, or repeat it without its id.
 ///
 /// Of several calls with one id, the one without arguments is a placeholder. At different indexes, different arguments
 /// are different calls, because some servers give all calls one id. At one index they contradict each other, and the
 /// call keeps both texts: it does not run.
-fn without_repetitions(calls: Vec<OpenCall>) -> Vec<ModelCall> {
+fn without_repetitions(calls: Vec<Ended>) -> Vec<Ended> {
     /// The calls with one id and name.
     #[derive(Default)]
     struct SameId {
@@ -447,14 +538,13 @@ fn without_repetitions(calls: Vec<OpenCall>) -> Vec<ModelCall> {
         by_index: BTreeMap<u64, usize>,
     }
 
-    let mut kept: Vec<ModelCall> = Vec::new();
+    let mut kept: Vec<Ended> = Vec::new();
     let mut groups: BTreeMap<(String, String), SameId> = BTreeMap::new();
     let mut with_ids: BTreeSet<(String, String)> = BTreeSet::new();
-    for call in calls {
-        let index = call.index;
-        let call = call.into_call();
+    for ended in calls {
+        let call = &ended.call;
         if call.id.is_empty() {
-            kept.push(call);
+            kept.push(ended);
             continue;
         }
         let arguments = canonical(&call.arguments);
@@ -464,22 +554,23 @@ fn without_repetitions(calls: Vec<OpenCall>) -> Vec<ModelCall> {
         if is_placeholder(&call.arguments) {
             if is_first {
                 group.placeholder = Some(kept.len());
-                kept.push(call);
+                kept.push(ended);
             }
             continue;
         }
         if group.by_arguments.contains_key(&arguments) {
             continue;
         }
+        let index = ended.index;
         let contradicted = index.and_then(|index| group.by_index.get(&index));
         let at = if let Some(at) = group.placeholder.take() {
-            kept[at] = call;
+            kept[at].call = ended.call;
             at
         } else if let Some(at) = contradicted {
-            kept[*at].arguments.push_str(&call.arguments);
+            kept[*at].call.arguments.push_str(&call.arguments);
             *at
         } else {
-            kept.push(call);
+            kept.push(ended);
             kept.len() - 1
         };
         group.by_arguments.insert(arguments, at);
@@ -487,7 +578,7 @@ fn without_repetitions(calls: Vec<OpenCall>) -> Vec<ModelCall> {
             group.by_index.insert(index, at);
         }
     }
-    kept.retain(|call| {
+    kept.retain(|Ended { call, .. }| {
         !call.id.is_empty() || !with_ids.contains(&(call.name.clone(), canonical(&call.arguments)))
     });
     kept
@@ -592,6 +683,17 @@ impl OpenCall {
             && (self.is_bare()
                 || adds_nothing
                 || self.has_arguments_of(part, &LazyCell::new(|| canonical(part.text()))))
+    }
+
+    /// Whether this call and a complete one at the same index are one call, because one of both has no arguments.
+    fn is_filled_by(&self, part: &CallPart<'_>) -> bool {
+        part.index.is_some()
+            && self.index == part.index
+            && self.name == part.name
+            && !self.has_other_id(part)
+            && (part.is_blank()
+                || is_empty_object(part.text())
+                || self.value.is_none() && is_empty_object(&self.arguments))
     }
 
     /// Whether an event with all arguments, whose ids are not those of this call, completes it.
@@ -771,29 +873,6 @@ impl OpenCall {
         };
         ModelCall { id: self.id, name: self.name, arguments }
     }
-}
-
-/// The error for arguments that cannot be read, without which the call must not run.
-pub(super) fn unread_arguments() -> ModelError {
-    ModelError::invalid_response("the stream has arguments of a call in an unknown format")
-}
-
-/// Whether fields of a call, other than `known`, look like arguments in a format that we do not read: without them, the call
-/// would run with a part of what the model wrote.
-pub(super) fn has_unread_arguments(fields: &Map<String, Value>, known: &str) -> bool {
-    fields.iter().any(|(name, value)| {
-        let is_known = name == known || name == "parsed_arguments";
-        let name = name.to_ascii_lowercase();
-        let has_word = ["arg", "param", "input", "partial"].iter().any(|word| name.contains(word));
-        let has_value = match value {
-            Value::Null | Value::Bool(_) => false,
-            Value::String(text) => !text.is_empty(),
-            Value::Object(members) => !members.is_empty(),
-            Value::Array(items) => !items.is_empty(),
-            Value::Number(_) => true,
-        };
-        !is_known && has_word && has_value
-    })
 }
 
 /// Whether a text is `{}`. It stops at the first other character.

@@ -5,8 +5,13 @@
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object_text, set};
-use super::calls::{Arguments, CallPart, OpenCalls, has_unread_arguments, unread_arguments};
-use super::decoder::{Decoder, PartialResponse, UNSTATED, arguments_text, id_text, index, parse};
+use super::calls::{
+    Arguments, CallPart, OpenCalls, has_unread_arguments, may_be_beside, may_have_arguments,
+    unread_arguments,
+};
+use super::decoder::{
+    Decoder, PartialResponse, UNSTATED, arguments_text, check_delta, id_text, index, parse,
+};
 use super::stop::StopReasons;
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
@@ -141,6 +146,9 @@ impl Decoder for Chat {
         if classify::is_error(&chunk["error"]) || is_report {
             return Err(classify::of_event(&chunk));
         }
+        if has_choices {
+            gathered.recognize();
+        }
         gathered.model(chunk["model"].as_str());
         for usage in [&chunk["x_groq"]["usage"], &chunk["usage"]] {
             read_usage(usage, gathered);
@@ -152,6 +160,15 @@ impl Decoder for Chat {
         for part in [choice, &choice["delta"], &choice["message"]] {
             if classify::is_error(&part["error"]) {
                 return Err(classify::of_event(part));
+            }
+        }
+        check_delta(&choice["delta"])?;
+        check_delta(&choice["message"])?;
+        for (part, name) in [(&chunk, "choices"), (choice, "message")] {
+            let is_named =
+                part.as_object().is_some_and(|fields| has_unread_arguments(fields, name));
+            if is_named || may_have_arguments(&part["tool_calls"], &[]) {
+                gathered.calls.note_unread();
             }
         }
         let has_calls = has_tool_calls(&choice["delta"]) || has_tool_calls(&choice["message"]);
@@ -202,6 +219,9 @@ impl Chat {
         } else {
             gathered.text(&whole.text);
         }
+        if whole.calls.has_unread() {
+            gathered.calls.note_unread();
+        }
         let calls = whole.calls.finish(false)?;
         let places = gathered.calls.repeat(calls.iter().map(CallPart::whole).collect())?;
         let listed = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
@@ -231,10 +251,17 @@ impl Chat {
         if let Some(piece) = delta["refusal"].as_str() {
             gathered.refusal(piece);
         }
+        let is_named = delta.as_object().is_some_and(|fields| has_unread_arguments(fields, ""));
+        if is_named || delta["tool_calls"].as_str().is_some_and(|text| !text.is_empty()) {
+            gathered.calls.note_unread();
+        }
         let list = delta["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
         if can_repeat(list, is_last, &gathered.calls) {
             let mut listed = OpenCalls::default();
             read_calls(list, place, &mut listed)?;
+            if listed.has_unread() {
+                gathered.calls.note_unread();
+            }
             let listed = listed.finish(false).unwrap_or_default();
             if gathered.calls.are_repeated_by(&listed, is_last) {
                 gathered.calls.repeat(listed.iter().map(CallPart::whole).collect())?;
@@ -318,6 +345,7 @@ fn carry(call: &Value, at: usize, gathered: &mut PartialResponse) {
     if extra.as_object().is_none_or(Map::is_empty) {
         return;
     }
+    gathered.call_carry = Some("/chat_completions");
     let carried = gathered.carry.get_or_insert_with(|| json!({ CARRY: [] }));
     if let Some(carried) = carried[CARRY].as_array_mut() {
         carried.resize(carried.len().max(at + 1), Value::Null);
@@ -336,10 +364,15 @@ fn read_call(
     let part = CallPart { id: &id, index: index(&call["index"]), ..CallPart::default() };
     match &call["function"] {
         Value::Null => read_function(call, place, path, part, calls),
-        _ if call.as_object().is_some_and(|fields| has_unread_arguments(fields, "function")) => {
+        _ if call.as_object().is_some_and(|fields| has_unread_arguments(fields, "")) => {
             Err(unread_arguments())
         }
-        function => read_function(function, place, &[path, &["function"]].concat(), part, calls),
+        function => {
+            if may_have_arguments(call, &["function"]) {
+                calls.note_unread();
+            }
+            read_function(function, place, &[path, &["function"]].concat(), part, calls)
+        }
     }
 }
 
@@ -351,8 +384,12 @@ fn read_function<'a>(
     part: CallPart<'a>,
     calls: &mut OpenCalls,
 ) -> Result<usize, ModelError> {
-    if function.as_object().is_some_and(|fields| has_unread_arguments(fields, "arguments")) {
+    let fields = function.as_object();
+    if fields.is_some_and(|fields| has_unread_arguments(fields, "arguments")) {
         return Err(unread_arguments());
+    }
+    if fields.is_some_and(|fields| may_be_beside(fields, &["arguments", "parsed_arguments"])) {
+        calls.note_unread();
     }
     let name = function["name"].as_str().unwrap_or_default();
     let arguments = match &function["arguments"] {

@@ -34,8 +34,11 @@ pub(crate) struct PartialResponse {
     pub(super) usage: Usage,
     pub(super) model: Option<String>,
     pub(super) carry: Option<Value>,
+    /// Where `carry` has a list with a value for each call, by the position of the call.
+    pub(super) call_carry: Option<&'static str>,
     /// Whether the text contains a refusal of the model.
     refused: bool,
+    is_recognized: bool,
     /// No further frame belongs to the answer.
     pub(super) over: bool,
     events: VecDeque<ModelEvent>,
@@ -83,10 +86,16 @@ impl PartialResponse {
         self.text.len() + self.reasoning.len() + self.calls.bytes() + is_complete
     }
 
+    /// A frame had what belongs to an answer in its protocol, even if it says nothing yet.
+    pub(super) fn recognize(&mut self) {
+        self.is_recognized = true;
+    }
+
     /// Whether no frame so far had anything that belongs to an answer.
     pub(crate) fn is_untouched(&self) -> bool {
         let has_usage = self.usage != Usage::default();
-        !self.has_begun() && self.stop.is_none() && self.model.is_none() && !has_usage
+        let is_known = self.is_recognized || self.model.is_some();
+        !(self.has_begun() || self.stop.is_some() || is_known || has_usage)
     }
 
     /// Ends the stream. The last event is the answer, if the provider has completed it.
@@ -100,6 +109,7 @@ impl PartialResponse {
         };
         let is_cut = matches!(stop, Stop::Length | Stop::Filtered);
         let calls = self.calls.finish(is_cut)?;
+        self.move_call_carry();
         // Nobody knows whether these calls are what the model wanted.
         if let Stop::Other(reason) = &stop
             && !calls.is_empty()
@@ -136,8 +146,23 @@ impl PartialResponse {
         Ok(())
     }
 
+    /// Leaves out what is carried for repeated calls, so that every other call keeps its own.
+    fn move_call_carry(&mut self) {
+        let carried = self.carry.as_mut().zip(self.call_carry);
+        let carried =
+            carried.and_then(|(carry, pointer)| carry.pointer_mut(pointer)?.as_array_mut());
+        let Some(carried) = carried else { return };
+        let arrived = std::mem::take(carried);
+        let kept = self.calls.positions().iter();
+        carried.extend(kept.map(|at| arrived.get(*at).cloned().unwrap_or_default()));
+        while carried.last().is_some_and(Value::is_null) {
+            carried.pop();
+        }
+    }
+
     /// Sets why the model stopped. If the provider states several reasons, the one for which something is missing counts.
     pub(super) fn stopped(&mut self, stop: Stop) {
+        self.calls.note_stop();
         if self.stop.as_ref().is_none_or(|stated| lack(&stop) >= lack(stated)) {
             self.stop = Some(stop);
         }
@@ -150,6 +175,16 @@ impl PartialResponse {
             self.refusal(rest);
         } else {
             self.text(rest);
+        }
+    }
+
+    /// Sets the text of the answer. If the pieces differ from it, one of them was lost or came twice: the text counts, although it is
+    /// too late for those who have read the pieces.
+    pub(super) fn settle_text(&mut self, whole: &str, is_refusal: bool) {
+        self.complete_text(whole, is_refusal);
+        if self.text != whole {
+            self.refused |= is_refusal;
+            whole.clone_into(&mut self.text);
         }
     }
 
@@ -211,6 +246,15 @@ pub(super) fn id_text(id: &Value) -> Cow<'_, str> {
 /// Returns an index. Some servers send it as text.
 pub(super) fn index(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
+}
+
+/// Checks that a delta, or a message as one, is an object, or absent. Otherwise what it has would be lost.
+pub(super) fn check_delta(delta: &Value) -> Result<(), ModelError> {
+    let is_absent = delta.is_null() || *delta == "" || *delta == Value::Array(Vec::new());
+    if delta.is_object() || is_absent {
+        return Ok(());
+    }
+    Err(ModelError::invalid_response("the stream has a piece of the answer in an unknown format"))
 }
 
 /// Parses a frame as JSON. What is not Unicode in its texts becomes U+FFFD.

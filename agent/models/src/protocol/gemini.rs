@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::{all_instructions, arguments_object, set, take_turns};
-use super::calls::{Arguments, CallPart, has_unread_arguments, unread_arguments};
+use super::calls::{Arguments, CallPart, has_unread_arguments, may_be_beside, unread_arguments};
 use super::decoder::{
     Decoder, PartialResponse, UNREADABLE, error_report, is_damaged, original_arguments, parse,
 };
@@ -106,6 +106,9 @@ struct Chunk {
     prompt_feedback: Value,
     #[serde(default)]
     error: Value,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -118,11 +121,17 @@ struct Candidate {
     finish_message: Option<String>,
     #[serde(default)]
     error: Value,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Content {
     parts: Option<Vec<Part>>,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -134,6 +143,9 @@ struct Part {
     thought_signature: Option<String>,
     #[serde(alias = "function_call")]
     function_call: Option<FunctionCall>,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -173,14 +185,20 @@ impl Decoder for Gemini {
         let Some(candidate) = candidate else {
             return error_report(data);
         };
+        gathered.recognize();
         if classify::is_error(&candidate.error) {
             return Err(classify::of_event(&json!({ "error": candidate.error })));
         }
         let reason = candidate.finish_reason.as_deref().unwrap_or_default();
-        let parts = candidate.content.and_then(|content| content.parts).unwrap_or_default();
+        let content = candidate.content.unwrap_or_default();
+        let beside = [&chunk.others, &candidate.others, &content.others];
+        if beside.into_iter().any(|fields| has_unread_arguments(fields, "")) {
+            gathered.calls.note_unread();
+        }
+        let parts = content.parts.unwrap_or_default();
         let listed: Vec<ModelCall> = parts.iter().filter_map(whole_call).collect();
         let mut repeated = if gathered.calls.are_repeated_by(&listed, !reason.is_empty()) {
-            gathered.calls.repeat(listed.iter().map(CallPart::whole).collect())?
+            gathered.calls.repeat(listed.iter().map(listed_part).collect())?
         } else {
             Vec::new()
         }
@@ -209,8 +227,18 @@ fn read_part(
     at: usize,
     gathered: &mut PartialResponse,
 ) -> Result<(), ModelError> {
+    let is_named = has_unread_arguments(&part.others, "");
     if let Some(call) = part.function_call {
+        if is_named {
+            return Err(unread_arguments());
+        }
+        if may_be_beside(&part.others, &[]) || may_be_beside(&call.others, &[]) {
+            gathered.calls.note_unread();
+        }
         return read_call(call, data, at, part.thought_signature, gathered);
+    }
+    if is_named {
+        gathered.calls.note_unread();
     }
     let signature = part.thought_signature.filter(|signature| !signature.is_empty());
     let text = part.text.unwrap_or_default();
@@ -246,6 +274,7 @@ fn read_call(
         Some(args) => Arguments::Piece(original_arguments(&args, data, &path)),
         None => Arguments::None,
     };
+    let index = index_of(&id);
     let place = if name.is_empty() {
         let why = "the stream continues a call that it did not start";
         let place = gathered.calls.with_id_or_last(&id);
@@ -253,12 +282,11 @@ fn read_call(
         gathered.calls.add_arguments(place, arguments)?;
         place
     } else if id.is_empty() || (pieces.is_empty() && !continues) {
-        gathered.calls.whole(CallPart { id: &id, name: &name, arguments, ..CallPart::default() })?
+        let part = CallPart { id: &id, name: &name, index, arguments, ..CallPart::default() };
+        gathered.calls.whole(part)?
     } else {
-        gathered.calls.announce(
-            CallPart { id: &id, name: &name, arguments, ..CallPart::default() },
-            String::new(),
-        )?
+        let part = CallPart { id: &id, name: &name, index, arguments, ..CallPart::default() };
+        gathered.calls.announce(part, String::new())?
     };
     sign(place, signature, gathered);
     if !pieces.is_empty() && is_damaged(data) {
@@ -275,10 +303,20 @@ fn read_call(
     Ok(())
 }
 
+fn listed_part(call: &ModelCall) -> CallPart<'_> {
+    CallPart { index: index_of(&call.id), ..CallPart::whole(call) }
+}
+
+/// Returns the index of a call. The protocol has none, and one id is one call: at one index, other arguments contradict it.
+fn index_of(id: &str) -> Option<u64> {
+    (!id.is_empty()).then_some(0)
+}
+
 /// Returns the call of a part that has all of it.
 fn whole_call(part: &Part) -> Option<ModelCall> {
     let call = part.function_call.as_ref()?;
     let is_whole = call.partial_args.is_none()
+        && !has_unread_arguments(&part.others, "")
         && call.will_continue != Some(true)
         && !has_unread_arguments(&call.others, "args");
     let name = call.name.clone().filter(|name| is_whole && !name.is_empty())?;
@@ -301,6 +339,7 @@ fn is_empty_object(arguments: &RawValue) -> bool {
 }
 
 fn carry(gathered: &mut PartialResponse) -> &mut Value {
+    gathered.call_carry = Some("/gemini/calls");
     let empty = || json!({ CARRY: { "calls": [], "text": null } });
     &mut gathered.carry.get_or_insert_with(empty)[CARRY]
 }

@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object, set};
-use super::calls::{Arguments, CallPart, has_unread_arguments, unread_arguments};
+use super::calls::{Arguments, CallPart, has_unread_arguments, may_be_beside, unread_arguments};
 use super::decoder::{
-    Decoder, PartialResponse, arguments_text, error_report, original_arguments, parse,
+    Decoder, PartialResponse, arguments_text, error_report, index, original_arguments, parse,
 };
 use super::stop::StopReasons;
 use crate::classify;
@@ -68,6 +68,9 @@ struct Line {
     eval_count: Option<u64>,
     #[serde(default)]
     error: Value,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -75,17 +78,25 @@ struct Message {
     content: Option<String>,
     thinking: Option<String>,
     tool_calls: Option<Vec<Call>>,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
 struct Call {
     id: Option<String>,
     function: Function,
+    /// All other fields.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
 struct Function {
     name: Option<String>,
+    #[serde(default)]
+    index: Value,
     /// The original text, so that the arguments are exactly the model's.
     arguments: Option<Box<RawValue>>,
     /// All other fields.
@@ -102,6 +113,9 @@ impl Decoder for Ollama {
         if line.message.is_none() {
             error_report(data)?;
         }
+        if has_unread_arguments(&line.others, "") {
+            gathered.calls.note_unread();
+        }
         gathered.model(line.model.as_deref());
         let reason = line.done_reason.as_deref().unwrap_or_default();
         let is_last = line.done == Some(true) || !reason.is_empty();
@@ -109,23 +123,29 @@ impl Decoder for Ollama {
             gathered.reasoning(message.thinking.as_deref().unwrap_or_default());
             gathered.text(message.content.as_deref().unwrap_or_default());
             let calls = message.tool_calls.unwrap_or_default();
-            if calls.iter().any(|call| has_unread_arguments(&call.function.others, "arguments")) {
-                return Err(unread_arguments());
+            for call in &calls {
+                let beside = [&call.others, &call.function.others];
+                if beside.into_iter().any(|fields| has_unread_arguments(fields, "")) {
+                    return Err(unread_arguments());
+                }
+                if beside.into_iter().any(|fields| may_be_beside(fields, &[])) {
+                    gathered.calls.note_unread();
+                }
             }
+            if has_unread_arguments(&message.others, "") {
+                gathered.calls.note_unread();
+            }
+            let indexes: Vec<Option<u64>> = calls.iter().map(index_of).collect();
             let calls = calls.into_iter().enumerate();
             let calls: Vec<ModelCall> = calls.map(|(at, call)| read_call(call, data, at)).collect();
             if gathered.calls.are_repeated_by(&calls, is_last) {
-                gathered.calls.repeat(calls.iter().map(CallPart::whole).collect())?;
+                let parts = calls.iter().zip(indexes);
+                let parts = parts.map(|(call, index)| CallPart { index, ..CallPart::whole(call) });
+                gathered.calls.repeat(parts.collect())?;
             } else {
-                for call in calls {
-                    let arguments = Arguments::Piece(call.arguments);
-                    let (id, name) = (call.id.as_str(), call.name.as_str());
-                    gathered.calls.whole(CallPart {
-                        id,
-                        name,
-                        arguments,
-                        ..CallPart::default()
-                    })?;
+                for (call, index) in calls.iter().zip(indexes) {
+                    let arguments = Arguments::Piece(call.arguments.clone());
+                    gathered.calls.whole(CallPart { index, arguments, ..CallPart::whole(call) })?;
                 }
             }
         }
@@ -140,6 +160,12 @@ impl Decoder for Ollama {
         }
         Ok(())
     }
+}
+
+/// Returns the index of a call. Some servers give none, but an id: one id is one call, which other arguments contradict.
+fn index_of(call: &Call) -> Option<u64> {
+    let has_id = call.id.as_ref().is_some_and(|id| !id.is_empty());
+    index(&call.function.index).or(has_id.then_some(0))
 }
 
 /// Returns the call at this place of a frame. Calls are complete, but some servers with this protocol send the

@@ -3,10 +3,17 @@
 //! <https://platform.openai.com/docs/api-reference/responses-streaming>. Items of server-side tools (searches,
 //! programs, shells) are ignored, because we offer none.
 
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use serde_json::{Map, Value, json};
 
 use super::body::{arguments_object_text, set};
-use super::calls::{Arguments, CallPart, unread_arguments};
+use super::calls::{
+    Arguments, CallPart, OpenCalls, has_unread_arguments, may_be_beside, may_have_arguments,
+    unread_arguments,
+};
 use super::decoder::{Decoder, PartialResponse, arguments_text, parse};
 use super::stop::StopReasons;
 use crate::classify::{self, truncated_line};
@@ -86,16 +93,28 @@ pub(super) struct Responses {
     parts: MessageTexts,
     /// The texts of the events that end an item.
     items: MessageTexts,
+    /// The items whose texts arrive in pieces.
+    with_deltas: BTreeSet<ItemPlace>,
     /// The type of the last item that is neither text, reasoning nor a call of our tools.
     unread: Option<String>,
     /// The type and the status of a message or a call that is not complete.
     unfinished: Option<(String, String)>,
     /// The type of the last item that waits for a result which no tool of ours can give.
     unanswerable: Option<String>,
-    /// The number of the last event. Not all servers number them.
-    sequence_number: Option<u64>,
-    /// The numbers of two events between which one is missing.
-    gap: Option<(u64, u64)>,
+    order: Order,
+}
+
+/// The order of the events, as their numbers tell it. Not all servers number them, and some give all events the same number.
+#[derive(Default)]
+struct Order {
+    /// The largest number so far.
+    last: Option<u64>,
+    /// Whether different numbers have arrived.
+    is_numbered: bool,
+    /// A hash of each event, by its number.
+    seen: BTreeMap<u64, u64>,
+    /// The numbers of two events that do not follow each other.
+    disorder: Option<(u64, u64)>,
 }
 
 /// Items of tools that the client runs, or must allow. We offer none of them.
@@ -111,8 +130,19 @@ const CLIENT_ITEMS: [&str; 6] = [
 /// The texts of several messages.
 #[derive(Default)]
 struct MessageTexts {
-    text: String,
-    has_refusal: bool,
+    /// The texts in their order, and whether each is a refusal.
+    texts: Vec<(String, bool)>,
+    /// Where the text of a part of an item is. A part without an index is recognized by its text.
+    by_part: BTreeMap<(ItemPlace, Option<u64>, String), usize>,
+    ids: BTreeSet<String>,
+    output_indexes: BTreeSet<u64>,
+}
+
+/// What an event says about the item to which it belongs.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct ItemPlace {
+    id: String,
+    output_index: Option<u64>,
 }
 
 impl Decoder for Responses {
@@ -121,9 +151,8 @@ impl Decoder for Responses {
             return Ok(()); // Some proxies send it here too.
         }
         let event: Value = parse(data)?;
-        if let Some(number) = event["sequence_number"].as_u64() {
-            let last = self.sequence_number.replace(number);
-            self.gap = self.gap.or(last.map(|last| (last, number)).filter(|(a, b)| a + 1 < *b));
+        if self.order.is_repetition(&event) {
+            return Ok(());
         }
         if classify::is_error(&event["error"]) || classify::is_error(&event["response"]["error"]) {
             return Err(classify::of_event(&event));
@@ -131,18 +160,38 @@ impl Decoder for Responses {
         if event["type"].is_null() && classify::reports_error(&event) {
             return Err(classify::of_event(&event));
         }
+        let fields = event.as_object();
+        if fields.is_some_and(|fields| has_unread_arguments(fields, "arguments")) {
+            gathered.calls.note_unread();
+        }
         let delta = event["delta"].as_str().unwrap_or_default();
-        match event["type"].as_str().unwrap_or_default() {
-            "response.output_text.delta" => gathered.text(delta),
-            "response.refusal.delta" => gathered.refusal(delta),
-            "response.output_text.done" | "response.refusal.done" => self.texts.add_part(&event),
-            "response.content_part.done" => self.parts.add_part(&event["part"]),
+        let kind = event["type"].as_str().unwrap_or_default();
+        if kind.starts_with("response.") {
+            gathered.recognize();
+        }
+        match kind {
+            "response.output_text.delta" => {
+                self.with_deltas.insert(ItemPlace::of(&event));
+                gathered.text(delta);
+            }
+            "response.refusal.delta" => {
+                self.with_deltas.insert(ItemPlace::of(&event));
+                gathered.refusal(delta);
+            }
+            "response.output_text.done" | "response.refusal.done" => {
+                self.texts.add_part(ItemPlace::of(&event), event["content_index"].as_u64(), &event);
+            }
+            "response.content_part.done" => {
+                let at = event["content_index"].as_u64();
+                self.parts.add_part(ItemPlace::of(&event), at, &event["part"]);
+            }
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 gathered.reasoning(delta);
             }
             "response.output_item.added" => {
                 let item = &event["item"];
                 if item["type"] == "function_call" {
+                    check_call(item, &mut gathered.calls)?;
                     let arguments =
                         arguments_text(&item["arguments"], data, &["item", "arguments"]);
                     gathered.calls.announce(part(&event, item, Arguments::None), arguments)?;
@@ -161,14 +210,19 @@ impl Decoder for Responses {
                 let item = &event["item"];
                 self.read_status(item);
                 if item["type"] == "function_call" {
+                    check_call(item, &mut gathered.calls)?;
                     let whole = arguments_text(&item["arguments"], data, &["item", "arguments"]);
                     gathered.calls.complete(part(&event, item, Arguments::Whole(whole)), true)?;
                 } else {
-                    self.items.add(item);
+                    let output_index = event["output_index"].as_u64();
+                    self.items
+                        .add(ItemPlace { id: text(&item["id"]).to_owned(), output_index }, item);
                     self.item(item, gathered);
                 }
             }
-            "response.created" => gathered.model(event["response"]["model"].as_str()),
+            "response.created" | "response.in_progress" => {
+                gathered.model(event["response"]["model"].as_str());
+            }
             kind @ ("response.completed" | "response.incomplete") => {
                 let status = kind.trim_start_matches("response.");
                 self.ended(&event["response"], status, data, gathered)?;
@@ -183,6 +237,11 @@ impl Decoder for Responses {
                 && gathered.calls.has_item(text(&event["item_id"])) =>
             {
                 return Err(unread_arguments());
+            }
+            _ if gathered.calls.has_item(text(&event["item_id"]))
+                && may_have_arguments(&event, &[]) =>
+            {
+                gathered.calls.note_unread();
             }
             _ => {}
         }
@@ -201,6 +260,18 @@ fn part<'a>(event: &'a Value, item: &'a Value, arguments: Arguments) -> CallPart
     }
 }
 
+/// Checks that an item, which is a call, has its arguments only where they are read.
+fn check_call(item: &Value, calls: &mut OpenCalls) -> Result<(), ModelError> {
+    let Some(fields) = item.as_object() else { return Ok(()) };
+    if has_unread_arguments(fields, "arguments") {
+        return Err(unread_arguments());
+    }
+    if may_be_beside(fields, &["arguments", "parsed_arguments"]) {
+        calls.note_unread();
+    }
+    Ok(())
+}
+
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
@@ -209,27 +280,94 @@ fn some_text(value: &Value) -> Option<&str> {
     value.as_str().filter(|text| !text.is_empty())
 }
 
+impl Order {
+    /// Adds an event. Returns whether it is one that has arrived before, with the same number.
+    fn is_repetition(&mut self, event: &Value) -> bool {
+        let Some(number) = event["sequence_number"].as_u64() else { return false };
+        let mut hasher = DefaultHasher::new();
+        event.to_string().hash(&mut hasher);
+        let hash = hasher.finish();
+        self.is_numbered |= self.last.is_some_and(|last| last != number);
+        if self.is_numbered && self.seen.get(&number) == Some(&hash) {
+            return true;
+        }
+        self.seen.insert(number, hash);
+        if let Some(last) = self.last {
+            let follows = last.checked_add(1) == Some(number) || !self.is_numbered;
+            self.disorder = self.disorder.or((!follows).then_some((last, number)));
+        }
+        self.last = self.last.max(Some(number));
+        false
+    }
+}
+
+impl ItemPlace {
+    fn of(event: &Value) -> Self {
+        let output_index = event["output_index"].as_u64();
+        Self { id: text(&event["item_id"]).to_owned(), output_index }
+    }
+
+    fn is_stated(&self) -> bool {
+        !self.id.is_empty() || self.output_index.is_some()
+    }
+}
+
 impl MessageTexts {
     /// Adds the texts of an item, if it is a message.
-    fn add(&mut self, item: &Value) {
+    fn add(&mut self, place: ItemPlace, item: &Value) {
         if item["type"] != "message" {
             return;
         }
-        match &item["content"] {
-            Value::String(text) => self.text.push_str(text),
-            content => content.as_array().into_iter().flatten().for_each(|it| self.add_part(it)),
+        let content = &item["content"];
+        let parts = content.as_array().map_or(std::slice::from_ref(content), Vec::as_slice);
+        for (at, part) in parts.iter().enumerate() {
+            let item = ItemPlace { id: place.id.clone(), ..place };
+            self.add_part(item, Some(at as u64), part);
         }
     }
 
-    /// Adds a part of a message.
-    fn add_part(&mut self, part: &Value) {
+    /// Adds a part of a message, or replaces the one that has come before at the same place.
+    fn add_part(&mut self, item: ItemPlace, content_index: Option<u64>, part: &Value) {
         if part["type"] == "reasoning_text" {
             return;
         }
         let refusal = text(&part["refusal"]);
-        self.text.push_str(text(&part["text"]));
-        self.text.push_str(refusal);
-        self.has_refusal |= !refusal.is_empty();
+        let stated = part.as_str().unwrap_or(text(&part["text"]));
+        let is_refusal = !refusal.is_empty();
+        let added = ([stated, refusal].concat(), is_refusal);
+        if added.0.is_empty() {
+            return;
+        }
+        if !item.id.is_empty() {
+            self.ids.insert(item.id.clone());
+        }
+        self.output_indexes.extend(item.output_index);
+        let unindexed = if content_index.is_some() { "" } else { &added.0 };
+        if !item.is_stated() {
+            return self.texts.push(added);
+        }
+        match self.by_part.entry((item, content_index, unindexed.to_owned())) {
+            Entry::Occupied(same) => self.texts[*same.get()] = added,
+            Entry::Vacant(place) => {
+                place.insert(self.texts.len());
+                self.texts.push(added);
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        self.texts.iter().map(|(text, _)| text.as_str()).collect()
+    }
+
+    fn has_refusal(&self) -> bool {
+        self.texts.iter().any(|(_, is_refusal)| *is_refusal)
+    }
+
+    /// Whether it has a text of an item, as far as this is known.
+    fn has(&self, item: &ItemPlace) -> bool {
+        let has_index = item.output_index.is_some_and(|at| self.output_indexes.contains(&at));
+        let has_unplaced = self.texts.len() > self.by_part.len();
+        has_index || has_unplaced || self.ids.contains(&item.id) || !item.is_stated()
     }
 }
 
@@ -270,6 +408,23 @@ impl Responses {
         }
     }
 
+    /// Sets the text of the answer to that of the last event. If it has none, the longest text of the events that end items, parts and
+    /// texts counts, unless it lacks an item of which pieces have arrived.
+    fn settle_text(&self, listed: &MessageTexts, gathered: &mut PartialResponse) {
+        if !listed.texts.is_empty() {
+            return gathered.settle_text(&listed.text(), listed.has_refusal());
+        }
+        let ended = [&self.texts, &self.parts, &self.items];
+        let ended = ended.map(|texts| (texts.text(), texts));
+        let longest = ended.into_iter().max_by_key(|(text, _)| text.len());
+        let Some((whole, texts)) = longest.filter(|(text, _)| !text.is_empty()) else { return };
+        if self.with_deltas.iter().all(|item| texts.has(item)) {
+            gathered.settle_text(&whole, texts.has_refusal());
+        } else {
+            gathered.complete_text(&whole, texts.has_refusal());
+        }
+    }
+
     /// Reads the last event. Its type is the status of a response that states none.
     fn ended(
         &mut self,
@@ -284,10 +439,12 @@ impl Responses {
         let mut texts = MessageTexts::default();
         let mut calls = Vec::new();
         for (at, item) in response["output"].as_array().into_iter().flatten().enumerate() {
-            texts.add(item);
+            let place = ItemPlace { id: String::new(), output_index: Some(at as u64) };
+            texts.add(place, item);
             self.read_status(item);
             self.item(item, gathered);
             if item["type"] == "function_call" {
+                check_call(item, &mut gathered.calls)?;
                 let path = ["response", "output", &at.to_string(), "arguments"];
                 let whole = Arguments::Whole(arguments_text(&item["arguments"], data, &path));
                 let call = part(&Value::Null, item, whole);
@@ -296,16 +453,22 @@ impl Responses {
         }
         gathered.calls.repeat(calls)?;
         // A proxy may have left out events that say nothing. What was said as a whole has no missing piece.
-        if let (Some((last, next)), Some(name)) = (self.gap, gathered.calls.in_pieces()) {
-            let why = format!(
-                "the stream has no event between those with the sequence numbers {last} and {next}: \
-                 a piece of a call of `{name}` may be missing"
-            );
+        if let (Some((last, next)), Some(name)) = (self.order.disorder, gathered.calls.in_pieces())
+        {
+            let why = if last < next {
+                format!(
+                    "the stream has no event between those with the sequence numbers {last} and {next}: \
+                     a piece of a call of `{name}` may be missing"
+                )
+            } else {
+                format!(
+                    "the stream has the sequence number {next} after {last}: the pieces of a call of \
+                     `{name}` may be in another order"
+                )
+            };
             return Err(ModelError::invalid_response(why));
         }
-        for whole in [&self.texts, &self.parts, &self.items, &texts] {
-            gathered.complete_text(&whole.text, whole.has_refusal);
-        }
+        self.settle_text(&texts, gathered);
         let stop = stop(response, status)?;
         if stop == Stop::End
             && let Some((kind, status)) = self.unfinished.take()

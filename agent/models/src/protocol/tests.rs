@@ -1,5 +1,6 @@
 //! Decoding of frames by protocol, regardless of how the stream is split.
 
+mod misplaced;
 mod odd_streams;
 mod one_call;
 mod unread_parts;
