@@ -412,6 +412,7 @@ impl RemoteTaskRun<'_> {
         let params = self.task_params();
         match interruptible(self.driver, self.client.call("GetTask", params)).await? {
             Ok(event) => self.apply_description(event).await,
+            Err(failure @ A2aFailure::Invalid(_)) => Err(failed(failure)),
             Err(failure) => {
                 let run = &self.driver.state.run.id;
                 tracing::info!(run, %failure, "a remote task cannot be read after its stream");
@@ -560,10 +561,12 @@ impl RemoteTaskRun<'_> {
                 self.record_event(&mut new, raw, read).await?;
                 new.record(self.driver).await?;
             }
-            Err(failure) => {
+            // The agent does not store tasks.
+            Err(failure @ A2aFailure::Refused { .. }) => {
                 let run = &self.driver.state.run.id;
                 tracing::info!(run, %failure, "the artifacts of a remote task cannot be read");
             }
+            Err(failure) => return Err(failed(failure)),
         }
         match self.task.missing() {
             Some(why) => Err(invalid(why)),

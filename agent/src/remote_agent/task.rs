@@ -126,7 +126,10 @@ impl RemoteTask {
     /// Whether the artifacts of the completed task are to be read with the task, because the events may not have all of them.
     pub(crate) fn needs_confirmation(&self) -> bool {
         let is_uncertain = |it: &Artifact| it.is_omitted || it.has_gap || it.is_open;
-        self.answer.is_none() && (self.may_lack_events || self.artifacts.iter().any(is_uncertain))
+        self.answer.is_none()
+            && (self.may_lack_events
+                || self.artifacts.iter().any(is_uncertain)
+                || self.answer().is_empty())
     }
 
     /// Takes over the artifacts of the completed task as the agent describes it when it is asked for it. Artifacts that the
@@ -156,9 +159,6 @@ impl RemoteTask {
 
     /// Why a part of the answer of the completed task is missing, after the task was asked for.
     pub(crate) fn missing(&self) -> Option<String> {
-        if self.answer.is_some() {
-            return None;
-        }
         self.artifacts.iter().find_map(|Artifact { id, has_gap, is_open, .. }| {
             let id = shown(id);
             let what = match (has_gap, is_open) {
@@ -364,12 +364,10 @@ impl RemoteTask {
         self.message["parts"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The text of its artifacts, or of its answer.
+    /// The text of its artifacts, and of an answer without a task.
     pub(crate) fn text(&self) -> String {
-        if let Some(answer) = &self.answer {
-            return text_of(answer);
-        }
-        let texts = self.artifacts.iter().map(|artifact| text_of(&artifact.parts));
+        let artifacts = self.artifacts.iter().map(|artifact| text_of(&artifact.parts));
+        let texts = artifacts.chain(self.answer.as_deref().map(text_of));
         let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
         texts.join("\n\n")
     }
@@ -641,6 +639,19 @@ mod tests {
         lost.new_stream();
         lost.apply(&completed).expect("it can be read");
         assert!(lost.needs_confirmation());
+    }
+
+    /// Class: success when something is missing. A message replaced the artifacts before it, and a task that completed without an
+    /// artifact was not read.
+    #[test]
+    fn a_message_does_not_replace_artifacts() {
+        let message = json!({"message": {"parts": [{"text": "So."}]}});
+        let both = of(&[&chunk("It is.", false), &message]);
+        assert_eq!((both.missing(), both.text().as_str()), (None, "It is.\n\nSo."));
+        assert!(of(&[&open_chunk("It "), &message]).missing().is_some());
+        let bare = json!({"statusUpdate": {"taskId": "t", "status": {"state": "completed"}}});
+        assert!(of(&[&bare]).needs_confirmation());
+        assert!(!of(&[&status("completed")]).needs_confirmation(), "the status has the answer");
     }
 
     /// Class: a foreign task is taken. The answer to a request for the task was taken whatever its id was.
