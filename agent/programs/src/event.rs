@@ -260,7 +260,7 @@ pub enum ErrorKind {
     BudgetExceeded,
     /// The process failed: an exit code, a signal, a failed start, or a reported error.
     RuntimeCrash,
-    /// The program exited successfully without an answer.
+    /// The program exited successfully without an answer, or a part of its answer may be missing: a line or the end of a message is lost.
     BadModelOutput,
     /// The program reported success, and neither its answer nor its messages have text.
     NoAnswer,

@@ -60,6 +60,12 @@ pub trait Parser: Send {
     /// then its outcome is certain.
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent>;
 
+    /// Whether each line with content is a JSON object. Then a line that begins as one and cannot be read is a lost part of the
+    /// output, and the run does not succeed. Other lines are ignored.
+    fn reads_json(&self) -> bool {
+        false
+    }
+
     /// The events at the end of the output, for programs without a final line.
     fn finish(&mut self) -> Vec<ProgramEvent> {
         Vec::new()
@@ -77,6 +83,10 @@ pub trait Parser: Send {
         None
     }
 }
+
+/// The failure of a turn that has completed although its last message has not.
+pub(crate) const CUT_MESSAGE: &str =
+    "the turn completed before its last message did: a part of the answer may be missing";
 
 /// The line as a JSON value; an error if it is deeper than what can be stored. Integers that would lose digits become strings, and half a surrogate pair becomes U+FFFD: programs
 /// in JavaScript cut texts by UTF-16 units.

@@ -20,6 +20,10 @@ pub(crate) struct Reading {
     fallback: FallbackAnswer,
     /// Whether the rule, and not the parser, made an answer of a line that has no text.
     has_answer_without_text: bool,
+    /// How many lines were read; blank ones are none.
+    lines: usize,
+    /// The number of the first line whose content is lost.
+    lost_line: Option<usize>,
 }
 
 /// The events of one line.
@@ -39,11 +43,25 @@ impl Reading {
     ) -> Reading {
         let facts = RunFacts::default();
         let fallback = FallbackAnswer::default();
-        Reading { dialogue, facts, rule, open, fallback, has_answer_without_text: false }
+        let has_answer_without_text = false;
+        Reading {
+            dialogue,
+            facts,
+            rule,
+            open,
+            fallback,
+            has_answer_without_text,
+            lines: 0,
+            lost_line: None,
+        }
     }
 
     /// Reads a line.
     pub(crate) fn line(&mut self, raw: &str) -> ReadLine {
+        self.lines += 1;
+        // The answer of a server is complete. What it writes while it is ended may be cut.
+        let is_after_the_end =
+            self.facts.dismissed || self.dialogue.is_server() && self.has_ended();
         let mut events = self.dialogue.parse_line(raw);
         if events.is_empty()
             && raw.trim_start().starts_with('{')
@@ -51,6 +69,9 @@ impl Reading {
         {
             let message = format!("a line of the program cannot be read: {why}");
             events.push(ProgramEvent::Notice { code: NoticeCode::LineUnread, message });
+            if self.dialogue.reads_json() && !is_after_the_end {
+                self.lost_line.get_or_insert(self.lines);
+            }
         }
         let ends = events.iter().any(ProgramEvent::is_terminal);
         let is_session = |event: &ProgramEvent| matches!(event, ProgramEvent::SessionId { .. });
@@ -87,9 +108,17 @@ impl Reading {
         events
     }
 
-    /// Gives an answer without text the agent's last text. A program that reports success and has said nothing has failed.
+    /// Gives an answer without text the agent's last text. A program that reports success and has said nothing has failed, and so
+    /// has one of which a line is lost.
     fn complete_answer(&mut self, exited_well: bool) {
         let Some(answer) = &mut self.facts.answer else { return };
+        if let Some(number) = self.lost_line.filter(|_| exited_well) {
+            let what = format!(
+                "line {number} of the program cannot be read: a part of the answer may be missing"
+            );
+            let failure = Failure::new(ErrorKind::BadModelOutput, what);
+            self.facts.failure.get_or_insert(failure);
+        }
         if answer.text.trim().is_empty() {
             answer.text = self.fallback.text.trim_end().to_owned();
         }

@@ -21,7 +21,7 @@ use crate::model::structured::{self, StructuredAnswer};
 use crate::remote_agent::input;
 use crate::remote_agent::published_text::PublishedText;
 use crate::remote_agent::rows::{self, RemoteRows};
-use crate::remote_agent::task::{Completeness, RemoteTask, TaskState};
+use crate::remote_agent::task::{RemoteTask, TaskState};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{DriveResult, RunFailure, Step, StepError, overtime};
@@ -46,7 +46,10 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let patience = Duration::from_secs(config.unreachable_seconds);
     let client = patiently(driver, patience, || connect(driver, &config)).await?;
     let client = client.map_err(failed)?;
-    let task = RemoteTask::new(config.max_bytes);
+    let mut task = RemoteTask::new(config.max_bytes);
+    if let Some((id, context_id)) = rows.task.clone() {
+        (task.id, task.context_id) = (id, context_id);
+    }
     let mut exchange = RemoteTaskRun {
         driver,
         client,
@@ -56,6 +59,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         task,
         published,
         recorded: String::new(),
+        described: String::new(),
         news: 0,
         last_news: Instant::now(),
         is_acknowledged: true,
@@ -78,8 +82,10 @@ struct RemoteTaskRun<'d> {
     rows: RemoteRows,
     task: RemoteTask,
     published: PublishedText,
-    /// The text of the last event that was recorded.
+    /// The text of the last event of a stream that was recorded.
     recorded: String,
+    /// The text of the last answer to a request for the task that was recorded.
+    described: String,
     /// How many events were recorded.
     news: u64,
     /// When the last event was recorded, or the task began to be followed.
@@ -207,6 +213,7 @@ impl RemoteTaskRun<'_> {
         // What is known of the task is from before the message: its question must not be answered twice.
         self.is_acknowledged = false;
         self.task.forget_state();
+        self.task.new_stream();
         let mut params = json!({"message": self.rows.sent.last()});
         let method = match self.client.streams() {
             true => "SendStreamingMessage",
@@ -231,7 +238,7 @@ impl RemoteTaskRun<'_> {
     async fn has_last_message(&mut self) -> Step<bool> {
         if self.rows.task.is_some() {
             let event = self.ask_for_task().await?.map_err(failed)?;
-            self.apply(vec![event]).await?;
+            self.apply_description(event).await?;
             let asked = self.rows.asked.last().map(|asked| asked.key.as_str());
             // The same question: the answer has not arrived.
             return Ok(asked != Some(self.task.question_key().as_str()));
@@ -250,7 +257,10 @@ impl RemoteTaskRun<'_> {
             Err(failure) => return Err(failed(failure)),
         };
         let earlier = rows::earlier_tasks(self.driver).await?;
-        let is_new = |task: &&Value| earlier.iter().all(|(id, _)| task["id"] != id.as_str());
+        let is_new = |task: &&Value| {
+            let id = task["id"].as_str().filter(|id| !id.is_empty());
+            id.is_some_and(|id| earlier.iter().all(|(earlier, _)| earlier != id))
+        };
         let of_context = |task: &&Value| task["contextId"] == context_id;
         let tasks = listed.result["tasks"].as_array();
         match tasks.into_iter().flatten().filter(of_context).find(is_new) {
@@ -287,7 +297,7 @@ impl RemoteTaskRun<'_> {
         let mut silent_since = Instant::now();
         self.last_news = Instant::now();
         loop {
-            self.until_silent()?;
+            self.check_silence()?;
             let mut is_readable = true;
             if let Some(open) = &mut events {
                 let news = self.news;
@@ -324,6 +334,12 @@ impl RemoteTaskRun<'_> {
                 if self.news != news {
                     (pause, silent_since) = (PAUSES.0, Instant::now());
                 }
+                // The stream may not have been about the task, or may have lost its end.
+                self.look_at_task().await?;
+                if self.task.state() != TaskState::Works {
+                    return Ok(());
+                }
+                self.check_silence()?;
                 // An agent that ends its streams at once is not asked without a pause.
                 interruptible(self.driver, tokio::time::sleep(pause)).await?;
                 pause = (pause * 2).min(PAUSES.1);
@@ -354,17 +370,20 @@ impl RemoteTaskRun<'_> {
         }
     }
 
-    /// Returns for how long the task may go on without anything new.
-    fn until_silent(&self) -> Step<Duration> {
-        let rest = self.silence.saturating_sub(self.last_news.elapsed());
-        if rest.is_zero() {
-            let seconds = self.silence.as_secs();
-            let why = format!(
-                "the task has worked for {seconds} s without anything new (a2a.silent_seconds)"
-            );
-            return Err(StepError::Failed(RunFailure::new("remote_agent_silent", why)));
+    /// How long the task may still work without anything new.
+    fn until_silent(&self) -> Duration {
+        self.silence.saturating_sub(self.last_news.elapsed())
+    }
+
+    fn check_silence(&self) -> Step {
+        if !self.until_silent().is_zero() {
+            return Ok(());
         }
-        Ok(rest)
+        let seconds = self.silence.as_secs();
+        let why = format!(
+            "the task has worked for {seconds} s without anything new (a2a.silent_seconds)"
+        );
+        Err(StepError::Failed(RunFailure::new("remote_agent_silent", why)))
     }
 
     /// Subscribes to the task, or reads it once.
@@ -373,15 +392,32 @@ impl RemoteTaskRun<'_> {
             let params = self.task_params();
             let stream = self.client.stream("SubscribeToTask", params);
             match interruptible(self.driver, stream).await? {
-                Ok(events) => return Ok(Ok(Some(events))),
+                Ok(events) => {
+                    self.task.new_stream();
+                    return Ok(Ok(Some(events)));
+                }
                 // It has ended, or it waits.
                 Err(failure) if failure.is_unsupported() => {}
                 Err(failure) => return Ok(Err(failure)),
             }
         }
         match self.ask_for_task().await? {
-            Ok(event) => self.apply(vec![event]).await.map(|()| Ok(None)),
+            Ok(event) => self.apply_description(event).await.map(|()| Ok(None)),
             Err(failure) => Ok(Err(failure)),
+        }
+    }
+
+    /// Reads the task once, after a stream. If that fails, the next stream shows whether the agent can be reached.
+    async fn look_at_task(&mut self) -> Step {
+        let params = self.task_params();
+        match interruptible(self.driver, self.client.call("GetTask", params)).await? {
+            Ok(event) => self.apply_description(event).await,
+            Err(failure @ A2aFailure::Invalid(_)) => Err(failed(failure)),
+            Err(failure) => {
+                let run = &self.driver.state.run.id;
+                tracing::info!(run, %failure, "a remote task cannot be read after its stream");
+                Ok(())
+            }
         }
     }
 
@@ -398,7 +434,11 @@ impl RemoteTaskRun<'_> {
     async fn consume(&mut self, events: &mut A2aEvents) -> Step<Result<(), A2aFailure>> {
         loop {
             // An agent that repeats an event keeps its stream from being idle.
-            let next = timeout(self.until_silent()?, events.next());
+            let rest = self.until_silent();
+            if rest.is_zero() {
+                return Ok(Ok(()));
+            }
+            let next = timeout(rest, events.next());
             let first = match interruptible(self.driver, next).await? {
                 Ok(Ok(Some(event))) => event,
                 Ok(Ok(None)) => return Ok(Ok(())),
@@ -431,31 +471,64 @@ impl RemoteTaskRun<'_> {
         }
     }
 
-    /// Records events, and what follows from them.
+    /// Records events of a stream, and what follows from them.
     async fn apply(&mut self, events: Vec<A2aEvent>) -> Step {
         let mut new = Batch::default();
         for A2aEvent { raw, result } in events {
-            let is_within = self.task.apply(&result);
-            self.is_acknowledged = true;
+            let read = self.task.apply(&result);
+            // An event of another task says nothing about this one.
+            let is_own = read != Ok(false);
+            self.is_acknowledged |= is_own;
             if raw == self.recorded {
                 continue;
             }
-            new.push(self.driver, RunEventKind::Line, json!({"raw": raw}), raw.len()).await?;
-            self.recorded = raw;
-            self.news += 1;
-            self.last_news = Instant::now();
-            if self.rows.task.is_none() && !self.task.id.is_empty() {
-                let (id, context_id) = (json!(self.task.id), json!(self.task.context_id));
-                new.record(self.driver).await?;
-                self.record_task(&id, &context_id).await?;
+            self.recorded.clone_from(&raw);
+            if is_own {
+                self.news += 1;
+                self.last_news = Instant::now();
             }
-            if let Err(why) = is_within {
-                new.record(self.driver).await?;
-                return Err(invalid(why));
-            }
-            self.publish(&mut new).await?;
+            self.record_event(&mut new, raw, read.map(drop)).await?;
         }
         new.record(self.driver).await
+    }
+
+    /// Records the answer to a request for the task, and what follows from it.
+    async fn apply_description(&mut self, event: A2aEvent) -> Step {
+        let A2aEvent { raw, result } = event;
+        let read = self.task.describe(&result);
+        self.is_acknowledged = true;
+        if raw == self.described {
+            return read.map_err(invalid);
+        }
+        // The first description may only repeat what the events have said.
+        if !self.described.is_empty() {
+            self.news += 1;
+            self.last_news = Instant::now();
+        }
+        self.described.clone_from(&raw);
+        let mut new = Batch::default();
+        self.record_event(&mut new, raw, read).await?;
+        new.record(self.driver).await
+    }
+
+    async fn record_event(
+        &mut self,
+        new: &mut Batch,
+        raw: String,
+        read: Result<(), String>,
+    ) -> Step {
+        let bytes = raw.len();
+        new.push(self.driver, RunEventKind::Line, json!({"raw": raw}), bytes).await?;
+        if self.rows.task.is_none() && !self.task.id.is_empty() {
+            let (id, context_id) = (json!(self.task.id), json!(self.task.context_id));
+            new.record(self.driver).await?;
+            self.record_task(&id, &context_id).await?;
+        }
+        if let Err(why) = read {
+            new.record(self.driver).await?;
+            return Err(invalid(why));
+        }
+        self.publish(new).await
     }
 
     /// Adds what is new in the text of the task to a batch.
@@ -478,37 +551,33 @@ impl RemoteTaskRun<'_> {
 
     /// Reads the artifacts of the completed task, unless its events had all of them.
     async fn complete_artifacts(&mut self) -> Step {
-        if self.task.completeness() == Completeness::Complete {
+        if !self.task.needs_confirmation() {
             return Ok(());
         }
         match self.ask_for_task().await? {
             Ok(A2aEvent { raw, result }) => {
-                let is_within = self.task.confirm(&result);
+                let read = self.task.confirm(&result);
                 let mut new = Batch::default();
-                let bytes = raw.len();
-                new.push(self.driver, RunEventKind::Line, json!({"raw": raw}), bytes).await?;
-                if is_within.is_ok() {
-                    self.publish(&mut new).await?;
-                }
+                self.record_event(&mut new, raw, read).await?;
                 new.record(self.driver).await?;
-                is_within.map_err(invalid)?;
             }
-            Err(failure) => {
+            // The agent does not store tasks.
+            Err(failure @ A2aFailure::Refused { .. }) => {
                 let run = &self.driver.state.run.id;
                 tracing::info!(run, %failure, "the artifacts of a remote task cannot be read");
             }
+            Err(failure) => return Err(failed(failure)),
         }
-        if self.task.completeness() == Completeness::Gap {
-            let why = "the agent continued an artifact whose beginning it did not send, and the \
-                       task that it describes has no artifacts: a part of the answer is missing";
-            return Err(invalid(why.to_owned()));
+        match self.task.missing() {
+            Some(why) => Err(invalid(why)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     async fn record_task(&mut self, id: &Value, context_id: &Value) -> Step {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        self.rows.record_task(self.driver, &text(id), &text(context_id)).await
+        (self.task.id, self.task.context_id) = (text(id), text(context_id));
+        self.rows.record_task(self.driver, &self.task.id, &self.task.context_id).await
     }
 
     async fn finish(&self) -> Step<DriveResult> {

@@ -1,5 +1,7 @@
 //! A task of a remote agent, as the agent has described it so far: what its events add up to.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 /// Maximum number of artifacts of a task, and of parts of an artifact: each event looks at all of them.
@@ -15,8 +17,14 @@ struct Artifact {
     parts: Vec<Value>,
     /// Of its parts.
     bytes: usize,
-    /// A description of the task did not have it.
+    /// Its content is known on the present stream, so that an event can continue it.
+    is_current: bool,
+    /// The last description of the task did not have it. Some agents describe a task without its artifacts.
     is_omitted: bool,
+    /// An event continued it although what precedes is not known: that was sent on a stream that was lost, or never.
+    has_gap: bool,
+    /// Its last piece said that another one follows (`lastChunk: false`).
+    is_open: bool,
 }
 
 /// A task.
@@ -36,18 +44,8 @@ pub(crate) struct RemoteTask {
     max_bytes: usize,
     /// The parts of an answer without a task.
     answer: Option<Vec<Value>>,
-    completeness: Completeness,
-}
-
-/// Whether the events have all artifacts of the task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Completeness {
-    #[default]
-    Complete,
-    /// A description of the task did not have an artifact that events had. Some agents describe a task without its artifacts.
-    Unconfirmed,
-    /// An event continued an artifact whose beginning is not known: it was sent on a stream that was lost, or never.
-    Gap,
+    /// Events may have been sent between two streams, and nothing since has described the completed task.
+    may_lack_events: bool,
 }
 
 /// The state of a task.
@@ -65,49 +63,127 @@ pub(crate) enum TaskState {
     Failed(&'static str),
 }
 
+impl Artifact {
+    /// Forgets its content: what follows is all of it.
+    fn begin(&mut self, is_open: bool) {
+        let id = std::mem::take(&mut self.id);
+        *self = Artifact { id, is_current: true, is_open, ..Artifact::default() };
+    }
+
+    fn extend(&mut self, parts: Vec<Value>) {
+        for part in parts {
+            self.bytes += part.to_string().len();
+            // A text continues the text before it, even in a snapshot: some agents keep each piece as a part.
+            match (self.parts.last_mut(), part["text"].as_str()) {
+                (Some(last), Some(more)) if last["text"].is_string() => {
+                    let whole = format!("{}{more}", text(&last["text"]));
+                    last["text"] = Value::from(whole);
+                }
+                _ => self.parts.push(part),
+            }
+        }
+    }
+}
+
 impl RemoteTask {
     /// A task of which nothing is known. Its artifacts have at most this many bytes together.
     pub(crate) fn new(max_bytes: usize) -> RemoteTask {
         RemoteTask { max_bytes, ..RemoteTask::default() }
     }
 
-    /// Adds an event of a stream, or the result of an operation. Events of other tasks are ignored.
-    ///
-    /// # Errors
-    /// Its state is unknown. Or its artifacts are too large: each event costs as much as all of them.
-    pub(crate) fn apply(&mut self, result: &Value) -> Result<(), String> {
-        self.add(result);
-        self.check()
-    }
-
-    /// Whether the events have all artifacts of the completed task. If not, they are to be read with the task.
-    pub(crate) fn completeness(&self) -> Completeness {
-        match self.answer {
-            Some(_) => Completeness::Complete,
-            None => self.completeness,
+    /// A stream of the task was opened. It may not continue where the last one ended.
+    pub(crate) fn new_stream(&mut self) {
+        self.may_lack_events = !self.id.is_empty();
+        for artifact in &mut self.artifacts {
+            artifact.is_current = false;
         }
     }
 
-    /// Takes the artifacts over from the task as the agent describes it when it is asked for it. A description without artifacts
-    /// changes nothing: some agents do not keep them.
+    /// Adds an event of a stream, or the result of a message. Returns whether it is of this task: events of other tasks are ignored.
     ///
     /// # Errors
-    /// The artifacts are too large.
-    pub(crate) fn confirm(&mut self, task: &Value) -> Result<(), String> {
-        let task = task.get("task").unwrap_or(task);
-        let artifacts = task["artifacts"].as_array().map(Vec::as_slice).unwrap_or_default();
-        if artifacts.is_empty() {
-            return Ok(());
+    /// The event cannot be read, or its state is unknown. Or its artifacts are too large: each event costs as much as all of them.
+    pub(crate) fn apply(&mut self, result: &Value) -> Result<bool, String> {
+        let is_own = self.add(result)?;
+        self.check()?;
+        Ok(is_own)
+    }
+
+    /// Takes over the answer to a request for the task.
+    ///
+    /// # Errors
+    /// As [`RemoteTask::apply`]. Or the answer is another task: it is never taken for this one.
+    pub(crate) fn describe(&mut self, result: &Value) -> Result<(), String> {
+        let task = member(result, "task").unwrap_or(result);
+        self.require_own(task)?;
+        self.take_description(task)?;
+        if self.state() == TaskState::Completed {
+            self.is_confirmed();
         }
-        self.artifacts.clear();
-        self.completeness = Completeness::Complete;
-        artifacts.iter().for_each(|artifact| self.add_artifact(artifact, false));
         self.check()
+    }
+
+    /// Whether the artifacts of the completed task are to be read with the task, because the events may not have all of them.
+    pub(crate) fn needs_confirmation(&self) -> bool {
+        let is_uncertain = |it: &Artifact| it.is_omitted || it.has_gap || it.is_open;
+        self.answer.is_none()
+            && (self.may_lack_events
+                || self.artifacts.iter().any(is_uncertain)
+                || self.answer().is_empty())
+    }
+
+    /// Takes over the artifacts of the completed task as the agent describes it when it is asked for it. Artifacts that the
+    /// description does not have are kept: some agents do not store them.
+    ///
+    /// # Errors
+    /// As [`RemoteTask::describe`]. Or the agent describes a task that has not completed.
+    pub(crate) fn confirm(&mut self, result: &Value) -> Result<(), String> {
+        let task = member(result, "task").unwrap_or(result);
+        self.require_own(task)?;
+        let mut described = self.clone();
+        described.take_description(task)?;
+        if state_of(&described.state) != Some(TaskState::Completed) {
+            return Err(format!(
+                "the task had completed, and the agent then described it with the state {:?}",
+                shown(&described.state)
+            ));
+        }
+        // The answer of some agents is the message of an event.
+        if described.message.is_null() {
+            described.message.clone_from(&self.message);
+        }
+        *self = described;
+        self.is_confirmed();
+        self.check()
+    }
+
+    /// Why a part of the answer of the completed task is missing, after the task was asked for.
+    pub(crate) fn missing(&self) -> Option<String> {
+        self.artifacts.iter().find_map(|Artifact { id, has_gap, is_open, .. }| {
+            let id = shown(id);
+            let what = match (has_gap, is_open) {
+                (true, _) => {
+                    format!("the agent continued artifact {id:?} whose beginning it did not send")
+                }
+                (_, true) => format!("more of artifact {id:?} was to follow (lastChunk: false)"),
+                _ => return None,
+            };
+            Some(format!(
+                "{what}, and the task that it describes does not have it: a part of the answer is missing"
+            ))
+        })
+    }
+
+    fn is_confirmed(&mut self) {
+        self.may_lack_events = false;
+        for artifact in &mut self.artifacts {
+            artifact.is_omitted = false;
+        }
     }
 
     fn check(&self) -> Result<(), String> {
         if state_of(&self.state).is_none() {
-            let state: String = self.state.chars().take(SHOWN_CHARS).collect();
+            let state = shown(&self.state);
             return Err(format!("the task has the state {state:?}, which A2A does not have"));
         }
         let bytes: usize = self.artifacts.iter().map(|artifact| artifact.bytes).sum();
@@ -122,91 +198,139 @@ impl RemoteTask {
         }
     }
 
-    fn add(&mut self, result: &Value) {
-        if let Some(task) = result.get("task") {
-            self.replace(task);
-        } else if let Some(message) = result.get("message") {
-            self.answer = Some(parts(message));
-        } else if let Some(update) = result.get("statusUpdate") {
-            if self.is_of(update) {
-                self.set_status(&update["status"]);
+    fn add(&mut self, result: &Value) -> Result<bool, String> {
+        if let Some(task) = member(result, "task") {
+            self.add_description(task)
+        } else if let Some(message) = member(result, "message") {
+            let task_id = text(&message["taskId"]);
+            if !self.id.is_empty() && !task_id.is_empty() && task_id != self.id {
+                return Ok(false);
             }
-        } else if let Some(update) = result.get("artifactUpdate") {
-            if self.is_of(update) {
-                self.add_artifact(&update["artifact"], update["append"] == true);
+            self.answer = Some(read_parts(message, "the message")?);
+            Ok(true)
+        } else if let Some(update) = member(result, "statusUpdate") {
+            let is_own = self.is_of(update)?;
+            if is_own {
+                self.set_status(&update["status"])?;
             }
+            Ok(is_own)
+        } else if let Some(update) = member(result, "artifactUpdate") {
+            let is_own = self.is_of(update)?;
+            if is_own {
+                self.update_artifact(update)?;
+            }
+            Ok(is_own)
         } else if result.get("status").is_some() {
-            self.replace(result);
+            self.add_description(result)
+        } else {
+            // An event of another kind. What it has may be in the task.
+            self.may_lack_events |= result.as_object().is_some_and(|event| !event.is_empty());
+            Ok(true)
         }
     }
 
-    fn is_of(&mut self, update: &Value) -> bool {
-        let id = text(&update["taskId"]);
+    fn is_of(&mut self, update: &Value) -> Result<bool, String> {
+        let id = required_text(update, "taskId", "an update")?;
         if self.id.is_empty() {
             self.id = id.to_owned();
             self.context_id = text(&update["contextId"]).to_owned();
         }
-        id == self.id
+        Ok(id == self.id)
     }
 
-    /// Takes over a description of the task. Artifacts that it does not have are kept.
-    fn replace(&mut self, task: &Value) {
-        let id = text(&task["id"]);
+    /// Adds a description of a task in a stream.
+    fn add_description(&mut self, task: &Value) -> Result<bool, String> {
+        let id = required_text(task, "id", "a task")?;
         if !self.id.is_empty() && id != self.id {
-            return;
+            return Ok(false);
         }
-        self.id = id.to_owned();
+        let has_artifacts = self.take_description(task)?;
+        if has_artifacts && self.state() == TaskState::Completed {
+            self.may_lack_events = false;
+        }
+        Ok(true)
+    }
+
+    fn require_own(&self, task: &Value) -> Result<(), String> {
+        let id = required_text(task, "id", "the task that was asked for")?;
+        match self.id.is_empty() || id == self.id {
+            true => Ok(()),
+            false => Err(format!(
+                "the agent was asked for the task {:?} and answered with the task {:?}",
+                shown(&self.id),
+                shown(id)
+            )),
+        }
+    }
+
+    /// Takes over a description of the task. Artifacts that it does not have are kept. Returns whether it has any.
+    fn take_description(&mut self, task: &Value) -> Result<bool, String> {
+        self.id = text(&task["id"]).to_owned();
         self.context_id = text(&task["contextId"]).to_owned();
+        self.set_status(&task["status"])?;
+        let has_completed = state_of(&self.state) == Some(TaskState::Completed);
+        let artifacts = read_list(task, "artifacts", "the task")?;
         for artifact in &mut self.artifacts {
             artifact.is_omitted = true;
         }
-        for artifact in task["artifacts"].as_array().into_iter().flatten() {
-            self.add_artifact(artifact, false);
+        let mut described = BTreeSet::new();
+        for artifact in artifacts {
+            let id = required_text(artifact, "artifactId", "an artifact")?;
+            if !described.insert(id) {
+                return Err(format!("the task has two artifacts with the id {:?}", shown(id)));
+            }
+            let parts = read_parts(artifact, "an artifact")?;
+            let known = self.artifact(id);
+            // A task that works may describe what it has so far: the next piece still follows.
+            let is_open = known.is_open && !has_completed;
+            known.begin(is_open);
+            known.extend(parts);
         }
-        if self.artifacts.iter().any(|artifact| artifact.is_omitted) {
-            self.completeness = self.completeness.max(Completeness::Unconfirmed);
-        }
-        self.set_status(&task["status"]);
+        Ok(!artifacts.is_empty())
     }
 
-    fn set_status(&mut self, status: &Value) {
+    fn set_status(&mut self, status: &Value) -> Result<(), String> {
+        let message = &status["message"];
+        if !message.is_null() && !message.is_object() {
+            return Err("the message of the status is not an object".to_owned());
+        }
+        read_parts(message, "the message of the status")?;
         self.state = match &status["state"] {
             Value::Null => String::new(),
             Value::String(state) => canonical(state),
             other => other.to_string(),
         };
-        self.message = status["message"].clone();
+        self.message = message.clone();
         self.timestamp = text(&status["timestamp"]).to_owned();
+        Ok(())
     }
 
-    fn add_artifact(&mut self, artifact: &Value, appends: bool) {
-        let id = text(&artifact["artifactId"]);
-        let known = self.artifacts.iter().position(|known| known.id == id);
-        // After a description without the artifact, the piece may be a new one, or a repeated one.
-        if appends && known.is_none_or(|at| self.artifacts[at].is_omitted) {
-            self.completeness = Completeness::Gap;
+    fn update_artifact(&mut self, update: &Value) -> Result<(), String> {
+        let artifact = &update["artifact"];
+        let id = required_text(artifact, "artifactId", "an artifact")?;
+        let parts = read_parts(artifact, "an artifact")?;
+        let appends = flag(update, "append")? == Some(true);
+        let is_open = flag(update, "lastChunk")? == Some(false);
+        let known = self.artifact(id);
+        match appends {
+            true => {
+                known.has_gap |= !known.is_current;
+                known.is_open = is_open;
+            }
+            false => known.begin(is_open),
         }
+        known.extend(parts);
+        Ok(())
+    }
+
+    /// The artifact with an id; a new one if it is not known.
+    fn artifact(&mut self, id: &str) -> &mut Artifact {
+        let known = self.artifacts.iter().position(|known| known.id == id);
         let at = known.unwrap_or_else(|| {
             self.artifacts.push(Artifact { id: id.to_owned(), ..Artifact::default() });
             self.artifacts.len() - 1
         });
-        let Artifact { parts: known, bytes, is_omitted, .. } = &mut self.artifacts[at];
-        if !appends {
-            known.clear();
-            *bytes = 0;
-            *is_omitted = false;
-        }
-        for part in parts(artifact) {
-            *bytes += part.to_string().len();
-            // A text continues the text before it, even in a snapshot: some agents keep each piece as a part.
-            match (known.last_mut(), part["text"].as_str()) {
-                (Some(last), Some(more)) if last["text"].is_string() => {
-                    let whole = format!("{}{more}", text(&last["text"]));
-                    last["text"] = Value::from(whole);
-                }
-                _ => known.push(part),
-            }
-        }
+        &mut self.artifacts[at]
     }
 
     /// Its current need.
@@ -229,7 +353,7 @@ impl RemoteTask {
 
     /// The text of its status: a question, or why it failed. Data counts only if there is no text.
     pub(crate) fn status_text(&self) -> String {
-        let all = parts(&self.message);
+        let all = self.status_parts();
         let texts: Vec<Value> =
             all.iter().filter(|part| part["text"].is_string()).cloned().collect();
         text_of(if texts.is_empty() { &all } else { &texts })
@@ -237,15 +361,13 @@ impl RemoteTask {
 
     /// The parts of its status.
     pub(crate) fn status_parts(&self) -> Vec<Value> {
-        parts(&self.message)
+        self.message["parts"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The text of its artifacts, or of its answer.
+    /// The text of its artifacts, and of an answer without a task.
     pub(crate) fn text(&self) -> String {
-        if let Some(answer) = &self.answer {
-            return text_of(answer);
-        }
-        let texts = self.artifacts.iter().map(|artifact| text_of(&artifact.parts));
+        let artifacts = self.artifacts.iter().map(|artifact| text_of(&artifact.parts));
+        let texts = artifacts.chain(self.answer.as_deref().map(text_of));
         let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
         texts.join("\n\n")
     }
@@ -298,8 +420,56 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn parts(of: &Value) -> Vec<Value> {
-    of["parts"].as_array().cloned().unwrap_or_default()
+/// Returns a text that must be there.
+fn required_text<'v>(of: &'v Value, name: &str, what: &str) -> Result<&'v str, String> {
+    of[name].as_str().filter(|text| !text.is_empty()).ok_or_else(|| format!("{what} has no {name}"))
+}
+
+/// Returns a member that is there.
+fn member<'v>(of: &'v Value, name: &str) -> Option<&'v Value> {
+    of.get(name).filter(|value| !value.is_null())
+}
+
+/// Returns the beginning of a word of the agent, for errors.
+fn shown(word: &str) -> String {
+    word.chars().take(SHOWN_CHARS).collect()
+}
+
+fn flag(of: &Value, name: &str) -> Result<Option<bool>, String> {
+    match &of[name] {
+        Value::Null => Ok(None),
+        Value::Bool(value) => Ok(Some(*value)),
+        _ => Err(format!("{name} of an artifact's update is neither true nor false")),
+    }
+}
+
+/// Returns a list; one that is not there is empty.
+fn read_list<'v>(of: &'v Value, name: &str, what: &str) -> Result<&'v [Value], String> {
+    match &of[name] {
+        Value::Null => Ok(&[]),
+        Value::Array(items) => Ok(items),
+        _ => Err(format!("the {name} of {what} are not a list")),
+    }
+}
+
+/// Returns the parts of a message or of an artifact. One that cannot be read would be missing in the answer.
+fn read_parts(of: &Value, what: &str) -> Result<Vec<Value>, String> {
+    let parts = read_list(of, "parts", what)?;
+    for part in parts {
+        if !part.is_object() {
+            return Err(format!("a part of {what} is not an object"));
+        }
+        for name in ["text", "url", "raw"] {
+            if member(part, name).is_some_and(|value| !value.is_string()) {
+                return Err(format!("{name} of a part of {what} is not a text"));
+            }
+        }
+        let has_content = ["text", "url", "raw"].iter().any(|name| member(part, name).is_some());
+        if !has_content && part.get("data").is_none() {
+            return Err(format!("a part of {what} has neither text, data, url nor raw"));
+        }
+    }
+    Ok(parts.to_vec())
 }
 
 /// The text of parts. A file is only named: it is never fetched.
@@ -378,40 +548,189 @@ mod tests {
         );
     }
 
+    fn of(events: &[&Value]) -> RemoteTask {
+        let mut task = RemoteTask::new(1_000);
+        for event in events {
+            task.apply(event).expect("it can be read");
+        }
+        task
+    }
+
+    fn described(state: &str, artifacts: &[(&str, &str)]) -> Value {
+        let artifacts = artifacts.iter();
+        let artifacts = artifacts
+            .map(|(id, text)| json!({"artifactId": id, "parts": [{"text": text}]}))
+            .collect::<Vec<Value>>();
+        json!({"task": {"id": "t", "status": {"state": state}, "artifacts": artifacts}})
+    }
+
+    fn open_chunk(text: &str) -> Value {
+        let mut event = chunk(text, false);
+        event["artifactUpdate"]["lastChunk"] = json!(false);
+        event
+    }
+
     /// Class: events that do not have all of an answer. A piece of an artifact that had never begun, on a stream that was taken up
     /// again, was the whole answer; and a description of the task without artifacts removed those that were known.
     #[test]
     fn what_events_do_not_have_is_read_with_the_task() {
-        let working = json!({"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}});
-        let completed = status("TASK_STATE_COMPLETED");
-        let of = |events: &[&Value]| {
-            let mut task = RemoteTask::new(1_000);
-            for event in events {
-                task.apply(event).expect("it is small");
-            }
-            (task.completeness(), task.text(), task)
-        };
+        let working = described("working", &[]);
+        let completed = status("completed");
         let begun = of(&[&chunk("It ", false), &chunk("is.", true), &completed]);
-        assert_eq!((begun.0, begun.1.as_str()), (Completeness::Complete, "It is."));
-        let unconfirmed = of(&[&chunk("It is.", false), &working, &completed]);
-        assert_eq!((unconfirmed.0, unconfirmed.1.as_str()), (Completeness::Unconfirmed, "It is."));
-        let repeated =
-            of(&[&chunk("It ", false), &working, &chunk("It ", false), &chunk("is.", true)]);
-        assert_eq!((repeated.0, repeated.1.as_str()), (Completeness::Unconfirmed, "It is."));
-        let never_begun = of(&[&working, &chunk("is.", true), &completed]);
-        assert_eq!((never_begun.0, never_begun.1.as_str()), (Completeness::Gap, "is."));
-        let new_or_repeated = of(&[&chunk("It ", false), &working, &chunk("is.", true)]);
-        assert_eq!(new_or_repeated.0, Completeness::Gap);
+        assert_eq!((begun.needs_confirmation(), begun.text().as_str()), (false, "It is."));
+        let omitted = of(&[&chunk("It is.", false), &working, &completed]);
+        assert_eq!((omitted.needs_confirmation(), omitted.text().as_str()), (true, "It is."));
+        assert_eq!(omitted.missing(), None);
+        // On one stream, a description without artifacts says nothing about their content.
+        let continued = of(&[&chunk("It ", false), &working, &chunk("is.", true), &completed]);
+        assert_eq!((continued.needs_confirmation(), continued.text().as_str()), (true, "It is."));
+        assert_eq!(continued.missing(), None);
+        let mut never_begun = of(&[&working, &chunk("is.", true), &completed]);
+        assert!(never_begun.needs_confirmation() && never_begun.missing().is_some());
 
-        let mut task = never_begun.2;
-        task.confirm(&working["task"]).expect("it is small");
-        assert_eq!(task.completeness(), Completeness::Gap, "the agent does not have it either");
-        let artifacts = json!([{"artifactId": "a", "parts": [{"text": "It is."}]}]);
-        task.confirm(&json!({"id": "t", "artifacts": artifacts})).expect("it is small");
-        assert_eq!(
-            (task.completeness(), task.text()),
-            (Completeness::Complete, "It is.".to_owned())
-        );
+        never_begun.confirm(&described("completed", &[])).expect("it has completed");
+        assert!(never_begun.missing().is_some(), "the agent does not have it either");
+        never_begun.confirm(&described("completed", &[("b", "So.")])).expect("it has completed");
+        assert!(never_begun.missing().is_some(), "another artifact does not close the gap");
+        never_begun.confirm(&described("completed", &[("a", "It is.")])).expect("it has completed");
+        assert!(!never_begun.needs_confirmation());
+        assert_eq!((never_begun.missing(), never_begun.text().as_str()), (None, "It is.\n\nSo."));
+    }
+
+    /// Class: events that do not have all of an answer. What was sent between two streams was not asked for, and a piece continued
+    /// what an earlier stream had begun.
+    #[test]
+    fn an_artifact_is_continued_on_its_own_stream_only() {
+        let completed = status("completed");
+        let resumed = |first: &Value, then: &[&Value]| {
+            let mut task = of(&[first]);
+            task.new_stream();
+            for event in then {
+                task.apply(event).expect("it can be read");
+            }
+            task
+        };
+        let continued = resumed(&chunk("It ", false), &[&chunk("is.", true), &completed]);
+        assert!(continued.missing().is_some());
+        let repeated =
+            resumed(&chunk("It ", false), &[&chunk("It ", false), &chunk("is.", true), &completed]);
+        assert_eq!((repeated.missing(), repeated.text().as_str()), (None, "It is."));
+        let described_again = described("working", &[("a", "It ")]);
+        let read =
+            resumed(&chunk("It ", false), &[&described_again, &chunk("is.", true), &completed]);
+        assert_eq!((read.missing(), read.text().as_str()), (None, "It is."));
+
+        // Whether more was sent between the streams is not known, unless the last piece has said that it follows.
+        let nothing = described("completed", &[]);
+        let mut kept = resumed(&chunk("It ", false), &[&completed]);
+        assert!(kept.needs_confirmation());
+        kept.confirm(&nothing).expect("it has completed");
+        assert_eq!((kept.missing(), kept.text().as_str()), (None, "It "));
+        let mut open = resumed(&open_chunk("It "), &[&completed]);
+        open.confirm(&nothing).expect("it has completed");
+        assert!(open.missing().is_some_and(|why| why.contains("lastChunk")));
+        // The task had only the beginning when it was described.
+        let still = resumed(&open_chunk("It "), &[&described_again, &completed]);
+        assert!(still.missing().is_some());
+        open.confirm(&described("completed", &[("a", "It is.")])).expect("it has completed");
+        assert_eq!((open.missing(), open.text().as_str()), (None, "It is."));
+        // Artifacts of which no event is known.
+        let mut lost = RemoteTask { id: "t".to_owned(), ..RemoteTask::new(1_000) };
+        lost.new_stream();
+        lost.apply(&completed).expect("it can be read");
+        assert!(lost.needs_confirmation());
+    }
+
+    /// Class: success when something is missing. A message replaced the artifacts before it, and a task that completed without an
+    /// artifact was not read.
+    #[test]
+    fn a_message_does_not_replace_artifacts() {
+        let message = json!({"message": {"parts": [{"text": "So."}]}});
+        let both = of(&[&chunk("It is.", false), &message]);
+        assert_eq!((both.missing(), both.text().as_str()), (None, "It is.\n\nSo."));
+        assert!(of(&[&open_chunk("It "), &message]).missing().is_some());
+        let bare = json!({"statusUpdate": {"taskId": "t", "status": {"state": "completed"}}});
+        assert!(of(&[&bare]).needs_confirmation());
+        assert!(!of(&[&status("completed")]).needs_confirmation(), "the status has the answer");
+    }
+
+    /// Class: a foreign task is taken. The answer to a request for the task was taken whatever its id was.
+    #[test]
+    fn only_this_task_is_taken_and_only_a_completed_one_confirms() {
+        let mut task = of(&[&chunk("It ", true), &status("completed")]);
+        let mut other = described("completed", &[("a", "Secret.")]);
+        for id in [json!("other"), json!(7), json!(""), Value::Null] {
+            other["task"]["id"] = id;
+            for read in [task.clone().describe(&other), task.clone().describe(&other["task"])] {
+                assert!(read.is_err(), "{other}");
+            }
+            assert!(task.confirm(&other).is_err(), "{other}");
+        }
+        assert!(task.describe(&json!({})).is_err());
+        for state in ["working", "failed", "input-required", "", "unknown"] {
+            let early = described(state, &[("a", "It is.")]);
+            assert!(task.confirm(&early).is_err_and(|why| why.contains("state")), "{state}");
+        }
+        assert_eq!(task.text(), "It ", "nothing was taken");
+        // On a stream, events of other tasks are ignored.
+        other["task"]["id"] = json!("other");
+        let message = json!({"message": {"taskId": "other", "parts": [{"text": "Secret."}]}});
+        for event in [other, message] {
+            assert_eq!(task.apply(&event), Ok(false));
+        }
+        assert_eq!(task.text(), "It ");
+    }
+
+    /// Class: what cannot be read vanishes. The run was done without it.
+    #[test]
+    fn an_event_that_cannot_be_read_is_an_error() {
+        let update = |artifact: Value| json!({"taskId": "t", "artifact": artifact});
+        let with_parts = |parts: Value| update(json!({"artifactId": "a", "parts": parts}));
+        let mut odd = vec![update(Value::Null), update(json!("a")), update(json!({"parts": []}))];
+        odd.extend([json!([]), json!("x"), json!({"artifact": {"artifactId": "a"}})]);
+        for name in ["append", "lastChunk"] {
+            let mut update = with_parts(json!([]));
+            update[name] = json!("true");
+            odd.push(update);
+        }
+        let odd_parts = [
+            json!([{"kind": "hologram"}]),
+            json!([{"text": "It "}, {"text": 5}]),
+            json!([{"url": {}}]),
+            json!([{"raw": [1]}]),
+            json!([{}]),
+            json!(["is."]),
+            json!([null]),
+            json!("is."),
+            json!({"text": "is."}),
+        ];
+        odd.extend(odd_parts.iter().cloned().map(with_parts));
+        for update in odd {
+            let read = RemoteTask::new(1_000).apply(&json!({"artifactUpdate": update}));
+            assert!(read.is_err(), "{update}");
+        }
+        for parts in odd_parts {
+            let status = json!({"state": "completed", "message": {"parts": parts}});
+            let artifact = json!({"artifactId": "a", "parts": parts});
+            for event in [
+                json!({"message": {"parts": parts}}),
+                json!({"statusUpdate": {"taskId": "t", "status": status}}),
+                json!({"task": {"id": "t", "status": {}, "artifacts": [artifact]}}),
+            ] {
+                assert!(RemoteTask::new(1_000).apply(&event).is_err(), "{event}");
+            }
+        }
+        let same = json!({"artifactId": "a", "parts": [{"text": "It is."}]});
+        for artifacts in [json!({}), json!([7]), json!([{}]), json!([same, same])] {
+            let task = json!({"id": "t", "status": {}, "artifacts": artifacts});
+            assert!(RemoteTask::new(1_000).describe(&task).is_err(), "{artifacts}");
+        }
+        let fine = json!([{"text": "It is.", "metadata": {"n": 1}, "kind": "text"}, {"data": null},
+            {"url": "http://x/", "raw": null}, {"raw": ""}]);
+        for parts in [fine, Value::Null] {
+            let read = RemoteTask::new(1_000).apply(&json!({"artifactUpdate": with_parts(parts)}));
+            assert_eq!(read, Ok(true));
+        }
     }
 
     /// An agent could send artifacts without an end, and each event costs as much as all of them.
@@ -419,7 +738,7 @@ mod tests {
     fn artifacts_are_limited() {
         let mut task = RemoteTask::new(100);
         for _ in 0..3 {
-            assert_eq!(task.apply(&chunk(&"x".repeat(60), false)), Ok(()), "it replaces itself");
+            assert_eq!(task.apply(&chunk(&"x".repeat(60), false)), Ok(true), "it replaces itself");
         }
         let why = "the artifacts of the task have more than 100 bytes";
         assert_eq!(task.apply(&chunk(&"x".repeat(60), true)), Err(why.to_owned()));
@@ -466,21 +785,20 @@ mod tests {
             |state: &str| Err(format!("the task has the state {state:?}, which A2A does not have"));
         assert_eq!(applied(json!("done")), why("TASK_STATE_DONE"));
         assert_eq!(applied(json!(3)), why("3"));
-        assert_eq!(applied(Value::Null), Ok(()));
+        assert_eq!(applied(Value::Null), Ok(true));
     }
 
     #[test]
-    fn other_tasks_and_malformed_events_change_nothing() {
+    fn events_of_other_tasks_and_of_unknown_kinds_change_nothing() {
         let other =
             json!({"statusUpdate": {"taskId": "other", "status": {"state": "TASK_STATE_FAILED"}}});
-        let odd = [
-            json!({}),
-            json!({"task": 7}),
-            json!({"artifactUpdate": []}),
-            json!({"statusUpdate": {"taskId": 7}}),
-        ];
+        let odd = [json!({}), json!({"task": null}), json!({"hologram": {"n": 1}})];
         let first = json!({"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}});
         let results: Vec<Value> = [first, other].into_iter().chain(odd).collect();
         check(&results, expect![[r#"t Works "" None"#]]);
+        assert!(of(&[&results[0], &results[4], &status("completed")]).needs_confirmation());
+        for malformed in [json!({"task": 7}), json!({"statusUpdate": {"taskId": 7}})] {
+            assert!(RemoteTask::new(1_000).apply(&malformed).is_err(), "{malformed}");
+        }
     }
 }

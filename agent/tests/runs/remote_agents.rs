@@ -37,7 +37,7 @@ pub(crate) struct RemoteAgent {
     tasks: Arc<Mutex<Vec<Task>>>,
     /// The ids of tasks that a runtime has cancelled.
     cancelled: Arc<Mutex<Vec<String>>>,
-    /// The messages that it has answered without a task.
+    /// The messages that it has answered without a task, or the requests for its task.
     answered: Arc<AtomicI64>,
 }
 
@@ -72,8 +72,19 @@ enum Fault {
     Endless,
     /// The stream of a message has one event, again and again.
     Repeated,
-    /// The stream of a message has the last piece of its artifact only. The task has the whole one, or none.
-    LastPieceOnly { task_has_artifact: bool },
+    /// It answers as written.
+    Script(Script),
+}
+
+/// The results of an agent, each a line of JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Script {
+    /// The events of the stream of the message.
+    message: &'static str,
+    /// The events of each later stream. If there are none, the agent cannot resume a stream.
+    resumed: &'static str,
+    /// The answers to requests for the task; the last one is repeated. If there is none, the agent does not know the task.
+    task: &'static str,
 }
 
 #[derive(Clone, Default)]
@@ -229,22 +240,38 @@ async fn rpc(State(remote): State<RemoteAgent>, Json(request): Json<Value>) -> R
             let kind = [(CONTENT_TYPE, "text/event-stream")];
             return (kind, format!("data: {event}\n\n")).into_response();
         }
-        Fault::LastPieceOnly { .. } if is_message => {
-            let artifact = json!({"artifactId": "a", "parts": [{"text": "here."}]});
-            let update = json!({"taskId": "0", "artifact": artifact, "append": true});
-            let status = json!({"taskId": "0", "status": {"state": "TASK_STATE_COMPLETED"}});
-            let events = [json!({"artifactUpdate": update}), json!({"statusUpdate": status})];
-            let events = events.map(|result| {
-                format!("data: {}\n\n", json!({"jsonrpc": "2.0", "id": id, "result": result}))
+        Fault::Script(Script { message, resumed, task }) => {
+            let lines = match method {
+                "GetTask" => task,
+                "SubscribeToTask" => resumed,
+                _ if is_message => message,
+                _ => "",
+            };
+            let answers = lines.lines().map(|line| {
+                let result: Value = serde_json::from_str(line.trim()).expect("it is JSON");
+                json!({"jsonrpc": "2.0", "id": id, "result": result})
             });
-            return ([(CONTENT_TYPE, "Text/Event-Stream")], events.concat()).into_response();
-        }
-        Fault::LastPieceOnly { task_has_artifact } if method == "GetTask" => {
-            let artifact = json!({"artifactId": "a", "parts": [{"text": "You are here."}]});
-            let artifacts = if task_has_artifact { vec![artifact] } else { Vec::new() };
-            let task = json!({"id": "0", "artifacts": artifacts,
-                "status": {"state": "TASK_STATE_COMPLETED"}});
-            return Json(json!({"jsonrpc": "2.0", "id": id, "result": task})).into_response();
+            let mut answers: Vec<Value> = answers.collect();
+            if method == "GetTask" && !answers.is_empty() {
+                let before: usize =
+                    remote.answered.fetch_add(1, Relaxed).try_into().expect("it is positive");
+                answers = vec![answers[before.min(answers.len() - 1)].clone()];
+            }
+            return match answers.as_slice() {
+                [] => {
+                    let code = if method == "GetTask" { -32001 } else { -32004 };
+                    let error = json!({"code": code, "message": "no"});
+                    Json(json!({"jsonrpc": "2.0", "id": id, "error": error})).into_response()
+                }
+                [answer] if !remote.streams || method == "GetTask" => {
+                    Json(answer.clone()).into_response()
+                }
+                events => {
+                    let events: String =
+                        events.iter().map(|event| format!("data: {event}\n\n")).collect();
+                    ([(CONTENT_TYPE, "Text/Event-Stream")], events).into_response()
+                }
+            };
         }
         Fault::CutEvent if is_message => {
             let kind = [(CONTENT_TYPE, "text/event-stream")];
@@ -484,20 +511,123 @@ async fn a_task_without_an_answer_is_no_answer() {
     }
 }
 
-/// Class: success when something is missing. A piece that continues an artifact of which no event has the beginning was the answer.
+/// The end of a run of an agent that answers as written: its status, and the answer.
+async fn end_of(streams: bool, script: Script) -> (String, String) {
+    let remote = RemoteAgent::start_with(streams, Fault::Script(script)).await;
+    let folder = temporary_folder();
+    let abide = open_after_kill(folder.path());
+    let limit = "  silent_seconds: 5\n";
+    let (_, status, said) = drive(abide, folder.path(), &remote.address, limit).await;
+    let answer = said.split_once("assistant: ").map_or("", |(_, answer)| answer);
+    (status, answer.trim().to_owned())
+}
+
+const WORKING: &str = r#"{"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}}"#;
+const COMPLETED: &str =
+    r#"{"statusUpdate": {"taskId": "t", "status": {"state": "TASK_STATE_COMPLETED"}}}"#;
+const LAST_PIECE: &str = r#"{"artifactUpdate": {"taskId": "t", "append": true, "artifact": {"artifactId": "a", "parts": [{"text": "World."}]}}}
+    {"statusUpdate": {"taskId": "t", "status": {"state": "TASK_STATE_COMPLETED"}}}"#;
+const WHOLE_TASK: &str = r#"{"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": [{"artifactId": "a", "parts": [{"text": "Hello World."}]}]}"#;
+const BARE_TASK: &str = r#"{"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}}"#;
+
+/// Class: success when something is missing. A piece that continues an artifact of which no event has the beginning was the answer. A
+/// task that had not completed, or that had other artifacts only, confirmed it.
 #[tokio::test]
 async fn an_artifact_without_its_beginning_is_read_with_the_task() {
-    let missing = "failed remote_agent_invalidthe agent continued an artifact whose beginning it did not send, and the task that it \
-                   describes has no artifacts: a part of the answer is missing";
-    for (task_has_artifact, expected, answer) in
-        [(true, "done", "You are here."), (false, missing, "")]
+    let other_artifact = r#"{"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": [{"artifactId": "b", "parts": [{"text": "So."}]}]}"#;
+    let works = r#"{"id": "t", "status": {"state": "TASK_STATE_WORKING"}, "artifacts": [{"artifactId": "a", "parts": [{"text": "Hello "}]}]}"#;
+    let missing = "failed remote_agent_invalidthe agent continued artifact \"a\" whose beginning it did not send, and the task that it \
+                   describes does not have it: a part of the answer is missing";
+    let early = "failed remote_agent_invalidthe task had completed, and the agent then described it with the state \"TASK_STATE_WORKING\"";
+    for (task, expected, answer) in [
+        (WHOLE_TASK, "done", "Hello World."),
+        (BARE_TASK, missing, ""),
+        ("", missing, ""),
+        (other_artifact, missing, ""),
+        (works, early, ""),
+    ] {
+        let script = Script { message: LAST_PIECE, task, ..Script::default() };
+        let ended = end_of(true, script).await;
+        assert_eq!((ended.0.as_str(), ended.1.as_str()), (expected, answer), "{task}");
+    }
+}
+
+/// Class: success when something is missing. The events of a stream that had ended were taken for all of the answer, and a description
+/// without artifacts for a loss of them.
+#[tokio::test]
+async fn what_a_stream_has_lost_is_read_with_the_task() {
+    let open = r#"{"artifactUpdate": {"taskId": "t", "lastChunk": false, "artifact": {"artifactId": "a", "parts": [{"text": "Hello "}]}}}"#;
+    let begun = r#"{"artifactUpdate": {"taskId": "t", "artifact": {"artifactId": "a", "parts": [{"text": "Hello "}]}}}"#;
+    let described_between = r#"{"artifactUpdate": {"taskId": "t", "artifact": {"artifactId": "a", "parts": [{"text": "Hello "}]}}}
+        {"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}}
+        {"artifactUpdate": {"taskId": "t", "append": true, "artifact": {"artifactId": "a", "parts": [{"text": "World."}]}}}
+        {"statusUpdate": {"taskId": "t", "status": {"state": "TASK_STATE_COMPLETED"}}}"#;
+    let still = "failed remote_agent_invalidmore of artifact \"a\" was to follow (lastChunk: false), and the task that it \
+                 describes does not have it: a part of the answer is missing";
+    for (message, resumed, task, expected, answer) in [
+        (described_between, "", BARE_TASK, "done", "Hello World."),
+        (described_between, "", "", "done", "Hello World."),
+        (open, COMPLETED, "", still, ""),
+        (begun, COMPLETED, "", "done", "Hello"),
+        (begun, COMPLETED, WHOLE_TASK, "done", "Hello World."),
+        (WORKING, COMPLETED, WHOLE_TASK, "done", "Hello World."),
+    ] {
+        let ended = end_of(true, Script { message, resumed, task }).await;
+        assert_eq!(
+            (ended.0.as_str(), ended.1.as_str()),
+            (expected, answer),
+            "{message} {resumed} {task}"
+        );
+    }
+}
+
+/// Class: a foreign task is taken. The answer to a request for the task was taken whatever its id was, or the run waited for the limit
+/// of silence.
+#[tokio::test]
+async fn another_task_is_no_answer() {
+    let other = r#"{"id": "other", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": [{"artifactId": "a", "parts": [{"text": "Secret."}]}]}"#;
+    let why = "failed remote_agent_invalidthe agent was asked for the task \"t\" and answered with the task \"other\"";
+    for (streams, message) in [(false, WORKING), (true, WORKING), (true, LAST_PIECE)] {
+        let script = Script { message, task: other, ..Script::default() };
+        let ended = end_of(streams, script).await;
+        assert_eq!((ended.0.as_str(), ended.1.as_str()), (why, ""), "{streams} {message}");
+    }
+}
+
+/// Class: a clear answer that is not asked for. Streams that were about other tasks, or without a known state, kept the run until the
+/// limit of silence, although the task had ended.
+#[tokio::test]
+async fn a_stream_that_says_nothing_about_the_task_is_followed_by_a_request_for_it() {
+    let foreign = r#"{"task": {"id": "other", "status": {"state": "TASK_STATE_WORKING"}}}
+        {"artifactUpdate": {"taskId": "other", "artifact": {"artifactId": "a", "parts": [{"text": "Secret."}]}}}
+        {"statusUpdate": {"taskId": "other", "status": {"state": "TASK_STATE_COMPLETED"}}}"#;
+    let unknown = r#"{"statusUpdate": {"taskId": "t", "status": {"state": "unknown"}}}
+        {"task": {"id": "t", "status": {"state": "TASK_STATE_UNSPECIFIED"}}}"#;
+    // The task ends while the second stream is open.
+    let task = r#"{"id": "t", "status": {"state": "TASK_STATE_WORKING"}}
+        {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": [{"artifactId": "a", "parts": [{"text": "Hello World."}]}]}"#;
+    for resumed in [foreign, unknown] {
+        for message in [WORKING, unknown] {
+            let ended = end_of(true, Script { message, resumed, task }).await;
+            assert_eq!((ended.0.as_str(), ended.1.as_str()), ("done", "Hello World."), "{resumed}");
+        }
+    }
+}
+
+/// Class: what cannot be read vanishes. The run was done without it.
+#[tokio::test]
+async fn a_part_that_cannot_be_read_fails_the_run() {
+    let message = r#"{"artifactUpdate": {"taskId": "t", "artifact": {"artifactId": "a", "parts": [{"text": "Hello "}, {"kind": "hologram"}]}}}
+        {"statusUpdate": {"taskId": "t", "status": {"state": "TASK_STATE_COMPLETED"}}}"#;
+    let odd_task = r#"{"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": [{"artifactId": "a", "parts": [{"text": 5}]}]}"#;
+    let unreadable =
+        "failed remote_agent_invalida part of an artifact has neither text, data, url nor raw";
+    let no_text = "failed remote_agent_invalidtext of a part of an artifact is not a text";
+    for (message, task, expected) in
+        [(message, WHOLE_TASK, unreadable), (WORKING, odd_task, no_text)]
     {
-        let fault = Fault::LastPieceOnly { task_has_artifact };
-        let remote = RemoteAgent::start_with(true, fault).await;
-        let folder = temporary_folder();
-        let ended = drive(open_after_kill(folder.path()), folder.path(), &remote.address, "").await;
-        assert_eq!(ended.1, expected);
-        assert!(ended.2.contains(answer), "{}", ended.2);
+        let ended = end_of(true, Script { message, task, ..Script::default() }).await;
+        assert_eq!((ended.0.as_str(), ended.1.as_str()), (expected, ""), "{message}");
     }
 }
 

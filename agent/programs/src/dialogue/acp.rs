@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::json_rpc::{Incoming, failure, notification, result, unasked};
+use super::json_rpc::{Incoming, failure, notification, result};
 use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, PermissionOutcome, SESSION};
 use super::{Decision, Dialogue, Reply};
 use crate::event::{Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
@@ -103,7 +103,7 @@ impl Parser for AcpDialogue {
                 Some(INITIALIZE) => self.initialized(result, &mut events),
                 Some(SESSION) => self.opened(result, &mut events),
                 Some(PROMPT) => self.answered(result, &mut events),
-                _ => events.push(unasked(id, result, &message)),
+                _ => events.push(self.client.unasked(id, result, &message)),
             },
             Some(Incoming::Request { id, method: "session/request_permission", params }) => {
                 self.asked(id, params, &mut events);
@@ -123,6 +123,10 @@ impl Parser for AcpDialogue {
             _ => events.push(status(message)),
         }
         events
+    }
+
+    fn reads_json(&self) -> bool {
+        true
     }
 
     fn reply(&mut self) -> Option<String> {

@@ -8,19 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::json_rpc::{Incoming, failure, notification, request, result, unasked};
-use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, PermissionOutcome, SESSION};
+use super::json_rpc::{Incoming, failure, notification, request, result};
+use super::json_rpc_client::{
+    INITIALIZE, INTERRUPT, JsonRpcClient, PROMPT, PermissionOutcome, SESSION,
+};
 use super::{Decision, Dialogue, Reply};
 use crate::event::{Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 use crate::parser::streamed::{Remainder, Streamed, TextKind};
 use crate::parser::{
-    Parser, content_text, has_error, id_text, is_blank, notice, object, reason, some_text, status,
-    text, without,
+    CUT_MESSAGE, Parser, content_text, has_error, id_text, is_blank, notice, object, reason,
+    some_text, status, text, without,
 };
 use crate::prompt::Prompt;
-
-/// The id of the request that interrupts the turn.
-const INTERRUPT: u64 = 3;
 
 /// The requests that are decided by a user, with the name of the tool.
 const APPROVALS: [(&str, &str); 3] = [
@@ -47,6 +46,8 @@ pub(crate) struct AppServer {
     open_thought: String,
     /// The last message of the agent that has text.
     last: String,
+    /// Whether the last message has begun, and has not completed.
+    is_last_open: bool,
     /// The usage of the thread before the turn.
     before: Option<Usage>,
     used: Option<Usage>,
@@ -100,7 +101,7 @@ impl Parser for AppServer {
                 Some(INITIALIZE) => self.initialized(result, &mut events),
                 Some(SESSION) => self.opened(result, &mut events),
                 Some(PROMPT) => self.begun(result, &mut events),
-                _ => events.push(unasked(id, result, &message)),
+                _ => events.push(self.client.unasked(id, result, &message)),
             },
             Some(Incoming::Request { id, method, params }) => {
                 match APPROVALS.iter().find(|(name, _)| *name == method) {
@@ -118,6 +119,10 @@ impl Parser for AppServer {
             _ => events.push(status(message)),
         }
         events
+    }
+
+    fn reads_json(&self) -> bool {
+        true
     }
 
     fn reply(&mut self) -> Option<String> {
@@ -253,6 +258,7 @@ impl AppServer {
 
     fn chunk(&mut self, kind: TextKind, id: &str, chunk: &str, events: &mut Vec<ProgramEvent>) {
         self.streamed.entry(id.to_owned()).or_default().piece(0, kind, chunk);
+        self.is_last_open |= kind == TextKind::Said;
         events.extend(said(kind, chunk, id));
     }
 
@@ -264,7 +270,10 @@ impl AppServer {
         }
         match text(item, "type") {
             "agentMessage" if has_ended => self.message(&id, item, events),
-            "agentMessage" => self.open_message.clone_from(&id),
+            "agentMessage" => {
+                self.open_message.clone_from(&id);
+                self.is_last_open = true;
+            }
             "reasoning" if !has_ended => self.open_thought.clone_from(&id),
             "userMessage" | "reasoning" => {}
             kind if !id.is_empty() && is_call(kind) => {
@@ -279,6 +288,7 @@ impl AppServer {
 
     /// A complete message. If it has no text, its pieces count.
     fn message(&mut self, id: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
+        self.is_last_open = false;
         // Pieces without an id, of a message whose start was not reported.
         let streamed = self.streamed.remove(id).or_else(|| self.streamed.remove(""));
         let mut streamed = streamed.unwrap_or_default();
@@ -398,7 +408,13 @@ impl AppServer {
         let (kind, otherwise) = match text(turn, "status") {
             // An error counts, whatever the status is.
             "completed" if !has_error(turn) => {
-                events.push(ProgramEvent::Final(answer));
+                events.push(match self.is_last_open {
+                    false => ProgramEvent::Final(answer),
+                    true => ProgramEvent::Error(Failure {
+                        answer: Some(Box::new(answer)),
+                        ..Failure::new(ErrorKind::BadModelOutput, CUT_MESSAGE)
+                    }),
+                });
                 return;
             }
             "interrupted" => (ErrorKind::Cancelled, "the turn was interrupted"),

@@ -88,6 +88,10 @@ impl Parser for ClaudeControl {
         events
     }
 
+    fn reads_json(&self) -> bool {
+        self.parser.reads_json()
+    }
+
     fn is_complete(&self) -> bool {
         self.parser.is_complete()
     }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent};
-use crate::parser::{has_error, notice, reason, status};
+use crate::event::{ErrorKind, Failure};
+use crate::parser::{has_error, reason};
 
 /// The error code of a method that is not offered.
 pub(super) const NOT_OFFERED: i64 = -32601;
@@ -85,16 +85,4 @@ pub(super) fn failure(what: &str, error: &Value) -> Failure {
     let details = details.filter(|details| !message.contains(details));
     let details = details.map(|details| format!(": {details}")).unwrap_or_default();
     Failure::new(ErrorKind::RuntimeCrash, format!("{what} failed: {message}{details}"))
-}
-
-/// The event for an answer that belongs to none of our requests. An error without an id is about one that the program could
-/// not read.
-pub(super) fn unasked(id: &Value, result: Result<&Value, &Value>, message: &Value) -> ProgramEvent {
-    match result {
-        Err(error) if id.is_null() => {
-            let why = reason(error, "the program reported an error");
-            notice(NoticeCode::Reported, why)
-        }
-        _ => status(message.clone()),
-    }
 }

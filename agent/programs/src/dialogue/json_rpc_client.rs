@@ -6,15 +6,17 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::Decision;
-use super::json_rpc::{INVALID, NOT_OFFERED, Outgoing, refusal, request, result};
+use super::json_rpc::{INVALID, NOT_OFFERED, Outgoing, failure, refusal, request, result};
 use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage};
-use crate::parser::{Session, notice};
+use crate::parser::{Session, notice, reason, status};
 use crate::prompt::Prompt;
 
 /// The ids of our requests: each is sent once.
 pub(super) const INITIALIZE: u64 = 0;
 pub(super) const SESSION: u64 = 1;
 pub(super) const PROMPT: u64 = 2;
+/// Ends the turn while another request may be open.
+pub(super) const INTERRUPT: u64 = 3;
 
 /// The client of one program. `A` is what the answer to a request for a decision needs.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(super) struct JsonRpcClient<A> {
     pub(super) outgoing: Outgoing,
     /// The request that is not answered yet. The next one is sent when the answer has arrived.
     awaited: Option<u64>,
+    /// The method of the last request.
+    method: String,
     /// Whether the turn was interrupted.
     pub(super) interrupted: bool,
     /// Pending requests for decisions: the id as it was sent, and what its answer needs.
@@ -49,6 +53,7 @@ impl<A> JsonRpcClient<A> {
             session: Session::default(),
             outgoing: Outgoing::default(),
             awaited: Some(INITIALIZE),
+            method: "initialize".to_owned(),
             interrupted: false,
             pending: BTreeMap::new(),
         }
@@ -65,17 +70,55 @@ impl<A> JsonRpcClient<A> {
     /// Sends the next request.
     pub(super) fn ask(&mut self, id: u64, method: &str, params: Value) {
         self.awaited = Some(id);
+        method.clone_into(&mut self.method);
         self.outgoing.push(request(id, method, params));
     }
 
     /// Returns our request that an answer belongs to. An answer that is repeated, or that nobody asked for, belongs to none:
     /// the next request would be sent twice.
     pub(super) fn answered(&mut self, id: &Value) -> Option<u64> {
-        let id = match id {
-            Value::String(id) => id.parse().ok(),
-            id => id.as_u64(),
-        };
+        let id = number(id);
         self.awaited.take_if(|awaited| Some(*awaited) == id)
+    }
+
+    /// The event for an answer that does not have the id of the open request. An error, or the end of a turn, belongs to the open request
+    /// nevertheless, and no other answer follows: so the run has failed. An answer that is repeated, comes early, or is that of a request
+    /// that was never sent has no effect.
+    pub(super) fn unasked(
+        &mut self,
+        id: &Value,
+        result: Result<&Value, &Value>,
+        message: &Value,
+    ) -> ProgramEvent {
+        let is_known = number(id).is_some_and(|id| id <= PROMPT);
+        let is_of_open_request = match (self.awaited, result) {
+            (None, _) => false,
+            (Some(awaited), _) if is_known && awaited != PROMPT => false,
+            // The turn can be ended while its start is not yet confirmed.
+            (_, Err(_)) if number(id) == Some(INTERRUPT) && self.method == "turn/start" => false,
+            // A program may also log objects that have an error.
+            (_, Err(error)) => {
+                !id.is_null() || message["jsonrpc"] == "2.0" || error["code"].is_i64()
+            }
+            (Some(awaited), Ok(result)) => awaited == PROMPT && result["stopReason"].is_string(),
+        };
+        if !is_of_open_request {
+            return match result {
+                Err(error) if id.is_null() => {
+                    notice(NoticeCode::Reported, reason(error, "the program reported an error"))
+                }
+                _ => status(message.clone()),
+            };
+        }
+        self.awaited = None;
+        let method = &self.method;
+        ProgramEvent::Error(match result {
+            Err(error) => failure(method, error),
+            Ok(_) => {
+                let why = format!("{method} failed: the program answered with the id {id}");
+                Failure::new(ErrorKind::BadModelOutput, why)
+            }
+        })
     }
 
     /// The program has opened its session, a `what`. Returns the id if the prompt can be sent.
@@ -185,6 +228,14 @@ impl<A> JsonRpcClient<A> {
     ) -> ProgramResult {
         let session_id = self.session.id().map(str::to_owned);
         ProgramResult { text, usage, session_id, details, ..ProgramResult::default() }
+    }
+}
+
+/// Returns an id of ours. Some programs return it as a text.
+fn number(id: &Value) -> Option<u64> {
+    match id {
+        Value::String(id) => id.parse().ok(),
+        id => id.as_u64(),
     }
 }
 

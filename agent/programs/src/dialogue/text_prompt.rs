@@ -15,6 +15,10 @@ impl Parser for TextPrompt {
         self.0.parse_line(line)
     }
 
+    fn reads_json(&self) -> bool {
+        self.0.reads_json()
+    }
+
     fn is_complete(&self) -> bool {
         self.0.is_complete()
     }

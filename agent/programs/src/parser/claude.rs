@@ -68,6 +68,10 @@ impl Parser for ClaudeParser {
         events
     }
 
+    fn reads_json(&self) -> bool {
+        true
+    }
+
     fn reply(&mut self) -> Option<String> {
         self.replies.pop_front()
     }

@@ -1,7 +1,7 @@
 //! Codex's `exec --json`: threads, turns and items.
 //!
 //! Items are messages, reasoning, commands, patches, MCP calls, searches and plans. They start, may be updated, and
-//! complete; a short item only completes. The answer is the last message of the turn.
+//! complete; a short item only completes. The answer is the last message of the turn, if it has completed.
 //!
 //! Success is `turn.completed` without another status than `completed` and without an error, as the end of the last turn. Errors on
 //! lines of their own do not end a turn: Codex reports warnings and lost connections in this way, and works on. After an error,
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::streamed::{Remainder, Streamed, TextKind};
 use super::{
-    Parser, Session, has_error, incomplete, notice, object, reason, some_text, status, text,
-    without,
+    CUT_MESSAGE, Parser, Session, has_error, incomplete, notice, object, reason, some_text, status,
+    text, without,
 };
 use crate::event::{
     Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
@@ -30,6 +30,8 @@ pub struct CodexParser {
     started: BTreeSet<String>,
     /// The last message: its id, and its text so far.
     last: (String, String),
+    /// Whether the last message has begun, and has not completed.
+    is_last_open: bool,
     used: Option<Usage>,
     /// The last error, unless the turn has gone on after it.
     error: Option<String>,
@@ -90,6 +92,10 @@ impl Parser for CodexParser {
         events
     }
 
+    fn reads_json(&self) -> bool {
+        true
+    }
+
     /// A turn that has begun after the answer and has not ended.
     fn finish(&mut self) -> Vec<ProgramEvent> {
         if !(self.has_completed && self.has_open_turn) {
@@ -147,6 +153,7 @@ impl CodexParser {
         }
         if kind == TextKind::Said {
             self.last = (id.to_owned(), whole.to_owned());
+            self.is_last_open = !completed;
         }
     }
 
@@ -166,6 +173,7 @@ impl CodexParser {
                 self.last = (id, String::new());
             }
             self.last.1.push_str(piece);
+            self.is_last_open = true;
         }
     }
 
@@ -209,7 +217,8 @@ impl CodexParser {
         }
         self.has_completed = true;
         self.has_open_turn = false;
-        let error = self.error.take().filter(|_| text(&line["final_response"], "text").is_empty());
+        let has_response = !text(&line["final_response"], "text").is_empty();
+        let error = self.error.take().filter(|_| !has_response);
         let failure = if has_error(line) || !["completed", ""].contains(&state) {
             let what = match state {
                 "" | "completed" => "the turn failed".to_owned(),
@@ -223,8 +232,11 @@ impl CodexParser {
                 .filter(|failure| !has_error(line) && failure.kind != ErrorKind::RuntimeCrash);
             let failed = Failure::new(ErrorKind::RuntimeCrash, reason(&line["error"], &what));
             Some(known.unwrap_or(failed))
+        } else if let Some(error) = error {
+            Some(Failure::new(ErrorKind::RuntimeCrash, error))
         } else {
-            error.map(|error| Failure::new(ErrorKind::RuntimeCrash, error))
+            let is_cut = self.is_last_open && !has_response;
+            is_cut.then(|| Failure::new(ErrorKind::BadModelOutput, CUT_MESSAGE))
         };
         let answer = self.answer(line, usage.clone());
         events.push(match failure {

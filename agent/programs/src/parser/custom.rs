@@ -328,6 +328,10 @@ impl Parser for CustomParser {
         events
     }
 
+    fn reads_json(&self) -> bool {
+        true
+    }
+
     fn is_complete(&self) -> bool {
         self.answer.is_some() || self.failure.is_some()
     }

@@ -59,6 +59,10 @@ impl Parser for GeminiParser {
         }
         events
     }
+
+    fn reads_json(&self) -> bool {
+        true
+    }
 }
 
 /// The messages after which the program stops, although the answer is not complete. One of them is a warning.

@@ -70,6 +70,10 @@ impl Parser for OpenCodeParser {
         events
     }
 
+    fn reads_json(&self) -> bool {
+        true
+    }
+
     fn is_complete(&self) -> bool {
         !self.has_open_step && (self.answer.is_some() || self.failure.is_some())
     }

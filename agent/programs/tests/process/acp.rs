@@ -185,9 +185,8 @@ async fn a_repeated_answer_asks_for_nothing_again() {
     let early = r#"{"id":2,"result":{"stopReason":"end_turn"}}"#;
     let opening = ["echo-line", "line", early, "line", INITIALIZED, "line", INITIALIZED];
     let then = ["echo-line", "line", OPENED, "line", OPENED, "line", INITIALIZED, "echo-line"];
-    let unread = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"cut"}}"#;
     let ended = ENDED.replace(r#""id":2"#, r#""id":"2""#);
-    let turn = ["line", unread, "line", SAYS, "line", &ended, "echo"];
+    let turn = ["line", SAYS, "line", &ended, "echo"];
     let config =
         CliConfig { program: Some(Program::Acp), ..fake(&[&opening[..], &then, &turn].concat()) };
     let lines: Vec<Line> = start(config).collect().await;
@@ -196,6 +195,64 @@ async fn a_repeated_answer_asks_for_nothing_again() {
     let last = lines.last().and_then(|line| line.events.last());
     let Some(ProgramEvent::Final(answer)) = last else { panic!("{lines:?}") };
     assert_eq!(answer.text, "It is 42.");
+}
+
+/// The class: a clear failure that becomes a timeout. An answer without an id, or with a wrong one, was ignored, and nothing else came.
+#[tokio::test]
+async fn an_answer_without_the_id_of_the_open_request_ends_the_run() {
+    let unread = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"cut"}}"#;
+    let no_prompt = "runtime_crash: session/prompt failed: cut";
+    for (answer, expected) in [
+        (unread, no_prompt),
+        (r#"{"error":{"code":-32700,"message":"cut"}}"#, no_prompt),
+        (r#"{"jsonrpc":"2.0","id":99,"error":{"code":-32603,"message":"cut"}}"#, no_prompt),
+        (r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"cut"}}"#, no_prompt),
+        (
+            r#"{"jsonrpc":"2.0","id":99,"result":{"stopReason":"end_turn"}}"#,
+            "bad_model_output: session/prompt failed: the program answered with the id 99",
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}"#,
+            "bad_model_output: session/prompt failed: the program answered with the id 1",
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":null,"result":{"stopReason":"end_turn"}}"#,
+            "bad_model_output: session/prompt failed: the program answered with the id null",
+        ),
+    ] {
+        let rendered = rendered(start(acp(&["line", SAYS, "line", answer, "echo"]))).await;
+        let last = rendered.lines().last().expect("there is a last line");
+        assert_eq!(last, format!("· => {expected}"), "{answer}");
+    }
+    for (lines, method) in
+        [(&["echo-line"][..], "initialize"), (&["echo-line", "line", INITIALIZED], "session/new")]
+    {
+        let steps = [lines, &["line", unread, "echo"]].concat();
+        let config = CliConfig { program: Some(Program::Acp), ..fake(&steps) };
+        let rendered = rendered(start(config)).await;
+        let last = rendered.lines().last().expect("there is a last line");
+        assert_eq!(last, format!("· => runtime_crash: {method} failed: cut"));
+    }
+    // A log with an error is no answer.
+    let log = r#"{"level":"error","error":"retrying"}"#;
+    let rendered = rendered(start(acp(&["line", log, "line", SAYS, "line", ENDED, "echo"]))).await;
+    assert!(rendered.ends_with("final \"It is 42.\", exited with code 0\n"), "{rendered}");
+}
+
+/// The class: a lost part is counted as success. A cut update was a notice only.
+#[tokio::test]
+async fn an_update_that_cannot_be_read_is_a_lost_part() {
+    let cut = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","upd"#;
+    let lost = "bad_model_output: line 6 of the program cannot be read: a part of the answer may be missing, answer \"It is 42.\"";
+    // Lines 1, 3 and 5 are echoes.
+    for (steps, expected) in [
+        (["line", cut, "line", SAYS, "line", ENDED], lost),
+        (["line", SAYS, "line", ENDED, "line", cut], "final \"It is 42.\", exited with code 0"),
+    ] {
+        let rendered = rendered(start(acp(&[&steps[..], &["echo"]].concat()))).await;
+        let last = rendered.lines().last().expect("there is a last line");
+        assert_eq!(last, format!("· => {expected}"));
+    }
 }
 
 /// The class: a part of a message is assigned by its position. The answer is the last message that has a text.

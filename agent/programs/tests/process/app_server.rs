@@ -157,6 +157,27 @@ async fn pieces_belong_to_the_message_with_their_id() {
     .await;
 }
 
+/// The class: a lost part is counted as success. The pieces of a message that had not completed were the answer, or the message before
+/// it was.
+#[tokio::test]
+async fn a_message_that_has_not_completed_is_no_answer() {
+    let begun = json!({"item": {"type": "agentMessage", "id": "m2", "text": ""}});
+    let piece = json!({"itemId": "m2", "delta": "It is "});
+    let lines = [
+        SAYS.trim().to_owned(),
+        notification("item/started", begun),
+        notification("item/agentMessage/delta", piece),
+        ENDED.trim().to_owned(),
+    ];
+    let why = "bad_model_output: the turn completed before its last message did: a part of the answer may be missing";
+    for lines in [&lines[..], &lines[1..], &lines[2..]] {
+        let steps: Vec<&str> = lines.iter().flat_map(|line| ["line", line.as_str()]).collect();
+        let rendered = rendered(start(codex(&steps))).await;
+        let last = rendered.lines().last().expect("there is a last line");
+        assert!(last.starts_with(&format!("· => {why}")), "{last}");
+    }
+}
+
 /// The class: what was announced and arrives in the last message only.
 #[tokio::test]
 async fn items_of_the_last_message_count() {

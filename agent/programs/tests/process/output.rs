@@ -39,16 +39,47 @@ async fn invalid_utf_8_is_replaced() {
     .await;
 }
 
+/// Class: a lost part is counted as success. A line that begins as an object and cannot be read was a notice only, and the run succeeded
+/// without what it had.
+#[tokio::test]
+async fn a_line_that_cannot_be_read_is_a_lost_part() {
+    let why = "a part of the answer may be missing";
+    let done = r#"{"type":"turn.completed"}"#;
+    let said = r#"{"type":"item.completed","item":{"id":"1","type":"agent_message","text":"42"}}"#;
+    let cut = &said[..said.len() - 1];
+    let gemini = r#"{"type":"result","status":"success"}"#;
+    let gemini_said = r#"{"type":"message","role":"assistant","content":"42","delta":true}"#;
+    for (program, lines) in [
+        (Program::Claude, &["Loading…", cut, FINAL][..]),
+        (Program::Claude, &["[1]", "  {\"a\": NaN}", FINAL]),
+        (Program::Claude, &["7", "{", FINAL]),
+        (Program::Claude, &[FINAL, "{\"type\":\"result\""]),
+        (Program::Codex, &[said, cut, done]),
+        (Program::Gemini, &[gemini_said, &gemini_said[..30], gemini]),
+    ] {
+        let steps: Vec<&str> = lines.iter().flat_map(|line| ["line", *line]).collect();
+        let config = CliConfig { program: Some(program), ..fake(&steps) };
+        let ProgramEvent::Error(failure) = end(start(config)).await else { panic!("{lines:?}") };
+        let expected = format!("line 2 of the program cannot be read: {why}");
+        assert_eq!((failure.kind.code(), failure.message), ("bad_model_output", expected));
+        assert!(failure.answer.is_some(), "{lines:?}");
+    }
+    // An unknown program may print anything.
+    let steps = ["line", "{", "line", r#"{"type":"done","text":"42"}"#];
+    let config = generic(&steps, TerminalRule::line_type("done", Some("/text")));
+    let ProgramEvent::Final(answer) = end(start(config)).await else { panic!("it succeeds") };
+    assert_eq!(answer.text, "42");
+}
+
 #[tokio::test]
 async fn lines_without_a_json_object_are_kept_raw() {
-    let steps = ["line", "Loading…", "line", "[1]", "line", "7", "line", "{\"a\":", "line", FINAL];
+    let steps = ["line", "Loading…", "line", "[1]", "line", "7", "line", "", "line", FINAL];
     check(
         fake(&steps),
         expect![[r#"
             Loading… => 
             [1] => 
             7 => 
-            {"a": => LineUnread: a line of the program cannot be read: EOF while parsing a value at line 1 column 5
             {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
             · => final "42", exited with code 0
         "#]],
@@ -64,12 +95,21 @@ async fn half_a_surrogate_pair_costs_no_line_and_a_dropped_line_is_a_notice() {
     let last = r#"{"type":"result","subtype":"success","is_error":false,"result":"4\udd11"}"#;
     let no_number = r#"{"type":"assistant","x":NaN}"#;
     check(
+        fake(&["line", said, "line", last]),
+        expect![[r#"
+            {"type":"assistant","message":{"content":"a\ud83d"}} => says "a�"
+            {"type":"result","subtype":"success","is_error":false,"result":"4\udd11"} => 
+            · => final "4�", exited with code 0
+        "#]],
+    )
+    .await;
+    check(
         fake(&["line", said, "line", no_number, "line", last]),
         expect![[r#"
             {"type":"assistant","message":{"content":"a\ud83d"}} => says "a�"
             {"type":"assistant","x":NaN} => LineUnread: a line of the program cannot be read: expected value at line 1 column 25
             {"type":"result","subtype":"success","is_error":false,"result":"4\udd11"} => 
-            · => final "4�", exited with code 0
+            · => bad_model_output: line 2 of the program cannot be read: a part of the answer may be missing, answer "4�"
         "#]],
     )
     .await;

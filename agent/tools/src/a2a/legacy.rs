@@ -82,11 +82,11 @@ pub(super) fn result(result: &Value) -> Value {
             new["artifact"] = with_parts(&result["artifact"]);
             json!({"artifactUpdate": new})
         }
+        Some(kind) if kind != "task" => json!({"unknown": result}),
         _ => {
             let mut new = result.clone();
             new["status"] = status(&result["status"]);
-            let artifacts = result["artifacts"].as_array().into_iter().flatten();
-            new["artifacts"] = artifacts.map(with_parts).collect();
+            new["artifacts"] = each(&result["artifacts"], with_parts);
             json!({"task": new})
         }
     }
@@ -94,7 +94,7 @@ pub(super) fn result(result: &Value) -> Value {
 
 fn status(status: &Value) -> Value {
     let mut new = json!({"state": status["state"], "timestamp": status["timestamp"]});
-    if status["message"].is_object() {
+    if !status["message"].is_null() {
         new["message"] = with_parts(&status["message"]);
     }
     new
@@ -105,22 +105,37 @@ fn with_parts(of: &Value) -> Value {
         return of.clone();
     }
     let mut new = of.clone();
-    new["parts"] = of["parts"].as_array().into_iter().flatten().map(part).collect();
+    new["parts"] = each(&of["parts"], part);
     new
 }
 
+/// Converts the items of a list. What is not a list stays as it is: the reader must see that it cannot be read.
+fn each(list: &Value, convert: impl Fn(&Value) -> Value) -> Value {
+    match list {
+        Value::Array(items) => items.iter().map(convert).collect(),
+        other => other.clone(),
+    }
+}
+
 fn part(part: &Value) -> Value {
+    if !part.is_object() {
+        return part.clone();
+    }
     let file = &part["file"];
+    // Agents of 0.3 with a library of 1.0 have the members of a file in the part itself.
     let pairs = [
-        ("text", &part["text"]),
-        ("data", &part["data"]),
-        ("raw", &file["bytes"]),
-        ("url", &file["uri"]),
-        ("mediaType", &file["mimeType"]),
-        ("filename", &file["name"]),
+        ("text", &part["text"], &Value::Null),
+        ("data", &part["data"], &Value::Null),
+        ("raw", &file["bytes"], &part["raw"]),
+        ("url", &file["uri"], &part["url"]),
+        ("mediaType", &file["mimeType"], &part["mediaType"]),
+        ("filename", &file["name"], &part["filename"]),
     ];
-    let known = pairs.into_iter().filter(|(_, value)| !value.is_null());
-    known.map(|(name, value)| (name.to_owned(), value.clone())).collect::<Map<_, _>>().into()
+    let known = pairs.into_iter().filter_map(|(name, value, otherwise)| {
+        let value = if value.is_null() { otherwise } else { value };
+        (!value.is_null()).then(|| (name.to_owned(), value.clone()))
+    });
+    known.collect::<Map<_, _>>().into()
 }
 
 #[cfg(test)]
@@ -163,6 +178,20 @@ mod tests {
         assert_eq!(result(&piece)["artifactUpdate"]["artifact"]["parts"], json!([{"text": "y"}]));
         let said = json!({"kind": "message", "parts": [{"kind": "text", "text": "Hello."}]});
         assert_eq!(result(&said)["message"]["parts"], json!([{"text": "Hello."}]));
+        // What cannot be read is not removed: its reader says what is wrong.
+        let odd = json!([{"kind": "hologram"}, {"text": 5}, 7]);
+        let piece = |parts: &Value| json!({"artifactId": "a", "parts": parts});
+        let update = json!({"kind": "artifact-update", "artifact": piece(&odd)});
+        assert_eq!(
+            result(&update)["artifactUpdate"]["artifact"]["parts"],
+            json!([{}, {"text": 5}, 7])
+        );
+        let task = json!({"kind": "task", "artifacts": [piece(&json!("x")), 7]});
+        assert_eq!(result(&task)["task"]["artifacts"], json!([piece(&json!("x")), 7]));
+        let raw = json!({"kind": "file", "raw": "AAAA", "mediaType": "image/png"});
+        let said = json!({"kind": "message", "parts": [raw]});
+        let parts = json!([{"raw": "AAAA", "mediaType": "image/png"}]);
+        assert_eq!(result(&said)["message"]["parts"], parts);
         for odd in [json!({}), json!({"kind": "artifact-update"}), json!({"kind": 7, "status": 7})]
         {
             result(&odd);

@@ -215,6 +215,20 @@ fn only_a_completed_last_turn_without_an_error_is_success() {
     let begins = r#"{"type":"turn.started"}"#;
     let why = "runtime_crash: the program began another turn and did not complete it";
     assert_eq!(ends(&[begins, SAID, DONE, begins, SAID]), why);
+    // A message that has begun and has not completed is no answer.
+    let open = |kind: &str, id: &str| {
+        format!(r#"{{"type":"{kind}","item":{{"id":"{id}","type":"agent_message","text":"4"}}}}"#)
+    };
+    let delta = r#"{"type":"item.agent_message.delta","item_id":"9","delta":"4"}"#;
+    let why = "bad_model_output: the turn completed before its last message did: a part of the answer may be missing";
+    for begun in [&open("item.started", "9"), &open("item.updated", "9"), delta] {
+        assert_eq!(ends(&[begun, DONE]), why);
+        assert_eq!(ends(&[SAID, begun, DONE]), why);
+        assert_eq!(ends(&[begun, SAID, DONE]), "42");
+        assert_eq!(ends(&[begun, &open("item.completed", "9"), DONE]), "4");
+        let response = r#"{"type":"turn.completed","final_response":{"text":"42"}}"#;
+        assert_eq!(ends(&[begun, response]), "42");
+    }
     // The program has gone on after the error.
     assert_eq!(ends(&[ITEM_ERROR, ERROR, SAID, DONE]), "42");
     assert_eq!(ends(&[begins, SAID, DONE, begins, SAID, DONE]), "42");
