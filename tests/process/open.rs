@@ -182,7 +182,7 @@ async fn a_killed_engine_is_started_again() {
 #[tokio::test]
 async fn an_engine_that_failed_ends_and_is_replaced() {
     let file = SharedFile::new();
-    let process = Process::spawn(file.command().env("ABIDE_TEST_PANIC", "Committed"));
+    let process = Process::spawn(file.command().env("ABIDE_TEST_PANIC", "Appended"));
     process.line();
     let engine = file.engine();
     let abide = file.client().await;

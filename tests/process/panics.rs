@@ -36,7 +36,7 @@ fn serve(db: &str, point: Option<&str>) -> (Process, String) {
 
 #[test]
 fn a_server_with_a_panicked_thread_reports_it_and_can_be_stopped() {
-    for point in ["Ran", "Committed", "Synced"] {
+    for point in ["Ran", "Appended", "Synced"] {
         let folder = tempfile::tempdir().unwrap();
         let db = folder.path().join("abide.db");
         let db = db.to_str().unwrap();
