@@ -53,7 +53,7 @@ async fn listed_tools_become_tools() {
             faulty_again idempotent {"destructiveHint":false,"idempotentHint":true}
             faulty_big at_most_once approval {}
             faulty_odd_name_with_characters_1e171ef6 at_most_once {"readOnlyHint":false}
-            faulty_pid read_only {"readOnlyHint":true,"title":"Process id"}"#]s id"}"#]s id"}"#]]
+            faulty_pid read_only {"readOnlyHint":true,"title":"Process id"}"#]]
         .assert_eq(&output.join("\n"));
         server.close().await;
         assert_eq!(tools.names(), [""; 0], "the tools are removed");

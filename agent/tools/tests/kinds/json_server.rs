@@ -178,7 +178,8 @@ async fn names_of_a_definition_are_those_of_tools() {
         json_cut false AtMostOnce
         json_half true ReadOnly
         json_nan false ReadOnly
-        ["cot", "nann"]"#]].assert_eq(&format!("{}{names:?}", lines.collect::<String>()));
+        ["cot", "nann"]"#]]
+    .assert_eq(&format!("{}{names:?}", lines.collect::<String>()));
     assert!(
         unlisted[1].why.starts_with(
             "needs_approval of MCP server json names nann, which the server does not have; it has half, hologram, nan"
