@@ -47,10 +47,11 @@ impl PauseRule {
 
     /// Why the run pauses, if the rule demands it.
     pub fn demands(&self, point: &PausePoint<'_>) -> Option<String> {
-        let calls = |name: &String| point.tools.iter().any(|tool| tool_matches(name, tool));
+        let names_a_call =
+            self.tools.iter().any(|name| point.tools.iter().any(|tool| tool_matches(name, tool)));
         let tokens = point.run.input_tokens + point.run.output_tokens;
         let holds = self.at == point.stage
-            && (self.tools.is_empty() || self.tools.iter().any(calls))
+            && (self.tools.is_empty() || names_a_call)
             && self.iteration.is_none_or(|wanted| wanted == point.run.iterations)
             && self.tokens.is_none_or(|least| tokens >= least);
         let why = || format!("the definition of agent {} pauses here", point.agent);

@@ -118,7 +118,7 @@ impl RemoteTask {
         self.require_own(task)?;
         self.take_description(task)?;
         if self.state() == TaskState::Completed {
-            self.is_confirmed();
+            self.mark_confirmed();
         }
         self.check()
     }
@@ -153,7 +153,7 @@ impl RemoteTask {
             described.message.clone_from(&self.message);
         }
         *self = described;
-        self.is_confirmed();
+        self.mark_confirmed();
         self.check()
     }
 
@@ -174,7 +174,8 @@ impl RemoteTask {
         })
     }
 
-    fn is_confirmed(&mut self) {
+    /// What the events lacked is read: nothing is uncertain any more but gaps and open artifacts.
+    fn mark_confirmed(&mut self) {
         self.may_lack_events = false;
         for artifact in &mut self.artifacts {
             artifact.is_omitted = false;
@@ -192,9 +193,10 @@ impl RemoteTask {
             return Err(format!("the artifacts of the task have more than {max} bytes"));
         }
         let parts = self.artifacts.iter().map(|artifact| artifact.parts.len()).max().unwrap_or(0);
-        match self.artifacts.len().max(parts) > ARTIFACTS {
-            true => Err(format!("the task has more than {ARTIFACTS} artifacts, or parts of one")),
-            false => Ok(()),
+        if self.artifacts.len().max(parts) > ARTIFACTS {
+            Err(format!("the task has more than {ARTIFACTS} artifacts, or parts of one"))
+        } else {
+            Ok(())
         }
     }
 
@@ -253,13 +255,14 @@ impl RemoteTask {
 
     fn require_own(&self, task: &Value) -> Result<(), String> {
         let id = required_text(task, "id", "the task that was asked for")?;
-        match self.id.is_empty() || id == self.id {
-            true => Ok(()),
-            false => Err(format!(
+        if self.id.is_empty() || id == self.id {
+            Ok(())
+        } else {
+            Err(format!(
                 "the agent was asked for the task {:?} and answered with the task {:?}",
                 shown(&self.id),
                 shown(id)
-            )),
+            ))
         }
     }
 
@@ -312,12 +315,11 @@ impl RemoteTask {
         let appends = flag(update, "append")? == Some(true);
         let is_open = flag(update, "lastChunk")? == Some(false);
         let known = self.artifact(id);
-        match appends {
-            true => {
-                known.has_gap |= !known.is_current;
-                known.is_open = is_open;
-            }
-            false => known.begin(is_open),
+        if appends {
+            known.has_gap |= !known.is_current;
+            known.is_open = is_open;
+        } else {
+            known.begin(is_open)
         }
         known.extend(parts);
         Ok(())

@@ -332,15 +332,22 @@ fn has_content(delta: &Value) -> bool {
 
 /// Returns the type of an event. Some gateways write it only as the name of the event, which repeats it: then the members tell it.
 fn event_type(event: &Value) -> &str {
-    let has = |member: &str| !event[member].is_null();
-    let is_end = !event["delta"]["stop_reason"].is_null() || has("usage") && !has("index");
-    match event["type"].as_str().unwrap_or_default() {
-        "" if has("message") => "message_start",
-        "" if has("content_block") => "content_block_start",
-        "" if is_end => "message_delta",
-        "" if has("delta") => "content_block_delta",
-        "" if has("index") => "content_block_stop",
-        stated => stated,
+    if let Some(stated) = event["type"].as_str().filter(|stated| !stated.is_empty()) {
+        return stated;
+    }
+    let has_index = !event["index"].is_null();
+    if !event["message"].is_null() {
+        "message_start"
+    } else if !event["content_block"].is_null() {
+        "content_block_start"
+    } else if !event["delta"]["stop_reason"].is_null() || !event["usage"].is_null() && !has_index {
+        "message_delta"
+    } else if !event["delta"].is_null() {
+        "content_block_delta"
+    } else if has_index {
+        "content_block_stop"
+    } else {
+        ""
     }
 }
 

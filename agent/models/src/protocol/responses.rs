@@ -151,7 +151,7 @@ impl Decoder for Responses {
             return Ok(()); // Some proxies send it here too.
         }
         let event: Value = parse(data)?;
-        if self.order.is_repetition(&event) {
+        if self.order.is_repetition(&event, data) {
             return Ok(());
         }
         if classify::is_error(&event["error"]) || classify::is_error(&event["response"]["error"]) {
@@ -281,11 +281,11 @@ fn some_text(value: &Value) -> Option<&str> {
 }
 
 impl Order {
-    /// Adds an event. Returns whether it is one that has arrived before, with the same number.
-    fn is_repetition(&mut self, event: &Value) -> bool {
+    /// Adds an event, whose text this is. Returns `true` if it has arrived before, with the same number.
+    fn is_repetition(&mut self, event: &Value, data: &str) -> bool {
         let Some(number) = event["sequence_number"].as_u64() else { return false };
         let mut hasher = DefaultHasher::new();
-        event.to_string().hash(&mut hasher);
+        data.hash(&mut hasher);
         let hash = hasher.finish();
         self.is_numbered |= self.last.is_some_and(|last| last != number);
         if self.is_numbered && self.seen.get(&number) == Some(&hash) {
