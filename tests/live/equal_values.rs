@@ -18,7 +18,7 @@ use crate::engine::{EngineFixture, tables};
 use crate::seed_budget::{TestBudget, each_seed};
 use crate::world::Random;
 
-const SHARE: TestBudget = TestBudget::Seeds(6);
+const SHARE: TestBudget = TestBudget::Engines(6);
 const COMMITS: usize = 25;
 
 const QUERIES: &[&str] = &[

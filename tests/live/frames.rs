@@ -20,7 +20,7 @@ use crate::proof::schema::Schema;
 use crate::seed_budget::{TestBudget, each_seed};
 use crate::world::Random;
 
-const SHARE: TestBudget = TestBudget::Seeds(WHOLE);
+const SHARE: TestBudget = TestBudget::Engines(WHOLE);
 const WHOLE: u64 = 12;
 
 /// The number of subscribed queries and of steps: for the first seeds, and for a longer run.

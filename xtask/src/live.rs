@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
 /// The arguments.
-pub(crate) const TAKES: &str =
-    "[--seeds N | --minutes N | --seed N]   N seeds of each proof (10000), N minutes, or that seed";
+pub(crate) const TAKES: &str = "[--seeds N | --minutes N | --seed N]   N seeds of each proof (10000; a tenth where a seed \
+    opens an engine), N minutes, or that seed";
 
 /// The default number of seeds.
 const SEEDS: u64 = 10_000;
