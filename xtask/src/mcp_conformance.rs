@@ -34,10 +34,11 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let paths = env::join_paths(paths).map_err(|why| why.to_string())?;
     let target = command::target(root);
     let fixtures = Server::start(&mut Command::new(target.join("debug/examples/mcp_conformance")))?;
-    let results = target.join("mcp_conformance");
-    std::fs::create_dir_all(&results).map_err(|why| format!("{}: {why}", results.display()))?;
-    let file = results.join("tasks.db");
-    let _ = std::fs::remove_file(&file);
+    let database = target.join("mcp_conformance/database");
+    // A run that was killed leaves the file and those beside it.
+    let _ = std::fs::remove_dir_all(&database);
+    std::fs::create_dir_all(&database).map_err(|why| format!("{}: {why}", database.display()))?;
+    let file = database.join("tasks.db");
     let mut abide = Command::new(target.join("debug/abide"));
     abide.args(["serve", "--json", "--listen", "127.0.0.1:0", "--db"]).arg(&file);
     let abide = Server::start(abide.arg("--agents").arg(folder.join("agents")))?;
