@@ -366,7 +366,7 @@ fn one_frame_per_commit_over_all_queries() {
         match client.connection.next().await {
             Update::Delta { from: Seq(2), to: Seq(5), changes } => {
                 let output = changes.iter().map(|change| {
-                    let delta = change.delta.rows().unwrap();
+                    let delta = change.delta.rows();
                     (&*change.id, delta.deletes.len(), delta.inserts.len(), delta.updates.len())
                 });
                 let expected = [("messages", 0, 2, 0), ("sessions", 0, 0, 1), ("log", 0, 3, 0)];

@@ -137,7 +137,7 @@ impl Client {
                 self.reruns += 1;
                 let replica = self.replicas.get_mut(&*change.id).expect("it is subscribed");
                 assert!(seq >= replica.seq, "{}: a result goes back", change.id);
-                replica.apply(Some(change.delta.rows().unwrap()));
+                replica.apply(Some(change.delta.rows()));
                 assert_eq!(change.checksum, Some(Checksum::of(&replica.rows)), "of the rerun");
                 (replica.seq, replica.stale) = (seq, stale);
             }
@@ -187,7 +187,7 @@ impl Client {
         assert!(from == self.output || (answers && from < self.output), "a gap before {from}");
         assert!(from < to || answers, "an empty frame {from}..{to}");
         for change in changes {
-            let (id, delta) = (&change.id, change.delta.rows().unwrap());
+            let (id, delta) = (&change.id, change.delta.rows());
             let replica = self.replicas.get_mut(&**id).expect("it is subscribed");
             let at = match replica.begun.take() {
                 Some(Start::After(asked)) => asked,

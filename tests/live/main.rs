@@ -9,6 +9,7 @@ mod costs;
 mod deltas;
 mod engine;
 mod equal_values;
+mod failing_deltas;
 mod fixture;
 mod frames;
 mod from_subqueries;

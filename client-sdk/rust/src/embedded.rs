@@ -377,10 +377,7 @@ impl ConnectionPump {
 
     fn changed(&self, to: Seq, change: Change) -> Event {
         let (checksum, info) = (change.checksum, change.info);
-        match change.delta.rows() {
-            Ok(delta) => Event::Delta { to, changes: changes_of(delta), checksum, info },
-            Err(refusal) => Event::Ended(self.error(refusal.clone())),
-        }
+        Event::Delta { to, changes: changes_of(change.delta.rows()), checksum, info }
     }
 
     fn error(&self, refusal: Refusal) -> Error {

@@ -472,12 +472,6 @@ impl Router {
         ids
     }
 
-    /// Whether the visibility of a binding's result is restricted.
-    #[must_use]
-    pub fn is_bounded(&self, id: BindingId) -> bool {
-        self.attached.all.get(&id).is_some_and(|attached| attached.binding.is_bounded())
-    }
-
     /// The groups that became wanted since the last call.
     pub fn take_backfill_requests(&mut self) -> Vec<BackfillRequest> {
         std::mem::take(&mut self.backfills)

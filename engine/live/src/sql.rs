@@ -74,8 +74,8 @@ pub struct SqlError {
 /// Why a delta was not computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LiveError {
-    /// The query failed on the new state. Its subscriptions end with this message; other queries
-    /// are unaffected.
+    /// A statement of the delta failed, for example by an overflow. The query itself may fail or not: a reader must run it
+    /// again. Other queries are unaffected.
     #[error("the query failed: {0}")]
     Query(String),
     /// The delta exceeds the budget. The result is unknown here; a reader must run the query again.

@@ -5,9 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_live::{
-    BackfillRequest, Binding, BindingId, Changes, Delta, LiveError, Router, TemplateWork,
-};
+use abide_live::{BackfillRequest, Binding, Changes, Delta, LiveError, Router, TemplateWork};
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
 use abide_schema::share::{ShareKey, Tenants};
@@ -128,7 +126,7 @@ impl LiveQueries {
         let deltas = self.router.commit(&changes, &mut sql);
         self.count();
         let changes = deltas.into_iter().map(|(binding, delta)| {
-            let change = self.result_change(binding, delta)?;
+            let change = result_change(delta)?;
             Ok((binding, SharedDelta::new(change)))
         });
         changes.collect()
@@ -138,28 +136,6 @@ impl LiveQueries {
     pub(crate) fn outdated(&self) -> Deltas {
         let outdated = self.router.outdated().into_iter();
         outdated.map(|binding| (binding, SharedDelta::new(ResultChange::Outdated))).collect()
-    }
-
-    fn result_change(
-        &self,
-        binding: BindingId,
-        delta: Result<Delta, LiveError>,
-    ) -> Result<ResultChange, StoreError> {
-        match delta {
-            Ok(delta) => Ok(ResultChange::Rows(delta)),
-            Err(LiveError::OverBudget) => Ok(ResultChange::Stale),
-            Err(LiveError::Query(why)) => {
-                let detail = if self.router.is_bounded(binding) {
-                    // SQLite's message may reveal hidden rows.
-                    "the live query failed".to_owned()
-                } else {
-                    format!("the live query failed: {why}")
-                };
-                let refusal = Refusal::new(Code::BadSql, detail).hint("subscribe again");
-                Ok(ResultChange::Ended(refusal))
-            }
-            Err(LiveError::Broken(why)) => Err(StoreError::Sql { message: why, offset: None }),
-        }
     }
 
     fn count(&self) {
@@ -266,4 +242,14 @@ fn fill(
         interrupted.unwrap_or_else(|| Refusal::new(Code::BadSql, error.to_string()))
     })?;
     Ok(filled.map(|group| FilledGroup { seq: state.seq(), group }))
+}
+
+fn result_change(delta: Result<Delta, LiveError>) -> Result<ResultChange, StoreError> {
+    match delta {
+        Ok(delta) => Ok(ResultChange::Rows(delta)),
+        // A delta evaluates expressions for rows of the state before the commit, and for rows that the query as a
+        // whole may not reach. Whether the query fails is known when it is run again.
+        Err(LiveError::OverBudget | LiveError::Query(_)) => Ok(ResultChange::Stale),
+        Err(LiveError::Broken(why)) => Err(StoreError::Sql { message: why, offset: None }),
+    }
 }

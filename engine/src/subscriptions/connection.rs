@@ -427,7 +427,6 @@ impl Connection {
             return;
         }
         let mut changes = Vec::with_capacity(frame.changes.len());
-        let mut ended = Vec::new();
         for (key, delta) in frame.changes {
             let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
             if to <= subscription.seq {
@@ -440,15 +439,7 @@ impl Connection {
                 self.reruns.take_pending(&self.engine, key, subscription, (to, delta));
                 continue;
             }
-            match delta.rows() {
-                Ok(_) => changes.push(subscription.change(to, delta)),
-                Err(refusal) => ended.push((key, refusal.clone())),
-            }
-        }
-        for (key, refusal) in ended {
-            if let Some(id) = self.drop_subscription(key) {
-                self.send_ended(id, refusal);
-            }
+            changes.push(subscription.change(to, delta));
         }
         if !changes.is_empty() {
             let update = Update::Delta { from: sent_up_to, to, changes };

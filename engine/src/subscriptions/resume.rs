@@ -153,10 +153,17 @@ fn resume_in(
         return whole_snapshot(state, binding, Some(why), shared);
     }
     match changes_since(state, tables, binding, from)? {
-        Ok(changes) => {
-            let delta = held(delta(state, binding, &changes)?, shared)?;
-            Ok(ResumeResult::Delta { from, seq, delta, checksum: None })
-        }
+        Ok(changes) => match delta(state, binding, &changes)? {
+            Ok(delta) => {
+                let delta = held(delta, shared)?;
+                Ok(ResumeResult::Delta { from, seq, delta, checksum: None })
+            }
+            // An expression fails for a row of the former state, or for one that the query as a whole does not reach.
+            Err(_) => {
+                let why = resync(format!("the changes since {from} cannot be computed"));
+                whole_snapshot(state, binding, Some(why), shared)
+            }
+        },
         Err(too_many) => {
             let (max, table) = (limits::RESUME_CHANGES, name_for(binding, &too_many));
             let why = format!("more than {max} rows of {table} changed since {from}");
@@ -176,7 +183,9 @@ fn past_and_since(
     let past = as_of::find_state(state, past)?;
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|too_many| too_far(binding, &too_many, past))?;
-    let delta = held(delta(state, binding, &changes)?, shared)?;
+    let delta = delta(state, binding, &changes)?;
+    let delta = delta.map_err(|why| error_for(binding, Refusal::new(Code::BadSql, why)))?;
+    let delta = held(delta, shared)?;
     // Computed over the same changes, which are in the temporary tables now.
     let rows = shared.own(rows(state, binding, &binding.past_sql())?)?;
     Ok(ResumeResult::Past { past, rows, seq: state.seq(), delta })
@@ -187,25 +196,26 @@ fn held(delta: Delta, shared: &SharedResults) -> Result<HeldDelta, Refusal> {
     HeldDelta::waiting(SharedDelta::new(ResultChange::Rows(delta)), &shared.account)
 }
 
+/// Computes a delta. The inner error is that of an expression; the query itself may not fail.
 fn delta(
     state: &Snapshot<'_>,
     binding: &Binding,
     changes: &Changes,
-) -> Result<Delta, QueryFailure> {
+) -> Result<Result<Delta, String>, QueryFailure> {
     require_latest(binding)?;
-    let delta = binding.delta(changes, &mut ReaderSql::new(state));
-    Ok(delta.map_err(|error| match error {
-        LiveError::OverBudget if let Some(refusal) = state.interrupted_for_checkpoint() => refusal,
-        LiveError::Query(why) => error_for(binding, Refusal::new(Code::BadSql, why)),
-        LiveError::OverBudget => {
+    let refusal = match binding.delta(changes, &mut ReaderSql::new(state)) {
+        Ok(delta) => return Ok(Ok(delta)),
+        Err(LiveError::Query(why)) => return Ok(Err(why)),
+        Err(LiveError::OverBudget) => state.interrupted_for_checkpoint().unwrap_or_else(|| {
             Refusal::new(Code::LimitExceeded, "the changes take too long to compute")
                 .hint("subscribe without after_seq and as_of, or with a narrower WHERE")
-        }
-        LiveError::Broken(why) => {
+        }),
+        Err(LiveError::Broken(why)) => {
             tracing::error!(%why, "a resume failed");
             Refusal::new(Code::Internal, "the change log could not be read")
         }
-    })?)
+    };
+    Err(refusal.into())
 }
 
 /// Why the change log does not have all changes since a seq, if it does not.

@@ -13,11 +13,9 @@ use crate::subscriptions::buffers::{Account, Share, SharedBytes};
 pub enum ResultChange {
     /// These rows changed.
     Rows(Delta),
-    /// Possibly some rows changed: the delta would have been too expensive. The new rows follow in an
-    /// [`Update::Rerun`](crate::Update::Rerun) or a snapshot.
+    /// Possibly some rows changed: the delta would have been too expensive, or could not be computed. The new rows
+    /// follow in an [`Update::Rerun`](crate::Update::Rerun) or a snapshot.
     Stale,
-    /// The query has failed, and its subscriptions end.
-    Ended(Refusal),
     /// Visibility has changed: subscriptions are replanned. It is never sent to clients.
     Outdated,
 }
@@ -67,15 +65,12 @@ impl SharedDelta {
         matches!(&self.change, ResultChange::Rows(delta) if delta.is_empty())
     }
 
-    /// The known rows; none if the change is not known.
-    ///
-    /// # Errors
-    /// The reason why the query has no result any more.
-    pub fn rows(&self) -> Result<&Delta, &Refusal> {
+    /// Returns the known rows; none if the change is not known.
+    #[must_use]
+    pub fn rows(&self) -> &Delta {
         match &self.change {
-            ResultChange::Rows(delta) => Ok(delta),
-            ResultChange::Stale | ResultChange::Outdated => Ok(&NO_ROWS),
-            ResultChange::Ended(refusal) => Err(refusal),
+            ResultChange::Rows(delta) => delta,
+            ResultChange::Stale | ResultChange::Outdated => &NO_ROWS,
         }
     }
 
@@ -84,21 +79,20 @@ impl SharedDelta {
     pub fn json(&self) -> Option<&DeltaJson> {
         match &self.change {
             ResultChange::Rows(delta) => Some(self.json.get_or_init(|| delta.to_json())),
-            ResultChange::Stale | ResultChange::Outdated | ResultChange::Ended(_) => None,
+            ResultChange::Stale | ResultChange::Outdated => None,
         }
     }
 
     /// The checksum change of the result, computed once for all subscribers.
     #[must_use]
     pub fn checksum_change(&self) -> Checksum {
-        let of = || self.rows().map(Delta::checksum_change).unwrap_or_default();
-        *self.checksum_change.get_or_init(of)
+        *self.checksum_change.get_or_init(|| self.rows().checksum_change())
     }
 
     /// An upper bound of its encoded size.
     pub(crate) fn weight(&self) -> usize {
         *self.weight.get_or_init(|| {
-            let Ok(delta) = self.rows() else { return 256 };
+            let delta = self.rows();
             let placed = delta.top_n.inserts.iter().chain(&delta.top_n.updates);
             let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
             let rows = rows.chain(placed.map(|placed| &placed.row));

@@ -315,7 +315,7 @@ async fn a_subscription_follows_the_rule() {
         let Update::Delta { changes: now, .. } = connection.next().await else {
             panic!("each change of the rule is a delta");
         };
-        let delta = now[0].delta.rows().expect("the rows have changed").clone();
+        let delta = now[0].delta.rows().clone();
         changes.push((delta.deletes.len(), delta.inserts.len()));
     }
     assert_eq!(changes, [(1, 0), (0, 1)]);

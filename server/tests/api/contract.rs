@@ -25,11 +25,9 @@ async fn first_text(server: &TestServer, sql: &str) -> String {
         let row = match connection.next().await {
             Update::Snapshot(part) => part.rows.first().cloned(),
             Update::Delta { changes, .. } => {
-                changes.iter().find_map(|change| change.delta.rows().ok()?.inserts.first().cloned())
+                changes.iter().find_map(|change| change.delta.rows().inserts.first().cloned())
             }
-            Update::Rerun { change, .. } => {
-                change.delta.rows().ok().and_then(|delta| delta.inserts.first().cloned())
-            }
+            Update::Rerun { change, .. } => change.delta.rows().inserts.first().cloned(),
             _ => None,
         };
         if let Some(row) = row {

@@ -130,9 +130,9 @@ impl Home {
         loop {
             let found: Option<Row> = match connection.next().await {
                 Update::Snapshot(part) => part.rows.first().cloned(),
-                Update::Delta { changes, .. } => changes.iter().find_map(|change| {
-                    change.delta.rows().expect("it can be read").inserts.first().cloned()
-                }),
+                Update::Delta { changes, .. } => {
+                    changes.iter().find_map(|change| change.delta.rows().inserts.first().cloned())
+                }
                 _ => None,
             };
             if let Some(row) = found {

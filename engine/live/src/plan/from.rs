@@ -578,6 +578,11 @@ impl Lowering<'_> {
                 let mut value = value.of_kind(common(kinds));
                 let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
                 value.affinity = Affinity::common(arms.clone().map(|arm| self.affinity_of(arm)));
+                let is_real = |arm| self.affinity_of(arm) == Affinity::To("REAL");
+                if value.kind.is_none() && arms.clone().any(is_real) {
+                    // SQLite makes reals of the integers of such a column if its plan stores the rows of the subquery.
+                    value.mark(Mark::Chosen);
+                }
                 let shown = shown.iter().map(|columns| columns[at].as_ref());
                 let indexed = |column: Option<&Fragment>| column.is_some_and(|it| it.harmless);
                 value.harmless = shown.clone().all(indexed);

@@ -62,9 +62,6 @@ impl Connection {
     fn send_later(&mut self, key: SubscriptionKey, later: VecDeque<PendingDelta>) {
         for (seq, delta) in later {
             let Some(subscription) = self.subscriptions.get_mut(&key) else { return };
-            if let Err(refusal) = delta.rows() {
-                return self.end_stale(key, refusal.clone());
-            }
             let change = subscription.change(seq, delta);
             self.ready.push_back(rerun(Update::Rerun { seq, change, stale: false }));
         }

@@ -204,12 +204,12 @@ impl Follower {
             }
             Update::Delta { changes, .. } => {
                 for change in changes {
-                    let delta = change.delta.rows().map_err(Clone::clone)?;
+                    let delta = change.delta.rows();
                     self.rows(&delta.inserts, &mut all);
                 }
             }
             Update::Rerun { change, .. } => {
-                let delta = change.delta.rows().map_err(Clone::clone)?;
+                let delta = change.delta.rows();
                 self.rows(&delta.inserts, &mut all);
             }
             Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {

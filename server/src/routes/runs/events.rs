@@ -155,10 +155,7 @@ impl Events {
     }
 
     fn change(&mut self, change: &Change) -> String {
-        match change.delta.rows() {
-            Ok(delta) => self.rows(&delta.inserts),
-            Err(refusal) => self.end_with(&refusal.clone()),
-        }
+        self.rows(&change.delta.rows().inserts)
     }
 
     /// The new rows, in order. A repeated snapshot contains old ones too.

@@ -119,12 +119,12 @@ async fn next(connection: &mut Connection) -> Result<Option<JsonValue>, Refusal>
         Update::Snapshot(part) => rows.extend(part.rows.iter().cloned()),
         Update::Delta { changes, .. } => {
             for change in &changes {
-                let delta = change.delta.rows().map_err(Clone::clone)?;
+                let delta = change.delta.rows();
                 rows.extend(delta.inserts.iter().cloned());
             }
         }
         Update::Rerun { change, .. } => {
-            let delta = change.delta.rows().map_err(Clone::clone)?;
+            let delta = change.delta.rows();
             rows.extend(delta.inserts.iter().cloned());
         }
         Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {

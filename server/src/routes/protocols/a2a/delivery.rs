@@ -130,12 +130,12 @@ impl Outbox {
             }
             Update::Delta { changes, .. } => {
                 for change in changes {
-                    let delta = change.delta.rows().map_err(Clone::clone)?;
+                    let delta = change.delta.rows();
                     self.change(&delta.deletes, delta.inserts.iter().chain(&delta.updates));
                 }
             }
             Update::Rerun { change, .. } => {
-                let delta = change.delta.rows().map_err(Clone::clone)?;
+                let delta = change.delta.rows();
                 self.change(&delta.deletes, delta.inserts.iter().chain(&delta.updates));
             }
             Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {
