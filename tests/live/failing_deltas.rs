@@ -41,8 +41,10 @@ async fn a_delta_that_fails_is_not_an_error_of_the_query() {
     put(&fixture, "s", json!(["k", 1, "c", 1])).await;
     let Update::Delta { changes, .. } = next(&mut connection).await else { panic!("no delta") };
     assert!(changes[0].delta.is_stale(), "the delta cannot be computed");
-    let Update::Rerun { change, .. } = next(&mut connection).await else { panic!("no rerun") };
-    assert!(change.delta.rows().is_empty(), "the result is still empty");
+    let Update::Error { refusal, .. } = next(&mut connection).await else { panic!("no reason") };
+    assert_eq!(refusal.code, Code::ResyncRequired, "the query was run again as a whole");
+    let Update::Snapshot(part) = next(&mut connection).await else { panic!("no result") };
+    assert!(part.rows.is_empty() && !part.more);
 
     put(&fixture, "r", json!([1, 1, 1, null, 1.0, null])).await;
     loop {

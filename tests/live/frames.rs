@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use abide_engine::{Connection, Delta, Start, SubscribeRequest, Update};
+use abide_engine::{Change, Connection, Delta, Start, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Row, Seq, Value};
 
@@ -113,7 +113,7 @@ impl LossyClient {
             }
             // It has no start, so it is useless where frames may be missing.
             Update::Progress { .. } => {}
-            Update::Rerun { .. } => unreachable!("every delta is within the budget"),
+            Update::Rerun { .. } => unreachable!("a result whose change is not known is given up"),
             Update::Error { id, refusal } => {
                 if refusal.code != Code::ResyncRequired {
                     self.held.remove(&*id);
@@ -121,11 +121,16 @@ impl LossyClient {
             }
             Update::Delta { from, to, changes } => {
                 let answer = changes.iter().any(|change| change.info.is_some());
-                let changes = changes.iter().map(|change| {
-                    assert!(!change.delta.is_stale(), "every delta is within the budget");
-                    (change.id.to_string(), change.delta.rows().clone())
-                });
-                let frame = Frame { from, to, answer, changes: changes.collect() };
+                let (unknown, known): (Vec<Change>, Vec<Change>) =
+                    changes.into_iter().partition(|change| change.delta.is_stale());
+                // Every delta is within the budget; one that fails is not known.
+                for change in unknown {
+                    self.connection().unsubscribe(&change.id);
+                    self.held.remove(&*change.id);
+                }
+                let known =
+                    known.iter().map(|change| (change.id.to_string(), change.delta.rows().clone()));
+                let frame = Frame { from, to, answer, changes: known.collect() };
                 self.deliver(frame, random, fair).await;
             }
         }

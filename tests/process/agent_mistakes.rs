@@ -255,7 +255,8 @@ fn a_file_in_place_of_the_folder_of_agents_names_the_folder() {
     assert_eq!(refused.stderr, expected, "{refused:?}");
 }
 
-/// A copy without the WAL was an internal error: `no such table: meta`.
+/// A copy without the WAL was an internal error: `no such table: meta`. Later `verify` named the mistake, and every other command
+/// opened the copy as a new database: after that `verify` said that its chain is sound.
 #[test]
 fn a_copy_without_its_wal_is_incomplete() {
     let server = Server::start();
@@ -266,6 +267,24 @@ fn a_copy_without_its_wal_is_incomplete() {
     let verified = crate::program::run(["verify", copy.to_str().unwrap()]);
     assert!(verified.stderr.contains("is incomplete: it has no tables"), "{verified:?}");
     assert!(verified.stderr.contains("`abide backup") && verified.code == Some(1), "{verified:?}");
+    let bytes = fs::read(&copy).unwrap();
+    let path = copy.to_str().unwrap();
+    let target = folder.path().join("backup.db");
+    for command in [
+        vec!["--db", path, "sql", "SELECT 1"],
+        vec!["--db", path, "call", "create_session", "agent=a"],
+        vec!["--db", path, "events"],
+        vec!["serve", "--db", path, "--listen", "127.0.0.1:0"],
+        vec!["backup", target.to_str().unwrap(), "--db", path],
+    ] {
+        let refused = crate::program::run(command.iter().copied());
+        assert!(
+            refused.stderr.contains("is incomplete: it has no tables"),
+            "{command:?} {refused:?}"
+        );
+        assert_eq!(fs::read(&copy).unwrap(), bytes, "{command:?} changed the file");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the copy");
 }
 
 /// The command ended with the code of success, and the run was in progress.

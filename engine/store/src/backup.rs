@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::error::OpenError;
 use crate::layout::Layout;
 use crate::private;
-use crate::read_only::open_read_only;
+use crate::read_only::{has_log, open_read_only};
 
 /// Copies the current state of a file with the tables of `modules`. The copy is complete without a WAL.
 ///
@@ -18,6 +18,9 @@ use crate::read_only::open_read_only;
 /// [`OpenError`], even if the target exists: nothing is overwritten.
 pub fn backup(from: &Path, to: &Path, modules: Vec<Module>) -> Result<(), OpenError> {
     let source = open_read_only(from, &Layout { modules })?;
+    if !has_log(&source, from)? {
+        return Err(OpenError::Incomplete(from.to_owned()));
+    }
     let to = &private::create(to)?;
     let store = |why: rusqlite::Error| OpenError::Store { path: to.to_owned(), why: why.into() };
     let copied = (|| {

@@ -139,9 +139,17 @@ impl Store {
             check_not_lost(path)?;
         }
         let lock = lock(path, tuning.holder.as_ref())?;
-        if let Err(error) = identify(path, &*tuning.disk) {
-            // Leave no lock file next to a file of another program. But keep one that existed: if it
-            // were removed, a newer Abide could be started twice.
+        let identified = identify(path, &*tuning.disk).and_then(|content| {
+            // A process makes the lock file before it creates a database, so a crash meanwhile leaves both.
+            let was_created_here = !makes_files || lock_was_there;
+            if content == Content::NoTables && !was_created_here && !has_journal(path)? {
+                return Err(OpenError::Incomplete(path.to_owned()));
+            }
+            Ok(())
+        });
+        if let Err(error) = identified {
+            // Leave no lock file next to a file of another program, or next to a copy. But keep one that existed:
+            // if it were removed, a newer Abide could be started twice.
             if !lock_was_there {
                 let _ = std::fs::remove_file(companion(path, "-lock"));
             }
@@ -306,10 +314,7 @@ fn check_not_lost(path: &Path) -> Result<(), OpenError> {
     if bytes(path) > 0 {
         return Ok(());
     }
-    let has_rows = bytes(&companion(path, "-wal")) > 0
-        || !segments_of(path)
-            .map_err(|why| OpenError::Io { path: path.to_owned(), why })?
-            .is_empty();
+    let has_rows = bytes(&companion(path, "-wal")) > 0 || has_journal(path)?;
     match has_rows {
         true => Err(OpenError::Lost(path.to_owned())),
         false => Ok(()),
@@ -321,12 +326,27 @@ fn synchronous() -> &'static str {
     if makes(SeededBug::CheckpointUnsynced) { "OFF" } else { "NORMAL" }
 }
 
+fn has_journal(path: &Path) -> Result<bool, OpenError> {
+    let segments = segments_of(path);
+    let segments = segments.map_err(|why| OpenError::Io { path: path.to_owned(), why })?;
+    Ok(!segments.is_empty())
+}
+
+/// What is in a file that may be opened.
+#[derive(Debug, PartialEq, Eq)]
+enum Content {
+    /// A header and no table, and there is no WAL that could have tables.
+    NoTables,
+    /// Anything else, also a file of length zero, or none.
+    Other,
+}
+
 /// Identifies a file through a read-only connection, so that a file of another program is not
 /// changed. (Not by reading the bytes: closing our handle would drop the locks that SQLite holds on
 /// the file for this process.)
-fn identify(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
+fn identify(path: &Path, disk: &dyn Disk) -> Result<Content, OpenError> {
     if !path.exists() {
-        return Ok(());
+        return Ok(Content::Other);
     }
     if companion(path, "-journal").exists() {
         // Power failed while the file was created, or while another program wrote it. The content
@@ -334,17 +354,20 @@ fn identify(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
         let connection = connect(path, flags, disk).map_err(|why| broken(path, why))?;
         limit_untrusted(&connection).map_err(|why| broken(path, why.into()))?;
-        return check_versions(&connection, path);
+        return check_versions(&connection, path).map(|()| Content::Other);
     }
-    look(path, disk)
-}
-
-fn look(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
     // Opening a file in WAL mode would create a WAL and an index next to it.
-    match companion(path, "-wal").exists() {
-        true => connect_to_read(path, disk).map(drop),
-        false => connect_alone(path, disk).map(drop),
+    if companion(path, "-wal").exists() {
+        return connect_to_read(path, disk).map(|_| Content::Other);
     }
+    let connection = connect_alone(path, disk)?;
+    let number = |pragma| {
+        connection
+            .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
+            .map_err(|why| broken(path, why.into()))
+    };
+    let is_empty = number("page_count")? > 0 && number("schema_version")? == 0;
+    Ok(if is_empty { Content::NoTables } else { Content::Other })
 }
 
 fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreError> {

@@ -21,7 +21,7 @@ use crate::connect::{
 };
 use crate::disk::SystemDisk;
 use crate::error::{OpenError, StoreError};
-use crate::journal::recovery::FoundJournal;
+use crate::journal::recovery::{FoundJournal, RecoveryError};
 use crate::layout::Layout;
 use crate::leftover::{apply_journal, check_wal, has_wal};
 use crate::lock::{LockState, lock_once};
@@ -101,7 +101,18 @@ fn head_of(path: &Path) -> Result<Seq, OpenError> {
         true => connect_alone(path, &SystemDisk)?,
         false => connect_to_read(path, &SystemDisk)?,
     };
+    if !has_log(&connection, path)? {
+        let why = RecoveryError::NewFile.to_string();
+        return Err(OpenError::Journal { path: path.to_owned(), why });
+    }
     migrate::head(&connection).map_err(|why| broken(path, why.into()))
+}
+
+/// Returns `true` if the file has the tables of the log; a new file, and a copy without its WAL, has none.
+pub(crate) fn has_log(connection: &Connection, path: &Path) -> Result<bool, OpenError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'meta')";
+    let found = connection.query_row(sql, [], |row| row.get(0));
+    found.map_err(|why| broken(path, why.into()))
 }
 
 /// Applies the journal of a file that is not open, for a reader.

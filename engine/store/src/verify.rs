@@ -14,7 +14,7 @@ use crate::cell;
 use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
-use crate::read_only::{ReadOnlyFile, open_read_only};
+use crate::read_only::{ReadOnlyFile, has_log, open_read_only};
 use crate::system::{self, EventRow, RequestIdRow, event_of};
 use crate::writer;
 
@@ -118,8 +118,7 @@ impl LogFile {
         let connection = open_read_only(path, layout)?;
         let store =
             |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
-        let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'meta')";
-        if !connection.query_row(sql, [], |row| row.get::<_, bool>(0)).map_err(store)? {
+        if !has_log(&connection, path)? {
             return Err(OpenError::Incomplete(path.to_owned()));
         }
         let log_id = migrate::meta(&connection, "log_id").map_err(store)?;

@@ -44,7 +44,7 @@ impl Connection {
                 self.ready.extend(subscription.snapshot(
                     version.seq,
                     result,
-                    Some(too_dear().into()),
+                    Some(unknown_change().into()),
                 ));
                 let later = self.reruns.settle(&self.engine, key, subscription, &version);
                 if subscription.stale.is_some() {
@@ -91,10 +91,10 @@ fn rerun(update: Update) -> QueuedUpdate {
     }
 }
 
-fn too_dear() -> Refusal {
+fn unknown_change() -> Refusal {
     Refusal::new(
         Code::ResyncRequired,
-        "the deltas of this query are too expensive: it is run again as a whole",
+        "the deltas of this query are too expensive, or fail: it is run again as a whole",
     )
     .hint("`abide explain` shows what it costs; an index or a narrower WHERE may help")
 }
