@@ -187,7 +187,8 @@ impl Client {
         assert!(from == self.output || (answers && from < self.output), "a gap before {from}");
         assert!(from < to || answers, "an empty frame {from}..{to}");
         for change in changes {
-            let (id, delta) = (&change.id, change.delta.rows());
+            let id = &change.id;
+            let delta = change.delta.rows();
             let replica = self.replicas.get_mut(&**id).expect("it is subscribed");
             let at = match replica.begun.take() {
                 Some(Start::After(asked)) => asked,

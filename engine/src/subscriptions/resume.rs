@@ -152,24 +152,21 @@ fn resume_in(
         let why = resync(format!("policies changed since {from}"));
         return whole_snapshot(state, binding, Some(why), shared);
     }
-    match changes_since(state, tables, binding, from)? {
-        Ok(changes) => match delta(state, binding, &changes)? {
-            Ok(delta) => {
-                let delta = held(delta, shared)?;
-                Ok(ResumeResult::Delta { from, seq, delta, checksum: None })
-            }
-            // An expression fails for a row of the former state, or for one that the query as a whole does not reach.
-            Err(_) => {
-                let why = resync(format!("the changes since {from} cannot be computed"));
-                whole_snapshot(state, binding, Some(why), shared)
-            }
-        },
+    let changes = match changes_since(state, tables, binding, from)? {
+        Ok(changes) => changes,
         Err(too_many) => {
-            let (max, table) = (limits::RESUME_CHANGES, name_for(binding, &too_many));
-            let why = format!("more than {max} rows of {table} changed since {from}");
-            whole_snapshot(state, binding, Some(resync(why)), shared)
+            let max = limits::RESUME_CHANGES;
+            let table = name_for(binding, &too_many);
+            let why = resync(format!("more than {max} rows of {table} changed since {from}"));
+            return whole_snapshot(state, binding, Some(why), shared);
         }
-    }
+    };
+    let Ok(delta) = delta(state, binding, &changes)? else {
+        // The query as a whole may have a result; if it has none, its own error is returned.
+        let why = resync(format!("the changes since {from} cannot be computed"));
+        return whole_snapshot(state, binding, Some(why), shared);
+    };
+    Ok(ResumeResult::Delta { from, seq, delta: held(delta, shared)?, checksum: None })
 }
 
 /// Reads a result as of a past state, and the changes since.
@@ -196,7 +193,8 @@ fn held(delta: Delta, shared: &SharedResults) -> Result<HeldDelta, Refusal> {
     HeldDelta::waiting(SharedDelta::new(ResultChange::Rows(delta)), &shared.account)
 }
 
-/// Computes a delta. The inner error is that of an expression; the query itself may not fail.
+/// Computes a delta. The inner error is SQLite's message about an expression, which may fail for a row of the former
+/// state, or for one that the query as a whole does not reach.
 fn delta(
     state: &Snapshot<'_>,
     binding: &Binding,

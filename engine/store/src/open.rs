@@ -27,6 +27,7 @@ use crate::memory;
 use crate::migrate;
 use crate::opened_file::OpenedFile;
 use crate::private;
+use crate::read_only::has_log;
 use crate::reader::Reader;
 use crate::schema_check::check_schema;
 use crate::system;
@@ -139,15 +140,9 @@ impl Store {
             check_not_lost(path)?;
         }
         let lock = lock(path, tuning.holder.as_ref())?;
-        let identified = identify(path, &*tuning.disk).and_then(|content| {
-            // A process makes the lock file before it creates a database, so a crash meanwhile leaves both.
-            let was_created_here = !makes_files || lock_was_there;
-            if content == Content::NoTables && !was_created_here && !has_journal(path)? {
-                return Err(OpenError::Incomplete(path.to_owned()));
-            }
-            Ok(())
-        });
-        if let Err(error) = identified {
+        // A process makes the lock file before it creates a database, so a crash meanwhile leaves both.
+        let may_have_no_tables = !makes_files || lock_was_there;
+        if let Err(error) = identify(path, &*tuning.disk, may_have_no_tables) {
             // Leave no lock file next to a file of another program, or next to a copy. But keep one that existed:
             // if it were removed, a newer Abide could be started twice.
             if !lock_was_there {
@@ -332,21 +327,13 @@ fn has_journal(path: &Path) -> Result<bool, OpenError> {
     Ok(!segments.is_empty())
 }
 
-/// What is in a file that may be opened.
-#[derive(Debug, PartialEq, Eq)]
-enum Content {
-    /// A header and no table, and there is no WAL that could have tables.
-    NoTables,
-    /// Anything else, also a file of length zero, or none.
-    Other,
-}
-
 /// Identifies a file through a read-only connection, so that a file of another program is not
 /// changed. (Not by reading the bytes: closing our handle would drop the locks that SQLite holds on
-/// the file for this process.)
-fn identify(path: &Path, disk: &dyn Disk) -> Result<Content, OpenError> {
+/// the file for this process.) A file with a header and without tables is incomplete, unless its tables are in a WAL or
+/// a journal, or `may_have_no_tables`.
+fn identify(path: &Path, disk: &dyn Disk, may_have_no_tables: bool) -> Result<(), OpenError> {
     if !path.exists() {
-        return Ok(Content::Other);
+        return Ok(());
     }
     if companion(path, "-journal").exists() {
         // Power failed while the file was created, or while another program wrote it. The content
@@ -354,20 +341,18 @@ fn identify(path: &Path, disk: &dyn Disk) -> Result<Content, OpenError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
         let connection = connect(path, flags, disk).map_err(|why| broken(path, why))?;
         limit_untrusted(&connection).map_err(|why| broken(path, why.into()))?;
-        return check_versions(&connection, path).map(|()| Content::Other);
+        return check_versions(&connection, path);
     }
     // Opening a file in WAL mode would create a WAL and an index next to it.
     if companion(path, "-wal").exists() {
-        return connect_to_read(path, disk).map(|_| Content::Other);
+        return connect_to_read(path, disk).map(drop);
     }
     let connection = connect_alone(path, disk)?;
-    let number = |pragma| {
-        connection
-            .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
-            .map_err(|why| broken(path, why.into()))
-    };
-    let is_empty = number("page_count")? > 0 && number("schema_version")? == 0;
-    Ok(if is_empty { Content::NoTables } else { Content::Other })
+    let is_empty = std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0);
+    if may_have_no_tables || is_empty || has_log(&connection, path)? || has_journal(path)? {
+        return Ok(());
+    }
+    Err(OpenError::Incomplete(path.to_owned()))
 }
 
 fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreError> {

@@ -285,6 +285,21 @@ impl Fragment {
         self
     }
 
+    /// Returns the value with this affinity. A CASE and the result of a function have none of their own; a CAST to the
+    /// type that the value has anyway leaves it as it is.
+    pub(crate) fn with_affinity(&self, affinity: Affinity) -> Fragment {
+        let mut value = Fragment::new();
+        if let Affinity::To(name) = affinity {
+            value.push_text("CAST(");
+            value.push(self);
+            value.push_text(&format!("AS {name})"));
+        } else {
+            value.push(self);
+        }
+        value.affinity = affinity;
+        value
+    }
+
     /// `this IS ?`, with a value that the rule supplies.
     pub(crate) fn is_given(&self, at: usize) -> Fragment {
         let mut fragment = Fragment::text("(");

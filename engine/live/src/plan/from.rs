@@ -203,14 +203,13 @@ impl Lowering<'_> {
         if !full {
             return Ok(right.clone());
         }
-        // The CAST keeps values of this kind unchanged and has the affinity of the columns.
-        let mut value = Fragment::text("CAST(coalesce(");
+        let mut value = Fragment::text("coalesce(");
         value.push(left);
         value.push_text(",");
         value.push(right);
-        value.push_text(&format!(") AS {})", common.sql()));
-        value.affinity = Affinity::of_type(common.sql());
-        Ok(value.of_kind(Some(common)))
+        value.push_text(")");
+        // SQLite compares such a column like its first one.
+        Ok(value.with_affinity(self.affinity_of(left)).of_kind(Some(common)))
     }
 
     fn read_item(
@@ -577,12 +576,12 @@ impl Lowering<'_> {
                 let value = Fragment::derived(&alias, name, (number, at));
                 let mut value = value.of_kind(common(kinds));
                 let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
-                value.affinity = Affinity::common(arms.clone().map(|arm| self.affinity_of(arm)));
-                let is_real = |arm| self.affinity_of(arm) == Affinity::To("REAL");
-                if value.kind.is_none() && arms.clone().any(is_real) {
+                let affinities: Vec<Affinity> = arms.map(|arm| self.affinity_of(arm)).collect();
+                if value.kind.is_none() && affinities.contains(&Affinity::To("REAL")) {
                     // SQLite makes reals of the integers of such a column if its plan stores the rows of the subquery.
                     value.mark(Mark::Chosen);
                 }
+                value.affinity = Affinity::common(affinities);
                 let shown = shown.iter().map(|columns| columns[at].as_ref());
                 let indexed = |column: Option<&Fragment>| column.is_some_and(|it| it.harmless);
                 value.harmless = shown.clone().all(indexed);

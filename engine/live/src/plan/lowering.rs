@@ -90,12 +90,8 @@ impl<'c> Lowering<'c> {
             marked.mark(Mark::Chosen);
             return marked;
         }
-        // A function result has no affinity; a CAST to the type restores it without changing the
-        // values.
-        let affinity = self.affinity_of(by);
         let mut out = Fragment::new();
         out.mark(Mark::Chosen);
-        out.push_text(if let Affinity::To(_) = affinity { "CAST(" } else { "" });
         // 0.0 + -0.0 is 0.0, whichever of the two min() returns.
         for text in [
             "CASE WHEN min(typeof(",
@@ -109,12 +105,9 @@ impl<'c> Lowering<'c> {
             out.push(by);
         }
         out.push_text(") COLLATE BINARY) END");
-        if let Affinity::To(name) = affinity {
-            out.push_text(&format!("AS {name})"));
-        }
+        let mut out = out.with_affinity(self.affinity_of(by));
         out.aggregates = true;
         out.collation = by.collation;
-        out.affinity = affinity;
         out.of_kind(self.kind_of(by))
     }
 

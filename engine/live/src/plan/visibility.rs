@@ -64,11 +64,9 @@ impl Lowering<'_> {
             // A column of an enclosing SELECT. Its row is already known to be visible here.
             return Some(conjunct.condition.clone());
         }
-        let kind = self.kind_of(value).filter(|_| value.is_column())?;
-        // A CASE would be compared without the column's affinity.
-        let mut guarded = Fragment::text("CAST(");
-        guarded.push(&self.seen_first(core, value));
-        guarded.push_text(&format!("AS {})", kind.sql()));
+        // Then a CAST to the type of its affinity leaves the value as it is.
+        self.kind_of(value).filter(|_| value.is_column())?;
+        let guarded = self.seen_first(core, value).with_affinity(self.affinity_of(value));
         let (left, right) = if left.harmless { (left, &guarded) } else { (&guarded, right) };
         let mut condition = left.clone();
         condition.push_text("=");
