@@ -287,6 +287,28 @@ fn a_copy_without_its_wal_is_incomplete() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the copy");
 }
 
+/// `verify` and `backup` said `no such table: events`, as an internal error, and hinted at `verify`.
+#[test]
+fn a_database_whose_wal_is_missing_says_so() {
+    let mut server = Server::start();
+    server.run(&["call", "create_session", "agent=a"]).good();
+    server.kill();
+    let path = server.db();
+    fs::remove_file(server.sibling("abide.db-wal")).unwrap();
+    let path = path.to_str().unwrap();
+    let target = server.sibling("backup.db");
+    for command in [
+        vec!["verify", path],
+        vec!["backup", target.to_str().unwrap(), "--db", path],
+        vec!["--db", path, "sql", "SELECT 1"],
+    ] {
+        let refused = crate::program::run(command.iter().copied());
+        assert!(refused.stderr.contains("its -wal is missing"), "{command:?} {refused:?}");
+        assert!(refused.stderr.contains("[conflict]"), "{command:?} {refused:?}");
+    }
+    assert!(!target.exists(), "no backup is left");
+}
+
 /// The command ended with the code of success, and the run was in progress.
 #[test]
 fn a_closed_output_is_no_success() {
