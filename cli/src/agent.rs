@@ -264,10 +264,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
             note(text);
         }
         let agents = counted(definitions.len() as u64, "agent");
-        return match options.json {
-            true => Ok(()),
-            false => print_line(format!("{agents}, no errors")),
-        };
+        return if options.json { Ok(()) } else { print_line(format!("{agents}, no errors")) };
     }
     let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())

@@ -264,9 +264,10 @@ fn start_log(command: &Command) {
 }
 
 fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {
-    let environment = match command.starts_programs(options) {
-        true => environment::hidden()?,
-        false => Environment::of_process(),
+    let environment = if command.starts_programs(options) {
+        environment::hidden()?
+    } else {
+        Environment::of_process()
     };
     let token = environment.value("ABIDE_TOKEN").map(str::to_owned);
     options.token = options.token.take().or(token);

@@ -50,9 +50,10 @@ pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, 
 /// # Errors
 /// The errors of [`connect`].
 pub(crate) async fn connect_named(options: &Options) -> Result<Option<Abide>, Failure> {
-    match options.db.is_some() || options.is_url_named {
-        true => connect(options, Access::Read).await.map(Some),
-        false => Ok(None),
+    if options.db.is_some() || options.is_url_named {
+        connect(options, Access::Read).await.map(Some)
+    } else {
+        Ok(None)
     }
 }
 
@@ -155,9 +156,10 @@ impl From<Error> for Failure {
                 let header = |hint: &String| {
                     hint.contains("Authorization: Bearer") || hint.starts_with(EXPIRED)
                 };
-                Failure::Refused(match refusal.hint.as_ref().is_some_and(header) {
-                    true => refusal.hint(hint),
-                    false => refusal,
+                Failure::Refused(if refusal.hint.as_ref().is_some_and(header) {
+                    refusal.hint(hint)
+                } else {
+                    refusal
                 })
             }
             Error::Refused(refusal) => Failure::Refused(of_command(refusal)),

@@ -83,10 +83,7 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
     let mut lines = Lines::new(options.json);
     let columns = visible(abide).await?;
     // Before the log is read, so that a restore meanwhile is noticed.
-    let live = match args.follow {
-        true => Some(follow(abide, &columns, session).await?),
-        false => None,
-    };
+    let live = if args.follow { Some(follow(abide, &columns, session).await?) } else { None };
     let mut log = LogPages::new(abide, &columns, session, start);
     while let Some(page) = log.next().await? {
         lines.print_rows(page.rows.iter().map(|row| &row[..]))?;
@@ -163,9 +160,12 @@ pub(crate) async fn stored_session(abide: &Abide, id: &str) -> Result<String, Fa
 /// The columns as SQL, with NULL for those that are hidden from this caller.
 async fn visible(abide: &Abide) -> Result<String, Failure> {
     let shown = abide.sql("SELECT * FROM events LIMIT 0").rows().await?.columns;
-    let columns = columns().map(|name| match shown.iter().any(|shown| shown == name) {
-        true => name.to_owned(),
-        false => format!("NULL AS {name}"),
+    let columns = columns().map(|name| {
+        if shown.iter().any(|shown| shown == name) {
+            name.to_owned()
+        } else {
+            format!("NULL AS {name}")
+        }
     });
     Ok(columns.collect::<Vec<_>>().join(", "))
 }

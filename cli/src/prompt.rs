@@ -193,9 +193,10 @@ async fn find(options: &Options, named: &str) -> Result<Map<String, JsonValue>, 
             let detail = format!("the prompt {} has no version or label {at}", before_at(named));
             let labels = labels.iter().map(|(label, version)| format!("{label} ({version})"));
             let labels: Vec<String> = labels.collect();
-            let hint = match labels.is_empty() {
-                true => "it has no labels; `abide prompt label` sets one".to_owned(),
-                false => format!("its labels are {}", labels.join(", ")),
+            let hint = if labels.is_empty() {
+                "it has no labels; `abide prompt label` sets one".to_owned()
+            } else {
+                format!("its labels are {}", labels.join(", "))
             };
             return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
         }

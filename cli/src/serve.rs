@@ -321,10 +321,7 @@ fn greet(
         usual if usual == DEFAULT_LISTEN => String::new(),
         other => format!(" --url http://{other}"),
     };
-    let with_token = match requires_token {
-        true => "export ABIDE_TOKEN=…;  ",
-        false => "",
-    };
+    let with_token = if requires_token { "export ABIDE_TOKEN=…;  " } else { "" };
     let access = match (&options.token, requires_token) {
         (None, false) => format!(
             "no token yet: programs on this machine only; `{}` creates one",

@@ -46,9 +46,10 @@ impl Terminal {
     /// The text in a colour of the terminal's palette (ANSI SGR number), if styles are used.
     pub(crate) fn with(self, style: &'static str, text: impl Into<Printable>) -> Printable {
         let text = text.into();
-        match self.styled {
-            true => Printable::of_printable_parts(format!("\x1b[{style}m{text}\x1b[0m")),
-            false => text,
+        if self.styled {
+            Printable::of_printable_parts(format!("\x1b[{style}m{text}\x1b[0m"))
+        } else {
+            text
         }
     }
 }

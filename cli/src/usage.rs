@@ -26,9 +26,10 @@ pub(crate) fn failure(error: &Error, program: &Command) -> Failure {
         }
         ErrorKind::UnknownArgument => {
             let argument = named(ContextKind::InvalidArg);
-            let detail = match argument.starts_with('-') {
-                true => format!("there is no option {argument}"),
-                false => format!("{argument:?} is an argument too many"),
+            let detail = if argument.starts_with('-') {
+                format!("there is no option {argument}")
+            } else {
+                format!("{argument:?} is an argument too many")
             };
             let nearest = word(ContextKind::SuggestedArg);
             Failure::usage(detail, suggested(nearest).unwrap_or_else(|| usage(error, program)))
@@ -41,9 +42,10 @@ pub(crate) fn failure(error: &Error, program: &Command) -> Failure {
         ErrorKind::ArgumentConflict => {
             let argument = named(ContextKind::InvalidArg);
             let others = words(error, ContextKind::PriorArg);
-            let detail = match others.iter().all(|other| *other == argument) {
-                true => format!("{argument} is given twice"),
-                false => format!("{argument} cannot be combined with {}", others.join(", ")),
+            let detail = if others.iter().all(|other| *other == argument) {
+                format!("{argument} is given twice")
+            } else {
+                format!("{argument} cannot be combined with {}", others.join(", "))
             };
             Failure::usage(detail, usage(error, program))
         }

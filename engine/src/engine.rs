@@ -153,9 +153,10 @@ impl Engine {
     pub fn until_durable(&self, seq: Seq) -> EngineFuture<'_, Result<(), Refusal>> {
         let Inner { queries, health, .. } = &*self.inner;
         Box::pin(async move {
-            match is_reached(&queries.durable, seq, health).await? {
-                true => Ok(()),
-                false => Err(health.refusal().unwrap_or_else(closing)),
+            if is_reached(&queries.durable, seq, health).await? {
+                Ok(())
+            } else {
+                Err(health.refusal().unwrap_or_else(closing))
             }
         })
     }

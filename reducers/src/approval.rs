@@ -232,9 +232,10 @@ pub fn expire_approval(
     }
     let mut call = tool_call::find(ctx, &approval.call_id)?;
     call.status = ToolCallStatus::Rejected;
-    let error = match ctx.is_before(MODULE, 2) {
-        true => "nobody decided in time",
-        false => "there was no decision in time",
+    let error = if ctx.is_before(MODULE, 2) {
+        "nobody decided in time"
+    } else {
+        "there was no decision in time"
     };
     call.error = Some(error.to_owned());
     let call = tool_call::save(ctx, call)?;

@@ -321,9 +321,10 @@ fn raise_token(
     stored: Collection,
     fencing_token: Option<i64>,
 ) -> Result<(), Abort> {
-    match stored.fencing_token < fencing_token {
-        true => ctx.update(&Collection { fencing_token, seq: ctx.seq, ..stored }),
-        false => Ok(()),
+    if stored.fencing_token < fencing_token {
+        ctx.update(&Collection { fencing_token, seq: ctx.seq, ..stored })
+    } else {
+        Ok(())
     }
 }
 

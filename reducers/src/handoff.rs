@@ -410,9 +410,10 @@ pub fn expire_handoff(
     if !waits || handoff.expires_at != Some(expires_at) || ctx.now < expires_at {
         return Err(check::not_due(&id, expires_at).into());
     }
-    let resolution = match ctx.is_before(MODULE, 2) {
-        true => "nobody answered in time",
-        false => "there was no answer in time",
+    let resolution = if ctx.is_before(MODULE, 2) {
+        "nobody answered in time"
+    } else {
+        "there was no answer in time"
     };
     give_back(ctx, handoff, HandoffStatus::Expired, resolution.to_owned())
 }

@@ -204,9 +204,10 @@ fn of_run(ctx: &Context<'_>, run: &Run, before: Option<&Pause>) -> Pause {
 
 fn put(ctx: &mut Context<'_>, mut pause: Pause, exists: bool) -> Result<Pause, Abort> {
     pause.seq = ctx.seq;
-    match exists {
-        true => ctx.update(&pause)?,
-        false => drop(ctx.insert(pause.clone())?),
+    if exists {
+        ctx.update(&pause)?
+    } else {
+        drop(ctx.insert(pause.clone())?)
     }
     Ok(pause)
 }

@@ -451,9 +451,10 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 pub fn namespace(scope: &Scope) -> String {
     let escaped = |text| utf8_percent_encode(text, ESCAPED);
     let pairs = scope.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value)));
-    match scope.is_empty() {
-        true => String::new(),
-        false => format!("{}/", pairs.collect::<Vec<_>>().join(",")),
+    if scope.is_empty() {
+        String::new()
+    } else {
+        format!("{}/", pairs.collect::<Vec<_>>().join(","))
     }
 }
 

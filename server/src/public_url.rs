@@ -28,9 +28,10 @@ impl PublicUrl {
         let is_http = ["http", "https"].contains(&scheme);
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
         let has_port = authority.len() > host.len();
-        match is_http && has_port == uri.port_u16().is_some() && authority.chars().all(is_part) {
-            true => Ok(PublicUrl(format!("{scheme}://{}", authority.to_ascii_lowercase()))),
-            false => Err(bad()),
+        if is_http && has_port == uri.port_u16().is_some() && authority.chars().all(is_part) {
+            Ok(PublicUrl(format!("{scheme}://{}", authority.to_ascii_lowercase())))
+        } else {
+            Err(bad())
         }
     }
 }

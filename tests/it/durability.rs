@@ -231,11 +231,13 @@ fn an_early_answer_is_followed_by_the_failure_of_its_sync() {
         world.close();
         let mut config = world.config(abide_reducers::modules());
         let failing = Arc::clone(&fails);
-        config.tuning.disk =
-            Arc::new(HookedDisk::new(move || match failing.load(Ordering::Relaxed) {
-                true => Err(io::Error::other("the disk is gone")),
-                false => Ok(()),
-            }));
+        config.tuning.disk = Arc::new(HookedDisk::new(move || {
+            if failing.load(Ordering::Relaxed) {
+                Err(io::Error::other("the disk is gone"))
+            } else {
+                Ok(())
+            }
+        }));
         world.open_with(config);
         let (engine, caller) = (world.engine(), Caller::new("local"));
         let args = json!({"session_id": "s1", "role": "user", "content": "early"});

@@ -120,9 +120,10 @@ impl RandomRun {
         self.next_id += 1;
         let (id, params) = (format!("q{}", self.next_id), params(sql, &session_id));
         let head = self.world.engine().durable_seq().0;
-        let start = match self.random.one_in(3) {
-            true => Start::AsOf(Seq(self.random.below(head as usize + 1) as i64)),
-            false => Start::Now,
+        let start = if self.random.one_in(3) {
+            Start::AsOf(Seq(self.random.below(head as usize + 1) as i64))
+        } else {
+            Start::Now
         };
         self.clients[nth].subscribe_from(&id, sql, &params, start).await.unwrap();
     }

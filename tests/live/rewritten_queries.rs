@@ -40,9 +40,12 @@ fn as_written(
 }
 
 fn sorted(rows: &[Row], width: usize, fold: bool) -> Vec<String> {
-    let output = |row: &Row| match fold {
-        true => exact(&row[..width].iter().map(folded).collect::<Vec<Value>>()),
-        false => exact(&row[..width]),
+    let output = |row: &Row| {
+        if fold {
+            exact(&row[..width].iter().map(folded).collect::<Vec<Value>>())
+        } else {
+            exact(&row[..width])
+        }
     };
     let mut rows: Vec<String> = rows.iter().map(output).collect();
     rows.sort();

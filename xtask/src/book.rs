@@ -55,9 +55,10 @@ fn mdbook(root: &Path) -> Result<PathBuf, String> {
     // Not optimised: the book is small.
     cargo.arg("--debug");
     let status = cargo.arg("--root").arg(&folder).status();
-    match status.map_err(|why| format!("cannot run cargo install: {why}"))?.success() {
-        true => Ok(folder.join("bin/mdbook")),
-        false => Err("cargo install mdbook failed".to_owned()),
+    if status.map_err(|why| format!("cannot run cargo install: {why}"))?.success() {
+        Ok(folder.join("bin/mdbook"))
+    } else {
+        Err("cargo install mdbook failed".to_owned())
     }
 }
 

@@ -360,9 +360,10 @@ fn needs_variable(why: &str) -> bool {
 
 /// How to provide the key of a model.
 fn key_missing(why: &str) -> &'static str {
-    match needs_variable(why) {
-        true => SET_VARIABLE,
-        false => "create the file with the key, or correct key_file in abide.yaml",
+    if needs_variable(why) {
+        SET_VARIABLE
+    } else {
+        "create the file with the key, or correct key_file in abide.yaml"
     }
 }
 

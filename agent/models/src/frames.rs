@@ -128,9 +128,10 @@ impl Frames {
         each: &mut impl FnMut(Frame<'_>) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         let byte_order_mark = b"\xef\xbb\xbf";
-        let line = match std::mem::take(&mut self.first_line) {
-            true => line.strip_prefix(byte_order_mark).unwrap_or(line),
-            false => line,
+        let line = if std::mem::take(&mut self.first_line) {
+            line.strip_prefix(byte_order_mark).unwrap_or(line)
+        } else {
+            line
         };
         if self.framing == Framing::Lines {
             let text = text(line);

@@ -336,9 +336,10 @@ impl Models {
             let known = list(self.providers().map(|info| info.id.as_str()));
             ResolveError::UnknownProvider { wanted: id.to_owned(), known }
         })?;
-        match entry.info.enabled {
-            true => Ok(entry),
-            false => Err(ResolveError::Disabled { provider: id.to_owned() }),
+        if entry.info.enabled {
+            Ok(entry)
+        } else {
+            Err(ResolveError::Disabled { provider: id.to_owned() })
         }
     }
 
@@ -546,9 +547,10 @@ fn key(
             format!("its key file `{}` cannot be read: {error}", path.display())
         })?;
         let value = value.trim();
-        return match value.is_empty() {
-            true => Err(format!("its key file `{}` is empty", path.display())),
-            false => Ok(Some(Secret::new(value))),
+        return if value.is_empty() {
+            Err(format!("its key file `{}` is empty", path.display()))
+        } else {
+            Ok(Some(Secret::new(value)))
         };
     }
     Ok(config.key.clone())

@@ -176,9 +176,10 @@ impl Script {
         Ok(ModelResponse {
             text: answer.text.clone(),
             reasoning: answer.reasoning.clone(),
-            stop: answer.stop.clone().unwrap_or(match calls.is_empty() {
-                true => Stop::End,
-                false => Stop::ToolUse,
+            stop: answer.stop.clone().unwrap_or(if calls.is_empty() {
+                Stop::End
+            } else {
+                Stop::ToolUse
             }),
             calls,
             usage: usage.with_completeness(),

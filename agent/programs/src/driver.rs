@@ -470,9 +470,10 @@ impl Driver {
         let well = self.reading.facts.dismissed || exit.is_some_and(crate::Exit::is_success);
         let mut events = self.reading.finish(well);
         let stderr = String::from_utf8_lossy(&self.stderr);
-        self.reading.facts.stderr = match self.is_stderr_cut {
-            true => self.secrets.redact_end(&stderr),
-            false => self.secrets.redact(stderr.into_owned()),
+        self.reading.facts.stderr = if self.is_stderr_cut {
+            self.secrets.redact_end(&stderr)
+        } else {
+            self.secrets.redact(stderr.into_owned())
         };
         events.push(verdict(self.reading.facts));
         let last = self.secrets.redact_line(Line { raw: None, events });

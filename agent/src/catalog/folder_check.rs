@@ -56,9 +56,10 @@ impl Catalog {
         let ready = reading.definitions.iter().filter_map(|it| Some((sources(it)?, it, true)));
         let refused = reading.refused.iter().map(|(path, definition)| (path, definition, false));
         for (path, definition, is_ready) in ready.chain(refused) {
-            let mut errors = match is_ready {
-                true => Vec::new(),
-                false => self.missing_parts(definition, &reading.agent_tools),
+            let mut errors = if is_ready {
+                Vec::new()
+            } else {
+                self.missing_parts(definition, &reading.agent_tools)
             };
             errors.extend(self.unknown_rules(definition));
             for part in definition.with_inline() {

@@ -87,9 +87,12 @@ impl Mlflow {
             request = request.bearer_auth(token);
         }
         // The error's text can have the address with a secret in it.
-        let answer = request.send().await.map_err(|why| match why.is_timeout() {
-            true => "the MLflow server did not respond in time".to_owned(),
-            false => format!("the MLflow server cannot be reached: {}", why.without_url()),
+        let answer = request.send().await.map_err(|why| {
+            if why.is_timeout() {
+                "the MLflow server did not respond in time".to_owned()
+            } else {
+                format!("the MLflow server cannot be reached: {}", why.without_url())
+            }
         })?;
         match answer.status() {
             status if status.is_success() => {}

@@ -248,11 +248,10 @@ impl AgentProject {
         let mlflow = mlflow.map_err(ProjectError::Prompts)?;
         let catalog = Catalog::new(folder, tools.clone()).sandbox(backend).mlflow(mlflow);
         let catalog = catalog.deployment(deployment);
-        let tracer = match is_online {
-            true => {
-                Tracer::open(&config.traces, folder, environment).map_err(ProjectError::Traces)?
-            }
-            false => None,
+        let tracer = if is_online {
+            Tracer::open(&config.traces, folder, environment).map_err(ProjectError::Traces)?
+        } else {
+            None
         };
         let (folder, environment) = (folder.to_owned(), environment.clone());
         let database = None;

@@ -233,13 +233,12 @@ impl ProjectReload {
         let ProjectSource { folder, environment, launcher, sections: before, database, .. } =
             self.source.clone();
         let is_new = |part: &str| before.get(part) != sections.get(part);
-        let models = match is_new("models") || has_new_scripts {
-            true => {
-                let mut models = project::models(config.models.clone(), &folder, &environment)?;
-                models.copy_custom_providers(&live.models.get())?;
-                Some(models)
-            }
-            false => None,
+        let models = if is_new("models") || has_new_scripts {
+            let mut models = project::models(config.models.clone(), &folder, &environment)?;
+            models.copy_custom_providers(&live.models.get())?;
+            Some(models)
+        } else {
+            None
         };
         let (leaving, changed) = changed_servers(&before, sections, &config.mcp_servers)?;
         let prepare = |server| PreparedMcpServer::new(server, &environment, &live.tools);

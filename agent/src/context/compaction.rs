@@ -334,9 +334,10 @@ fn line(entry: &SessionEntry, settings: &ContextSettings) -> Option<String> {
             let result = entry.tool()?;
             let failed = if result.is_error { "failed " } else { "" };
             let (name, id) = (&result.name, &result.call_id);
-            match context::reduction::drops(&settings.reduce_results, name, text) {
-                true => format!("{failed}result of {name} {id}: omitted"),
-                false => format!("{failed}result of {name} {id}: {text}"),
+            if context::reduction::drops(&settings.reduce_results, name, text) {
+                format!("{failed}result of {name} {id}: omitted")
+            } else {
+                format!("{failed}result of {name} {id}: {text}")
             }
         }
         "assistant" if is_answer(entry) => {
@@ -347,9 +348,10 @@ fn line(entry: &SessionEntry, settings: &ContextSettings) -> Option<String> {
                     format!("\n{failed}result of {name} {id}: {}", outcome.text)
                 });
                 let outcome = outcome.unwrap_or_default();
-                match context::reduction::drops(&settings.reduce_arguments, name, arguments) {
-                    true => format!("\ncalls {name} {id}{outcome}"),
-                    false => format!("\ncalls {name} {id} with {arguments}{outcome}"),
+                if context::reduction::drops(&settings.reduce_arguments, name, arguments) {
+                    format!("\ncalls {name} {id}{outcome}")
+                } else {
+                    format!("\ncalls {name} {id} with {arguments}{outcome}")
                 }
             });
             format!("agent: {text}{}", calls.collect::<String>())

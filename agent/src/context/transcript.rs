@@ -69,9 +69,10 @@ impl<'a> Conversation<'a> {
         } else if entry.role == "assistant" && ["message", PARTIAL].contains(&entry.kind.as_str()) {
             self.add_answer(entry, settings);
         } else if let Some(message) = message(entry) {
-            match self.open.is_empty() {
-                true => self.messages.push(message),
-                false => self.later.push(message),
+            if self.open.is_empty() {
+                self.messages.push(message)
+            } else {
+                self.later.push(message)
             }
         }
     }

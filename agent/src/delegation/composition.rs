@@ -37,9 +37,10 @@ impl Composition {
                     named.as_ref().map(AgentDefinition::agent_tools).unwrap_or_default()
                 }
             };
-            match tools.is_empty() {
-                true => composition.tasks.push(subagent.name().to_owned()),
-                false => composition.tools.extend(tools),
+            if tools.is_empty() {
+                composition.tasks.push(subagent.name().to_owned())
+            } else {
+                composition.tools.extend(tools)
             }
         }
         for tool in &composition.tools {

@@ -75,9 +75,10 @@ pub(crate) async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
     let message = claimed.arguments.value()["message"].clone();
     let data = json!({"from_agent": driver.agent.definition.name, "to_agent": to, "task": message,
         "handoff": true});
-    let text = match to.is_empty() {
-        true => "ok: the other agent continues".to_owned(),
-        false => format!("ok: agent {to} continues"),
+    let text = if to.is_empty() {
+        "ok: the other agent continues".to_owned()
+    } else {
+        format!("ok: agent {to} continues")
     };
     let result = json!({"text": text, "content": {"handoff": target}, "exit_code": 0});
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);

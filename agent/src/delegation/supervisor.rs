@@ -139,8 +139,5 @@ async fn result_for_model(
                WHERE c.call_id = :id AND h.status = 'resolved'";
     let query = driver.shared.abide.sql(sql).param("id", &call.call_id);
     let answers: Vec<(i64,)> = query.fetch().await.map_err(StepError::Refused)?;
-    Ok(match answers.is_empty() {
-        true => CallResult::error("no supervisor has answered"),
-        false => result,
-    })
+    Ok(if answers.is_empty() { CallResult::error("no supervisor has answered") } else { result })
 }

@@ -210,9 +210,10 @@ pub(crate) async fn undecided(driver: &Driver, waiting: Vec<Run>) -> Result<Unde
         let sql = "SELECT r.* FROM delegations AS d JOIN runs AS r ON r.id = d.run_id \
                    WHERE d.parent_id = :id AND r.status = 'waiting'";
         let below: Vec<Run> = driver.abide.sql(sql).param("id", &run.id).fetch().await?;
-        match calls.is_empty() && below.is_empty() {
-            true => undecided.runs.push(run),
-            false => undecided.calls.extend(calls.into_iter().map(|call| (run.clone(), call))),
+        if calls.is_empty() && below.is_empty() {
+            undecided.runs.push(run)
+        } else {
+            undecided.calls.extend(calls.into_iter().map(|call| (run.clone(), call)))
         }
         open.extend(below);
     }

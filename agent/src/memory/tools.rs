@@ -162,10 +162,7 @@ async fn found(driver: &Driver, arguments: &SearchArguments) -> Step<String> {
     }
     let facts = found.facts.iter().filter(|fact| fact.rank > 0.0);
     let lines: Vec<String> = facts.map(Fact::line).collect();
-    Ok(match lines.is_empty() {
-        true => "There is no fact about this.".to_owned(),
-        false => lines.join("\n"),
-    })
+    Ok(if lines.is_empty() { "There is no fact about this.".to_owned() } else { lines.join("\n") })
 }
 
 /// Changes the memory and records the result of the call, atomically. Returns the outcome of a call that failed.

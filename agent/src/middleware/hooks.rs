@@ -49,9 +49,8 @@ pub(crate) fn after_model(driver: &Driver, answer: &mut ModelResponse) -> Result
         return Ok(());
     }
     let before = (answer.text.clone(), answer.reasoning.clone(), answer.calls.clone());
-    let ruling = each(driver, |middleware, context| match middleware.holds_answers() {
-        true => middleware.after_model(context, answer),
-        false => Ok(()),
+    let ruling = each(driver, |middleware, context| {
+        if middleware.holds_answers() { middleware.after_model(context, answer) } else { Ok(()) }
     });
     if (&answer.text, &answer.reasoning, &answer.calls) != (&before.0, &before.1, &before.2) {
         answer.carry = None;

@@ -86,11 +86,10 @@ impl<'a> Redactor<'a> {
                 if !next.is_empty() && is_data {
                     found.push((next.range(), name));
                 }
-                at = match next.is_empty() {
-                    true => {
-                        next.end() + text[next.end()..].chars().next().map_or(1, char::len_utf8)
-                    }
-                    false => next.end(),
+                at = if next.is_empty() {
+                    next.end() + text[next.end()..].chars().next().map_or(1, char::len_utf8)
+                } else {
+                    next.end()
                 };
             }
         }
@@ -176,10 +175,13 @@ impl<'a> Redactor<'a> {
     pub(crate) fn json(&self, text: &str) -> String {
         match arguments_or_text(text) {
             Value::String(whole) if whole == text => self.text(text),
-            mut value => match self.value(&mut value) {
-                true => value.to_string(),
-                false => text.to_owned(),
-            },
+            mut value => {
+                if self.value(&mut value) {
+                    value.to_string()
+                } else {
+                    text.to_owned()
+                }
+            }
         }
     }
 

@@ -64,10 +64,7 @@ pub(crate) fn candidates<'a>(
     let model = candidates.first().map(|first| first.model.clone()).unwrap_or_default();
     let price = candidates.first().and_then(|first| first.price);
     let by_tool = candidates.iter().any(|it| it.structured_output == StructuredOutput::Tool);
-    let structured_output = match by_tool {
-        true => StructuredOutput::Tool,
-        false => StructuredOutput::Native,
-    };
+    let structured_output = if by_tool { StructuredOutput::Tool } else { StructuredOutput::Native };
     let chain = Chain::new(candidates, driver.shared.settings.retry);
     Ok(Candidates { chain, price, model, structured_output })
 }

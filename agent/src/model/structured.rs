@@ -33,10 +33,11 @@ pub(crate) fn by_tool(driver: &Driver, output: StructuredOutput) -> Option<&Valu
 
 /// The tool as the model sees it. Arguments are an object, so another answer is the member `value` of one.
 pub(crate) fn spec(schema: &Value) -> ToolSpec {
-    let parameters = match schema["type"] == "object" {
-        true => schema.clone(),
-        false => json!({"type": "object", "properties": {"value": schema}, "required": ["value"],
-            "additionalProperties": false}),
+    let parameters = if schema["type"] == "object" {
+        schema.clone()
+    } else {
+        json!({"type": "object", "properties": {"value": schema}, "required": ["value"],
+            "additionalProperties": false})
     };
     let description = "Gives the final answer. Call it exactly once, when the work is done.";
     ToolSpec { name: RESPONSE.to_owned(), description: description.to_owned(), parameters }
@@ -48,9 +49,12 @@ pub(crate) fn of_calls(schema: &Value, calls: &[ModelCall]) -> Option<Result<Str
     let spec = spec(schema);
     let fitted = Parameters::of(&spec.parameters)
         .and_then(|it| it.fit_text(&call.arguments).map_err(|why| format!("{RESPONSE}: {why}")));
-    let answer = fitted.map(|fitted| match schema["type"] == "object" {
-        true => fitted.arguments,
-        false => fitted.arguments["value"].clone(),
+    let answer = fitted.map(|fitted| {
+        if schema["type"] == "object" {
+            fitted.arguments
+        } else {
+            fitted.arguments["value"].clone()
+        }
     });
     Some(answer.map(|answer| answer.to_string()))
 }
@@ -74,9 +78,10 @@ pub(crate) fn check_repairs(driver: &Driver) -> Step {
     else {
         return Ok(());
     };
-    match repairs(driver) > RESPONSE_REPAIRS {
-        true => Err(failed(last.content.as_deref().unwrap_or_default())),
-        false => Ok(()),
+    if repairs(driver) > RESPONSE_REPAIRS {
+        Err(failed(last.content.as_deref().unwrap_or_default()))
+    } else {
+        Ok(())
     }
 }
 

@@ -92,10 +92,7 @@ impl RecordedRun {
             let find = |run: &'_ RecordedRun| {
                 run.conversations.iter().position(|conversation| conversation.id == id)
             };
-            let position = match id == self.name() {
-                true => String::new(),
-                false => format!("run {id}, "),
-            };
+            let position = if id == self.name() { String::new() } else { format!("run {id}, ") };
             let mut differ = Changes { changes: &mut changes, position };
             match (find(self), find(now)) {
                 (Some(before), Some(after)) => {

@@ -314,10 +314,8 @@ async fn decide_as_recorded(
 }
 
 fn decide(call_id: &str, recorded: Option<&RecordedApproval>) -> DecideApproval {
-    let decision = match recorded.is_none_or(|it| it.approved) {
-        true => Decision::Approve,
-        false => Decision::Reject,
-    };
+    let decision =
+        if recorded.is_none_or(|it| it.approved) { Decision::Approve } else { Decision::Reject };
     DecideApproval {
         comment: recorded.and_then(|it| it.comment.clone()),
         approved_arguments: recorded.and_then(|it| it.arguments.clone()),
@@ -467,10 +465,8 @@ impl RecordedAnswers {
         let by_tool = messages.flat_map(|it| &it.tool_calls).any(|call| call.name == RESPONSE);
         let all = conversations.iter().map(|it| it.conversation.clone()).collect();
         let replay = Replay::new(RECORDING, all);
-        let structured_output = match by_tool {
-            true => StructuredOutput::Tool,
-            false => StructuredOutput::Native,
-        };
+        let structured_output =
+            if by_tool { StructuredOutput::Tool } else { StructuredOutput::Native };
         RecordedAnswers { replay, conversations, structured_output }
     }
 

@@ -215,12 +215,11 @@ impl RemoteTaskRun<'_> {
         self.task.forget_state();
         self.task.new_stream();
         let mut params = json!({"message": self.rows.sent.last()});
-        let method = match self.client.streams() {
-            true => "SendStreamingMessage",
-            false => {
-                params["configuration"] = json!({"returnImmediately": true});
-                "SendMessage"
-            }
+        let method = if self.client.streams() {
+            "SendStreamingMessage"
+        } else {
+            params["configuration"] = json!({"returnImmediately": true});
+            "SendMessage"
         };
         interruptible(self.driver, self.client.stream(method, params)).await
     }

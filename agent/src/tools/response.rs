@@ -188,9 +188,6 @@ fn slice(driver: &Driver, text: &str, wish: &ResponseArguments) -> String {
     let begin = wish.offset.min(total);
     let slice: String = text.chars().skip(begin).take(length).collect();
     let end = begin + slice.chars().count();
-    let next = match end < total {
-        true => format!("; continue with offset {end}"),
-        false => String::new(),
-    };
+    let next = if end < total { format!("; continue with offset {end}") } else { String::new() };
     format!("{slice}\n[characters {begin} to {end} of {total}{next}]")
 }

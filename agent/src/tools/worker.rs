@@ -222,9 +222,10 @@ impl RunningCalls {
     /// The key of the places that the calls of a scope share.
     fn share_of(&self, scope: &Json) -> Vec<Value> {
         let members = scope.value();
-        match self.shared_keys.is_empty() {
-            true => vec![members],
-            false => self.shared_keys.iter().map(|key| members[key].clone()).collect(),
+        if self.shared_keys.is_empty() {
+            vec![members]
+        } else {
+            self.shared_keys.iter().map(|key| members[key].clone()).collect()
         }
     }
 

@@ -86,9 +86,10 @@ impl ReadySink {
                 call.await.map_err(|_| "the sink panicked".to_owned())?
             }
             ReadySink::Http { client, url, headers, is_otlp } => {
-                let body = match is_otlp {
-                    true => otlp(spans),
-                    false => Value::Array(spans.iter().map(line).collect()),
+                let body = if is_otlp {
+                    otlp(spans)
+                } else {
+                    Value::Array(spans.iter().map(line).collect())
                 };
                 post(client, url, headers, &body.to_string()).await
             }

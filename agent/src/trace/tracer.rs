@@ -106,10 +106,7 @@ impl Tracer {
                 failed.push(why);
             }
         }
-        let status = match failed.is_empty() {
-            true => TraceStatus::Complete,
-            false => TraceStatus::Partial,
-        };
+        let status = if failed.is_empty() { TraceStatus::Complete } else { TraceStatus::Partial };
         let error = failed.join("; ");
         let error = error[..error.floor_char_boundary(REASON)].to_owned();
         let count = i64::try_from(spans.len()).unwrap_or(i64::MAX);

@@ -69,9 +69,10 @@ pub(crate) fn evaluate(
     let signals: Vec<String> =
         signs.iter().filter(|(is, _)| *is).map(|(_, name)| (*name).to_owned()).collect();
     // The model cannot change what has been summarised, so that sign alone does not justify a warning.
-    let unhealthy = match signals.iter().all(|name| name == "context_rot") {
-        true => 0,
-        false => before.map_or(0, |before| before.unhealthy) + 1,
+    let unhealthy = if signals.iter().all(|name| name == "context_rot") {
+        0
+    } else {
+        before.map_or(0, |before| before.unhealthy) + 1
     };
     let reached = |count: i64, max: i64| max > 0 && count >= max;
     let each = |count: i64, step: i64| step > 0 && count > 0 && count % step == 0;
@@ -329,12 +330,13 @@ fn warning(health: &RunHealth) -> String {
 
 fn stop_reason(health: &RunHealth) -> String {
     let RunHealth { repeats, unhealthy, .. } = health;
-    match signals(health).iter().any(|name| name == "repeats") {
-        true => format!("the model has requested the same tool calls {repeats} times in a row"),
-        false => format!(
+    if signals(health).iter().any(|name| name == "repeats") {
+        format!("the model has requested the same tool calls {repeats} times in a row")
+    } else {
+        format!(
             "{unhealthy} consecutive answers have reached a threshold of the watchdog: {}",
             signals(health).join(", ")
-        ),
+        )
     }
 }
 

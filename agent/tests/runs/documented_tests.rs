@@ -27,9 +27,10 @@ fn check(page: &str, heading: &str, least: usize) {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(agent.join("../docs").join(page)).expect("it is there");
     let table = page.split_once(heading).expect("it has the table").1;
-    let table = match heading.starts_with("# ") {
-        true => table,
-        false => table.split("\n## ").next().unwrap_or_default(),
+    let table = if heading.starts_with("# ") {
+        table
+    } else {
+        table.split("\n## ").next().unwrap_or_default()
     };
     let mut tests = 0;
     for cell in table.lines().filter(|line| line.starts_with('|')).flat_map(|it| it.split('`')) {

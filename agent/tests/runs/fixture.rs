@@ -239,10 +239,7 @@ impl FixtureOptions {
 pub(crate) fn temporary_folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     let room = rustix::fs::statvfs(memory).map_or(0, |it| it.f_bavail.saturating_mul(it.f_frsize));
-    let folder = match room >= ROOM {
-        true => tempfile::tempdir_in(memory),
-        false => tempfile::tempdir(),
-    };
+    let folder = if room >= ROOM { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
     folder.expect("a temporary folder")
 }
 

@@ -324,11 +324,12 @@ async fn decide(abide: &Abide, folder: &Path, id: &str, status: &str) {
 
 async fn settle(abide: &Abide, folder: &Path, call_id: &str) {
     let paid = ledger(&folder.join("ledger")).contains(&"pay A".to_owned());
-    let args = match paid {
-        true => serde_json::json!({"call_id": call_id, "outcome": "succeeded",
-            "result": {"text": "pay A is done"}, "evidence": "the ledger"}),
-        false => serde_json::json!({"call_id": call_id, "outcome": "failed", "error": NOT_PAID,
-            "evidence": "the ledger"}),
+    let args = if paid {
+        serde_json::json!({"call_id": call_id, "outcome": "succeeded",
+            "result": {"text": "pay A is done"}, "evidence": "the ledger"})
+    } else {
+        serde_json::json!({"call_id": call_id, "outcome": "failed", "error": NOT_PAID,
+            "evidence": "the ledger"})
     };
     abide.call_by_name("settle_tool_call", args).await.expect("the call is settled");
 }

@@ -427,9 +427,10 @@ async fn a_result_that_is_too_deep_fails_its_call() {
         fixture.close().await;
         let reason =
             "dig ran, but its result cannot be stored: it is nested more than 64 levels deep";
-        let expected = match is_stored {
-            true => ("succeeded".to_owned(), None),
-            false => ("failed".to_owned(), Some(reason.to_owned())),
+        let expected = if is_stored {
+            ("succeeded".to_owned(), None)
+        } else {
+            ("failed".to_owned(), Some(reason.to_owned()))
         };
         assert_eq!(calls, [expected], "{levels}");
         assert_eq!(last.data["assistant_data"]["content"], "done", "{levels}");

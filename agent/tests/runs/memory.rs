@@ -37,12 +37,13 @@ impl ModelProvider for Observed {
     }
 
     fn embed(&self, request: EmbeddingRequest) -> FutureOf<Result<Embeddings, ModelError>> {
-        let answer = match self.embeds {
-            true => Ok(Embeddings {
+        let answer = if self.embeds {
+            Ok(Embeddings {
                 vectors: request.texts.iter().map(|text| topics(text)).collect(),
                 input_tokens: Some(7),
-            }),
-            false => Err(ModelError::new(ModelErrorKind::Unavailable, "it is down")),
+            })
+        } else {
+            Err(ModelError::new(ModelErrorKind::Unavailable, "it is down"))
         };
         Box::pin(async move { answer })
     }

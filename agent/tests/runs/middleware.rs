@@ -434,10 +434,7 @@ fn word<'a>(context: &'a MiddlewareContext<'_>) -> &'a str {
 
 fn allowed(context: &MiddlewareContext<'_>, text: &str) -> Result<(), String> {
     let tenant = context.context.scope["tenant"].as_str().unwrap_or_default();
-    match text.contains(word(context)) {
-        true => Err(format!("denied for {tenant}")),
-        false => Ok(()),
-    }
+    if text.contains(word(context)) { Err(format!("denied for {tenant}")) } else { Ok(()) }
 }
 
 impl AgentMiddleware for Audit {

@@ -121,9 +121,10 @@ fn mlflow(answers: &[(&str, u16, &str)]) -> String {
             let is_allowed = rest.iter().any(|line| line == "authorization: Bearer sesame");
             let path = first.split(' ').nth(1).expect("a path").to_owned();
             let unknown = (404, String::new());
-            let (status, body) = match is_allowed {
-                true => answers.get(&path).unwrap_or(&unknown).clone(),
-                false => (401, String::new()),
+            let (status, body) = if is_allowed {
+                answers.get(&path).unwrap_or(&unknown).clone()
+            } else {
+                (401, String::new())
             };
             let length = body.len();
             let head = format!(

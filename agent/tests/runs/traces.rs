@@ -151,9 +151,10 @@ async fn a_sink_in_rust_gets_the_spans() {
     let (sender, received) = channel();
     let tracer = Tracer::new(false).sink(move |spans| {
         sender.send(spans.to_vec()).map_err(|why| why.to_string())?;
-        match spans.iter().any(|span| span["name"] == "invoke_agent helper") {
-            true => panic!("the sink fails"),
-            false => Ok(()),
+        if spans.iter().any(|span| span["name"] == "invoke_agent helper") {
+            panic!("the sink fails")
+        } else {
+            Ok(())
         }
     });
     let traces = traced_by(folder.path(), tracer).await;

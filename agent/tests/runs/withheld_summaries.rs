@@ -53,10 +53,7 @@ impl AgentMiddleware for Names {
         answer: &mut ModelResponse,
     ) -> Result<(), String> {
         answer.text = answer.text.replace("Bob", "B.");
-        match answer.text.contains(SECRET) {
-            true => Err("denied".to_owned()),
-            false => Ok(()),
-        }
+        if answer.text.contains(SECRET) { Err("denied".to_owned()) } else { Ok(()) }
     }
 }
 
@@ -91,10 +88,8 @@ async fn compacted(middleware: &str, text: &str) -> Compacted {
     let mut models = providers(&[("script", &script)]);
     models.add(Arc::new(Judge), vec!["judge-model".to_owned()], 0).expect("the id is unique");
     let plan = FixtureOptions { models, ..FixtureOptions::of(&definition, "answers: []") };
-    let denies = |text: &str| match text.contains(SECRET) {
-        true => Err("it has the word".to_owned()),
-        false => Ok(()),
-    };
+    let denies =
+        |text: &str| if text.contains(SECRET) { Err("it has the word".to_owned()) } else { Ok(()) };
     let catalog = Catalog::new(plan.folder.path(), plan.tools.clone());
     let catalog = catalog.guardrail("no_word", denies).middleware("names", Names);
     let fixture = plan.open_with(catalog).await;

@@ -120,9 +120,10 @@ impl Parameters {
     /// # Errors
     /// Why the arguments are invalid.
     pub fn accept(&self, arguments: Value) -> Result<CheckedArguments, ArgumentsError> {
-        match self.validator.is_valid(&arguments) {
-            true => Ok(CheckedArguments { arguments, repairs: Vec::new() }),
-            false => Err(self.mismatch(&arguments)),
+        if self.validator.is_valid(&arguments) {
+            Ok(CheckedArguments { arguments, repairs: Vec::new() })
+        } else {
+            Err(self.mismatch(&arguments))
         }
     }
 

@@ -189,9 +189,10 @@ impl State {
 
     /// The tenant of a scope; empty for the work of the operator. If no key is common, each scope is a tenant.
     fn tenant(&self, scope: &Scope) -> Tenant {
-        match self.common.is_empty() {
-            true => scope.iter().flat_map(|(key, value)| [key.clone(), value.clone()]).collect(),
-            false => self.common.iter().filter_map(|key| scope.get(key).cloned()).collect(),
+        if self.common.is_empty() {
+            scope.iter().flat_map(|(key, value)| [key.clone(), value.clone()]).collect()
+        } else {
+            self.common.iter().filter_map(|key| scope.get(key).cloned()).collect()
         }
     }
 

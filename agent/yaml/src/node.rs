@@ -67,9 +67,10 @@ impl Node {
             Content::List(items) => items.iter().find_map(|item| item.field(names, text)),
             Content::Map(entries) => entries.iter().find_map(|Entry { key, value }| {
                 let is_named = key.text().is_some_and(|key| names.contains(&key));
-                match is_named && value.text() == Some(text) {
-                    true => Some(&**value),
-                    false => value.field(names, text),
+                if is_named && value.text() == Some(text) {
+                    Some(&**value)
+                } else {
+                    value.field(names, text)
                 }
             }),
             Content::Scalar(_) | Content::Absent => None,

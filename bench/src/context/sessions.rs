@@ -62,9 +62,10 @@ impl SessionFigures {
             return Err(format!("{id}: no request has the task"));
         }
         let (asked, expected) = (self.answers.len(), self.expected_answers);
-        match asked == expected {
-            true => Ok(()),
-            false => Err(format!("{id}: {asked} requests for {expected} recorded answers")),
+        if asked == expected {
+            Ok(())
+        } else {
+            Err(format!("{id}: {asked} requests for {expected} recorded answers"))
         }
     }
 

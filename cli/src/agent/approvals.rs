@@ -396,9 +396,10 @@ async fn decide_all(
             why.unwrap_or_default(),
             files.unwrap_or_default()
         ));
-        hints.push(match is_question {
-            true => hint.of_question(call_id, &request["args"]["schema"]),
-            false => hint.of_call(call_id, status),
+        hints.push(if is_question {
+            hint.of_question(call_id, &request["args"]["schema"])
+        } else {
+            hint.of_call(call_id, status)
         });
     }
     if open.is_empty() {

@@ -356,10 +356,8 @@ impl Conversation<'_> {
                 view.total(&row(abide, run_id).await?)?;
                 return Ok(Some(event));
             }
-            let mut decider = match self.yes {
-                true => Decider::All,
-                false => Decider::Conversation(&mut self.input),
-            };
+            let mut decider =
+                if self.yes { Decider::All } else { Decider::Conversation(&mut self.input) };
             let mut decided = Decided::All;
             if event.kind == RunEventKind::Interrupt && still_waits(abide, run_id, &event).await? {
                 decided = decide(abide, &hint, &event, &mut decider).await?;

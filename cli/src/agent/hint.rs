@@ -66,12 +66,13 @@ impl HintContext {
 
     /// The context of a command with the option that approves each call.
     pub(super) fn approving(self, yes: bool) -> HintContext {
-        let again = match yes {
-            true => ["run", "chat", "import"].iter().fold(self.again, |again, command| {
+        let again = if yes {
+            ["run", "chat", "import"].iter().fold(self.again, |again, command| {
                 let command = format!("abide agent {command}");
                 again.replacen(&command, &format!("{command} --yes"), 1)
-            }),
-            false => self.again,
+            })
+        } else {
+            self.again
         };
         HintContext { again, ..self }
     }

@@ -369,20 +369,19 @@ async fn run_calls(worker: ToolWorker, stop: CancellationToken) {
 fn tell(json: bool, report: &FolderChanges) {
     let FolderChanges { changes, notes, problems } = report;
     // A server whose stdout is closed goes on.
-    let _ = match json {
-        true => {
-            let changes = changes.iter().map(|FolderChange { part, added, changed, removed }| {
+    let _ = if json {
+        let changes = changes.iter().map(|FolderChange { part, added, changed, removed }| {
                 json!({"part": part, "added": added, "changed": changed, "removed": removed})
             });
-            let changes: Vec<_> = changes.collect();
-            let (warnings, errors): (Vec<&Problem>, Vec<&Problem>) =
-                problems.iter().partition(|problem| problem.error.is_warning());
-            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-            print_json(&json!({"reloaded": {"changes": changes, "notes": notes, "errors": errors,
+        let changes: Vec<_> = changes.collect();
+        let (warnings, errors): (Vec<&Problem>, Vec<&Problem>) =
+            problems.iter().partition(|problem| problem.error.is_warning());
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        print_json(&json!({"reloaded": {"changes": changes, "notes": notes, "errors": errors,
                     "warnings": warnings}}))
-        }
-        false => print_line(lines_of(report)),
+    } else {
+        print_line(lines_of(report))
     };
 }
 
@@ -397,9 +396,12 @@ fn lines_of(FolderChanges { changes, notes, problems }: &FolderChanges) -> Strin
         format!("reloaded  {part}:{}", parts.concat())
     });
     let notes = notes.iter().map(|note| format!("note      {note}"));
-    let problems = problems.iter().map(|problem| match problem.error.is_warning() {
-        true => format!("warning   {problem}"),
-        false => format!("failed    {problem}"),
+    let problems = problems.iter().map(|problem| {
+        if problem.error.is_warning() {
+            format!("warning   {problem}")
+        } else {
+            format!("failed    {problem}")
+        }
     });
     let lines = changes.chain(notes).chain(problems).map(|line| one_line(&line));
     lines.collect::<Vec<_>>().join("\n")
@@ -480,8 +482,5 @@ pub(super) async fn prompt_store(
     options: &Options,
     catalog: &Catalog,
 ) -> Result<Option<Abide>, Failure> {
-    match catalog.uses_stored_prompts() {
-        true => connect_named(options).await,
-        false => Ok(None),
-    }
+    if catalog.uses_stored_prompts() { connect_named(options).await } else { Ok(None) }
 }

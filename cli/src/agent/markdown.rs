@@ -144,10 +144,7 @@ impl Markdown {
         }
         let held = std::mem::take(&mut self.held);
         self.marks(&held, Some(c));
-        match is_mark {
-            true => self.held.push(c),
-            false => self.out.plain.push(c),
-        }
+        if is_mark { self.held.push(c) } else { self.out.plain.push(c) }
     }
 
     /// A run of marks, and the character after it.

@@ -86,8 +86,9 @@ async fn delete(options: &Options, Forget { space, keys, all }: Forget) -> Resul
         }
     }
     abide.close().await;
-    match options.json {
-        true => print_json(&serde_json::json!({"forgotten": forgotten})),
-        false => print_line(format!("{} forgotten", counted(forgotten as u64, "fact"))),
+    if options.json {
+        print_json(&serde_json::json!({"forgotten": forgotten}))
+    } else {
+        print_line(format!("{} forgotten", counted(forgotten as u64, "fact")))
     }
 }

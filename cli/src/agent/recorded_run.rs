@@ -85,9 +85,10 @@ pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result
         let (changes, now) = recorded;
         let is_same = changes.iter().all(|change| change.kind.is_note());
         show(options, &name, &changes, args.accept)?;
-        match is_same {
-            true => same += 1,
-            false => changed += 1,
+        if is_same {
+            same += 1
+        } else {
+            changed += 1
         }
         if args.accept && !changes.is_empty() {
             fs::write(&path, now.to_text())?;
@@ -175,9 +176,10 @@ fn show(
 }
 
 fn show_failure(options: &Options, name: &str, why: &RecordingError) -> Result<(), Failure> {
-    match options.json {
-        true => print_json(&json!({"recording": name, "error": why.to_string()})),
-        false => print_line(one_line(&format!("error     {name}: {why}"))),
+    if options.json {
+        print_json(&json!({"recording": name, "error": why.to_string()}))
+    } else {
+        print_line(one_line(&format!("error     {name}: {why}")))
     }
 }
 

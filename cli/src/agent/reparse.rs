@@ -84,9 +84,10 @@ fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Resu
             print_line(one_line(&format!("  + {text}")))?;
         }
     }
-    let with = match is_current {
-        true => "the definition in the folder",
-        false => "the definition that the run was started with",
+    let with = if is_current {
+        "the definition in the folder"
+    } else {
+        "the definition that the run was started with"
     };
     let lines = counted(*lines as u64, "line");
     let differences = counted(changes.len() as u64, "difference");

@@ -90,9 +90,10 @@ pub(super) async fn login(
             return Err(Refusal::new(Code::NotFound, why).into());
         }
     }
-    match options.json {
-        true => print_json(&json!({ "logged_in": args.name })),
-        false => print_line(format!("Logged in to {}.", args.name)),
+    if options.json {
+        print_json(&json!({ "logged_in": args.name }))
+    } else {
+        print_line(format!("Logged in to {}.", args.name))
     }
 }
 
@@ -107,9 +108,10 @@ pub(super) fn logout(options: &Options, args: &Logout) -> Result<(), Failure> {
         let why = format!("there is no login to the MCP server {}", args.name);
         return Err(Refusal::new(Code::NotFound, why).into());
     }
-    match options.json {
-        true => print_json(&json!({ "logged_out": args.name })),
-        false => print_line(format!("The tokens of {} are removed.", args.name)),
+    if options.json {
+        print_json(&json!({ "logged_out": args.name }))
+    } else {
+        print_line(format!("The tokens of {} are removed.", args.name))
     }
 }
 
@@ -121,9 +123,10 @@ fn server(folder: &Path, name: &str) -> Result<McpServerConfig, Failure> {
     servers.into_iter().find(|server| server.name == name).ok_or_else(|| {
         let why = format!("abide.yaml has no MCP server {name}");
         let refusal = Refusal::new(Code::NotFound, why);
-        match names.is_empty() {
-            true => refusal.hint("name it in mcp_servers of abide.yaml; see docs/mcp.md").into(),
-            false => refusal.hint(format!("its servers are {}", names.join(", "))).into(),
+        if names.is_empty() {
+            refusal.hint("name it in mcp_servers of abide.yaml; see docs/mcp.md").into()
+        } else {
+            refusal.hint(format!("its servers are {}", names.join(", "))).into()
         }
     })
 }

@@ -160,10 +160,7 @@ impl Error {
 pub(crate) const NOT_ABIDE: &str = "is not an Abide server: ";
 
 fn reached(why: &str) -> String {
-    match why.starts_with(NOT_ABIDE) {
-        true => why.to_owned(),
-        false => format!("cannot be reached: {why}"),
-    }
+    if why.starts_with(NOT_ABIDE) { why.to_owned() } else { format!("cannot be reached: {why}") }
 }
 
 fn unknown_outcome(call_id: &str, why: Option<&str>) -> String {

@@ -176,9 +176,10 @@ impl Rows {
         expected: Option<Checksum>,
     ) -> Result<Changes, Mismatch> {
         let is_top_n = self.placed || changes.top_n != TopNDelta::default();
-        let difference = match is_top_n {
-            true => self.difference_of_top_n(&mut changes)?,
-            false => self.difference_of_rows(&changes)?,
+        let difference = if is_top_n {
+            self.difference_of_top_n(&mut changes)?
+        } else {
+            self.difference_of_rows(&changes)?
         };
         let checksum = self.checksum.map(|mut sum| {
             difference.gone.iter().for_each(|row| sum.remove(row));

@@ -209,9 +209,10 @@ impl Executor {
         reducer: &str,
         result: String,
     ) -> Result<String, StoreError> {
-        let result = match is_restricted(caller) {
-            true => self.scope_rules.without_secrets(reducer, result),
-            false => result,
+        let result = if is_restricted(caller) {
+            self.scope_rules.without_secrets(reducer, result)
+        } else {
+            result
         };
         Ok(match self.transaction.policies_of(caller)? {
             Some(of_role) => of_role.shown(result),

@@ -95,9 +95,10 @@ impl OpenRows {
 
     /// Whether the disk is nearly full.
     pub(crate) fn set_space_low(&mut self, is_low: bool) {
-        self.most_bytes = match is_low {
-            true => limits::OPEN_TRANSACTION_BYTES_LOW,
-            false => limits::OPEN_TRANSACTION_BYTES,
+        self.most_bytes = if is_low {
+            limits::OPEN_TRANSACTION_BYTES_LOW
+        } else {
+            limits::OPEN_TRANSACTION_BYTES
         };
     }
 

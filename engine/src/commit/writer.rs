@@ -331,9 +331,10 @@ impl WriterThread {
         }
         self.scheduler.at_fault_point(FaultPoint::Append);
         let mut record = store.take_record()?;
-        let segment = match fault_points::journals() {
-            true => Some(self.journal.append(&RecordPosition { from, to, before }, &mut record)?),
-            false => None,
+        let segment = if fault_points::journals() {
+            Some(self.journal.append(&RecordPosition { from, to, before }, &mut record)?)
+        } else {
+            None
         };
         // The journal has it. If it could not be kept here, the next record would not continue the log: final.
         store.end_group().map_err(|why| StoreError::Io(format!("a group was not kept: {why}")))?;
@@ -502,9 +503,10 @@ impl WriterThread {
                 self.continued.hold(answered, unfinished);
                 continue;
             }
-            match unit.answer_at == AnswerAt::Applied && answered.is_success() {
-                true => answered.send(),
-                false => to.push(answered),
+            if unit.answer_at == AnswerAt::Applied && answered.is_success() {
+                answered.send()
+            } else {
+                to.push(answered)
             }
             records.extend(record);
         }

@@ -74,10 +74,7 @@ pub(crate) fn with_unused_parameter<'a>(
     let Some(name) = nearest(bare, unused.iter().copied()).or(unused.first().copied()) else {
         return refusal;
     };
-    let sigil = match bare.starts_with(|c: char| c.is_ascii_digit()) {
-        true => "?",
-        false => ":",
-    };
+    let sigil = if bare.starts_with(|c: char| c.is_ascii_digit()) { "?" } else { ":" };
     let missing = if bare == missing { format!("{sigil}{bare}") } else { missing.to_owned() };
     refusal.hint(format!("did you mean {missing}? the statement has no parameter {name}"))
 }

@@ -45,10 +45,7 @@ pub use update::{Change, SnapshotPart, Update};
 /// The bytes that a subscription of a restricted caller holds; it keeps its text for the next plan. Large parameters are
 /// counted separately.
 fn held_bytes(binding: &Binding, sql: &str) -> usize {
-    match binding.is_bounded() {
-        true => limits::SUBSCRIPTION_OVERHEAD_BYTES + sql.len(),
-        false => 0,
-    }
+    if binding.is_bounded() { limits::SUBSCRIPTION_OVERHEAD_BYTES + sql.len() } else { 0 }
 }
 
 /// Whether it was caught up with outdated policies.
@@ -344,9 +341,12 @@ impl Connection {
         let (start, checksum) = (wanted.start, wanted.checksum);
         let has_other_history = self.has_other_history(wanted);
         let shared = self.engine.shared_results(&self.caller);
-        let read = move |reader: &mut _| match has_other_history {
-            true => resume::begin_again(reader, &binding, &shared),
-            false => resume::begin(reader, &tables, &binding, start, checksum, &shared),
+        let read = move |reader: &mut _| {
+            if has_other_history {
+                resume::begin_again(reader, &binding, &shared)
+            } else {
+                resume::begin(reader, &tables, &binding, start, checksum, &shared)
+            }
         };
         let resumed = self.engine.queries.read_for(&self.caller, read).await?;
         self.engine.queries.wait_durable(resumed.seq()).await?;

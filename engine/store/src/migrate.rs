@@ -177,12 +177,11 @@ pub(crate) fn last_before(
     for module in modules {
         let found = version_of(connection, module)?;
         for version in 2..=module.version {
-            let last = match later_versions(found, module).contains(&version) {
-                true => head(connection)?,
-                false => {
-                    let noted = number(connection, &format!("module.{}.{version}", module.name))?;
-                    Seq(noted.unwrap_or(0))
-                }
+            let last = if later_versions(found, module).contains(&version) {
+                head(connection)?
+            } else {
+                let noted = number(connection, &format!("module.{}.{version}", module.name))?;
+                Seq(noted.unwrap_or(0))
             };
             all.push(LastBefore { module: module.name, version, last });
         }

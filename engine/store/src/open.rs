@@ -310,10 +310,7 @@ fn check_not_lost(path: &Path) -> Result<(), OpenError> {
         return Ok(());
     }
     let has_rows = bytes(&companion(path, "-wal")) > 0 || has_journal(path)?;
-    match has_rows {
-        true => Err(OpenError::Lost(path.to_owned())),
-        false => Ok(()),
-    }
+    if has_rows { Err(OpenError::Lost(path.to_owned())) } else { Ok(()) }
 }
 
 /// OFF only for the seeded bug of a checkpoint without syncs.

@@ -186,9 +186,10 @@ pub(crate) fn open_lock(database: &Path) -> io::Result<File> {
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
             let file = checked_lock(options.open(&path)?)?;
             // Its owner could replace it, and a second process would then lock another file.
-            match is_of_writer(database, &file.metadata()?) {
-                true => Ok(file),
-                false => Err(foreign(&path, "belongs to a user who cannot write the database")),
+            if is_of_writer(database, &file.metadata()?) {
+                Ok(file)
+            } else {
+                Err(foreign(&path, "belongs to a user who cannot write the database"))
             }
         }
         Err(why) => Err(why),

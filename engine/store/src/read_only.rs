@@ -38,17 +38,18 @@ pub(crate) fn open_read_only(path: &Path, layout: &Layout) -> Result<ReadOnlyFil
         check_kind(path)?;
         await_journal(path, layout)?;
     }
-    let file = match is_read_alone(path) {
-        true => ReadOnlyFile {
+    let file = if is_read_alone(path) {
+        ReadOnlyFile {
             alone: Some(UnchangedFile::at(path.to_owned())),
             complete: None,
             connection: Some(connect_alone(path, &SystemDisk)?),
-        },
-        false => ReadOnlyFile {
+        }
+    } else {
+        ReadOnlyFile {
             alone: None,
             complete: is_complete(path).then(|| path.to_owned()),
             connection: Some(connect_to_read(path, &SystemDisk)?),
-        },
+        }
     };
     file.execute_batch("BEGIN").map_err(|why| broken(path, why.into()))?;
     check_schema(&file, path, layout)?;
@@ -97,9 +98,10 @@ fn read_journal(path: &Path) -> Result<Option<FoundJournal>, OpenError> {
 }
 
 fn head_of(path: &Path) -> Result<Seq, OpenError> {
-    let connection = match is_read_alone(path) {
-        true => connect_alone(path, &SystemDisk)?,
-        false => connect_to_read(path, &SystemDisk)?,
+    let connection = if is_read_alone(path) {
+        connect_alone(path, &SystemDisk)?
+    } else {
+        connect_to_read(path, &SystemDisk)?
     };
     if !has_log(&connection, path)? {
         let why = RecoveryError::NewFile.to_string();

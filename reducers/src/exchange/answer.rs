@@ -27,9 +27,10 @@ pub(crate) fn accepted(
         None => form.and_then(|form| in_words(form, comment.unwrap_or_default())),
     };
     let Some(form) = form else {
-        return match answer.as_ref().and_then(JsonValue::as_object).is_none_or(Map::is_empty) {
-            true => Ok(Json::from(json!({"action": "accept"}))),
-            false => Err(unfit("this question has no form", "approve it without an answer").into()),
+        return if answer.as_ref().and_then(JsonValue::as_object).is_none_or(Map::is_empty) {
+            Ok(Json::from(json!({"action": "accept"})))
+        } else {
+            Err(unfit("this question has no form", "approve it without an answer").into())
         };
     };
     let mut answer = answer.unwrap_or_else(|| json!({}));

@@ -54,9 +54,10 @@ pub fn claim_run(
     let run = find(ctx, &id)?;
     if run.status != RunStatus::Running {
         let detail = format!("run {id} is {} and cannot be claimed", run.status);
-        let hint = match run.status.is_terminal() {
-            true => ENDED,
-            false => "it can be claimed when the decision that it waits for is made",
+        let hint = if run.status.is_terminal() {
+            ENDED
+        } else {
+            "it can be claimed when the decision that it waits for is made"
         };
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
@@ -315,9 +316,10 @@ pub(crate) fn find_held_unnamed(
         }
         (_, status) => format!("run {id} is {status} and has no driver"),
     };
-    let hint = match run.status.is_terminal() {
-        true => ENDED,
-        false => "another driver may have claimed the run; stop, and claim it again to continue",
+    let hint = if run.status.is_terminal() {
+        ENDED
+    } else {
+        "another driver may have claimed the run; stop, and claim it again to continue"
     };
     Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
 }

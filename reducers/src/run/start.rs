@@ -193,9 +193,10 @@ fn again(
         lease::hide(ctx, &mut before.fencing_token)?;
         return Ok(ReducerResult::Duplicate(before.seq, before));
     }
-    let detail = match before.session_id == session_id {
-        true => format!("run {} belongs to another agent or parent", before.id),
-        false => format!("run {} belongs to another session", before.id),
+    let detail = if before.session_id == session_id {
+        format!("run {} belongs to another agent or parent", before.id)
+    } else {
+        format!("run {} belongs to another session", before.id)
     };
     Err(Refusal::new(Code::Conflict, detail).hint("omit id to get a generated one").into())
 }

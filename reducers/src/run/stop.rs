@@ -25,10 +25,7 @@ pub(super) const ABORTED: &str = "aborted";
 
 /// The message of a run that was aborted without a reason.
 pub(super) fn aborted_message(ctx: &mut Context<'_>) -> &'static str {
-    match ctx.is_before("run", 6) {
-        true => "nobody wants the run any more",
-        false => "the run was aborted",
-    }
+    if ctx.is_before("run", 6) { "nobody wants the run any more" } else { "the run was aborted" }
 }
 
 /// The reason for aborting delegated runs.

@@ -324,10 +324,7 @@ impl Export {
         if self.rows > limits::SNAPSHOT_ROWS {
             return Err(too_many(self.rows));
         }
-        match self.bytes > limits::SNAPSHOT_BYTES {
-            true => Err(too_large(self.bytes)),
-            false => Ok(()),
-        }
+        if self.bytes > limits::SNAPSHOT_BYTES { Err(too_large(self.bytes)) } else { Ok(()) }
     }
 
     /// Adds an agent, with its definition and its tools if the caller may read definitions.

@@ -386,9 +386,10 @@ impl SnapshotRun {
             let detail = format!("it does not belong to a call of run {}", parent.id);
             return Err(wrong(detail));
         }
-        match before.iter().any(|run| run.id == self.id) {
-            true => Err(wrong(format!("run {} is there twice", self.id))),
-            false => Ok(()),
+        if before.iter().any(|run| run.id == self.id) {
+            Err(wrong(format!("run {} is there twice", self.id)))
+        } else {
+            Ok(())
         }
     }
 }

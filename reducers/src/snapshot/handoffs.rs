@@ -65,9 +65,10 @@ fn check_agents(
     let revision = revisions.get(from).copied().unwrap_or_default();
     let definition = ctx.without_policies(|ctx| ctx.get::<AgentRevision>((from, revision)))?;
     let allowed = definition.map(|it| agent::subagents(from, &it.definition.value()));
-    match allowed.unwrap_or_default().iter().any(|name| name == to) {
-        true => Ok(()),
-        false => Err(wrong(format!("agent {from} does not hand over to {to} here")).into()),
+    if allowed.unwrap_or_default().iter().any(|name| name == to) {
+        Ok(())
+    } else {
+        Err(wrong(format!("agent {from} does not hand over to {to} here")).into())
     }
 }
 

@@ -13,9 +13,10 @@ pub(crate) fn find_held(
     fencing_token: i64,
 ) -> Result<ToolCall, Abort> {
     let call = find(ctx, call_id)?;
-    match is_held(ctx, &call, fencing_token)? {
-        true => Ok(call),
-        false => Err(refusal(ctx, &call, fencing_token)?.into()),
+    if is_held(ctx, &call, fencing_token)? {
+        Ok(call)
+    } else {
+        Err(refusal(ctx, &call, fencing_token)?.into())
     }
 }
 
@@ -79,9 +80,10 @@ pub(super) fn lost_lease(
 fn never_claimed(call: &ToolCall) -> Refusal {
     let detail = format!("call {} is {} and was never claimed", call.call_id, call.status);
     let refusal = Refusal::new(Code::Conflict, detail);
-    match call.status.is_terminal() {
-        true => refusal,
-        false => refusal.hint("claim it first, when it is pending"),
+    if call.status.is_terminal() {
+        refusal
+    } else {
+        refusal.hint("claim it first, when it is pending")
     }
 }
 

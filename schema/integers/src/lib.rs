@@ -59,9 +59,10 @@ pub struct OutOfRange {
 impl fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the integer {} ", shown(&self.literal))?;
-        match self.pointer.is_empty() {
-            true => f.write_str("does not fit a signed 64-bit integer"),
-            false => write!(f, "at {} does not fit a signed 64-bit integer", shown(&self.pointer)),
+        if self.pointer.is_empty() {
+            f.write_str("does not fit a signed 64-bit integer")
+        } else {
+            write!(f, "at {} does not fit a signed 64-bit integer", shown(&self.pointer))
         }
     }
 }

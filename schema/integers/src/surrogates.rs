@@ -27,9 +27,10 @@ pub struct UnpairedSurrogate {
 impl fmt::Display for UnpairedSurrogate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "half a surrogate pair, {},", self.literal)?;
-        match self.pointer.is_empty() {
-            true => f.write_str(" is no Unicode text"),
-            false => write!(f, " in the text at {} is no Unicode text", shown(&self.pointer)),
+        if self.pointer.is_empty() {
+            f.write_str(" is no Unicode text")
+        } else {
+            write!(f, " in the text at {} is no Unicode text", shown(&self.pointer))
         }
     }
 }

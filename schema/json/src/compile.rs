@@ -215,13 +215,19 @@ impl<'a> Compiler<'a> {
         let (least, most) = (of("minimum")?, of("maximum")?);
         if self.draft == Draft::Four {
             let exclusive = |name: &str| members.get(name) == Some(&Value::Bool(true));
-            into.extend(least.map(|limit| match exclusive("exclusiveMinimum") {
-                true => Keyword::ExclusiveMinimum(limit),
-                false => Keyword::Minimum(limit),
+            into.extend(least.map(|limit| {
+                if exclusive("exclusiveMinimum") {
+                    Keyword::ExclusiveMinimum(limit)
+                } else {
+                    Keyword::Minimum(limit)
+                }
             }));
-            into.extend(most.map(|limit| match exclusive("exclusiveMaximum") {
-                true => Keyword::ExclusiveMaximum(limit),
-                false => Keyword::Maximum(limit),
+            into.extend(most.map(|limit| {
+                if exclusive("exclusiveMaximum") {
+                    Keyword::ExclusiveMaximum(limit)
+                } else {
+                    Keyword::Maximum(limit)
+                }
             }));
         } else {
             into.extend(least.map(Keyword::Minimum));
@@ -251,9 +257,10 @@ impl<'a> Compiler<'a> {
     fn pattern(&mut self, source: &str) -> Compiled<Pattern> {
         let wrong = || {
             let quoted = quote_text(source);
-            match LOOKAROUND.iter().any(|one| source.contains(one)) {
-                true => format!("the pattern {quoted} uses lookaround, which is not supported"),
-                false => format!("{quoted} is not a pattern that can be matched in linear time"),
+            if LOOKAROUND.iter().any(|one| source.contains(one)) {
+                format!("the pattern {quoted} uses lookaround, which is not supported")
+            } else {
+                format!("{quoted} is not a pattern that can be matched in linear time")
             }
         };
         let translated = jsonschema_regex::to_rust_regex(source).map_err(|()| wrong())?;

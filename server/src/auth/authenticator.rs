@@ -87,9 +87,10 @@ impl Authenticator {
         if caller != *checked {
             return Err(changed(caller.id()));
         }
-        session.caller = match checked.scope() == session.caller.scope() {
-            true => caller,
-            false => caller.acting_for(session.caller.scope())?,
+        session.caller = if checked.scope() == session.caller.scope() {
+            caller
+        } else {
+            caller.acting_for(session.caller.scope())?
         };
         Ok(())
     }

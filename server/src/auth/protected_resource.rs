@@ -42,10 +42,7 @@ pub(crate) async fn metadata(
 /// Adds the way to the metadata to the refusal of a request without a valid token.
 pub(crate) fn challenge(app: &AppState, response: &mut Response, uri: &Uri, headers: &HeaderMap) {
     let path = if uri.path() == "/mcp" { PATH_OF_MCP } else { PATH };
-    let error = match headers.contains_key(AUTHORIZATION) {
-        true => "error=\"invalid_token\", ",
-        false => "",
-    };
+    let error = if headers.contains_key(AUTHORIZATION) { "error=\"invalid_token\", " } else { "" };
     let value = format!("Bearer {error}resource_metadata=\"{}{path}\"", app.base(uri, headers));
     if let Ok(value) = HeaderValue::from_str(&value) {
         response.headers_mut().insert(WWW_AUTHENTICATE, value);

@@ -538,12 +538,13 @@ async fn odd_messages_are_refused() {
             let name = ["name", "uri", "taskId"];
             let name = name.iter().find_map(|member| odd["params"][member].as_str());
             let method = odd["method"].as_str().unwrap_or("x").to_owned();
-            request = match is_modern {
-                true => request
+            request = if is_modern {
+                request
                     .header("mcp-protocol-version", MODERN)
                     .header("mcp-method", &method)
-                    .header("mcp-name", name.unwrap_or("x")),
-                false => request.header("mcp-session-id", &session),
+                    .header("mcp-name", name.unwrap_or("x"))
+            } else {
+                request.header("mcp-session-id", &session)
             };
             let response = request.body(odd.to_string()).send().await;
             assert!([200, 202, 400, 404].contains(&response.status), "{odd}: {response:?}");

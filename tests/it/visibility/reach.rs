@@ -142,9 +142,10 @@ pub(super) async fn attack(play: &mut RandomRun) {
             let taken =
                 before.reached("notes", &Caller::local()).iter().any(|note| note["id"] == id);
             // Which of the two errors it gets must not depend on invisible rows.
-            let expected = match is_scoped || !before.may_write_note(&who, &new) {
-                true => Some(Code::Denied),
-                false => taken.then_some(Code::Conflict),
+            let expected = if is_scoped || !before.may_write_note(&who, &new) {
+                Some(Code::Denied)
+            } else {
+                taken.then_some(Code::Conflict)
             };
             assert_eq!(code(&output), expected, "{who:?} adds {id} of {tenant}");
         }

@@ -316,9 +316,10 @@ impl BoundedCase {
         if plain.is_top_n() && plain.shape().key != bounded.shape().key {
             // If the text has ties, the planner breaks them by the key. A partly visible table may
             // lack its key (seed 3203), and then any rows of the result are correct.
-            return match found.len() == rows.len() {
-                true => Ok(()),
-                false => Err(format!("found {found:?}\nin the copy {rows:?}")),
+            return if found.len() == rows.len() {
+                Ok(())
+            } else {
+                Err(format!("found {found:?}\nin the copy {rows:?}"))
             };
         }
         let width = plain.shape().columns.iter().filter(|column| !column.hidden).count();

@@ -108,8 +108,9 @@ pub(super) fn check_error(expected: &JsonValue, error: &Error) -> Result<(), Str
     };
     let detail = expected["detail"].as_str().unwrap_or_default();
     let hint = expected["hint"].as_bool().is_none_or(|wanted| wanted == error.hint().is_some());
-    match expected["code"] == code && error.to_string().contains(detail) && hint {
-        true => Ok(()),
-        false => Err(format!("the error is {code}: {error} ({:?})", error.hint())),
+    if expected["code"] == code && error.to_string().contains(detail) && hint {
+        Ok(())
+    } else {
+        Err(format!("the error is {code}: {error} ({:?})", error.hint()))
     }
 }

@@ -185,10 +185,7 @@ fn unless_interrupted(
     machine: &Machine,
     checked: Result<(), Finding>,
 ) -> Result<(), Finding> {
-    match rig.engine().ready().is_err() || machine.is_down() {
-        true => Ok(()),
-        false => checked,
-    }
+    if rig.engine().ready().is_err() || machine.is_down() { Ok(()) } else { checked }
 }
 
 fn check_closed(folder: &Path) -> Result<(), Finding> {

@@ -253,9 +253,10 @@ fn resolve<'a>(
         "self" => return resolve_in(modules, module, rest, depth),
         "super" => {
             let parent = &module[..module.len().checked_sub(1)?];
-            return match rest.first().is_some_and(|next| next == "super") {
-                true => resolve(modules, parent, rest, depth),
-                false => resolve_in(modules, parent, rest, depth),
+            return if rest.first().is_some_and(|next| next == "super") {
+                resolve(modules, parent, rest, depth)
+            } else {
+                resolve_in(modules, parent, rest, depth)
             };
         }
         _ => {}

@@ -101,9 +101,10 @@ impl PartialResponse {
     /// Ends the stream. The last event is the answer, if the provider has completed it.
     pub(crate) fn end(&mut self, provider: &str, asked: &str) -> Result<(), ModelError> {
         let Some(stop) = self.stop.take() else {
-            let message = match self.has_begun() {
-                true => "the stream ended in the middle of an answer",
-                false => "the stream ended before an answer began",
+            let message = if self.has_begun() {
+                "the stream ended in the middle of an answer"
+            } else {
+                "the stream ended before an answer began"
             };
             return Err(ModelError::invalid_response(message));
         };
@@ -310,10 +311,8 @@ pub(super) fn arguments_text(arguments: &Value, data: &str, path: &[&str]) -> St
 
 /// Returns arguments as they were sent, which are at a path of a frame.
 pub(super) fn original_arguments(arguments: &RawValue, data: &str, path: &[&str]) -> String {
-    let text = match is_damaged(data) {
-        true => original(data, path).unwrap_or(UNREADABLE),
-        false => arguments.get(),
-    };
+    let text =
+        if is_damaged(data) { original(data, path).unwrap_or(UNREADABLE) } else { arguments.get() };
     text.to_owned()
 }
 

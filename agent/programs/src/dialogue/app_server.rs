@@ -408,12 +408,13 @@ impl AppServer {
         let (kind, otherwise) = match text(turn, "status") {
             // An error counts, whatever the status is.
             "completed" if !has_error(turn) => {
-                events.push(match self.is_last_open {
-                    false => ProgramEvent::Final(answer),
-                    true => ProgramEvent::Error(Failure {
+                events.push(if self.is_last_open {
+                    ProgramEvent::Error(Failure {
                         answer: Some(Box::new(answer)),
                         ..Failure::new(ErrorKind::BadModelOutput, CUT_MESSAGE)
-                    }),
+                    })
+                } else {
+                    ProgramEvent::Final(answer)
                 });
                 return;
             }

@@ -106,12 +106,11 @@ async fn read(web: &Web, invocation: Invocation) -> Result<ToolOutcome, String> 
     let content = json!({"url": page.url.as_str(), "status": page.status.as_u16(), "title": title,
         "text": part, "from": from, "characters": total, "links": links});
     let outcome = ToolOutcome { text: shown.join("\n"), ..ToolOutcome::json(content) };
-    match page.status.is_success() {
-        true => Ok(outcome),
-        false => {
-            let text = format!("browser: {}", outcome.text);
-            Ok(ToolOutcome { content: outcome.content, ..ToolOutcome::failed(Failure::Tool, text) })
-        }
+    if page.status.is_success() {
+        Ok(outcome)
+    } else {
+        let text = format!("browser: {}", outcome.text);
+        Ok(ToolOutcome { content: outcome.content, ..ToolOutcome::failed(Failure::Tool, text) })
     }
 }
 

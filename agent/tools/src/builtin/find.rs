@@ -48,9 +48,10 @@ fn run(workspace: &Workspace, arguments: Glob) -> Result<ToolOutcome, WorkspaceE
         }
     }
     found.sort();
-    let mut text = match found.is_empty() {
-        true => format!("no file matches {}", arguments.pattern),
-        false => found.join("\n"),
+    let mut text = if found.is_empty() {
+        format!("no file matches {}", arguments.pattern)
+    } else {
+        found.join("\n")
     };
     if walk.is_cut {
         text.push_str("\n[not complete: use a narrower pattern or path]");

@@ -178,9 +178,10 @@ impl Search {
     }
 
     fn outcome(self, pattern: &str) -> ToolOutcome {
-        let mut text = match self.lines.is_empty() {
-            true => format!("no line matches {pattern}"),
-            false => self.lines.join("\n"),
+        let mut text = if self.lines.is_empty() {
+            format!("no line matches {pattern}")
+        } else {
+            self.lines.join("\n")
         };
         if self.is_cut {
             text.push_str("\n[not complete: use a narrower pattern, path or glob]");

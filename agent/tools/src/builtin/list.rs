@@ -99,10 +99,8 @@ fn run(workspace: &Workspace, arguments: Ls) -> Result<ToolOutcome, WorkspaceErr
             format!("{}{mark}", entry.name.to_string_lossy())
         })
         .collect();
-    let mut text = match lines.is_empty() {
-        true => "the folder is empty".to_owned(),
-        false => lines.join("\n"),
-    };
+    let mut text =
+        if lines.is_empty() { "the folder is empty".to_owned() } else { lines.join("\n") };
     if is_cut {
         text.push_str(&format!("\n[more than {ENTRIES} entries: use glob with a pattern]"));
     }

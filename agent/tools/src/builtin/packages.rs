@@ -233,10 +233,7 @@ fn check_name(registry: Registry, name: &str) -> Result<(), String> {
         (Registry::Npm, Some((scope, name))) => is_name(scope) && is_name(name),
         _ => is_name(name),
     };
-    match is_valid {
-        true => Ok(()),
-        false => Err(format!("{name:?} is not the name of a package")),
-    }
+    if is_valid { Ok(()) } else { Err(format!("{name:?} is not the name of a package")) }
 }
 
 fn text(value: &Value) -> String {

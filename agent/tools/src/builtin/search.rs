@@ -183,9 +183,10 @@ fn outcome(query: &str, results: &[(String, String, String)]) -> ToolOutcome {
         let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
         format!("{}. {title}\n   {url}\n   {about}", at + 1)
     });
-    let text = match results.is_empty() {
-        true => format!("no results for {query:?}"),
-        false => lines.collect::<Vec<_>>().join("\n"),
+    let text = if results.is_empty() {
+        format!("no results for {query:?}")
+    } else {
+        lines.collect::<Vec<_>>().join("\n")
     };
     let results = results.iter();
     let results: Vec<Value> = results

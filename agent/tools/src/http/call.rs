@@ -46,9 +46,10 @@ impl Plan {
 
     /// The outcome if there is no response.
     fn unanswered(&self, error: &reqwest::Error) -> ToolOutcome {
-        let (failure, what) = match error.is_connect() {
-            true => (Failure::Unavailable, "cannot be reached"),
-            false => (Failure::Lost, "did not respond"),
+        let (failure, what) = if error.is_connect() {
+            (Failure::Unavailable, "cannot be reached")
+        } else {
+            (Failure::Lost, "did not respond")
         };
         let text = format!("the server of {} {what}: {}", self.name, causes(error));
         ToolOutcome::failed(failure, text)

@@ -176,9 +176,10 @@ impl McpCall {
     async fn call(&self, resumption: Resumption) -> ToolOutcome {
         let outcome = self.call_once(resumption.clone()).await;
         let is_repeated = self.has_lost_session.swap(false, Ordering::Relaxed);
-        match is_repeated && self.effect.may_run_again() {
-            true => self.call_once(resumption).await,
-            false => outcome,
+        if is_repeated && self.effect.may_run_again() {
+            self.call_once(resumption).await
+        } else {
+            outcome
         }
     }
 
@@ -270,9 +271,10 @@ impl McpCall {
     async fn answer(&self, asked: &Value) -> ToolOutcome {
         if asked["via"] == "request" {
             // The process that held the connection has ended. Nothing shows what the tool did before it asked.
-            return match self.effect.may_run_again() {
-                true => self.call(Resumption::default()).await,
-                false => self.lost("the connection on which the server asked has ended"),
+            return if self.effect.may_run_again() {
+                self.call(Resumption::default()).await
+            } else {
+                self.lost("the connection on which the server asked has ended")
             };
         }
         let names = asked["names"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -288,9 +290,10 @@ impl McpCall {
         {
             return error.outcome();
         }
-        match via == "task" {
-            true => self.follow(Some(responses)).await,
-            false => self.call(Resumption { responses: Some(responses), state }).await,
+        if via == "task" {
+            self.follow(Some(responses)).await
+        } else {
+            self.call(Resumption { responses: Some(responses), state }).await
         }
     }
 
@@ -306,12 +309,11 @@ impl McpCall {
         };
         (params.input_responses, params.request_state) = (resumption.responses, resumption.state);
         for round in 0..EMPTY_ROUNDS {
-            let response = match connection.is_of_older_era() {
-                true => {
-                    let parked = ParkedCall::begin(&connection, params.clone());
-                    return self.until_answered(parked).await;
-                }
-                false => connection.peer().call_tool_once(params.clone()).await,
+            let response = if connection.is_of_older_era() {
+                let parked = ParkedCall::begin(&connection, params.clone());
+                return self.until_answered(parked).await;
+            } else {
+                connection.peer().call_tool_once(params.clone()).await
             };
             match response {
                 Ok(CallToolResponse::Complete(result)) => return outcome(&self.server, &result),

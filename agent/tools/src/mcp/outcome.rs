@@ -134,10 +134,7 @@ pub(super) async fn failure(
 /// The failure of a call by the code of the server's error. Only codes that refuse a request prove that the tool did not run. Servers
 /// report a timeout, a lost upstream and an exception in the tool with other codes: after these the tool may have had its effect.
 pub(super) fn of_error(code: ErrorCode) -> Failure {
-    match REFUSALS.contains(&code) {
-        true => Failure::Tool,
-        false => Failure::Lost,
-    }
+    if REFUSALS.contains(&code) { Failure::Tool } else { Failure::Lost }
 }
 
 /// The codes of JSON-RPC and of the protocol for a request that is not executed.

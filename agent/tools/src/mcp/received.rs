@@ -120,9 +120,10 @@ fn readable_content(result: &Value) -> Option<Value> {
         }
         _ => return None,
     }
-    let why = match unknown.is_empty() {
-        true => "its other members are invalid".to_owned(),
-        false => unknown.join(", "),
+    let why = if unknown.is_empty() {
+        "its other members are invalid".to_owned()
+    } else {
+        unknown.join(", ")
     };
     let note = format!("the tool ran, but a part of its result cannot be read: {why}");
     content.insert(0, json!({"type": "text", "text": note}));

@@ -65,21 +65,16 @@ impl Authorizer {
         if let Some(tokens) = state.tokens.as_ref().filter(|tokens| !tokens.is_expired()) {
             return Ok(Some(tokens.access_token.clone()));
         }
-        let is_available = match self.settings.client_credentials {
-            true => {
-                if state.tokens.is_none() {
-                    let challenge = self.http.challenge(self.url.as_str()).await?;
-                    state.challenge =
-                        challenge.as_deref().map(Challenge::parse).unwrap_or_default();
-                }
-                true
+        let is_available = if self.settings.client_credentials {
+            if state.tokens.is_none() {
+                let challenge = self.http.challenge(self.url.as_str()).await?;
+                state.challenge = challenge.as_deref().map(Challenge::parse).unwrap_or_default();
             }
-            false => self.stored().await?.is_some_and(|login| login.tokens.is_some()),
+            true
+        } else {
+            self.stored().await?.is_some_and(|login| login.tokens.is_some())
         };
-        match is_available {
-            true => self.renew(&mut state, None).await.map(Some),
-            false => Ok(None),
-        }
+        if is_available { self.renew(&mut state, None).await.map(Some) } else { Ok(None) }
     }
 
     /// Another token than the one that the server has rejected, if it was sent one.
@@ -138,9 +133,10 @@ impl Authorizer {
 
     /// Why a request with a new token was refused again.
     pub(crate) fn rejected(&self) -> OAuthError {
-        match self.settings.client_credentials {
-            true => OAuthError::Refused("the server rejects the token of the client".to_owned()),
-            false => self.login_required(Vec::new()),
+        if self.settings.client_credentials {
+            OAuthError::Refused("the server rejects the token of the client".to_owned())
+        } else {
+            self.login_required(Vec::new())
         }
     }
 
@@ -155,16 +151,15 @@ impl Authorizer {
         let Some(mut login) = self.stored().await? else { return Err(self.login_required(scopes)) };
         let Some(tokens) = login.tokens.take() else { return Err(self.login_required(scopes)) };
         // Another process may have renewed it, or a person has logged in.
-        let tokens = match tokens.can_replace(rejected) {
-            true => tokens,
-            false => {
-                let refreshed = self.refresh(&login, tokens).await;
-                login.tokens = refreshed.as_ref().ok().cloned().flatten();
-                if refreshed.is_ok() {
-                    store.save(login).await?;
-                }
-                refreshed?.ok_or_else(|| self.login_required(scopes))?
+        let tokens = if tokens.can_replace(rejected) {
+            tokens
+        } else {
+            let refreshed = self.refresh(&login, tokens).await;
+            login.tokens = refreshed.as_ref().ok().cloned().flatten();
+            if refreshed.is_ok() {
+                store.save(login).await?;
             }
+            refreshed?.ok_or_else(|| self.login_required(scopes))?
         };
         Ok(state.tokens.insert(tokens).access_token.clone())
     }
@@ -210,10 +205,7 @@ impl Authorizer {
         let metadata = discovery::server(&self.http, &resource.issuer).await?;
         let client = Client::configured(&self.settings, &metadata)?;
         let client = client.ok_or_else(|| OAuthError::Refused("it has no client_id".to_owned()))?;
-        let scopes = match scopes.is_empty() {
-            true => self.scopes(challenge, &resource)?,
-            false => scopes,
-        };
+        let scopes = if scopes.is_empty() { self.scopes(challenge, &resource)? } else { scopes };
         let request = TokenRequest {
             http: &self.http,
             settings: &self.settings,

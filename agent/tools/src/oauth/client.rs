@@ -56,9 +56,10 @@ impl Client {
                        oauth.client_id";
             return Err(OAuthError::Refused(why.to_owned()));
         };
-        let requested = match supports(metadata, TokenEndpointAuth::None) {
-            true => TokenEndpointAuth::None,
-            false => of_secret(metadata),
+        let requested = if supports(metadata, TokenEndpointAuth::None) {
+            TokenEndpointAuth::None
+        } else {
+            of_secret(metadata)
         };
         let document = json!({
             "client_name": "Abide",

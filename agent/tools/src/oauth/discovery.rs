@@ -138,12 +138,11 @@ impl ServerMetadata {
     /// Whether the server supports PKCE with S256. A server that does not say so is refused.
     pub(super) fn check_pkce(&self) -> Result<(), OAuthError> {
         let methods = self.code_challenge_methods_supported.iter().flatten();
-        match methods.into_iter().any(|method| method == "S256") {
-            true => Ok(()),
-            false => {
-                let why = "the authorization server does not support PKCE with S256";
-                Err(OAuthError::Refused(why.to_owned()))
-            }
+        if methods.into_iter().any(|method| method == "S256") {
+            Ok(())
+        } else {
+            let why = "the authorization server does not support PKCE with S256";
+            Err(OAuthError::Refused(why.to_owned()))
         }
     }
 }

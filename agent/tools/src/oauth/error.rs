@@ -35,10 +35,7 @@ pub enum OAuthError {
 }
 
 fn of_scopes(scopes: &[String]) -> String {
-    match scopes.is_empty() {
-        true => String::new(),
-        false => format!(" with the scopes {}", scopes.join(" ")),
-    }
+    if scopes.is_empty() { String::new() } else { format!(" with the scopes {}", scopes.join(" ")) }
 }
 
 impl OAuthError {

@@ -150,9 +150,10 @@ pub(super) fn form_encoded(value: &str) -> String {
 
 fn failed(url: &Url, error: &reqwest::Error) -> OAuthError {
     let why = public_address::failure(url.host_str().unwrap_or_default(), error);
-    match public_address::is_refusal(&why) {
-        true => OAuthError::Refused(why),
-        false => OAuthError::Unavailable(why),
+    if public_address::is_refusal(&why) {
+        OAuthError::Refused(why)
+    } else {
+        OAuthError::Unavailable(why)
     }
 }
 

@@ -77,9 +77,10 @@ pub fn available_backends(launcher: &Launcher, environment: &Environment) -> Vec
 
 /// The strength of `local` on this machine, in words.
 fn local(launcher: &Launcher, environment: &Environment) -> String {
-    match has_own_processes(launcher, environment) {
-        true => landlock(),
-        false => format!("{}; {NO_OWN_PROCESSES}", landlock()),
+    if has_own_processes(launcher, environment) {
+        landlock()
+    } else {
+        format!("{}; {NO_OWN_PROCESSES}", landlock())
     }
 }
 
@@ -186,8 +187,9 @@ fn try_command(
         let text = String::from_utf8_lossy(bytes);
         text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
     };
-    match output.status.success() {
-        true => Ok(first(&output.stdout)),
-        false => Err(format!("{name} failed: {}", first(&output.stderr))),
+    if output.status.success() {
+        Ok(first(&output.stdout))
+    } else {
+        Err(format!("{name} failed: {}", first(&output.stderr)))
     }
 }

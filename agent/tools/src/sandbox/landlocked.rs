@@ -40,9 +40,10 @@ fn without_secrets(readable: &[PathBuf]) -> (Vec<PathBuf>, Option<PathBuf>) {
     }
     let mut paths: Vec<PathBuf> =
         readable.iter().filter(|path| *path != settings).cloned().collect();
-    match readable_by_others(settings, &mut paths) {
-        true => (readable.to_vec(), None),
-        false => (paths, Some(settings.to_owned())),
+    if readable_by_others(settings, &mut paths) {
+        (readable.to_vec(), None)
+    } else {
+        (paths, Some(settings.to_owned()))
     }
 }
 

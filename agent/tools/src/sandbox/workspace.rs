@@ -95,14 +95,15 @@ impl Workspace {
             return Err(WorkspaceError::new("the path contains a zero byte"));
         }
         let path = Path::new(path);
-        let below = match path.is_absolute() {
-            true => path.strip_prefix(&self.path).map_err(|_| {
+        let below = if path.is_absolute() {
+            path.strip_prefix(&self.path).map_err(|_| {
                 WorkspaceError::new(format!(
                     "{} is outside of the workspace: use a path relative to it",
                     path.display()
                 ))
-            })?,
-            false => path,
+            })?
+        } else {
+            path
         };
         Ok(if below.as_os_str().is_empty() { PathBuf::from(".") } else { below.to_owned() })
     }

@@ -225,9 +225,10 @@ fn of_other(name: &str, words: &[Word]) -> Result<(), String> {
                 before = text;
                 let is_interpreter =
                     INTERPRETERS.iter().any(|it| it.names.contains(&programs::name(text)));
-                match is_interpreter && first_place(&words[at..]).is_some() {
-                    true => return command(&words[at..], Stdin::Empty),
-                    false => continue,
+                if is_interpreter && first_place(&words[at..]).is_some() {
+                    return command(&words[at..], Stdin::Empty);
+                } else {
+                    continue;
                 }
             }
             Word::Place(place) => (std::mem::take(&mut before), place),

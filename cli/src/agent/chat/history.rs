@@ -46,9 +46,10 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
         "assistant" => {
             if !text.is_empty() {
                 let mut markdown = Markdown::default();
-                print_line(match terminal.styled {
-                    true => markdown.push(text) + markdown.end(),
-                    false => Printable::from(text),
+                print_line(if terminal.styled {
+                    markdown.push(text) + markdown.end()
+                } else {
+                    Printable::from(text)
                 })?;
             }
             for call in data["calls"].as_array().into_iter().flatten() {

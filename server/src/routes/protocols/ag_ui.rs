@@ -414,9 +414,10 @@ impl Encoder for AgUiEncoder {
             Change::Opened(at) => self.opened(turn, *at, out),
             Change::Text(at, _) | Change::Closed(at) if !self.shown.contains(at) => {}
             Change::Text(at, text) => {
-                let kind = match turn.items[*at].is_message() {
-                    true => "TEXT_MESSAGE_CONTENT",
-                    false => "REASONING_MESSAGE_CONTENT",
+                let kind = if turn.items[*at].is_message() {
+                    "TEXT_MESSAGE_CONTENT"
+                } else {
+                    "REASONING_MESSAGE_CONTENT"
                 };
                 let id = self.id(turn, *at);
                 match self.seen.rest(&id, text) {

@@ -418,10 +418,8 @@ impl Encoder for ChatEncoder {
             Change::Opened(at) => self.opened(turn, *at, out),
             Change::Text(at, _) if !self.shown.contains(at) => {}
             Change::Text(at, text) => {
-                let kind = match turn.items[*at].is_message() {
-                    true => "text-delta",
-                    false => "reasoning-delta",
-                };
+                let kind =
+                    if turn.items[*at].is_message() { "text-delta" } else { "reasoning-delta" };
                 part(kind, json!({"id": id(*at), "delta": text}), out);
             }
             Change::Edited(at) => self.edited(turn, *at, out),

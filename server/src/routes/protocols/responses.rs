@@ -46,10 +46,7 @@ async fn find(app: &AppState, by: &Caller, id: &str) -> Result<(RunRow, i64), Re
         Code::NotFound => missing(id),
         _ => refusal,
     })?;
-    match turn <= run.turn {
-        true => Ok((run, turn)),
-        false => Err(missing(id)),
-    }
+    if turn <= run.turn { Ok((run, turn)) } else { Err(missing(id)) }
 }
 
 /// `POST /v1/responses`: sends input to an agent, and returns its answer.

@@ -46,9 +46,10 @@ pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> Stri
         ClientMessage::Batch { id, calls, request_id } => {
             let request_id = request_id.as_deref();
             // Half of the batches are recorded as the steps of agents are.
-            let done = match id.ends_with(['0', '2', '4', '6', '8']) {
-                true => apply(&engine, &caller, calls, request_id).await,
-                false => engine.batch(&caller, calls, request_id).await,
+            let done = if id.ends_with(['0', '2', '4', '6', '8']) {
+                apply(&engine, &caller, calls, request_id).await
+            } else {
+                engine.batch(&caller, calls, request_id).await
             };
             done.map(|done| protocol::batch(Some(&id), &done)).map_err(|why| (id, why))
         }

@@ -208,8 +208,9 @@ fn cached(headers: &HeaderMap, text: String) -> Response {
     let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     let is_known = known.flat_map(|list| list.split(',')).any(|known| known.trim() == tag);
     let cache = [(ETAG, tag), (CACHE_CONTROL, "private, max-age=60".to_owned())];
-    match is_known {
-        true => (StatusCode::NOT_MODIFIED, cache).into_response(),
-        false => (cache, as_json(text)).into_response(),
+    if is_known {
+        (StatusCode::NOT_MODIFIED, cache).into_response()
+    } else {
+        (cache, as_json(text)).into_response()
     }
 }

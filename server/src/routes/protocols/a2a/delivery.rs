@@ -383,9 +383,10 @@ async fn check_identity(app: &AppState, caller: &Caller) -> Result<(), Stop> {
     let sql = "SELECT id FROM identities WHERE id = :id AND disabled_at IS NOT NULL";
     let params = params([("id", json!(caller.id()))]);
     let found = start::first_texts(&app.engine, &Caller::local(), sql, params).await?;
-    match found.is_empty() {
-        true => Ok(()),
-        false => Err(Stop::Failed("the identity that set it is disabled".to_owned())),
+    if found.is_empty() {
+        Ok(())
+    } else {
+        Err(Stop::Failed("the identity that set it is disabled".to_owned()))
     }
 }
 

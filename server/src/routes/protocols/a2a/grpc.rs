@@ -134,9 +134,10 @@ fn one_message(body: &[u8]) -> A2aResult<&[u8]> {
         return Err(bad("compressed messages are not supported"));
     }
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
-    match message.len() == length as usize {
-        true => Ok(message),
-        false => Err(bad("the body is not one message")),
+    if message.len() == length as usize {
+        Ok(message)
+    } else {
+        Err(bad("the body is not one message"))
     }
 }
 

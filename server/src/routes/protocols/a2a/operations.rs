@@ -91,18 +91,18 @@ impl Peer {
         self.hold = None;
         let ids = self.ids(&run);
         let history = self.history(&ids, length).await?;
-        let mut permit = match returns_immediately {
-            true => whole::permit_to_load(&self.app, self.by(), &run).await?,
-            false => None,
+        let mut permit = if returns_immediately {
+            whole::permit_to_load(&self.app, self.by(), &run).await?
+        } else {
+            None
         };
         let turns = Turn::span(1, run.turn);
         let mut follower = Follower::new(&self.app, self.session.clone(), &run, turns).await?;
-        match returns_immediately {
-            true => follower.until_now().await?,
-            false => {
-                follower.until_end().await?;
-                permit = whole::permit(&self.app, self.by(), follower.turn.bytes()).await;
-            }
+        if returns_immediately {
+            follower.until_now().await?
+        } else {
+            follower.until_end().await?;
+            permit = whole::permit(&self.app, self.by(), follower.turn.bytes()).await;
         }
         let shown = shown(ids, follower, history).await?;
         Ok(A2aResponse::Value(json!({"task": shown}), permit))
@@ -337,16 +337,18 @@ impl Peer {
         let total = filter.count(&self.app, self.by()).await?;
         let rows = filter.rows((&self.app, self.by()), after.as_ref(), size + 1).await?;
         // One permit for all: the runs are loaded one after the other.
-        let permit = match with_artifacts {
-            true => whole::permit(&self.app, self.by(), limits::WHOLE_RUN_BYTES).await,
-            false => None,
+        let permit = if with_artifacts {
+            whole::permit(&self.app, self.by(), limits::WHOLE_RUN_BYTES).await
+        } else {
+            None
         };
         let (mut tasks, mut bytes) = (Vec::new(), 0);
         for row in rows.iter().take(size) {
             let run = RunRow::of(row);
-            let own = match with_artifacts {
-                true => whole::size_of_events(&self.app.engine, self.by(), &run.id).await?,
-                false => 0,
+            let own = if with_artifacts {
+                whole::size_of_events(&self.app.engine, self.by(), &run.id).await?
+            } else {
+                0
             };
             // A task that is too large for one text is listed without its artifacts.
             let is_whole = with_artifacts && own <= limits::WHOLE_RUN_BYTES;
@@ -356,14 +358,13 @@ impl Peer {
                     break;
                 }
             }
-            let mut shown = match is_whole {
-                true => self.task(&run, Some(0)).await?,
-                false => {
-                    let ids = self.ids(&run);
-                    let updated_at = row["updated_at"].as_i64().unwrap_or_default();
-                    json!({"id": ids.task, "contextId": ids.context, "status":
+            let mut shown = if is_whole {
+                self.task(&run, Some(0)).await?
+            } else {
+                let ids = self.ids(&run);
+                let updated_at = row["updated_at"].as_i64().unwrap_or_default();
+                json!({"id": ids.task, "contextId": ids.context, "status":
                         {"state": state_of_row(row), "timestamp": timestamp(updated_at)}})
-                }
             };
             if length.is_some_and(|length| length > 0) {
                 let history = self.history(&self.ids(&run), length).await?;
@@ -388,9 +389,10 @@ impl Peer {
             _ => refusal.into(),
         };
         let run = run.map_err(missing)?;
-        match run.agent == self.agent && !run.is_delegated {
-            true => Ok(run),
-            false => Err(A2aError::no_task(task_id)),
+        if run.agent == self.agent && !run.is_delegated {
+            Ok(run)
+        } else {
+            Err(A2aError::no_task(task_id))
         }
     }
 

@@ -130,9 +130,10 @@ pub(super) async fn call(
             return Ok(blocked.unwrap_or_else(|| refusal_result(refusal)));
         }
     };
-    match tasks::wanted(exchange, params) {
-        true => tasks::created(exchange, &run.id).await,
-        false => finish(exchange, run, false).await,
+    if tasks::wanted(exchange, params) {
+        tasks::created(exchange, &run.id).await
+    } else {
+        finish(exchange, run, false).await
     }
 }
 

@@ -76,10 +76,7 @@ async fn legacy(exchange: &McpRequestContext, request: &Request) -> Result<JsonV
                 Some(session) => session.set_log_level(request.text("level")?),
                 None => crate::mcp_handler::level_of(request.text("level")?).is_some(),
             };
-            match is_known {
-                true => Ok(json!({})),
-                false => Err(McpFailure::invalid("unknown level")),
-            }
+            if is_known { Ok(json!({})) } else { Err(McpFailure::invalid("unknown level")) }
         }
         "resources/subscribe" | "resources/unsubscribe" => {
             subscriptions::subscribe(exchange, request)

@@ -238,10 +238,7 @@ pub(super) fn subscribe(
         return Ok(json!({}));
     }
     check_uri(exchange, uri)?;
-    match session.subscribe(uri).map_err(refused)? {
-        true => Ok(json!({})),
-        false => Err(too_many()),
-    }
+    if session.subscribe(uri).map_err(refused)? { Ok(json!({})) } else { Err(too_many()) }
 }
 
 /// The notifications of a session, until it ends. `watches` is sent when changes are watched.

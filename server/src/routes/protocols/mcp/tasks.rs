@@ -26,9 +26,10 @@ const PAGE: usize = 50;
 
 /// Whether a call of an agent becomes a task.
 pub(super) fn wanted(exchange: &McpRequestContext, params: &Map<String, JsonValue>) -> bool {
-    match exchange.is_modern() {
-        true => declared(exchange),
-        false => params.get("task").is_some_and(JsonValue::is_object),
+    if exchange.is_modern() {
+        declared(exchange)
+    } else {
+        params.get("task").is_some_and(JsonValue::is_object)
     }
 }
 
@@ -162,10 +163,7 @@ pub(super) async fn cancel(
             done => drop(done.map_err(refused)?),
         }
     }
-    match exchange.is_modern() {
-        true => Ok(json!({})),
-        false => Ok(task(exchange, &row.id).await?.base),
-    }
+    if exchange.is_modern() { Ok(json!({})) } else { Ok(task(exchange, &row.id).await?.base) }
 }
 
 /// `tasks/result` of 2025-11-25: waits for the end, and asks for approvals.

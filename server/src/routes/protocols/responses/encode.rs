@@ -67,10 +67,13 @@ impl ResponseEncoder {
         let (status, error, incomplete) = match &turn.end {
             None => ("in_progress", JsonValue::Null, JsonValue::Null),
             Some(TurnEnd::Done) => ("completed", JsonValue::Null, JsonValue::Null),
-            Some(TurnEnd::Waits(reason)) => match !turn.awaited_approvals().is_empty() {
-                true => ("completed", JsonValue::Null, JsonValue::Null),
-                false => ("incomplete", JsonValue::Null, json!({"reason": reason})),
-            },
+            Some(TurnEnd::Waits(reason)) => {
+                if !turn.awaited_approvals().is_empty() {
+                    ("completed", JsonValue::Null, JsonValue::Null)
+                } else {
+                    ("incomplete", JsonValue::Null, json!({"reason": reason}))
+                }
+            }
             Some(TurnEnd::Failed { code, .. }) if code == "aborted" => {
                 ("cancelled", JsonValue::Null, JsonValue::Null)
             }
@@ -183,10 +186,8 @@ impl ResponseEncoder {
 
     /// Appends an event with the response. It is encoded only if the client does not have it.
     fn response_event(&mut self, kind: &str, turn: &Turn, out: &mut String) {
-        let response = match self.sequence > self.after {
-            true => self.response(turn),
-            false => JsonValue::Null,
-        };
+        let response =
+            if self.sequence > self.after { self.response(turn) } else { JsonValue::Null };
         self.event(kind, json!({"response": response}), out);
     }
 
@@ -230,12 +231,11 @@ impl ResponseEncoder {
         let item = &turn.items[at];
         let place = json!({"item_id": self.item_id(item, at), "output_index": at,
             "content_index": 0, "delta": delta});
-        match item.is_message() {
-            true => {
-                let data = with(place, &[("logprobs", json!([]))]);
-                self.event("response.output_text.delta", data, out);
-            }
-            false => self.event("response.reasoning_text.delta", place, out),
+        if item.is_message() {
+            let data = with(place, &[("logprobs", json!([]))]);
+            self.event("response.output_text.delta", data, out);
+        } else {
+            self.event("response.reasoning_text.delta", place, out)
         }
     }
 
@@ -246,12 +246,11 @@ impl ResponseEncoder {
             Content::Message(_) | Content::Reasoning(_) => {
                 let place = with(place, &[("content_index", json!(0))]);
                 let text = with(place.clone(), &[("text", json!(item.text()))]);
-                match item.is_message() {
-                    true => {
-                        let text = with(text, &[("logprobs", json!([]))]);
-                        self.event("response.output_text.done", text, out);
-                    }
-                    false => self.event("response.reasoning_text.done", text, out),
+                if item.is_message() {
+                    let text = with(text, &[("logprobs", json!([]))]);
+                    self.event("response.output_text.done", text, out);
+                } else {
+                    self.event("response.reasoning_text.done", text, out)
                 }
                 let done = with(place, &[("part", part(item, item.text()))]);
                 self.event("response.content_part.done", done, out);
@@ -314,9 +313,10 @@ impl Encoder for ResponseEncoder {
 }
 
 fn part(item: &Item, text: &str) -> JsonValue {
-    match item.is_message() {
-        true => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
-        false => json!({"type": "reasoning_text", "text": text}),
+    if item.is_message() {
+        json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+    } else {
+        json!({"type": "reasoning_text", "text": text})
     }
 }
 

@@ -107,9 +107,10 @@ pub(super) fn read_input(wanted: &CreateResponse) -> Result<Input, Refusal> {
     };
     let is_history = wanted.previous_response_id.is_none() && has("mcp_approval_request");
     if !decisions.is_empty() && !is_history {
-        return match messages.is_empty() {
-            true => Ok(Input::Decisions(decisions)),
-            false => Err(bad_input("input has both a message and an mcp_approval_response")),
+        return if messages.is_empty() {
+            Ok(Input::Decisions(decisions))
+        } else {
+            Err(bad_input("input has both a message and an mcp_approval_response"))
         };
     }
     match messages.pop() {
