@@ -152,7 +152,8 @@ async fn claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
     let begun = Instant::now();
     let mut workers = JoinSet::new();
     for _ in 0..WORKERS {
-        let (engine, worker) = (engine.clone(), worker.clone());
+        let engine = engine.clone();
+        let worker = worker.clone();
         workers.spawn(async move { work(&engine, &worker).await });
     }
     let claim_ms: Vec<f64> = workers.join_all().await.into_iter().flatten().collect();
@@ -184,7 +185,9 @@ async fn lateness(engine: &Engine, count: usize) -> Vec<f64> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut load = JoinSet::new();
     for _ in 0..WORKERS {
-        let (engine, stop, local) = (engine.clone(), Arc::clone(&stop), local.clone());
+        let engine = engine.clone();
+        let stop = Arc::clone(&stop);
+        let local = local.clone();
         load.spawn(async move {
             let session = call(&engine, &local, "create_session", json!({"agent": "load"})).await;
             while !stop.load(Ordering::Relaxed) {

@@ -48,7 +48,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let machine = Machine::read();
     let runtime = Runtime::new().expect("a tokio runtime");
     let files = recordings::files(&options.recordings);
-    let (mut rows, mut all, mut sum) = (Vec::new(), Vec::new(), Total::default());
+    let mut rows = Vec::new();
+    let mut all = Vec::new();
+    let mut sum = Total::default();
     for file in &files {
         let recordings = recordings::read(file, options.every);
         eprintln!("{}: {} conversations …", file.display(), recordings.len());
@@ -163,7 +165,8 @@ fn long_run(session: &SessionFigures, total: &Total) -> String {
     let times = &session.turn_us;
     let first = times.iter().skip(20).take(compared).copied();
     let last = times.iter().rev().take(compared).copied();
-    let (first, last) = (median(first), median(last));
+    let first = median(first);
+    let last = median(last);
     let met = if last <= 1.3 * first { "met" } else { "missed" };
     let rows = [
         ("window in tokens", figure(session.window as f64, 0)),

@@ -53,7 +53,8 @@ pub(crate) fn folder(text: &str) -> Result<PathBuf, String> {
 
 /// Median time of an `fdatasync` after one block of a file was overwritten, in microseconds.
 pub(crate) fn sync_us(dir: &Path) -> f64 {
-    let (file, started) = (ProbeFile::new(dir), Instant::now());
+    let file = ProbeFile::new(dir);
+    let started = Instant::now();
     let wanted = |number: &usize| *number < LEAST_SYNCS || started.elapsed() < LONGEST;
     let syncs = (0..SYNCS).take_while(wanted).map(|number| file.sync_us(number));
     median(syncs.collect::<Vec<_>>())

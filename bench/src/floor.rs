@@ -36,9 +36,11 @@ pub(crate) fn run(
     for session in 0..sessions {
         writer.create_session(session);
     }
-    let (started, cpu_before) = (Instant::now(), cpu::of_threads("abide-bench"));
+    let started = Instant::now();
+    let cpu_before = cpu::of_threads("abide-bench");
     let batch = calls_per_commit.max(1.0);
-    let (mut written, mut committed) = (0.0, 0.0);
+    let mut written = 0.0;
+    let mut committed = 0.0;
     writer.execute("BEGIN");
     for turn in 0..turns {
         for step in 0..4 {
@@ -115,7 +117,8 @@ impl FloorWriter<'_> {
     /// Writes one event with its rows. A session row is written once per call, as in a hand-written program.
     fn step(&mut self, session: usize, turn: usize, step: usize) {
         self.seq += 1;
-        let (id, call) = (format!("s_{session}"), format!("s_{session}/{turn}"));
+        let id = format!("s_{session}");
+        let call = format!("s_{session}/{turn}");
         let payload = self.payload;
         let (reducer, arguments, outcome) = match step {
             0 => (

@@ -78,7 +78,8 @@ pub(crate) fn run(options: &Options) {
 
 fn measure(options: &Options, round: usize, journal_bytes: u64) -> [OpenRecord; 2] {
     let dir = TempDir::new_in(&options.dir).expect("a folder for the files");
-    let (killed, without_wal) = (dir.path().join("killed"), dir.path().join("without-wal"));
+    let killed = dir.path().join("killed");
+    let without_wal = dir.path().join("without-wal");
     std::fs::create_dir(&killed).expect("a folder");
     let loaded = load_and_kill(&killed, journal_bytes);
     copy(&killed, &without_wal);
@@ -156,7 +157,8 @@ pub(crate) fn load(options: &LoadOptions) {
     config.scheduler = Arc::new(HeldCheckpoints);
     Runtime::new().expect("a tokio runtime").block_on(async {
         let fixture = Fixture::open_with(&options.dir, Way::Embedded, SESSIONS, config).await;
-        let (engine, acknowledged) = (fixture.engine.clone(), Arc::clone(&fixture.acknowledged));
+        let engine = fixture.engine.clone();
+        let acknowledged = Arc::clone(&fixture.acknowledged);
         let full = options.journal_bytes;
         let report = async move {
             let mut look = tokio::time::interval(Duration::from_millis(1));

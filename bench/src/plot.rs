@@ -66,8 +66,8 @@ impl Plot {
         let size = if across == 1 { (640.0, 320.0) } else { (250.0, 180.0) };
         let inner =
             |size: f64, gap: f64, count: usize| size * count as f64 + gap * (count - 1) as f64;
-        let (inner_width, inner_height) =
-            (inner(size.0, GAP.0, across), inner(size.1, GAP.1, down));
+        let inner_width = inner(size.0, GAP.0, across);
+        let inner_height = inner(size.1, GAP.1, down);
         let width = LEFT + inner_width + RIGHT;
         let legend = self.legend(width);
         let panel_title =
@@ -83,7 +83,8 @@ impl Plot {
         let mut svg = opening(width, height, &self.title);
         svg += &legend.0;
         for (at, panel) in self.panels.iter().enumerate() {
-            let (column, row) = (at % across, at / across);
+            let column = at % across;
+            let row = at / across;
             let area = Area {
                 left: LEFT + column as f64 * (size.0 + GAP.0),
                 top: top + row as f64 * (size.1 + GAP.1),
@@ -109,7 +110,9 @@ impl Plot {
                 known.push(entry);
             }
         }
-        let (mut svg, mut x, mut y) = (String::new(), LEFT, 48.0);
+        let mut svg = String::new();
+        let mut x = LEFT;
+        let mut y = 48.0;
         for (name, color, dashed) in known {
             let wide = 30.0 + LETTER * name.chars().count() as f64 + 20.0;
             if x > LEFT && x + wide > width {
@@ -136,7 +139,8 @@ struct Area {
 
 impl Area {
     fn draw(&self, panel: &Panel, x: &Scale, y: &Scale, svg: &mut String) {
-        let (right, bottom) = (self.left + self.width, self.top + self.height);
+        let right = self.left + self.width;
+        let bottom = self.top + self.height;
         let across = |value: f64| self.left + self.width * x.place(value);
         let up = |value: f64| bottom - self.height * y.place(value);
         for (value, label) in &x.ticks {
@@ -160,7 +164,8 @@ impl Area {
             let points: Vec<(f64, f64)> =
                 line.points.iter().map(|(x, y)| (across(*x), up(*y))).collect();
             let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
-            let (color, dash) = (line.color, dash(line.dashed));
+            let color = line.color;
+            let dash = dash(line.dashed);
             let _ = writeln!(svg, "<path class=\"c{color}{dash}\" d=\"M{}\"/>", path.join("L"));
             for (x, y) in points.into_iter().filter(|_| color != QUIET) {
                 let _ = writeln!(

@@ -78,7 +78,8 @@ fn measure(runtime: &Runtime, options: &Options, round: usize, rate: u32) -> Rea
         let probe_during_us = probe.stop();
         stop.store(true, Ordering::Relaxed);
         let read_us = reader.await.expect("the reader");
-        let (path, events) = (fixture.path.clone(), fixture.events_after(turns));
+        let path = fixture.path.clone();
+        let events = fixture.events_after(turns);
         fixture.close().await;
         (path, events, seconds, read_us, probe_during_us)
     });
@@ -106,7 +107,8 @@ async fn read(engine: Engine, sessions: usize, rate: u32, stop: Arc<AtomicBool>)
     let abide = Abide::embed(engine);
     let mut due = tokio::time::interval(Duration::from_secs(1) / rate);
     due.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let (mut queries, mut read_us) = (JoinSet::new(), Vec::new());
+    let mut queries = JoinSet::new();
+    let mut read_us = Vec::new();
     for query in 0.. {
         due.tick().await;
         if stop.load(Ordering::Relaxed) {

@@ -137,7 +137,8 @@ impl Run {
         let probe_us = probe.stop();
         let writer_s = cpu::of_threads("abide-writer") - writer_before;
         let counted = Counted::read(&fixture.engine).since(&before);
-        let (path, events) = (fixture.path.clone(), fixture.events_after(self.turns));
+        let path = fixture.path.clone();
+        let events = fixture.events_after(self.turns);
         fixture.close().await;
         Measured { requests, seconds, probe_us, counted, writer_s, path, events }
     }

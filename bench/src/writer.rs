@@ -86,7 +86,8 @@ fn recorded(lines: &str) {
     let messages = lines
         .lines()
         .filter_map(|line| serde_json::from_str::<JsonValue>(&line[line.find('{')?..]).ok());
-    let (mut schemas, mut steps) = (Vec::new(), Vec::new());
+    let mut schemas = Vec::new();
+    let mut steps = Vec::new();
     for message in messages {
         for tool in message["result"]["tools"].as_array().into_iter().flatten() {
             schemas.push((tool["name"].clone(), tool["inputSchema"].clone()));

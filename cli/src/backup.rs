@@ -38,7 +38,8 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
         let detail = "`backup` cannot copy through a server";
         return Err(Failure::usage(detail, "name the file: `abide backup COPY --db FILE`"));
     }
-    let (from, to) = (options.db_or_default(), args.to);
+    let from = options.db_or_default();
+    let to = args.to;
     let modules = abide_engine::Config::from(options.config()).modules;
     abide_store::backup(&from, &to, modules.clone()).map_err(|error| error.to_refusal())?;
     let verified = verify_file(&to, modules, &mut |_| {}).map_err(|error| {
@@ -54,7 +55,8 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
             "events": events,
         }))
     } else {
-        let (events, to) = (cells::counted(events, "event"), to.display());
+        let events = cells::counted(events, "event");
+        let to = to.display();
         print_line(format!("{events} from {} to {to}  ·  chain ok", from.display()))
     }
 }

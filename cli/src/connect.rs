@@ -147,7 +147,8 @@ pub(crate) fn check_folder(file: &Path) -> Result<(), Refusal> {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let (detail, hint) = (error.to_string(), error.hint().map(str::to_owned));
+        let detail = error.to_string();
+        let hint = error.hint().map(str::to_owned);
         let refusal = |code| Refusal { hint, ..Refusal::new(code, detail) };
         match error {
             Error::Refused(refusal) if refusal.code == Code::Unauthenticated => {

@@ -257,7 +257,8 @@ fn apps(context: &Arc<DemoContext>) -> JoinSet<Result<(), Failure>> {
     let room = Arc::new(Semaphore::new(APPS));
     let mut apps = JoinSet::new();
     for number in 0..context.script.parts.len() {
-        let (context, room) = (Arc::clone(context), Arc::clone(&room));
+        let context = Arc::clone(context);
+        let room = Arc::clone(&room);
         apps.spawn(async move {
             // The semaphore is never closed.
             let _place = room.acquire().await;

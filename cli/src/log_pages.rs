@@ -20,7 +20,8 @@ pub(crate) struct LogPages {
 impl LogPages {
     /// Reads these columns (the first is `seq`) of the events after a seq, of one session or of all.
     pub(crate) fn new(abide: &Abide, columns: &str, session: Option<&str>, after: Seq) -> LogPages {
-        let (columns, session) = (columns.to_owned(), session.map(str::to_owned));
+        let columns = columns.to_owned();
+        let session = session.map(str::to_owned);
         LogPages {
             abide: abide.clone(),
             columns,

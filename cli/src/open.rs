@@ -179,7 +179,8 @@ async fn serve_place(
     }
     detach::close_streams()?;
     let EngineListener { listener, folder, .. } = bound;
-    let (ends, health) = (engine.clone(), engine.clone());
+    let ends = engine.clone();
+    let health = engine.clone();
     let ended = async move {
         tokio::select! {
             () = stop => {}

@@ -187,7 +187,9 @@ async fn find(options: &Options, named: &str) -> Result<Map<String, JsonValue>, 
     let known = abide.sql("SELECT count(*) FROM prompts WHERE name = :name").param("name", &name);
     let known: Result<Vec<(i64,)>, _> = known.fetch().await;
     abide.close().await;
-    let (found, labels, known) = (found?, labels?, known?);
+    let found = found?;
+    let labels = labels?;
+    let known = known?;
     let Some(row) = found.rows.first() else {
         if at != "latest" && known.first().is_some_and(|(count,)| *count > 0) {
             let detail = format!("the prompt {} has no version or label {at}", before_at(named));

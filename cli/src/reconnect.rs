@@ -25,7 +25,8 @@ pub(crate) async fn reporting_reconnects_unless<T>(
     command: impl Future<Output = T>,
 ) -> T {
     // How many attempts have failed since the connection was lost, and whether the loss was reported.
-    let (mut failed, mut is_reported) = (None::<u64>, false);
+    let mut failed = None::<u64>;
+    let mut is_reported = false;
     tokio::pin!(command);
     loop {
         let is_of_link = tokio::select! {

@@ -147,7 +147,8 @@ mod webhooks;
 /// # Errors
 /// The server cannot listen at the address, or the file cannot be opened.
 pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
-    let (db, buffers) = (args.file(options), args.buffers()?);
+    let db = args.file(options);
+    let buffers = args.buffers()?;
     // A token of the file, which the shell has for other commands, is looked up like any other. As the server's own
     // token it could not be revoked.
     let (of_file, token) = match options.token.clone() {
@@ -205,7 +206,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     if let Some(agents) = agents {
         agents.close().await;
     }
-    let (head, healthy) = (engine.durable_seq(), engine.ready());
+    let head = engine.durable_seq();
+    let healthy = engine.ready();
     close(&engine).await;
     served.map_err(|why| Refusal::new(Code::Internal, format!("the server failed: {why}")))?;
     // The exit code is 1 if the engine has failed, so that a supervisor restarts it.

@@ -18,7 +18,8 @@ async fn a_typed_call_names_its_reducer_and_returns_its_result() {
 
     let session = abide.call(CreateSession::new("support").id("s1")).await.expect("it is created");
     assert_eq!((session.id.as_str(), session.title.as_deref()), ("s1", None));
-    let (session_id, body) = ("s1".to_owned(), "Call back on Monday".to_owned());
+    let session_id = "s1".to_owned();
+    let body = "Call back on Monday".to_owned();
     let note = abide.call(AddNote { session_id, body }).await.expect("it is added");
     assert_eq!((note.id, note.body.as_str()), (1, "Call back on Monday"));
 

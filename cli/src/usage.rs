@@ -111,7 +111,8 @@ fn nearest_command(program: &Command, wrong: &str) -> Option<String> {
 
 /// The command that words name, such as `abide token create`.
 fn command_name(program: &Command, words: impl Iterator<Item = String>) -> String {
-    let (mut command, mut name) = (program, program.get_name().to_owned());
+    let mut command = program;
+    let mut name = program.get_name().to_owned();
     for word in words.take_while(|word| word != "--") {
         if let Some(found) = command.find_subcommand(&word) {
             command = found;

@@ -50,11 +50,14 @@ impl Config {
             commit_time: Duration::from_millis(limits::LIVE_COMMIT_MS),
             fill_time: Duration::from_millis(limits::LIVE_FILL_MS),
         };
-        let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
+        let clock = Arc::new(SystemClock);
+        let tuning = Tuning::default();
         let retention = Retention::default();
-        let (entropy, scheduler) = (Arc::new(SystemEntropy), Arc::new(FreeRunning));
+        let entropy = Arc::new(SystemEntropy);
+        let scheduler = Arc::new(FreeRunning);
         let buffers = BufferLimits::default();
-        let (timers, due_of_a_tenant) = (true, limits::DUE_OF_A_TENANT);
+        let timers = true;
+        let due_of_a_tenant = limits::DUE_OF_A_TENANT;
         Config {
             modules,
             clock,

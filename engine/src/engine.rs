@@ -56,12 +56,14 @@ impl Engine {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>, config: Config) -> Result<Engine, OpenError> {
-        let (path, layout) = (path.as_ref(), Layout { modules: config.modules.clone() });
+        let path = path.as_ref();
+        let layout = Layout { modules: config.modules.clone() };
         let store = Store::open(path, layout, config.tuning.clone())?;
         let path = store.path().to_owned();
         let Config { clock, entropy, live_budget, retention, buffers, scheduler, .. } = config;
         let sources = EventSources { clock, entropy };
-        let (timers, due_of_a_tenant) = (config.timers, config.due_of_a_tenant);
+        let timers = config.timers;
+        let due_of_a_tenant = config.due_of_a_tenant;
         let config = ThreadConfig {
             sources,
             live_budget,
@@ -173,7 +175,8 @@ impl Engine {
             return Err(Refusal::new(Code::BadRequest, "the batch is empty"));
         }
         if calls.len() > limits::BATCH_CALLS {
-            let (count, max) = (calls.len(), limits::BATCH_CALLS);
+            let count = calls.len();
+            let max = limits::BATCH_CALLS;
             let detail = format!("the batch has {count} calls; the limit is {max}");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
         }
@@ -207,7 +210,8 @@ impl Engine {
     pub fn fire_due(&self) -> EngineFuture<'_, Result<(), Refusal>> {
         Box::pin(async move {
             // A unit without calls: the writer runs due rows before any unit, in the same group.
-            let (system, answer_at) = (Caller::system(), AnswerAt::Durable);
+            let system = Caller::system();
+            let answer_at = AnswerAt::Durable;
             self.inner.submit(&system, Vec::new(), None, answer_at).await.map(drop)
         })
     }
@@ -281,9 +285,11 @@ impl Engine {
     /// Records a denied request that was not a reducer call, within the limits for recorded attempts
     /// of each caller. Does not wait for it.
     pub fn note_denied(&self, caller: &Caller, what: &str, why: &str) {
-        let (what, why) = (what.to_owned(), why.to_owned());
+        let what = what.to_owned();
+        let why = why.to_owned();
         let denial = Denial { caller: caller.clone(), what, why };
-        let (job, weight) = (WriterJob::Denied(denial), limits::CALL_OVERHEAD_BYTES);
+        let job = WriterJob::Denied(denial);
+        let weight = limits::CALL_OVERHEAD_BYTES;
         // If the engine accepts nothing any more, no attempt succeeds either.
         let _ = self.inner.send(Some(&self.inner.turn(caller)), job, weight);
     }

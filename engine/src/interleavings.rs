@@ -89,7 +89,8 @@ fn takers_of_single_items_lose_nothing() {
             let queue = Arc::new(Queue::shared(2, 8, 1));
             let in_progress = Arc::new(Mutex::new([0; 2]));
             let takers = [0, 1].map(|number| {
-                let (queue, in_progress) = (Arc::clone(&queue), Arc::clone(&in_progress));
+                let queue = Arc::clone(&queue);
+                let in_progress = Arc::clone(&in_progress);
                 thread::spawn(move || {
                     let mut taken = Vec::new();
                     while let Some((item, turn)) = queue.take_one(number) {
@@ -130,10 +131,12 @@ fn a_slow_client_is_caught_up() {
     const COMMITS: i64 = 4;
     shuttle::check_random(
         || {
-            let (outbox, metrics) = (Arc::new(outbox()), Arc::new(Metrics::default()));
+            let outbox = Arc::new(outbox());
+            let metrics = Arc::new(Metrics::default());
             // The last commit that can be read.
             let state = Arc::new(Mutex::new(0_i64));
-            let (to, committed) = (Arc::clone(&outbox), Arc::clone(&state));
+            let to = Arc::clone(&outbox);
+            let committed = Arc::clone(&state);
             let publisher = thread::spawn(move || {
                 for seq in 1..=COMMITS {
                     *committed.lock().expect("no thread panics") = seq;
@@ -262,7 +265,8 @@ fn a_subscription_begins_without_a_gap() {
             let catalog = Arc::new(Catalog::new(vec![EventRow::SPEC], Vec::new()));
             let binding =
                 Planner::new(Arc::clone(&catalog)).bind("SELECT seq FROM events", &Map::new());
-            let (binding, router) = (binding.expect("it can be live"), Router::new(catalog));
+            let binding = binding.expect("it can be live");
+            let router = Router::new(catalog);
             let fixture = Arc::new(Fixture {
                 jobs: Queue::new(4),
                 commits: Queue::new(4),
@@ -366,12 +370,14 @@ fn no_answer_precedes_durability() {
 
 fn commit_and_listen(fails: u32) {
     const COMMITS: i64 = 3;
-    let (written, synced) = (Mutex::new(0), Mutex::new((0, 0)));
+    let written = Mutex::new(0);
+    let synced = Mutex::new((0, 0));
     let platter = Arc::new(FakeDisk { written, synced, fails });
     let hub = Arc::new(Hub::starting_at(Seq(0)));
     let health = Arc::new(Health::new(Arc::clone(&hub)));
     let (sender, durable) = watch::channel(Seq(0));
-    let (commits, to_publish) = (Arc::new(Queue::new(8)), Arc::new(Queue::new(8)));
+    let commits = Arc::new(Queue::new(8));
+    let to_publish = Arc::new(Queue::new(8));
     let disk = Arc::clone(&platter);
     let syncer = Syncer {
         commits: Arc::clone(&commits),
@@ -411,9 +417,11 @@ fn drained_readers_run_no_query() {
     let handle = move || reader.lock().expect("nothing panics").interrupt_handle();
     shuttle::check_random(
         move || {
-            let (drain, running) = (Arc::new(ReaderDrain::default()), Arc::new(Mutex::new(0)));
+            let drain = Arc::new(ReaderDrain::default());
+            let running = Arc::new(Mutex::new(0));
             let reader = |handles: [InterruptHandle; 2]| {
-                let (drain, running) = (Arc::clone(&drain), Arc::clone(&running));
+                let drain = Arc::clone(&drain);
+                let running = Arc::clone(&running);
                 thread::spawn(move || {
                     for handle in handles {
                         let admitted = drain.admit(handle);

@@ -151,7 +151,8 @@ fn replay_into(
     let row_policies = scope_rules.row_policies();
     let transaction = GroupTransaction::new(writer, row_policies, credentials, former);
     let mut executor = Executor::new(transaction, start, sources, scope_rules);
-    let (mut requests, mut unsalted) = (RequestIdRebuilder::default(), Seq::ZERO);
+    let mut requests = RequestIdRebuilder::default();
+    let mut unsalted = Seq::ZERO;
     executor.transaction.store.begin()?;
     let end = log.walk::<ReplayError>(&mut |event| {
         if to.is_some_and(|to| event.seq > to) {
@@ -200,7 +201,8 @@ fn run_again(
     event: &Event,
     requests: &mut RequestIdRebuilder,
 ) -> Result<(), ReplayError> {
-    let (seq, reducer) = (event.seq, event.reducer.clone());
+    let seq = event.seq;
+    let reducer = event.reducer.clone();
     let refused = |refusal| ReplayError::Refused { seq, reducer: reducer.clone(), refusal };
     // A log from before the limit has deeper arguments than a call may have now.
     let arguments = integers::parse(&event.arguments).map_err(|why| ReplayError::Unreadable {
@@ -237,7 +239,8 @@ fn run_again(
 
 /// Copies rows of request ids that the log does not determine; see [`request_ids::may_be_kept`].
 fn keep_requests(log: &LogFile, replayed: &Executor, unsalted: Seq) -> Result<(), ReplayError> {
-    let (table, mut failed) = (RequestIdRow::SPEC, None);
+    let table = RequestIdRow::SPEC;
+    let mut failed = None;
     log.rows(table, &mut |row| {
         let kept = keep_request(replayed, row, unsalted);
         failed = failed.take().or(kept.err());
@@ -246,7 +249,8 @@ fn keep_requests(log: &LogFile, replayed: &Executor, unsalted: Seq) -> Result<()
 }
 
 fn keep_request(replayed: &Executor, row: &[Value], unsalted: Seq) -> Result<(), StoreError> {
-    let (table, store) = (RequestIdRow::SPEC, &replayed.transaction.store);
+    let table = RequestIdRow::SPEC;
+    let store = &replayed.transaction.store;
     let key = table.key_of(row);
     let rebuilt = store.get(table, &key)?.and_then(|row| RequestIdRow::from_row(&row).ok());
     let (Some(rebuilt), Ok(found)) = (rebuilt, RequestIdRow::from_row(row)) else { return Ok(()) };
@@ -275,7 +279,8 @@ fn compare(
     if is_derived && !log.has(table)? {
         return Ok(());
     }
-    let (mut count, mut differing) = (0_usize, None);
+    let mut count = 0_usize;
+    let mut differing = None;
     let mut failed = None;
     log.rows(table, &mut |row| {
         count += 1;

@@ -164,7 +164,8 @@ pub fn delegation_cycle<E>(
     name: &str,
     mut delegates: impl FnMut(&str) -> Result<Vec<String>, E>,
 ) -> Result<Option<Vec<String>>, E> {
-    let (mut before, mut open) = (BTreeMap::new(), vec![name.to_owned()]);
+    let mut before = BTreeMap::new();
+    let mut open = vec![name.to_owned()];
     while let Some(at) = open.pop() {
         for to in delegates(&at)? {
             if to != name {
@@ -174,7 +175,8 @@ pub fn delegation_cycle<E>(
                 }
                 continue;
             }
-            let (mut path, mut step) = (vec![to], Some(at));
+            let mut path = vec![to];
+            let mut step = Some(at);
             while let Some(name) = step {
                 step = before.remove(&name);
                 path.push(name);
@@ -189,7 +191,8 @@ pub fn delegation_cycle<E>(
 /// The names of the agents that an agent delegates to, including its inline agents and those that they delegate to. The
 /// name of an inline agent begins with that of its parent.
 pub(crate) fn subagents(name: &str, definition: &JsonValue) -> Vec<String> {
-    let (mut names, mut open) = (Vec::new(), vec![(name.to_owned(), definition)]);
+    let mut names = Vec::new();
+    let mut open = vec![(name.to_owned(), definition)];
     while let Some((parent, definition)) = open.pop() {
         for subagent in definition["subagents"].as_array().into_iter().flatten() {
             if let Some(name) = subagent.as_str() {

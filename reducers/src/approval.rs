@@ -191,7 +191,8 @@ pub fn decide_approval(
     let by = ctx.caller.id().to_owned();
     match decision {
         Decision::Approve if exchange::rows::asker(&call).is_some() => {
-            let (answer, comment) = (approved_arguments.as_ref(), comment.as_deref());
+            let answer = approved_arguments.as_ref();
+            let comment = comment.as_deref();
             call.result = Some(exchange::answer::accepted(ctx, &call, answer, comment)?);
             call.status = ToolCallStatus::Succeeded;
         }
@@ -256,7 +257,9 @@ pub(crate) fn request_with(
     policy: ApprovalPolicy,
     call: &ToolCall,
 ) -> Result<(), Abort> {
-    let (id, now, seq) = (ctx.new_id("ap"), ctx.now, ctx.seq);
+    let id = ctx.new_id("ap");
+    let now = ctx.now;
+    let seq = ctx.seq;
     let arguments_hash = ctx.digest(call.arguments.as_str());
     let approval = ctx.insert(Approval {
         id,
@@ -346,7 +349,8 @@ fn decided(ctx: &mut Context<'_>, approval: &Approval) -> Result<Refusal, Abort>
         let has_ended = session.is_some_and(|session| session.status.is_terminal());
         return Ok(cancelled_with(approval, &run, has_ended));
     }
-    let (id, status) = (&approval.id, approval.status);
+    let id = &approval.id;
+    let status = approval.status;
     let detail = match (&approval.decided_by, approval.expires_at) {
         (Some(by), _) => format!("approval {id} was {status} by {by}"),
         (None, Some(at)) if status == ApprovalStatus::Expired => {

@@ -162,7 +162,8 @@ pub(crate) fn restore(
 
 /// A run and the runs above it.
 fn chain(ctx: &mut Context<'_>, run: &Run) -> Result<Vec<Run>, Abort> {
-    let (mut chain, mut above) = (vec![run.clone()], run.parent_id.clone());
+    let mut chain = vec![run.clone()];
+    let mut above = run.parent_id.clone();
     while let Some(id) = above
         && chain.len() <= limits::DELEGATION_DEPTH as usize
     {

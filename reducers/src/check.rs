@@ -11,7 +11,8 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::BadArguments, format!("{what} is empty")));
     }
     if text.len() > limits::NAME_BYTES {
-        let (bytes, max) = (text.len(), limits::NAME_BYTES);
+        let bytes = text.len();
+        let max = limits::NAME_BYTES;
         let detail = format!("{what} has {bytes} bytes; the limit is {max}");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }

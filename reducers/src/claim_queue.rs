@@ -76,7 +76,9 @@ pub(crate) fn set(
         let scope = session.scope.value();
         for (key, value) in scope.as_object().into_iter().flatten() {
             let Some(value) = value.as_str() else { continue };
-            let (queue, part, id) = (queue.clone(), part(key, value), id.to_owned());
+            let queue = queue.clone();
+            let part = part(key, value);
+            let id = id.to_owned();
             if is_claimable {
                 ctx.insert(WaitingEntry { queue, part, since, id })?;
             } else if ctx.get::<WaitingEntry>((&*queue, &*part, since, &*id))?.is_some() {
@@ -179,7 +181,8 @@ fn next(
     let parts: Vec<String> = scope.iter().map(|(key, value)| part(key, value)).collect();
     let (since, id) = behind.unwrap_or((i64::MIN, ""));
     // The first candidate position, and the number of lists that contain it.
-    let (mut place, mut exclusive) = ((since, id.to_owned()), true);
+    let mut place = (since, id.to_owned());
+    let mut exclusive = true;
     let mut agreed = 0;
     for part in parts.iter().cycle() {
         if *looks == 0 {
@@ -190,7 +193,8 @@ fn next(
         let clause = format!(
             "WHERE queue = ?1 AND part = ?2 AND (since, id) {by} (?3, ?4) ORDER BY since, id LIMIT 1"
         );
-        let (part, id) = (part.as_str(), place.1.as_str());
+        let part = part.as_str();
+        let id = place.1.as_str();
         let params = [queue.into(), part.into(), place.0.into(), Value::from(id)];
         let found = ctx.without_policies(|ctx| ctx.find::<WaitingEntry>(&clause, &params))?;
         let Some(found) = found.into_iter().next() else { return Ok(QueueHead::End) };

@@ -151,7 +151,8 @@ pub fn write_entries(
     handoff_id: Option<String>,
 ) -> Result<ReducerResult<EntriesWritten>, Abort> {
     check::name("collection_id", &collection_id)?;
-    let (puts, deletes) = (puts.unwrap_or_default(), deletes.unwrap_or_default());
+    let puts = puts.unwrap_or_default();
+    let deletes = deletes.unwrap_or_default();
     check_count(puts.len() + deletes.len())?;
     let mut done = EntriesWritten { collection_id, written: 0, deleted: 0 };
     if puts.is_empty() && deletes.is_empty() {
@@ -210,7 +211,9 @@ pub fn delete_entries(
     };
     let is_fenced = stored.fencing_token.max(fencing_token).is_some();
     raise_token(ctx, stored, fencing_token)?;
-    let (max, mut deleted, mut bytes) = (limits::ENTRIES_DELETED, 0, 0);
+    let max = limits::ENTRIES_DELETED;
+    let mut deleted = 0;
+    let mut bytes = 0;
     let more = loop {
         // Few at a time, because each can have megabytes.
         let found = first_entries(ctx, &collection_id, &prefix)?;
@@ -247,7 +250,8 @@ fn first_entries(
     collection_id: &str,
     prefix: &str,
 ) -> Result<Vec<Entry>, Abort> {
-    let (id, count) = (Value::from(collection_id), Value::from(DELETED_AT_ONCE));
+    let id = Value::from(collection_id);
+    let count = Value::from(DELETED_AT_ONCE);
     match after_prefix(prefix) {
         Some(end) => ctx.find::<Entry>(
             "WHERE collection_id = ?1 AND key >= ?2 AND key < ?3 ORDER BY key LIMIT ?4",
@@ -267,7 +271,8 @@ struct BytesRead(usize);
 impl BytesRead {
     /// Counts an entry.
     fn add(&mut self, entry: &Entry) -> Result<(), Refusal> {
-        let (is_first, bytes) = (self.0 == 0, entry.bytes());
+        let is_first = self.0 == 0;
+        let bytes = entry.bytes();
         self.0 += bytes;
         if is_first || self.0 <= limits::ENTRIES_BYTES {
             return Ok(());
@@ -311,7 +316,9 @@ fn create(
     let kind = kind.unwrap_or_else(|| "entries".to_owned());
     check::name("kind", &kind)?;
     let scope = Json::from(JsonValue::Object(scope));
-    let (id, created_at, seq) = (id.to_owned(), ctx.now, ctx.seq);
+    let id = id.to_owned();
+    let created_at = ctx.now;
+    let seq = ctx.seq;
     ctx.insert(Collection { id, kind, scope, fencing_token, created_at, seq }).map(drop)
 }
 

@@ -149,7 +149,8 @@ pub fn correct_run(
     lines.iter().try_for_each(|line| check::within("number", Some(line.number), &numbers))?;
     let last = "WHERE run_id = ?1 ORDER BY number DESC LIMIT 1";
     let last = ctx.find::<RunCorrection>(last, &[Value::from(id.as_str())])?.into_iter().next();
-    let (after, lines) = (Json::from(json!(result)), Json::from(json!(lines)));
+    let after = Json::from(json!(result));
+    let lines = Json::from(json!(lines));
     let (number, before) = match last {
         Some(last) if last.after == after && last.lines == lines => {
             return Ok(ReducerResult::Duplicate(last.seq, last));
@@ -161,7 +162,9 @@ pub fn correct_run(
         let detail = format!("the correction of run {id} changes nothing");
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
-    let (session_id, created_at, seq) = (run.session_id, ctx.now, ctx.seq);
+    let session_id = run.session_id;
+    let created_at = ctx.now;
+    let seq = ctx.seq;
     let run_id = run.id;
     let correction =
         RunCorrection { run_id, number, session_id, before, after, lines, reason, created_at, seq };

@@ -152,7 +152,8 @@ fn record(ctx: &mut Context<'_>, call: &ToolCall, entries: Vec<NewExchange>) -> 
     let max = limits::EXCHANGES_OF_A_CALL;
     for NewExchange { kind, data } in entries {
         let data = Json::from(data);
-        let (bytes, limit) = (data.as_str().len(), limits::EXCHANGE_BYTES);
+        let bytes = data.as_str().len();
+        let limit = limits::EXCHANGE_BYTES;
         if bytes > limit {
             let detail = format!("a step of call {} has {bytes} bytes", call.call_id);
             let hint = format!("at most {limit} are stored: record what another worker needs");
@@ -187,7 +188,8 @@ fn ask(
     step: i64,
     inputs: Vec<NewInput>,
 ) -> Result<(), Abort> {
-    let (count, max) = (inputs.len(), limits::INPUTS_AT_ONCE);
+    let count = inputs.len();
+    let max = limits::INPUTS_AT_ONCE;
     if count > max || step == 0 {
         let detail = format!("the server of call {} asks {count} questions", call.call_id);
         let hint = format!("at most {max} are allowed at a time, with a step that records them");
@@ -220,7 +222,8 @@ fn ask(
 
 /// The arguments of the call for a question. Only `message`, `schema` and `url` are from the server.
 fn arguments(ctx: &mut Context<'_>, call: &ToolCall, input: &NewInput) -> Result<JsonValue, Abort> {
-    let (bytes, max) = (input.message.len(), limits::INPUT_MESSAGE_BYTES);
+    let bytes = input.message.len();
+    let max = limits::INPUT_MESSAGE_BYTES;
     if bytes > max || input.url.as_ref().is_some_and(|url| url.len() > max) {
         let detail = format!("a question of call {} has more than {max} bytes", call.call_id);
         return Err(Refusal::new(Code::LimitExceeded, detail).hint("fail the call").into());

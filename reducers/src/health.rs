@@ -198,7 +198,8 @@ pub(crate) fn insert(
     health: NewHealth,
     action: HealthAction,
 ) -> Result<RunHealth, Abort> {
-    let (now, seq) = (ctx.now, ctx.seq);
+    let now = ctx.now;
+    let seq = ctx.seq;
     ctx.insert(health.row((run_id, session_id), iteration, action, (now, seq)))
 }
 

@@ -470,7 +470,8 @@ fn check_namespace(name: &str) -> Result<(), Refusal> {
 }
 
 fn check_fact(ctx: &Context<'_>, fact: &NewMemory) -> Result<(), Refusal> {
-    let (key, value) = (&fact.key, &fact.value);
+    let key = &fact.key;
+    let value = &fact.value;
     check::name("the key of a fact", key)?;
     let sizes = [
         ("the key of a fact", key.len(), limits::MEMORY_KEY_BYTES),

@@ -215,7 +215,8 @@ fn put(ctx: &mut Context<'_>, mut pause: Pause, exists: bool) -> Result<Pause, A
 fn check_reason(reason: Option<&str>) -> Result<(), Refusal> {
     match reason {
         Some(reason) if reason.len() > limits::REASON_BYTES => {
-            let (bytes, max) = (reason.len(), limits::REASON_BYTES);
+            let bytes = reason.len();
+            let max = limits::REASON_BYTES;
             let detail = format!("reason has {bytes} bytes; the limit is {max}");
             Err(Refusal::new(Code::LimitExceeded, detail))
         }

@@ -250,7 +250,8 @@ fn created(
     let mut scope = scope.unwrap_or_default();
     scope::confine(&mut scope, ctx.caller)?;
     let scope = Json::from(JsonValue::Object(scope));
-    let (created_at, updated_at) = (ctx.now, ctx.now);
+    let created_at = ctx.now;
+    let updated_at = ctx.now;
     Ok(Prompt { name, scope, description, version: 1, created_at, updated_at, seq: ctx.seq })
 }
 
@@ -260,7 +261,8 @@ fn moved_labels(
     prompt: &Prompt,
     labels: Vec<String>,
 ) -> Result<Vec<PromptLabel>, Abort> {
-    let (name, version) = (prompt.name.as_str(), prompt.version);
+    let name = prompt.name.as_str();
+    let version = prompt.version;
     let mut moved: Vec<PromptLabel> = Vec::new();
     let mut new = 0;
     for label in labels {
@@ -270,8 +272,10 @@ fn moved_labels(
             continue;
         }
         new += i64::from(before.is_none());
-        let (prompt, set_by) = (name.to_owned(), ctx.caller.id().to_owned());
-        let (updated_at, seq) = (ctx.now, ctx.seq);
+        let prompt = name.to_owned();
+        let set_by = ctx.caller.id().to_owned();
+        let updated_at = ctx.now;
+        let seq = ctx.seq;
         moved.push(PromptLabel { prompt, label, version, set_by, updated_at, seq });
     }
     if new > 0 {
@@ -349,13 +353,15 @@ fn check_text(text: &str) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::BadArguments, "the text of the prompt is empty")
             .hint("give the text of the prompt"));
     }
-    let (bytes, max) = (text.len(), limits::PROMPT_BYTES);
+    let bytes = text.len();
+    let max = limits::PROMPT_BYTES;
     if bytes > max {
         let detail = format!("the prompt has {bytes} bytes; the limit is {max}");
         let hint = "shorten it, or move parts into skills";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
-    let (count, max) = (template::variables(text).len(), limits::PROMPT_VARIABLES);
+    let count = template::variables(text).len();
+    let max = limits::PROMPT_VARIABLES;
     if count > max {
         let detail = format!("the prompt has {count} variables; the limit is {max}");
         return Err(Refusal::new(Code::LimitExceeded, detail).hint("join variables"));

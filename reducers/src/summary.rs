@@ -185,7 +185,8 @@ pub fn record_summary(
     for result in archived.unwrap_or_default() {
         archive(ctx, &run, number + 1, &summary, result)?;
     }
-    let (created_at, seq) = (ctx.now, ctx.seq);
+    let created_at = ctx.now;
+    let seq = ctx.seq;
     ctx.insert(ContextSummary {
         session_id: run.session_id,
         number: summary.number,
@@ -228,7 +229,9 @@ fn archive(
         let detail = format!("the summary covers messages up to {through}, not {entry_id}");
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
-    let (session_id, created_at, seq) = (run.session_id.clone(), ctx.now, ctx.seq);
+    let session_id = run.session_id.clone();
+    let created_at = ctx.now;
+    let seq = ctx.seq;
     ctx.insert(ArchivedResult {
         entry_id,
         session_id,

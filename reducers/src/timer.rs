@@ -144,7 +144,8 @@ pub fn set_timer(
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     let due_at = moment(ctx.now, in_ms, due_at)?;
-    let (now, seq) = (ctx.now, ctx.seq);
+    let now = ctx.now;
+    let seq = ctx.seq;
     let timer = Timer {
         id: given.unwrap_or_else(|| ctx.new_id("tm")),
         session_id,
@@ -259,7 +260,8 @@ fn tell(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<bool, 
     if let Some(message) = &timer.message {
         let data = timer.data.as_ref().map(Json::value);
         let data = json!({"timer_id": timer.id, "name": timer.name, "data": data});
-        let (content, data) = (Some(message.clone()), Some(Json::from(data)));
+        let content = Some(message.clone());
+        let data = Some(Json::from(data));
         append(ctx, &session, NewEntry::new("system", "timer", content, data))?;
     }
     if timer.resume && session.status == SessionStatus::Suspended {

@@ -324,7 +324,8 @@ pub fn register_tool(
     let annotations = annotations.map(JsonValue::Object);
     let effect = effect.or_else(|| annotations.as_ref().map(Effect::of_annotations));
     let before = ctx.get::<Tool>(&name)?;
-    let (now, seq) = (ctx.now, ctx.seq);
+    let now = ctx.now;
+    let seq = ctx.seq;
     let mut tool = Tool {
         name,
         version: before.as_ref().map_or(1, |before| before.version + 1),
@@ -352,7 +353,9 @@ pub fn register_tool(
         Some(_) => ctx.update(&tool)?,
         None => drop(ctx.insert(tool.clone())?),
     }
-    let (name, version, manifest) = (tool.name.clone(), tool.version, stored(&tool));
+    let name = tool.name.clone();
+    let version = tool.version;
+    let manifest = stored(&tool);
     ctx.insert(ToolVersion { name, version, manifest, created_at: now, seq })?;
     Ok(ReducerResult::Fresh(tool))
 }

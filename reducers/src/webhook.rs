@@ -160,7 +160,8 @@ pub fn put_webhook(
         check_room(ctx, &run.id)?;
     }
     let ended = run.status.is_terminal();
-    let (now, seq) = (ctx.now, ctx.seq);
+    let now = ctx.now;
+    let seq = ctx.seq;
     let mut webhook = Webhook {
         id,
         run_id: run.id,

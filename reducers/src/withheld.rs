@@ -66,7 +66,9 @@ pub fn withhold_answer(
         let hint = "the first original stands; record the next answer under its own number";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
-    let (created_at, seq, session_id) = (ctx.now, ctx.seq, run.session_id);
+    let created_at = ctx.now;
+    let seq = ctx.seq;
+    let session_id = run.session_id;
     let run_id = key.run_id.clone();
     let row = WithheldAnswer { run_id, iteration, session_id, original, created_at, seq };
     ctx.without_policies(|ctx| ctx.insert(row))?;

@@ -185,7 +185,8 @@ impl Credential {
 
 impl PartialEq for Caller {
     fn eq(&self, other: &Caller) -> bool {
-        let (a, b) = (&*self.0, &*other.0);
+        let a = &*self.0;
+        let b = &*other.0;
         Arc::ptr_eq(&self.0, &other.0)
             || (a.id == b.id
                 && a.role == b.role
@@ -233,7 +234,8 @@ impl Caller {
             && capabilities.contains(Caller::EVERY_CAPABILITY);
         let bounds = json!({"role": role, "capabilities": capabilities, "scope": scope});
         let recorded = (!unrestricted).then(|| canonical::to_text(&bounds));
-        let (id, limits) = (id.into(), CallLimits::default());
+        let id = id.into();
+        let limits = CallLimits::default();
         let namespace = namespace(&scope);
         // Ids contain no tab, so no two callers share a principal.
         let principal = (!scope.is_empty()).then(|| format!("{id}\t{}", json!(scope)));
@@ -521,7 +523,8 @@ mod tests {
             let caller = Caller::with(id, "app", BTreeSet::new(), scope("tenant", "zeta"));
             caller.admitted(credential())
         };
-        let (one, two) = (zeta("one"), zeta("two"));
+        let one = zeta("one");
+        let two = zeta("two");
         let narrowed = one.acting_for(&scope("team", "blue")).expect("another key");
         assert_ne!(narrowed.principal(), one.principal());
         assert_eq!(narrowed.quota_key(), one.quota_key());

@@ -69,7 +69,8 @@ impl fmt::Display for Micros {
     /// ISO 8601 in UTC with seconds, as in error texts: `2026-11-21T14:02:11Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.div_euclid(1_000_000);
-        let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+        let days = seconds.div_euclid(86_400);
+        let of_day = seconds.rem_euclid(86_400);
         // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
         let z = days + 719_468;
         let era = z.div_euclid(146_097);
@@ -81,7 +82,9 @@ impl fmt::Display for Micros {
         let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
         let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
         let year = year_of_era + era * 400 + i64::from(month <= 2);
-        let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+        let hour = of_day / 3_600;
+        let minute = of_day / 60 % 60;
+        let second = of_day % 60;
         write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
     }
 }

@@ -55,8 +55,10 @@ impl Deadline {
     /// time is the last parameter.
     #[must_use]
     pub fn query(&self, scope: &str) -> String {
-        let (keys, place) = (self.keys().join(", "), self.place().join(", "));
-        let (from, parameter) = (self.behind_place(), self.place().len() + 2);
+        let keys = self.keys().join(", ");
+        let place = self.place().join(", ");
+        let from = self.behind_place();
+        let parameter = self.place().len() + 2;
         let column = self.column;
         format!(
             "SELECT {place}, {keys}, {scope}{from} AND {column} <= ?{parameter} ORDER BY {place} LIMIT ?1"
@@ -66,7 +68,8 @@ impl Deadline {
     /// The query for the first due time behind a place. The place is `?2` and so on; `?1` is unused.
     #[must_use]
     pub fn next_query(&self) -> String {
-        let (from, column) = (self.behind_place(), self.column);
+        let from = self.behind_place();
+        let column = self.column;
         format!("SELECT {column}{from} ORDER BY {column} LIMIT 1")
     }
 

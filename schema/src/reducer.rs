@@ -279,7 +279,9 @@ impl<'a> Context<'a> {
         seed: IdSource,
         rows: &'a mut dyn Transaction,
     ) -> Context<'a> {
-        let (drawn, session_id, work_budget) = (StdCell::new(0), None, None);
+        let drawn = StdCell::new(0);
+        let session_id = None;
+        let work_budget = None;
         Context { seq, now, caller, rows, seed, drawn, session_id, work_budget }
     }
 
@@ -518,7 +520,8 @@ impl Context<'_> {
         hidden: &[String],
     ) -> Result<(), Abort> {
         let Some(checker) = self.rows.policy_checker() else { return Ok(()) };
-        let (table, condition) = (table.to_owned(), condition.map(str::to_owned));
+        let table = table.to_owned();
+        let condition = condition.map(str::to_owned);
         self.settle(&PolicyTrial { table, condition, hidden: hidden.to_vec(), checker })
     }
 }

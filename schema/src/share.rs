@@ -163,7 +163,8 @@ impl Shares {
         pending: usize,
         common: &CommonScopeKeys,
     ) -> Result<(), NoRoom> {
-        let (total, share) = (self.total + pending, Shares::share(self.limit));
+        let total = self.total + pending;
+        let share = Shares::share(self.limit);
         let reserved = self.limit / RESERVED;
         // Most callers are far from the limit, and nothing is added up for them.
         if total < share.min(self.limit - reserved) {
@@ -237,7 +238,8 @@ mod tests {
 
     #[test]
     fn one_tenant_leaves_room_for_others_and_all_for_the_operator() {
-        let (mut shares, mut common) = (Shares::new(80), CommonScopeKeys::default());
+        let mut shares = Shares::new(80);
+        let mut common = CommonScopeKeys::default();
         let mut used = |key: &ShareKey| fill(&mut shares, key, &mut common);
         assert_eq!(used(&key(&[("tenant", "a")])), (20, NoRoom::Own));
         assert_eq!(used(&key(&[("tenant", "b")])), (20, NoRoom::Own));
@@ -252,7 +254,8 @@ mod tests {
     /// An operator with more than seven eighths of the uses left no room for any other caller.
     #[test]
     fn what_the_operator_leaves_is_for_the_others() {
-        let (mut shares, mut common) = (Shares::new(80), CommonScopeKeys::default());
+        let mut shares = Shares::new(80);
+        let mut common = CommonScopeKeys::default();
         shares.add(&ShareKey::Operator, 75);
         assert_eq!(fill(&mut shares, &key(&[]), &mut common), (5, NoRoom::Others));
         assert_eq!(shares.check(&ShareKey::Operator, 0, &common), Err(NoRoom::Own));
@@ -261,7 +264,8 @@ mod tests {
     /// The admin of a tenant creates identities with further keys.
     #[test]
     fn further_scope_keys_add_no_share() {
-        let (mut shares, mut common) = (Shares::new(80), CommonScopeKeys::default());
+        let mut shares = Shares::new(80);
+        let mut common = CommonScopeKeys::default();
         let desk = |desk: &str| key(&[("tenant", "a"), ("desk", desk)]);
         assert_eq!(fill(&mut shares, &desk("1"), &mut common), (20, NoRoom::Own));
         assert_eq!(fill(&mut shares, &key(&[("tenant", "b")]), &mut common), (20, NoRoom::Own));

@@ -141,7 +141,8 @@ impl TableSpec {
         let mut statements = vec![self.create_table()];
         for index in self.indexes {
             let unique = if index.unique { "UNIQUE " } else { "" };
-            let (name, columns) = (self.index_name(index), index.columns.join(", "));
+            let name = self.index_name(index);
+            let columns = index.columns.join(", ");
             let condition = index.condition.map(|sql| format!(" WHERE {sql}")).unwrap_or_default();
             statements.push(format!(
                 "CREATE {unique}INDEX {name} ON {table} ({columns}){condition}",

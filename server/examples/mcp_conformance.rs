@@ -194,7 +194,8 @@ fn get_prompt(request: &McpRequest<'_>) -> Result<McpReply, McpFailure> {
     let messages = match request.params["name"].as_str().unwrap_or_default() {
         "test_simple_prompt" => vec![text("This is a simple prompt for testing.")],
         "test_prompt_with_arguments" => {
-            let (one, two) = (argument("arg1"), argument("arg2"));
+            let one = argument("arg1");
+            let two = argument("arg2");
             vec![text(&format!("Prompt with arguments: arg1='{one}', arg2='{two}'"))]
         }
         "test_prompt_with_embedded_resource" => vec![
@@ -325,7 +326,8 @@ fn asks(name: &str, request: &McpRequest<'_>) -> Result<McpReply, McpFailure> {
         request.params.get("arguments").and_then(|all| all[name].as_str()).unwrap_or_default()
     };
     if let Some(response) = request.responses.get("answer") {
-        let (action, content) = (response["action"].as_str(), &response["content"]);
+        let action = response["action"].as_str();
+        let content = &response["content"];
         return match (name, action) {
             ("test_sampling", _) => {
                 say(&format!("LLM response: {}", content["text"].as_str().unwrap_or_default()))

@@ -281,8 +281,8 @@ impl IntoResponse for BodyError {
         match self {
             BodyError::Refused(refusal) => Problem(refusal).into_response(),
             BodyError::Late => {
-                let (start_s, kib_per_s) =
-                    (limits::BODY_START_GRACE.as_secs(), limits::BODY_BYTES_PER_S >> 10);
+                let start_s = limits::BODY_START_GRACE.as_secs();
+                let kib_per_s = limits::BODY_BYTES_PER_S >> 10;
                 let detail = format!(
                     "the body arrived too slowly: the first bytes must arrive within {start_s} s, \
                      the rest at {kib_per_s} KiB/s or faster"

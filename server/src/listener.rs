@@ -44,7 +44,8 @@ impl Listener {
 
 /// Refuses a process of another user. The permissions of the folder do so first; this does not depend on them.
 fn check_user(socket: &UnixStream) -> io::Result<()> {
-    let (user, own) = (socket.peer_cred()?.uid(), geteuid().as_raw());
+    let user = socket.peer_cred()?.uid();
+    let own = geteuid().as_raw();
     if user == own {
         return Ok(());
     }

@@ -23,7 +23,8 @@ pub(crate) async fn metrics(
     by: CallerExtension,
 ) -> Result<Response, Problem> {
     only_unscoped(&app, &by, "/metrics")?;
-    let (engine, lifecycle) = (&app.engine, &app.lifecycle);
+    let engine = &app.engine;
+    let lifecycle = &app.lifecycle;
     let seq = engine.durable_seq().0.unsigned_abs();
     let floor = engine.metrics().change_log_oldest_seq.get();
     let gauges = [

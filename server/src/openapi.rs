@@ -312,7 +312,8 @@ fn fixed_schemas() -> Map<String, JsonValue> {
 fn explanation() -> JsonValue {
     let text = |what: &str| json!({"type": "string", "description": what});
     let list = |of: JsonValue| json!({"type": "array", "items": of});
-    let (name, any) = (json!({"type": "string"}), json!({"type": "object"}));
+    let name = json!({"type": "string"});
+    let any = json!({"type": "object"});
     let plan = object(
         json!({
             "rule": text("The rule that produces its deltas."),

@@ -24,7 +24,8 @@ impl From<Refusal> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let refusal = self.0.show_listings(route_of);
-        let (code, wait_ms) = (refusal.code, refusal.retry_after_ms);
+        let code = refusal.code;
+        let wait_ms = refusal.retry_after_ms;
         note(&refusal);
         let status = StatusCode::from_u16(code.http_status());
         let mut response = (

@@ -230,9 +230,11 @@ struct ConnectionContext {
 impl ConnectionContext {
     /// Serves a connection if there is room, otherwise responds `overloaded`.
     fn admit(&self, socket: Socket, pending: UnauthenticatedConnection) {
-        let (lifecycle, pending) = (self.lifecycle.clone(), Arc::new(pending));
+        let lifecycle = self.lifecycle.clone();
+        let pending = Arc::new(pending);
         if let Some(place) = lifecycle.enter() {
-            let (router, slot) = (self.router.clone(), Some(ConnectionSlot { place, pending }));
+            let router = self.router.clone();
+            let slot = Some(ConnectionSlot { place, pending });
             tokio::spawn(async move { connection(socket, router, slot, &lifecycle).await });
         } else if let Ok(place) = Arc::clone(&self.rejected).try_acquire_owned() {
             let full = self.full.clone();

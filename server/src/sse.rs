@@ -76,7 +76,10 @@ pub(crate) async fn subscribe(
     connection.subscribe(&wanted).await?;
     let authenticator = app.authenticator.clone();
     let invalid = Box::pin(async move { authenticator.until_invalid(session).await });
-    let (lifecycle, ended, stale, hold) = (app.lifecycle, false, false, None);
+    let lifecycle = app.lifecycle;
+    let ended = false;
+    let stale = false;
+    let hold = None;
     let timeline = app.engine.timeline().to_owned();
     let events = Events {
         connection,

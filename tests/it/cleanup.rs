@@ -48,7 +48,8 @@ async fn family() -> World {
     let child = json!({"agent": "support", "id": "grandchild", "parent_id": last_child()});
     calls.push(to("create_session", child));
     for nth in 0..CALLS {
-        let (call_id, tool) = (format!("t{nth:04}"), if nth % 10 == 3 { "ask" } else { "put" });
+        let call_id = format!("t{nth:04}");
+        let tool = if nth % 10 == 3 { "ask" } else { "put" };
         let lease = if nth % 10 == 5 { json!(60_000) } else { JsonValue::Null };
         calls.push(to(
             "request_tool_call",
@@ -104,10 +105,8 @@ fn a_cancellation_reaches_everything_in_bounded_steps() {
         assert!(done.await.unwrap().result.contains("\"cancel_requested_at\":1"));
         world.pass_ms(0).await;
         for nth in (5..CALLS).step_by(10) {
-            let (id, token) = (
-                format!("t{nth:04}"),
-                format!("SELECT fencing_token FROM tool_calls WHERE call_id = 't{nth:04}'"),
-            );
+            let id = format!("t{nth:04}");
+            let token = format!("SELECT fencing_token FROM tool_calls WHERE call_id = 't{nth:04}'");
             let token = number(&world, &token).await;
             let stopped = json!({"call_id": id, "fencing_token": token});
             world.call("acknowledge_cancel", stopped).await.unwrap();
@@ -317,7 +316,8 @@ async fn tree() -> (World, i64, i64) {
     ];
     batch(&world, setup).await.unwrap();
     let top = world.drive("r1").await;
-    let (mut last, mut waits) = (0, Vec::new());
+    let mut last = 0;
+    let mut waits = Vec::new();
     for branch in 0..BRANCHES {
         let run = delegate(&world, "r1", "s1", top, branch).await;
         let session = format!("r1~{branch:02}");
@@ -392,7 +392,8 @@ fn no_work_starts_below_an_aborted_run() {
         let branch = format!("r1~{:02}", BRANCHES - 1);
         let leaf = format!("{branch}~run~{:02}", LEAVES - 1);
         // A call that the last driven run holds, for which it could delegate.
-        let (run_id, call_id) = (format!("{branch}~run"), format!("{branch}~run~more"));
+        let run_id = format!("{branch}~run");
+        let call_id = format!("{branch}~run~more");
         let wanted = json!({"call_id": call_id, "session_id": branch, "tool_name": "put",
             "arguments": {}, "run_id": run_id, "run_fencing_token": last,
             "claim_lease_ms": 60_000});
@@ -444,7 +445,8 @@ fn a_cancellation_takes_few_transactions() {
         let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
         // Children, calls and timers count once each, and the call itself is the first step.
         let all = (CHILDREN + 2 * CALLS) as i64;
-        let (steps, least) = (number(&world, steps).await, all / limits::CLEANUP_ROWS as i64);
+        let steps = number(&world, steps).await;
+        let least = all / limits::CLEANUP_ROWS as i64;
         assert!(steps <= least + 2, "{steps} steps for {all} rows");
     });
 }
@@ -455,7 +457,8 @@ fn session_depth_is_limited() {
         let world = World::new(modules);
         world.session("d0").await;
         for depth in 1..=limits::SESSION_DEPTH {
-            let (id, parent) = (format!("d{depth}"), format!("d{}", depth - 1));
+            let id = format!("d{depth}");
+            let parent = format!("d{}", depth - 1);
             let args = json!({"agent": "support", "id": id, "parent_id": parent});
             world.call("create_session", args).await.unwrap();
         }

@@ -99,7 +99,8 @@ fn refused_batches_leave_nothing_and_repeat_one_group() {
             reducer: "append_message".to_owned(),
             args: json!({"session_id": session, "role": "user", "content": "from a batch"}),
         };
-        let (sound, refused) = ([call("s1"), call("s1")], [call("s1"), call("missing")]);
+        let sound = [call("s1"), call("s1")];
+        let refused = [call("s1"), call("missing")];
         for _ in 0..20 {
             let engine = world.engine();
             // They are in one group: the first waits for the writer while the others arrive.
@@ -140,7 +141,8 @@ fn calls_over_the_queue_limit_are_refused_without_effect() {
         let text: Arc<str> = "x".repeat(4 << 20).into();
         let mut callers = Vec::new();
         for _ in 0..12 {
-            let (engine, text) = (world.engine().clone(), Arc::clone(&text));
+            let engine = world.engine().clone();
+            let text = Arc::clone(&text);
             callers.push(tokio::spawn(async move { say(&engine, &text).await }));
         }
         let mut answers = Vec::new();
@@ -225,8 +227,8 @@ fn a_close_leaves_one_complete_file() {
 #[test]
 fn an_early_answer_is_followed_by_the_failure_of_its_sync() {
     run_side_by_side(async {
-        let (mut world, fails) =
-            (World::new(abide_reducers::modules), Arc::new(AtomicBool::new(false)));
+        let mut world = World::new(abide_reducers::modules);
+        let fails = Arc::new(AtomicBool::new(false));
         world.session("s1").await;
         world.close();
         let mut config = world.config(abide_reducers::modules());
@@ -239,7 +241,8 @@ fn an_early_answer_is_followed_by_the_failure_of_its_sync() {
             }
         }));
         world.open_with(config);
-        let (engine, caller) = (world.engine(), Caller::new("local"));
+        let engine = world.engine();
+        let caller = Caller::new("local");
         let args = json!({"session_id": "s1", "role": "user", "content": "early"});
         let calls = [BatchCall { reducer: "append_message".to_owned(), args }];
         let done = engine.apply(&caller, &calls, Some("r1")).await.unwrap();
@@ -421,7 +424,8 @@ fn a_full_disk_refuses_and_recovers() {
     let Some(disk) = SmallDisk::mount(world.folder.path().join("small")) else {
         return left_out("a full disk: no file system can be mounted here");
     };
-    let (path, ballast) = (disk.0.join("abide.db"), disk.0.join("ballast"));
+    let path = disk.0.join("abide.db");
+    let ballast = disk.0.join("ballast");
     fs::write(&ballast, vec![1; 6 << 20]).unwrap();
     run(async {
         let mut config = world.config(abide_reducers::modules());
@@ -429,7 +433,8 @@ fn a_full_disk_refuses_and_recovers() {
         let engine = Engine::open(&path, config).unwrap();
         let args = json!({"agent": "support", "id": "s1"});
         engine.call(&Caller::new("local"), "create_session", &args, None).await.unwrap();
-        let (mut rendered, text) = (1, "x".repeat(30_000));
+        let mut rendered = 1;
+        let text = "x".repeat(30_000);
         let refusal = loop {
             match say(&engine, &text).await {
                 Ok(seq) => rendered = seq.0,

@@ -33,7 +33,8 @@ const QUERIES: [(&str, Option<(&str, &str)>); 8] = [
 async fn check(world: &World, what: &str) {
     let mut connection = world.engine().connect(&Caller::local());
     for (nth, (sql, lacks)) in QUERIES.iter().enumerate() {
-        let (id, nothing) = (nth.to_string(), Map::new());
+        let id = nth.to_string();
+        let nothing = Map::new();
         let subscribed = connection.subscribe(&SubscribeRequest::new(&id, sql, &nothing)).await;
         let explained = world.engine().explain(&Caller::local(), sql, &nothing).await.unwrap();
         assert_eq!(explained.refused.is_some(), lacks.is_some(), "{what}: {sql}");

@@ -133,7 +133,8 @@ fn check_replay(world: &mut World) {
 #[test]
 fn a_long_fork_copies_in_bounded_steps() {
     run(async {
-        let (mut world, local) = (World::new(modules), Caller::local());
+        let mut world = World::new(modules);
+        let local = Caller::local();
         history(&world, &local).await;
         let before = world.engine().durable_seq().0;
         let done = world.call("fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
@@ -292,7 +293,8 @@ fn changes_of_the_origin_between_the_steps_are_not_copied() {
 fn each_step_has_the_rights_of_its_caller() {
     run(async {
         let mut world = World::new(modules);
-        let (local, clerk) = (Caller::local(), of_tenant("acme", "clerk"));
+        let local = Caller::local();
+        let clerk = of_tenant("acme", "clerk");
         let role = json!({"name": "clerk", "reducers": ["fork_session"]});
         ask(&world, &local, "set_role", role).await.unwrap();
         for (table, condition) in [
@@ -323,7 +325,8 @@ fn each_step_has_the_rights_of_its_caller() {
 fn a_fork_fails_when_its_caller_is_revoked() {
     // An identity was looked for in the scope of the fork: with one that was moved, or with a fork in a narrower scope, none was
     // found, and the fork went on.
-    let (own, narrower) = (None, Some("blue"));
+    let own = None;
+    let narrower = Some("blue");
     let cases = [
         (own, "disable_identity", json!({"id": "ann"}), Code::Denied),
         (narrower, "disable_identity", json!({"id": "ann"}), Code::Denied),
@@ -347,7 +350,8 @@ fn a_fork_fails_when_its_caller_is_revoked() {
     ];
     for (team, reducer, args, code) in cases {
         run(async {
-            let (mut world, local) = (World::new(modules), Caller::local());
+            let mut world = World::new(modules);
+            let local = Caller::local();
             let role = json!({"name": "clerk", "reducers": ["*"]});
             ask(&world, &local, "set_role", role).await.unwrap();
             let identity = json!({"id": "ann", "role": "clerk", "scope": {"tenant": "acme"}});

@@ -133,7 +133,8 @@ fn a_log_of_the_first_rules_replays() {
         let raw = Connection::open(world.path()).unwrap();
         raw.query_row("SELECT max(seq) FROM events", [], |row| row.get(0)).unwrap()
     };
-    let (before, mut config) = (head(&world), world.config(modules()));
+    let before = head(&world);
+    let mut config = world.config(modules());
     config.timers = false;
     world.open_with(config);
     world.close();
@@ -154,7 +155,8 @@ fn a_log_of_the_first_rules_replays() {
 #[test]
 fn both_rules_end_the_same() {
     run(async {
-        let (mut old, mut new) = (kept(), World::new(modules));
+        let mut old = kept();
+        let mut new = World::new(modules);
         old.open();
         old.pass_ms(0).await;
         play(&new).await;
@@ -164,7 +166,8 @@ fn both_rules_end_the_same() {
         assert_eq!(ends(&old).await, ends(&new).await);
         let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
         let [old_steps, new_steps] = [&old, &new].map(|world| world.rows(steps));
-        let (old_steps, new_steps) = (old_steps.await, new_steps.await);
+        let old_steps = old_steps.await;
+        let new_steps = new_steps.await;
         assert!(new_steps[0][0].to_json().as_i64() < Some(10), "{new_steps:?}, {old_steps:?}");
         new.close();
         check_replay(&new, "again");

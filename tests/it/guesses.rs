@@ -82,7 +82,8 @@ fn the_schema_lists_the_views_that_a_caller_can_read() {
             let names = schema["views"].as_array().unwrap().iter();
             names.map(|view| view["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
-        let (local, bounded) = (Caller::local(), tenant("zeta"));
+        let local = Caller::local();
+        let bounded = tenant("zeta");
         for hides in [false, true] {
             for caller in [&local, &bounded] {
                 for view in ["unknown_tool_calls", "undelivered_results"] {
@@ -106,7 +107,8 @@ fn the_schema_lists_the_views_that_a_caller_can_read() {
 #[test]
 fn a_hidden_pin_cannot_be_guessed_from_an_event_hash() {
     let mut world = World::new(abide_reducers::modules);
-    let (acme, zeta) = (tenant("acme"), tenant("zeta"));
+    let acme = tenant("acme");
+    let zeta = tenant("zeta");
     let seen = run(async {
         let engine = world.engine();
         let args = json!({"name": "pay", "needs_approval": true});
@@ -264,7 +266,8 @@ async fn received_by_zeta(seed: u64, version: u64) -> Vec<String> {
     for table in &tables {
         client.subscribe(table, &format!("SELECT * FROM {table}"), &Map::new()).await.unwrap();
     }
-    let (mut random, mut received) = (Random::new(seed), Vec::new());
+    let mut random = Random::new(seed);
+    let mut received = Vec::new();
     for _ in 0..60 {
         let Step { by, reducer, args } = step(&mut random, version);
         let done = world.engine().call(&tenant(by), reducer, &args, None).await;

@@ -59,7 +59,8 @@ fn copied(world: &World, name: &str) -> PathBuf {
 #[test]
 fn a_database_without_its_wal_gets_all_calls_from_the_journal() {
     let world = world_with(3);
-    let (database, last) = (copied(&world, "early.db"), say(&world, "only in the journal"));
+    let database = copied(&world, "early.db");
+    let last = say(&world, "only in the journal");
     let into = world.folder.path().join("both.db");
     let engine = open_with_journal(&database, &world, &into).unwrap();
     assert_eq!(engine.durable_seq(), last);
@@ -75,7 +76,8 @@ fn a_database_without_its_wal_gets_all_calls_from_the_journal() {
 #[test]
 fn a_reader_applies_the_journal_of_a_killed_process() {
     let world = world_with(1);
-    let (database, last) = (copied(&world, "early.db"), say(&world, "only in the journal"));
+    let database = copied(&world, "early.db");
+    let last = say(&world, "only in the journal");
     let into = world.folder.path().join("both.db");
     fs::copy(database, &into).unwrap();
     fs::copy(companion(&world.path(), "-redo-1"), companion(&into, "-redo-1")).unwrap();
@@ -97,7 +99,8 @@ fn a_reader_beside_a_server_misses_no_answered_call() {
 
 #[test]
 fn the_journal_of_another_database() {
-    let (world, other) = (world_with(3), world_with(3));
+    let world = world_with(3);
+    let other = world_with(3);
     say(&world, "more");
     let database = copied(&other, "other.db");
     check(
@@ -237,7 +240,8 @@ fn check_wal(world: &World, database: &Path, suffixes: &[&str], expected: &str) 
 /// A young database is in its WAL, as a whole: SQLite replaced a restored file by it, and it verified.
 #[test]
 fn the_wal_of_another_database() {
-    let (world, other) = (World::new(abide_reducers::modules), world_with(3));
+    let world = World::new(abide_reducers::modules);
+    let other = world_with(3);
     run(world.session("s1"));
     let database = copied(&other, "other.db");
     for suffixes in [&["-wal"][..], &["-wal", "-redo-1"]] {

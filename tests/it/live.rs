@@ -73,7 +73,8 @@ async fn hold(world: &World, client: &Client, what: &str) {
             .map(|column| &column.name)
             .collect();
         assert_eq!(names, fresh.columns.iter().collect::<Vec<_>>(), "{}", replica.sql);
-        let (held, fresh) = (replica.shown(), replica.shown_of(&fresh.rows));
+        let held = replica.shown();
+        let fresh = replica.shown_of(&fresh.rows);
         assert_eq!(held, fresh, "{what}: {id} at {}: {}", replica.seq, replica.sql);
     }
 }
@@ -91,7 +92,8 @@ impl RandomRun {
     fn new(seed: u64, world: World) -> RandomRun {
         let clients =
             (0..3).map(|_| Client::new(world.engine().connect(&Caller::local()))).collect();
-        let (traffic, random) = (Traffic::new(seed), Random::new(!seed));
+        let traffic = Traffic::new(seed);
+        let random = Random::new(!seed);
         RandomRun { world, traffic, random, clients, next_id: 0 }
     }
 
@@ -118,7 +120,8 @@ impl RandomRun {
         let sql = self.random.pick(QUERIES);
         let session_id = format!("s{}", self.random.below(12));
         self.next_id += 1;
-        let (id, params) = (format!("q{}", self.next_id), params(sql, &session_id));
+        let id = format!("q{}", self.next_id);
+        let params = params(sql, &session_id);
         let head = self.world.engine().durable_seq().0;
         let start = if self.random.one_in(3) {
             Start::AsOf(Seq(self.random.below(head as usize + 1) as i64))
@@ -282,7 +285,8 @@ fn a_group_that_cannot_be_counted_in_time_is_left_to_reruns() {
 fn every_query_resumes_from_every_past_seq() {
     run(async {
         let world = World::new(abide_reducers::modules);
-        let (mut traffic, mut output) = (Traffic::new(99), vec![Seq::ZERO]);
+        let mut traffic = Traffic::new(99);
+        let mut output = vec![Seq::ZERO];
         let mut kept: BTreeMap<(usize, Seq), Replica> = BTreeMap::new();
         for _ in 0..60 {
             let _ = traffic.step(&world).await;
@@ -533,7 +537,8 @@ fn an_ended_subscription_receives_nothing_more() {
         let mut connection = world.engine().connect(&Caller::local());
         for nth in 0..50 {
             let sql = "SELECT * FROM tools";
-            let (id, nothing) = (nth.to_string(), Map::new());
+            let id = nth.to_string();
+            let nothing = Map::new();
             connection.subscribe(&SubscribeRequest::new(&id, sql, &nothing)).await.unwrap();
         }
         for nth in 0..50 {
@@ -588,7 +593,8 @@ fn starting_under_load_leaves_no_gap() {
         let writing = Arc::new(AtomicBool::new(true));
         let subscribers: Vec<_> = (0..4)
             .map(|nth| {
-                let (world, writing) = (Arc::clone(&world), Arc::clone(&writing));
+                let world = Arc::clone(&world);
+                let writing = Arc::clone(&writing);
                 tokio::spawn(async move { come_and_go(&world, &writing, nth).await })
             })
             .collect();
@@ -623,7 +629,8 @@ async fn write(engine: &Engine, nth: usize) {
 async fn come_and_go(world: &World, writing: &AtomicBool, nth: usize) -> usize {
     let all = "SELECT * FROM agent_state";
     let one = "SELECT id, content FROM agent_state WHERE session_id = :sid ORDER BY id DESC";
-    let (mut kept, mut begun): (Option<Replica>, usize) = (None, 0);
+    let mut kept: Option<Replica> = None;
+    let mut begun: usize = 0;
     while writing.load(Ordering::Acquire) {
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         match kept.take() {
@@ -698,7 +705,9 @@ fn one_tenant_cannot_use_all_readers() {
         ];
         let others = of("another", &[]);
         let ask = |caller: &Caller| {
-            let (engine, caller, all) = (world.engine().clone(), caller.clone(), all.clone());
+            let engine = world.engine().clone();
+            let caller = caller.clone();
+            let all = all.clone();
             tokio::spawn(async move { engine.query(&caller, long, &all, None).await })
         };
         let mut asked: Vec<_> = (0..9).map(|nth| ask(&flood[nth % 3])).collect();
@@ -946,7 +955,9 @@ fn a_fill_waits_for_the_readers_of_its_tenant() {
         let all = json!({"all": format!("[{}0]", "0,".repeat(5_000))}).as_object().unwrap().clone();
         client.subscribe("q2", &count(-2), &Map::new()).await.unwrap();
         let waiting = (0..8).map(|_| {
-            let (engine, zeta, all) = (world.engine().clone(), zeta.clone(), all.clone());
+            let engine = world.engine().clone();
+let zeta = zeta.clone();
+let all = all.clone();
             tokio::spawn(async move { engine.query(&zeta, long, &all, None).await })
         });
         let waiting: Vec<_> = waiting.collect();

@@ -108,7 +108,9 @@ fn small_file() -> (World, Vec<Record>) {
         + length(CAST(outcome AS BLOB)) + 80 FROM events";
     let mut statement = raw.prepare(sql).unwrap();
     let rows = statement.query_map([], |row| {
-        let (seq, tail, length): (i64, Vec<u8>, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let seq: i64 = row.get(0)?;
+        let tail: Vec<u8> = row.get(1)?;
+        let length: i64 = row.get(2)?;
         Ok((seq, tail, length.cast_unsigned()))
     });
     let mut records = Vec::new();

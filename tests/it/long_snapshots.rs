@@ -32,7 +32,9 @@ async fn write(world: &World) {
 
 /// Writes until the WAL does not become longer, because SQLite starts it again from its beginning.
 async fn write_until_wal_restarts(world: &World) {
-    let (before, mut bytes, mut constant) = (wal_bytes(world), 0, 0);
+    let before = wal_bytes(world);
+    let mut bytes = 0;
+    let mut constant = 0;
     while constant < 1_000 {
         write(world).await;
         let now = wal_bytes(world);

@@ -100,7 +100,8 @@ fn schema(path: &Path) -> String {
 fn the_steps_lead_to_the_declared_tables() {
     for first in 1..=3 {
         for last in first..=3 {
-            let (moved, fresh) = (new_world(), new_world());
+            let moved = new_world();
+            let fresh = new_world();
             open(&moved, version(first)).unwrap();
             let raw = moved.raw();
             raw.execute_batch("INSERT INTO shelves (id, seq) VALUES (7, 1), (9, 1)").unwrap();
@@ -120,7 +121,8 @@ fn the_steps_lead_to_the_declared_tables() {
 /// All steps at once, from the first version to the last.
 #[test]
 fn no_step_is_skipped() {
-    let (moved, fresh) = (new_world(), new_world());
+    let moved = new_world();
+    let fresh = new_world();
     open(&moved, version(1)).unwrap();
     open(&moved, version(3)).unwrap();
     open(&fresh, version(3)).unwrap();
@@ -207,7 +209,8 @@ fn a_step_ends_the_history() {
         let count = "SELECT count(*) FROM shelves";
         for table in ["shelves", "sessions"] {
             let sql = format!("SELECT count(*) FROM {table}");
-            let (caller, none) = (Caller::local(), Map::new());
+            let caller = Caller::local();
+            let none = Map::new();
             let past = run(world.engine().query(&caller, &sql, &none, Some(before)));
             assert_eq!(past.unwrap_err().code, Code::HistoryExpired, "{table}, {opening}");
         }

@@ -95,7 +95,8 @@ fn a_hostile_policy_takes_the_writer_few_steps() {
             let _ = run(world.engine().call(&app, "append_message", &args, None));
             let after = metrics();
             assert_eq!(between.1, before.1 + 1, "{name}: a reader plans it");
-            let (steps, of_call) = (between.0 - before.0, after.0 - between.0);
+            let steps = between.0 - before.0;
+            let of_call = after.0 - between.0;
             assert!(steps <= MOST[nth], "{name}: {steps} steps over {policies} policies");
             assert!(of_call <= MOST_OF_CALL[nth], "{name}: then {of_call} steps");
             let outcome = done.map_or_else(|why| why.to_string(), |_| "done".to_owned());

@@ -357,7 +357,8 @@ fn a_query_whose_caller_has_gone_is_interrupted() {
         let endless = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)
             SELECT count(*) FROM n";
         let ask = |sql: &'static str| {
-            let (engine, caller) = (world.engine().clone(), Caller::local());
+            let engine = world.engine().clone();
+            let caller = Caller::local();
             tokio::spawn(async move { engine.query(&caller, sql, &Map::new(), None).await })
         };
         // The queries of one caller begin in order, and two of them run at a time: when the other one is answered, the

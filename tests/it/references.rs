@@ -49,7 +49,8 @@ fn a_broken_reference_affects_its_own_call_only() {
             let engine = Arc::clone(&engine);
             let session_id = if nth % 4 == 3 { "noname" } else { "s1" };
             async move {
-                let (caller, args) = (Caller::new("local"), json!({"session_id": session_id}));
+                let caller = Caller::new("local");
+                let args = json!({"session_id": session_id});
                 engine.call(&caller, "note_blindly", &args, None).await
             }
         });

@@ -44,7 +44,8 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(connection: Connection) -> Client {
         let output = connection.sent_up_to();
-        let (replicas, refusals) = (BTreeMap::new(), Vec::new());
+        let replicas = BTreeMap::new();
+        let refusals = Vec::new();
         Client { connection, replicas, output, refusals, frames: 0, reruns: 0 }
     }
 
@@ -202,7 +203,8 @@ impl Client {
             assert!(from <= at && at <= to, "{id}: a frame {from}..{to} for a result at {at}");
             replica.apply(Some(delta));
             replica.seq = to;
-            let (sum, sql) = (Checksum::of(&replica.rows), &replica.sql);
+            let sum = Checksum::of(&replica.rows);
+            let sql = &replica.sql;
             assert_eq!(change.checksum, Some(sum), "{id} at {to}: {sql}");
             if let Some(opening) = &change.info {
                 assert_eq!(opening.shape, replica.shape, "{id}: the shape is unchanged");
@@ -284,7 +286,8 @@ impl Replica {
 
     fn compare(&self, left: &[Value], right: &[Value]) -> Ordering {
         let terms = self.shape.order.iter().map(|term| {
-            let (left, right) = (&left[term.index], &right[term.index]);
+            let left = &left[term.index];
+            let right = &right[term.index];
             let order = match (left, right) {
                 (Value::Null, Value::Null) => Ordering::Equal,
                 (Value::Null, _) if term.nulls == "first" => return Ordering::Less,

@@ -255,9 +255,12 @@ fn the_nearer_of_two_limits() {
 fn returning_clients_hold_the_query() {
     for_seeds("retention::returning_clients", 0..6, |seed| {
         run(async {
-            let (world, mut traffic) = (keeping(5), Traffic::new(seed));
+            let world = keeping(5);
+            let mut traffic = Traffic::new(seed);
             let mut random = Random::new(!seed);
-            let (mut away, mut refetched, mut deltas): (Vec<Replica>, _, _) = (Vec::new(), 0, 0);
+            let mut away: Vec<Replica> = Vec::new();
+            let mut refetched: _ = 0;
+            let mut deltas: _ = 0;
             let queries = [
                 "SELECT * FROM agent_state",
                 "SELECT status, count(*) FROM sessions GROUP BY status",

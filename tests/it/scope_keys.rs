@@ -37,8 +37,10 @@ fn a_scope_may_have_any_key() {
                 let scope = Scope::from([(key.to_owned(), value.to_owned())]);
                 Caller::with(id, "app", BTreeSet::new(), scope)
             };
-            let (acme, zeta) = (caller("ann", "acme"), caller("zoe", "zeta"));
-            let (engine, none) = (world.engine(), Map::new());
+            let acme = caller("ann", "acme");
+            let zeta = caller("zoe", "zeta");
+            let engine = world.engine();
+            let none = Map::new();
             let mut client = Client::new(engine.connect(&acme));
             let sql = "SELECT scope FROM sessions";
             client.subscribe("q", sql, &none).await.unwrap_or_else(|why| panic!("{key}: {why}"));

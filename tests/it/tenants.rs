@@ -122,7 +122,8 @@ async fn play(steps: &[Step], tenants: &str) -> Vec<String> {
     }
     let agent = json!({"name": "x", "definition": {}, "mode": "all"});
     world.call("register_agent", agent).await.unwrap();
-    let (mut received, mut tokens) = (Vec::new(), HashMap::new());
+    let mut received = Vec::new();
+    let mut tokens = HashMap::new();
     for step in steps {
         let (by, reducer, mut args) = match step {
             Step::PassMs(ms) => {

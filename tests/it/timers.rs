@@ -36,7 +36,8 @@ pub(crate) fn boil(
     after_ms: Vec<i64>,
     flaw: Option<String>,
 ) -> Result<Json, Abort> {
-    let (now, seq) = (ctx.now, ctx.seq);
+    let now = ctx.now;
+    let seq = ctx.seq;
     for after_ms in &after_ms {
         let done_at = now.plus_ms(*after_ms);
         ctx.insert(Egg { id: 0, done_at, boiled: false, flaw: flaw.clone(), seq })?;
@@ -108,8 +109,8 @@ fn in_the_order_of_their_deadlines() {
         let received: Vec<String> =
             world.rows(order).await.iter().map(|row| row[0].to_json().to_string()).collect();
         let after = |ms: i64| START.plus_ms(ms).0;
-        let (egg, timer) =
-            (|ms| format!("\"[null,{}]\"", after(ms)), |ms| format!("\"[{},null]\"", after(ms)));
+        let egg = |ms| format!("\"[null,{}]\"", after(ms));
+        let timer = |ms| format!("\"[{},null]\"", after(ms));
         assert_eq!(received, [egg(10), egg(20), timer(30), egg(50), timer(60)]);
         assert_eq!(numbers(&world, "SELECT count(*) FROM eggs WHERE NOT boiled").await, [1]);
     });
@@ -334,7 +335,8 @@ fn the_next_timer_is_found_by_an_index() {
     for deadline in deadlines {
         let plan_of = |sql: String| plan(&raw, &format!("EXPLAIN QUERY PLAN {sql}"));
         let next_rows = plan_of(deadline.query("'{}'"));
-        let (table, column) = (deadline.table.name, deadline.column);
+        let table = deadline.table.name;
+        let column = deadline.column;
         let is_range = next_rows.contains(&format!("{column}>?"))
             || next_rows.contains(&format!("({column},"));
         assert!(next_rows.contains("SEARCH") && is_range, "{table}.{column}: {next_rows}");

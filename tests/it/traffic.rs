@@ -44,7 +44,8 @@ pub(crate) struct UnitResult {
 
 impl Unit {
     pub(crate) async fn run(&self, engine: &Engine) -> Result<UnitResult, Refusal> {
-        let (caller, request_id) = (Caller::new(self.caller), self.request_id.as_deref());
+        let caller = Caller::new(self.caller);
+        let request_id = self.request_id.as_deref();
         let done = match self.calls.as_slice() {
             [call] => {
                 vec![engine.call(&caller, &call.reducer, &call.args, request_id).await?]
@@ -78,7 +79,10 @@ const TEXTS: [&str; 6] =
 impl Traffic {
     pub(crate) fn new(seed: u64) -> Traffic {
         let random = Random::new(seed);
-        let (sessions, calls, handoffs, timers) = (vec![], vec![], vec![], vec![]);
+        let sessions = vec![];
+        let calls = vec![];
+        let handoffs = vec![];
+        let timers = vec![];
         Traffic { random, made: 0, sessions, calls, handoffs, timers, last: None }
     }
 
@@ -190,7 +194,8 @@ impl Traffic {
     }
 
     fn move_session(&mut self) -> (&'static str, JsonValue) {
-        let (id, text) = (self.session_id(), self.text());
+        let id = self.session_id();
+        let text = self.text();
         match self.random.below(9) {
             0..=3 => ("suspend_session", json!({"session_id": id, "reason": text})),
             4..=6 => ("resume_session", json!({"session_id": id})),
@@ -254,7 +259,8 @@ impl Traffic {
         if self.random.one_in(8) {
             fencing_token -= 1;
         }
-        let (text, token) = (self.text(), fencing_token);
+        let text = self.text();
+        let token = fencing_token;
         match self.random.below(11) {
             0..=2 => ("claim_tool_call", json!({"call_id": call_id, "lease_ms": 30_000})),
             8 => ("claim_next_tool_call", json!({"tools": TOOLS[..3], "lease_ms": 30_000})),

@@ -43,7 +43,8 @@ const PAYLOAD: usize = 300 + 200 + 500 + 400;
 /// A user message, a tool call that is claimed at once, its result, and the answer.
 async fn turn(world: &World, nth: usize) {
     let text = |bytes: usize| "Where is my parcel? ".repeat(bytes / 20);
-    let (call_id, caller) = (format!("s1/{nth:06}"), Caller::new("local"));
+    let call_id = format!("s1/{nth:06}");
+    let caller = Caller::new("local");
     let mut token = 0;
     for step in 0..4 {
         let (reducer, args) = match step {
@@ -141,12 +142,14 @@ fn a_turn_writes_few_pages() {
     let commits = || world.engine().metrics().row_commits_total.get();
     let query = || run(world.rows("SELECT 1 FROM sessions"));
     query();
-    let (pages_before, commits_before) = (written(), commits());
+    let pages_before = written();
+    let commits_before = commits();
     for nth in FIRST..FIRST + TURNS {
         take(&world, nth..nth + 1);
         query();
     }
-    let (pages, commits) = (written() - pages_before, commits() - commits_before);
+    let pages = written() - pages_before;
+    let commits = commits() - commits_before;
     assert!(commits >= TURNS as u64, "{commits} commits");
     assert!(pages <= PAGES * commits, "{pages} pages in {commits} commits");
 }

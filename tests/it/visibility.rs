@@ -86,7 +86,8 @@ impl RandomRun {
             let client = Client::new(world.engine().connect(&caller));
             (caller, client)
         });
-        let (clients, random) = (clients.collect(), Random::new(seed));
+        let clients = clients.collect();
+        let random = Random::new(seed);
         RandomRun { world, random, clients, next_id: 0, asked: 0, output: 0 }
     }
 
@@ -169,7 +170,8 @@ impl RandomRun {
 
     async fn subscribe(&mut self, nth: usize) {
         self.next_id += 1;
-        let (id, sql) = (format!("q{}", self.next_id), *self.random.pick(QUERIES));
+        let id = format!("q{}", self.next_id);
+        let sql = *self.random.pick(QUERIES);
         let (_, client) = &mut self.clients[nth];
         if client.replicas.len() < 8 {
             let begun = client.subscribe_from(&id, sql, &Map::new(), Start::Now).await;
@@ -194,7 +196,8 @@ impl RandomRun {
 
     /// Runs a query, on the present or a past state.
     async fn ask(&mut self, nth: usize) {
-        let (caller, sql) = (self.clients[nth].0.clone(), *self.random.pick(QUERIES));
+        let caller = self.clients[nth].0.clone();
+        let sql = *self.random.pick(QUERIES);
         let head = self.world.engine().durable_seq();
         let past = Seq(self.random.below(head.0 as usize + 1) as i64);
         let as_of = if self.random.one_in(3) { Some(past) } else { None };
@@ -354,10 +357,8 @@ fn a_cancelled_wait_loses_no_subscription() {
 fn rows_follow_the_scope_of_their_session() {
     let world = world();
     run(async {
-        let (ann, bob) = (
-            caller("ann", "agent", &[], &[("tenant", "a")]),
-            caller("bob", "agent", &[], &[("tenant", "b")]),
-        );
+        let ann = caller("ann", "agent", &[], &[("tenant", "a")]);
+        let bob = caller("bob", "agent", &[], &[("tenant", "b")]);
         let make = json!({"agent": "x", "id": "s1", "scope": {"tenant": "a"}});
         world.call("create_session", make).await.unwrap();
         world.say("s1", "one").await.unwrap();

@@ -186,7 +186,8 @@ impl BarrierFixture {
         let visible_rows = Arc::new(AtomicU64::new(0));
         let read_bytes = Arc::new(AtomicU64::new(0));
         install_counters(&connection, &recorder, &visible_rows, &read_bytes);
-        let (db, planner) = (Database(connection), Planner::new(Arc::clone(&catalog)));
+        let db = Database(connection);
+        let planner = Planner::new(Arc::clone(&catalog));
         let fixture = BarrierFixture { catalog, db, recorder, visible_rows, read_bytes, planner };
         fixture.session("s1", "ours", "open");
         fixture.session("s2", "ours", "open");
@@ -435,7 +436,10 @@ fn filled(shape: &str, random: &mut Random) -> String {
 #[test]
 fn no_expression_of_a_caller_is_evaluated_on_a_hidden_row() {
     let mut random = Random::new(7);
-    let (mut once, mut live, mut calls, mut refused) = (0, 0, 0, Vec::new());
+    let mut once = 0;
+    let mut live = 0;
+    let mut calls = 0;
+    let mut refused = Vec::new();
     for correlated in [false, true] {
         for shape in SHAPES.iter().cycle().take(SHAPES.len() * 2) {
             let mut fixture = BarrierFixture::new();
@@ -548,6 +552,7 @@ fn comparisons_are_not_repeated_to_time_a_hidden_row() {
         STEPS.load(Ordering::Relaxed)
     };
     // The visible rows, with the six hidden ones and without them.
-    let (all, visible) = (steps(HIDDEN), steps("s"));
+    let all = steps(HIDDEN);
+    let visible = steps("s");
     assert!(all - visible < 6 * 100, "{all} steps, {visible} without the hidden rows");
 }

@@ -124,7 +124,9 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
             Listener { binding, client },
         );
     }
-    let (mut known, mut unknown, mut filler) = (0, 0, BackfillWorker::default());
+    let mut known = 0;
+    let mut unknown = 0;
+    let mut filler = BackfillWorker::default();
     for commit in 0..60 {
         let changes: Changes = world.commit();
         let mut metered = Metered::new(&mut world.db);
@@ -137,8 +139,8 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
                 }
                 Err(LiveError::OverBudget) => {
                     unknown += 1;
-                    let (sql, params) =
-                        (listener.binding.snapshot_sql(), listener.binding.params());
+                    let sql = listener.binding.snapshot_sql();
+                    let params = listener.binding.params();
                     let rows = world.query(sql, params).expect("it runs");
                     listener.client = Client::new(&listener.binding, rows);
                 }
@@ -146,7 +148,8 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
             }
         }
         for listener in listeners.values() {
-            let (sql, params) = (listener.binding.snapshot_sql(), listener.binding.params());
+            let sql = listener.binding.snapshot_sql();
+            let params = listener.binding.params();
             let fresh = world.query(sql, params).expect("it runs");
             assert!(listener.client.holds(&fresh), "seed {seed}, commit {commit}: {sql}");
         }
@@ -197,7 +200,8 @@ fn without_a_budget_every_delta_is_known() {
 fn over_budget(commit: u64, statement: u64) -> usize {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
-    let (average, max) = (u64::MAX / 8, u64::MAX / 8);
+    let average = u64::MAX / 8;
+    let max = u64::MAX / 8;
     let budget = Budget { average, max, commit, statement, ..Budget::UNLIMITED };
     let mut router = Router::with_budget(Arc::clone(&world.catalog), budget);
     (0..20).for_each(|_| drop(world.commit()));

@@ -145,7 +145,8 @@ impl Client {
 
     fn by_order(&self, left: &[Value], right: &[Value]) -> Ordering {
         let mut terms = self.shape.order.iter().map(|term| {
-            let (left, right) = (&left[term.index], &right[term.index]);
+            let left = &left[term.index];
+            let right = &right[term.index];
             match (left, right) {
                 (Value::Null, Value::Null) => Ordering::Equal,
                 (Value::Null, _) if term.nulls == "first" => Ordering::Less,

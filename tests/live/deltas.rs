@@ -366,7 +366,8 @@ pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
                 continue;
             };
             let routed = routed.get(&subscription.id).cloned().unwrap_or(Ok(Delta::default()));
-            let (with, without) = (routed.clone().map(as_set), alone.map(as_set));
+            let with = routed.clone().map(as_set);
+            let without = alone.map(as_set);
             assert_eq!(with, without, "the router's delta differs: {what}");
             match routed {
                 Ok(delta) => {

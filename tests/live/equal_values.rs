@@ -104,7 +104,8 @@ async fn follow(seed: u64) {
     }
     let mut connection = fixture.engine().connect(caller);
     for (at, sql) in QUERIES.iter().enumerate() {
-        let (id, params) = (at.to_string(), Map::new());
+        let id = at.to_string();
+        let params = Map::new();
         let wanted =
             SubscribeRequest { start: Start::Now, ..SubscribeRequest::new(&id, sql, &params) };
         let taken = connection.subscribe(&wanted).await;

@@ -49,7 +49,8 @@ impl RouterFixture {
             let (name, images) = line.split_once(": ").expect("table: old -> new");
             let (old, new) = images.split_once(" -> ").expect("old -> new");
             let table = TABLES.into_iter().find(|table| table.name == name).expect("a table");
-            let (old, new) = (row(table, old), row(table, new));
+            let old = row(table, old);
+            let new = row(table, new);
             self.write(table, old.as_ref(), new.as_ref());
             changes.push(table.name, old, new);
         }

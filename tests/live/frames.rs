@@ -66,7 +66,8 @@ struct LossyClient {
 impl LossyClient {
     fn new(fixture: &EngineFixture) -> LossyClient {
         let connection = Some(fixture.engine().connect(&Caller::local()));
-        let (held, late) = (BTreeMap::new(), VecDeque::new());
+        let held = BTreeMap::new();
+        let late = VecDeque::new();
         LossyClient { connection, held, late, fates: [0; 4], gaps: 0, duplicates: 0 }
     }
 
@@ -79,7 +80,8 @@ impl LossyClient {
         let held = self.held.get_mut(id).expect("the subscription is known");
         let from = held.client.is_some().then_some(held.seq);
         (held.asked, held.waits) = (true, true);
-        let (text, params) = (held.query.text(), held.query.named());
+        let text = held.query.text();
+        let params = held.query.named();
         self.connection().unsubscribe(id);
         let wanted = SubscribeRequest {
             start: from.map_or(Start::Now, Start::After),
@@ -173,7 +175,8 @@ impl LossyClient {
             } else if frame.from <= held.seq && held.seq <= frame.to {
                 if let (Some((_, delta)), Some(client)) = (named, &mut held.client) {
                     client.apply(delta).unwrap_or_else(|why| {
-                        let (from, to) = (frame.from, frame.to);
+                        let from = frame.from;
+                        let to = frame.to;
                         panic!("{}: {why} in {from}..{to} at {}", held.query.inlined(), held.seq)
                     });
                 }
@@ -192,7 +195,8 @@ impl LossyClient {
     async fn check(&self, fixture: &EngineFixture, what: &str) {
         for (id, held) in self.held.iter().filter(|(_, held)| !held.waits) {
             let Some(client) = &held.client else { continue };
-            let (text, params) = (held.query.text(), held.query.named());
+            let text = held.query.text();
+            let params = held.query.named();
             if held.query.fidelity == Fidelity::Open || !held.query.limit.text().is_empty() {
                 continue;
             }
@@ -213,7 +217,8 @@ impl LossyClient {
                 texts.sort();
                 texts
             };
-            let (ours, theirs) = (sorted(&client.visible()), sorted(&answer.rows));
+            let ours = sorted(&client.visible());
+            let theirs = sorted(&answer.rows);
             assert_eq!(ours, theirs, "{what}, {id} at {}: {}", held.seq, held.query.inlined());
         }
     }

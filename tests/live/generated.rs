@@ -33,7 +33,8 @@ impl Source {
 pub(crate) fn condition(random: &mut Random, sources: &[Source]) -> String {
     let source = random.pick(sources);
     let other = random.pick(sources);
-    let (number, text) = (source.number(random), source.text(random));
+    let number = source.number(random);
+    let text = source.text(random);
     match random.below(13) {
         0 => format!("{number} = :v"),
         1 => format!("{text} = :w"),
@@ -54,7 +55,8 @@ pub(crate) fn condition(random: &mut Random, sources: &[Source]) -> String {
 fn subquery(random: &mut Random, number: &str, text: &str) -> String {
     let inner = Source { alias: format!("i{}", random.below(1_000)), table: random.below(3) };
     let from = format!("FROM {} AS {}", TABLES[inner.table], inner.alias);
-    let (column, inner_text) = (inner.number(random), inner.text(random));
+    let column = inner.number(random);
+    let inner_text = inner.text(random);
     match random.below(6) {
         0 => format!("{number} IN (SELECT {column} {from} WHERE {inner_text} = :w)"),
         1 => format!("{number} NOT IN (SELECT {column} {from} WHERE {column} > 0)"),
@@ -80,7 +82,8 @@ pub(crate) fn join(random: &mut Random) -> (Vec<Source>, String) {
             from = item;
             continue;
         }
-        let (left, right) = (sources[random.below(at)].number(random), sources[at].number(random));
+        let left = sources[random.below(at)].number(random);
+        let right = sources[at].number(random);
         let kind = *random.pick(&["JOIN", "JOIN", "LEFT JOIN", "LEFT JOIN", "FULL JOIN"]);
         let extra = if random.below(4) == 0 {
             format!(" AND {}", condition(random, &sources))
@@ -102,7 +105,8 @@ fn query(random: &mut Random) -> String {
         format!(" WHERE {}", conditions.join(" AND "))
     };
     let one = random.below(sources.len());
-    let (number, text) = (sources[one].number(random), sources[one].text(random));
+    let number = sources[one].number(random);
+    let text = sources[one].text(random);
     let keys: Vec<String> = sources.iter().flat_map(Source::keys).collect();
     let keys = keys.join(", ");
     let rest = format!("FROM {from}{filter}");

@@ -68,8 +68,10 @@ impl From {
 }
 
 fn condition(random: &mut Random, items: &[Item]) -> String {
-    let (item, other) = (random.pick(items), random.pick(items));
-    let (number, text) = (item.number(random), item.text(random));
+    let item = random.pick(items);
+    let other = random.pick(items);
+    let number = item.number(random);
+    let text = item.text(random);
     match random.below(8) {
         0 => format!("{number} = :v"),
         1 => format!("{text} = :w"),
@@ -94,10 +96,12 @@ fn derived(random: &mut Random, alias: &str) -> (String, Item) {
     let inner = Item::table(table, "i");
     let name = TABLES[table];
     let rest = filter(random, std::slice::from_ref(&inner));
-    let (number, text) = (inner.number(random), inner.text(random));
+    let number = inner.number(random);
+    let text = inner.text(random);
     let names = |numbers: &[&str], texts: &[&str], keys: &[&str]| {
         let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        let (alias, reals) = (alias.to_owned(), Vec::new());
+        let alias = alias.to_owned();
+        let reals = Vec::new();
         Item { alias, numbers: all(numbers), texts: all(texts), reals, keys: all(keys) }
     };
     match random.below(7) {
@@ -145,7 +149,8 @@ fn derived(random: &mut Random, alias: &str) -> (String, Item) {
 
 fn from(random: &mut Random) -> From {
     let count = *random.pick(&[1, 1, 2, 2, 2, 3]);
-    let (mut text, mut items) = (String::new(), Vec::new());
+    let mut text = String::new();
+    let mut items = Vec::new();
     for at in 0..count {
         let alias = format!("t{at}");
         let (name, item) = if random.below(3) == 0 {
@@ -173,7 +178,9 @@ fn from(random: &mut Random) -> From {
 
 /// A window function over the rows of a FROM.
 fn window(random: &mut Random, items: &[Item]) -> String {
-    let (one, two, three) = (random.pick(items), random.pick(items), random.pick(items));
+    let one = random.pick(items);
+    let two = random.pick(items);
+    let three = random.pick(items);
     let keys: Vec<String> = items.iter().flat_map(Item::keys).collect();
     let partition = match random.below(4) {
         0 => String::new(),
@@ -214,7 +221,8 @@ fn window(random: &mut Random, items: &[Item]) -> String {
 }
 
 fn sequence(random: &mut Random, items: &[Item]) -> String {
-    let (value, order) = (random.pick(items).any(random), random.pick(items).any(random));
+    let value = random.pick(items).any(random);
+    let order = random.pick(items).any(random);
     match random.below(5) {
         0 => format!("group_concat({value})"),
         1 => format!("string_agg({value}, '-' ORDER BY {order} DESC)"),
@@ -231,7 +239,8 @@ fn sequence(random: &mut Random, items: &[Item]) -> String {
 fn arm(random: &mut Random) -> String {
     let table = random.below(3);
     let item = Item::table(table, "u");
-    let (number, text) = (item.number(random), item.text(random));
+    let number = item.number(random);
+    let text = item.text(random);
     let rest = filter(random, std::slice::from_ref(&item));
     let name = TABLES[table];
     match random.below(4) {
@@ -267,13 +276,15 @@ fn query(random: &mut Random) -> String {
     let rest = format!("FROM {}{}", from.text, filter(random, &from.items));
     let items = &from.items;
     let item = random.pick(items).clone();
-    let (number, text) = (item.number(random), item.text(random));
+    let number = item.number(random);
+    let text = item.text(random);
     let keys = from.keys();
     let keys = if keys.is_empty() { number.clone() } else { keys };
     match random.below(10) {
         0..=2 => format!("SELECT {keys}, {} AS w {rest}", window(random, items)),
         3 => {
-            let (one, two) = (window(random, items), window(random, items));
+            let one = window(random, items);
+            let two = window(random, items);
             format!("SELECT {keys}, {one} AS w, {two} AS w2 {rest} ORDER BY {number}")
         }
         4 => format!("SELECT {number}, {} AS q {rest} GROUP BY {number}", sequence(random, items)),

@@ -89,7 +89,8 @@ impl JoinWorld {
         }
         for number in 0..6 {
             if has_hidden {
-                let (scope, status) = (r#"{"tenant":"ours"}"#, "closed");
+                let scope = r#"{"tenant":"ours"}"#;
+                let status = "closed";
                 world.run(&format!(
                     "INSERT INTO sessions VALUES ('{}HIDDEN{number}', 'x', '{scope}', '{status}')",
                     ["a", "s", "z"][number % 3]

@@ -39,7 +39,8 @@ fn mutated_texts_never_panic() {
     for round in 0..6_000 {
         let mut text: Vec<char> = SEEDS[round % SEEDS.len()].chars().collect();
         for _ in 0..1 + random.below(4) {
-            let (at, other) = (random.below(text.len()), random.below(text.len()));
+            let at = random.below(text.len());
+            let other = random.below(text.len());
             match random.below(6) {
                 0 => drop(text.remove(at)),
                 1 => text.insert(

@@ -13,7 +13,9 @@ use serde_json::Map;
 use crate::world::Database;
 
 const fn column(name: &'static str, nullable: bool) -> ColumnSpec {
-    let (kind, json, unique) = (Kind::Text, false, false);
+    let kind = Kind::Text;
+    let json = false;
+    let unique = false;
     ColumnSpec {
         name,
         doc: "",

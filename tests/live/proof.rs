@@ -40,7 +40,8 @@ fn random_cases_follow_every_commit() {
         let case = Case::of_seed(seed);
         play(&case, InjectedBug::None).map_err(|failure| Box::new((case, failure)))
     });
-    let (mut tally, mut failures) = (CaseCounts::default(), Vec::new());
+    let mut tally = CaseCounts::default();
+    let mut failures = Vec::new();
     for (_, outcome) in outcomes {
         match outcome {
             Ok(played) => tally.add(&played),
@@ -84,7 +85,8 @@ fn reports(failures: Vec<(Case, Failure)>) -> String {
 /// The smallest case with the same failure, and how to reproduce it.
 fn report(case: &Case, failure: &Failure) -> String {
     let (small, how) = shrink::shrink(case, failure, InjectedBug::None);
-    let (seed, whole) = (case.seed, case.subscriptions[failure.query].query.inlined());
+    let seed = case.seed;
+    let whole = case.subscriptions[failure.query].query.inlined();
     format!(
         "seed {seed}: {:?} after commit {} of this\n\n{small}\n{}\n\nas generated:  {whole}\n\n\
          {}\n",

@@ -247,7 +247,8 @@ fn the_queries_of_a_restricted_caller_without_a_key_are_limited() {
     let mut router = Router::new(Arc::clone(&fixture.catalog));
     let principals = ["a", "b"].map(|name| fixture.principal_of(name, false));
     let queries = |of: usize| {
-        let (planner, principal) = (&fixture.planner, &principals[of]);
+        let planner = &fixture.planner;
+        let principal = &principals[of];
         (0..).map(move |n: usize| {
             let sql = "SELECT id FROM messages WHERE instr(body, :v)";
             let params = json!({"v": n.to_string()});
@@ -296,7 +297,8 @@ fn a_change_finds_exactly_the_ranges_that_contain_it() {
     let mut router = Router::new(Arc::clone(&world.catalog));
     let mut ranges: Vec<(BindingId, i64, i64)> = Vec::new();
     for n in 0..3_000_i64 {
-        let (low, high) = (n * 7_919 % 1_000, n * 7_919 % 1_000 + n * 31 % 50);
+        let low = n * 7_919 % 1_000;
+        let high = n * 7_919 % 1_000 + n * 31 % 50;
         let sql = "SELECT id FROM r WHERE a BETWEEN :low AND :high";
         let binding = bind(&planner, sql, json!({"low": low, "high": high}));
         ranges.push((

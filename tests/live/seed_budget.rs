@@ -73,8 +73,10 @@ pub(crate) fn tried<T: Send>(
     share: TestBudget,
     play: impl Fn(u64) -> T + Sync,
 ) -> (Vec<(u64, T)>, Duration) {
-    let (extent, start) = (SeedRange::wanted(share), Instant::now());
-    let (next, outcomes) = (AtomicU64::new(extent.seeds.start), Mutex::new(Vec::new()));
+    let extent = SeedRange::wanted(share);
+    let start = Instant::now();
+    let next = AtomicU64::new(extent.seeds.start);
+    let outcomes = Mutex::new(Vec::new());
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -104,7 +106,8 @@ pub(crate) fn each_seed<T: Send>(
     if is_at_length() {
         say(&format!("{name}: {} seeds in {:.0} s", outcomes.len(), took.as_secs_f64()));
     }
-    let (mut passed, mut failed) = (Vec::new(), Vec::new());
+    let mut passed = Vec::new();
+    let mut failed = Vec::new();
     for (seed, outcome) in outcomes {
         match outcome {
             Ok(outcome) => passed.push(outcome),

@@ -192,13 +192,16 @@ pub(crate) fn check_costs(queries: &[&str], expected: Expect) {
         let mut scans: Vec<String> = scans
             .iter()
             .map(|scan| {
-                let (part, table) = (scan.purpose.name(), scan.table);
+                let part = scan.purpose.name();
+                let table = scan.table;
                 format!(", {part} scans {table}({})", scan.columns.join(", "))
             })
             .collect();
         scans.dedup();
-        let (rule, cost) = (explanation.rule, explanation.cost);
-        let (keys, scans) = (explanation.routed_by.join("; "), scans.concat());
+        let rule = explanation.rule;
+        let cost = explanation.cost;
+        let keys = explanation.routed_by.join("; ");
+        let scans = scans.concat();
         output += &format!("{sql}\n    {rule}: {cost}\n    {keys}{scans}\n");
     }
     expected.assert_eq(&output);

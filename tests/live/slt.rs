@@ -57,7 +57,8 @@ fn files() -> Vec<PathBuf> {
 
 fn records(text: &str) -> Vec<Record> {
     let lines: Vec<&str> = text.lines().collect();
-    let (mut records, mut at) = (Vec::new(), 0);
+    let mut records = Vec::new();
+    let mut at = 0;
     while at < lines.len() {
         let line = at + 1;
         let head: Vec<&str> = lines[at].split_whitespace().collect();
@@ -82,7 +83,8 @@ fn records(text: &str) -> Vec<Record> {
                 let expected = lines[at.min(lines.len())..].iter().take_while(|l| !l.is_empty());
                 let expected: Vec<String> = expected.map(|line| (*line).to_owned()).collect();
                 at += expected.len();
-                let (types, sort) = ((*types).to_owned(), (*sort).to_owned());
+                let types = (*types).to_owned();
+                let sort = (*sort).to_owned();
                 records.push(Record::Query(Query { types, sort, sql, expected, line }));
             }
             other => panic!("line {line}: {other:?} is not a record"),
@@ -214,7 +216,8 @@ impl SltRun {
         }
         let state = read_state(&db, &tables);
         let planner = Planner::new(Arc::clone(&catalog));
-        let (router, live) = (Router::new(catalog), BTreeMap::new());
+        let router = Router::new(catalog);
+        let live = BTreeMap::new();
         let db = Database(db);
         (SltRun { db, tables, planner, router, state, live, refused: 0 }, prelude)
     }
@@ -348,7 +351,8 @@ fn declared(db: &Connection) -> Vec<&'static TableSpec> {
 fn columns(db: &Connection, table: &str) -> (Vec<ColumnSpec>, Vec<usize>) {
     let sql = format!("SELECT name, type, \"notnull\", pk FROM pragma_table_info('{table}')");
     let rows = fresh(db, &sql).expect("SQLite lists its columns");
-    let (mut columns, mut key) = (Vec::new(), Vec::new());
+    let mut columns = Vec::new();
+    let mut key = Vec::new();
     for (at, row) in rows.iter().enumerate() {
         let [Value::Text(name), Value::Text(kind), Value::Integer(strict), Value::Integer(pk)] =
             &row[..]
@@ -357,8 +361,10 @@ fn columns(db: &Connection, table: &str) -> (Vec<ColumnSpec>, Vec<usize>) {
         };
         let kinds = [Kind::Integer, Kind::Real, Kind::Text, Kind::Blob];
         let kind = kinds.into_iter().find(|known| known.sql() == kind).expect("STRICT has four");
-        let (name, nullable) = (&*name.clone().leak(), *strict == 0 && *pk == 0);
-        let (json, unique) = (false, false);
+        let name = &*name.clone().leak();
+        let nullable = *strict == 0 && *pk == 0;
+        let json = false;
+        let unique = false;
         columns.push(ColumnSpec {
             scope: false,
             name,

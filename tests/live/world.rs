@@ -11,7 +11,8 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, StatementStatus, ToSql};
 
 const fn column(name: &'static str, kind: Kind, nullable: bool) -> ColumnSpec {
-    let (json, unique) = (false, false);
+    let json = false;
+    let unique = false;
     ColumnSpec {
         name,
         doc: "",
@@ -36,7 +37,8 @@ const fn table(
     without_rowid: bool,
     indexes: &'static [IndexSpec],
 ) -> TableSpec {
-    let (constraints, triggers): (&[&str], &[&str]) = (&[], &[]);
+    let constraints: &[&str] = &[];
+    let triggers: &[&str] = &[];
     let shared = false;
     TableSpec { name, doc: "", columns, key, without_rowid, shared, indexes, constraints, triggers }
 }

@@ -191,7 +191,8 @@ fn a_program_with_its_own_module_has_the_complete_command_line() {
 
 #[test]
 fn the_order_of_keys_in_the_program_does_not_reach_its_log() {
-    let (own, standard) = (Program::new(own_module()), Program::new(program::program()));
+    let own = Program::new(own_module());
+    let standard = Program::new(program::program());
     own.serve_and_kill(&CALLS);
     standard.serve_and_kill(&CALLS);
     assert_eq!(own.written(), standard.written());

@@ -100,7 +100,8 @@ impl Terminal {
             }
         }
         let (before, after) = self.shown.split_once(text).unwrap();
-        let (before, after) = (format!("{before}{text}"), after.to_owned());
+        let before = format!("{before}{text}");
+        let after = after.to_owned();
         self.shown = after;
         before
     }
@@ -667,7 +668,8 @@ fn a_conversation_of_a_tenant_is_its_own() {
         let scope = format!("tenant={name}");
         create(&[name, "--role", "app", "--scope", &scope, "--token", &root])
     };
-    let (acme, zeta) = (tenant("acme"), tenant("zeta"));
+    let acme = tenant("acme");
+    let zeta = tenant("zeta");
     let by =
         |token: &str, args: &[&str]| server.run(&[args, &["--token", token, "--json"]].concat());
     let at_server = |token: &str, more: &[&str], lines: &str| {

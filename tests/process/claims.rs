@@ -98,7 +98,8 @@ struct ClaimFixture {
 impl ClaimFixture {
     async fn set(effect: &str) -> ClaimFixture {
         let server = Server::start();
-        let (abide, world) = (server.client().await, server.sibling("world"));
+        let abide = server.client().await;
+        let world = server.sibling("world");
         let tool = json!({"name": "send", "effect": effect});
         abide.call_by_name("register_tool", tool).await.unwrap();
         abide
@@ -112,7 +113,8 @@ impl ClaimFixture {
     }
 
     fn worker(&self, name: &str, lease_ms: &str) -> Process {
-        let (url, world) = (self.server.url(), self.world.to_str().unwrap());
+        let url = self.server.url();
+        let world = self.world.to_str().unwrap();
         Process::spawn(worker().args([&url, "run", name, "c1", world, lease_ms]))
     }
 

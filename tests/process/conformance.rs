@@ -139,7 +139,9 @@ struct Runner {
 impl Runner {
     async fn start(scenario: &JsonValue) -> Runner {
         let folder = tempfile::tempdir().unwrap();
-        let (mut server, mut proxy, mut script) = (None, None, None);
+        let mut server = None;
+        let mut proxy = None;
+        let mut script = None;
         let mut variables = BTreeMap::new();
         let port = if scenario["peer"] == "script" {
             script.insert(Script::start().await).port
@@ -156,7 +158,8 @@ impl Runner {
             proxy.insert(Proxy::start(started.address().parse().unwrap()).await).port
         };
         let clients = Clients { url: format!("http://127.0.0.1:{port}"), made: Arc::default() };
-        let (subscriptions, begun) = (BTreeMap::new(), BTreeMap::new());
+        let subscriptions = BTreeMap::new();
+        let begun = BTreeMap::new();
         Runner { clients, subscriptions, begun, variables, server, proxy, script, _folder: folder }
     }
 
@@ -421,7 +424,8 @@ fn is_plain(field: &str) -> bool {
 }
 
 fn create_token(token: &JsonValue, db: &Path, variables: &mut BTreeMap<String, JsonValue>) {
-    let (identity, role) = (text(&token["identity"]), text(&token["role"]));
+    let identity = text(&token["identity"]);
+    let role = text(&token["role"]);
     let mut args =
         vec!["token".to_owned(), "create".to_owned(), identity, "--role".to_owned(), role];
     for capability in token["capabilities"].as_array().into_iter().flatten() {

@@ -12,7 +12,8 @@ fn assert_good(report: &JsonValue) {
     assert_eq!(report["tool_calls_run_twice"], 0);
     assert_eq!(report["differing_from_recording"], json!([]));
     assert_eq!(report["acknowledged"], report["events"], "one event for each acknowledged write");
-    let (killed, events) = (report["killed_at_event"].as_i64(), report["events"].as_i64());
+    let killed = report["killed_at_event"].as_i64();
+    let events = report["events"].as_i64();
     assert!(killed > Some(0) && killed <= events, "killed at {killed:?} of {events:?}");
     assert!(report["clients_resumed"].as_u64() > Some(0), "{report}");
     assert!(report["deltas"].as_u64() > Some(0), "{report}");
@@ -50,7 +51,8 @@ fn a_kept_file_is_never_overwritten() {
     };
     let verified = run(["verify", "--json", keep]).json();
     assert!(verified["events"].as_i64() > Some(10), "{verified}");
-    let (bytes, before) = (fs::read(&kept).unwrap(), names());
+    let bytes = fs::read(&kept).unwrap();
+    let before = names();
 
     let ExitedProcess { code, stderr, .. } = demo();
     assert_eq!(code, Some(1), "{stderr}");

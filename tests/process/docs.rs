@@ -167,8 +167,8 @@ fn fits(line: &str, expected: &str) -> bool {
 }
 
 fn assert_prints(printed: &str, block: &Block, place: &str) {
-    let (printed, expected): (Vec<&str>, Vec<&str>) =
-        (printed.lines().map(str::trim_end).collect(), block.text.lines().collect());
+    let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
+    let expected: Vec<&str> = block.text.lines().collect();
     let same = printed.len() == expected.len()
         && printed.iter().zip(&expected).all(|(line, expected)| fits(line, expected));
     assert!(same, "{place} says\n{}\nand this is printed:\n{}", block.text, printed.join("\n"));
@@ -177,7 +177,8 @@ fn assert_prints(printed: &str, block: &Block, place: &str) {
 /// Runs a page; returns the number of blocks.
 fn run_page(name: &str, page: &str) -> usize {
     let mut reader = Reader::new();
-    let (mut ran, mut printed) = (0, None);
+    let mut ran = 0;
+    let mut printed = None;
     for block in blocks(name, page) {
         let place = format!("{name}:{}", block.line);
         match block.kind {

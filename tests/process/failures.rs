@@ -61,7 +61,8 @@ fn peer(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> String {
     let address = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let (serve, stream) = (serve.clone(), stream.unwrap());
+            let serve = serve.clone();
+            let stream = stream.unwrap();
             thread::spawn(move || serve(stream));
         }
     });

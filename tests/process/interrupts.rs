@@ -73,7 +73,8 @@ fn server() -> (Server, TempDir) {
 fn request(server: &Server, method: &str, path: &str, headers: &str, body: &JsonValue) -> String {
     let mut socket = TcpStream::connect(server.address()).unwrap();
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let (host, length) = (server.address(), body.len());
+    let host = server.address();
+    let length = body.len();
     write!(
         socket,
         "{method} {path} HTTP/1.0\r\nhost: {host}\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{body}"
@@ -491,7 +492,8 @@ fn session_request(
 ) -> (Vec<String>, JsonValue) {
     let mut socket = TcpStream::connect(server.address()).unwrap();
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-    let (host, length) = (server.address(), body.len());
+    let host = server.address();
+    let length = body.len();
     write!(
         socket,
         "POST /mcp HTTP/1.0\r\nhost: {host}\r\ncontent-type: application/json\r\n\

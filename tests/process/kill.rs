@@ -46,7 +46,8 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     for answers in KILLS {
         ledger.reached(ledger.count() + answers).await;
         server.kill();
-        let (output, held) = (ledger.output(), ledger.held());
+        let output = ledger.output();
+        let held = ledger.held();
         server.start_again();
         assert_is_there(&server, &output);
         assert_held(&server.client().await, &held).await;

@@ -94,7 +94,8 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) async fn new(server: &Server, name: &str, ledger: &Arc<Ledger>) -> Writer {
-        let (abide, ledger) = (server.client().await, Arc::clone(ledger));
+        let abide = server.client().await;
+        let ledger = Arc::clone(ledger);
         Writer { name: name.to_owned(), abide, ledger, requests: 0 }
     }
 
@@ -107,7 +108,8 @@ impl Writer {
         let request_id = self.request_id();
         let request = self.abide.call_by_name(reducer, &arguments).request_id(&request_id);
         let called = request.await.unwrap_or_else(|why| panic!("{reducer} {arguments}: {why}"));
-        let (seq, result) = (called.seq.0, called.value);
+        let seq = called.seq.0;
+        let result = called.value;
         let output = AcknowledgedCall {
             seq,
             request_id,

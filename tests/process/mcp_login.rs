@@ -34,7 +34,8 @@ fn servers_with(expired: &Expiry) -> String {
     let own = url.clone();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let (url, expired) = (own.clone(), Arc::clone(&expired));
+            let url = own.clone();
+            let expired = Arc::clone(&expired);
             thread::spawn(move || serve(&stream.unwrap(), &url, &expired));
         }
     });

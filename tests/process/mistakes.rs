@@ -262,7 +262,8 @@ const USUAL_MISTAKES: [&str; 13] = [
 fn usual_mistakes_have_a_code_a_sentence_and_a_hint() {
     let folder = folder_of_wrong_files();
     let server = Server::start_on(&folder.path().join("a.db"));
-    let (url, taken) = (server.url(), server.address().to_owned());
+    let url = server.url();
+    let taken = server.address().to_owned();
     let of_servers = [
         "sql x --url http://127.0.0.1:9".to_owned(),
         format!("sql x --url {url} --token wrong"),
@@ -681,7 +682,8 @@ fn every_command_with_a_statement_knows_the_nearest_table() {
 fn a_server_that_runs_already_is_named() {
     let server = Server::start();
     let db = server.db();
-    let (db, address) = (db.to_str().unwrap(), server.address());
+    let db = db.to_str().unwrap();
+    let address = server.address();
     let ended = run(["serve", "--db", db, "--listen", address]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let text = ended.stderr.replace(db, "FILE").replace(address, "ADDRESS");

@@ -542,7 +542,8 @@ async fn another_user_can_neither_connect_nor_impersonate_an_engine() {
         return left_out("another user: only root can change its user id");
     }
     let file = SharedFile::new();
-    let (folder, db) = (file.folder.path(), file.db());
+    let folder = file.folder.path();
+    let db = file.db();
     fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
     let db = db.to_str().unwrap();
     let (own, line) = file.open();

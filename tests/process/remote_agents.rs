@@ -45,7 +45,8 @@ impl Home {
         fs::write(path("answers.yaml"), ANSWERS).unwrap();
         fs::write(path("agents/boss.yaml"), "subagents: [clerk]\n").unwrap();
         let remote = |name: &str, more: &str| {
-            let (url, address) = (peer.url(), peer.address());
+            let url = peer.url();
+            let address = peer.address();
             let a2a = format!("a2a: {{ url: '{url}/a2a/{name}', allow_private: ['{address}'] }}\n");
             fs::write(path(&format!("agents/{name}.yaml")), format!("mode: all\n{a2a}{more}"))
                 .unwrap();

@@ -32,7 +32,8 @@ async fn say(abide: &Abide, contents: &[&str]) {
 }
 
 fn backup(server: &Server, name: &str) {
-    let (db, copy) = (server.db(), server.sibling(name));
+    let db = server.db();
+    let copy = server.sibling(name);
     run(["backup", copy.to_str().unwrap(), "--db", db.to_str().unwrap()]).good();
 }
 
@@ -145,7 +146,8 @@ async fn events_of_the_other_history_are_shown() {
 
 #[tokio::test]
 async fn watch_reports_the_other_history() {
-    let (lines, json): (&[&str], &[&str]) = (&["watch", QUERY], &["watch", "--json", QUERY]);
+    let lines: &[&str] = &["watch", QUERY];
+    let json: &[&str] = &["watch", "--json", QUERY];
     let [lines, json] = restored_under([lines, json]).await;
     while !lines.line().contains("other 3") {}
     // Programs get the whole result in place of what they have.

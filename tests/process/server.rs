@@ -41,7 +41,8 @@ impl Server {
     /// A server with these options on a file in another owner's folder.
     pub(crate) fn start_with(db: &Path, options: &[String]) -> Server {
         let (process, address) = serve(db, "127.0.0.1:0", options);
-        let (db, options) = (db.to_owned(), options.to_vec());
+        let db = db.to_owned();
+        let options = options.to_vec();
         Server { db, _folder: None, address, options, process: Some(process) }
     }
 

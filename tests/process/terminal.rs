@@ -301,7 +301,8 @@ fn a_run_and_its_prompt_escape_control_characters() {
     fs::write(place.join("agents/clerk.yaml"), ascii(&clerk)).unwrap();
     fs::write(place.join("agents/wrong.yaml"), ascii(&json!({HOSTILE: 1}))).unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let (place, db) = (path("agents"), path("a.db"));
+    let place = path("agents");
+    let db = path("a.db");
 
     for what in ["list", "check"] {
         assert!(check(&["agent", what, "--agents", &place]).contains("mark"));

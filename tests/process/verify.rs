@@ -206,7 +206,8 @@ async fn a_backup_under_load_is_complete() {
     let mut server = Server::start();
     let mut load = Load::start(&server).await;
     let ledger = Arc::clone(&load.ledger);
-    let (db, mut before) = (server.db(), 0);
+    let db = server.db();
+    let mut before = 0;
     for number in 1..=3 {
         ledger.reached(ledger.count() + 20).await;
         let output = ledger.output().len();

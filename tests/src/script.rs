@@ -126,7 +126,8 @@ impl Player {
 
     fn replay(&mut self) -> String {
         self.world.close();
-        let (from, into) = (self.world.path(), self.world.path().with_extension("again"));
+        let from = self.world.path();
+        let into = self.world.path().with_extension("again");
         let again = replay(&from, &into, (self.modules)(), None, &mut |_| {});
         self.world.open();
         again.map_or_else(
@@ -137,8 +138,10 @@ impl Player {
 
     fn who(&mut self, words: &str) {
         let mut words = words.split_whitespace();
-        let (id, role) = (words.next().unwrap(), words.next().unwrap());
-        let (mut capabilities, mut scope) = (BTreeSet::new(), BTreeMap::new());
+        let id = words.next().unwrap();
+        let role = words.next().unwrap();
+        let mut capabilities = BTreeSet::new();
+        let mut scope = BTreeMap::new();
         for word in words {
             match (word.strip_prefix('+'), word.split_once('=')) {
                 (Some(capability), _) => drop(capabilities.insert(capability.to_owned())),
@@ -155,7 +158,8 @@ impl Player {
 
     async fn call(&mut self, line: &str) -> String {
         let call = self.names.parse(line);
-        let (caller, request_id) = (self.caller(&call.caller), call.request_id.as_deref());
+        let caller = self.caller(&call.caller);
+        let request_id = call.request_id.as_deref();
         match self.world.engine().call(&caller, &call.reducer, &call.args, request_id).await {
             Ok(done) => self.names.done(&done),
             Err(refusal) => refused(&refusal),
@@ -171,7 +175,8 @@ impl Player {
             .map(|call| self.names.parse(call))
             .map(|call| BatchCall { reducer: call.reducer, args: call.args })
             .collect();
-        let (caller, request_id) = (self.caller(&head.caller), head.request_id.as_deref());
+        let caller = self.caller(&head.caller);
+        let request_id = head.request_id.as_deref();
         match self.world.engine().batch(&caller, &calls, request_id).await {
             Ok(done) => {
                 let results = done.results.iter().map(|done| self.names.done(done));

@@ -23,7 +23,8 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     }
     let target = command::target(root);
     let folder = target.join("a2a_conformance");
-    let (kit, python) = (folder.join("a2a-tck"), folder.join("venv/bin/python"));
+    let kit = folder.join("a2a-tck");
+    let python = folder.join("venv/bin/python");
     if !kit.is_dir() {
         fs::create_dir_all(&folder).map_err(|why| format!("{}: {why}", folder.display()))?;
         let mut unpack = Command::new("tar");

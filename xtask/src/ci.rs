@@ -97,7 +97,8 @@ const OUTPUT: &str = "target/ci-background.log";
 
 /// Runs every step. Succeeds if all steps do. A step that takes too long is the last one.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
-    let (start, mut results) = (Instant::now(), Vec::new());
+    let start = Instant::now();
+    let mut results = Vec::new();
     let mut background = None;
     for step in STEPS {
         if step.concurrency == Alone

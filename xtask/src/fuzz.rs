@@ -35,7 +35,9 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
 }
 
 fn wanted(words: &[String]) -> Result<(u64, Option<u32>, Vec<&'static str>), String> {
-    let (mut seconds, mut seed, mut targets) = (60, None, TARGETS.to_vec());
+    let mut seconds = 60;
+    let mut seed = None;
+    let mut targets = TARGETS.to_vec();
     for pair in words.chunks(2) {
         match pair {
             [option, number] if option == "--seconds" => {
@@ -105,7 +107,8 @@ fn fuzz(
     (seconds, seed): (u64, Option<u32>),
 ) -> Result<bool, String> {
     let room = root.join("tests/fuzz");
-    let (corpus, found) = (room.join("corpus").join(target), room.join("found").join(target));
+    let corpus = room.join("corpus").join(target);
+    let found = room.join("found").join(target);
     // New inputs go to the build's folder, because the repository has only a few inputs.
     let grown = program.with_file_name("corpus").join(target);
     let begins = |path: &Path| fs::create_dir_all(path).map_err(|why| format!("{why}"));

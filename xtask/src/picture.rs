@@ -52,7 +52,8 @@ pub(crate) fn draw(printed: &str) -> String {
     let lines: Vec<&str> = printed.lines().collect();
     let columns = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0).max(80);
     #[expect(clippy::cast_precision_loss, reason = "a terminal is not that wide")]
-    let (width, count) = ((columns + 4) as f64 * WIDTH, lines.len() as f64);
+    let width = (columns + 4) as f64 * WIDTH;
+    let count = lines.len() as f64;
     let height = HEIGHT * (lines.len() + 3);
     let cycle = TYPED + PAUSE * count + REST;
     let mut svg = format!(

@@ -65,7 +65,8 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         let command = format!("cargo xtask {}", if is_share { share } else { whole });
         println!("==== {command}");
         figures.retain(|figure| figure.command != command);
-        let (start, mut counted) = (Instant::now(), Vec::new());
+        let start = Instant::now();
+        let mut counted = Vec::new();
         let proven = prove(root, &command, &mut counted)?;
         if proven {
             figures.append(&mut counted);

@@ -43,7 +43,8 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
         let tally = run_cargo(root, &command);
         (tally, sdks.join().expect("no panic"))
     });
-    let (mut tally, sdks) = (tally?, sdks?);
+    let mut tally = tally?;
+    let sdks = sdks?;
     println!("\nran       all tests in {:.0} s", start.elapsed().as_secs_f64());
     sdks.results.iter().for_each(|suite| tally.add(suite));
     tally.skipped.extend(sdks.skipped);

@@ -65,7 +65,8 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     findings.extend(features::check(&features::built(&metadata)));
     findings.extend(licences::check(&metadata));
 
-    let (sources, packages) = (sources.len(), metadata.packages.len());
+    let sources = sources.len();
+    let packages = metadata.packages.len();
     let checked = format!("{} files, {sources} of them Rust, {packages} packages", files.len());
     Ok((checked, findings))
 }

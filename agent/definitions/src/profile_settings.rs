@@ -454,7 +454,8 @@ impl WatchdogSettings {
             }
         }
         if self.stop_after_repeats > 0 && self.stop_after_repeats <= self.repeats {
-            let (stop, warn) = (self.stop_after_repeats, self.repeats);
+            let stop = self.stop_after_repeats;
+            let warn = self.repeats;
             let why = format!("{stop} is not above repeats {warn}: the model is warned first");
             return invalid("stop_after_repeats", why);
         }

@@ -180,7 +180,8 @@ impl RequestState {
         };
         self.step = Step::Begin(after);
         let next = &self.chain.candidates[self.candidate];
-        let (provider, model) = (next.provider.id().to_owned(), next.model.clone());
+        let provider = next.provider.id().to_owned();
+        let model = next.model.clone();
         tracing::info!(code = error.code(), provider, model, ?after, "a model request is retried");
         let attempt = self.total + 1;
         Ok(ModelEvent::Restarted(Restart { error, provider, model, attempt, after }))

@@ -396,7 +396,8 @@ impl Entry {
                 Ok(Resolved { provider: Arc::clone(provider), model, price, structured_output })
             }
             (None, what) => {
-                let (provider, what) = (self.info.id.clone(), what.unwrap_or_default());
+                let provider = self.info.id.clone();
+                let what = what.unwrap_or_default();
                 Err(ResolveError::KeyMissing { provider, what })
             }
         }

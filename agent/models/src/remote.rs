@@ -315,7 +315,9 @@ impl RequestStream {
             Err(_) if self.gathered.is_complete() => (None, true),
             Err(error) => return Err(error),
         };
-        let (frames, decoder, gathered) = (&mut self.frames, &mut self.decoder, &mut self.gathered);
+        let frames = &mut self.frames;
+        let decoder = &mut self.decoder;
+        let gathered = &mut self.gathered;
         let has_frames = &mut self.has_frames;
         let mut each = |frame: Frame<'_>| {
             *has_frames |= frame.data.trim_start().starts_with('{');
@@ -402,7 +404,8 @@ impl Shared {
 
     /// The error of a response without a stream.
     async fn refused(&self, response: Response) -> ModelError {
-        let (status, headers) = (response.status(), response.headers().clone());
+        let status = response.status();
+        let headers = response.headers().clone();
         if status.is_redirection() {
             let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or_default();
             let to = to.parse::<Url>().map(|to| to.origin().ascii_serialization());

@@ -137,7 +137,9 @@ impl Recorded {
     ) -> Result<ModelResponse, ModelError> {
         let answers = conversation.messages.iter().filter(|message| is_answer(message));
         let Some(message) = answers.into_iter().nth(position) else {
-            let (id, holds, wanted) = (&conversation.id, conversation.answers(), position + 1);
+            let id = &conversation.id;
+            let holds = conversation.answers();
+            let wanted = position + 1;
             let message =
                 format!("recording `{id}` has {holds} answers, but number {wanted} is requested");
             return Err(no_recording(message));
@@ -195,7 +197,8 @@ impl Recorded {
         let number = agreed + 1;
         match (messages.get(agreed), conversation.messages.get(agreed)) {
             (None, Some(next)) if is_answer(next) => {
-                let (ours, theirs) = (system.unwrap_or(""), conversation.system.as_deref());
+                let ours = system.unwrap_or("");
+                let theirs = conversation.system.as_deref();
                 let (ours, theirs) = differing(ours, theirs.unwrap_or(""));
                 format!("the system prompt is {ours}, but {theirs} in recording `{id}`")
             }
@@ -280,7 +283,8 @@ fn differing(one: &str, other: &str) -> (String, String) {
 /// An excerpt of a text, in quotes.
 fn excerpt(text: &str, from: usize) -> String {
     const CHARS: usize = 60;
-    let (some, rest) = (text.chars().skip(from).take(CHARS), text.chars().nth(from + CHARS));
+    let some = text.chars().skip(from).take(CHARS);
+    let rest = text.chars().nth(from + CHARS);
     let some: String = some.collect();
     let before = if from > 0 { "…" } else { "" };
     let after = if rest.is_some() { "…" } else { "" };

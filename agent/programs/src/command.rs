@@ -46,7 +46,8 @@ pub(crate) fn dialogue(
         let folder = config.working_dir.clone().unwrap_or_default();
         let folder = std::env::current_dir().map(|current| current.join(folder));
         let folder = folder.map_err(|why| format!("there is no working directory: {why}"))?;
-        let (folder, session) = (folder.to_string_lossy().into_owned(), config.session.clone());
+        let folder = folder.to_string_lossy().into_owned();
+        let session = config.session.clone();
         return Ok(match config.kind() {
             Program::CodexAppServer => Box::new(AppServer::new(folder, session)),
             _ => Box::new(AcpDialogue::new(folder, session)),

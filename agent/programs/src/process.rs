@@ -42,8 +42,9 @@ impl Process {
         let mut child = command.spawn()?;
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let group = id.and_then(Pid::from_raw);
-        let (stdin, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take();
+        let stderr = child.stderr.take();
         Ok(Self { child, stdin, stdout, stderr, group })
     }
 

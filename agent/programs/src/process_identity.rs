@@ -36,7 +36,8 @@ impl ProcessIdentity {
     pub(crate) fn of(pid: Pid) -> Option<ProcessIdentity> {
         let pid = pid.as_raw_nonzero().get();
         let found = Stat::of(pid)?;
-        let (started, session) = (found.started, found.session);
+        let started = found.started;
+        let session = found.session;
         Some(ProcessIdentity { pid, started, session, boot: boot()? })
     }
 

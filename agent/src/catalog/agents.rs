@@ -423,7 +423,8 @@ impl Catalog {
     ) -> Result<(), DefinitionError> {
         let wrong = middleware.iter().find_map(|rule| Some((rule.name(), rule.check().err()?)));
         if let Some((name, why)) = wrong {
-            let (code, subject) = ("contradiction", name.to_owned());
+            let code = "contradiction";
+            let subject = name.to_owned();
             return Err(DefinitionError::Config { code, why, subject });
         }
         let of_all =
@@ -486,7 +487,8 @@ impl AgentToolNames {
         for agent in definition.with_inline() {
             for tool in agent.agent_tools() {
                 if let Some(other) = self.0.insert(tool.name.clone(), agent.name.clone()) {
-                    let (tool, agent) = (&tool.name, &agent.name);
+                    let tool = &tool.name;
+                    let agent = &agent.name;
                     let why = if other == *agent {
                         format!(
                             "agent {agent} uses the tool name {tool} for both as_tool and as_handoff"

@@ -357,7 +357,8 @@ fn program(cli: &CliConfig, environment: &Environment) -> Vec<DefinitionError> {
 /// Why a remote agent cannot be reached.
 fn remote_agent(a2a: &A2aConfig, environment: &Environment) -> Option<DefinitionError> {
     if let Err(why) = a2a.check(environment) {
-        let (why, subject) = (why.to_string(), "a2a".to_owned());
+        let why = why.to_string();
+        let subject = "a2a".to_owned();
         return Some(DefinitionError::Program { code: "contradiction", why, subject });
     }
     let why = format!("a2a.url: {}", a2a.refused_address()?);

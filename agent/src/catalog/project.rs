@@ -231,7 +231,8 @@ impl AgentProject {
         };
         let staged = configured_tools(&config, environment, sandbox.as_ref())?;
         tools.configure(ConfiguredTools { tools: Some(staged), ..ConfiguredTools::default() })?;
-        let (blocked, deployment) = (config.blocked_tools(), config.middleware);
+        let blocked = config.blocked_tools();
+        let deployment = config.middleware;
         let mut servers = Vec::new();
         for server in config.mcp_servers.into_iter().filter(|_| is_online) {
             servers.push(McpServer::start(server, environment, &tools).await?);
@@ -253,7 +254,8 @@ impl AgentProject {
         } else {
             None
         };
-        let (folder, environment) = (folder.to_owned(), environment.clone());
+        let folder = folder.to_owned();
+        let environment = environment.clone();
         let database = None;
         let source = ProjectSource { folder, environment, launcher, text, sections, database };
         Ok(AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, runs, source })

@@ -278,7 +278,8 @@ fn scripts(folder: &Path, sections: &Map<String, Value>) -> Scripts {
     let models = sections.get("models").cloned().unwrap_or_default();
     let providers = models["providers"].as_array().cloned().unwrap_or_default();
     let script = |provider: &Value| {
-        let (id, file) = (provider["id"].as_str()?, provider["script"].as_str()?);
+        let id = provider["id"].as_str()?;
+        let file = provider["script"].as_str()?;
         Some((id.to_owned(), std::fs::read_to_string(folder.join(file)).ok()))
     };
     providers.iter().filter_map(script).collect()
@@ -294,7 +295,8 @@ fn changed_servers(
     if let Some(twice) = servers.iter().find(|server| !names.insert(&server.name)) {
         return Err(ToolsError::Source { name: twice.name.clone() }.into());
     }
-    let (before, after) = (named(before, "mcp_servers"), named(after, "mcp_servers"));
+    let before = named(before, "mcp_servers");
+    let after = named(after, "mcp_servers");
     let leaves = |(name, value): &(&String, &Value)| after.get(*name) != Some(*value);
     let leaving = before.iter().filter(leaves).map(|(name, _)| name.clone()).collect();
     let comes = |server: &&McpServerConfig| before.get(&server.name) != after.get(&server.name);
@@ -358,7 +360,8 @@ mod tests {
             let folder = Path::new("");
             project::parse(folder, Some(text)).expect("it is a configuration").1
         };
-        let (before, after) = (parse(before), parse(after));
+        let before = parse(before);
+        let after = parse(after);
         let mut lines: Vec<String> = differences(&before, &after)
             .iter()
             .map(|it| format!("{}: +{:?} ~{:?} -{:?}", it.part, it.added, it.changed, it.removed))

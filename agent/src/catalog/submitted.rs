@@ -35,7 +35,8 @@ const NAMES: usize = 1_000;
 /// Refuses a definition whose check takes long.
 fn check_size(definition: &AgentDefinition) -> Result<(), DefinitionError> {
     let too_many = |why: String| Err(DefinitionError::Contradiction(why));
-    let (mut open, mut checked) = (vec![definition], 0);
+    let mut open = vec![definition];
+    let mut checked = 0;
     while let Some(one) = open.pop() {
         // Without the definition itself.
         if checked + open.len() > SUBAGENTS {

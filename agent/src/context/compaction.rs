@@ -94,7 +94,8 @@ fn plan(
     tokens: u64,
 ) -> Option<(i64, i64)> {
     let settings = driver.agent.definition.settings().context;
-    let (through, folded) = (context.through_id(), context.folded_id());
+    let through = context.through_id();
+    let folded = context.folded_id();
     let first = driver.state.entries.iter().position(|entry| entry.id > folded)?;
     let rest = &driver.state.entries[first..];
     let groups = groups(rest, &always_kept(driver));
@@ -149,7 +150,9 @@ fn unchanged(
     size: RequestSize,
 ) -> Option<usize> {
     let protected = groups.iter().rposition(|group| group.answers)?;
-    let (mut first, mut tokens, mut answers) = (protected, 0, 1);
+    let mut first = protected;
+    let mut tokens = 0;
+    let mut answers = 1;
     for at in (0..groups.len()).rev() {
         let group = groups[at];
         tokens += size.of_messages(&transcript::messages(&entries[group.start..group.end]));
@@ -333,7 +336,8 @@ fn line(entry: &SessionEntry, settings: &ContextSettings) -> Option<String> {
         "tool" if entry::is_result(entry) => {
             let result = entry.tool()?;
             let failed = if result.is_error { "failed " } else { "" };
-            let (name, id) = (&result.name, &result.call_id);
+            let name = &result.name;
+            let id = &result.call_id;
             if context::reduction::drops(&settings.reduce_results, name, text) {
                 format!("{failed}result of {name} {id}: omitted")
             } else {
@@ -342,7 +346,9 @@ fn line(entry: &SessionEntry, settings: &ContextSettings) -> Option<String> {
         }
         "assistant" if is_answer(entry) => {
             let calls = entry.assistant()?.calls.iter().map(|call| {
-                let (name, id, arguments) = (&call.name, &call.call_id, &call.arguments);
+                let name = &call.name;
+                let id = &call.call_id;
+                let arguments = &call.arguments;
                 let outcome = entry.undelivered(id).map(|outcome| {
                     let failed = if outcome.is_error { "failed " } else { "" };
                     format!("\n{failed}result of {name} {id}: {}", outcome.text)

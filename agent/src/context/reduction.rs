@@ -98,7 +98,8 @@ fn outline(text: &str) -> String {
             format!("{}…", first(&shape(&value, 1).to_string(), OUTLINE_CHARS))
         });
     }
-    let (head, tail) = (OUTLINE_CHARS * 2 / 3, OUTLINE_CHARS / 3);
+    let head = OUTLINE_CHARS * 2 / 3;
+    let tail = OUTLINE_CHARS / 3;
     let chars = text.chars().count();
     if chars <= head + tail {
         return text.to_owned();

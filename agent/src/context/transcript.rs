@@ -172,7 +172,8 @@ fn message(entry: &SessionEntry) -> Option<ModelMessage> {
 fn reduce_arguments(message: &mut ModelMessage, asked: &[&RequestedCall], rules: &ReductionRules) {
     let ModelMessage::Assistant { calls, carry, reasoning, .. } = message else { return };
     for (call, asked) in calls.iter_mut().zip(asked) {
-        let (name, id) = (&call.name, &asked.call_id);
+        let name = &call.name;
+        let id = &asked.call_id;
         if let Some(reduced) = reduction::of_arguments(rules, name, id, &call.arguments) {
             call.arguments = reduced;
             (*carry, *reasoning) = (None, None);

@@ -51,7 +51,8 @@ impl Truncation {
         let head_end = byte_of_char(text, head);
         let tail_start = byte_of_char(text, chars - room / 3);
         let seams = CutPoints::of(text, head_end, tail_start);
-        let (head, tail) = (&text[..seams.head_end], &text[seams.tail_start..]);
+        let head = &text[..seams.head_end];
+        let tail = &text[seams.tail_start..];
         let left_out = seams.tail_start - seams.head_end;
         let mark = mark(left_out, call_id, seams.inside_string);
         TruncatedResult { text: format!("{head}{mark}{tail}"), left_out }
@@ -82,10 +83,12 @@ impl CutPoints {
         if !is_json {
             return CutPoints { head_end, tail_start, inside_string: false };
         }
-        let (mut head, mut tail) = (0, text.len());
+        let mut head = 0;
+        let mut tail = text.len();
         let mut scan = Scan::default();
         // Positions before or after which an escape is complete.
-        let (mut whole_head, mut whole_tail) = (0, text.len());
+        let mut whole_head = 0;
+        let mut whole_tail = text.len();
         let mut head_in_string = false;
         let mut tail_in_string = false;
         for (at, c) in text.char_indices() {

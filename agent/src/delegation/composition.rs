@@ -74,7 +74,8 @@ async fn register(abide: &Abide, tool: &AgentTool) -> Result<Result<(), RunFailu
         found.annotations.as_ref().is_some_and(|it| it.value()["agent"] == tool.agent.as_str())
     };
     if found.first().is_some_and(|found| !of_agent(found)) {
-        let (name, agent) = (&tool.name, &tool.agent);
+        let name = &tool.name;
+        let agent = &tool.agent;
         let why = format!("agent {agent} cannot be the tool {name}: another tool has that name");
         return Ok(Err(RunFailure::new("tool_conflict", why)));
     }

@@ -115,7 +115,8 @@ async fn begin(driver: &Driver, claimed: &ToolCall) -> Result<Run, Error> {
     let (agent, task) = match driver.agent.composition.tool(&claimed.tool_name) {
         Some(tool) => (tool.agent.clone(), input(&arguments)),
         None => {
-            let (named, task) = (text(&arguments["agent"]), text(&arguments["task"]));
+            let named = text(&arguments["agent"]);
+            let task = text(&arguments["task"]);
             let subagent = driver.agent.definition.subagents.iter().find(|it| it.name() == named);
             let own = &driver.agent.definition.name;
             (subagent.map_or(named, |subagent| subagent.registered_name(own)), task)
@@ -200,7 +201,8 @@ pub(crate) struct Undecided {
 
 /// The decisions that these waiting runs and the waiting runs below them need.
 pub(crate) async fn undecided(driver: &Driver, waiting: Vec<Run>) -> Result<Undecided, Error> {
-    let (mut undecided, mut open) = (Undecided::default(), waiting);
+    let mut undecided = Undecided::default();
+    let mut open = waiting;
     while let Some(run) = open.pop() {
         let sql = "SELECT * FROM tool_calls WHERE session_id = :sid \
                    AND status IN ('awaiting_approval', 'unknown') ORDER BY created_seq, call_id";

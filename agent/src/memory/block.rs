@@ -41,7 +41,8 @@ const TOKEN_BYTES: usize = 4;
 /// The block with the first of these facts that fit, and their numbers and versions; an empty text without facts.
 pub(crate) fn block_of(facts: &[Fact], budget_tokens: u64) -> (String, Vec<(i64, i64)>) {
     let budget = usize::try_from(budget_tokens).unwrap_or(usize::MAX).saturating_mul(TOKEN_BYTES);
-    let (mut block, mut taken) = (BEFORE.to_owned(), Vec::new());
+    let mut block = BEFORE.to_owned();
+    let mut taken = Vec::new();
     for fact in facts {
         let line = fact.line();
         if block.len() + line.len() + 1 + AFTER.len() <= budget {

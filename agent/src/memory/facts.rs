@@ -51,7 +51,8 @@ pub(crate) async fn space<'a>(
     driver: &'a Driver,
     settings: &MemorySettings,
 ) -> Result<&'a MemorySpace, Error> {
-    let (shared, run) = (&driver.shared, &driver.state.run);
+    let shared = &driver.shared;
+    let run = &driver.state.run;
     let find = || {
         let agent = &driver.agent.definition.name;
         MemorySpace::find(shared, &driver.abide, &run.session_id, agent, settings)

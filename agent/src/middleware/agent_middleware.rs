@@ -137,7 +137,8 @@ impl RegisteredMiddleware {
                 return Ok(());
             };
             let Some(found) = self.0.get(name) else {
-                let (name, known) = (name.clone(), self.names());
+                let name = name.clone();
+                let known = self.names();
                 return Err(DefinitionError::Middleware { name, known });
             };
             let accepted = found.check(settings);

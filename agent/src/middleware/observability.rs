@@ -37,7 +37,8 @@ pub(crate) fn of_request(
         provider: provider.to_owned(),
         model: model.to_owned(),
     };
-    let (metrics, since) = (driver.shared.metrics.clone(), Some(Instant::now()));
+    let metrics = driver.shared.metrics.clone();
+    let since = Some(Instant::now());
     Box::pin(ObservedStream { stream, metrics, labels, since })
 }
 
@@ -101,8 +102,8 @@ type EndedRun = (RunStatus, Option<String>, i64, i64, Option<i64>, Option<Micros
 
 /// Counts a run that has ended, and what its program has consumed. The requests of other runs are counted when they are made.
 pub(crate) async fn run_ended(driver: &Driver) {
-    let (of_runs, of_models) =
-        (counts(driver, ObservedAt::Runs), counts(driver, ObservedAt::Models));
+    let of_runs = counts(driver, ObservedAt::Runs);
+    let of_models = counts(driver, ObservedAt::Models);
     let is_external = driver.own_definition.external_kind().is_some();
     if !(of_runs || of_models && is_external) {
         return;
@@ -127,7 +128,8 @@ pub(crate) async fn run_ended(driver: &Driver) {
         };
         // A remote agent does not report what it consumes.
         if (input, output, cost.unwrap_or(0)) != (0, 0, 0) {
-            let (model, provider) = (agent.clone(), provider.to_owned());
+            let model = agent.clone();
+            let provider = provider.to_owned();
             metrics.program(ModelLabels { agent: agent.clone(), provider, model }, consumed);
         }
     }

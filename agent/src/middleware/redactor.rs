@@ -113,7 +113,8 @@ impl<'a> Redactor<'a> {
 
     /// A part of a text, redacted. The text before the part is context; no match begins in it and ends in the part.
     pub(crate) fn part(&self, text: &str, part: Range<usize>) -> String {
-        let (mut redacted, mut at) = (String::new(), part.start);
+        let mut redacted = String::new();
+        let mut at = part.start;
         for (range, name) in self.matches(text, part.start) {
             if range.start >= part.end {
                 break;

@@ -64,8 +64,8 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
     let (definition, config) = (&driver.agent.definition, &driver.agent.definition.config);
     let mut messages = driver.state.conversation(&definition.settings().context);
     let mut tools = if may_call { specs(driver) } else { Vec::new() };
-    let (mut system, mut response_schema) =
-        (definition.instructions.clone(), definition.response_format.clone());
+    let mut system = definition.instructions.clone();
+    let mut response_schema = definition.response_format.clone();
     if let Some(schema) = structured::by_tool(driver, output) {
         tools.push(structured::spec(schema));
         let parts = system.into_iter().chain([structured::RESPONSE_RULES.to_owned()]);

@@ -37,8 +37,8 @@ pub(crate) async fn of_program(driver: &Driver) -> Step<NewRunEvent> {
 /// The announcement that a remote agent's text starts again after the run's last question; `None` if none of it was published.
 pub(crate) async fn of_pieces(driver: &Driver, why: &str) -> Step<Option<NewRunEvent>> {
     let others = "kind NOT IN ('token', 'reasoning', 'line', 'status', 'usage')";
-    let (before, last) =
-        (last_number(driver, others).await?, last_number(driver, "kind = 'token'").await?);
+    let before = last_number(driver, others).await?;
+    let last = last_number(driver, "kind = 'token'").await?;
     Ok((last > before).then(|| event(before + 1, why)))
 }
 

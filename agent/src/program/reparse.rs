@@ -116,7 +116,8 @@ impl Reparsed {
         };
         let RunReading { mut changes, corrected, .. } = reading;
         changes.extend(between(&before, &result));
-        let (run_id, agent) = (run.id, run.agent);
+        let run_id = run.id;
+        let agent = run.agent;
         Ok(Reparsed { run_id, agent, is_current, lines, changes, result, corrected })
     }
 
@@ -132,8 +133,9 @@ impl Reparsed {
         if self.changes.is_empty() {
             return Ok(None);
         }
-        let (id, result, lines) =
-            (self.run_id.clone(), self.result.clone(), self.corrected.clone());
+        let id = self.run_id.clone();
+        let result = self.result.clone();
+        let lines = self.corrected.clone();
         let correction = abide.call(CorrectRun { id, result, lines, reason }).await?;
         Ok(Some(correction.into_inner()))
     }
@@ -238,7 +240,8 @@ fn texts(events: &[Event]) -> Vec<String> {
 
 /// The parts of a result that differ.
 fn between(before: &CorrectedResult, after: &CorrectedResult) -> Option<ReparsedChange> {
-    let (before, after) = (parts(before), parts(after));
+    let before = parts(before);
+    let after = parts(after);
     let names: Vec<&String> =
         before.keys().filter(|name| before.get(*name) != after.get(*name)).collect();
     let texts = |of: &Map<String, Value>| {
@@ -351,7 +354,8 @@ impl RunReading {
     fn compare(&mut self, line: StoredLine, read: Vec<Event>) {
         let before = self.before_lines.get(&line.number).unwrap_or(&line.events);
         if *before != read {
-            let (before, after) = (texts(before), texts(&read));
+            let before = texts(before);
+            let after = texts(&read);
             self.changes.push(ReparsedChange { number: Some(line.number), before, after });
         }
         if line.events != read {

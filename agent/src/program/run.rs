@@ -188,7 +188,8 @@ async fn consent(
         let request_id = asked.request_id.clone();
         match open.ask(driver, asked).await? {
             Ok(call_id) => {
-                let (abide, settings) = (driver.abide.clone(), driver.shared.settings.clone());
+                let abide = driver.abide.clone();
+                let settings = driver.shared.settings.clone();
                 let decision = approvals::decision(abide, settings, call_id.clone());
                 decisions.push(decision.map(|decided| (request_id, call_id, decided)).boxed());
             }

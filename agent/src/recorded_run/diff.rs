@@ -101,7 +101,8 @@ impl RecordedRun {
                 (before, _) => {
                     let text =
                         |there: bool| if there { "delegated".to_owned() } else { String::new() };
-                    let (was, is) = (text(before.is_some()), text(before.is_none()));
+                    let was = text(before.is_some());
+                    let is = text(before.is_none());
                     differ.add(RunChangeKind::Delegation, "the run", was, is);
                 }
             }
@@ -123,7 +124,8 @@ impl Changes<'_> {
         before: impl Into<String>,
         after: impl Into<String>,
     ) {
-        let (before, after) = (before.into(), after.into());
+        let before = before.into();
+        let after = after.into();
         if before != after {
             let position = format!("{}{position}", self.position);
             self.changes.push(RunChange { kind, position, before, after });
@@ -132,15 +134,17 @@ impl Changes<'_> {
 
     fn compare(&mut self, before: &RecordedConversation, after: &RecordedConversation) {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let (was, is) = (text(&before.instructions), text(&after.instructions));
+        let was = text(&before.instructions);
+        let is = text(&after.instructions);
         self.add(RunChangeKind::Instructions, "instructions", was, is);
         let mut answers = 0;
         let mut at = 0;
         let none = RecordedMessage::default();
-        let (was, is) = (in_order(&before.messages), in_order(&after.messages));
+        let was = in_order(&before.messages);
+        let is = in_order(&after.messages);
         while at < was.len().max(is.len()) {
-            let (was, is) =
-                (was.get(at).copied().unwrap_or(&none), is.get(at).copied().unwrap_or(&none));
+            let was = was.get(at).copied().unwrap_or(&none);
+            let is = is.get(at).copied().unwrap_or(&none);
             at += 1;
             let role = if was.role.is_empty() { &is.role } else { &was.role };
             answers += usize::from(role == "assistant");
@@ -227,7 +231,8 @@ impl Changes<'_> {
             let content = outcome.content.as_ref().map(|text| format!(": {text}"));
             let structured = outcome.structured.as_ref().map(Value::to_string);
             let structured = structured.map(|value| format!(" {value}")).unwrap_or_default();
-            let (code, content) = (code.unwrap_or_default(), content.unwrap_or_default());
+            let code = code.unwrap_or_default();
+            let content = content.unwrap_or_default();
             format!("{}{code}{content}{structured}", outcome.status)
         };
         self.add(RunChangeKind::Outcome, "outcome", text(was), text(is));

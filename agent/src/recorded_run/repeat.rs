@@ -432,7 +432,8 @@ impl KnownConversation {
                 _ => None,
             })
         };
-        let (given, recorded) = (answers(&request.messages), answers(&self.conversation.messages));
+        let given = answers(&request.messages);
+        let recorded = answers(&self.conversation.messages);
         let same = |(given, recorded): (&NamedCalls<'_>, &NamedCalls<'_>)| {
             let calls = given.iter().zip(recorded);
             given.len() == recorded.len()

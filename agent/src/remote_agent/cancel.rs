@@ -54,7 +54,8 @@ impl RemoteCancels {
                 return Ok(());
             }
             Err(failure) if !failure.is_ended() => {
-                let (run, task) = (&task.run_id, &task.task_id);
+                let run = &task.run_id;
+                let task = &task.task_id;
                 tracing::warn!(run, task, %failure, "a remote agent did not cancel a task");
             }
             _ => {}

@@ -124,7 +124,8 @@ impl RemoteTaskRun<'_> {
     /// Continues where the last driver stopped: sends the next message, if there is one to send.
     async fn begin(&mut self) -> Step<Option<A2aEvents>> {
         if self.rows.sent.is_empty() {
-            let (parts, context_id) = (self.task_parts(), self.context_id().await?);
+            let parts = self.task_parts();
+            let context_id = self.context_id().await?;
             let message = self.rows.message(self.driver, &parts, &context_id);
             self.rows.record_message(self.driver, message, Vec::new()).await?;
             return self.send().await;
@@ -446,7 +447,8 @@ impl RemoteTaskRun<'_> {
                 Err(_) => continue,
             };
             let mut bytes = first.raw.len();
-            let (mut all, mut failure) = (vec![first], None);
+            let mut all = vec![first];
+            let mut failure = None;
             while all.len() < EVENTS && bytes < BATCH_BYTES {
                 match events.next().now_or_never() {
                     Some(Ok(Some(event))) => {
@@ -519,7 +521,8 @@ impl RemoteTaskRun<'_> {
         let bytes = raw.len();
         new.push(self.driver, RunEventKind::Line, json!({"raw": raw}), bytes).await?;
         if self.rows.task.is_none() && !self.task.id.is_empty() {
-            let (id, context_id) = (json!(self.task.id), json!(self.task.context_id));
+            let id = json!(self.task.id);
+            let context_id = json!(self.task.context_id);
             new.record(self.driver).await?;
             self.record_task(&id, &context_id).await?;
         }
@@ -580,7 +583,8 @@ impl RemoteTaskRun<'_> {
     }
 
     async fn finish(&self) -> Step<DriveResult> {
-        let (driver, answer) = (self.driver, self.task.answer());
+        let driver = self.driver;
+        let answer = self.task.answer();
         if answer.trim().is_empty() && !driver.agent.definition.allow_empty_answers {
             let why = "the remote agent has completed the task without text or data: set \
                        allow_empty_answers if that can be an answer";

@@ -505,7 +505,9 @@ mod tests {
         for result in results {
             task.apply(result).expect("it is small");
         }
-        let (state, answer, data) = (task.state(), task.answer(), task.data());
+        let state = task.state();
+        let answer = task.answer();
+        let data = task.data();
         expected.assert_eq(&format!("{} {state:?} {answer:?} {data:?}", task.id));
     }
 

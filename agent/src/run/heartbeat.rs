@@ -314,7 +314,9 @@ impl LeaseKeeper {
     pub(crate) fn start(abide: &Abide, leases: &Arc<HeldLeases>, duration: Duration) -> Self {
         let stop = CancellationToken::new();
         let (ending, ended) = oneshot::channel();
-        let (abide, leases, stopped) = (abide.clone(), Arc::clone(leases), stop.clone());
+        let abide = abide.clone();
+        let leases = Arc::clone(leases);
+        let stopped = stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("an async runtime can be created");
         let renew = move || {

@@ -27,7 +27,8 @@ pub(crate) async fn at_stage(driver: &Driver, action: &Action) -> Step<bool> {
         if reason.is_none() && !last.is_some_and(|pause| requests(pause, stage)) {
             continue;
         }
-        let (id, token) = (&driver.run_lease.run_id, driver.run_lease.fencing_token);
+        let id = &driver.run_lease.run_id;
+        let token = driver.run_lease.fencing_token;
         let ends_at = driver.wait_deadline().map(Micros);
         let record = RecordPause { reason, ends_at, ..RecordPause::new(id, token, stage) };
         let run = driver.abide.call(record).await?;

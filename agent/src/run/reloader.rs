@@ -122,7 +122,8 @@ impl Reloader {
             None => Vec::new(),
         };
         drop(project);
-        let (catalog, models) = (Arc::clone(self.registrar.catalog()), self.context.models.get());
+        let catalog = Arc::clone(self.registrar.catalog());
+        let models = self.context.models.get();
         let environment = self.context.environment.clone();
         // It reads files, and waits for stores of prompts.
         let check = tokio::task::spawn_blocking(move || catalog.check(&models, &environment));

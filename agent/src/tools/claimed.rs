@@ -72,7 +72,8 @@ impl ClaimedCall<'_> {
         retries: bool,
         delivery: Option<StepBatch>,
     ) -> Result<Option<RecordedStep>, Error> {
-        let (call_id, token) = (self.call.call_id.as_str(), fencing_token(self.call));
+        let call_id = self.call.call_id.as_str();
+        let token = fencing_token(self.call);
         let failure = outcome.failure;
         let recorded = match failure {
             None if !outcome.is_error => self.complete(result_of(outcome), delivery).await,

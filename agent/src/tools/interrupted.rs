@@ -9,7 +9,8 @@ use crate::run::driver::Driver;
 pub(crate) async fn add_files(driver: &Driver, requests: &mut [Value]) {
     for request in requests.iter_mut().filter(|request| request["status"] == "unknown") {
         let text = |name: &str| request[name].as_str().unwrap_or_default().to_owned();
-        let (name, call_id) = (text("tool_name"), text("tool_call_id"));
+        let name = text("tool_name");
+        let call_id = text("tool_call_id");
         let Some(tool) = driver.shared.tools.get(&name) else { continue };
         if let Some(Value::Object(found)) = tool.interrupted(call_id).await
             && let Some(fields) = request.as_object_mut()

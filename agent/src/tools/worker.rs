@@ -93,7 +93,8 @@ impl ToolWorker {
                 if self.shared.tools.get(tool).is_none() {
                     return false;
                 }
-                let (call_id, session_id) = (call_id.clone(), session_id.clone());
+                let call_id = call_id.clone();
+                let session_id = session_id.clone();
                 let place = CallPlace { call_id, session_id, scope: scope.clone() };
                 let has_room = running.have_room(&place);
                 if has_room {

@@ -163,12 +163,15 @@ impl AgentMetrics {
     #[must_use]
     pub fn families(&self) -> Vec<MetricFamily> {
         let counters = self.lock();
-        let (mut calls, mut tokens, mut cost, mut seconds) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut calls = Vec::new();
+        let mut tokens = Vec::new();
+        let mut cost = Vec::new();
+        let mut seconds = Vec::new();
         for (labels, of) in &counters.models {
             let labels = labels.pairs();
             calls.extend(outcomes(&labels, &of.outcomes));
-            let (input, output) = (of.consumed.input_tokens, of.consumed.output_tokens);
+            let input = of.consumed.input_tokens;
+            let output = of.consumed.output_tokens;
             tokens.extend([("input", input), ("output", output)].map(|(direction, count)| {
                 sample("", with(&labels, "direction", direction), count as f64)
             }));
@@ -177,7 +180,8 @@ impl AgentMetrics {
                 seconds.extend(of.durations.samples(&labels));
             }
         }
-        let (mut runs, mut run_seconds) = (Vec::new(), Vec::new());
+        let mut runs = Vec::new();
+        let mut run_seconds = Vec::new();
         for (agent, of) in &counters.runs {
             let labels = vec![("agent", agent.clone())];
             runs.extend(outcomes(&labels, &of.outcomes));
@@ -341,7 +345,8 @@ mod tests {
             for MetricSample { suffix, labels, value } in family.samples {
                 let labels: Vec<String> =
                     labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                let (name, labels) = (family.name, labels.join(" "));
+                let name = family.name;
+                let labels = labels.join(" ");
                 writeln!(text, "{name}{suffix} {labels} {value}").expect("it is a string");
             }
         }

@@ -75,12 +75,14 @@ impl ReadySink {
         match self {
             ReadySink::File(path) => {
                 let lines = spans.iter().map(|span| format!("{}\n", line(span)));
-                let (path, text) = (path.clone(), lines.collect::<String>());
+                let path = path.clone();
+                let text = lines.collect::<String>();
                 let write = tokio::task::spawn_blocking(move || append(&path, &text));
                 write.await.map_err(|why| why.to_string())?
             }
             ReadySink::Function(function) => {
-                let (function, lines) = (Arc::clone(function), spans.iter().map(line));
+                let function = Arc::clone(function);
+                let lines = spans.iter().map(line);
                 let lines: Vec<Value> = lines.collect();
                 let call = tokio::task::spawn_blocking(move || function(&lines));
                 call.await.map_err(|_| "the sink panicked".to_owned())?

@@ -108,7 +108,8 @@ impl Trace {
                    AND kind NOT IN ('token', 'reasoning', 'line') ORDER BY number";
         let events: Vec<(i64, String, Json, i64)> =
             abide.sql(sql).param("id", &run.id).fetch().await?;
-        let (mut spans, mut since) = (Vec::new(), run.created_at.0);
+        let mut spans = Vec::new();
+        let mut since = run.created_at.0;
         for (number, kind, data, at) in events {
             if kind == "usage" {
                 let data = data.value();

@@ -216,8 +216,9 @@ fn repeats(run_id: &str, entries: &[SessionEntry], calls: &[RequestedCall]) -> i
         calls.collect()
     };
     let now = wanted(calls);
-    let (mut count, mut results, mut last): (i64, Vec<&str>, Option<Vec<&str>>) =
-        (1, Vec::new(), None);
+    let mut count: i64 = 1;
+    let mut results: Vec<&str> = Vec::new();
+    let mut last: Option<Vec<&str>> = None;
     for entry in entries.iter().rev() {
         if entry::is_result(entry) {
             results.push(entry.content.as_deref().unwrap_or_default());
@@ -259,7 +260,8 @@ pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
     if health.iteration != driver.state.run.iterations {
         return Ok(WatchdogStep::Go);
     }
-    let (before, compacted) = (driver.health.before.as_ref(), driver.health.compacted);
+    let before = driver.health.before.as_ref();
+    let compacted = driver.health.compacted;
     let settings = driver.agent.definition.settings().watchdog;
     match health.action {
         HealthAction::None if wants_compaction(&settings, health, before, compacted) => {

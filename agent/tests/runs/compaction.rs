@@ -123,7 +123,8 @@ async fn a_long_run_stays_in_its_window_at_linear_cost() {
         part.iter().map(|request| json!(request).to_string().len()).sum()
     };
     let quarter = turns / 4;
-    let (second, last) = (&requests[quarter..2 * quarter], &requests[turns - quarter..turns]);
+    let second = &requests[quarter..2 * quarter];
+    let last = &requests[turns - quarter..turns];
     assert!(bytes(last) * 10 <= bytes(second) * 11, "{} and {}", bytes(second), bytes(last));
     // Each page is read once: nothing was forgotten and read again.
     assert_eq!(count(&fixture.abide, "SELECT count(*) FROM tool_calls").await, turns as i64);
@@ -143,7 +144,8 @@ async fn report_time(abide: &Abide, turns: usize) {
     let times: Vec<(i64,)> = abide.sql(sql).fetch().await.expect("they are read");
     let span = |from: usize, to: usize| (times[to].0 - times[from].0) / (to - from) as i64;
     let n = (turns / 4).min(200);
-    let (first, last) = (span(10, 10 + n), span(turns - n, turns));
+    let first = span(10, 10 + n);
+    let last = span(turns - n, turns);
     println!("{turns} turns: a turn takes {first} µs at first and {last} µs at the end");
     assert!(turns < 1_000 || last * 10 <= first * 13);
 }
@@ -152,7 +154,8 @@ async fn report_time(abide: &Abide, turns: usize) {
 async fn summarization_lifecycle_leaves_rows_and_events() {
     let Walked { fixture, walker, run } = walk(SMALL, Walker::new(12), 500).await;
     let rows = summaries(&fixture.abide).await;
-    let (first, last) = (&rows[0], &rows[rows.len() - 1]);
+    let first = &rows[0];
+    let last = &rows[rows.len() - 1];
     assert_eq!((first.number, first.run_id.as_str(), first.origin.as_str()), (1, "r1", "model"));
     assert!(first.tokens_before > 1_500);
     assert_eq!(last.summary.value()["stable_facts"].as_array().map(Vec::len), Some(rows.len()));
@@ -228,7 +231,8 @@ async fn each_covered_message_is_in_the_request_for_a_summary() {
         assert_eq!(read.len(), covered.len(), "{calls} {chars}: {read:#?}");
         for (line, (role, content, call_id)) in read.iter().zip(&covered) {
             // The beginning and the end of a long text.
-            let (begin, end) = (&content[..content.len().min(20)], &content[content.len() - 7..]);
+            let begin = &content[..content.len().min(20)];
+            let end = &content[content.len() - 7..];
             let begin = match role.as_str() {
                 "tool" => format!("result of read {call_id}: {begin}"),
                 "assistant" => format!("agent: {begin}"),
@@ -330,8 +334,8 @@ async fn latest_turn_is_protected_and_compaction_cannot_trigger_itself() {
 async fn tolerance_after_a_fresh_summary() {
     let definition = SMALL.replace("compact_above_tokens: 1500", "compact_above_tokens: 1000");
     let Walked { fixture, walker, .. } = walk(&definition, Walker::new(10), 3_200).await;
-    let (asked, made) =
-        (walker.requests(RequestPurpose::Answer).len(), summaries(&fixture.abide).await.len());
+    let asked = walker.requests(RequestPurpose::Answer).len();
+    let made = summaries(&fixture.abide).await.len();
     assert_eq!(asked, 11);
     assert!(made <= 20, "{made}");
     fixture.close().await;

@@ -107,7 +107,8 @@ answers:
 "#;
     let fixture = plan("", ASKS, [two, PAYS]).open().await;
     let run = fixture.begin("Pay A and B.").await;
-    let (mut after, mut asked) = (0, Vec::new());
+    let mut after = 0;
+    let mut asked = Vec::new();
     loop {
         let (_, last) = fixture.output(&run.id, after).await;
         after = last.number;
@@ -189,7 +190,8 @@ async fn a_suspended_subagent_is_named() {
     let (enter, mut entered) = tokio::sync::mpsc::unbounded_channel();
     let (go, gone) = tokio::sync::watch::channel(false);
     let wait = move |_: Nothing, _: ToolContext| {
-        let (enter, mut gone) = (enter.clone(), gone.clone());
+        let enter = enter.clone();
+        let mut gone = gone.clone();
         async move {
             enter.send(()).map_err(|why| why.to_string())?;
             gone.wait_for(|gone| *gone).await.map_err(|why| why.to_string())?;

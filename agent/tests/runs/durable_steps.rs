@@ -99,9 +99,11 @@ async fn effects(effect: Effect, is_local: bool, sync: Sync) -> Vec<(&'static st
     config.tuning.disk = Arc::new(slow_disk(&effects, sync));
     let file = options.folder.path().join("abide.db");
     let engine = Engine::open(file, config).expect("the file opens");
-    let (walker, own) = (Walker::new(1), Arc::clone(&effects));
+    let walker = Walker::new(1);
+    let own = Arc::clone(&effects);
     options.models = answering(Model { walker, engine: engine.clone(), effects: own });
-    let (tool, reader) = (Arc::clone(&effects), engine.clone());
+    let tool = Arc::clone(&effects);
+    let reader = engine.clone();
     let read = move |_: Page, _: ToolContext| {
         tool.add("tool", reader.durable_seq());
         async { Ok::<_, String>("read".to_owned()) }

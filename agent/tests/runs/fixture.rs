@@ -223,7 +223,8 @@ impl FixtureOptions {
     async fn start(self, abide: Abide, catalog: Catalog) -> RuntimeFixture {
         let FixtureOptions { folder, models, tools, settings } = self;
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings);
-        let (problems, metrics) = (runtime.problems(), runtime.metrics());
+        let problems = runtime.problems();
+        let metrics = runtime.metrics();
         runtime.register().await.expect("it is registered");
         let stop = CancellationToken::new();
         let stopped = stop.clone();
@@ -276,7 +277,8 @@ impl RuntimeFixture {
     pub(crate) async fn output(&self, run_id: &str, after: i64) -> (String, AgentEvent) {
         let mut events =
             Events::of(&self.abide, run_id, after).await.expect("the subscription starts");
-        let (mut output, mut text) = (String::new(), String::new());
+        let mut output = String::new();
+        let mut text = String::new();
         loop {
             let event =
                 events.next().await.expect("the stream continues").expect("the turn has an end");

@@ -362,7 +362,8 @@ fn at_every_step() {
 fn at_steps_of_the_registration() {
     let scenario = &SCENARIOS[0];
     let registered = scenario.registered();
-    let (expected, victim) = (expected(scenario, registered.path()), scenario.victim());
+    let expected = expected(scenario, registered.path());
+    let victim = scenario.victim();
     let last = victim::last_event(registered.path());
     let empty = temporary_folder();
     for seq in [1, last / 2, last] {

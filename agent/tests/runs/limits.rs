@@ -25,7 +25,8 @@ async fn ends(definition: &str, script: &str) -> (String, Vec<String>) {
     let fixture = RuntimeFixture::of(definition, script).await;
     let run = fixture.begin("Go on.").await;
     let (_, last) = fixture.output(&run.id, 0).await;
-    let (output, ledger) = (format!("{} {}", last.kind, last.data), fixture.ledger());
+    let output = format!("{} {}", last.kind, last.data);
+    let ledger = fixture.ledger();
     fixture.close().await;
     (output, ledger)
 }
@@ -98,12 +99,15 @@ async fn parallel_tools_run_up_to_the_limit() {
     let calls = [call; 6].join(", ");
     let script = format!("answers: [{{ calls: [{calls}] }}, {{ text: All met. }}]\n");
     let plan = FixtureOptions::of("tools: [\"*\"]\nlimits: { parallel_tools: 2 }\n", &script);
-    let (pair, at_once) = (Arc::new(Barrier::new(2)), Arc::new(AtomicUsize::new(0)));
+    let pair = Arc::new(Barrier::new(2));
+    let at_once = Arc::new(AtomicUsize::new(0));
     let max = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&max);
     // Each call waits for another one, so a sequential execution would hang.
     let meet = move |_: Nothing, _: ToolContext| {
-        let (pair, at_once, max) = (pair.clone(), at_once.clone(), max.clone());
+        let pair = pair.clone();
+        let at_once = at_once.clone();
+        let max = max.clone();
         async move {
             max.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             pair.wait().await;

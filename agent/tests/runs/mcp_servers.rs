@@ -284,7 +284,9 @@ async fn outcome(folder: &Path) -> (String, i64) {
 async fn nothing_is_repeated_after_a_kill_at_every_step() {
     let ada = json!({"action": "accept", "content": {"name": "Ada", "seat": "aisle"}});
     let vienna = json!({"action": "accept", "content": {"place": "Vienna", "seat": "aisle"}});
-    let (mut dies_at, mut killed, mut unsettled) = (None, 0, 0);
+    let mut dies_at = None;
+    let mut killed = 0;
+    let mut unsettled = 0;
     loop {
         let agency = Agency::start().await;
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -296,7 +298,8 @@ async fn nothing_is_repeated_after_a_kill_at_every_step() {
         }
         let (status, settled) = outcome(folder.path()).await;
         assert_eq!(status, "done", "killed at {dies_at:?}");
-        let (booked, tasks) = (agency.booked(), agency.tasks());
+        let booked = agency.booked();
+        let tasks = agency.tasks();
         assert!(booked.len() <= 1 && tasks.len() <= 1, "{dies_at:?}: {booked:?} {tasks:?}");
         if settled == 0 {
             unsettled += 1;

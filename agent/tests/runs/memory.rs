@@ -339,7 +339,8 @@ async fn no_tenant_reads_the_facts_of_another() {
                   { name: forget_memory, arguments: { key: code } }] }, { text: Hello. }]";
     let definition = "profile: { base: fast, memory: { namespace: shared } }\n";
     let life = Life::begin(folder.path(), definition, script).await;
-    let (acme, zeta) = ([("tenant", "acme")], [("tenant", "zeta")]);
+    let acme = [("tenant", "acme")];
+    let zeta = [("tenant", "zeta")];
     let eve = [("tenant", "acme"), ("user", "eve")];
     for (scope, value) in [(&acme[..], "of acme"), (&zeta[..], "of zeta"), (&[][..], "of all")] {
         let save = SaveMemories::new("shared", vec![fact("code", value)]);
@@ -374,7 +375,8 @@ async fn no_tenant_reads_the_facts_of_another() {
 async fn another_tenant_sees_no_fact_in_sql_and_live_queries() {
     let folder = temporary_folder();
     let life = Life::begin(folder.path(), "profile: fast\n", SAYS).await;
-    let (acme, zeta) = (life.of(&[("tenant", "acme")]).await, life.of(&[("tenant", "zeta")]).await);
+    let acme = life.of(&[("tenant", "acme")]).await;
+    let zeta = life.of(&[("tenant", "zeta")]).await;
     let sql = "SELECT id, space, value FROM memories WHERE fts_match(value, 'swordfish OR pike')";
     let mut watched = zeta.subscribe(sql).await.expect("it can be live");
     watched.next().await.expect("the snapshot");
@@ -429,7 +431,8 @@ async fn memory_scope_of_some_keys() {
     let folder = temporary_folder();
     let definition = "profile: { base: fast, memory: { scope: [tenant] } }\n";
     let life = Life::begin(folder.path(), definition, SAVES).await;
-    let (ann, eve) = ([("tenant", "acme"), ("user", "ann")], [("tenant", "acme"), ("user", "eve")]);
+    let ann = [("tenant", "acme"), ("user", "ann")];
+    let eve = [("tenant", "acme"), ("user", "eve")];
     life.run("s1", &ann, "I write German.").await;
     assert_eq!(life.rows("SELECT space FROM memories").await, [[json!("clerk@tenant=acme/")]]);
     life.run("s2", &eve, "Hello").await;

@@ -74,7 +74,8 @@ async fn a_run_that_moves_at_every_pause_ends_as_if_it_had_stayed() {
 
         let mut fixture = scenario.open(EVERYWHERE).await;
         fixture.begin("Pay order A.").await;
-        let (mut moves, mut ledger) = (0, Vec::new());
+        let mut moves = 0;
+        let mut ledger = Vec::new();
         while until_paused(&fixture.abide, "r1").await {
             let export = fixture.abide.call(ExportRun::new("r1")).await;
             let snapshot = match export {

@@ -166,7 +166,10 @@ async fn the_database_enforces_the_rules_of_plans() {
             Err(error) => error.split(" (").next().unwrap_or_default().to_owned(),
         }
     };
-    let (new, now, done, stuck) = ("not_started", "in_progress", "completed", "blocked");
+    let new = "not_started";
+    let now = "in_progress";
+    let done = "completed";
+    let stuck = "blocked";
     let output = [
         write(0, &[new, new]).await,
         write(0, &[new, new]).await,

@@ -168,7 +168,8 @@ impl ModelProvider for Strict {
 
 /// Tools with all names that are called. They return the recorded results.
 fn tools(conversations: &[Conversation], results: HashMap<String, ToolOutcome>) -> Tools {
-    let (tools, results) = (Tools::new(), Arc::new(results));
+    let tools = Tools::new();
+    let results = Arc::new(results);
     let names: BTreeSet<&str> = calls_of(conversations).map(|call| call.name.as_str()).collect();
     for name in names {
         let mut declaration = ToolDeclaration::new(name, "As it was recorded.", json!({}));
@@ -398,7 +399,9 @@ async fn held_with(path: &Path, every: usize, pause: &[PauseRule]) -> ReplayCoun
         tokio::spawn(async move { runtime.run(stopped).await.expect("the runtime runs") });
     let resuming = tokio::spawn(resume_all(abide.clone()));
     let one = |(name, conversation): (String, &Conversation)| {
-        let (abide, conversation, pause) = (abide.clone(), conversation.clone(), pause.to_vec());
+        let abide = abide.clone();
+        let conversation = conversation.clone();
+        let pause = pause.to_vec();
         async move {
             register(&abide, &name, &conversation, &pause).await;
             hold(&abide, &name, &conversation).await;

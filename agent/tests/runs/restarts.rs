@@ -77,7 +77,8 @@ async fn an_answer_that_starts_again_is_announced() {
     drive(&abide, folder.path(), &asked, "SELECT id FROM run_events WHERE kind = 'token'").await;
     drive(&abide, folder.path(), &asked, "SELECT id FROM runs WHERE ended_at IS NOT NULL").await;
     let mut events = Events::of(&abide, "r1", 0).await.expect("the subscription starts");
-    let (mut output, mut pieces) = (Vec::new(), Vec::new());
+    let mut output = Vec::new();
+    let mut pieces = Vec::new();
     while let Some(event) = events.next().await.expect("the stream continues") {
         if let Some(since) = event.void_since() {
             pieces.retain(|(number, _)| *number < since);

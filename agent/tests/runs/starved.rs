@@ -86,10 +86,13 @@ fn check(is_remote: bool) {
     let folder = temporary_folder();
     let engine = Engine::open(folder.path().join("abide.db"), Config::default().into());
     let engine = engine.expect("the file opens");
-    let (outside, starved, stop) = (workers(), workers(), CancellationToken::new());
+    let outside = workers();
+    let starved = workers();
+    let stop = CancellationToken::new();
     let observer = Abide::embed(engine.clone());
     let url = is_remote.then(|| outside.block_on(serve(&engine, &stop)));
-    let (gate, (blocking, blocked)) = (Arc::new(Gate::default()), mpsc::channel());
+    let gate = Arc::new(Gate::default());
+    let (blocking, blocked) = mpsc::channel();
     let runtime = starved.block_on(async {
         let abide = match &url {
             Some(url) => Abide::connect(url).await.expect("it connects"),
@@ -99,10 +102,12 @@ fn check(is_remote: bool) {
             effect: Effect::AtMostOnce,
             ..ToolDeclaration::new("pay", "Blocks.", json!({"type": "object"}))
         };
-        let (gate, blocking) = (Arc::clone(&gate), Mutex::new(blocking.clone()));
+        let gate = Arc::clone(&gate);
+        let blocking = Mutex::new(blocking.clone());
         let tools = Tools::new();
         let pay = move |_: Invocation| {
-            let (gate, blocking) = (Arc::clone(&gate), blocking.lock().expect("no panic").clone());
+            let gate = Arc::clone(&gate);
+            let blocking = blocking.lock().expect("no panic").clone();
             async move {
                 gate.block(&blocking);
                 Ok::<_, String>("It is paid.".to_owned())
@@ -125,7 +130,8 @@ fn check(is_remote: bool) {
     });
     blocked.recv().expect("the tool blocks one thread");
     for _ in 1..WORKERS {
-        let (gate, blocking) = (Arc::clone(&gate), blocking.clone());
+        let gate = Arc::clone(&gate);
+        let blocking = blocking.clone();
         starved.spawn(async move { gate.block(&blocking) });
         blocked.recv().expect("a task blocks the other one");
     }

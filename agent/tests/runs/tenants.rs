@@ -128,7 +128,8 @@ async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Ve
     let plan = FixtureOptions::of(DEFINITION, SCRIPT);
     plan.define("spy.yaml", "name: spy\nmode: all\n");
     let fixture = plan.open().await;
-    let (acme, zeta) = (tenant(&fixture, "acme").await, tenant(&fixture, "zeta").await);
+    let acme = tenant(&fixture, "acme").await;
+    let zeta = tenant(&fixture, "zeta").await;
     if let Some(order) = attack {
         prepare(&zeta, order).await;
         // Its own runs, if any started, end before acme's run.
@@ -279,10 +280,13 @@ async fn a_tenant_at_its_limit_of_runs_leaves_room_for_another() {
     let mut plan = FixtureOptions::of("tools: [hold]\n", script);
     plan.define("other.yaml", "name: other\nmode: all\n");
     plan.settings.runs = Concurrency::of(2, 1);
-    let (holds, released) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let (begun, release) = (Arc::clone(&holds), Arc::clone(&released));
+    let holds = Arc::new(Semaphore::new(0));
+    let released = Arc::new(Semaphore::new(0));
+    let begun = Arc::clone(&holds);
+    let release = Arc::clone(&released);
     let hold = move |_: Nothing, _: ToolContext| {
-        let (begun, release) = (Arc::clone(&begun), Arc::clone(&release));
+        let begun = Arc::clone(&begun);
+        let release = Arc::clone(&release);
         async move {
             begun.add_permits(1);
             release.acquire().await.map(|_| "held".to_owned()).map_err(|why| why.to_string())
@@ -291,7 +295,8 @@ async fn a_tenant_at_its_limit_of_runs_leaves_room_for_another() {
     let hold = Function::new("hold", "Waits.", hold).effect(Effect::ReadOnly);
     plan.tools.add(hold).expect("the tool is valid");
     let fixture = plan.open().await;
-    let (acme, zeta) = (tenant(&fixture, "acme").await, tenant(&fixture, "zeta").await);
+    let acme = tenant(&fixture, "acme").await;
+    let zeta = tenant(&fixture, "zeta").await;
     let begin = async |tenant: &Abide, agent: &str| {
         let session = tenant.call(CreateSession::new(agent)).await.expect("it is created");
         let run = StartRun::new(&session.id).input("Hold.");

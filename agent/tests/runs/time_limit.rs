@@ -62,7 +62,8 @@ impl Worker {
         } else {
             (LIMIT, format!("answers: [{rest}"), "answers: []".to_owned())
         };
-        let (of_tool, of_settings) = (Arc::clone(&self.clock), Arc::clone(&self.clock));
+        let of_tool = Arc::clone(&self.clock);
+        let of_settings = Arc::clone(&self.clock);
         let run = move |work: Work, _: ToolContext| {
             of_tool.0.fetch_add(work.seconds * 1_000_000, Ordering::SeqCst);
             async { Ok::<_, String>("done") }

@@ -29,8 +29,10 @@ struct Home {
 impl Home {
     async fn open(folder: &Path) -> Home {
         let abide = open_after_kill(folder);
-        let (tools, begun) = (Tools::new(), Arc::new(Mutex::new(Vec::new())));
-        let (count, gate) = (watch::Sender::new(0), watch::Sender::new(false));
+        let tools = Tools::new();
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        let count = watch::Sender::new(0);
+        let gate = watch::Sender::new(false);
         for (name, effect) in
             [("look", Effect::ReadOnly), ("pay", Effect::AtMostOnce), ("secret", Effect::ReadOnly)]
         {
@@ -39,7 +41,9 @@ impl Home {
                 ..ToolDeclaration::new(name, "Does something.", json!({"type": "object"}))
             };
             abide.call(declaration.manifest()).await.expect("the tool is registered");
-            let (begun, count, gate) = (Arc::clone(&begun), count.clone(), gate.clone());
+            let begun = Arc::clone(&begun);
+            let count = count.clone();
+            let gate = gate.clone();
             let run = move |call: abide_tools::Invocation| {
                 begun.lock().expect("no panic").push(call.call_id.clone());
                 count.send_modify(|count| *count += 1);

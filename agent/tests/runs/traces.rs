@@ -188,7 +188,8 @@ fn collector() -> (String, Receiver<Value>) {
     std::thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             let mut stream = BufReader::new(stream.expect("it connects"));
-            let (mut line, mut length) = (String::new(), 0);
+            let mut line = String::new();
+            let mut length = 0;
             while stream.read_line(&mut line).expect("it is read") > 2 {
                 let header = line.to_lowercase();
                 if let Some(value) = header.strip_prefix("content-length:") {

@@ -66,7 +66,8 @@ impl Victim {
         from: i64,
         check: impl Fn(&Path, i64) + Sync,
     ) -> usize {
-        let (next, killed) = (AtomicI64::new(from), AtomicUsize::new(0));
+        let next = AtomicI64::new(from);
+        let killed = AtomicUsize::new(0);
         let kills = || {
             while self.kill_at(origin, next.fetch_add(1, Relaxed), &check) {
                 killed.fetch_add(1, Relaxed);

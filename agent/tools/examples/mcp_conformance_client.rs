@@ -65,7 +65,8 @@ fn context() -> Value {
 }
 
 async fn config(url: &str, folder: &Path) -> Result<McpServerConfig, Box<dyn Error>> {
-    let (context, scenario) = (context(), env::var("MCP_CONFORMANCE_SCENARIO").unwrap_or_default());
+    let context = context();
+    let scenario = env::var("MCP_CONFORMANCE_SCENARIO").unwrap_or_default();
     let setting = |name: &str| context[name].as_str().map(|it| Setting::Literal(it.to_owned()));
     let mut oauth = OAuthConfig {
         client_id: setting("client_id"),

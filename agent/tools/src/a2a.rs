@@ -159,7 +159,8 @@ impl A2aClient {
     pub async fn stream(&self, method: &str, params: Value) -> Result<A2aEvents, A2aFailure> {
         let response = self.http.send(self.request(method, params)?).await?;
         if media_type(response.headers()) == EVENT_STREAM {
-            let (url, max) = (self.url.clone(), self.http.max_bytes);
+            let url = self.url.clone();
+            let max = self.http.max_bytes;
             return Ok(A2aEvents::new(url, response, max, self.version));
         }
         // An error, or the result of an agent that does not stream it.

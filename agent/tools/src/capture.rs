@@ -44,7 +44,8 @@ impl Capture {
     ) -> io::Result<Captured> {
         let (mut child, group) = launch.spawn()?;
         drop(child.stdin.take());
-        let (mut stdout, mut stderr) = (Excerpt::of(self.kept), Excerpt::of(self.kept));
+        let mut stdout = Excerpt::of(self.kept);
+        let mut stderr = Excerpt::of(self.kept);
         let out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let err = child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let deadline = Instant::now() + self.timeout;

@@ -252,8 +252,8 @@ impl Sandbox {
         }
         let JobOptions { folder, readable, writable, grace } = options;
         let joined = |own: &[PathBuf], more: Vec<PathBuf>| [own, &more].concat();
-        let (readable, writable) =
-            (joined(&config.readable, readable), joined(&config.writable, writable));
+        let readable = joined(&config.readable, readable);
+        let writable = joined(&config.writable, writable);
         let in_view = |path: &PathBuf| {
             let mut folders = readable.iter().chain(&writable).chain([&workspace]);
             folders.any(|folder| path.starts_with(folder))

@@ -240,7 +240,8 @@ mod tests {
     type Wait = Pin<Box<dyn Future<Output = ScopePermit>>>;
 
     fn begin(limiter: &ScopeLimiter, text: &str) -> Result<ScopePermit, Wait> {
-        let (limiter, scope) = (limiter.clone(), scope(text));
+        let limiter = limiter.clone();
+        let scope = scope(text);
         let mut wait: Wait = Box::pin(async move { limiter.permit(scope).await });
         wait.as_mut().now_or_never().ok_or(wait)
     }
@@ -248,7 +249,8 @@ mod tests {
     #[test]
     fn one_tenant_leaves_room_for_others() {
         let limiter = ScopeLimiter::new(Concurrency::of(3, 2));
-        let (first, second) = (begin(&limiter, "tenant=a"), begin(&limiter, "tenant=a"));
+        let first = begin(&limiter, "tenant=a");
+        let second = begin(&limiter, "tenant=a");
         let Err(third) = begin(&limiter, "tenant=a") else { panic!("the tenant has its maximum") };
         let zeta = begin(&limiter, "tenant=z");
         assert!(zeta.is_ok(), "room for another tenant");

@@ -130,7 +130,8 @@ impl<'a> Composer<'a> {
         };
         let node = Rc::clone(&anchored.node);
         let height = anchored.height;
-        let (nodes, text_bytes) = (anchored.nodes, anchored.text_bytes);
+        let nodes = anchored.nodes;
+        let text_bytes = anchored.text_bytes;
         if depth + height > MAX_DEPTH {
             return Err(too_deep(at));
         }

@@ -64,7 +64,8 @@ impl AgentFixture {
         let catalog = Catalog::new(folder.path(), tools.clone());
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, Settings::named("bench"));
         assert_eq!(runtime.register().await.expect("it is registered"), []);
-        let (stop, running) = (CancellationToken::new(), None);
+        let stop = CancellationToken::new();
+        let running = None;
         AgentFixture {
             engine,
             abide,

@@ -102,7 +102,8 @@ impl ModelProvider for Model {
         let is_last = answer >= self.pace.answers;
         let pieces = if is_last { self.pace.pieces } else { 0 };
         self.notes.asked(&run);
-        let (pace, notes) = (self.pace, std::sync::Arc::clone(&self.notes));
+        let pace = self.pace;
+        let notes = std::sync::Arc::clone(&self.notes);
         let answered = move |text: String| ModelResponse {
             text,
             reasoning: None,

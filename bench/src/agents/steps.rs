@@ -55,7 +55,8 @@ async fn steps(options: &Options, at_once: usize, rounds: usize, answers: usize)
         Pace { answers, first: Duration::from_millis(20), pieces: 0, between: Duration::ZERO };
     let mut fixture = AgentFixture::new(&options.dir, pace).await;
     fixture.drive();
-    let (commits, events) = (fixture.commits(), fixture.engine.durable_seq().0);
+    let commits = fixture.commits();
+    let events = fixture.engine.durable_seq().0;
     for round in 0..rounds {
         fixture.begin(round * at_once, at_once).await;
         fixture.all_done().await;

@@ -82,7 +82,8 @@ async fn tokens(options: &Options, way: Transport, runs: usize, pieces: usize) -
         let notes = Arc::clone(&fixture.notes);
         listeners.spawn(async move { listen(&abide, &format!("r{run}"), &notes).await });
     }
-    let (began, commits) = (std::time::Instant::now(), fixture.commits());
+    let began = std::time::Instant::now();
+    let commits = fixture.commits();
     fixture.drive();
     let late_ms: Vec<f64> = listeners.join_all().await.into_iter().flatten().collect();
     let seconds = began.elapsed().as_secs_f64() - pace.first.as_secs_f64();

@@ -47,7 +47,8 @@ pub(crate) struct SessionFigures {
 impl SessionFigures {
     /// Why something that must hold does not.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let (id, window) = (&self.id, self.window);
+        let id = &self.id;
+        let window = self.window;
         let largest = self.answers.iter().chain(&self.summaries).max().copied().unwrap_or(0);
         if let Some(error) = &self.error {
             return Err(format!("{id}: a run failed: {error}"));
@@ -61,7 +62,8 @@ impl SessionFigures {
         if !self.has_task {
             return Err(format!("{id}: no request has the task"));
         }
-        let (asked, expected) = (self.answers.len(), self.expected_answers);
+        let asked = self.answers.len();
+        let expected = self.expected_answers;
         if asked == expected {
             Ok(())
         } else {
@@ -122,7 +124,8 @@ fn call_id(session: &str, turn: usize, answer: usize, position: usize) -> String
 
 /// Tools with all names that are called. They return the recorded results.
 fn tools<'a>(recordings: impl Iterator<Item = (&'a String, &'a Recording)>) -> Tools {
-    let (mut results, mut names) = (HashMap::<String, ToolOutcome>::new(), BTreeSet::new());
+    let mut results = HashMap::<String, ToolOutcome>::new();
+    let mut names = BTreeSet::new();
     for (id, recording) in recordings {
         for message in &recording.conversation.messages {
             if let ModelMessage::Assistant { calls, .. } = message {
@@ -138,7 +141,8 @@ fn tools<'a>(recordings: impl Iterator<Item = (&'a String, &'a Recording)>) -> T
             }
         }
     }
-    let (tools, results) = (Tools::new(), Arc::new(results));
+    let tools = Tools::new();
+    let results = Arc::new(results);
     for name in names {
         let mut declaration = ToolDeclaration::new(&name, "As it was recorded.", json!({}));
         declaration.effect = Effect::ReadOnly;
@@ -191,7 +195,8 @@ async fn repeat(
     let of = |purpose: RequestPurpose| -> Vec<SeenRequest> {
         seen.iter().filter(|it| it.purpose == purpose).copied().collect()
     };
-    let (answers, summaries) = (of(RequestPurpose::Answer), of(RequestPurpose::Summary));
+    let answers = of(RequestPurpose::Answer);
+    let summaries = of(RequestPurpose::Summary);
     SessionFigures {
         id: recording.conversation.id.clone(),
         window,
@@ -222,7 +227,8 @@ async fn turn_times(abide: &Abide, session: &str) -> Vec<f64> {
 /// The tokens of all requests, if each had the whole conversation.
 fn without(recording: &Recording, around: u64) -> u64 {
     let estimate = TokenEstimate::of_model("recorded");
-    let (mut before, mut sum) = (around, 0);
+    let mut before = around;
+    let mut sum = 0;
     for message in &recording.conversation.messages {
         if matches!(message, ModelMessage::Assistant { .. }) {
             sum += before;
@@ -237,7 +243,8 @@ fn without(recording: &Recording, around: u64) -> u64 {
 fn window(recording: &Recording) -> u64 {
     let estimate = TokenEstimate::of_model("recorded");
     let mut always = estimate.text(recording.conversation.system.as_deref().unwrap_or_default());
-    let (mut user, mut answer) = (0, 0);
+    let mut user = 0;
+    let mut answer = 0;
     for message in &recording.conversation.messages {
         let tokens = estimate.message(message);
         match message {

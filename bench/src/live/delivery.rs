@@ -222,8 +222,12 @@ impl Pace {
 
 impl Throughput {
     fn new(pace: Pace) -> Throughput {
-        let (calls, commits, deltas) = (Vec::new(), Vec::new(), Vec::new());
-        let (merged, sync_ms, cpu_us) = (Vec::new(), Vec::new(), Vec::new());
+        let calls = Vec::new();
+        let commits = Vec::new();
+        let deltas = Vec::new();
+        let merged = Vec::new();
+        let sync_ms = Vec::new();
+        let cpu_us = Vec::new();
         Throughput { pace, calls, commits, deltas, merged, lags: 0.0, sync_ms, cpu_us }
     }
 
@@ -241,7 +245,8 @@ impl Throughput {
         ]);
         let after = Counted::read(&server.engine);
         let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
-        let (deltas, seconds) = (number("deltas"), number("seconds"));
+        let deltas = number("deltas");
+        let seconds = number("seconds");
         let commits = after.commits - before.commits;
         self.calls.push(number("calls") / number("called_s"));
         self.commits.push(commits / number("called_s"));

@@ -152,7 +152,8 @@ impl HelpDesk {
     /// updated together with it, or deleted, and its session is updated. Every second message is inserted with the
     /// most tokens of all; the others get them in an update. So one of three commits does not affect the top.
     pub(crate) fn change(&mut self) -> Changes {
-        let (cycle, stage) = (self.commits / 3, self.commits % 3);
+        let cycle = self.commits / 3;
+        let stage = self.commits % 3;
         self.commits += 1;
         self.database.execute("BEGIN IMMEDIATE", &[]);
         if stage == 0 {
@@ -164,7 +165,8 @@ impl HelpDesk {
         let id = self.messages + 1 + cycle;
         let message = (stage < 2).then(|| {
             let session_id = text(&self.session[0]);
-            let (role, content) = (ROLE.to_owned(), CONTENT.to_owned());
+            let role = ROLE.to_owned();
+            let content = CONTENT.to_owned();
             Row::from(Message { id, session_id, role, tokens, content }.into_row())
         });
         let review = message
@@ -256,7 +258,8 @@ fn fill(database: &mut Database, sessions: i64, messages: i64) {
 }
 
 fn session(number: i64) -> Session {
-    let (id, status) = (session_id(number), "active".to_owned());
+    let id = session_id(number);
+    let status = "active".to_owned();
     Session { id, agent_id: number % AGENTS + 1, status, updated_at: 0 }
 }
 

@@ -163,11 +163,12 @@ fn leading_number(text: &[u8]) -> (i64, &[u8]) {
 }
 
 async fn one_by_one(options: &Options, caller: &mut Writer, received: &Received) {
-    let (mut answer_ms, mut last_ms) = (Vec::new(), Vec::new());
+    let mut answer_ms = Vec::new();
+    let mut last_ms = Vec::new();
     let warm_up = options.calls / 10 + 1;
     for call in 0..warm_up + options.calls {
-        let (answers, deltas) =
-            (received.answered() + 1, received.deltas.get() + options.listeners);
+        let answers = received.answered() + 1;
+        let deltas = received.deltas.get() + options.listeners;
         received.at.set((deltas, Instant::now()));
         let started = Instant::now();
         caller.send(CALL, 1).await;
@@ -228,10 +229,13 @@ async fn call_evenly(
     received: &Received,
     ends: Instant,
 ) -> usize {
-    let (mut writer, answers) = (caller.for_thread(), Arc::clone(&received.answers));
-    let (in_flight, period) = (options.in_flight, Duration::from_secs_f64(1.0 / options.rate));
+    let mut writer = caller.for_thread();
+    let answers = Arc::clone(&received.answers);
+    let in_flight = options.in_flight;
+    let period = Duration::from_secs_f64(1.0 / options.rate);
     let call = move || {
-        let (mut called, mut due) = (0, Instant::now());
+        let mut called = 0;
+        let mut due = Instant::now();
         while due < ends {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             if called - answers.load(Ordering::Relaxed) < in_flight {

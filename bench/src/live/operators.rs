@@ -238,9 +238,10 @@ fn text(all: &[Tables]) -> String {
             ]);
         }
         if let (Some(first), Some(last)) = (found.first(), found.last()) {
-            let (us, steps) =
-                (last.delta_us / first.delta_us, last.delta_steps / first.delta_steps);
-            let (us, steps) = (figure(us, 1), figure(steps, 1));
+            let us = last.delta_us / first.delta_us;
+            let steps = last.delta_steps / first.delta_steps;
+            let us = figure(us, 1);
+            let steps = figure(steps, 1);
             growth
                 .push(format!("- {}: {us} times the time, {steps} times the steps", operator.name));
         }

@@ -120,7 +120,8 @@ pub(crate) fn measure(options: &Options) {
 fn crowd(help_desk: &HelpDesk, planner: &Planner, kind: usize, size: usize) -> SubscriptionSet {
     let before = memory::resident_bytes();
     let mut router = Router::new(help_desk.catalog.clone());
-    let (started, cpu_before) = (Instant::now(), cpu::of_process());
+    let started = Instant::now();
+    let cpu_before = cpu::of_process();
     let ids: Vec<BindingId> = (0..size)
         .map(|n| {
             let kind = KINDS.get(kind).unwrap_or(&KINDS[n % KINDS.len()]);
@@ -148,7 +149,8 @@ fn crowd(help_desk: &HelpDesk, planner: &Planner, kind: usize, size: usize) -> S
 }
 
 fn tell(mut crowd: SubscriptionSet, options: &Options) -> JsonValue {
-    let (after, before) = (crowd.router.counters(), crowd.before);
+    let after = crowd.router.counters();
+    let before = crowd.before;
     let each = |count: fn(&WorkCounters) -> u64| {
         (count(&after) - count(&before)) as f64 / options.commits as f64
     };
@@ -272,10 +274,9 @@ fn text(found: &[Measured], commits: usize) -> String {
             - p50.iter().copied().fold(f64::INFINITY, f64::min)
     });
     let spread = spread.fold(0.0, f64::max);
-    let (register_s, bytes) = (
-        found.iter().map(|found| found.register_s).fold(0.0, f64::max),
-        found.iter().filter(|found| found.size == max).map(|found| found.bytes).fold(0.0, f64::max),
-    );
+    let register_s = found.iter().map(|found| found.register_s).fold(0.0, f64::max);
+    let bytes =
+        found.iter().filter(|found| found.size == max).map(|found| found.bytes).fold(0.0, f64::max);
     format!(
         "A commit changes a row of `messages`, its row of `sessions` and one of `reviews`. The \
          routers of all sizes process each of {commits} commits in turn. The last columns count, \

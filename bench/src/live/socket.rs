@@ -29,8 +29,8 @@ pub(crate) async fn connect(address: SocketAddr) -> (Reader, Writer) {
     let socket = TcpStream::connect(address).await.expect("the server takes connections");
     socket.set_nodelay(true).expect("a TCP socket");
     let (read, write) = socket.into_split();
-    let (mut reader, mut writer) =
-        (Reader { socket: read, buffer: vec![0; BUFFER_BYTES], filled: 0..0 }, Writer(write));
+    let mut reader = Reader { socket: read, buffer: vec![0; BUFFER_BYTES], filled: 0..0 };
+    let mut writer = Writer(write);
     let request = format!(
         "GET /v1/ws HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\

@@ -43,18 +43,21 @@ pub(crate) fn measure(options: &Options) {
         let config = Config::new(vec![help_desk::module()]);
         Engine::open(dir.path().join(name), config).expect("the engine opens")
     };
-    let (alone, watched) = (open("alone.db"), open("watched.db"));
+    let alone = open("alone.db");
+    let watched = open("watched.db");
     // Start threads and fill caches before the memory is measured.
     runtime.block_on(async {
         call(&alone, 10).await;
         call(&watched, 10).await;
         drop(subscribe(&watched, 0, 1).await);
     });
-    let (before, started) = (memory::resident_bytes(), Instant::now());
+    let before = memory::resident_bytes();
+    let started = Instant::now();
     let connections = runtime.block_on(subscribe_all(&watched, options.subscriptions));
     let subscribe_s = started.elapsed().as_secs_f64();
     let bytes = (memory::resident_bytes() - before) / options.subscriptions as f64;
-    let (mut without_us, mut with_us) = (Vec::new(), Vec::new());
+    let mut without_us = Vec::new();
+    let mut with_us = Vec::new();
     for _ in 0..TURNS {
         for (engine, found) in [(&alone, &mut without_us), (&watched, &mut with_us)] {
             let before = cpu::of_threads("abide-writer");
@@ -77,7 +80,8 @@ pub(crate) fn measure(options: &Options) {
 }
 
 async fn call(engine: &Engine, calls: usize) {
-    let (caller, args) = (Caller::new("bench"), json!({"id": "c"}));
+    let caller = Caller::new("bench");
+    let args = json!({"id": "c"});
     for _ in 0..calls {
         engine.call(&caller, "count", &args, None).await.expect("the call succeeds");
     }

@@ -152,7 +152,8 @@ pub(crate) fn turns(records: &[Record]) -> String {
 pub(super) fn peers(records: &[Record]) -> String {
     let disks = Disk::found(records);
     let of_disks: Vec<Vec<Record>> = disks.iter().map(|disk| disk.records(records)).collect();
-    let (mut rows, mut durable) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut durable = Vec::new();
     for contender in &CONTENDERS {
         for sessions in sessions(records) {
             let runs = turns_of(records, contender.name, sessions);

@@ -76,7 +76,8 @@ impl Fixture {
             let args = json!({"agent": "bench", "id": id_of(session)});
             embedded.call_by_name("create_session", args).await.expect("a session");
         }
-        let (mut clients, mut server) = (vec![embedded; sessions], None);
+        let mut clients = vec![embedded; sessions];
+        let mut server = None;
         if way != Way::Embedded {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -91,7 +92,8 @@ impl Fixture {
             }
         }
         // The client that completes a call must have claimed it.
-        let (mut events_before, mut tokens) = (1 + sessions, vec![None; sessions]);
+        let mut events_before = 1 + sessions;
+        let mut tokens = vec![None; sessions];
         if way == Way::WebsocketBatch {
             for (session, token) in tokens.iter_mut().enumerate() {
                 let (reducer, args) = Script::new(session).request(0);
@@ -166,7 +168,8 @@ impl Script {
     fn new(session: usize) -> Script {
         let Payload { user, assistant, arguments, result, .. } = Payload::new();
         let parsed = |text: &str| serde_json::from_str(text).expect("the payload is JSON");
-        let (arguments, result) = (parsed(&arguments), parsed(&result));
+        let arguments = parsed(&arguments);
+        let result = parsed(&result);
         Script { session_id: id_of(session), user, assistant, arguments, result }
     }
 

@@ -359,7 +359,8 @@ async fn decide_all(
     if requests.is_empty() {
         return Err(Failure::Waits(waits_for(abide, &interrupt.data, hint).await?));
     }
-    let (mut open, mut hints) = (Vec::new(), Vec::new());
+    let mut open = Vec::new();
+    let mut hints = Vec::new();
     for request in &requests {
         let call_id = request["tool_call_id"].as_str().unwrap_or_default();
         if is_decided(abide, call_id).await? {
@@ -550,10 +551,12 @@ fn changed(request: &Value) -> Option<String> {
 /// The reason for which a run without open calls waits, and the commands that end the wait.
 async fn waits_for(abide: &Abide, data: &Value, hint: &HintContext) -> Result<Refusal, Failure> {
     let text = |name: &str| data[name].as_str().unwrap_or_default();
-    let (session, reason) = (text("session_id"), text("reason"));
+    let session = text("session_id");
+    let reason = text("reason");
     let waits = |what: String| Refusal::new(Code::BadTransition, what);
     if reason == "pause" {
-        let (run, stage) = (text("run_id"), text("stage"));
+        let run = text("run_id");
+        let stage = text("stage");
         let stage = if stage.is_empty() { "a stage" } else { stage };
         return Ok(waits(format!("run {run} is paused at {stage}")).hint(hint.of_pause(run)));
     }
@@ -589,7 +592,8 @@ pub(super) async fn consent(
     if is_decided(abide, call_id).await? {
         return Ok(Decided::All);
     }
-    let (tool, input) = (data["args"]["tool"].as_str().unwrap_or_default(), &data["args"]["input"]);
+    let tool = data["args"]["tool"].as_str().unwrap_or_default();
+    let input = &data["args"]["input"];
     let asked = format!("{tool} {input}");
     let decide = |decision| DecideApproval::new(decision).call_id(call_id);
     let request = json!({"tool_name": tool, "args": input});

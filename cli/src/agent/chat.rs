@@ -333,7 +333,8 @@ impl Conversation<'_> {
 
     /// Shows the events of a run until it ends, asks for approvals, and aborts it at Ctrl-C. Returns its last event.
     async fn follow(&mut self, run_id: &str) -> Result<Option<AgentEvent>, Failure> {
-        let (abide, session) = (self.abide, self.session.clone().unwrap_or_default());
+        let abide = self.abide;
+        let session = self.session.clone().unwrap_or_default();
         let hint = HintContext::of_chat(self.options, self.folder, &self.agent, &session);
         let hint = hint.approving(self.yes);
         let mut view = View::of_chat(self.options.json);

@@ -72,7 +72,8 @@ impl Definitions<'_> {
 
     /// Why an agent may not exist: its definition cannot be used, or the server has no folder of agents.
     pub(super) fn hint_for_unknown(&self) -> Option<String> {
-        let (of_folder, url) = (of_folder(self.folder), &self.options.url);
+        let of_folder = of_folder(self.folder);
+        let url = &self.options.url;
         match self.host {
             Some(host) if !host.loaded().errors.is_empty() => Some(format!(
                 "a definition of the folder cannot be used: `abide agent check{of_folder}` shows why"

@@ -31,10 +31,13 @@ impl HintContext {
         input: &str,
         id: &str,
     ) -> HintContext {
-        let (where_to, folder) = (where_to(options), of_folder(folder));
+        let where_to = where_to(options);
+        let folder = of_folder(folder);
         // An input that starts with a dash is not an option.
         let dashes = if input.starts_with('-') { " --" } else { "" };
-        let (name, input, id) = (quoted(name), quoted(input), quoted(id));
+        let name = quoted(name);
+        let input = quoted(input);
+        let id = quoted(id);
         let again = format!("abide agent run{where_to}{folder} --id {id}{dashes} {name} {input}");
         HintContext { where_to, again, has_file: options.db.is_some() }
     }
@@ -53,13 +56,15 @@ impl HintContext {
         name: &str,
         session: &str,
     ) -> HintContext {
-        let (where_to, of_folder) = (where_to(options), of_folder(folder));
+        let where_to = where_to(options);
+        let of_folder = of_folder(folder);
         // The file of the folder is the default.
         let named = match &options.db {
             Some(db) if *db == folder.join(FILE) => "",
             _ => &where_to,
         };
-        let (name, session) = (quoted(name), quoted(session));
+        let name = quoted(name);
+        let session = quoted(session);
         let again = format!("abide agent chat{named}{of_folder} --session {session} {name}");
         HintContext { where_to, again, has_file: options.db.is_some() }
     }
@@ -90,7 +95,8 @@ impl HintContext {
         id: Option<&str>,
         any_definition: bool,
     ) -> HintContext {
-        let (where_to, folder) = (where_to(options), of_folder(folder));
+        let where_to = where_to(options);
+        let folder = of_folder(folder);
         let id = id.map(|id| format!(" --id {}", quoted(id))).unwrap_or_default();
         let any = if any_definition { " --any-definition" } else { "" };
         let file = quoted(&file.display().to_string());
@@ -120,7 +126,8 @@ impl HintContext {
             format!("{call} {id} outcome={outcome} evidence='\"how you know\"'")
         };
         // Only a person can find out which outcome is true.
-        let (succeeded, failed) = (settle("succeeded"), settle("failed"));
+        let succeeded = settle("succeeded");
+        let failed = settle("failed");
         format!("{succeeded}   # it took effect\n  or:   {failed}   # it did not")
     }
 
@@ -169,7 +176,8 @@ impl HintContext {
     pub(super) fn of_handoffs(&self, session_id: &str) -> String {
         let sql =
             "SELECT id, status, required_capability FROM handoff_requests WHERE session_id = :sid";
-        let (sql, id) = (quoted(sql), quoted(&format!("sid={session_id}")));
+        let sql = quoted(sql);
+        let id = quoted(&format!("sid={session_id}"));
         self.then(&format!("abide sql{} {sql} {id}", self.where_to))
     }
 

@@ -126,7 +126,8 @@ pub(super) fn unreadable_note(folder: &Path, paths: &[PathBuf]) -> String {
 /// Says that a folder has no `abide.yaml`, which explains most of its other problems.
 pub(super) fn no_config_note(folder: &Path) -> Option<String> {
     let file = folder.join("abide.yaml");
-    let (missing, of_folder) = (!file.exists(), of_folder(folder));
+    let missing = !file.exists();
+    let of_folder = of_folder(folder);
     missing.then(|| {
         one_line(&format!(
             "{} does not exist, so there are no models and no tools: `abide agent init{of_folder}` creates it",
@@ -252,8 +253,10 @@ impl AgentHost {
     /// The interface of the server to the agents.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
         let RegistryParts { catalog, tools, metrics, mcp, environment } = &self.registry;
-        let (catalog, tools) = (Arc::clone(catalog), tools.clone());
-        let (mcp, environment) = (mcp.clone(), environment.clone());
+        let catalog = Arc::clone(catalog);
+        let tools = tools.clone();
+        let mcp = mcp.clone();
+        let environment = environment.clone();
         Arc::new(CatalogRegistry::new(catalog, tools, metrics.clone(), mcp, environment))
     }
 

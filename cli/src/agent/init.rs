@@ -99,7 +99,8 @@ pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), F
         if is_new { created.push(path) } else { kept.push(path) }
     }
     report(options, folder, provider, (&created, &kept))?;
-    let (config, models) = (folder.join(CONFIG.0), provider.models());
+    let config = folder.join(CONFIG.0);
+    let models = provider.models();
     let has_them = || fs::read_to_string(&config).is_ok_and(|text| text.contains(&models));
     if args.provider.is_some() && kept.contains(&config) && !has_them() {
         let config = config.display();

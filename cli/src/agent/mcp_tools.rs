@@ -170,7 +170,8 @@ impl McpTools {
         match session["agent"].as_str() {
             Some(AGENT) => Ok(()),
             agent => {
-                let (id, agent) = (&session["id"], agent.unwrap_or_default());
+                let id = &session["id"];
+                let agent = agent.unwrap_or_default();
                 let detail = format!("session {id} belongs to the agent {agent}");
                 let hint = format!("name a session of the agent {AGENT}, or omit {SESSION}");
                 Err(Refusal::new(Code::Conflict, detail).hint(hint))

@@ -316,7 +316,8 @@ pub(super) fn ended(event: &AgentEvent) -> Result<(), Failure> {
     }
     let text = |name: &str| event.data[name].as_str().unwrap_or_default().to_owned();
     let detail = format!("the run ended without an answer: {}", text("message"));
-    let (code, refusal) = (text("code"), Refusal::new(Code::BadTransition, detail));
+    let code = text("code");
+    let refusal = Refusal::new(Code::BadTransition, detail);
     let refusal = match suggestion_for_run(&code, &text("message")) {
         Some(hint) => refusal.hint(hint),
         None => refusal,

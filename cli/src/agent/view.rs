@@ -210,7 +210,8 @@ impl View {
             }
         };
         let cost = run.cost_micros.map(|micros| dollars(micros as f64 / 1e6)).unwrap_or_default();
-        let (input, output) = (run.input_tokens, run.output_tokens);
+        let input = run.input_tokens;
+        let output = run.output_tokens;
         self.aside(&format!("total {input} tokens in, {output} out{cost}{more}"))
     }
 
@@ -264,7 +265,8 @@ fn status_line(data: &Value) -> Option<String> {
 
 /// An event of a delegated run, if it is one that is shown: a tool call or its result.
 fn delegated(child: &Value) -> Option<String> {
-    let (agent, data) = (child["agent"].as_str()?, &child["data"]);
+    let agent = child["agent"].as_str()?;
+    let data = &child["data"];
     let text = |name: &str| data[name].as_str().unwrap_or_default();
     match child["event"].as_str()? {
         "tool_call" => Some(format!("  {agent} → {} {}", text("name"), data["args"])),
@@ -288,7 +290,8 @@ fn is_within_answer(kind: RunEventKind) -> bool {
 
 /// The usage of an answer, if the provider reported it.
 fn usage(data: &Value) -> Option<String> {
-    let (input, output) = (data["input_tokens"].as_u64()?, data["output_tokens"].as_u64()?);
+    let input = data["input_tokens"].as_u64()?;
+    let output = data["output_tokens"].as_u64()?;
     let cost = data["estimated_cost"].as_f64().map(dollars).unwrap_or_default();
     Some(format!("{input} tokens in, {output} out{cost}"))
 }

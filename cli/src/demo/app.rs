@@ -33,7 +33,8 @@ pub(crate) async fn run(context: &DemoContext, part: &Part) -> Result<(), Failur
 /// Writes everything in the recorded order. A tool's message is appended when a worker has completed its call, and
 /// a supervisor's answer when the handoff is resolved.
 async fn write(client: &Client<'_>, part: &Part) -> Result<(), Failure> {
-    let (recording, session) = (&part.recording, Some(part.session.as_str()));
+    let recording = &part.recording;
+    let session = Some(part.session.as_str());
     let calls = "SELECT call_id, status FROM tool_calls WHERE session_id = :session";
     let mut calls = client.watch(calls, session).await?;
     let handoffs = "SELECT id, status FROM handoff_requests WHERE session_id = :session";
@@ -113,7 +114,8 @@ async fn read(part: &Part, mut chat: Live<'_>) -> Result<(), Failure> {
     if same == messages.len() && same == rows.len() {
         return Ok(());
     }
-    let (session, all) = (&part.session, messages.len());
+    let session = &part.session;
+    let all = messages.len();
     let detail = format!("the app received {same} of the {all} messages of {session} unchanged");
     Err(Failure::Unverified(Refusal::new(Code::Conflict, detail)))
 }

@@ -145,12 +145,14 @@ async fn handoffs(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Er
     let asked = "SELECT * FROM handoff_requests WHERE session_id = :session ORDER BY created_at";
     let rows: Vec<HandoffRequest> = file.sql(asked).param("session", &part.session).fetch().await?;
     for call in part.recording.calls.iter().filter(|call| call.is_handoff()) {
-        let (id, outcome) = (call.id(&part.session), call.outcome.as_ref());
+        let id = call.id(&part.session);
+        let outcome = call.outcome.as_ref();
         let mut own = rows.iter().filter(|row| {
             let data = row.data.as_ref().map_or(JsonValue::Null, |data| data.value());
             data["call_id"].as_str() == Some(id.as_str())
         });
-        let (row, again) = (own.next(), own.next());
+        let row = own.next();
+        let again = own.next();
         let text = outcome.map(|outcome| outcome.text.as_deref().unwrap_or_default());
         // A handoff without an answer may not have been requested, because the session was already handed off.
         let same = again.is_none()

@@ -27,7 +27,8 @@ pub(crate) struct DemoContext {
 impl DemoContext {
     /// For a running server.
     pub(crate) fn new(script: Script, url: String) -> DemoContext {
-        let (starts, ledger) = (watch::Sender::new(1), Ledger::default());
+        let starts = watch::Sender::new(1);
+        let ledger = Ledger::default();
         DemoContext { script, ledger, url, starts, clients: Mutex::default() }
     }
 

@@ -109,8 +109,10 @@ impl Report {
     fn counts(&self, narrow: bool) -> String {
         let (bar, gap) =
             if narrow { ("█".repeat(12), "  ") } else { ("█".repeat(19), "     ") };
-        let (sessions, messages) = (count(self.sessions), count(self.messages));
-        let (calls, handoffs) = (count(self.tool_calls), count(self.handoffs));
+        let sessions = count(self.sessions);
+        let messages = count(self.messages);
+        let calls = count(self.tool_calls);
+        let handoffs = count(self.handoffs);
         format!(
             "  sessions {sessions:>4} ▕{bar}▏ {sessions}{gap}messages {messages}{gap}\
              tool calls {calls}{gap}handoffs {handoffs}"

@@ -222,6 +222,7 @@ async fn target(browser: &mut TcpStream) -> Option<String> {
     }
     let line = head.split(|byte| *byte == b'\r').next()?;
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
-    let (method, target) = (words.next()?, words.next()?);
+    let method = words.next()?;
+    let target = words.next()?;
     (method == "GET" && target.starts_with("/callback?")).then(|| target.to_owned())
 }

@@ -23,7 +23,8 @@ impl Subscription {
         if !std::mem::replace(&mut self.is_acknowledged, true) {
             return vec![message];
         }
-        let (meta, accepted) = (&message["params"]["_meta"], &message["params"]["notifications"]);
+        let meta = &message["params"]["_meta"];
+        let accepted = &message["params"]["notifications"];
         let mut all = Vec::new();
         for (name, method) in [
             ("toolsListChanged", "notifications/tools/list_changed"),

@@ -55,7 +55,9 @@ impl Frames {
         let history_changed = update.history_changed;
         if !self.begun || update.reset || history_changed {
             let reset = std::mem::replace(&mut self.begun, true);
-            let (columns, key, top_n) = (live.columns(), live.key(), live.is_top_n());
+            let columns = live.columns();
+            let key = live.key();
+            let top_n = live.is_top_n();
             return Frame::Snapshot {
                 id: ID,
                 seq: update.seq,

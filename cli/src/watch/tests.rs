@@ -12,8 +12,10 @@ use super::lines::Lines;
 async fn check(sql: &str, lines: Expect, frames: Expect) {
     let (_folder, abide) = opened();
     let mut live = abide.subscribe(sql).await.expect("it can be live");
-    let (mut as_lines, mut as_frames) = (Lines::default(), Frames::default());
-    let (mut printed, mut framed) = (String::new(), String::new());
+    let mut as_lines = Lines::default();
+    let mut as_frames = Frames::default();
+    let mut printed = String::new();
+    let mut framed = String::new();
     let mut tell = |live: &Subscription, update: &abide_client::Update| {
         printed.extend(as_lines.take(live, update).into_iter().map(|line| line + "\n"));
         let frame = as_frames.take(live, update);
@@ -90,7 +92,8 @@ async fn a_top_n_result_with_its_places() {
     }
     let sql = "SELECT title, status FROM sessions ORDER BY status DESC, id LIMIT 2";
     let mut live = abide.subscribe(sql).await.expect("it can be live");
-    let (mut lines, mut frames) = (Lines::default(), Frames::default());
+    let mut lines = Lines::default();
+    let mut frames = Frames::default();
     let mut output = String::new();
     let mut tell = |live: &Subscription, update: &abide_client::Update| {
         output.extend(lines.take(live, update).into_iter().map(|line| line + "\n"));

@@ -126,7 +126,8 @@ impl<'de> MapAccess<'de> for Fields<'_> {
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Failure> {
-        let (name, cell) = (self.row.columns[self.next], &self.row.cells[self.next]);
+        let name = self.row.columns[self.next];
+        let cell = &self.row.cells[self.next];
         self.next += 1;
         seed.deserialize(CellReader(cell))
             .map_err(|why| Failure::custom(format!("column {name}: {why}")))

@@ -91,16 +91,17 @@ impl Embedded {
     }
 
     pub(crate) fn over(engine: Engine) -> Embedded {
-        let (state, accepts_calls) =
-            (watch::Sender::new(EngineState::Open), watch::Sender::new(true));
+        let state = watch::Sender::new(EngineState::Open);
+        let accepts_calls = watch::Sender::new(true);
         Embedded { engine, caller: Caller::new("embedded"), state, accepts_calls }
     }
 
     /// The same engine for a caller within a scope. Closing either closes both.
     pub(crate) fn acting_for(&self, scope: &Scope) -> Result<Embedded, Refusal> {
         let caller = self.caller.acting_for(scope)?;
-        let (engine, state, accepts_calls) =
-            (self.engine.clone(), self.state.clone(), self.accepts_calls.clone());
+        let engine = self.engine.clone();
+        let state = self.state.clone();
+        let accepts_calls = self.accepts_calls.clone();
         Ok(Embedded { engine, caller, state, accepts_calls })
     }
 
@@ -157,7 +158,8 @@ impl Embedded {
         query: SubscriptionQuery,
         start: Start,
     ) -> Result<Box<dyn Source>, Error> {
-        let (engine, caller) = (self.engine.clone(), self.caller.clone());
+        let engine = self.engine.clone();
+        let caller = self.caller.clone();
         let begin = SubscriptionStart { engine, caller, query, state: self.state.subscribe() };
         let connection = begin.connect(start).await.map_err(|refusal| self.error(refusal))?;
         let mut state = self.state.subscribe();
@@ -236,7 +238,9 @@ impl SubscriptionStart {
                 Start::After(seq) => abide_engine::Start::After(seq),
                 Start::AsOf(seq) => abide_engine::Start::AsOf(seq),
             };
-            let (id, checksum, explain) = (ID, *checksum, *explain);
+            let id = ID;
+            let checksum = *checksum;
+            let explain = *explain;
             let wanted = SubscribeRequest {
                 id,
                 sql,
@@ -345,7 +349,9 @@ impl ConnectionPump {
                 }
                 self.stale = false;
                 let rows = std::mem::take(&mut self.parts);
-                let (seq, info, checksum) = (part.seq, part.info, part.checksum);
+                let seq = part.seq;
+                let info = part.info;
+                let checksum = part.checksum;
                 let history_changed = part.history_changed;
                 Some(Event::Snapshot { seq, info, rows, checksum, history_changed })
             }
@@ -376,7 +382,8 @@ impl ConnectionPump {
     }
 
     fn changed(&self, to: Seq, change: Change) -> Event {
-        let (checksum, info) = (change.checksum, change.info);
+        let checksum = change.checksum;
+        let info = change.info;
         Event::Delta { to, changes: changes_of(change.delta.rows()), checksum, info }
     }
 

@@ -61,7 +61,8 @@ impl Changes {
         }
         let TopNDelta { deletes, inserts, updates } = std::mem::take(&mut self.top_n);
         let at = |placed: &[PositionedRow]| placed.iter().map(|placed| placed.at).collect();
-        let (came, changed) = (at(&inserts), at(&updates));
+        let came = at(&inserts);
+        let changed = at(&updates);
         self.positions = Some(Positions { deletes, inserts: came, updates: changed });
         self.inserts.extend(inserts.into_iter().map(|placed| placed.row));
         self.updates.extend(updates.into_iter().map(|placed| placed.row));
@@ -304,12 +305,15 @@ impl Rows {
 
     /// The part between the common prefix and the common suffix.
     fn positions_towards(&self, new: &Rows) -> Changes {
-        let (old, new) = (&self.sorted[..], &new.sorted[..]);
+        let old = &self.sorted[..];
+        let new = &new.sorted[..];
         let alike = |(old, new): &(&Row, &Row)| same(old, new);
         let head = old.iter().zip(new).take_while(alike).count();
-        let (old_rest, new_rest) = (&old[head..], &new[head..]);
+        let old_rest = &old[head..];
+        let new_rest = &new[head..];
         let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(alike).count();
-        let (gone, come) = (&old_rest[..old_rest.len() - tail], &new_rest[..new_rest.len() - tail]);
+        let gone = &old_rest[..old_rest.len() - tail];
+        let come = &new_rest[..new_rest.len() - tail];
         let key = |row: &Row| self.layout.key_of_row(row);
         let placed = come.iter().enumerate();
         let placed = placed.map(|(at, row)| PositionedRow { at: head + at, row: row.clone() });
@@ -353,7 +357,8 @@ impl Rows {
         held.sort_by(|left, right| new.layout.compare(left, right));
         let mut wanted = new.sorted.clone();
         wanted.sort_by(|left, right| new.layout.compare(left, right));
-        let (mut old, mut new_rows) = (held.iter().peekable(), wanted.iter().peekable());
+        let mut old = held.iter().peekable();
+        let mut new_rows = wanted.iter().peekable();
         loop {
             let order = match (old.peek(), new_rows.peek()) {
                 (None, None) => return changes,
@@ -452,7 +457,8 @@ impl Layout {
     }
 
     fn check_width(&self, row: &Row) -> Result<(), Mismatch> {
-        let (cells, columns) = (row.len(), self.width);
+        let cells = row.len();
+        let columns = self.width;
         if cells == columns {
             return Ok(());
         }

@@ -20,7 +20,8 @@ impl Secret {
     /// # Errors
     /// The error of the operating system if it has no randomness available.
     pub fn new() -> std::io::Result<Secret> {
-        let (mut id, mut secret) = ([0; ID_LETTERS], [0; 32]);
+        let mut id = [0; ID_LETTERS];
+        let mut secret = [0; 32];
         let filled = getrandom::fill(&mut id).and_then(|()| getrandom::fill(&mut secret));
         filled.map_err(|why| std::io::Error::other(why.to_string()))?;
         // Lower-case letters and digits without look-alikes: five bits each.

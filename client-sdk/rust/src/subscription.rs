@@ -43,7 +43,8 @@ const REPAIRS: u32 = 3;
 
 impl Subscribe {
     pub(crate) fn new(abide: &Abide, sql: String) -> Subscribe {
-        let (abide, params) = (abide.clone(), Params::default());
+        let abide = abide.clone();
+        let params = Params::default();
         Subscribe { abide, sql, params, start: Start::Now, checksum: false, explain: false }
     }
 

@@ -70,7 +70,9 @@ impl Scan {
     }
 
     fn refusal(&self) -> Option<Refusal> {
-        let (table, declare, create) = (self.table, self.declare()?, self.create()?);
+        let table = self.table;
+        let declare = self.declare()?;
+        let create = self.create()?;
         let detail = format!(
             "every change would scan {table}, which has no index on {}",
             self.columns.join(", ")
@@ -137,7 +139,8 @@ impl Binding {
     /// # Errors
     /// [`SqlError`] when a statement cannot be explained.
     pub fn scans(&self, sql: &mut dyn Sql) -> Result<Vec<Scan>, SqlError> {
-        let (template, mut scans) = (self.template(), Vec::new());
+        let template = self.template();
+        let mut scans = Vec::new();
         for (part, statement) in template.every_commit() {
             scans.extend(template.scans_of(part, statement, sql)?);
         }

@@ -56,7 +56,8 @@ pub(crate) fn interval_of(
     bounds: &[&Equality],
     params: &[Value],
 ) -> Option<Option<Interval>> {
-    let (mut interval, mut certain) = (Interval { low: None, high: High::Endless }, false);
+    let mut interval = Interval { low: None, high: High::Endless };
+    let mut certain = false;
     for bound in bounds {
         let value = &params[bound.values[0]];
         if *value == Value::Null {

@@ -496,7 +496,8 @@ impl Router {
             meter.spend(delta, true, self.attached.budget);
         }
         let Some(state) = attached.state.as_deref_mut() else { return Ok(()) };
-        let (before, mut spent) = (state.bytes(), Cost::default());
+        let before = state.bytes();
+        let mut spent = Cost::default();
         let template = attached.binding.template();
         changes.lay_out(&self.attached.catalog, template.tables(), sql)?;
         sql.allow(template.allowance(self.attached.budget, attached.binding.counted_steps()));

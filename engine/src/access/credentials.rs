@@ -52,7 +52,9 @@ impl TokenEntry {
             Value::Null => None,
             limits => Some(json(limits)?),
         };
-        let (id, hash, expires_at) = (token.to_owned(), text(hash)?, moment(expires_at));
+        let id = token.to_owned();
+        let hash = text(hash)?;
+        let expires_at = moment(expires_at);
         let credential = Credential::Token { id: id.clone(), hash: hash.clone(), expires_at };
         let caller = caller.limited(own_limits.unwrap_or(of_role.limits));
         Some(TokenEntry {

@@ -101,7 +101,8 @@ impl Policies {
         if let Some(sessions) = sessions
             && let Some(OwnerPath { references, scope_column }) = owners.get(sessions.name).cloned()
         {
-            let (table, key) = (sessions.name, sessions.columns[sessions.key[0]].name);
+            let table = sessions.name;
+            let key = sessions.columns[sessions.key[0]].name;
             let session = OwnerReference { column: "session_id", table, key };
             let references = [vec![session], references].concat();
             owners.insert(EVENTS, OwnerPath { references, scope_column });
@@ -154,8 +155,8 @@ impl Policies {
             return Some(principal.clone());
         }
         // Under the lock, so that both are consistent.
-        let (class, policy_version) =
-            (PrincipalClass::of(caller)?, PolicyVersion::latest(&self.latest));
+        let class = PrincipalClass::of(caller)?;
+        let policy_version = PolicyVersion::latest(&self.latest);
         let authorized_views = match in_force.authorized_views.get(&class) {
             Some(authorized_views) => Arc::clone(authorized_views),
             None => {

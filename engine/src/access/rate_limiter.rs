@@ -99,7 +99,8 @@ impl RateLimiter {
 impl CallerUsage {
     fn pace(&mut self, rate: RateLimit, calls: i64, now: Micros) -> Result<(), Refusal> {
         let RateLimit { calls: max, per_ms } = rate;
-        let (now_ns, span_ns) = (i128::from(now.0) * 1_000, i128::from(per_ms) * 1_000_000);
+        let now_ns = i128::from(now.0) * 1_000;
+        let span_ns = i128::from(per_ms) * 1_000_000;
         if calls > max {
             return Err(too_many(calls, rate));
         }
@@ -169,7 +170,8 @@ mod tests {
 
     #[test]
     fn a_rate_limit_allows_a_burst_and_then_its_rate() {
-        let (all, ann) = (RateLimiter::default(), caller(Some((10, 1_000)), None));
+        let all = RateLimiter::default();
+        let ann = caller(Some((10, 1_000)), None);
         for _ in 0..10 {
             assert_eq!(ask(&all, &ann, 1, 5_000), None);
         }
@@ -184,7 +186,8 @@ mod tests {
 
     #[test]
     fn any_period_allows_at_most_a_burst_and_the_rate() {
-        let (all, ann) = (RateLimiter::default(), caller(Some((7, 330)), None));
+        let all = RateLimiter::default();
+        let ann = caller(Some((7, 330)), None);
         let taken = (0..10_000).filter(|ms| ask(&all, &ann, 1, *ms).is_none()).count();
         let bound = 7 + 7 * 10_000 / 330 + 1;
         assert!(taken <= bound && taken >= bound - 2, "{taken} of {bound}");
@@ -192,7 +195,8 @@ mod tests {
 
     #[test]
     fn a_quota_resets_with_its_period() {
-        let (all, ann) = (RateLimiter::default(), caller(None, Some((3, 60_000))));
+        let all = RateLimiter::default();
+        let ann = caller(None, Some((3, 60_000)));
         assert_eq!(ask(&all, &ann, 2, 61_000), None);
         assert_eq!(ask(&all, &ann, 2, 62_000), Some((Code::RateLimited, Some(58_000))));
         assert_eq!(ask(&all, &ann, 1, 62_000), None);
@@ -219,7 +223,8 @@ mod tests {
 
     #[test]
     fn a_call_that_changes_many_rows_delays_the_next_one() {
-        let (all, ann) = (RateLimiter::default(), caller(Some((5, 1_000)), None));
+        let all = RateLimiter::default();
+        let ann = caller(Some((5, 1_000)), None);
         assert_eq!(ask(&all, &ann, 1, 0), None);
         all.add(&ann, 200, Micros(0));
         // The burst of five and its one second are used up, and 196 calls more.
@@ -237,7 +242,8 @@ mod tests {
 
     #[test]
     fn refused_calls_do_not_count() {
-        let (all, ann) = (RateLimiter::default(), caller(Some((2, 1_000)), Some((3, 60_000))));
+        let all = RateLimiter::default();
+        let ann = caller(Some((2, 1_000)), Some((3, 60_000)));
         assert_eq!(ask(&all, &ann, 2, 0), None);
         for ms in 0..500 {
             assert!(ask(&all, &ann, 1, ms).is_some());

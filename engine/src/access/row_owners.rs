@@ -54,7 +54,8 @@ impl RowOwners {
 
     /// The references by which a table's rows belong to a scope; `None` if they have no owner.
     pub(crate) fn path(&self, table: &TableSpec) -> Option<OwnerPath> {
-        let (mut references, mut name) = (Vec::new(), table.name);
+        let mut references = Vec::new();
+        let mut name = table.name;
         let mut columns = table.columns.iter().map(|column| column.name).collect::<Vec<_>>();
         loop {
             match self.of_tables.get(name)? {
@@ -77,8 +78,10 @@ impl RowOwners {
         match self.of_tables.get(table.name)? {
             ScopeOwner::Itself(at) => Some(format!("{alias}.{}", table.columns[*at].name)),
             ScopeOwner::Of(at, owner) => {
-                let (column, key) = (table.columns[*at].name, owner.columns[owner.key[0]].name);
-                let (own, inner) = (owner.name, format!("{alias}_o"));
+                let column = table.columns[*at].name;
+                let key = owner.columns[owner.key[0]].name;
+                let own = owner.name;
+                let inner = format!("{alias}_o");
                 let scope = self.scope(owner, &inner)?;
                 Some(format!(
                     "(SELECT {scope} FROM {own} AS {inner} WHERE {inner}.{key} = {alias}.{column})"
@@ -99,9 +102,11 @@ impl RowOwners {
                 Some(scope.holds(&format!("{alias}.{}", table.columns[*at].name)))
             }
             ScopeOwner::Of(at, owner) => {
-                let (column, key) = (table.columns[*at].name, owner.columns[owner.key[0]].name);
+                let column = table.columns[*at].name;
+                let key = owner.columns[owner.key[0]].name;
                 // Named after its depth, so that it cannot collide with a table's name.
-                let (own, inner) = (owner.name, format!("{alias}_o"));
+                let own = owner.name;
+                let inner = format!("{alias}_o");
                 let condition = self.condition(owner, &inner, scope)?;
                 Some(format!(
                     "EXISTS (SELECT 1 FROM {own} AS {inner} \

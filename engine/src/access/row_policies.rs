@@ -210,7 +210,8 @@ impl RowFilter {
         if cells.is_empty() {
             cells.push("1".to_owned());
         }
-        let (cells, holds) = (cells.join(", "), condition.sql(columns.len() + 1));
+        let cells = cells.join(", ");
+        let holds = condition.sql(columns.len() + 1);
         let of_row = format!("SELECT 1 FROM (SELECT {cells}) AS \"{}\" WHERE {holds}", table.name);
         RowFilter { condition, of_row, columns }
     }

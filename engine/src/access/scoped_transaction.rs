@@ -168,8 +168,8 @@ impl<'a> ScopedTransaction<'a> {
         if self.rows.is_replay() {
             return Ok(read(store));
         }
-        let (before, left) =
-            (store.steps(), limits::POLICY_STEPS.saturating_sub(self.policy_steps));
+        let before = store.steps();
+        let left = limits::POLICY_STEPS.saturating_sub(self.policy_steps);
         let time = Duration::from_millis(limits::POLICY_MS);
         let max = QueryLimits { time, of_processor: true, steps: left.max(1), ..WITHIN_CALL };
         store.allow(Some(&max)).map_err(broken)?;
@@ -207,7 +207,8 @@ impl<'a> ScopedTransaction<'a> {
         table: &TableSpec,
         clause_params: &[Value],
     ) -> Option<(String, Vec<Value>)> {
-        let (name, mut conditions) = (table.name, Vec::new());
+        let name = table.name;
+        let mut conditions = Vec::new();
         let mut params = clause_params.to_vec();
         if let Some(role) = self.ruled(table) {
             let rule = role.rule(table).expect("a table that is ruled has a rule");
@@ -279,7 +280,8 @@ impl<'a> ScopedTransaction<'a> {
         if self.permits(&role, table, row)? {
             return Ok(());
         }
-        let (table, role) = (table.name, self.caller.role());
+        let table = table.name;
+        let role = self.caller.role();
         let detail = format!("no policy permits the role {role} this row of {table}");
         Err(Refusal::new(Code::Denied, detail)
             .hint("policies apply to writes as well as reads")

@@ -120,7 +120,8 @@ impl CheckpointThread {
         threads: &Threads,
     ) -> CheckpointThread {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let (stopped, health) = (Arc::clone(&stop), Arc::clone(&config.health));
+        let stopped = Arc::clone(&stop);
+        let health = Arc::clone(&config.health);
         let connection = Arc::new(Mutex::new(Some(checkpointer)));
         let its = Arc::clone(&connection);
         let thread = threads.spawn(EngineThread::Checkpoint, move || {
@@ -175,7 +176,8 @@ impl Drop for CheckpointThread {
 }
 
 fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<bool>, Condvar)) {
-    let (mut looked_at, mut failing) = (Seq::ZERO, false);
+    let mut looked_at = Seq::ZERO;
+    let mut failing = false;
     let mut long_from = LONG_FACTOR;
     loop {
         let directed = config.scheduler.wait(EngineThread::Checkpoint);

@@ -41,7 +41,8 @@ impl Deferred {
         work.reverse();
         unit.deferrals += 1;
         let is_too_often = unit.deferrals > limits::DEFERRALS;
-        let (jobs, readers) = (Arc::clone(jobs), Arc::clone(readers));
+        let jobs = Arc::clone(jobs);
+        let readers = Arc::clone(readers);
         let deferred = Deferred { unit: Some(unit), work, turn, jobs, readers };
         if is_too_often { deferred.answer(changed_meanwhile()) } else { deferred.queue() }
     }
@@ -50,7 +51,8 @@ impl Deferred {
     fn queue(self) {
         let Some(unit) = &self.unit else { return };
         let weight = 1 + unit.bytes() / limits::READER_QUEUE_UNIT_BYTES;
-        let (turn, readers) = (self.turn.clone(), Arc::clone(&self.readers));
+        let turn = self.turn.clone();
+        let readers = Arc::clone(&self.readers);
         let job: ReaderJob = Box::new(move |_: &mut Reader| self.run());
         // A refused job is dropped, and its `drop` answers the caller: with the queue full, or with the engine closing.
         let _ = readers.push(Some(&turn), job, weight);

@@ -146,10 +146,12 @@ impl Executor {
         work_budget: Option<WorkBudget<'_>>,
     ) -> Result<CallOutcome, Abort> {
         self.transaction.begin_call();
-        let (seq, at) = (self.chain.seq.next(), recorded.at);
+        let seq = self.chain.seq.next();
+        let at = recorded.at;
         let seed = recorded.salt.map_or(IdSource::Chain(self.chain.hash), IdSource::Salt);
         let seed = fault_points::id_source(seed, seq);
-        let (rows, rules) = (&mut self.transaction, &self.scope_rules);
+        let rows = &mut self.transaction;
+        let rules = &self.scope_rules;
         let (reply, session_id) = if caller.is_unrestricted() {
             run_in(Context::new(seq, at, caller, seed, rows).within(work_budget), call)?
         } else {
@@ -271,7 +273,9 @@ impl Executor {
             return Ok(());
         }
         // Guards generate no ids.
-        let (seq, at, seed) = (self.chain.seq.next(), self.now(), IdSource::Chain(self.chain.hash));
+        let seq = self.chain.seq.next();
+        let at = self.now();
+        let seed = IdSource::Chain(self.chain.hash);
         let rules = &self.scope_rules;
         let mut rows = ScopedTransaction::new(&mut self.transaction, rules, caller)?;
         let mut context = Context::new(seq, at, caller, seed, &mut rows);

@@ -17,8 +17,8 @@ pub(crate) struct HeldSubscriptions {
 
 impl HeldSubscriptions {
     pub(crate) fn new(buffers: Buffers) -> HeldSubscriptions {
-        let (bytes, common) =
-            (Shares::new(limits::SUBSCRIPTIONS_BYTES), CommonScopeKeys::default());
+        let bytes = Shares::new(limits::SUBSCRIPTIONS_BYTES);
+        let common = CommonScopeKeys::default();
         HeldSubscriptions { bytes, common, peak: 0, buffers }
     }
 
@@ -49,7 +49,8 @@ impl HeldSubscriptions {
 
     pub(crate) fn remove(&mut self, by: &ShareKey, bytes: usize) {
         self.bytes.remove(by, bytes);
-        let (left, peak) = (self.bytes.total(), self.peak);
+        let left = self.bytes.total();
+        let peak = self.peak;
         if left <= peak / 2 && peak - left >= limits::RECLAIMED_BYTES {
             self.buffers.freed((peak - left) as u64);
             self.peak = left;

@@ -73,7 +73,8 @@ impl LiveQueries {
             self.reads_log |= binding.tables().contains(&"events");
             self.scheduler.at_fault_point(FaultPoint::Attached);
             self.hub.listen(id, connection, key, &outbox);
-            let (jobs, hub) = (Arc::clone(&self.jobs), Arc::clone(&self.hub));
+            let jobs = Arc::clone(&self.jobs);
+            let hub = Arc::clone(&self.hub);
             Registration { jobs, hub, binding: id, by, bytes, connection, key }
         });
         // If the subscriber has gone, dropping the registration releases it.
@@ -159,7 +160,8 @@ impl LiveQueries {
         for request in requests {
             let turn = self.turn_of(&request.payer);
             let unfilled = request.clone();
-            let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
+            let jobs = Arc::clone(&self.jobs);
+            let scheduler = Arc::clone(&self.scheduler);
             let hub = Arc::clone(&self.hub);
             let time = self.fill_time;
             let fill = move |reader: &mut Reader| {

@@ -49,7 +49,8 @@ pub(crate) fn compact(result: &str, arguments: &CallArguments) -> String {
     }
     let mut outcome = Cow::Borrowed(result);
     for argument in long_arguments(arguments) {
-        let (name, value) = (argument.quoted_name(), argument.value());
+        let name = argument.quoted_name();
+        let value = argument.value();
         replace_value(&mut outcome, name, JSON_MARK, |text| quoted_prefix(text, value));
         if value.starts_with('"') {
             let as_it_is = |text: &str| text.starts_with(value).then_some(value.len());
@@ -126,7 +127,8 @@ pub(crate) fn expand(outcome: &str, arguments: &str) -> String {
     let arguments = CallArguments::from_value(&integers::parse(arguments).unwrap_or_default());
     let mut result = Cow::Borrowed(outcome);
     for argument in long_arguments(&arguments) {
-        let (name, value) = (argument.quoted_name(), argument.value());
+        let name = argument.quoted_name();
+        let value = argument.value();
         let quoted = JsonValue::from(value).to_string();
         for (mark, value) in [(JSON_MARK, quoted.as_str()), (TEXT_MARK, value)] {
             let marked = |text: &str| text.starts_with(mark).then_some(mark.len());
@@ -156,7 +158,8 @@ mod tests {
 
     #[test]
     fn repeated_long_texts_are_stored_once() {
-        let (text, object) = (long(), json!({"order": long()}));
+        let text = long();
+        let object = json!({"order": long()});
         let kept_text = r#"{"a":{"$argument":"text"},"b":1}"#;
         let kept_json = r#"{"a":{"$argument":"json"},"b":1}"#;
         check(&json!({"a": text}), &json!({"a": text, "b": 1}), kept_text);

@@ -145,7 +145,9 @@ impl Overlay {
             if Arc::ptr_eq(stored, row) {
                 continue;
             }
-            let (table, stored, row) = (state.table, Arc::clone(stored), Arc::clone(row));
+            let table = state.table;
+            let stored = Arc::clone(stored);
+            let row = Arc::clone(row);
             if let Some(undo) = &mut self.undo {
                 undo.push((place, state.clone()));
             }

@@ -92,7 +92,8 @@ impl<T> Queue<T> {
 
     /// A queue for several takers of single items ([`Queue::take_one`]), with a limit of items in progress per tenant.
     pub(crate) fn shared(takers: usize, weight_max: usize, turns_max: usize) -> Queue<T> {
-        let (items, taken) = (FairQueue::new(weight_max / TURNS), HashMap::new());
+        let items = FairQueue::new(weight_max / TURNS);
+        let taken = HashMap::new();
         let idle = vec![false; takers];
         let state = State { items, taken, idle, closed: false, abandoned: false };
         Queue {
@@ -379,7 +380,8 @@ mod tests {
 
     #[test]
     fn an_abandoned_queue_drops_waiting_and_new_items() {
-        let (queue, item) = (Queue::new(1), Arc::new(()));
+        let queue = Queue::new(1);
+        let item = Arc::new(());
         assert_eq!(queue.push(Some(&turn("me")), Arc::clone(&item), 1), Ok(()));
         queue.abandon();
         queue.push_wait(Arc::clone(&item), 1);

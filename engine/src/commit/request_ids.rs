@@ -234,7 +234,8 @@ pub(crate) fn seqs_of(row: &RequestIdRow) -> Vec<Seq> {
 /// duplicate calls. Its log does not contain those calls, so the row is accepted if it agrees
 /// with the events that exist.
 pub(crate) fn may_be_kept(found: &RequestIdRow, rebuilt: &RequestIdRow, unsalted: Seq) -> bool {
-    let (found, rebuilt) = (seqs_of(found), seqs_of(rebuilt));
+    let found = seqs_of(found);
+    let rebuilt = seqs_of(rebuilt);
     let mut rest = found.iter();
     found.len() > rebuilt.len()
         && rebuilt.iter().all(|seq| *seq <= unsalted && rest.any(|found| found == seq))

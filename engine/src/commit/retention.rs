@@ -117,7 +117,9 @@ impl ChangeLog {
     fn within_bytes(&self, store: &Writer, floor: Seq, max_bytes: i64) -> Result<Seq, StoreError> {
         let sql =
             "SELECT seq, length(images) FROM change_log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq";
-        let (mut last, mut bytes, mut within) = (self.floor.0, 0, None);
+        let mut last = self.floor.0;
+        let mut bytes = 0;
+        let mut within = None;
         store.run(sql, &[self.floor.0.into(), floor.0.into()], &mut |row| {
             let [Value::Integer(seq), Value::Integer(length)] = row else { return };
             // An event can have images of several tables, which are deleted together.

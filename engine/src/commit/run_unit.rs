@@ -144,7 +144,8 @@ impl Executor {
         let mut calls = Vec::with_capacity(unit.calls.len());
         let deferred = RefCell::default();
         let store = &self.transaction.store;
-        let (begun, begun_bytes) = (store.steps(), store.bytes_read());
+        let begun = store.steps();
+        let begun_bytes = store.bytes_read();
         let begun_rows = self.transaction.rows_changed();
         let mut result_bytes = 0;
         for (nth, call) in unit.calls.iter().enumerate() {

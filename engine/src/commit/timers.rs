@@ -177,7 +177,8 @@ impl DeadlineKind {
     ) -> DueRow {
         let mut arguments = self.arguments(place.at, &key);
         let reducer = self.deadline.reducer.name;
-        let (mut caller, mut continued) = (Caller::system(), None);
+        let mut caller = Caller::system();
+        let mut continued = None;
         if let (Some((subject, by)), Some(continuation)) =
             (found.continued, self.deadline.continuation)
         {
@@ -202,11 +203,13 @@ impl DeadlineKind {
         max: usize,
         mut each: impl FnMut(Micros, Vec<Value>, &str),
     ) -> Result<usize, StoreError> {
-        let (place, keys) = (self.read_to.len(), self.deadline.table.key.len());
+        let place = self.read_to.len();
+        let keys = self.deadline.table.key.len();
         let mut params = vec![Value::Integer(max as i64)];
         params.extend(self.read_to.iter().cloned());
         params.push(Value::Integer(now.0));
-        let (mut count, mut read_to) = (0, None);
+        let mut count = 0;
+        let mut read_to = None;
         store.run(&self.next_rows, &params, &mut |row| {
             let Some(Value::Integer(at)) = row.first() else { return };
             count += 1;
@@ -268,7 +271,8 @@ impl DeadlineKind {
 
     /// Records that a row is skipped.
     fn skip(&mut self, (at, key): (Micros, Vec<Value>), refusal: &Refusal) {
-        let (reducer, arguments) = (self.deadline.reducer.name, self.arguments(at, &key));
+        let reducer = self.deadline.reducer.name;
+        let arguments = self.arguments(at, &key);
         tracing::error!(reducer, %arguments, %refusal, "a deadline call was refused");
         self.skipped.push((at, key));
     }
@@ -610,7 +614,8 @@ impl Timers {
         if max == 0 || kind.next.is_none_or(|next| next > now) {
             return Ok(());
         }
-        let (lanes, mut found) = (&mut self.lanes, Vec::new());
+        let lanes = &mut self.lanes;
+        let mut found = Vec::new();
         *reads -= kind.read(store, now, max, |at, key, scope| {
             found.push((lanes.of_scope(scope), at, key));
         })?;

@@ -38,8 +38,11 @@ impl Unit {
         request: Option<Request>,
         reply: oneshot::Sender<Result<UnitResult, Refusal>>,
     ) -> Unit {
-        let (due, finished, answer_at) = (None, Vec::new(), AnswerAt::Durable);
-        let (deferrals, rows_changed) = (0, Cell::default());
+        let due = None;
+        let finished = Vec::new();
+        let answer_at = AnswerAt::Durable;
+        let deferrals = 0;
+        let rows_changed = Cell::default();
         Unit { caller, calls, request, due, finished, deferrals, answer_at, rows_changed, reply }
     }
 

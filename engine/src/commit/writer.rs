@@ -252,7 +252,8 @@ impl WriterThread {
         }
         let ended = last.and_then(|last| self.turn_of(last));
         let entries = rest.units.into_iter().map(|unit| {
-            let (turn, weight) = (self.turn_of(&unit), unit.weight());
+            let turn = self.turn_of(&unit);
+            let weight = unit.weight();
             Entry { turn, item: WriterJob::Unit(unit), weight, is_reserved: false }
         });
         self.jobs.put_back(entries.collect(), ended.as_ref());
@@ -284,7 +285,8 @@ impl WriterThread {
         &mut self,
         group: &CommitGroup,
     ) -> Result<FinishedGroup, TransactionFailure> {
-        let (from, before) = (self.executor.chain.seq, self.executor.chain.hash);
+        let from = self.executor.chain.seq;
+        let before = self.executor.chain.hash;
         self.restore_rows()?;
         self.groups_on_savepoint = self.groups_on_savepoint.saturating_sub(1);
         let is_guarded = self.groups_on_savepoint > 0;
@@ -315,8 +317,8 @@ impl WriterThread {
             return Ok(FinishedGroup { outcomes, deltas: Vec::new(), segment: None });
         }
         self.executor.transaction.flush()?;
-        let (store, overlay) =
-            (&self.executor.transaction.store, &self.executor.transaction.overlay);
+        let store = &self.executor.transaction.store;
+        let overlay = &self.executor.transaction.overlay;
         let changes = overlay.changes();
         if changes.iter().any(|change| self.policies.are_stored_in(change.table)) {
             // Before readers can see them: a reader that does then finds its policies outdated.

@@ -95,7 +95,8 @@ impl Inner {
 
     /// Where a caller's connections find and count whole results.
     pub(crate) fn shared_results(&self, caller: &Caller) -> SharedResults {
-        let (cache, account) = (Arc::clone(&self.results), self.buffers.account(caller));
+        let cache = Arc::clone(&self.results);
+        let account = self.buffers.account(caller);
         SharedResults { cache, account }
     }
 

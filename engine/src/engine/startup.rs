@@ -78,7 +78,8 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     store.sync_wal().map_err(|why| io_error(&why))?;
     let change_log_floor = store.reader()?.snapshot()?.change_log_floor()?;
     let checkpointer = store.checkpointer()?;
-    let (first_reader, reader) = (open_reader(store, set_up)?, open_reader(store, set_up)?);
+    let first_reader = open_reader(store, set_up)?;
+    let reader = open_reader(store, set_up)?;
     let policies = Policies::load(store.layout(), &writer)?;
     let former = writer.last_before(&store.layout().modules)?;
     Ok(Recovered {
@@ -125,7 +126,8 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let queries =
         query_service(&shared, pools.readers, pools.lookups, &found.policies, &durable_seen);
     let log = LogPosition { chain: found.chain, last_at: found.head.at };
-    let (modules, tables) = (&store.layout().modules, store.layout().tables().collect());
+    let modules = &store.layout().modules;
+    let tables = store.layout().tables().collect();
     let clock = Arc::clone(&config.sources.clock);
     let started = Instant::now();
     let rate_limiter = Arc::<RateLimiter>::default();
@@ -159,7 +161,8 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         started,
         groups_on_savepoint: 0,
     };
-    let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
+    let registry = Arc::clone(&writer.registry);
+    let watchers = Arc::clone(&writer.watchers);
     let checkpoints = CheckpointConfig::of_writer(&writer, &durable_seen, store, &threads.drain);
     let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, threads);
     let syncer = syncer_behind(&writer, durable, &threads.to_publish, store);
@@ -253,7 +256,8 @@ struct ReaderPools {
 
 impl ReaderPools {
     fn start(shared: &Shared, first: Reader) -> ReaderPools {
-        let (store, set_up) = (Arc::clone(&shared.store), shared.set_up.clone());
+        let store = Arc::clone(&shared.store);
+        let set_up = shared.set_up.clone();
         let open: Arc<OpenReader> = Arc::new(move || open_reader(&store, &set_up));
         let visible = &shared.visible;
         let later = (1..limits::READERS).map(|_| None);
@@ -329,7 +333,8 @@ fn executor(
     sources: EventSources,
 ) -> Executor {
     let modules = &shared.store.layout().modules;
-    let (rules, credentials) = (ScopeRules::new(modules), CredentialChecker::new(modules));
+    let rules = ScopeRules::new(modules);
+    let credentials = CredentialChecker::new(modules);
     let mut transaction = GroupTransaction::new(writer, rules.row_policies(), credentials, former);
     transaction.validate_policies(policy_validator(shared));
     transaction.name_tenants(shared.threads.tenants.clone());
@@ -364,7 +369,8 @@ fn unsynced<T>() -> Arc<Queue<T>> {
 
 /// The validator of policies.
 fn policy_validator(shared: &Shared) -> PolicyValidator {
-    let (layout, planner) = (shared.store.layout(), Planner::new(Arc::clone(&shared.catalog)));
+    let layout = shared.store.layout();
+    let planner = Planner::new(Arc::clone(&shared.catalog));
     let reducers = Registry::new(&layout.modules).names();
     let planning_db = Arc::clone(&shared.planning_db);
     PolicyValidator::new(layout.live_tables(), reducers, planner, planning_db)
@@ -372,8 +378,10 @@ fn policy_validator(shared: &Shared) -> PolicyValidator {
 
 /// Starts the threads of the commit pipeline.
 fn spawn_all(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [JoinHandle<()>; 3] {
-    let (listeners, counted) = (Arc::clone(&syncer.hub), Arc::clone(&syncer.metrics));
-    let (to_publish, scheduler) = (Arc::clone(&syncer.to_publish), Arc::clone(&syncer.scheduler));
+    let listeners = Arc::clone(&syncer.hub);
+    let counted = Arc::clone(&syncer.metrics);
+    let to_publish = Arc::clone(&syncer.to_publish);
+    let scheduler = Arc::clone(&syncer.scheduler);
     [
         threads.spawn(EngineThread::Writer, move || writer.run()),
         threads.spawn(EngineThread::Sync, move || syncer.run()),

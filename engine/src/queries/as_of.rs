@@ -136,7 +136,8 @@ fn put_up(
     let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
     let key_columns: Vec<&String> = table.key.iter().map(|at| &columns[*at]).collect();
     let key_columns: Vec<&str> = key_columns.into_iter().map(String::as_str).collect();
-    let (all, key) = (columns.join(", "), keys.join(", "));
+    let all = columns.join(", ");
+    let key = keys.join(", ");
     let statements = [
         format!("CREATE TEMP TABLE past_{name} ({all})"),
         format!("CREATE TEMP TABLE since_{name} ({}, PRIMARY KEY ({key}))", key_columns.join(", ")),

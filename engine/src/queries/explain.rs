@@ -50,7 +50,8 @@ impl PlanningDb {
 
     /// Runs a query on the empty tables.
     pub(crate) fn try_out(&self, binding: &Binding) -> Result<(), Refusal> {
-        let (statement, params) = (binding.snapshot_sql(), binding.params());
+        let statement = binding.snapshot_sql();
+        let params = binding.params();
         self.ask(|sql| sql.run(statement, params, &mut |_| {})).map(drop)
     }
 

@@ -19,7 +19,8 @@ pub(crate) fn prepare(
     params: &Map<String, JsonValue>,
 ) -> Result<(String, Params), Refusal> {
     if sql.len() > limits::SQL_BYTES {
-        let (bytes, max) = (sql.len(), limits::SQL_BYTES);
+        let bytes = sql.len();
+        let max = limits::SQL_BYTES;
         let detail = format!("the statement has {bytes} bytes; the limit is {max}");
         return Err(
             Refusal::new(Code::LimitExceeded, detail).hint("use parameters for long values")
@@ -83,7 +84,8 @@ pub(crate) fn with_unused_parameter<'a>(
 fn may_name(sql: &str, name: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     sql.match_indices(name).any(|(at, _)| {
-        let (before, after) = (&sql[..at], &sql[at + name.len()..]);
+        let before = &sql[..at];
+        let after = &sql[at + name.len()..];
         before.ends_with([':', '@', '$', '?']) && !after.starts_with(is_part)
     })
 }

@@ -74,12 +74,15 @@ impl Readers {
                 buffers: threads.buffers.clone(),
                 drain: Arc::clone(&threads.drain),
             };
-            let (from, left) = (Arc::clone(&queue), Arc::clone(&queue));
-            let (name, run) = (format!("abide-{name}-{number}"), move || serving.run(&from));
+            let from = Arc::clone(&queue);
+            let left = Arc::clone(&queue);
+            let name = format!("abide-{name}-{number}");
+            let run = move || serving.run(&from);
             let stage = EngineThread::Reader(number);
             started.push(threads.spawn_with(stage, name, run, move || left.abandon()));
         }
-        let (visible, jobs) = (Arc::clone(visible), Arc::clone(&threads.jobs));
+        let visible = Arc::clone(visible);
+        let jobs = Arc::clone(&threads.jobs);
         let health = Arc::clone(&threads.health);
         (Readers { queue, interrupt_handles, visible, jobs, health }, started)
     }

@@ -56,7 +56,8 @@ impl QueryService {
         let given = with_bare_names(params);
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.layout.clone();
-        let (planner, tables) = (Arc::clone(&self.planner), Arc::clone(&self.tables));
+        let planner = Arc::clone(&self.planner);
+        let tables = Arc::clone(&self.tables);
         let bytes: usize = params.values().map(Value::size).sum();
         let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
         let metrics = Arc::clone(&self.metrics);
@@ -97,10 +98,13 @@ impl QueryService {
         params: &Map<String, JsonValue>,
     ) -> Result<Explanation, Refusal> {
         let principal = self.policies.principal(caller);
-        let (planner, planning_db) = (Arc::clone(&self.planner), Arc::clone(&self.planning_db));
+        let planner = Arc::clone(&self.planner);
+        let planning_db = Arc::clone(&self.planning_db);
         let layout = self.layout.clone();
-        let (statement, given) = (sql, params);
-        let (sql, params) = (sql.to_owned(), params.clone());
+        let statement = sql;
+        let given = params;
+        let sql = sql.to_owned();
+        let params = params.clone();
         let explain = move |_: &mut Reader| {
             let binding = planner.bind_some(&sql, &params, principal.as_ref())?;
             match principal {
@@ -130,8 +134,10 @@ impl QueryService {
         let params = with_bare_names(params);
         let asked: Arc<(String, Map<String, JsonValue>)> = Arc::new((sql.to_owned(), params));
         let (binding, (seq, rows)) = loop {
-            let (planner, tables) = (Arc::clone(&self.planner), Arc::clone(&self.tables));
-            let (asked, asker) = (Arc::clone(&asked), principal.clone());
+            let planner = Arc::clone(&self.planner);
+            let tables = Arc::clone(&self.tables);
+            let asked = Arc::clone(&asked);
+            let asker = principal.clone();
             let metrics = Arc::clone(&self.metrics);
             // Planned on the reader: a long text may take some milliseconds.
             let read = move |reader: &mut Reader| {
@@ -209,9 +215,12 @@ impl QueryService {
                 };
             }
         }
-        let (planner, planning_db) = (Arc::clone(&self.planner), Arc::clone(&self.planning_db));
-        let (statement, given) = (sql, params);
-        let (sql, params) = (sql.to_owned(), params.clone());
+        let planner = Arc::clone(&self.planner);
+        let planning_db = Arc::clone(&self.planning_db);
+        let statement = sql;
+        let given = params;
+        let sql = sql.to_owned();
+        let params = params.clone();
         let layout = self.layout.clone();
         // Parsing a long text may take some milliseconds, and SQLite's planning more.
         let plan = move |_: &mut Reader| {

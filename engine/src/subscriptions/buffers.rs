@@ -406,7 +406,8 @@ mod tests {
         let buffers =
             Buffers::new(BufferLimits { total: 1_024, per_caller: 400 }, Tenants::default());
         let account = |caller: &str| buffers.account(&Caller::new(caller));
-        let (ann, bob) = (account("ann"), account("bob"));
+        let ann = account("ann");
+        let bob = account("bob");
         let bytes = SharedBytes::new(300);
         let shares: Vec<Share> =
             [&ann, &ann, &bob].map(|of| bytes.share(of).expect("room")).into_iter().collect();
@@ -430,7 +431,8 @@ mod tests {
             Buffers::new(BufferLimits { total: 1_024, per_caller: 400 }, Tenants::default());
         let ann = buffers.account(&Caller::new("ann"));
         let _share = SharedBytes::new(300).share(&ann).expect("room");
-        let (mut first, mut second) = (ann.reserve(), ann.reserve());
+        let mut first = ann.reserve();
+        let mut second = ann.reserve();
         first.wait_to_grow(300, 300).await;
         let mut waits = pin!(second.wait_to_grow(300, 300));
         let mut context = Context::from_waker(Waker::noop());

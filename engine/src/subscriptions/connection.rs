@@ -337,8 +337,10 @@ impl Connection {
         binding: &Binding,
         wanted: &SubscribeRequest<'_>,
     ) -> Result<ResumeResult, QueryFailure> {
-        let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.queries.tables));
-        let (start, checksum) = (wanted.start, wanted.checksum);
+        let binding = binding.clone();
+        let tables = Arc::clone(&self.engine.queries.tables);
+        let start = wanted.start;
+        let checksum = wanted.checksum;
         let has_other_history = self.has_other_history(wanted);
         let shared = self.engine.shared_results(&self.caller);
         let read = move |reader: &mut _| {
@@ -415,7 +417,8 @@ impl Connection {
 
     /// Converts a commit's frame into updates for the client.
     fn take_frame(&mut self, frame: Frame) {
-        let (sent_up_to, to) = (self.sent_up_to, frame.to);
+        let sent_up_to = self.sent_up_to;
+        let to = frame.to;
         if to <= sent_up_to {
             return;
         }
@@ -486,7 +489,8 @@ impl Connection {
     }
 
     fn send_catch_up(&mut self, seq: Seq, resumed: resume::ResumeResults) {
-        let (sent_up_to, mut changes) = (self.sent_up_to, Vec::new());
+        let sent_up_to = self.sent_up_to;
+        let mut changes = Vec::new();
         self.stay_stale(seq);
         for (key, resumed) in resumed {
             let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };

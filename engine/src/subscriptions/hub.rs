@@ -85,7 +85,8 @@ impl Hub {
         key: SubscriptionKey,
         outbox: &Arc<Outbox>,
     ) {
-        let (place, its) = ((connection, key), Arc::clone(outbox));
+        let place = (connection, key);
+        let its = Arc::clone(outbox);
         let mut listeners = self.lock();
         match listeners.entry(binding) {
             Entry::Occupied(mut listeners) => listeners.get_mut().add(place, its),

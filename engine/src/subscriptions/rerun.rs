@@ -140,8 +140,9 @@ impl SharedRerun {
     ) -> Result<RunResult, QueryFailure> {
         sleep_until(last.not_before).await;
         let queries = queries.upgrade().ok_or_else(closing)?;
-        let (binding, before, started) =
-            (self.binding.clone(), last.version.take(), Instant::now());
+        let binding = self.binding.clone();
+        let before = last.version.take();
+        let started = Instant::now();
         let (version, delta) = queries
             .read(&Turn::of_tenant(&self.by), move |reader| {
                 let (seq, rows) = planned::whole_result(reader, &binding)?;

@@ -124,7 +124,8 @@ pub(crate) fn check_versions(connection: &Connection, path: &Path) -> Result<(),
             .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
             .map_err(|why| broken(path, why.into()))
     };
-    let (application_id, found) = (number("application_id")?, number("user_version")?);
+    let application_id = number("application_id")?;
+    let found = number("user_version")?;
     let is_new = application_id == 0 && found == 0 && number("schema_version")? == 0;
     if is_new {
         return Ok(());

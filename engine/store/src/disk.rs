@@ -138,7 +138,8 @@ impl DiskFile for File {
     }
 
     fn rewrite(&self) -> io::Result<()> {
-        let (mut part, mut offset) = (vec![0; PART_BYTES], 0);
+        let mut part = vec![0; PART_BYTES];
+        let mut offset = 0;
         loop {
             let read = self.read_at(&mut part, offset)?;
             if read == 0 {

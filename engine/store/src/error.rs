@@ -55,7 +55,8 @@ pub enum StoreError {
 
 impl From<CorruptCells> for StoreError {
     fn from(error: CorruptCells) -> StoreError {
-        let (why, kind) = (Box::new(error), rusqlite::types::Type::Blob);
+        let why = Box::new(error);
+        let kind = rusqlite::types::Type::Blob;
         StoreError::from(rusqlite::Error::FromSqlConversionFailure(0, kind, why))
     }
 }

@@ -226,7 +226,8 @@ impl FunctionContext {
             return Ok(None);
         };
         self.charge(text.len() + wanted.len())?;
-        let (text, wanted) = (&*text, &*wanted);
+        let text = &*text;
+        let wanted = &*wanted;
         let Some(first) = wanted.first() else { return Ok(Some(1)) };
         let is_text = blobs != [true, true];
         let found = if is_text && is_within_character(*first) {
@@ -259,7 +260,8 @@ impl FunctionContext {
             return Err(too_big());
         }
         self.charge(bytes)?;
-        let (mut out, mut copied) = (Vec::with_capacity(bytes), 0);
+        let mut out = Vec::with_capacity(bytes);
+        let mut copied = 0;
         for at in found {
             out.extend_from_slice(&text[copied..at]);
             out.extend_from_slice(&other);
@@ -382,7 +384,8 @@ impl FunctionContext {
         self.charge(text.len() + passed.len())?;
         let text = glob::until_nul(&text);
         let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-        let (mut out, mut at) = (Vec::with_capacity(text.len() / 2), 0);
+        let mut out = Vec::with_capacity(text.len() / 2);
+        let mut at = 0;
         while at < text.len() {
             match (digit(at), digit(at + 1)) {
                 (Some(high), Some(low)) => {
@@ -484,7 +487,9 @@ fn patch_work([of_document, of_patch]: [usize; 2], bytes: [usize; 2]) -> usize {
 
 /// The number of keys in a JSON text without errors.
 fn keys_of(json: &[u8]) -> usize {
-    let (mut keys, mut quoted, mut escaped) = (0, false, false);
+    let mut keys = 0;
+    let mut quoted = false;
+    let mut escaped = false;
     for byte in json.iter().copied() {
         match byte {
             _ if escaped => escaped = false,
@@ -499,7 +504,10 @@ fn keys_of(json: &[u8]) -> usize {
 
 /// The length of a JSON text with each element on its own line.
 fn pretty_bytes(json: &[u8], indent: usize) -> usize {
-    let (mut bytes, mut depth, mut quoted, mut escaped) = (json.len(), 0_usize, false, false);
+    let mut bytes = json.len();
+    let mut depth = 0_usize;
+    let mut quoted = false;
+    let mut escaped = false;
     for byte in json.iter().copied() {
         match byte {
             _ if escaped => escaped = false,

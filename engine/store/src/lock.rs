@@ -167,8 +167,9 @@ mod tests {
     fn a_lock_that_is_about_to_be_released_is_retried() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("abide.db");
-        let (mut left_behind, mut tries) =
-            (Some(lock_while(&path, None, &mut || false).expect("the lock is free")), 0);
+        let mut left_behind =
+            Some(lock_while(&path, None, &mut || false).expect("the lock is free"));
+        let mut tries = 0;
         lock_while(&path, None, &mut || {
             tries += 1;
             if tries == 3 {

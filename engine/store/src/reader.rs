@@ -288,7 +288,8 @@ impl Snapshot<'_> {
             bytes += row.iter().map(Value::size).sum::<usize>();
             found.push(row);
             if found.len() > limits.rows || bytes > limits.bytes {
-                let (rows, bytes) = (limits.rows, limits.bytes);
+                let rows = limits.rows;
+                let bytes = limits.bytes;
                 let detail = format!("the result exceeds {rows} rows or {bytes} bytes");
                 return Err(Refusal::new(Code::LimitExceeded, detail)
                     .hint("reduce it with LIMIT or a narrower WHERE"));

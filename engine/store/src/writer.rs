@@ -38,7 +38,8 @@ impl TableSql {
         let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
         let marks: Vec<String> = (1..=columns.len()).map(|at| format!("?{at}")).collect();
         let by_key = by_key(table, |nth, _| nth);
-        let (all, marks) = (columns.join(", "), marks.join(", "));
+        let all = columns.join(", ");
+        let marks = marks.join(", ");
         TableSql {
             get: format!("SELECT {all} FROM {name} WHERE {by_key}"),
             // OR FAIL, here and in the triggers. A statement about one row leaves nothing behind in

@@ -48,6 +48,7 @@ pub fn record_denied(
     why: String,
     missed: i64,
 ) -> Result<DeniedAttempt, Abort> {
-    let (at, seq) = (ctx.now, ctx.seq);
+    let at = ctx.now;
+    let seq = ctx.seq;
     ctx.insert(DeniedAttempt { id: 0, caller, what, why, missed, at, seq })
 }

@@ -148,7 +148,8 @@ pub fn create_identity(
 ) -> Result<ReducerResult<Identity>, Abort> {
     check_id(&id)?;
     check_issued(ctx.caller, &id)?;
-    let (now, seq) = (ctx.now, ctx.seq);
+    let now = ctx.now;
+    let seq = ctx.seq;
     let identity = Identity {
         id,
         role,
@@ -260,7 +261,8 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Identity, Abort> {
 /// Checks that a caller manages only identities within its own permissions: with its own role unless it is an
 /// admin, and with capabilities that it has. Otherwise a caller who may create tokens could become an admin.
 pub(crate) fn check_within(ctx: &mut Context<'_>, identity: &Identity) -> Result<(), Abort> {
-    let (caller, id) = (ctx.caller, &identity.id);
+    let caller = ctx.caller;
+    let id = &identity.id;
     let role = role::find(ctx, &identity.role)?;
     if caller.role() != Caller::ADMIN && caller.role() != identity.role {
         let detail = format!(

@@ -75,7 +75,8 @@ pub fn set_policy(
     name: Option<String>,
 ) -> Result<ReducerResult<Policy>, Abort> {
     require_administrator(ctx.caller)?;
-    let (name, hidden) = (name.unwrap_or_else(|| ONLY.to_owned()), hidden.unwrap_or_default());
+    let name = name.unwrap_or_else(|| ONLY.to_owned());
+    let hidden = hidden.unwrap_or_default();
     check::name("table", &table)?;
     check::name("role", &role)?;
     check::name("name", &name)?;
@@ -87,7 +88,9 @@ pub fn set_policy(
     role::check_named(ctx, &role)?;
     ctx.validate_policy(&table, condition.as_deref(), &hidden)?;
     let hidden = Json::from(serde_json::json!(hidden));
-    let (now, seq, set_by) = (ctx.now, ctx.seq, ctx.caller.id().to_owned());
+    let now = ctx.now;
+    let seq = ctx.seq;
+    let set_by = ctx.caller.id().to_owned();
     let key = (table.clone(), role.clone(), name.clone());
     let before = ctx.get::<Policy>((&*table, &*role, &*name))?;
     if let Some(before) = before {
@@ -100,7 +103,8 @@ pub fn set_policy(
     }
     require_room(ctx, &key)?;
     let (table_name, role, name) = key;
-    let (created_at, updated_at) = (now, now);
+    let created_at = now;
+    let updated_at = now;
     let policy =
         Policy { table_name, role, name, condition, hidden, set_by, created_at, updated_at, seq };
     ctx.insert(policy).map(ReducerResult::Fresh)

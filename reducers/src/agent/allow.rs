@@ -96,7 +96,8 @@ impl AgentAllow {
 
     /// The rule that admits only unrestricted callers.
     fn nobody() -> AgentAllow {
-        let (roles, scopes) = (Some(BTreeSet::new()), Some(BTreeSet::new()));
+        let roles = Some(BTreeSet::new());
+        let scopes = Some(BTreeSet::new());
         AgentAllow { roles, capabilities: None, scopes }
     }
 

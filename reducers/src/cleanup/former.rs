@@ -19,7 +19,8 @@ pub(super) fn take_steps(ctx: &mut Context<'_>, task: Task) -> Result<CleanupSte
                 step.tasks.push_front(rest);
             }
         }
-        let (rows, left) = (limits::CLEANUP_ROWS - step.left, step.tasks.len());
+        let rows = limits::CLEANUP_ROWS - step.left;
+        let left = step.tasks.len();
         // There were no columns of runs.
         let tasks = step.tasks.into_iter().map(|task| Task { run_id: None, ..task });
         tasks.into_iter().try_for_each(|task| super::leave(ctx, task))?;

@@ -146,7 +146,9 @@ pub(crate) fn later(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
 
 pub(super) fn leave(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     let Task { kind, session_id, reason, after, up_to, run_id, top } = task;
-    let (id, due_at, seq) = (ctx.new_id("cl"), ctx.now, ctx.seq);
+    let id = ctx.new_id("cl");
+    let due_at = ctx.now;
+    let seq = ctx.seq;
     let row = Cleanup { id, kind, session_id, reason, after, up_to, due_at, seq, run_id, top };
     ctx.insert(row).map(drop)
 }

@@ -284,7 +284,8 @@ fn insert_event(
     data: Json,
 ) -> Result<(), Abort> {
     run.events += 1;
-    let (created_at, seq) = (ctx.now, ctx.seq);
+    let created_at = ctx.now;
+    let seq = ctx.seq;
     let event = ctx.insert(RunEvent {
         id: 0,
         run_id: run.id.clone(),
@@ -311,7 +312,8 @@ fn copy_to_runs_above(
         "number": run.events, "turn": run.turn, "event": kind, "data": data});
     let copy = Json::from(json!({"status": DELEGATING, "child": child}));
     ctx.without_policies(|ctx| {
-        let (mut above, mut height) = (Some(parent), 0);
+        let mut above = Some(parent);
+        let mut height = 0;
         while let Some(id) = above
             && height < limits::DELEGATION_DEPTH
         {
@@ -413,7 +415,9 @@ impl Run {
     /// Its queue entry.
     pub(crate) fn entry(&self) -> claim_queue::QueueEntry<'_> {
         let queue = claim_queue::RUNS.to_owned();
-        let (since, id, session_id) = (self.created_at.0, &*self.id, &*self.session_id);
+        let since = self.created_at.0;
+        let id = &*self.id;
+        let session_id = &*self.session_id;
         claim_queue::QueueEntry { queue, since, id, session_id }
     }
 }

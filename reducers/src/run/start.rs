@@ -73,7 +73,8 @@ pub(crate) fn begin(
         return Err(taken(ctx, &session_id, &active)?.into());
     }
     let session = open(ctx, session, input)?;
-    let (now, seq) = (ctx.now, ctx.seq);
+    let now = ctx.now;
+    let seq = ctx.seq;
     let deadline_at = must_end(ctx, (&agent.name, agent.revision), now, deadline_at)?;
     let mut run = Run {
         id: id.unwrap_or_else(|| ctx.new_id("run")),

@@ -57,7 +57,8 @@ pub(crate) fn limit_wait(
             ctx.delete::<WaitLimit>(&run.id)?;
         }
         let Some(ends_at) = ends_at else { return Ok(()) };
-        let (run_id, session_id) = (run.id.clone(), run.session_id.clone());
+        let run_id = run.id.clone();
+        let session_id = run.session_id.clone();
         ctx.insert(WaitLimit { run_id, session_id, ends_at, seq: ctx.seq }).map(drop)
     })
 }

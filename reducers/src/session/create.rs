@@ -41,7 +41,8 @@ pub fn create_session(
         }
         None => ctx.new_id("s"),
     };
-    let (scope, metadata) = (scope.unwrap_or_default(), metadata.unwrap_or_default());
+    let scope = scope.unwrap_or_default();
+    let metadata = metadata.unwrap_or_default();
     make(ctx, NewSession { id, agent, title, parent_id, scope, metadata })
 }
 
@@ -76,7 +77,8 @@ pub fn open_session(
         }
         None => ctx.new_id("s"),
     };
-    let (scope, metadata) = (scope.unwrap_or_default(), metadata.unwrap_or_default());
+    let scope = scope.unwrap_or_default();
+    let metadata = metadata.unwrap_or_default();
     make(ctx, NewSession { id, agent, title, parent_id, scope, metadata }).map(ReducerResult::Fresh)
 }
 
@@ -127,7 +129,8 @@ pub(crate) fn insert(ctx: &mut Context<'_>, new: NewSession) -> Result<Session, 
     let NewSession { id, agent, title, parent_id, mut scope, metadata } = new;
     scope::confine(&mut scope, ctx.caller)?;
     ctx.about(&id);
-    let (now, seq) = (ctx.now, ctx.seq);
+    let now = ctx.now;
+    let seq = ctx.seq;
     ctx.insert(Session {
         id,
         agent,

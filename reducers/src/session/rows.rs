@@ -239,7 +239,8 @@ pub(crate) fn to_status(
 }
 
 pub(crate) fn not_from(session: &Session, what: &str) -> Refusal {
-    let (id, status) = (&session.id, session.status);
+    let id = &session.id;
+    let status = session.status;
     let refusal = Refusal::new(
         Code::BadTransition,
         format!("session {id} is {status}, so it cannot be {what}"),

@@ -33,7 +33,8 @@ pub(crate) fn confine(scope: &mut Map<String, JsonValue>, caller: &Caller) -> Re
         }
     }
     if scope.len() > limits::SCOPE_KEYS {
-        let (count, max) = (scope.len(), limits::SCOPE_KEYS);
+        let count = scope.len();
+        let max = limits::SCOPE_KEYS;
         let detail = format!("the scope has {count} keys; the limit is {max}");
         let hint = "keep attributes that do not decide who sees the session in metadata";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));

@@ -170,7 +170,9 @@ pub(super) fn read(
     let mut facts = Vec::new();
     for fact in memory::of_session(ctx, session, spaces, at)? {
         count(fact.key.len() + fact.value.len())?;
-        let (namespace, key, value) = (fact.namespace, fact.key, fact.value);
+        let namespace = fact.namespace;
+        let key = fact.key;
+        let value = fact.value;
         facts.push(SnapshotFact { namespace, key, value, confidence: fact.confidence });
     }
     let context = SnapshotContext { summary, plan: plan.transpose()?, facts, health: Vec::new() };
@@ -354,7 +356,9 @@ impl Target<'_> {
         ctx: &mut Context<'_>,
         source: &SnapshotSummary,
     ) -> Result<(), Abort> {
-        let (session_id, created_at, seq) = (self.session.id.clone(), ctx.now, ctx.seq);
+        let session_id = self.session.id.clone();
+        let created_at = ctx.now;
+        let seq = ctx.seq;
         for result in &source.archived {
             let named = || wrong(format!("no message names the call {}", result.call_id));
             let call_id = self.ids.calls.get(&result.call_id).cloned().ok_or_else(named)?;

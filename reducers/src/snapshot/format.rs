@@ -248,7 +248,8 @@ impl SnapshotCallStatus {
 pub(super) fn check_tag(tag: Option<&str>) -> Result<(), Refusal> {
     match tag {
         Some(tag) if tag.len() > limits::REASON_BYTES => {
-            let (bytes, max) = (tag.len(), limits::REASON_BYTES);
+            let bytes = tag.len();
+            let max = limits::REASON_BYTES;
             let detail = format!("the tag has {bytes} bytes; the limit is {max}");
             Err(Refusal::new(Code::LimitExceeded, detail))
         }
@@ -340,7 +341,8 @@ impl SnapshotRun {
                 _ => call.result.is_none(),
             };
             if !fits {
-                let (id, status) = (&call.call_id, call.status);
+                let id = &call.call_id;
+                let status = call.status;
                 return Err(wrong(format!("call {id} is {status}: its result does not fit")));
             }
         }

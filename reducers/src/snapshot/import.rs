@@ -325,10 +325,13 @@ impl Import<'_> {
                 session::make_child(ctx, session_id, source.agent.clone(), &above)?
             }
             None => {
-                let (starter, scope) = (ctx.caller.clone(), Json::from(json!(source.scope)));
+                let starter = ctx.caller.clone();
+                let scope = Json::from(json!(source.scope));
                 agent::ready(ctx, &source.agent, RunPurpose::Session, &starter, &scope)?;
-                let (scope, metadata) = (source.scope.clone(), source.metadata.clone());
-                let (agent, title) = (source.agent.clone(), source.title.clone());
+                let scope = source.scope.clone();
+                let metadata = source.metadata.clone();
+                let agent = source.agent.clone();
+                let title = source.title.clone();
                 let id = session_id;
                 session::insert(
                     ctx,
@@ -344,8 +347,9 @@ impl Import<'_> {
             if let Some(data) = &mut data {
                 ids.apply(data);
             }
-            let (role, kind, content) =
-                (message.role.clone(), message.kind.clone(), message.content.clone());
+            let role = message.role.clone();
+            let kind = message.kind.clone();
+            let content = message.content.clone();
             let run_id =
                 data.as_ref().filter(|_| self.is_of_run(message)).and_then(rows::named_run);
             let data = data.map(Json::from);
@@ -498,7 +502,8 @@ impl Import<'_> {
         parent: Option<&Run>,
     ) -> Result<Run, Abort> {
         let Counters { iterations, tool_calls, worked_us } = self.checked_counters(ctx, source)?;
-        let (now, seq) = (ctx.now, ctx.seq);
+        let now = ctx.now;
+        let seq = ctx.seq;
         let revision = self.revisions.get(&source.agent).copied().unwrap_or_default();
         // Neither must a forged time, or the limit of another definition.
         let defined = (source.agent.as_str(), revision);

@@ -40,7 +40,9 @@ pub(crate) fn check(
     schema: &Json,
     arguments: &Arc<JsonValue>,
 ) -> Result<(), Abort> {
-    let (tool, schema, arguments) = (tool.to_owned(), schema.clone(), Arc::clone(arguments));
+    let tool = tool.to_owned();
+    let schema = schema.clone();
+    let arguments = Arc::clone(arguments);
     ctx.settle(&Validation { tool, version, schema, arguments })
 }
 
@@ -118,7 +120,8 @@ fn is_small(schema: &Json) -> bool {
 }
 
 fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
-    let (bytes, max) = (schema.as_str().len(), limits::TOOL_SCHEMA_BYTES);
+    let bytes = schema.as_str().len();
+    let max = limits::TOOL_SCHEMA_BYTES;
     if bytes > max {
         let detail = format!("the input_schema of {tool} has {bytes} bytes; the limit is {max}");
         let hint = "shorten descriptions, or register several tools";
@@ -141,7 +144,10 @@ fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
 
 /// Nesting depth of the arrays and objects of a JSON text. Does not recurse.
 fn depth(text: &str) -> usize {
-    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    let mut depth = 0_usize;
+    let mut deepest = 0;
+    let mut in_string = false;
+    let mut escaped = false;
     for byte in text.bytes() {
         match byte {
             _ if escaped => escaped = false,

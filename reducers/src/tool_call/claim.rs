@@ -79,7 +79,8 @@ pub fn claim_next_tool_call(
     let lease_ms = lease_ms.unwrap_or(LEASE_MS);
     check::lease(ctx.now, lease_ms)?;
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
-        let (count, max) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
+        let count = tools.len();
+        let max = limits::TOOLS_OF_A_CLAIM;
         let detail = format!("the call names {count} tools; it must name 1 to {max}");
         let hint = "name the tools that this worker runs, in several calls if there are more";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());

@@ -204,7 +204,8 @@ pub(super) fn after_lapse(
     progress: &Progress,
     now: Micros,
 ) -> ToolCall {
-    let (mut after, retry) = (call.clone(), pinned.retry());
+    let mut after = call.clone();
+    let retry = pinned.retry();
     let may_go_on =
         progress.has_task || pinned.effect.may_run_again() || makes(SeededBug::EffectRetried);
     after.status = if !may_go_on {
@@ -224,7 +225,8 @@ pub(super) fn after_lapse(
 
 /// Stores a lost lease, for later reports of its holder.
 pub(super) fn note_lost(ctx: &mut Context<'_>, call: &ToolCall) -> Result<(), Abort> {
-    let (lost_at, seq) = (call.lease_expires_at.unwrap_or(ctx.now), ctx.seq);
+    let lost_at = call.lease_expires_at.unwrap_or(ctx.now);
+    let seq = ctx.seq;
     let lost = LostLease {
         call_id: call.call_id.clone(),
         fencing_token: call.fencing_token.unwrap_or_default(),
@@ -283,7 +285,9 @@ fn after_the_end(
         // Reports of other callers are not stored.
         return Err(refusal(ctx, &call, fencing_token)?.into());
     }
-    let (id, status, lost_at) = (&call.call_id, call.status, lost.lost_at);
+    let id = &call.call_id;
+    let status = call.status;
+    let lost_at = lost.lost_at;
     let detail = format!("the lease on call {id} ran out at {lost_at}; the call is {status}");
     let hint = late_hint(status, ctx.is_before(super::rows::MODULE, 5));
     let refusal = Refusal::new(Code::LeaseLost, detail).hint(hint);

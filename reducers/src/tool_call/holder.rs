@@ -89,7 +89,8 @@ fn never_claimed(call: &ToolCall) -> Refusal {
 
 /// Why a call cannot be ended, or its lease extended, with a token.
 fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
-    let (id, status) = (&call.call_id, call.status);
+    let id = &call.call_id;
+    let status = call.status;
     let holder = call.claimed_by.as_deref().unwrap_or("no worker");
     match (status, call.fencing_token == Some(fencing_token)) {
         (ToolCallStatus::Claimed, false) => {

@@ -30,7 +30,8 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
     if tool.limits.is_none() {
         return Ok(None);
     }
-    let (name, limits) = (&tool.name, tool.limits());
+    let name = &tool.name;
+    let limits = tool.limits();
     if let Some(max) = limits.concurrency {
         // Reads at most as many as the limit, even if more run because the limit was higher before.
         let running = "WHERE rowid IN (SELECT rowid FROM tool_calls
@@ -60,7 +61,8 @@ pub(super) fn note(ctx: &mut Context<'_>, tool: &Tool) -> Result<(), Abort> {
     let Some(Rate { per_ms, .. }) = tool.limits.as_ref().and_then(|_| tool.limits().rate) else {
         return Ok(());
     };
-    let (seq, at) = (ctx.seq, ctx.now);
+    let seq = ctx.seq;
+    let at = ctx.now;
     let over = Micros(at.0.saturating_sub(per_ms.saturating_mul(1_000)));
     // In order of seq. A condition on the time would scan all of them if none is old.
     let oldest = "WHERE tool_name = ?1 ORDER BY seq LIMIT ?2";

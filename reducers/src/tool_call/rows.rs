@@ -228,7 +228,9 @@ impl ToolCall {
     /// Its queue entry.
     pub(crate) fn entry(&self) -> claim_queue::QueueEntry<'_> {
         let queue = claim_queue::calls_of(&self.tool_name);
-        let (since, id, session_id) = (self.created_seq.0, &*self.call_id, &*self.session_id);
+        let since = self.created_seq.0;
+        let id = &*self.call_id;
+        let session_id = &*self.session_id;
         claim_queue::QueueEntry { queue, since, id, session_id }
     }
 }

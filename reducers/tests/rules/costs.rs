@@ -259,7 +259,9 @@ fn steps(file: &World, Case { reducer, script }: &Case, who: &str) -> u64 {
     world.open_with(config);
     let is_step = is_step(reducer);
     run(async {
-        let (mut first, mut seq, mut id) = (String::new(), String::new(), String::new());
+        let mut first = String::new();
+        let mut seq = String::new();
+        let mut id = String::new();
         let mut before = 0;
         world.pass_ms(0).await;
         for (nth, line) in script.iter().enumerate() {
@@ -344,14 +346,16 @@ fn no_reducer_costs_more_with_more_rows() {
     assert!(missing.is_empty(), "the COSTS of their domains lack {missing:?}");
     let unknown: Vec<_> = tested.difference(&declared).collect();
     assert!(unknown.is_empty(), "COSTS have cases of unknown reducers: {unknown:?}");
-    let (few, many) = (file_with(FEW), file_with(10 * FEW));
+    let few = file_with(FEW);
+    let many = file_with(10 * FEW);
     let mut wrong = Vec::new();
     for case in &cases {
         for who in ["local", "admin"] {
             if who == "admin" && is_of_all(case.reducer) {
                 continue;
             }
-            let (before, after) = (steps(&few, case, who), steps(&many, case, who));
+            let before = steps(&few, case, who);
+            let after = steps(&many, case, who);
             // The last of a few steps has less to do, which lowers their average.
             let growth = if is_step(case.reducer) { before / 2 } else { GROWTH };
             if after > before + growth || after > MOST {

@@ -54,7 +54,8 @@ fn cases(value: &JsonValue) -> Vec<(&'static str, JsonValue, usize)> {
 #[test]
 fn what_is_accepted_at_any_depth_can_be_exported_imported_and_replayed() {
     run(async {
-        let (mut world, local) = (file().await, Caller::local());
+        let mut world = file().await;
+        let local = Caller::local();
         paused(&world, &local).await;
         call(&world, &local, "create_session", json!({"agent": "clerk", "id": "s2"}))
             .await
@@ -95,7 +96,8 @@ fn what_is_accepted_at_any_depth_can_be_exported_imported_and_replayed() {
 #[test]
 fn deeper_values_of_an_older_file_are_read() {
     run(async {
-        let (mut world, local) = (file().await, Caller::local());
+        let mut world = file().await;
+        let local = Caller::local();
         paused(&world, &local).await;
         world.close();
         let mut modules = abide_reducers::modules();

@@ -30,8 +30,8 @@ async fn call(
 
 /// A refund, a run and a handoff that `worker-1` holds; their tokens.
 async fn held() -> (World, [i64; 3]) {
-    let (world, worker) =
-        (World::new(abide_reducers::modules), caller("worker-1", "app", &["refunds"]));
+    let world = World::new(abide_reducers::modules);
+    let worker = caller("worker-1", "app", &["refunds"]);
     world.session("s1").await;
     for (reducer, args) in [
         (
@@ -323,7 +323,8 @@ fn only_holders_end_what_they_hold() {
 }
 
 async fn play(seed: u64) {
-    let (world, mut random) = (World::new(abide_reducers::modules), Random::new(seed));
+    let world = World::new(abide_reducers::modules);
+    let mut random = Random::new(seed);
     let people = ["a", "b", "c"].map(|id| caller(id, "app", &["x"]));
     world.session("s1").await;
     let retry = json!({"max_attempts": 1_000});
@@ -338,7 +339,8 @@ async fn play(seed: u64) {
     // By call: the last claimant and the token.
     let mut holders: BTreeMap<String, (usize, i64)> = BTreeMap::new();
     for _ in 0..120 {
-        let (nth, by) = (random.below(4), random.below(3));
+        let nth = random.below(4);
+        let by = random.below(3);
         let id = format!("c{nth}");
         let held = holders.get(&id).copied();
         if random.below(10) == 0 {
@@ -386,7 +388,8 @@ fn a_claim_that_was_undone_has_no_holder() {
         let agent = json!({"name": "support", "definition": {}});
         world.call("register_agent", agent).await.unwrap();
         world.call("start_run", json!({"session_id": "s1", "id": "r1"})).await.unwrap();
-        let (first, second) = (caller("first", "app", &[]), caller("second", "app", &[]));
+        let first = caller("first", "app", &[]);
+        let second = caller("second", "app", &[]);
         let token = world.engine().durable_seq().0 + 1;
         let claim = json!({"id": "r1", "driver": "d", "lease_ms": 60_000});
         let heartbeat = json!({"id": "r1", "fencing_token": token, "lease_ms": 70_000});

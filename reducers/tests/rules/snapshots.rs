@@ -129,7 +129,8 @@ async fn one(world: &World, sql: &str) -> JsonValue {
 #[test]
 fn the_result_of_a_failed_call_moves_with_it() {
     run(async {
-        let (world, local) = (file().await, Caller::local());
+        let world = file().await;
+        let local = Caller::local();
         let outcome = json!({"error": "no such order", "exit_code": 3});
         paused_after(&world, &local, "fail_tool_call", outcome).await;
         let snapshot = call(&world, &local, "export_run", json!({"id": "r1"})).await.unwrap();
@@ -145,7 +146,8 @@ fn the_result_of_a_failed_call_moves_with_it() {
 #[test]
 fn a_moved_run_ends_here_and_continues_there() {
     run(async {
-        let (world, local) = (file().await, Caller::local());
+        let world = file().await;
+        let local = Caller::local();
         paused(&world, &local).await;
         let long = json!({"id": "r1", "tag": "x".repeat(10_000)});
         let refused = world.call("export_run", long).await.unwrap_err();
@@ -494,7 +496,8 @@ fn a_handoff_does_not_count_what_follows() {
 fn a_tenant_imports_into_its_own_scope_only() {
     run(async {
         let target = file().await;
-        let (mallory, victim) = (of_tenant("m", "app"), of_tenant("v", "app"));
+        let mallory = of_tenant("m", "app");
+        let victim = of_tenant("v", "app");
         paused(&target, &victim).await;
         let stored = one(&target, "SELECT id FROM runs").await;
         let mut forged = snapshot().await;
@@ -541,7 +544,8 @@ fn a_tenant_imports_into_its_own_scope_only() {
 #[test]
 fn a_snapshot_of_a_tenant_has_no_definition() {
     run(async {
-        let (world, tenant) = (file().await, of_tenant("t", "app"));
+        let world = file().await;
+        let tenant = of_tenant("t", "app");
         paused(&world, &tenant).await;
         let copy = json!({"id": "r1", "copy": true});
         let copied = call(&world, &tenant, "export_run", copy.clone()).await.unwrap();
@@ -569,7 +573,8 @@ fn a_snapshot_of_a_tenant_has_no_definition() {
 #[test]
 fn a_hidden_column_refuses_an_export() {
     run(async {
-        let (world, tenant) = (file().await, of_tenant("t", "app"));
+        let world = file().await;
+        let tenant = of_tenant("t", "app");
         paused(&world, &tenant).await;
         let policy = json!({"table": "tool_calls", "role": "app", "hidden": ["result"]});
         world.call("set_policy", policy).await.unwrap();
@@ -581,7 +586,8 @@ fn a_hidden_column_refuses_an_export() {
 #[test]
 fn a_fork_has_the_history_up_to_an_event() {
     run(async {
-        let (world, local) = (file().await, Caller::local());
+        let world = file().await;
+        let local = Caller::local();
         paused(&world, &local).await;
         world.say("s1", "And now?").await.unwrap();
         let answered = one(&world, "SELECT seq FROM agent_state WHERE role = 'assistant'").await;

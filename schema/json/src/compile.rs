@@ -145,11 +145,11 @@ impl<'a> Compiler<'a> {
     }
 
     fn unevaluated(&mut self, members: &'a Map<String, Value>) -> Option<Unevaluated> {
-        let (properties, items) =
-            (members.get("unevaluatedProperties"), members.get("unevaluatedItems"));
+        let properties = members.get("unevaluatedProperties");
+        let items = members.get("unevaluatedItems");
         let constrains = properties.iter().chain(&items).any(|it| **it != Value::Bool(true));
-        let (properties, items) =
-            (properties.map(|it| self.place(it)), items.map(|it| self.place(it)));
+        let properties = properties.map(|it| self.place(it));
+        let items = items.map(|it| self.place(it));
         (properties.is_some() || items.is_some()).then_some(Unevaluated {
             properties,
             items,
@@ -212,7 +212,8 @@ impl<'a> Compiler<'a> {
             Some(Value::Number(number)) => Ok(Some(number.clone())),
             Some(other) => Err(wrong(name, other, "a number")),
         };
-        let (least, most) = (of("minimum")?, of("maximum")?);
+        let least = of("minimum")?;
+        let most = of("maximum")?;
         if self.draft == Draft::Four {
             let exclusive = |name: &str| members.get(name) == Some(&Value::Bool(true));
             into.extend(least.map(|limit| {
@@ -357,7 +358,8 @@ impl<'a> Compiler<'a> {
         if let (Some(schema), true) = (members.get("contains"), self.draft >= Draft::Six) {
             let counted = self.draft >= Draft::Of2019;
             let of = |name| if counted { count(members, name) } else { Ok(None) };
-            let (min, max) = (of("minContains")?.unwrap_or(1), of("maxContains")?);
+            let min = of("minContains")?.unwrap_or(1);
+            let max = of("maxContains")?;
             let evaluates = self.draft == Draft::Of2020;
             let schema = self.place(schema);
             into.push(Keyword::Contains(Contains { schema, min, max, evaluates }));
@@ -451,7 +453,8 @@ fn decoded(fragment: &str) -> Option<String> {
             continue;
         }
         let mut digit = || char::from(rest.next()?).to_digit(16);
-        let (high, low) = (digit()?, digit()?);
+        let high = digit()?;
+        let low = digit()?;
         bytes.push((high * 16 + low) as u8);
     }
     String::from_utf8(bytes).ok()
@@ -459,7 +462,8 @@ fn decoded(fragment: &str) -> Option<String> {
 
 /// The subschemas with an anchor.
 fn anchors(root: &Value) -> HashMap<String, &Value> {
-    let (mut found, mut todo) = (HashMap::new(), vec![root]);
+    let mut found = HashMap::new();
+    let mut todo = vec![root];
     while let Some(value) = todo.pop() {
         match value {
             Value::Object(members) => {

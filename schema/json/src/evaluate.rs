@@ -461,7 +461,8 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                 this.all(wanted.iter(), |this, wanted| {
                     this.budget.spend(1)?;
                     this.has(members, wanted, || {
-                        let (wanted, name) = (quote_text(wanted), quote_text(name));
+                        let wanted = quote_text(wanted);
+                        let name = quote_text(name);
                         format!("{wanted} is required if {name} is present")
                     })
                 })

@@ -30,7 +30,8 @@ fn follows_path(tokens: &[TokenTree]) -> bool {
 }
 
 fn path(span: Span) -> TokenStream {
-    let (abide, schema) = (Ident::new("abide", span), Ident::new("schema", span));
+    let abide = Ident::new("abide", span);
+    let schema = Ident::new("schema", span);
     quote!(#abide::#schema)
 }
 

@@ -107,10 +107,13 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
             parameter.attrs.retain(|attribute| !of_the_macro(attribute.path()));
         }
     }
-    let (name, visibility, doc) = (&item.sig.ident, &item.vis, doc_of(&item.attrs));
+    let name = &item.sig.ident;
+    let visibility = &item.vis;
+    let doc = doc_of(&item.attrs);
     let text = name.to_string();
     let module_doc = format!("The registered form of the reducer [`{text}`](fn@{text}).");
-    let (call, decode) = (call(name, &arguments, answer), decode(name, &arguments));
+    let call = call(name, &arguments, answer);
+    let decode = decode(name, &arguments);
     let definition = definition(name, &doc, &options, answer);
     let typed = typed(name, visibility, &arguments);
     Ok(quote! {
@@ -131,10 +134,12 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
 
 /// Generates the struct of the arguments, for callers.
 fn typed(reducer: &Ident, visibility: &Visibility, arguments: &[Argument]) -> TokenStream {
-    let (text, name) = (reducer.to_string(), arguments_name(reducer));
+    let text = reducer.to_string();
+    let name = arguments_name(reducer);
     let doc = format!("The arguments of [`{text}`](fn@{text}).");
     let fields = arguments.iter().map(|argument| {
-        let (Argument { name, kind, inner, .. }, doc) = (argument, argument.doc("The argument"));
+        let Argument { name, kind, inner, .. } = argument;
+        let doc = argument.doc("The argument");
         let omitted = inner
             .is_some()
             .then(|| quote!(#[serde(skip_serializing_if = "::std::option::Option::is_none")]));
@@ -171,7 +176,8 @@ fn constructors(visibility: &Visibility, arguments: &[Argument]) -> TokenStream 
         arguments.iter().partition(|argument| argument.inner.is_some());
     let (names, kinds): (Vec<_>, Vec<_>) = required.iter().map(|it| (&it.name, &it.kind)).unzip();
     let setters = omitted.iter().map(|argument| {
-        let (Argument { name, inner, .. }, doc) = (argument, argument.doc("Sets the argument"));
+        let Argument { name, inner, .. } = argument;
+        let doc = argument.doc("Sets the argument");
         quote! {
             #[doc = #doc]
             #[must_use]
@@ -246,9 +252,11 @@ fn call(name: &Ident, arguments: &[Argument], answer: &Type) -> TokenStream {
 
 /// Generates the declaration of the arguments, and their decoder.
 fn decode(name: &Ident, arguments: &[Argument]) -> TokenStream {
-    let (text, decoded) = (name.to_string(), arguments_name(name));
+    let text = name.to_string();
+    let decoded = arguments_name(name);
     let specs = arguments.iter().map(|Argument { name, kind, inner, .. }| {
-        let (name, optional) = (name.unraw().to_string(), inner.is_some());
+        let name = name.unraw().to_string();
+        let optional = inner.is_some();
         quote! {
             ::abide_schema::arguments::ArgumentSpec {
                 name: #name,
@@ -283,7 +291,8 @@ fn decode(name: &Ident, arguments: &[Argument]) -> TokenStream {
 
 /// Generates the definition to register.
 fn definition(name: &Ident, doc: &str, options: &Options, answer: &Type) -> TokenStream {
-    let (text, arguments) = (name.to_string(), arguments_name(name));
+    let text = name.to_string();
+    let arguments = arguments_name(name);
     let roles = options.roles.iter().map(camel_case);
     quote! {
         impl ::abide_schema::reducer::Arguments for #arguments {

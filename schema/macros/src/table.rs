@@ -134,7 +134,9 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
         return Err(Error::new(span, "a table needs named fields: they are its columns"));
     };
 
-    let (mut specs, mut keys, mut names) = (Vec::new(), Vec::new(), Vec::<Ident>::new());
+    let mut specs = Vec::new();
+    let mut keys = Vec::new();
+    let mut names = Vec::<Ident>::new();
     for (at, field) in fields.named.iter_mut().enumerate() {
         let column = Column::parse(field)?;
         let name = field.ident.clone().expect("a named field has a name");
@@ -153,10 +155,13 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
         .ok_or_else(|| Error::new(span, "a table needs a name: #[table(name = \"…\")]"))?;
     let doc = doc_of(&item.attrs);
     let type_name = &item.ident;
-    let (without_rowid, shared) = (declaration.without_rowid, declaration.shared);
-    let (indexes, constraints) = (declaration.indexes, declaration.constraints);
+    let without_rowid = declaration.without_rowid;
+    let shared = declaration.shared;
+    let indexes = declaration.indexes;
+    let constraints = declaration.constraints;
     let triggers = declaration.triggers;
-    let (cells, deserialize) = (cells(&names), deserialize(type_name, &names));
+    let cells = cells(&names);
+    let deserialize = deserialize(type_name, &names);
     Ok(quote! {
         #[derive(Clone, Debug, PartialEq)]
         #[derive(::abide_schema::private::serde::Serialize)]
@@ -228,8 +233,11 @@ fn deserialize(type_name: &Ident, columns: &[Ident]) -> TokenStream {
 }
 
 fn column_spec(name: &Ident, field: &Field, column: &Column) -> TokenStream {
-    let (name, doc, field_type) = (name.unraw().to_string(), doc_of(&field.attrs), &field.ty);
-    let (unique, scope) = (column.unique, column.scope);
+    let name = name.unraw().to_string();
+    let doc = doc_of(&field.attrs);
+    let field_type = &field.ty;
+    let unique = column.unique;
+    let scope = column.scope;
     let references = match &column.references {
         Some(target) => quote!(Some(#target)),
         None => quote!(None),

@@ -42,7 +42,8 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
             }
         }
     };
-    let (cell, serde) = (cell(name, &texts, &expected), serde(name, &texts, &expected));
+    let cell = cell(name, &texts, &expected);
+    let serde = serde(name, &texts, &expected);
     Ok(quote!(#spelling #cell #serde))
 }
 

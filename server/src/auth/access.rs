@@ -156,7 +156,8 @@ pub(crate) async fn authenticate_request(
                     && app.authenticator.access.jwt().is_some();
                 let mut response = Problem(refusal).into_response();
                 if is_of_issuer {
-                    let (uri, headers) = (request.uri(), request.headers());
+                    let uri = request.uri();
+                    let headers = request.headers();
                     protected_resource::challenge(&app, &mut response, uri, headers);
                 }
                 return response;
@@ -283,7 +284,8 @@ mod tests {
         }
 
         async fn named(&self, method: &Method, path: &'static str, pairs: Pairs) -> String {
-            let (path, headers) = (Uri::from_static(path), headers(pairs));
+            let path = Uri::from_static(path);
+            let headers = headers(pairs);
             let admitted = admit(&self.authenticator, method, &path, &headers).await;
             let named = admitted.map(|session| session.caller.id().to_owned());
             named.unwrap_or_else(|refusal| refusal.code.to_string())

@@ -97,8 +97,10 @@ impl CredentialStore {
     /// The directory of an engine, if its modules declare one.
     pub(crate) fn of(engine: &Engine) -> Option<CredentialStore> {
         let spec = engine.credential_queries()?;
-        let (changed, known) = (engine.watch_tables(spec.tables), Arc::default());
-        let (lookups, renewals) = (Arc::new(LookupSlots::new()), Arc::new(LookupSlots::new()));
+        let changed = engine.watch_tables(spec.tables);
+        let known = Arc::default();
+        let lookups = Arc::new(LookupSlots::new());
+        let renewals = Arc::new(LookupSlots::new());
         Some(CredentialStore { engine: engine.clone(), spec, changed, known, lookups, renewals })
     }
 
@@ -135,7 +137,9 @@ impl CredentialStore {
         }
         let is_former = self.at(self.state()).former.contains(id);
         let slots = Arc::clone(if is_former { &self.renewals } else { &self.lookups });
-        let (waiting, credential_queries, id) = (slots.wait()?, self.clone(), id.to_owned());
+        let waiting = slots.wait()?;
+        let credential_queries = self.clone();
+        let id = id.to_owned();
         // In a separate task: a caller can abandon its future (in a `select!`), and would otherwise keep the
         // lookup turn and block all others.
         let lookup = tokio::spawn(async move {
@@ -264,7 +268,8 @@ mod tests {
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
         let credential_queries = CredentialStore::of(&engine).expect("there is one");
         for left in 0..20 {
-            let (one, another) = (format!("one{left}"), format!("another{left}"));
+            let one = format!("one{left}");
+            let another = format!("another{left}");
             let mut half_way = std::pin::pin!(credential_queries.token(&one));
             let begun = poll_fn(|context| Poll::Ready(half_way.as_mut().poll(context))).await;
             assert!(begun.is_pending(), "the lookup is pending");

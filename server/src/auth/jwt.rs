@@ -162,7 +162,8 @@ impl Jwt {
     /// `unauthenticated`.
     pub(crate) fn verify(&self, token: &str, now: Micros) -> Result<VerifiedClaims, Refusal> {
         if token.len() > limits::JWT_BYTES {
-            let (bytes, max) = (token.len(), limits::JWT_BYTES);
+            let bytes = token.len();
+            let max = limits::JWT_BYTES;
             return Err(refused(format!("the token has {bytes} bytes; the limit is {max}")));
         }
         let header = decode_header(token).map_err(|_| unknown())?;
@@ -328,7 +329,8 @@ fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> 
             Ok(text.clone())
         }
         Some(JsonValue::String(text)) => {
-            let (bytes, max) = (text.len(), bounds::NAME_BYTES);
+            let bytes = text.len();
+            let max = bounds::NAME_BYTES;
             Err(refused(format!("claim {name} has {bytes} bytes; it must have 1 to {max}")))
         }
         _ => Err(refused(format!("claim {name} is missing or not a string"))),

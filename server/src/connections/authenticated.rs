@@ -207,7 +207,8 @@ mod tests {
     #[test]
     fn one_tenant_leaves_connections_for_others() {
         let all = AuthenticatedConnections::new(80);
-        let (a, b) = (caller(&[("tenant", "a")]), caller(&[("tenant", "b")]));
+        let a = caller(&[("tenant", "a")]);
+        let b = caller(&[("tenant", "b")]);
         let (of_b, why) = open(&all, &b);
         assert_eq!(of_b.len(), 20);
         assert!(why.contains("the callers of your scope have too many connections"), "{why}");

@@ -230,7 +230,8 @@ mod tests {
             user.authenticated(&caller).expect("it is counted already");
             user
         };
-        let (first, second) = (user(), user());
+        let first = user();
+        let second = user();
         assert_eq!(lifecycle.connections(), 2);
         let minute = Duration::from_secs(60);
         let begun = Instant::now();

@@ -124,12 +124,14 @@ mod tests {
     async fn tenants_take_turns_except_for_small_messages() {
         let limiter = ParseTurns::of(1, &Tenants::default());
         let order = Mutex::new(Vec::new());
-        let (flood, ann) = (caller("zeta/0"), caller("acme/ann"));
+        let flood = caller("zeta/0");
+        let ann = caller("acme/ann");
         let first = limiter.permit(&flood, limits::LARGE_BYTES).await;
         assert!(first.is_some());
         assert!(limiter.permit(&ann, limits::LARGE_BYTES - 1).await.is_none(), "it is small");
         let wait = |who: &'static str| {
-            let (limiter, order) = (limiter.clone(), &order);
+            let limiter = limiter.clone();
+            let order = &order;
             async move {
                 let permit = limiter.permit(&caller(who), limits::LARGE_BYTES).await;
                 order.lock().expect("no thread panics").push(who);

@@ -119,12 +119,15 @@ impl UnauthenticatedConnections {
                 if Instant::now() < due {
                     return Err(due);
                 }
-                let (number, close) = (*number, Arc::clone(&entry.close));
+                let number = *number;
+                let close = Arc::clone(&entry.close);
                 waiting.remove(crowded, number);
                 close.notify_one();
             }
         }
-        let (number, since, close) = (waiting.next, Instant::now(), Arc::new(Notify::new()));
+        let number = waiting.next;
+        let since = Instant::now();
+        let close = Arc::new(Notify::new());
         waiting.next += 1;
         waiting.count += 1;
         let entry = PendingEntry { since, close: Arc::clone(&close) };

@@ -20,7 +20,8 @@ pub(super) struct RunningQuery {
 impl RunningQueries {
     /// Begins a query. Of several with one id only the last can be cancelled.
     pub(super) fn begin(&self, id: &str) -> RunningQuery {
-        let (id, cancelled) = (id.to_owned(), Arc::<Notify>::default());
+        let id = id.to_owned();
+        let cancelled = Arc::<Notify>::default();
         self.lock().insert(id.clone(), Arc::clone(&cancelled));
         RunningQuery { all: self.clone(), id, cancelled }
     }

@@ -211,7 +211,8 @@ async fn version_0_3_has_its_own_form() {
         let data: JsonValue =
             serde_json::from_str(event.strip_prefix("data: ").expect("data")).expect("JSON");
         let result = &data["result"];
-        let (state, artifact) = (&result["status"]["state"], &result["artifact"]);
+        let state = &result["status"]["state"];
+        let artifact = &result["artifact"];
         let parts = &artifact["parts"];
         let _ = writeln!(all, "{} {state} final {} {parts}", result["kind"], result["final"]);
     }
@@ -608,7 +609,8 @@ async fn tenants_do_not_reach_each_other() {
     }
     assert!(tasks[0]["id"] != tasks[1]["id"] && tasks[0]["id"] == tasks[2]["id"]);
     assert_eq!(tasks[0]["contextId"], "shared", "the namespace is not shown");
-    let (theirs, unknown) = (id(&tasks[0]), "run_unknown");
+    let theirs = id(&tasks[0]);
+    let unknown = "run_unknown";
     let stored = format!("tenant=acme/{theirs}");
     for theirs in [theirs, &stored.replace('/', "%2F")] {
         for (method, rest) in
@@ -627,7 +629,8 @@ async fn tenants_do_not_reach_each_other() {
             let body = json!({"message": to_task}).to_string();
             ask("zetazetaz", "POST", "/message:send", &body).await
         };
-        let (denied, absent) = (send(theirs).await, send(unknown).await);
+        let denied = send(theirs).await;
+        let absent = send(unknown).await;
         assert_eq!(denied.status, 404, "{denied:?}");
         assert_eq!(denied.body.replace(&theirs.replace("%2F", "/"), unknown), absent.body);
     }
@@ -677,7 +680,8 @@ async fn a_list_costs_nothing_for_the_tasks_of_others() {
     // Reading each of the others would take thousands of steps.
     assert!(many <= few + 20, "{few} steps, then {many}");
     // All pages, each task once, the last changed first.
-    let (mut ids, mut listed) = (Vec::new(), again);
+    let mut ids = Vec::new();
+    let mut listed = again;
     loop {
         assert_eq!(listed["totalSize"], 6);
         ids.extend(listed["tasks"].as_array().expect("a list").iter().map(|it| id(it).to_owned()));

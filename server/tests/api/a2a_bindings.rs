@@ -235,7 +235,8 @@ fn encode(method: &str, params: &JsonValue) -> Vec<u8> {
     bytes(1, b"clerk", &mut out);
     match method {
         "SendMessage" => {
-            let (message, configuration) = (&params["message"], &params["configuration"]);
+            let message = &params["message"];
+            let configuration = &params["configuration"];
             let mut inner = Vec::new();
             text(1, &message["messageId"], &mut inner);
             text(2, &message["contextId"], &mut inner);
@@ -322,7 +323,8 @@ async fn the_same_request_has_the_same_result() {
     by_rpc(&server, "CancelTask", &json!({"id": tasks[1]})).await;
     tasks.push("run_unknown".to_owned());
     let mut random = Random(18);
-    let (mut results, mut refusals) = (0, 0);
+    let mut results = 0;
+    let mut refusals = 0;
     for case in 0..CASES {
         let (method, params) = random.request(&tasks);
         let context = format!("case {case}: {method} {params}");

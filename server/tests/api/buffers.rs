@@ -55,7 +55,8 @@ async fn equal_snapshots_are_shared_and_counted_once() {
     let server = server().await;
     let subscribed = async |caller: &str, nth: usize| {
         let mut connection = server.engine.connect(&Caller::new(caller));
-        let (sql, params) = (query(nth), serde_json::Map::new());
+        let sql = query(nth);
+        let params = serde_json::Map::new();
         let answer = connection.subscribe(&SubscribeRequest::new("q", &sql, &params)).await;
         answer.map(|()| connection).map_err(|refusal| refusal.code)
     };

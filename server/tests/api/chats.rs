@@ -214,7 +214,8 @@ async fn a_history_that_is_not_the_one_of_the_session_is_refused() {
         let first = send(&[User("m1", "One.")]).await.expect("it begins");
         let second = send(&[User("m1", "One."), Run(&first), User("m2", "Two.")]).await;
         let second = second.expect("it begins");
-        let (one, two) = (User("m1", "One."), User("m2", "Two."));
+        let one = User("m1", "One.");
+        let two = User("m2", "Two.");
         let changed = "the message m1 was sent with another text";
         let behind = format!(
             "the message m3 does not follow the end of the session: run {second} has followed run {first}"

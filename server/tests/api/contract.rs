@@ -219,7 +219,8 @@ async fn the_contract_of_another_tenant_does_not_exist() {
     home.with("rootrootr", json!({"role": "admin"})).await;
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
-    let (acme, zeta) = (token("acmeacmea"), token("zetazetaz"));
+    let acme = token("acmeacmea");
+    let zeta = token("zetazetaz");
     home.ask(&token("rootrootr"), "POST", "/agents", r#"{"name": "clerk"}"#).await;
     local(
         &home.0,

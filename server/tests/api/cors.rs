@@ -42,7 +42,9 @@ async fn a_page_with_a_token_can_read_why_it_is_refused() {
     let server = &home.0;
     let call = r#"{"agent":"a"}"#;
     let bearer = |name: &str| format!("Bearer {}", token(name));
-    let (ann, bob, worker) = (bearer("annannann"), bearer("bobbobbob"), bearer("workwork"));
+    let ann = bearer("annannann");
+    let bob = bearer("bobbobbob");
+    let worker = bearer("workwork");
     let large = " ".repeat((16 << 20) + 1);
     // Status, method, path, token, body.
     let table: [(u16, &str, &str, Option<&str>, &str); 13] = [

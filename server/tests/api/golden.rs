@@ -97,7 +97,8 @@ fn every_reference_leads_somewhere(root: &JsonValue, part: &JsonValue) {
         let pointer = reference.strip_prefix('#').expect("a place in this document");
         assert!(root.pointer(pointer).is_some(), "{reference}");
     }
-    let (object, array) = (part.as_object(), part.as_array());
+    let object = part.as_object();
+    let array = part.as_array();
     let parts = object.into_iter().flat_map(|object| object.values());
     for part in parts.chain(array.into_iter().flatten()) {
         every_reference_leads_somewhere(root, part);

@@ -94,7 +94,8 @@ async fn key_changes_apply_while_the_server_runs() {
     let jwt = open(&config(json!({"jwks": jwks}))).expect("a good configuration");
     let access = AccessConfig::loopback().with_jwt(jwt);
     let server = TestServer::serving(access, abide_reducers::modules()).await;
-    let (shared, ed) = (token(Algorithm::HS256, &claims()), token(Algorithm::EdDSA, &claims()));
+    let shared = token(Algorithm::HS256, &claims());
+    let ed = token(Algorithm::EdDSA, &claims());
     let unknown = "401 unauthenticated: the token names an unknown key \
         (get a new token from the issuer)";
     assert_eq!(tried(&server, &shared).await, LET_IN);
@@ -218,7 +219,8 @@ fn forgeries(good: &str) -> Vec<(&'static str, String)> {
 
 #[tokio::test]
 async fn every_forgery_is_refused() {
-    let (server, good) = (server().await, token(Algorithm::RS256, &claims()));
+    let server = server().await;
+    let good = token(Algorithm::RS256, &claims());
     let mut output = Vec::new();
     for (what, forgery) in &forgeries(&good) {
         let answer = tried(&server, forgery).await;
@@ -385,7 +387,8 @@ fn an_invalid_configuration_is_refused() {
         std::fs::write(&path, keys.to_string()).expect("a file");
         path
     };
-    let (short, elsewhere) = (write("short", &short), write("elsewhere", &elsewhere));
+    let short = write("short", &short);
+    let elsewhere = write("elsewhere", &elsewhere);
     let wrong = [
         config(json!({"jwks": folder.path().join("nowhere.json")})),
         config(json!({"jwks": short})),

@@ -439,7 +439,8 @@ async fn tenants_do_not_see_each_other() {
     let home = TokenServer(with_clerk().await);
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
-    let (acme, zeta) = (token("acmeacmea"), token("zetazetaz"));
+    let acme = token("acmeacmea");
+    let zeta = token("zetazetaz");
     let ask = json!({"name": "agent_clerk", "arguments": {"message": "Hello."},
         "_meta": with_tasks()});
     let created = modern(&home.0, Some(&acme), "tools/call", ask).send().await.json();
@@ -709,8 +710,8 @@ async fn the_identities_of_a_scope_share_its_sessions() {
     home.with("acmeacmeb", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
     let [one, two, zeta] = ["acmeacmea", "acmeacmeb", "zetazetaz"].map(token);
-    let (theirs, first) =
-        (initialize(&home.0, Some(&zeta)).await, initialize(&home.0, Some(&one)).await);
+    let theirs = initialize(&home.0, Some(&zeta)).await;
+    let first = initialize(&home.0, Some(&one)).await;
     let request = home.0.request("GET", "/mcp").header("accept", "text/event-stream");
     let request = request.header("authorization", &format!("Bearer {one}"));
     let mut own = Stream::by(request.header("mcp-session-id", &first), None).await;
@@ -796,7 +797,8 @@ async fn each_property_of_a_tool_is_described_by_an_object() {
     let modules = abide_reducers::modules();
     let all = modules.iter().flat_map(|module| &module.reducers);
     let all: Vec<String> = all.map(|reducer| reducer.name.to_owned()).collect();
-    let (mut listed, mut any) = (0, 0);
+    let mut listed = 0;
+    let mut any = 0;
     // A longer list is sent in pieces.
     for some in all.chunks(8) {
         let some = Arc::new(SomeReducers(some.to_vec()));

@@ -128,7 +128,8 @@ async fn home() -> TokenServer {
 
 /// Lets a run wait for the approval of a call.
 async fn wait_for_approval(home: &TokenServer, namespace: &str, name: &str) {
-    let (run, session) = (format!("{namespace}r-{name}"), format!("{namespace}s-{name}"));
+    let run = format!("{namespace}r-{name}");
+    let session = format!("{namespace}s-{name}");
     let fencing = crate::runs::claim(&home.0, &run).await;
     let call_id = format!("{run}~1.1");
     let call = json!({"call_id": call_id, "session_id": session, "tool_name": "refund",

@@ -86,7 +86,8 @@ impl Home {
             let body: JsonValue = serde_json::from_str(&request.body).expect("it is JSON");
             let (kind, update) = body.as_object().and_then(|body| body.iter().next()).expect("one");
             let id = header(&request, "webhook-id").split_once('.').expect("it has a number").1;
-            let (status, artifact) = (&update["status"]["state"], &update["artifact"]["parts"]);
+            let status = &update["status"]["state"];
+            let artifact = &update["artifact"]["parts"];
             let _ = writeln!(all, "{id} {kind} {status} {artifact}");
             if request.body.contains(last) {
                 return all;
@@ -192,7 +193,8 @@ fn hmac_sha256(key: &str, text: &str) -> Vec<u8> {
 
 /// What a receiver verifies, "ID.TIMESTAMP.BODY" (Standard Webhooks).
 fn signed_text(request: &WebhookRequest) -> String {
-    let (id, time) = (header(request, "webhook-id"), header(request, "webhook-timestamp"));
+    let id = header(request, "webhook-id");
+    let time = header(request, "webhook-timestamp");
     format!("{id}.{time}.{}", request.body)
 }
 

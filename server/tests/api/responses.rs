@@ -235,7 +235,8 @@ async fn a_foreign_response_is_not_found() {
     let home = TokenServer(with_clerk().await);
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
-    let (acme, zeta) = (token("acmeacmea"), token("zetazetaz"));
+    let acme = token("acmeacmea");
+    let zeta = token("zetazetaz");
     let body = json!({"model": "clerk", "input": "Hello.", "background": true}).to_string();
     let anonymous = home.0.post(CREATE, &body).await;
     assert_eq!(

@@ -73,7 +73,8 @@ async fn a_run_starts_in_a_new_session() {
     let body = json!({"input": "Hello.", "id": "r1", "title": "A parcel", "metadata": {"n": 1}});
     let begun = start(&server, &body).await;
     assert_eq!(begun.header("location"), Some("/v1/runs/r1"));
-    let (run, duplicate) = (begun.json()["run"].clone(), begun.json()["duplicate"].clone());
+    let run = begun.json()["run"].clone();
+    let duplicate = begun.json()["duplicate"].clone();
     assert_eq!((&run["status"], duplicate), (&json!("running"), json!(false)));
     let mut read = server.get("/v1/runs/r1").await.json();
     // The row of a query has all columns; the result of a call omits columns without a value that were added later.
@@ -101,11 +102,13 @@ async fn a_retry_starts_no_second_run() {
     let server = with_clerk().await;
     let body = r#"{"input": "Hello."}"#;
     let ask = || server.request("POST", START).header("idempotency-key", "k1").body(body).send();
-    let (first, second) = (ask().await.json(), ask().await.json());
+    let first = ask().await.json();
+    let second = ask().await.json();
     assert_eq!(first["run"]["id"], second["run"]["id"]);
     assert_eq!((&first["duplicate"], &second["duplicate"]), (&json!(false), &json!(true)));
     let named = json!({"input": "Hello.", "id": "r7"});
-    let (once, again) = (start(&server, &named).await.json(), start(&server, &named).await.json());
+    let once = start(&server, &named).await.json();
+    let again = start(&server, &named).await.json();
     assert_eq!((&once["duplicate"], &again["duplicate"]), (&json!(false), &json!(true)));
     assert_eq!(once["run"]["session_id"], again["run"]["session_id"]);
     let other = start(&server, &json!({"input": "Hello."})).await.json();
@@ -184,7 +187,8 @@ async fn a_foreign_run_is_not_found() {
     let home = TokenServer(with_clerk().await);
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
-    let (acme, zeta) = (token("acmeacmea"), token("zetazetaz"));
+    let acme = token("acmeacmea");
+    let zeta = token("zetazetaz");
     let body = json!({"input": "Hello.", "id": "r1"}).to_string();
     for (method, path) in [
         ("POST", START),
@@ -244,7 +248,8 @@ async fn ids_of_another_tenants_runs_are_available() {
     let home = TokenServer(with_clerk().await);
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
-    let (acme, zeta) = (token("acmeacmea"), token("zetazetaz"));
+    let acme = token("acmeacmea");
+    let zeta = token("zetazetaz");
     let named = |id: &str| json!({"input": "Hello.", "id": id}).to_string();
     assert_eq!(home.ask(&acme, "POST", START, &named("r1")).await.status, 201);
     let theirs = home.ask(&acme, "GET", "/v1/runs/r1", "").await.json()["run"].clone();
@@ -266,7 +271,8 @@ async fn ids_of_another_tenants_runs_are_available() {
     let mut whole = Vec::new();
     for id in ["tenant=acme/r1", "tenant=acme/r8"] {
         let answer = home.ask(&zeta, "POST", START, &named(id)).await;
-        let (status, body) = (answer.status, answer.json());
+        let status = answer.status;
+        let body = answer.json();
         let outcome =
             json!([status, body["code"], body["run"]["id"], body["duplicate"]]).to_string();
         whole.push(outcome.replace("r1", "r8"));
@@ -339,7 +345,8 @@ async fn a_run_is_paused_resumed_and_moved() {
     let server = with_clerk().await;
     paused(&server).await;
     let read = server.get("/v1/runs/r1").await.json();
-    let (status, reason) = (&read["run"]["status"], &read["run"]["reason"]);
+    let status = &read["run"]["status"];
+    let reason = &read["run"]["reason"];
     assert_eq!((status, reason), (&json!("waiting"), &json!("pause")));
     let copied = server.post("/v1/runs/r1/export", r#"{"copy": true}"#).await.json();
     let body = json!({"snapshot": copied["snapshot"], "id": "r2"}).to_string();
@@ -353,7 +360,8 @@ async fn a_run_is_paused_resumed_and_moved() {
     let why = early.problem();
     assert!(early.status == 422 && why.contains("begins at event"), "{why}");
     let resumed = server.post("/v1/runs/r1/resume", "").await.json();
-    let (status, turn) = (&resumed["run"]["status"], &resumed["run"]["turn"]);
+    let status = &resumed["run"]["status"];
+    let turn = &resumed["run"]["turn"];
     assert_eq!((status, turn), (&json!("running"), &json!(2)));
 }
 

@@ -174,7 +174,8 @@ async fn sessions_of_another_tenant_do_not_exist() {
     let home = TokenServer(server().await);
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
-    let (acme, zeta) = (token("acmeacmea"), token("zetazetaz"));
+    let acme = token("acmeacmea");
+    let zeta = token("zetazetaz");
     let made = home.ask(&acme, "POST", "/v1/sessions", r#"{"agent": "clerk", "id": "s1"}"#).await;
     assert_eq!(made.status, 201, "{made:?}");
     for id in ["s1", "tenant=acme%2Fs1"] {

@@ -74,7 +74,8 @@ async fn calls_are_executed_in_the_order_they_were_sent() {
 async fn deltas_arrive_in_order() {
     let server = TestServer::open().await;
     server.post("/v1/call/write_note", r#"{"book":"a","text":"0"}"#).await;
-    let (mut listener, mut caller) = (server.socket().await, server.socket().await);
+    let mut listener = server.socket().await;
+    let mut caller = server.socket().await;
     subscribe(&mut listener, "q", "SELECT id, text FROM notes").await;
     let calls = 300;
     for at in 1..=calls {
@@ -241,7 +242,8 @@ async fn a_slow_reader_is_caught_up() {
     let server = TestServer::open().await;
     let mut socket = server.socket().await;
     subscribe(&mut socket, "q", "SELECT id, text FROM notes WHERE book = 'a'").await;
-    let (caller, text) = (Caller::new("writer"), "x".repeat(20_000));
+    let caller = Caller::new("writer");
+    let text = "x".repeat(20_000);
     let write = |at: usize| BatchCall {
         reducer: "write_note".to_owned(),
         args: json!({"book": "a", "text": format!("{at}{text}")}),
@@ -254,7 +256,8 @@ async fn a_slow_reader_is_caught_up() {
         }
     }
     let head = server.engine.durable_seq().0;
-    let (mut output, mut rows) = (0, BTreeMap::new());
+    let mut output = 0;
+    let mut rows = BTreeMap::new();
     while output < head {
         let frame = socket.receive().await;
         if frame["op"] == "progress" {
@@ -263,7 +266,8 @@ async fn a_slow_reader_is_caught_up() {
         if frame["op"] != "delta" {
             continue;
         }
-        let (from, to) = (frame["from"].as_i64().expect("a seq"), frame["to"].as_i64());
+        let from = frame["from"].as_i64().expect("a seq");
+        let to = frame["to"].as_i64();
         assert!(from <= output, "a gap: received up to {output}, and now from {from}");
         output = to.expect("a seq");
         for row in frame["changes"][0]["inserts"].as_array().expect("rows") {

@@ -12,7 +12,8 @@ pub fn run(input: &[u8]) {
             let mut again = Vec::new();
             images.iter().for_each(|image| encode(image, &mut again));
             let decoded = decode(table, &again);
-            let (first, second) = (format!("{images:?}"), format!("{decoded:?}"));
+            let first = format!("{images:?}");
+            let second = format!("{decoded:?}");
             assert_eq!(format!("Ok({first})"), second, "{}", table.name);
         }
     }

@@ -71,7 +71,8 @@ fn send(address: SocketAddr, bytes: &[u8], hangs_up: bool) -> Vec<u8> {
     if hangs_up {
         let _ = stream.shutdown(Shutdown::Write);
     }
-    let (mut answer, mut piece) = (Vec::new(), [0; 4 << 10]);
+    let mut answer = Vec::new();
+    let mut piece = [0; 4 << 10];
     loop {
         match stream.read(&mut piece) {
             Ok(0) => return answer,

@@ -145,8 +145,12 @@ impl Model {
                 "retry": {"max_attempts": tool.max_attempts, "backoff_ms": tool.backoff_ms}});
             world.call("register_tool", args).await.unwrap();
         }
-        let (random, now) = (Random::new(seed), 0);
-        let (sessions, calls, holds, reports) = (vec![], vec![], vec![], vec![]);
+        let random = Random::new(seed);
+        let now = 0;
+        let sessions = vec![];
+        let calls = vec![];
+        let holds = vec![];
+        let reports = vec![];
         let mut model = Model { world, random, now, sessions, calls, holds, reports };
         model.new_session().await;
         model
@@ -184,12 +188,14 @@ impl Model {
     async fn request(&mut self) {
         if !self.calls.is_empty() && self.random.one_in(5) {
             let at = self.random.below(self.calls.len());
-            let (tool, session) = (self.calls[at].tool, self.calls[at].session);
+            let tool = self.calls[at].tool;
+            let session = self.calls[at].session;
             let response = self.ask(at, tool, session, None).await;
             assert!(matches!(response, Ok((_, true))), "c{at} again: {response:?}");
             return;
         }
-        let (at, tool) = (self.calls.len(), self.random.below(TOOLS.len()));
+        let at = self.calls.len();
+        let tool = self.random.below(TOOLS.len());
         let session = self.random.below(self.sessions.len());
         let lease_ms = self.random.one_in(3).then(|| self.lease_ms());
         let response = self.ask(at, tool, session, lease_ms).await;

@@ -74,7 +74,8 @@ impl Model {
     async fn request(&mut self) {
         let session = self.random.below(self.sessions.len());
         let mut after = || self.random.one_in(3).then_some(3_000);
-        let (escalate, expire) = (after(), after().map(|ms| ms * 2));
+        let escalate = after();
+        let expire = after().map(|ms| ms * 2);
         let args = json!({"session_id": format!("s{session}"), "reason": "help",
             "required_capability": "refunds", "escalate_after_ms": escalate,
             "escalate_to": escalate.map(|_| "managers"), "expires_after_ms": expire});
@@ -259,8 +260,10 @@ impl Handoff {
 fn sessions_return_after_each_handoff() {
     for_seeds("model::handoffs::sessions_return_after_each_handoff", 0..10, |seed| {
         run(async {
-            let (world, random) = (World::new(abide_reducers::modules), Random::new(seed));
-            let (sessions, handoffs) = (vec![], vec![]);
+            let world = World::new(abide_reducers::modules);
+            let random = Random::new(seed);
+            let sessions = vec![];
+            let handoffs = vec![];
             let mut model = Model { world, random, now: 0, sessions, handoffs, output: 0 };
             model.new_session().await;
             for step in 0..500 {
@@ -272,7 +275,8 @@ fn sessions_return_after_each_handoff() {
             let on_the_way = model.output;
             model.finish().await;
             let seen = |status| model.handoffs.iter().filter(|it| it.status == status).count();
-            let (answered, cancelled) = (seen(Resolved) + seen(Rejected), seen(Cancelled));
+            let answered = seen(Resolved) + seen(Rejected);
+            let cancelled = seen(Cancelled);
             assert!(on_the_way > 5 && answered > 5 && cancelled > 0, "{on_the_way} {answered}");
         });
     });

@@ -69,7 +69,8 @@ impl AllRows {
                 _ => None,
             };
             let hidden = serde_json::from_str(row.text("hidden")).unwrap();
-            let (table, role) = (row.text("table_name").to_owned(), row.text("role").to_owned());
+            let table = row.text("table_name").to_owned();
+            let role = row.text("role").to_owned();
             Policy { table, role, condition, hidden }
         });
         AllRows { tables, policies: policies.collect() }
@@ -155,7 +156,8 @@ impl AllRows {
     pub(crate) fn may_write_note(&self, caller: &Caller, note: &[(&str, Value)]) -> bool {
         let (names, cells): (Vec<String>, Vec<Value>) =
             note.iter().map(|(name, cell)| ((*name).to_owned(), cell.clone())).unzip();
-        let (row, mut any) = (Row::from(cells), false);
+        let row = Row::from(cells);
+        let mut any = false;
         for policy in self.policies.iter().filter(|policy| policy.table == "notes") {
             if policy.role != "*" && policy.role != caller.role() {
                 continue;
@@ -238,7 +240,8 @@ impl FilteredCopy {
     pub(crate) fn rows(&self, sql: &str) -> rusqlite::Result<(Vec<String>, Vec<Row>)> {
         let mut statement = self.0.prepare(sql)?;
         let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
-        let (mut rows, mut found) = (Vec::new(), statement.raw_query());
+        let mut rows = Vec::new();
+        let mut found = statement.raw_query();
         while let Some(row) = found.next()? {
             let cell = |at: usize| match row.get_ref(at).unwrap() {
                 ValueRef::Null => Value::Null,

@@ -114,7 +114,8 @@ async fn letters(engine: &Engine) -> (usize, String) {
 
 /// Whether ann can resume from a seq with the changes alone.
 async fn resumes(engine: &Engine, from: Seq) -> bool {
-    let (mut connection, params) = (engine.connect(&caller("ann", "reader", &[], &[])), Map::new());
+    let mut connection = engine.connect(&caller("ann", "reader", &[], &[]));
+    let params = Map::new();
     let request = SubscribeRequest::new("q", "SELECT id, author FROM letters", &params);
     let request = SubscribeRequest { start: Start::After(from), ..request };
     connection.subscribe(&request).await.unwrap();

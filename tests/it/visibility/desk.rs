@@ -102,7 +102,10 @@ pub(crate) fn overwrite_note(
     tenant: String,
     owner: String,
 ) -> Result<Note, Abort> {
-    let (session_id, secret, body, n) = (None, "over".to_owned(), None, 1);
+    let session_id = None;
+    let secret = "over".to_owned();
+    let body = None;
+    let n = 1;
     let note = Note { id, tenant, session_id, owner, secret, body, n };
     ctx.update(&note)?;
     Ok(note)
@@ -117,7 +120,9 @@ pub(crate) fn add_note(
     owner: String,
     n: i64,
 ) -> Result<Note, Abort> {
-    let (session_id, secret, body) = (None, "added".to_owned(), None);
+    let session_id = None;
+    let secret = "added".to_owned();
+    let body = None;
     ctx.insert(Note { id, tenant, session_id, owner, secret, body, n })
 }
 

@@ -105,6 +105,7 @@ fn reducers_of_a_narrowed_caller_can_access_no_more() {
         assert_eq!(output, [json!(null), json!("a")]);
     });
     world.close();
-    let (from, into) = (world.path(), world.path().with_extension("again"));
+    let from = world.path();
+    let into = world.path().with_extension("again");
     replay(&from, &into, abide_reducers::modules(), None, &mut |_| {}).expect("the same rows");
 }

@@ -281,8 +281,8 @@ fn a_replay_has_the_same_restrictions() {
 fn consequences_of_a_call_ignore_policies() {
     let world = world();
     run(async {
-        let (agent, chief) =
-            (caller("x", "agent", &[], &[]), caller("y", "supervisor", &["*"], &[]));
+        let agent = caller("x", "agent", &[], &[]);
+        let chief = caller("y", "supervisor", &["*"], &[]);
         for (table, role) in [("approvals", "agent"), ("tool_calls", "supervisor")] {
             let none = json!({"table": table, "role": role, "condition": "0"});
             world.call("set_policy", none).await.unwrap();

@@ -128,7 +128,8 @@ impl BoundedCase {
         let catalog = Arc::new(Catalog::new(case.schema.tables.clone(), case.schema.views.clone()));
         let copy_catalog = Arc::new(Catalog::new(copied.tables.clone(), copied.views.clone()));
         let db = database(&case.schema, &catalog);
-        let (planner, router) = (Planner::new(Arc::clone(&catalog)), Router::new(catalog));
+        let planner = Planner::new(Arc::clone(&catalog));
+        let router = Router::new(catalog);
         let copy_planner = Planner::new(copy_catalog);
         BoundedCase {
             case,
@@ -157,7 +158,8 @@ impl BoundedCase {
                     statement.raw_bind_parameter(at, Bound(value)).expect("a value is bound");
                 }
             }
-            let (mut rows, mut found) = (Vec::new(), statement.raw_query());
+            let mut rows = Vec::new();
+            let mut found = statement.raw_query();
             while let Some(row) = found.next().expect("a condition does not fail") {
                 rows.push(cells(row, shown.columns.len()));
             }
@@ -172,7 +174,8 @@ impl BoundedCase {
     }
 
     fn play(&mut self) -> Outcome<CaseCounts> {
-        let (mut tally, mut live) = (CaseCounts { cases: 1, ..CaseCounts::default() }, Vec::new());
+        let mut tally = CaseCounts { cases: 1, ..CaseCounts::default() };
+        let mut live = Vec::new();
         for commit in 0..=self.case.commits.len() {
             for number in 0..self.case.subscriptions.len() {
                 if self.case.subscriptions[number].at == commit {
@@ -204,7 +207,8 @@ impl BoundedCase {
 
     fn begin(&mut self, number: usize, tally: &mut CaseCounts) -> Outcome<Option<Live>> {
         let query = self.case.subscriptions[number].query.clone();
-        let (text, params) = (query.text(), query.named());
+        let text = query.text();
+        let params = query.named();
         let bounded = self.planner.bind_within(&text, &params, &self.principal);
         let once = self.planner.bind_once(&text, &params, &self.principal);
         let plain = match self.copy_planner.bind(&text, &params) {
@@ -332,7 +336,8 @@ impl BoundedCase {
             }
             texts
         };
-        let (found, rows) = (texts(found), texts(rows));
+        let found = texts(found);
+        let rows = texts(rows);
         if found == rows {
             return Ok(());
         }
@@ -500,7 +505,8 @@ fn a_restricted_caller_sees_the_result_over_a_filtered_copy() {
             Err(format!("seed {seed} panicked: {text:?}"))
         })
     });
-    let (mut all, mut failures) = (CaseCounts::default(), Vec::new());
+    let mut all = CaseCounts::default();
+    let mut failures = Vec::new();
     for (seed, outcome) in outcomes {
         match outcome {
             Ok(tally) => all.add(&tally),

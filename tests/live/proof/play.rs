@@ -162,7 +162,8 @@ impl<'c> RunningCase<'c> {
         let db = Database(connection);
         let planner = Planner::new(Arc::clone(&catalog));
         let [router, stepwise] = [Router::new(Arc::clone(&catalog)), Router::new(catalog)];
-        let (live, tally) = (Vec::new(), CaseCounts::default());
+        let live = Vec::new();
+        let tally = CaseCounts::default();
         let state = read_state(&db.0, &case.schema.tables);
         RunningCase { case, bug, db, planner, router, stepwise, state, live, tally }
     }
@@ -186,7 +187,8 @@ impl<'c> RunningCase<'c> {
     /// `None` if the query is refused or fails at once.
     fn begin(&mut self, number: usize, commit: usize) -> Result<Option<Live>, (What, String)> {
         let query = &self.case.subscriptions[number].query;
-        let (text, params) = (query.text(), query.named());
+        let text = query.text();
+        let params = query.named();
         let taken = self.db.0.prepare(&text).map(drop);
         let bound = quietly(|| self.planner.bind(&text, &params))?;
         let binding = match (bound, taken) {
@@ -218,7 +220,9 @@ impl<'c> RunningCase<'c> {
             .expect("the router has a free slot");
         let client = Client::new(&binding, rows);
         let away = DisconnectedClients::new(commit, &self.state, &client);
-        let (stepwise, query, ended) = (Some(client.clone()), number, false);
+        let stepwise = Some(client.clone());
+        let query = number;
+        let ended = false;
         Ok(Some(Live { query, binding, id, stepwise_id, client, stepwise, away, ended }))
     }
 
@@ -255,7 +259,8 @@ impl<'c> RunningCase<'c> {
             let lost = self.case.schema.tables.last().map_or("", |table| table.name);
             changes = without_table(&changes, lost);
         }
-        let (router, db) = (&mut self.router, &mut self.db);
+        let router = &mut self.router;
+        let db = &mut self.db;
         let routed: Routed = router.commit(&changes, db).into_iter().collect();
         for at in 0..self.live.len() {
             if self.live[at].ended {
@@ -341,7 +346,8 @@ impl<'c> RunningCase<'c> {
         }
         let coming = if live.away.met { 2 } else { 1 };
         for (state, client) in &mut live.away.clients[..coming] {
-            let (span, db) = (net(state, &self.state), &mut self.db);
+            let span = net(state, &self.state);
+            let db = &mut self.db;
             let delta = quietly(|| live.binding.delta(&span, db))?;
             match delta {
                 // The client gets a new snapshot.

@@ -64,7 +64,8 @@ fn table(random: &mut Random, name: &'static str) -> &'static TableSpec {
     }
     // An integer key that the database numbers has the usual name; a text key as often.
     for name in COLUMNS.iter().take(1 + random.below(COLUMNS.len())) {
-        let (kind, nullable) = (*random.pick(&KINDS), random.below(4) > 0);
+        let kind = *random.pick(&KINDS);
+        let nullable = random.below(4) > 0;
         let unique = random.below(20) == 0;
         columns.push(column(name, kind, nullable, unique));
     }

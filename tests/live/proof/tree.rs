@@ -189,7 +189,8 @@ impl Sql {
             Sql::From(terms) => {
                 let mut left = Vec::new();
                 for term in terms.iter().filter(|term| term.alias != alias) {
-                    let (item, on) = (term.item.without(alias)?, term.on.without(alias)?);
+                    let item = term.item.without(alias)?;
+                    let on = term.on.without(alias)?;
                     left.push(Term { item, on, ..term.clone() });
                 }
                 if left.is_empty() {
@@ -225,7 +226,8 @@ impl Sql {
                 for (at, term) in terms.iter().enumerate() {
                     let parts = [term.join.clone(), term.item.clone(), term.on.clone()];
                     smaller.extend(within(&parts, |mut parts| {
-                        let (on, item) = (parts.remove(2), parts.remove(1));
+                        let on = parts.remove(2);
+                        let item = parts.remove(1);
                         let mut terms = terms.clone();
                         terms[at] = Term { join: parts.remove(0), item, on, ..terms[at].clone() };
                         Sql::From(terms)
@@ -250,7 +252,8 @@ impl Sql {
 impl List {
     /// Without all removable items, without either half, without each one; then with smaller items.
     fn steps(&self) -> Vec<Sql> {
-        let (count, mut smaller) = (self.items.len(), Vec::new());
+        let count = self.items.len();
+        let mut smaller = Vec::new();
         let mut keep = |items: Vec<Sql>| {
             if items.len() >= self.least {
                 smaller.push(Sql::List(List { items, ..self.clone() }));

@@ -58,7 +58,8 @@ pub(super) fn multiset(rows: &[JsonValue]) -> Vec<String> {
 
 /// Whether two values have the same text: `0.0 == -0.0`.
 pub(super) fn is_same(expected: &JsonValue, found: &JsonValue) -> bool {
-    let (expected, found) = (expected.to_string(), found.to_string());
+    let expected = expected.to_string();
+    let found = found.to_string();
     expected == found
 }
 

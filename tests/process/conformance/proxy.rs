@@ -21,12 +21,14 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (cut, _) = watch::channel(());
-        let (cuts, loses_answer) = (cut.clone(), Arc::<AtomicBool>::default());
+        let cuts = cut.clone();
+        let loses_answer = Arc::<AtomicBool>::default();
         let loses = Arc::clone(&loses_answer);
         let accepting = tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                let (mut cut, loses) = (cuts.subscribe(), Arc::clone(&loses));
+                let mut cut = cuts.subscribe();
+                let loses = Arc::clone(&loses);
                 tokio::spawn(async move {
                     // A connection is closed by dropping its sockets.
                     tokio::select! {

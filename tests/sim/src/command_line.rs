@@ -91,13 +91,15 @@ fn keep_format(mut words: Arguments) -> Result<bool, String> {
 
 /// Runs seeds, each twice, and compares the two traces.
 fn simulate(mut words: Arguments) -> Result<bool, String> {
-    let (one, seeds) = (words.number("seed")?, words.number("seeds")?.unwrap_or(200));
+    let one = words.number("seed")?;
+    let seeds = words.number("seeds")?.unwrap_or(200);
     let tells = words.has("tell");
     words.end()?;
     let first = one.unwrap_or(1);
     let last = if one.is_some() { first } else { seeds };
     let started = Instant::now();
-    let (next, sums) = (AtomicU64::new(first), Mutex::new((Report::default(), 0_u64, 0_u64)));
+    let next = AtomicU64::new(first);
+    let sums = Mutex::new((Report::default(), 0_u64, 0_u64));
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -154,7 +156,8 @@ fn hunt_bugs(mut words: Arguments) -> Result<bool, String> {
         match abide_sim::bugs::hunt(*bug) {
             Some(caught) => {
                 let seconds = started.elapsed().as_secs_f64();
-                let (checker, by) = (caught.finding.checker, caught.by);
+                let checker = caught.finding.checker;
+                let by = caught.by;
                 println!("{name:<22} {checker:<26} {by:<40} {seconds:>5.1} s");
             }
             None => {
@@ -181,7 +184,8 @@ fn run_seed(seed: u64, tells: bool) -> Result<Report, String> {
         Ok(outcome) => outcome.map_err(|finding| finding.to_string()),
         Err(_) => Err("panicked, see above".to_owned()),
     };
-    let (first, second) = (run(tells)?, run(false)?);
+    let first = run(tells)?;
+    let second = run(false)?;
     if first == second { Ok(first) } else { Err(format!("two traces: {first:?}, {second:?}")) }
 }
 
@@ -209,9 +213,12 @@ fn crash_cases(mut words: Arguments) -> Result<bool, String> {
 }
 
 fn one_case(words: &mut Arguments) -> Result<Option<Case>, String> {
-    let (step, bytes) = (words.number("step")?, words.number("full")?);
-    let (kind, nth) = (words.word("fail")?, words.number("nth")?);
-    let (lasting, seed) = (words.has("lasting"), words.number("seed")?.unwrap_or(1));
+    let step = words.number("step")?;
+    let bytes = words.number("full")?;
+    let kind = words.word("fail")?;
+    let nth = words.number("nth")?;
+    let lasting = words.has("lasting");
+    let seed = words.number("seed")?.unwrap_or(1);
     let frames = words.number("frames")?.unwrap_or(0);
     let fault = match (step, bytes, kind) {
         (Some(step), ..) => Fault::Crash { step },

@@ -37,7 +37,8 @@ const TOLD: &str = "told.jsonl";
 /// # Panics
 /// The engine does not open a new file.
 pub fn keep(into: &Path) -> io::Result<()> {
-    let (work, clock) = (folder(), VirtualClock::new());
+    let work = folder();
+    let clock = VirtualClock::new();
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(work.path(), &machine, &clock).expect("a new file opens");
     let mut player = ScriptRun::new(&rig);

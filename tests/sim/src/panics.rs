@@ -43,7 +43,8 @@ pub fn run(point: FaultPoint, nth: u64, closes: bool) -> Result<usize, Finding> 
     let runtime = runtime.enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime without sockets can be had");
     let _inside = runtime.enter();
-    let (folder, clock) = (folder(), VirtualClock::new());
+    let folder = folder();
+    let clock = VirtualClock::new();
     let machine = Arc::new(Machine::new(Fault::None, nth));
     let budget = Budget { average: 1_000, max: 2_000, commit: 1_000_000, ..Budget::UNLIMITED };
     let rig = Rig::open_with(folder.path(), &machine, &clock, |config| {
@@ -85,7 +86,8 @@ impl Traffic {
             history.acknowledged.push((ask, output));
         }
         for (nth, sql) in QUERIES.into_iter().enumerate() {
-            let (id, params) = (format!("q{nth}"), Map::new());
+            let id = format!("q{nth}");
+            let params = Map::new();
             rig.run(listener.subscribe(&SubscribeRequest::new(&id, sql, &params)))
                 .map_err(|why| Finding::new(NAME, why))?;
         }
@@ -244,7 +246,8 @@ impl Traffic {
 }
 
 async fn subscribe(engine: &Engine, start: Start) -> Result<(), Refusal> {
-    let (mut connection, params) = (engine.connect(&Caller::local()), Map::new());
+    let mut connection = engine.connect(&Caller::local());
+    let params = Map::new();
     for (id, sql) in [("a", QUERIES[0]), ("b", QUERIES[2])] {
         connection
             .subscribe(&SubscribeRequest { start, ..SubscribeRequest::new(id, sql, &params) })

@@ -96,7 +96,8 @@ impl SimRequest {
     /// # Errors
     /// The engine's refusal.
     pub async fn put(&self, engine: &Engine) -> Result<SimReply, Refusal> {
-        let (caller, id) = (caller(self.caller), Some(self.request_id.as_str()));
+        let caller = caller(self.caller);
+        let id = Some(self.request_id.as_str());
         if let [call] = self.calls.as_slice() {
             let done = engine.call(&caller, &call.reducer, &call.args, id).await?;
             let results = vec![(done.seq, done.result)];
@@ -279,7 +280,8 @@ impl Rig {
     /// # Errors
     /// The engine's refusal.
     pub fn commit_rows(&self) -> Result<(), Refusal> {
-        let (engine, params) = (self.engine(), serde_json::Map::new());
+        let engine = self.engine();
+        let params = serde_json::Map::new();
         self.run(engine.query(&Caller::local(), "SELECT 1", &params, None)).map(drop)
     }
 

@@ -34,7 +34,8 @@ fn an_incomplete_checkpoint_syncs_the_file() {
     machine.take_in(folder.path()).unwrap();
     let tuning = Tuning { disk: FaultyDisk::new(&machine), ..Tuning::default() };
     let store = Store::open(&folder.path().join("abide.db"), Layout::default(), tuning).unwrap();
-    let (writer, checkpointer) = (store.writer().unwrap(), store.checkpointer().unwrap());
+    let writer = store.writer().unwrap();
+    let checkpointer = store.checkpointer().unwrap();
     write(&writer, "copied");
     // A reader's snapshot keeps the second commit in the WAL.
     let mut reader = store.reader().unwrap();

@@ -19,7 +19,8 @@ fn acknowledged_calls_survive_every_fault() {
     let whole = measure().unwrap();
     let cases = all_cases(&whole.tally);
     let chosen = cases.iter().skip(STRIDE / 2).step_by(STRIDE);
-    let (mut run_cases, mut recoveries) = (0, 0);
+    let mut run_cases = 0;
+    let mut recoveries = 0;
     for case in chosen {
         let outcome = run(*case);
         let outcome = outcome.unwrap_or_else(|found| {
@@ -35,19 +36,22 @@ fn acknowledged_calls_survive_every_fault() {
 
 #[test]
 fn a_run_is_reproducible() {
-    let (first, second) = (measure().unwrap(), measure().unwrap());
+    let first = measure().unwrap();
+    let second = measure().unwrap();
     assert_eq!((first.tally, first.acknowledged), (second.tally, second.acknowledged));
 }
 
 /// Crash tests cover only reducers that the script calls.
 #[test]
 fn the_script_calls_every_reducer() {
-    let (folder, clock) = (folder(), VirtualClock::new());
+    let folder = folder();
+    let clock = VirtualClock::new();
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
     let mut player = ScriptRun::new(&rig);
     assert_eq!(player.play(), Ok(()));
-    let (engine, sql) = (rig.engine(), "SELECT DISTINCT reducer FROM events");
+    let engine = rig.engine();
+    let sql = "SELECT DISTINCT reducer FROM events";
     let answer = rig.run(engine.query(&Caller::local(), sql, &Map::new(), None));
     let rows = answer.unwrap().rows;
     let touched: BTreeSet<String> =

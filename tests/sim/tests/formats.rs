@@ -139,7 +139,8 @@ fn a_scoped_retry_of_a_format_1_request_returns_the_first_result() {
         let scope = BTreeMap::from([(key.to_owned(), value.to_owned())]);
         Caller::with("ann", "app", BTreeSet::new(), scope)
     };
-    let (acme, zeta) = (of("tenant", "t1"), of("desk", "zeta"));
+    let acme = of("tenant", "t1");
+    let zeta = of("desk", "zeta");
     let (request, args) = make_first_request_scoped(&folder.path().join("abide.db"), &acme);
     let rig = open(folder.path()).unwrap();
     let ask = |caller: &Caller, args: &JsonValue| {

@@ -41,7 +41,8 @@ fn tamper(bytes: &mut Vec<u8>, random: &mut Random) {
 
 #[test]
 fn verify_never_panics_or_accepts_another_log() {
-    let (whole, clock) = (folder(), VirtualClock::new());
+    let whole = folder();
+    let clock = VirtualClock::new();
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(whole.path(), &machine, &clock).unwrap();
     assert_eq!(ScriptRun::new(&rig).play(), Ok(()));
@@ -50,9 +51,11 @@ fn verify_never_panics_or_accepts_another_log() {
     let honest =
         verify_file(&whole.path().join("abide.db"), abide_reducers::modules(), &mut |_| {})
             .unwrap();
-    let (mut refused, bad) = (0, folder());
+    let mut refused = 0;
+    let bad = folder();
     for seed in 0..FILES {
-        let (mut bytes, mut random) = (original.clone(), Random::new(seed));
+        let mut bytes = original.clone();
+        let mut random = Random::new(seed);
         tamper(&mut bytes, &mut random);
         let file = bad.path().join(format!("{seed}.db"));
         fs::write(&file, &bytes).unwrap();

@@ -11,7 +11,8 @@ use abide_sim::panics::{all_cases, run};
 
 #[test]
 fn a_panic_answers_all_waiters_and_keeps_acknowledged_writes() {
-    let (cases, mut refused) = (all_cases(), 0);
+    let cases = all_cases();
+    let mut refused = 0;
     for (point, nth, closes) in &cases {
         let outcome = run(*point, *nth, *closes);
         refused += outcome.unwrap_or_else(|found| panic!("{point:?}, time {nth}: {found}"));

@@ -8,7 +8,9 @@ const SEEDS: u64 = 24;
 
 #[test]
 fn the_first_seeds_have_no_findings() {
-    let (mut events, mut crashes, mut lost) = (0, 0, 0);
+    let mut events = 0;
+    let mut crashes = 0;
+    let mut lost = 0;
     for seed in 1..=SEEDS {
         let report = run(seed, false);
         let report = report.unwrap_or_else(|found| {

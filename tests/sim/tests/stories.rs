@@ -27,7 +27,8 @@ fn numbered(nth: u64) -> SimRequest {
 #[test]
 fn nothing_is_checkpointed_after_a_failed_sync() {
     for (seed, closes) in (0..12).flat_map(|seed| [(seed, true), (seed, false)]) {
-        let (folder, clock) = (folder(), VirtualClock::new());
+        let folder = folder();
+        let clock = VirtualClock::new();
         let machine = Arc::new(Machine::new(Fault::None, seed));
         let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
         for nth in 0..20 {
@@ -62,7 +63,9 @@ fn nothing_is_checkpointed_after_a_failed_sync() {
 #[test]
 fn the_wal_of_a_failed_sync_is_rewritten_at_restart() {
     for seed in 0..24 {
-        let (folder_before, folder_after, clock) = (folder(), folder(), VirtualClock::new());
+        let folder_before = folder();
+        let folder_after = folder();
+        let clock = VirtualClock::new();
         let machine = Arc::new(Machine::new(Fault::None, seed));
         let rig = Rig::open(folder_before.path(), &machine, &clock).unwrap();
         rig.run(create("s1").put(rig.engine())).unwrap();
@@ -89,7 +92,9 @@ fn the_wal_of_a_failed_sync_is_rewritten_at_restart() {
 #[test]
 fn a_partly_created_file_is_completed() {
     for seed in 0..400 {
-        let (before, after, clock) = (folder(), folder(), VirtualClock::new());
+        let before = folder();
+        let after = folder();
+        let clock = VirtualClock::new();
         let fault = Fault::Fail { kind: Kind::Sync, nth: 1 + seed % 5, lasting: true };
         let machine = Arc::new(Machine::new(fault, seed));
         Rig::open(before.path(), &machine, &clock).unwrap_err();
@@ -109,11 +114,13 @@ fn a_partly_created_file_is_completed() {
 #[test]
 fn subscribers_learn_that_the_disk_broke() {
     for kind in [Kind::Write, Kind::Sync] {
-        let (folder, clock) = (folder(), VirtualClock::new());
+        let folder = folder();
+        let clock = VirtualClock::new();
         let machine = Arc::new(Machine::new(Fault::None, 1));
         let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
         let mut listener = rig.engine().connect(&Caller::local());
-        let (sql, params) = ("SELECT id FROM sessions", serde_json::Map::new());
+        let sql = "SELECT id FROM sessions";
+        let params = serde_json::Map::new();
         rig.run(listener.subscribe(&SubscribeRequest::new("q", sql, &params))).unwrap();
         machine.revive(Fault::Fail { kind, nth: 1, lasting: true });
         let refusal = rig.run(create("s1").put(rig.engine())).unwrap_err();
@@ -130,7 +137,8 @@ fn subscribers_learn_that_the_disk_broke() {
 /// behind: threads that waited forever, each with the file open.
 #[test]
 fn an_engine_that_fails_to_open_leaves_no_open_files() {
-    let (folder, clock) = (folder(), VirtualClock::new());
+    let folder = folder();
+    let clock = VirtualClock::new();
     let machine = Arc::new(Machine::new(Fault::None, 1));
     Rig::open(folder.path(), &machine, &clock).unwrap().close();
     assert_eq!(machine.handles(), 0);
@@ -154,7 +162,9 @@ fn an_engine_that_fails_to_open_leaves_no_open_files() {
 #[test]
 fn a_commit_without_space_in_the_index_loses_nothing() {
     for (seed, loses_power) in [(1, false), (2, true), (3, true), (4, true)] {
-        let (before, after, clock) = (folder(), folder(), VirtualClock::new());
+        let before = folder();
+        let after = folder();
+        let clock = VirtualClock::new();
         let machine = Arc::new(Machine::new(Fault::None, seed));
         let rig = Rig::open(before.path(), &machine, &clock).unwrap();
         machine.revive(Fault::Fail { kind: Kind::Extend, nth: 1, lasting: true });
@@ -195,7 +205,8 @@ fn answered_until_full(rig: &Rig) -> u64 {
 /// calls.
 #[test]
 fn a_disk_that_was_full_for_the_index_accepts_calls_again() {
-    let (folder, clock) = (folder(), VirtualClock::new());
+    let folder = folder();
+    let clock = VirtualClock::new();
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
     machine.revive(Fault::Fail { kind: Kind::Extend, nth: 1, lasting: true });

@@ -96,15 +96,18 @@ fn copy(from: &Path) -> tempfile::TempDir {
 #[test]
 fn a_crash_during_a_migration_is_recovered() {
     let old = old_file();
-    let (mut still_old, mut new) = (0, 0);
+    let mut still_old = 0;
+    let mut new = 0;
     let steps = {
-        let (folder, machine) = (copy(old.path()), Arc::new(Machine::new(Fault::None, 1)));
+        let folder = copy(old.path());
+        let machine = Arc::new(Machine::new(Fault::None, 1));
         drop(open(folder.path(), 2, &machine).unwrap());
         machine.tally().steps
     };
     assert!(steps > 20, "{steps} steps");
     for step in 1..=steps + 1 {
-        let (before, after) = (copy(old.path()), folder());
+        let before = copy(old.path());
+        let after = folder();
         let machine = Arc::new(Machine::new(Fault::Crash { step }, step));
         let opened = open(before.path(), 2, &machine).map(drop);
         assert!(opened.is_ok() || machine.is_down(), "step {step}: {opened:?}");

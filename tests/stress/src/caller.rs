@@ -137,13 +137,18 @@ impl CallLoop {
             *stream = Some(BufReader::new(socket));
         }
         let Some(reader) = stream else { return Err(std::io::ErrorKind::NotConnected.into()) };
-        let (path, head, body) = (self.path, &self.head, &self.body);
+        let path = self.path;
+        let head = &self.head;
+        let body = &self.body;
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: abide\r\n{head}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
         reader.get_mut().write_all(request.as_bytes())?;
-        let (mut line, mut status, mut after, mut length) = (String::new(), 0, None, 0);
+        let mut line = String::new();
+        let mut status = 0;
+        let mut after = None;
+        let mut length = 0;
         loop {
             line.clear();
             if reader.read_line(&mut line)? == 0 {

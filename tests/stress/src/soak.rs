@@ -77,7 +77,9 @@ async fn soak(span: Duration, seed: u64, clients: u64) -> CheckResult {
     let client_pool = ClientPool { url: proxy.url(), tokens, ledger: Arc::default() };
     prepare(&client_pool).await?;
 
-    let (mut calling, mut watching, mut printing) = (JoinSet::new(), Vec::new(), Vec::new());
+    let mut calling = JoinSet::new();
+    let mut watching = Vec::new();
+    let mut printing = Vec::new();
     for nth in 0..clients {
         match nth % 10 {
             8 => watching.push(watching::Watcher::start(&client_pool, nth).await?),

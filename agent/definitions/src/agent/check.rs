@@ -69,7 +69,8 @@ impl AgentDefinition {
     /// Checks the numbers of `limits` and `config`. A limit can be 0 if a run can work with it: without tools, or without
     /// delegation.
     fn check_numbers(&self) -> Result<(), InvalidSetting> {
-        let (limits, config) = (&self.limits, &self.config);
+        let limits = &self.limits;
+        let config = &self.config;
         let parallel_tools = limits.parallel_tools.map(|it| i64::try_from(it).unwrap_or(i64::MAX));
         for (setting, number, least) in [
             ("limits.tool_calls", limits.tool_calls, 0),
@@ -148,7 +149,8 @@ impl AgentDefinition {
         }
         match self.cli.as_ref().map_or(Ok(()), CliConfig::check) {
             Err((subject, why)) => {
-                let (why, subject) = (why.to_owned(), subject.to_owned());
+                let why = why.to_owned();
+                let subject = subject.to_owned();
                 Err(DefinitionError::Program { code: "bad_parser", why, subject })
             }
             Ok(()) => Ok(()),

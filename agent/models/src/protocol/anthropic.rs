@@ -201,7 +201,8 @@ impl Anthropic {
                 Block::Text
             }
             Some("tool_use") => {
-                let (id, name) = (text("id"), text("name"));
+                let id = text("id");
+                let name = text("name");
                 // The pieces of the input follow, unless it is already here.
                 let initial = if is_blank(&block["input"]) {
                     String::new()
@@ -424,7 +425,8 @@ fn is_sealed(block: &Value) -> bool {
 
 fn thinking(block: &Value) -> Block {
     let text = |field: &str| block[field].as_str().unwrap_or_default().to_owned();
-    let (thinking, signature) = (text("thinking"), text("signature"));
+    let thinking = text("thinking");
+    let signature = text("signature");
     Block::Thinking { block: block.clone(), thinking, signature }
 }
 

@@ -264,7 +264,8 @@ fn read_call(
     if has_unread_arguments(&call.others, "args") {
         return Err(unread_arguments());
     }
-    let (id, name) = (call.id.unwrap_or_default(), call.name.unwrap_or_default());
+    let id = call.id.unwrap_or_default();
+    let name = call.name.unwrap_or_default();
     let pieces = call.partial_args.unwrap_or_default();
     let continues = call.will_continue == Some(true);
     let at = at.to_string();

@@ -53,7 +53,8 @@ fn check(protocol: Protocol, lines: &str, expected: Expect) {
         Ok(ModelEvent::Answer(answer)) => {
             let carry = answer.carry.as_ref().map(|carry| format!(" {carry}"));
             let usage = &answer.usage;
-            let (input, output) = (usage.input_tokens, usage.output_tokens);
+            let input = usage.input_tokens;
+            let output = usage.output_tokens;
             format!("{:?} {input:?}/{output:?}{}", answer.stop, carry.unwrap_or_default())
         }
         Ok(ModelEvent::Call(call)) => format!("{} {} {}", call.id, call.name, call.arguments),

@@ -118,7 +118,9 @@ fn pieces_are_the_whole(
     events: &[Result<ModelEvent, abide_models::ModelError>],
     whole: &ModelResponse,
 ) {
-    let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+    let mut text = String::new();
+    let mut reasoning = String::new();
+    let mut calls = Vec::new();
     for event in events {
         match event.as_ref().expect("no error") {
             ModelEvent::Text(piece) => text.push_str(piece),

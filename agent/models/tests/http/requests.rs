@@ -27,7 +27,8 @@ fn conversation() -> ModelRequest {
         is_error,
     };
     let calls = |text: &str, reasoning: Option<&str>, calls: Vec<ModelCall>| {
-        let (text, reasoning) = (text.to_owned(), reasoning.map(str::to_owned));
+        let text = text.to_owned();
+        let reasoning = reasoning.map(str::to_owned);
         ModelMessage::Assistant { text, reasoning, calls, carry: None }
     };
     ModelRequest {

@@ -50,7 +50,8 @@ async fn answered(
     replay: &Replay,
     request: ModelRequest,
 ) -> Result<ModelResponse, abide_models::ModelError> {
-    let (mut text, mut calls) = (String::new(), Vec::new());
+    let mut text = String::new();
+    let mut calls = Vec::new();
     let mut stream = replay.stream(request);
     while let Some(event) = stream.next().await {
         match event? {
@@ -75,7 +76,8 @@ async fn told_again(path: &Path) -> (usize, usize) {
     let plain = plain(path);
     assert_eq!(read.len(), plain.len());
     let replay = Replay::new("replay", read);
-    let (mut answers, mut ambiguous) = (0, 0);
+    let mut answers = 0;
+    let mut ambiguous = 0;
     for (conversation, plain) in replay.conversations().iter().zip(&plain) {
         assert_eq!(Some(conversation.id.as_str()), plain["id"].as_str());
         let recorded = recorded(plain);
@@ -137,7 +139,9 @@ async fn every_answer_of_all_recordings_is_replayed() {
     let mut paths: Vec<PathBuf> =
         entries.map(|entry| entry.expect("the folder can be read").path()).collect();
     paths.sort();
-    let (mut conversations, mut answers, mut ambiguous) = (0, 0, 0);
+    let mut conversations = 0;
+    let mut answers = 0;
+    let mut ambiguous = 0;
     for path in paths {
         let (output, unclear) = told_again(&path).await;
         conversations += plain(&path).len();

@@ -342,7 +342,8 @@ impl AcpDialogue {
     /// A request for permission. After a cancellation, it is answered at once, as the protocol requires. So is one that cannot be
     /// allowed for one call only, because no person may decide on more.
     fn asked(&mut self, id: &Value, params: &Value, events: &mut Vec<ProgramEvent>) {
-        let (about, options) = (&params["toolCall"], &params["options"]);
+        let about = &params["toolCall"];
+        let options = &params["options"];
         let call_id = id_text(about, "toolCallId");
         // Without an id it is a call of its own: the arguments of another one must not be shown for it.
         let mut unnamed = Call::default();
@@ -382,7 +383,8 @@ impl AcpDialogue {
             return;
         }
         let details = json!({"title": call.title, "content": call.content, "options": options});
-        let (tool, input) = (call.tool(), call.arguments());
+        let tool = call.tool();
+        let input = call.arguments();
         let Some(request_id) = self.client.asked(id, permission, outcome(None), events) else {
             events.push(status(params.clone()));
             return;
@@ -488,7 +490,8 @@ fn outcome(option: Option<&Value>) -> Value {
 
 /// The usage of the turn: the draft of the protocol, or Gemini CLI's extension.
 fn usage(ended: &Value) -> Option<Usage> {
-    let (usage, quota) = (&ended["usage"], &ended["_meta"]["quota"]["token_count"]);
+    let usage = &ended["usage"];
+    let quota = &ended["_meta"]["quota"]["token_count"];
     let usage = Usage {
         input_tokens: usage["inputTokens"].as_u64().or_else(|| quota["input_tokens"].as_u64()),
         output_tokens: usage["outputTokens"].as_u64().or_else(|| quota["output_tokens"].as_u64()),

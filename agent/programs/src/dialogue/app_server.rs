@@ -212,14 +212,16 @@ impl AppServer {
     }
 
     fn interruption(&self) -> Option<String> {
-        let (thread, turn) = (self.client.session.id()?, self.turn.as_ref()?);
+        let thread = self.client.session.id()?;
+        let turn = self.turn.as_ref()?;
         let params = json!({"threadId": thread, "turnId": turn});
         Some(request(INTERRUPT, "turn/interrupt", params))
     }
 
     /// Whether a notification is about our thread and our turn.
     fn is_own(&self, params: &Value) -> bool {
-        let (thread, turn) = (self.client.session.id(), self.turn.as_deref());
+        let thread = self.client.session.id();
+        let turn = self.turn.as_deref();
         let turn_id = id_text(params, "turnId").or_else(|| id_text(&params["turn"], "id"));
         some_text(params, "threadId").is_none_or(|id| thread.is_none_or(|own| own == id))
             && turn_id.is_none_or(|id| turn.is_none_or(|own| own == id))
@@ -354,7 +356,8 @@ impl AppServer {
 
     fn asked(&mut self, id: &Value, tool: &str, params: &Value, events: &mut Vec<ProgramEvent>) {
         let approval = Approval::new(tool, params, &self.items);
-        let (call_id, input) = (approval.item_id.clone(), approval.input.clone());
+        let call_id = approval.item_id.clone();
+        let input = approval.input.clone();
         let cancelled = declined(approval.permissions());
         let Some(request_id) = self.client.asked(id, approval, cancelled, events) else { return };
         events.push(ProgramEvent::ApprovalRequested {
@@ -478,7 +481,8 @@ fn said(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
     if text.is_empty() {
         return None;
     }
-    let (text, message) = (text.to_owned(), Some(id.to_owned()).filter(|id| !id.is_empty()));
+    let text = text.to_owned();
+    let message = Some(id.to_owned()).filter(|id| !id.is_empty());
     Some(match kind {
         TextKind::Said => ProgramEvent::AssistantDelta { text, message, parent: None },
         TextKind::Thought => ProgramEvent::ThinkingDelta { text, message, parent: None },

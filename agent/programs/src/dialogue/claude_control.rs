@@ -51,7 +51,8 @@ impl ClaudeControl {
         let Some(first) = self.requests.get_mut(&request_id) else {
             let mut line = object(line).unwrap_or_default();
             let id = line.remove("request_id").unwrap_or_else(|| json!(request_id));
-            let (tool, input) = (tool.clone(), input.clone());
+            let tool = tool.clone();
+            let input = input.clone();
             self.requests.insert(request_id, Request { id, tool, input, is_open: true });
             events.push(event);
             return;

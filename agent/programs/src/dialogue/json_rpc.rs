@@ -24,7 +24,8 @@ impl Incoming<'_> {
     /// The message of a line; `None` if the object is not a message. An empty method or error is absent, and so is the id
     /// of a request that is null.
     pub(super) fn of(message: &Value) -> Option<Incoming<'_>> {
-        let (id, params) = (&message["id"], &message["params"]);
+        let id = &message["id"];
+        let params = &message["params"];
         match message["method"].as_str().filter(|method| !method.is_empty()) {
             Some(method) if !id.is_null() => Some(Incoming::Request { id, method, params }),
             Some(method) => Some(Incoming::Notification { method, params }),

@@ -371,7 +371,9 @@ fn delta(
     if text.is_empty() {
         return None;
     }
-    let (text, message, parent) = (text.to_owned(), message.clone(), parent.clone());
+    let text = text.to_owned();
+    let message = message.clone();
+    let parent = parent.clone();
     Some(match kind {
         TextKind::Said => ProgramEvent::AssistantDelta { text, message, parent },
         TextKind::Thought => ProgramEvent::ThinkingDelta { text, message, parent },

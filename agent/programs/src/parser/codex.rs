@@ -137,7 +137,8 @@ impl CodexParser {
         completed: bool,
         events: &mut Vec<ProgramEvent>,
     ) {
-        let (id, whole) = (text(item, "id"), text(item, "text"));
+        let id = text(item, "id");
+        let whole = text(item, "text");
         let rest = self.streamed.entry(id.to_owned()).or_default().whole(kind, whole);
         match rest {
             Remainder::New(rest) => events.extend(event(kind, &rest, id)),

@@ -319,7 +319,8 @@ impl Parser for CustomParser {
         let id = self.rules.session.as_ref().and_then(|at| at.of(&line)?.as_str());
         let mut events: Vec<ProgramEvent> = self.session.seen(id).into_iter().collect();
         let before = events.len();
-        let (used, ends) = (self.usage(&line, &mut events), self.end(&line, &mut events));
+        let used = self.usage(&line, &mut events);
+        let ends = self.end(&line, &mut events);
         self.texts(&line, &mut events);
         self.calls(&line, &mut events);
         if events.len() == before && !used && !ends {

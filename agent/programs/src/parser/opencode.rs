@@ -43,11 +43,13 @@ impl Parser for OpenCodeParser {
         match text(&line, "type") {
             "text" if part["text"].is_string() => {
                 self.text.push_str(text(part, "text"));
-                let (text, message) = (text(part, "text").to_owned(), some_text(part, "id"));
+                let text = text(part, "text").to_owned();
+                let message = some_text(part, "id");
                 events.push(ProgramEvent::AssistantDelta { text, message, parent: None });
             }
             "reasoning" if part["text"].is_string() => {
-                let (text, message) = (text(part, "text").to_owned(), some_text(part, "id"));
+                let text = text(part, "text").to_owned();
+                let message = some_text(part, "id");
                 events.push(ProgramEvent::ThinkingDelta { text, message, parent: None });
             }
             "tool_use" if some_text(part, "callID").is_some() => self.call(part, &mut events),
@@ -101,7 +103,8 @@ impl Parser for OpenCodeParser {
 impl OpenCodeParser {
     /// Calls are usually reported when they have finished.
     fn call(&mut self, part: &Value, events: &mut Vec<ProgramEvent>) {
-        let (id, state) = (text(part, "callID").to_owned(), &part["state"]);
+        let id = text(part, "callID").to_owned();
+        let state = &part["state"];
         if self.started.insert(id.clone()) {
             events.push(ProgramEvent::ToolCallStarted {
                 id: id.clone(),

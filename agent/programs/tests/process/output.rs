@@ -27,7 +27,8 @@ async fn the_last_line_needs_no_newline() {
 #[tokio::test]
 async fn invalid_utf_8_is_replaced() {
     // `{"type":"assistant","message":{"content":"a?b"}}`, with an invalid UTF-8 byte.
-    let (head, tail) = (r#"{"type":"assistant","message":{"content":"a"#, r#"b"}}"#);
+    let head = r#"{"type":"assistant","message":{"content":"a"#;
+    let tail = r#"b"}}"#;
     check(
         fake(&["text", head, "hex", "ff", "line", tail, "line", FINAL]),
         expect![[r#"

@@ -162,7 +162,8 @@ async fn secrets_are_not_in_what_a_program_says() {
         let steps: Vec<&str> =
             lines.iter().chain([&last]).flat_map(|line| ["line", *line]).collect();
         let mut config = fake(&steps);
-        let (prefix, value) = ("Bearer ".to_owned(), "hunter2-and-more".to_owned());
+        let prefix = "Bearer ".to_owned();
+        let value = "hunter2-and-more".to_owned();
         config.env.insert("AUTH".to_owned(), EnvValue::Secret { prefix, value });
         let running = run(config, Prompt::default(), None);
         let read: Vec<Line> = running.collect().await;

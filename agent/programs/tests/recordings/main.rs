@@ -73,7 +73,8 @@ fn check(folder: &Path, files: &[PathBuf], golden: ExpectFile) {
     let mut output = String::new();
     for path in files {
         let file = path.strip_prefix(folder).expect("the path is in the folder").to_string_lossy();
-        let (program, lines) = (program(&file), lines(path));
+        let program = program(&file);
+        let lines = lines(path);
         let events = events(program, &lines);
         write!(output, "{}", summary(&file, program, &lines, &events))
             .expect("writing to a string succeeds");

@@ -109,7 +109,8 @@ fn claude(lines: &[Value]) -> Recorded {
         });
         contents.flatten().collect()
     };
-    let (from_assistant, from_user) = (blocks(&assistant), blocks(&of(lines, "type", "user")));
+    let from_assistant = blocks(&assistant);
+    let from_user = blocks(&of(lines, "type", "user"));
     let calls =
         of(&from_assistant, "type", "tool_use").into_iter().filter(|call| call["id"].is_string());
     let results = of(&from_user, "type", "tool_result");
@@ -238,7 +239,8 @@ fn codex_call(item: &Value) -> Value {
         }
         Some("file_change") => json!([item["id"], "file_change", {"changes": item["changes"]}]),
         Some("mcp_tool_call") => {
-            let (server, tool) = (item["server"].as_str(), item["tool"].as_str());
+            let server = item["server"].as_str();
+            let tool = item["tool"].as_str();
             let name = format!("mcp__{}__{}", server.unwrap_or(""), tool.unwrap_or(""));
             json!([item["id"], name, item["arguments"]])
         }
@@ -313,7 +315,8 @@ fn opencode(lines: &[Value]) -> Recorded {
         results: calls
             .iter()
             .map(|call| {
-                let (id, state) = (&call["part"]["callID"], &call["part"]["state"]);
+                let id = &call["part"]["callID"];
+                let state = &call["part"]["state"];
                 let exits = ["exit", "exitCode"].map(|key| state["metadata"][key].as_i64());
                 json!([id, state["output"], false, exits[0].or(exits[1])])
             })

@@ -14,7 +14,8 @@ fn rules(yaml: &str) -> Vec<Guardrail> {
 fn check(deny: &str, text: &str, expected: Expect) {
     let rules =
         rules(&format!("[{{ name: guardrail, at: response, deny: {deny:?}, message: no }}]"));
-    let (mut held, mut left) = (HeldAnswer::new(&rules, None, false), Vec::new());
+    let mut held = HeldAnswer::new(&rules, None, false);
+    let mut left = Vec::new();
     let mut one = [0; 4];
     for c in text.chars() {
         left.extend(held.add(c.encode_utf8(&mut one)));

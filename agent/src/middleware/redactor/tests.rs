@@ -92,7 +92,8 @@ fn json_is_redacted_value_by_value() {
 
 #[test]
 fn each_place_has_its_own_rules() {
-    let (one, two) = (pii("{ name: pii, at: request }"), pii("{ name: pii, at: [results] }"));
+    let one = pii("{ name: pii, at: request }");
+    let two = pii("{ name: pii, at: [results] }");
     for (place, is_redacted) in
         [(PiiAt::Request, true), (PiiAt::Results, true), (PiiAt::Response, false)]
     {

@@ -7,7 +7,8 @@ use super::{Plan, PlanArguments};
 
 /// Executes calls in order. Shows the events or the refusal of each.
 fn check(wishes: &[Value], expected: Expect) {
-    let (mut plan, mut lines) = (Plan::default(), Vec::new());
+    let mut plan = Plan::default();
+    let mut lines = Vec::new();
     for wish in wishes {
         let wish: PlanArguments =
             serde_json::from_value(wish.clone()).expect("the arguments are valid");

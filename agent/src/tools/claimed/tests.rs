@@ -80,7 +80,9 @@ impl Fixture {
         tool: impl Future<Output = ToolOutcome>,
         cancel: &CancellationToken,
     ) -> (ToolOutcome, u64) {
-        let (abide, settings, call) = (&self.abide, &self.settings, &self.call);
+        let abide = &self.abide;
+        let settings = &self.settings;
+        let call = &self.call;
         let leases = &Arc::<HeldLeases>::default();
         self.held.change(|state| *state = (true, 0));
         tokio::time::pause();
@@ -158,7 +160,9 @@ async fn a_call_that_is_no_longer_wanted_is_asked_to_stop() {
             cancel.cancelled().await;
             ToolOutcome::text("stopped")
         };
-        let (abide, leases, settings) = (&abide, &leases, &settings);
+        let abide = &abide;
+        let leases = &leases;
+        let settings = &settings;
         let claimed = ClaimedCall { abide, settings, leases, call: &call, exchange: None };
         let stopped = claimed.keep(stops, &cancel).await.expect("it stops in time");
         assert_eq!(stopped.text, "stopped");

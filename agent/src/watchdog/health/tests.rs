@@ -21,7 +21,9 @@ fn play(
     settings: &WatchdogSettings,
     answers: impl IntoIterator<Item = Observation>,
 ) -> (Vec<HealthAction>, NewHealth) {
-    let (mut actions, mut before, mut compacted) = (Vec::new(), None::<RunHealth>, None);
+    let mut actions = Vec::new();
+    let mut before = None::<RunHealth>;
+    let mut compacted = None;
     let mut last = NewHealth::default();
     for (at, answer) in answers.into_iter().enumerate() {
         let iteration = at as i64 + 1;

@@ -177,7 +177,8 @@ impl Commands {
 
     /// The files before the command. They are stored first: the command may be interrupted.
     async fn begin(&self, invocation: &Invocation) -> FileStates {
-        let (sandbox, call_id) = (self.sandbox.clone(), invocation.call_id.clone());
+        let sandbox = self.sandbox.clone();
+        let call_id = invocation.call_id.clone();
         let Ok(root) = sandbox.workspace_of(&invocation.context) else {
             return FileStates::default();
         };
@@ -195,7 +196,8 @@ impl Commands {
 
     /// The files that the command has changed. They are stored, too: the server may be killed before the call has a result.
     async fn end(&self, invocation: &Invocation, before: FileStates) -> (Vec<Value>, bool) {
-        let (sandbox, call_id) = (self.sandbox.clone(), invocation.call_id.clone());
+        let sandbox = self.sandbox.clone();
+        let call_id = invocation.call_id.clone();
         let Ok(root) = sandbox.workspace_of(&invocation.context) else {
             return (Vec::new(), false);
         };
@@ -289,7 +291,8 @@ fn outcome(
         _ => None,
     };
     let mut parts = Vec::new();
-    let (stdout, stderr) = (captured.stdout.text(), captured.stderr.text());
+    let stdout = captured.stdout.text();
+    let stderr = captured.stderr.text();
     parts.extend(Some(stdout.clone()).filter(|text| !text.is_empty()));
     parts.extend(Some(format!("stderr:\n{stderr}")).filter(|_| !stderr.is_empty()));
     parts.extend(note.clone());

@@ -209,7 +209,10 @@ mod tests {
     fn most_patterns_search_files_in_one_pass() {
         let is_possible = |pattern: &str| {
             let pattern = pattern.to_owned();
-            let (path, glob, ignore_case, context) = (None, None, None, None);
+            let path = None;
+            let glob = None;
+            let ignore_case = None;
+            let context = None;
             in_files(&Grep { pattern, path, glob, ignore_case, context }).is_some()
         };
         for pattern in ["fn main", "^use ", r"\bid\b.*;$", "(?i)todo", "(?s)a.b", "a|b"] {

@@ -138,7 +138,10 @@ const SKIPPED: [&str; 3] = [".git", "node_modules", "target"];
 impl<'a> Walk<'a> {
     pub(super) fn of(workspace: &'a Workspace, path: &Path) -> Result<Walk<'a>, WorkspaceError> {
         let start = workspace.open_folder(path)?;
-        let (files, entries, is_cut, unreadable) = (Vec::new(), 0, false, 0);
+        let files = Vec::new();
+        let entries = 0;
+        let is_cut = false;
+        let unreadable = 0;
         Ok(Walk { workspace, open: vec![start], files, entries, is_cut, unreadable })
     }
 

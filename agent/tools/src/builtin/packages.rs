@@ -89,7 +89,9 @@ pub(super) fn inspect_package(config: &PackagesConfig) -> Result<Function, Confi
         hosts.permit(&url);
         Ok::<Option<Url>, ConfigError>(Some(url))
     };
-    let (npm, pypi, rust) = (address(&config.npm)?, address(&config.pypi)?, address(&config.rust)?);
+    let npm = address(&config.npm)?;
+    let pypi = address(&config.pypi)?;
+    let rust = address(&config.rust)?;
     let web = Web::new("inspect_package", hosts, ANSWER_BYTES)?;
     let registries = Arc::new(Registries { web, npm, pypi, rust });
     let declaration = ToolDeclaration {

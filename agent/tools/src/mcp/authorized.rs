@@ -47,11 +47,13 @@ impl AuthorizedClient {
                 None => error,
             });
         };
-        let (mut has_renewed, mut has_stepped_up) = (false, false);
+        let mut has_renewed = false;
+        let mut has_stepped_up = false;
         let of = Arc::clone(authorizer);
         let mut token = detached(async move { of.token().await }).await?;
         loop {
-            let (of, sent) = (Arc::clone(authorizer), token.clone());
+            let of = Arc::clone(authorizer);
+            let sent = token.clone();
             let answered = request(token.clone()).await;
             let challenge = answered.as_ref().err().and_then(challenge_of);
             token = Some(match (answered, challenge) {
@@ -142,7 +144,8 @@ impl StreamableHttpClient for AuthorizedClient {
         headers: Headers,
     ) -> Result<Events, HttpError> {
         let request = |token| {
-            let (session_id, last_event_id) = (session_id.clone(), last_event_id.clone());
+            let session_id = session_id.clone();
+            let last_event_id = last_event_id.clone();
             self.http.get_stream(uri.clone(), session_id, last_event_id, token, headers.clone())
         };
         self.send(request).await
@@ -158,8 +161,10 @@ impl StreamableHttpClient for AuthorizedClient {
         max: usize,
     ) -> Result<Events, HttpError> {
         let request = |token| {
-            let (session_id, last_event_id) = (session_id.clone(), last_event_id.clone());
-            let (uri, headers) = (uri.clone(), headers.clone());
+            let session_id = session_id.clone();
+            let last_event_id = last_event_id.clone();
+            let uri = uri.clone();
+            let headers = headers.clone();
             self.http.get_stream_with_max_sse_event_size(
                 uri,
                 session_id,

@@ -280,7 +280,8 @@ impl McpCall {
         let names = asked["names"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let answers = self.invocation.exchange.answers.iter().map(InputAnswer::to_json);
         let responses: InputResponses = names.map(str::to_owned).zip(answers).collect();
-        let (via, state) = (asked["via"].clone(), asked["state"].as_str().map(str::to_owned));
+        let via = asked["via"].clone();
+        let state = asked["state"].as_str().map(str::to_owned);
         let step = NewExchange {
             kind: ExchangeKind::Answered,
             data: json!({"via": via, "responses": responses, "state": state}),
@@ -645,7 +646,8 @@ impl Server {
     /// Ends a parked call when it is cancelled, and withdraws its question when the server no longer waits for the answer.
     pub(super) fn watch_parked(self: &Arc<Server>, call_id: &str, log: Arc<dyn ExchangeLog>) {
         let Some(mut ended) = self.parked.ended(call_id) else { return };
-        let (server, call_id) = (Arc::downgrade(self), call_id.to_owned());
+        let server = Arc::downgrade(self);
+        let call_id = call_id.to_owned();
         tokio::spawn(async move {
             tokio::select! {
                 () = log.until_ended() => {

@@ -263,7 +263,8 @@ impl Authorizer {
         let Some(store) = &self.store else { return Ok(None) };
         let login = store.load(self.url.as_str()).await?;
         let is_ours = |login: &StoredLogin| {
-            let (client, issuer) = (&self.settings.client_id, &self.settings.issuer);
+            let client = &self.settings.client_id;
+            let issuer = &self.settings.issuer;
             client.as_ref().is_none_or(|id| *id == login.client.id)
                 && issuer.as_ref().is_none_or(|one| discovery::is_same(one, &login.issuer))
         };

@@ -125,7 +125,8 @@ fn supports(metadata: &ServerMetadata, method: TokenEndpointAuth) -> bool {
 
 /// How a client with a secret authenticates.
 fn of_secret(metadata: &ServerMetadata) -> TokenEndpointAuth {
-    let (basic, post) = (TokenEndpointAuth::ClientSecretBasic, TokenEndpointAuth::ClientSecretPost);
+    let basic = TokenEndpointAuth::ClientSecretBasic;
+    let post = TokenEndpointAuth::ClientSecretPost;
     if !supports(metadata, basic) && supports(metadata, post) { post } else { basic }
 }
 

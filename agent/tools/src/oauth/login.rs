@@ -46,7 +46,8 @@ impl McpLogin {
         }
         let challenge = authorizer.http.challenge(authorizer.url.as_str()).await?;
         let challenge = challenge.as_deref().map(Challenge::parse).unwrap_or_default();
-        let (http, settings) = (&authorizer.http, &authorizer.settings);
+        let http = &authorizer.http;
+        let settings = &authorizer.settings;
         let resource = discovery::resource(http, &authorizer.url, &challenge, settings).await?;
         let metadata = discovery::server(http, &resource.issuer).await?;
         metadata.check_pkce()?;
@@ -55,7 +56,8 @@ impl McpLogin {
             None => Client::register(http, &metadata, redirect_uri).await?,
         };
         let scopes = authorizer.scopes_of_login(&challenge, &resource, &metadata).await?;
-        let (state, verifier) = (random()?, random()?);
+        let state = random()?;
+        let verifier = random()?;
         let endpoint = metadata.authorization_endpoint.as_deref().unwrap_or_default();
         let mut url = http.check(endpoint)?;
         let digest = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));

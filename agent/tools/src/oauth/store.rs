@@ -65,7 +65,8 @@ impl LoginStore {
 
     /// Replaces the file.
     pub(super) async fn save(&self, login: StoredLogin) -> Result<(), OAuthError> {
-        let (folder, path) = (self.folder.clone(), self.path());
+        let folder = self.folder.clone();
+        let path = self.path();
         let temporary = self.folder.join(format!(".{}-{}", self.name, random()?));
         blocking(move || {
             create_folder(&folder)?;

@@ -49,7 +49,8 @@ fn without_secrets(readable: &[PathBuf]) -> (Vec<PathBuf>, Option<PathBuf>) {
 
 /// Whether other users can read all that is in a folder. If not, the parts that they can read are added to `parts`.
 fn readable_by_others(folder: &Path, parts: &mut Vec<PathBuf>) -> bool {
-    let (mut whole, mut is_whole) = (Vec::new(), true);
+    let mut whole = Vec::new();
+    let mut is_whole = true;
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let (path, Ok(meta)) = (entry.path(), entry.metadata()) else { continue };
         let can_read = match meta.file_type() {

@@ -48,7 +48,8 @@ fn separate() -> Result<bool, String> {
     if unshared(UnshareFlags::NEWNS).is_ok() {
         return Ok(true);
     }
-    let (user, group) = (getuid().as_raw(), getgid().as_raw());
+    let user = getuid().as_raw();
+    let group = getgid().as_raw();
     if unshared(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).is_err() {
         return Ok(false);
     }

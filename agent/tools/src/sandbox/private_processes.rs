@@ -35,7 +35,8 @@ pub(super) fn separate() -> io::Result<bool> {
     if !is_proc_whole() || unshared(UnshareFlags::NEWUSER).is_err() {
         return Ok(false);
     }
-    let (user, group) = (getuid().as_raw(), getgid().as_raw());
+    let user = getuid().as_raw();
+    let group = getgid().as_raw();
     // The files below belong to root while the process is not dumpable.
     let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
     let mapped = fs::write("/proc/self/setgroups", "deny")

@@ -349,7 +349,8 @@ async fn a_404_repeats_no_call_that_must_not_run_twice() {
         ),
     ] {
         for tool in ["pay", "look"] {
-            let (opened, ran) = (Arc::default(), Arc::default());
+            let opened = Arc::default();
+            let ran = Arc::default();
             let sessions = Sessions { opened, ran, answer };
             let served = sessions.clone();
             let answer_all = move |headers, body| answer_in_session(served.clone(), headers, body);

@@ -96,7 +96,8 @@ async fn a_client_gets_a_token_for_itself() {
     );
     // The token is sent to the server only, and the secret to the token endpoint only.
     for request in world.all() {
-        let (token, secret) = ("Bearer ", "Basic ");
+        let token = "Bearer ";
+        let secret = "Basic ";
         assert!(!request.authorization.starts_with(token) || request.path == "/mcp", "{request:?}");
         assert!(!request.authorization.starts_with(secret) || request.path == "/as/token");
         assert!(!request.body.contains("s3cret"), "{request:?}");
@@ -141,7 +142,8 @@ async fn a_login_is_stored_for_its_owner_and_survives_the_process() {
 /// The definition of the server was changed: its tokens must not be sent to the new address.
 #[tokio::test]
 async fn a_token_is_not_sent_to_another_address() {
-    let (world, elsewhere) = (World::start().await, World::start().await);
+    let world = World::start().await;
+    let elsewhere = World::start().await;
     let folder = TempDir::new().expect("a folder");
     let config = config(&world, None, Some(&folder));
     login(&world, &config).await.expect("the login succeeds");
@@ -156,7 +158,8 @@ async fn a_token_is_not_sent_to_another_address() {
 
 #[tokio::test]
 async fn a_redirect_of_the_token_endpoint_is_not_followed() {
-    let (world, elsewhere) = (World::start().await, World::start().await);
+    let world = World::start().await;
+    let elsewhere = World::start().await;
     world.set(|it| it.token_redirect = Some(elsewhere.url("/as/token")));
     let config = config(&world, Some(for_itself(&world)), None);
     let why = start(config).await.err().expect("there is no token");
@@ -167,7 +170,8 @@ async fn a_redirect_of_the_token_endpoint_is_not_followed() {
 /// A server could name its own authorization server to get the secret of the client.
 #[tokio::test]
 async fn a_secret_is_sent_to_the_configured_issuer_only() {
-    let (world, elsewhere) = (World::start().await, World::start().await);
+    let world = World::start().await;
+    let elsewhere = World::start().await;
     world.set(|it| it.authorization_server = Some(elsewhere.url("/as")));
     let why = start(config(&world, Some(for_itself(&world)), None)).await.err().expect("refused");
     assert!(why.contains("does not accept tokens of the configured issuer"), "{why}");
@@ -205,10 +209,8 @@ async fn an_answer_of_another_login_or_issuer_is_refused() {
     let world = World::start().await;
     let folder = TempDir::new().expect("a folder");
     let config = config(&world, None, Some(&folder));
-    let (one, other) = (
-        config.login(&environment(), REDIRECT).await.expect("it starts"),
-        config.login(&environment(), REDIRECT).await.expect("it starts"),
-    );
+    let one = config.login(&environment(), REDIRECT).await.expect("it starts");
+    let other = config.login(&environment(), REDIRECT).await.expect("it starts");
     let of_other = world.agree(other.url());
     for address in [
         &of_other,

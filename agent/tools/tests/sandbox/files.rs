@@ -256,8 +256,10 @@ async fn results_name_the_files_that_were_touched() {
         let content = home.call(tool, arguments).await.content;
         for file in content["files"].as_array().expect("a list of files") {
             let digest = file["sha256"].as_str().map_or("", |it| &it[..8]);
-            let (action, path) = (file["action"].as_str(), file["path"].as_str());
-            let (action, path) = (action.expect("a text"), path.expect("a text"));
+            let action = file["action"].as_str();
+            let path = file["path"].as_str();
+            let action = action.expect("a text");
+            let path = path.expect("a text");
             lines.push(format!("{tool} {action} {path} {digest}").trim_end().to_owned());
         }
     }

@@ -142,7 +142,8 @@ async fn special_files_are_not_opened() {
 async fn a_folder_that_becomes_a_link_during_the_call_is_not_followed() {
     let home = Home::new();
     home.write("folder/secret", "inside");
-    let (folder, link) = (home.path("project/folder"), home.path("project/link"));
+    let folder = home.path("project/folder");
+    let link = home.path("project/link");
     symlink("..", &link).expect("the link can be made");
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);

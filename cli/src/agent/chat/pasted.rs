@@ -132,7 +132,8 @@ mod tests {
     /// Each line of a pasted text was a message.
     #[test]
     fn a_pasted_text_is_one_block() {
-        let (begin, end) = ("\x1b[200~", "\x1b[201~");
+        let begin = "\x1b[200~";
+        let end = "\x1b[201~";
         let paste = |text: &str| format!("{begin}{text}");
         assert_eq!(blocks(&["one\n", "two\n"]), ["one\n", "two\n"]);
         assert_eq!(

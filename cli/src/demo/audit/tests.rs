@@ -47,7 +47,8 @@ impl RecordedRun {
     async fn run_call(&mut self, at: usize, result: &str) {
         let part = &self.script.parts[0];
         let call = &part.recording.calls[at];
-        let (id, arguments) = (call.id(&part.session), part.call_arguments(call));
+        let id = call.id(&part.session);
+        let arguments = part.call_arguments(call);
         self.call("request_tool_call", arguments).await;
         let claimed = self.call("claim_tool_call", json!({"call_id": id})).await;
         let token = &claimed["fencing_token"];

@@ -9,7 +9,9 @@ fn check(messages: JsonValue, expected: Expect) {
     let line = json!({"id": "c", "messages": messages}).to_string();
     let recording = Recording::parse(&line).expect("it is a recording");
     let calls = recording.calls.iter().map(|call| {
-        let (id, tool, arguments) = (call.id("s"), &call.tool, &call.arguments);
+        let id = call.id("s");
+        let tool = &call.tool;
+        let arguments = &call.arguments;
         let outcome = match &call.outcome {
             None => "nothing".to_owned(),
             Some(outcome) => {

@@ -176,7 +176,8 @@ impl Actor {
     }
 
     fn schedule_dial(&mut self) -> Dialing {
-        let (pause, dialing) = (self.backoff.next(), (self.dial)());
+        let pause = self.backoff.next();
+        let dialing = (self.dial)();
         Box::pin(async move {
             sleep(pause).await;
             dialing.await

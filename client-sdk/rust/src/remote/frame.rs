@@ -103,7 +103,8 @@ impl Frame {
     /// The parts of a snapshot other than its rows.
     pub(crate) fn take_info(&mut self) -> SubscriptionInfo {
         let columns = std::mem::take(&mut self.columns);
-        let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
+        let key = std::mem::take(&mut self.key);
+        let order = std::mem::take(&mut self.order);
         info(columns, key, order, self.top_n, self.plan.take())
     }
 
@@ -186,14 +187,16 @@ enum DeltaItem {
 impl Change {
     /// Converts it to an event that leads up to a seq.
     pub(crate) fn event(mut self, to: Seq) -> Event {
-        let (checksum, info) = (self.checksum, self.take_info());
+        let checksum = self.checksum;
+        let info = self.take_info();
         Event::Delta { to, changes: self.into_changes(), checksum, info }
     }
 
     /// The parts of the answer to a resume other than rows.
     fn take_info(&mut self) -> Option<Arc<SubscriptionInfo>> {
         let columns = self.columns.take()?;
-        let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
+        let key = std::mem::take(&mut self.key);
+        let order = std::mem::take(&mut self.order);
         Some(Arc::new(info(columns, key, order, self.top_n, self.plan.take())))
     }
 

@@ -190,7 +190,8 @@ impl Subscriptions {
         if frame.more {
             return;
         }
-        let (seq, checksum) = (frame.seq.unwrap_or(Seq::ZERO), frame.checksum);
+        let seq = frame.seq.unwrap_or(Seq::ZERO);
+        let checksum = frame.checksum;
         let history_changed = frame.history_changed;
         let info = Arc::new(frame.take_info());
         let rows = std::mem::take(&mut subscription.parts);

@@ -121,7 +121,8 @@ impl Peer {
     }
 
     async fn answer(&mut self, call: &Json, seq: i64) {
-        let (id, result) = (&call["id"], json!({"ok": seq}));
+        let id = &call["id"];
+        let result = json!({"ok": seq});
         let answer =
             json!({"op": "result", "id": id, "seq": seq, "result": result, "duplicate": false});
         self.say(answer).await;
@@ -185,7 +186,8 @@ async fn a_call_with_a_lost_answer_is_resent_with_its_request_id() {
 
 #[test]
 fn requests_match_the_wire_types() {
-    let (args, request_id) = (json!({"a": 1.0}), "r".to_owned());
+    let args = json!({"a": 1.0});
+    let request_id = "r".to_owned();
     let call = BatchCall { reducer: "note".to_owned(), args: args.clone() };
     let params = Map::from_iter([("x".to_owned(), json!("y"))]);
     for ask in [
@@ -593,7 +595,8 @@ async fn a_subscription_as_of_a_seq_starts_with_snapshot_and_delta() {
     };
     let (begun, asked) = tokio::join!(abide.subscribe("SELECT * FROM t").as_of(40).start(), server);
     begun.expect("it begins");
-    let (from, none) = (|seq: i64| json!(seq), Json::Null);
+    let from = |seq: i64| json!(seq);
+    let none = Json::Null;
     // The connection has received everything up to 47.
     assert_eq!(asked, [(from(47), none.clone()), (from(47), none.clone()), (from(39), none)]);
 }
@@ -605,7 +608,8 @@ async fn an_unavailable_past_state_is_refused() {
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
         let message = peer.receive().await;
-        let (id, detail) = (&message["id"], "changes are kept from seq 50 on, not from 40");
+        let id = &message["id"];
+        let detail = "changes are kept from seq 50 on, not from 40";
         peer.say(json!({"op": "error", "id": id, "code": "history_expired", "detail": detail}))
             .await;
     };

@@ -98,8 +98,8 @@ fn sqlite_sorts(rows: &BTreeMap<i64, Row>, term: Option<(bool, bool, &str)>) -> 
         database.execute("INSERT INTO t VALUES (?, ?)", (id, b)).expect("a row");
     }
     let order = term.map(|(desc, nulls_last, collation)| {
-        let (desc, nulls) =
-            (if desc { "DESC" } else { "" }, if nulls_last { "LAST" } else { "FIRST" });
+        let desc = if desc { "DESC" } else { "" };
+        let nulls = if nulls_last { "LAST" } else { "FIRST" };
         format!("b COLLATE {collation} {desc} NULLS {nulls}, ")
     });
     let sql = format!("SELECT id FROM t ORDER BY {}id", order.unwrap_or_default());
@@ -131,7 +131,8 @@ fn holds(rows: &Rows, expected: &BTreeMap<i64, Row>, term: Option<(bool, bool, &
         let Some((_, _, collation)) = term else { return };
         let collation = Collation::parse(collation).expect("it is one");
         for (row, id) in rows.as_slice().iter().zip(sorted) {
-            let (held, wanted) = (&row[SORTED_BY], &expected[&id][SORTED_BY]);
+            let held = &row[SORTED_BY];
+            let wanted = &expected[&id][SORTED_BY];
             assert!(compare(held, wanted, collation).is_eq(), "{held:?} instead of {wanted:?}");
         }
     } else {

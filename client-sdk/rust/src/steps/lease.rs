@@ -45,7 +45,8 @@ where
             }
         }
     };
-    let (mut work, mut stopped) = (pin!(work), pin!(stopped));
+    let mut work = pin!(work);
+    let mut stopped = pin!(stopped);
     tokio::select! {
         biased;
         done = &mut work => Ok(WorkEnd::Done(done)),

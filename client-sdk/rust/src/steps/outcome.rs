@@ -65,7 +65,8 @@ pub(super) async fn attempt(
     lease: Duration,
     work: impl Future<Output = Result<JsonValue, ToolError>>,
 ) -> Result<Attempt, Error> {
-    let (id, token) = (&call.call_id, call.fencing_token.unwrap_or_default());
+    let id = &call.call_id;
+    let token = call.fencing_token.unwrap_or_default();
     let heartbeat = || async {
         let extend = HeartbeatToolCall::new(id, token).lease_ms(lease::millis(lease));
         let call = abide.call(extend).deadline(lease).await?.into_inner();

@@ -87,12 +87,14 @@ impl Supervisor {
         W: Future<Output = Result<HandoffResolution, ToolError>> + Send + 'static,
     {
         let handoffs = self.abide.subscribe(PENDING).param("capability", capability);
-        let (mut handoffs, function) = (handoffs.await?, Arc::new(function));
+        let mut handoffs = handoffs.await?;
+        let function = Arc::new(function);
         let mut stop = pin!(stop);
         let mut running = JoinSet::new();
         // Those that this supervisor has looked at, answers at the moment, or could not answer.
-        let (mut taken, mut active, mut failed) =
-            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut taken = BTreeSet::new();
+        let mut active = BTreeSet::new();
+        let mut failed = BTreeSet::new();
         let served = loop {
             let pending: Vec<(String, i64)> = handoffs.typed_rows()?;
             taken.retain(|handoff| pending.contains(handoff));
@@ -101,7 +103,8 @@ impl Supervisor {
                 let has_room = running.len() < self.concurrency;
                 if is_free && has_room && taken.insert((id.clone(), seq)) {
                     active.insert(id.clone());
-                    let (supervisor, function) = (self.clone(), Arc::clone(&function));
+                    let supervisor = self.clone();
+                    let function = Arc::clone(&function);
                     running.spawn(async move {
                         let may_claim_again = supervisor.take(&id, &*function).await;
                         (id, may_claim_again)
@@ -156,7 +159,9 @@ impl Supervisor {
         F: Fn(HandoffRequest) -> W,
         W: Future<Output = Result<HandoffResolution, ToolError>>,
     {
-        let (abide, id, token) = (&self.abide, handoff.id.clone(), handoff.fencing_token);
+        let abide = &self.abide;
+        let id = handoff.id.clone();
+        let token = handoff.fencing_token;
         let heartbeat = || async {
             let mut extend = HeartbeatHandoff::new(&id).lease_ms(millis(self.lease));
             extend.fencing_token = token;

@@ -51,7 +51,8 @@ impl Abide {
     /// # }
     /// ```
     pub fn worker(&self) -> Worker {
-        let (abide, name) = (self.clone(), worker_name());
+        let abide = self.clone();
+        let name = worker_name();
         Worker { abide, name, functions: BTreeMap::new(), concurrency: 8, lease: LEASE }
     }
 }
@@ -194,9 +195,11 @@ impl Worker {
     fn start(&self, call: ToolCall, running: &mut JoinSet<()>) {
         let Some(function) = self.functions.get(&call.tool_name) else { return };
         let work = function(call.arguments.value());
-        let (abide, lease) = (self.abide.clone(), self.lease);
+        let abide = self.abide.clone();
+        let lease = self.lease;
         running.spawn(async move {
-            let (id, tool) = (&call.call_id, &call.tool_name);
+            let id = &call.call_id;
+            let tool = &call.tool_name;
             match attempt(&abide, &call, lease, work).await {
                 Ok(_) => {}
                 Err(error @ Error::ToolFailed { .. }) => tracing::info!(id, tool, %error, "failed"),

@@ -59,7 +59,8 @@ stories! {
 }
 
 async fn session(abide: &Abide) -> DurableSession {
-    let (first, again) = (abide.session("support").id("s1"), abide.session("support").id("s1"));
+    let first = abide.session("support").id("s1");
+    let again = abide.session("support").id("s1");
     let first = first.title("a parcel").await.expect("it is made");
     let again = again.await.expect("it is found");
     assert_eq!(first.id(), again.id());
@@ -279,8 +280,10 @@ async fn a_supervisor_answers(abide: &Abide) {
 /// A supervisor that fails releases the handoff, and does not claim it again.
 async fn a_supervisor_that_fails_releases_the_handoff(abide: &Abide) {
     let session = session(abide).await;
-    let (runs, failed) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-    let (count, notify) = (Arc::clone(&runs), Arc::clone(&failed));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let failed = Arc::new(Notify::new());
+    let count = Arc::clone(&runs);
+    let notify = Arc::clone(&failed);
     let fails = move |_| {
         count.fetch_add(1, Ordering::SeqCst);
         notify.notify_one();
@@ -316,11 +319,14 @@ async fn a_worker_runs_calls_and_stops_gracefully(abide: &Abide) {
         abide.call(request(nth)).await.expect("it is requested");
     }
     let (stop, stopped) = oneshot::channel::<()>();
-    let (max, now) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let max = Arc::new(AtomicUsize::new(0));
+    let now = Arc::new(AtomicUsize::new(0));
     let worker = abide.worker().concurrency(3).name("w1");
-    let (seen, active) = (Arc::clone(&max), Arc::clone(&now));
+    let seen = Arc::clone(&max);
+    let active = Arc::clone(&now);
     let worker = worker.tool("echo", move |args: JsonValue| {
-        let (seen, active) = (Arc::clone(&seen), Arc::clone(&active));
+        let seen = Arc::clone(&seen);
+        let active = Arc::clone(&active);
         async move {
             seen.fetch_max(active.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             tokio::task::yield_now().await;

@@ -35,7 +35,8 @@ pub(crate) fn keep(
     weight: Option<f64>,
     bytes: Option<Vec<u8>>,
 ) -> Result<Sample, Abort> {
-    let (bytes, seq) = (bytes.unwrap_or_default(), ctx.seq);
+    let bytes = bytes.unwrap_or_default();
+    let seq = ctx.seq;
     ctx.insert(Sample { id: 0, name, weight, bytes, seq })
 }
 

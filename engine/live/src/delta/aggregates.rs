@@ -307,7 +307,8 @@ impl AggregateTerm {
     fn of(aggregate: Aggregate, pieces: &[Piece]) -> AggregateTerm {
         let between = |from: Mark, to: Mark| {
             let at = |mark: Mark| pieces.iter().position(|piece| *piece == Piece::Mark(mark));
-            let (from, to) = (at(from)?, at(to)?);
+            let from = at(from)?;
+            let to = at(to)?;
             let mut fragment = Fragment::new();
             fragment.pieces.extend_from_slice(&pieces[from + 1..to]);
             Some(fragment)

@@ -149,7 +149,8 @@ impl SourcePath {
     /// another such source, that source has a row there, and its own ON holds; otherwise it may be
     /// all NULL.
     fn follow_left_joins(&mut self, block: &Block, source: usize) {
-        let (mut pending, mut demanded) = (vec![source], Vec::new());
+        let mut pending = vec![source];
+        let mut demanded = Vec::new();
         while let Some(source) = pending.pop() {
             let Some(on) = block.left_join(Item::Source(source)) else { continue };
             demanded.extend(on);

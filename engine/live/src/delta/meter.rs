@@ -263,7 +263,8 @@ pub(crate) struct Meters {
 impl Meters {
     /// Adds a binding of a template. Returns the index of its meter.
     pub(crate) fn enter(&mut self, sql: &Arc<str>, payer: &ShareKey) -> usize {
-        let (meters, free) = (&mut self.meters, &mut self.free);
+        let meters = &mut self.meters;
+        let free = &mut self.free;
         let at = *self.places.entry((Arc::clone(sql), payer.clone())).or_insert_with(|| {
             let meter = Some((payer.clone(), Meter::new(sql)));
             match free.pop() {

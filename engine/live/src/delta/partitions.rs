@@ -172,7 +172,8 @@ impl Partition {
         keys.retain(|key| {
             ways.iter().all(|(_, source_path)| scheme.shown_on(key, source_path).is_some())
         });
-        let (terms, falls_apart) = (terms_on(catalog, query, &ways, &keys), !keys.is_empty());
+        let terms = terms_on(catalog, query, &ways, &keys);
+        let falls_apart = !keys.is_empty();
         (Partition::new(terms, PartitionBody::Keyed(Box::new(one.clone()), keys)), falls_apart)
     }
 

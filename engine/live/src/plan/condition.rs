@@ -33,7 +33,8 @@ fn may_be_named(name: &str) -> bool {
 pub fn check_condition(text: &str) -> Result<(), Refusal> {
     lex::check_no_nul(text)?;
     let bad = |what: &str| Err(Refusal::new(Code::BadSql, what).hint("write one SQL condition"));
-    let (mut depth, mut any) = (0_i64, false);
+    let mut depth = 0_i64;
+    let mut any = false;
     let mut scanner = Scanner::new(Tokenizer::new());
     while let (start, Some((_, token)), end) =
         scanner.scan(text.as_bytes()).map_err(|error| lex::refusal(text, &error))?

@@ -284,7 +284,8 @@ impl Lowering<'_> {
         self.expansion.select()?;
         let block = self.open_block();
         let mut joined = SelectCore { block: block.0, ..SelectCore::default() };
-        let (outer, depth) = (scope.outer, scope.depth);
+        let outer = scope.outer;
+        let depth = scope.depth;
         let mut names = Scope { outer, depth, ..Scope::default() };
         self.deeper(|lower| lower.read_joins(&mut joined, joins, &mut names))?;
         let columns =
@@ -293,7 +294,8 @@ impl Lowering<'_> {
             self.expansion.column(column, at + 1)?;
         }
         let output = |(name, value): &(String, Fragment)| {
-            let (name, value) = (name.clone(), value.clone());
+            let name = name.clone();
+            let value = value.clone();
             Output { value, name, hidden: false, aliased: false }
         };
         joined.outputs = columns.map(output).collect();
@@ -383,7 +385,8 @@ impl Lowering<'_> {
         place: FromContext,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
-        let (filters, terms) = (core.filter.len(), core.from.len());
+        let filters = core.filter.len();
+        let terms = core.from.len();
         let named = NamedQuery { name: name.clone(), columns: Vec::new(), sql };
         let source = self.sources.len();
         self.trusted = true;

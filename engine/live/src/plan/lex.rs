@@ -47,7 +47,10 @@ pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
     check_no_nul(text)?;
     let mut columns = Columns { text, items: Vec::new(), open: None, state: State::Before };
     let mut scanner = Scanner::new(Tokenizer::new());
-    let (mut depth, mut cases, mut ended, mut last) = (0usize, 0usize, false, None);
+    let mut depth = 0usize;
+    let mut cases = 0usize;
+    let mut ended = false;
+    let mut last = None;
     let mut height = ExprDepth::default();
     while let (start, Some((_, token)), _) =
         scanner.scan(text.as_bytes()).map_err(|error| refusal(text, &error))?
@@ -99,7 +102,8 @@ pub(crate) struct Parameter {
 /// follows SQLite: `?` takes the next number, `?7` its own, a name the next one at its first use.
 /// This works on tokens because the tree is not visited in text order.
 pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), Refusal> {
-    let (mut numbered, mut copied) = (String::with_capacity(text.len()), 0);
+    let mut numbered = String::with_capacity(text.len());
+    let mut copied = 0;
     let mut parameters = Vec::new();
     let mut known = HashSet::new();
     let mut last = 0;
@@ -167,7 +171,8 @@ pub fn operations(text: &str) -> usize {
     use TokenType::{TK_AND, TK_ASC, TK_BY, TK_DESC, TK_DOT, TK_ID, TK_INTEGER, TK_JOIN, TK_ON};
     use TokenType::{TK_STRING, TK_VALUES, TK_VARIABLE, TK_WITH};
     let mut scanner = Scanner::new(Tokenizer::new());
-    let (mut operations, mut depth) = (0, 0_usize);
+    let mut operations = 0;
+    let mut depth = 0_usize;
     while let Ok((_, Some((_, token)), _)) = scanner.scan(text.as_bytes()) {
         match token {
             TK_LP => depth += 1,

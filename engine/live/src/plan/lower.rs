@@ -27,7 +27,8 @@ mod window;
 impl Lowering<'_> {
     /// Any expression.
     pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
-        let (bare, derived) = (self.frame.bare.len(), self.frame.bare_derived.len());
+        let bare = self.frame.bare.len();
+        let derived = self.frame.bare_derived.len();
         let lowered = self.deeper(|lower| lower.expr_at(expr, scope))?;
         self.expansion.expression(&lowered)?;
         if self.frame.within {
@@ -67,7 +68,8 @@ impl Lowering<'_> {
             Expr::NotNull(operand) => self.postfix(operand, "NOTNULL", scope),
             Expr::Between { lhs, not, start, end } => {
                 let mut out = self.operand(lhs, scope)?;
-                let (start, end) = (self.operand(start, scope)?, self.operand(end, scope)?);
+                let start = self.operand(start, scope)?;
+                let end = self.operand(end, scope)?;
                 self.require_comparable(&out, &start)?;
                 self.require_comparable(&out, &end)?;
                 out.push_text(if *not { "NOT BETWEEN" } else { "BETWEEN" });
@@ -173,7 +175,8 @@ impl Lowering<'_> {
     /// Chains of operators lean to the left. This loops along the chain, so that a long sum takes
     /// no stack.
     fn binary(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
-        let (mut first, mut rest) = (expr, Vec::new());
+        let mut first = expr;
+        let mut rest = Vec::new();
         while let Expr::Binary(left, operator, right) = first
             && !is_comparison(*operator)
         {
@@ -215,7 +218,9 @@ impl Lowering<'_> {
     fn collate(&mut self, operand: &Expr, name: &str, scope: &Scope) -> Lowered {
         let collation = collation_of(name)?;
         let mut out = self.expr(operand, scope)?;
-        let (plain, kind, affinity) = (out.plain, out.kind, out.affinity);
+        let plain = out.plain;
+        let kind = out.kind;
+        let affinity = out.affinity;
         let within = out.collates_within;
         let harmless = out.harmless && collation == Collation::Binary;
         out.push_text(&format!("COLLATE {}", collation.sql()));

@@ -147,7 +147,9 @@ pub fn select_of(
     let Some(ScopeMembership { owners, column, keys, .. }) = within else { return sql };
     for (at, owner) in owners.iter().enumerate() {
         let OwnerReference { column, table, key } = owner;
-        let (table, column, key) = (quoted(table), quoted(column), quoted(key));
+        let table = quoted(table);
+        let column = quoted(column);
+        let key = quoted(key);
         let next = at + 1;
         sql.push_str(&format!(" JOIN {table} AS o{next} ON o{next}.{key} = o{at}.{column}"));
     }
@@ -213,8 +215,11 @@ impl ScopeMembership<'_> {
         let mut sql = format!("EXISTS (SELECT 1 FROM {} AS s1", quoted(first.table));
         for (at, owner) in others.iter().enumerate() {
             let OwnerReference { column, table, key } = owner;
-            let (this, next) = (at + 1, at + 2);
-            let (table, column, key) = (quoted(table), quoted(column), quoted(key));
+            let this = at + 1;
+            let next = at + 2;
+            let table = quoted(table);
+            let column = quoted(column);
+            let key = quoted(key);
             sql.push_str(&format!(" JOIN {table} AS s{next} ON s{next}.{key} = s{this}.{column}"));
         }
         let scope = in_scope(&format!("s{}.{}", self.owners.len(), quoted(self.column)));

@@ -38,7 +38,8 @@ impl Lowering<'_> {
         let Some(home) = self.blocks.iter().position(|block| block.has(source)) else {
             return Route::Any;
         };
-        let (mut conjuncts, mut own): (Vec<&Conjunct>, Vec<&Conjunct>) = (Vec::new(), Vec::new());
+        let mut conjuncts: Vec<&Conjunct> = Vec::new();
+        let mut own: Vec<&Conjunct> = Vec::new();
         // Whether a row of the source may be all NULL in the conditions from here on.
         let mut padded = false;
         let mut from = Some(Item::Source(source));

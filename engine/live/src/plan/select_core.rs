@@ -325,7 +325,8 @@ impl Lowering<'_> {
                 let value = bare.unwrap_or(value);
                 self.expansion.column(value, core.outputs.len() + 1)?;
                 core.frame.note(value);
-                let (name, value) = (name.clone(), value.clone());
+                let name = name.clone();
+                let value = value.clone();
                 core.outputs.push(Output { value, name, hidden: false, aliased: false });
             }
         }

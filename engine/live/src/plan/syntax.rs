@@ -9,7 +9,8 @@ use crate::plan::collation::Collation;
 
 /// The operands of a chain of one operator, in text order.
 pub(crate) fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
-    let (mut first, mut operands) = (expr, Vec::new());
+    let mut first = expr;
+    let mut operands = Vec::new();
     while let Expr::Binary(left, found, right) = first
         && *found == operator
     {
@@ -73,7 +74,8 @@ pub(crate) fn position(expr: &Expr) -> Option<i64> {
 pub(crate) fn without_collation<'e, 'b>(
     expr: &'e Expr<'b>,
 ) -> Result<(&'e Expr<'b>, Option<Collation>), Refusal> {
-    let (mut bare, mut collation) = (expr, None);
+    let mut bare = expr;
+    let mut collation = None;
     loop {
         match bare {
             Expr::Collate(inner, name) => {

@@ -129,7 +129,9 @@ impl WindowSpec {
 
 impl FrameSpec {
     pub(crate) fn whole() -> FrameSpec {
-        let (start, end, exclude) = (FrameEdge::First, FrameEdge::Last, FrameExclude::NoOthers);
+        let start = FrameEdge::First;
+        let end = FrameEdge::Last;
+        let exclude = FrameExclude::NoOthers;
         FrameSpec { mode: FrameMode::Rows, start, end, exclude }
     }
 

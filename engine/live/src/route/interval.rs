@@ -338,7 +338,8 @@ impl Intervals {
     /// The path from the root to the run that an entry belongs to: the last run that does not start
     /// after it, or the first run.
     fn way_to(&self, wanted: Key<'_>) -> Vec<At> {
-        let (mut way, mut next) = (Vec::with_capacity(32), self.root);
+        let mut way = Vec::with_capacity(32);
+        let mut next = self.root;
         let mut length = None;
         while let Some(at) = next {
             way.push(at);
@@ -383,8 +384,10 @@ impl Intervals {
     /// Finds where a node belongs by its priority, and the subtree there, and extends the ends of
     /// the nodes above. Only that small subtree needs a split.
     fn make_room(&mut self, new: At) -> (ParentLink, Option<At>) {
-        let (priority, end) = (self.priority(new), self.node(new).end.clone());
-        let (mut under, mut next) = (ParentLink::Root, self.root);
+        let priority = self.priority(new);
+        let end = self.node(new).end.clone();
+        let mut under = ParentLink::Root;
+        let mut next = self.root;
         while let Some(at) = next.filter(|at| self.priority(*at) >= priority) {
             let before = self.compare(self.first(new), at).is_lt();
             let node = self.node_mut(at);
@@ -442,7 +445,8 @@ impl Intervals {
 
     /// Updates the start of a run to that of its first entry.
     fn begin_again(&mut self, at: At) {
-        let (node, run) = (&mut self.nodes[at.index()], &self.runs[at.index()]);
+        let node = &mut self.nodes[at.index()];
+        let run = &self.runs[at.index()];
         let first = &run.entries[0].0;
         if node.low != first.low {
             node.low.clone_from(&first.low);

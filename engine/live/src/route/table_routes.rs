@@ -183,7 +183,8 @@ impl TableRoutes {
                     Entry::Occupied(mut known) => known.get_mut().index.add(*key, id),
                     Entry::Vacant(entry) => {
                         let holders = None;
-                        let (binding, index) = (binding.clone(), BindingIndex::default());
+                        let binding = binding.clone();
+                        let index = BindingIndex::default();
                         let known = entry.insert(LookupRoutes { binding, index, holders });
                         known.index.add(*key, id);
                     }

@@ -31,7 +31,8 @@ impl<'a> SubscribeRequest<'a> {
         sql: &'a str,
         params: &'a Map<String, JsonValue>,
     ) -> SubscribeRequest<'a> {
-        let (start, timeline) = (Start::Now, None);
+        let start = Start::Now;
+        let timeline = None;
         SubscribeRequest { id, sql, params, start, timeline, checksum: false, explain: false }
     }
 

@@ -35,7 +35,8 @@ impl Connection {
             Some(delta) => {
                 let change = subscription.change(version.seq, delta);
                 let later = self.reruns.settle(&self.engine, key, subscription, &version);
-                let (seq, stale) = (version.seq, subscription.stale.is_some());
+                let seq = version.seq;
+                let stale = subscription.stale.is_some();
                 self.ready.push_back(rerun(Update::Rerun { seq, change, stale }));
                 self.send_later(key, later);
             }

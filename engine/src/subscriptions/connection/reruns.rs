@@ -121,7 +121,8 @@ impl PendingReruns {
         held: Option<ResultVersion>,
     ) {
         // A waiting task must not keep the engine open.
-        let (queries, rerun) = (Arc::downgrade(&engine.queries), Arc::clone(rerun));
+        let queries = Arc::downgrade(&engine.queries);
+        let rerun = Arc::clone(rerun);
         let account = self.account.clone();
         let task =
             self.tasks.spawn(async move { rerun.advance(&queries, at, held, &account).await });

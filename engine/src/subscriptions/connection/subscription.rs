@@ -123,7 +123,8 @@ impl Subscription {
     ) -> Vec<QueuedUpdate> {
         (self.seq, self.held) = (seq, None);
         self.checksum = self.checksum.map(|_| Checksum::of(result.iter()));
-        let (mut parts, reset) = (Vec::new(), why.is_some());
+        let mut parts = Vec::new();
+        let reset = why.is_some();
         let history_changed = why.as_ref().is_some_and(|why| why.history_changed);
         if let Some(Resync { refusal, .. }) = why {
             let update = Update::Error { id: Arc::clone(&self.id), refusal };

@@ -37,12 +37,15 @@ impl Dialect {
             let character = u32::from(character);
             if escape == Some(character) { 0 } else { character }
         };
-        let (any, one) = (unless_escape('%'), unless_escape('_'));
+        let any = unless_escape('%');
+        let one = unless_escape('_');
         Dialect { any, one, other, sets: false, no_case: true }
     }
 
     pub(super) fn glob() -> Dialect {
-        let (any, one, other) = (u32::from('*'), u32::from('?'), u32::from('['));
+        let any = u32::from('*');
+        let one = u32::from('?');
+        let other = u32::from('[');
         Dialect { any, one, other, sets: true, no_case: false }
     }
 
@@ -53,8 +56,12 @@ impl Dialect {
         text: &[u8],
         charge: &mut dyn FnMut(u64) -> bool,
     ) -> Option<bool> {
-        let (pattern, text) = (until_nul(pattern), until_nul(text));
-        let (mut p, mut t, mut wildcard, mut work) = (0, 0, None, 0_u64);
+        let pattern = until_nul(pattern);
+        let text = until_nul(text);
+        let mut p = 0;
+        let mut t = 0;
+        let mut wildcard = None;
+        let mut work = 0_u64;
         loop {
             work += 16;
             if work >= UNIT {

@@ -383,7 +383,8 @@ pub(super) fn similarity(one: &[u8], other: &[u8]) -> Option<f64> {
     if one.len() != other.len() || !one.len().is_multiple_of(4) {
         return None;
     }
-    let (mut product, mut squares) = (0.0, (0.0, 0.0));
+    let mut product = 0.0;
+    let mut squares = (0.0, 0.0);
     for (a, b) in numbers(one).zip(numbers(other)) {
         product += a * b;
         squares.0 += a * a;

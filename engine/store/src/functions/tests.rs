@@ -330,7 +330,8 @@ fn a_search_is_bounded_within_a_call() {
             let found: Result<bool, _> =
                 connection.query_row("SELECT fts_match(?1, ?2)", (&text, &query), |row| row.get(0));
             drop(running);
-            let (start, worked) = (&query[..20], interrupt.take_worked());
+            let start = &query[..20];
+            let worked = interrupt.take_worked();
             if limits.time.is_zero() {
                 assert_eq!(interrupt.why(), InterruptReason::Time, "{start}: {found:?}");
                 assert!(worked < 20_000, "{start}: {worked} steps");

@@ -220,7 +220,8 @@ fn take_cell(all: &[u8], bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
     let mut text = Vec::new();
     for _ in 0..take_count(bytes)? {
         text.extend_from_slice(take_bytes(bytes)?);
-        let (start, length) = (take_count(bytes)?, take_count(bytes)?);
+        let start = take_count(bytes)?;
+        let length = take_count(bytes)?;
         let end = start.checked_add(length).filter(|end| *end <= before).ok_or(CorruptCells)?;
         text.extend_from_slice(&all[start..end]);
     }
@@ -249,7 +250,8 @@ impl Applier {
         connection: &Connection,
         operations: &[u8],
     ) -> Result<(), StoreError> {
-        let (mut named, mut rest) = (Vec::new(), operations);
+        let mut named = Vec::new();
+        let mut rest = operations;
         while !rest.is_empty() {
             let operation =
                 Operation::take(operations, &mut named, &mut rest).map_err(|damaged| {
@@ -370,7 +372,9 @@ mod tests {
         operations.undo_unit();
         operations.insert("c", &[Value::Null]);
         operations.insert("a", &[Value::Real(0.5)]);
-        let (record, mut named, mut found) = (operations.into_record(), Vec::new(), Vec::new());
+        let record = operations.into_record();
+        let mut named = Vec::new();
+        let mut found = Vec::new();
         let bytes = operations_of(&record);
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -394,7 +398,9 @@ mod tests {
         let record = operations.into_record();
         let bytes = operations_of(&record);
         for length in 1..bytes.len() {
-            let (mut named, mut rest, mut count) = (Vec::new(), &bytes[..length], 0);
+            let mut named = Vec::new();
+            let mut rest = &bytes[..length];
+            let mut count = 0;
             while !rest.is_empty()
                 && Operation::take(&bytes[..length], &mut named, &mut rest).is_ok()
             {
@@ -424,7 +430,8 @@ mod tests {
     /// Writes rows with texts and then an event with these texts in its arguments; checks which of them the operations have
     /// once, and that they decode to the same.
     fn check_repeats(rows: &[&str], in_arguments: &[&str], once: &[bool]) {
-        let (mut operations, mut arguments) = (RowOperations::new(), String::from("{"));
+        let mut operations = RowOperations::new();
+        let mut arguments = String::from("{");
         let cells: Vec<Value> = rows.iter().map(|text| Value::from(*text)).collect();
         operations.insert("sessions", &cells);
         let mut places = Vec::new();
@@ -437,7 +444,8 @@ mod tests {
         operations.insert_event("events", &event(), &arguments, places.into_iter());
         let record = operations.into_record();
         let bytes = operations_of(&record);
-        let (mut named, mut rest) = (Vec::new(), bytes);
+        let mut named = Vec::new();
+        let mut rest = bytes;
         let mut next = || Operation::take(bytes, &mut named, &mut rest).expect("they are valid");
         assert_eq!(next().cells, cells);
         assert_eq!(next().cells[6], Value::from(arguments.as_str()));
@@ -472,7 +480,9 @@ mod tests {
         operations.insert_event("events", &event(), &arguments, places.into_iter());
         let record = operations.into_record();
         let bytes = operations_of(&record);
-        let (mut named, mut rest, mut last) = (Vec::new(), bytes, Vec::new());
+        let mut named = Vec::new();
+        let mut rest = bytes;
+        let mut last = Vec::new();
         while !rest.is_empty() {
             let taken = Operation::take(bytes, &mut named, &mut rest).expect("they are valid");
             last = taken.cells;

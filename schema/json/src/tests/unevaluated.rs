@@ -69,7 +69,8 @@ fn unevaluated_properties_agree_with_the_oracle() {
 #[test]
 fn unevaluated_items_agree_with_the_oracle() {
     let values = more_values();
-    let (one, two) = (json!({"prefixItems": [true]}), json!({"prefixItems": [true, true]}));
+    let one = json!({"prefixItems": [true]});
+    let two = json!({"prefixItems": [true, true]});
     for schema in [
         json!({"unevaluatedItems": false}),
         json!({"unevaluatedItems": {"type": "integer"}}),

@@ -167,7 +167,8 @@ fn read(agent: String, wanted: RunAgentInput) -> Result<ThreadRequest, Refusal> 
         let last = messages.drain(at..).next();
         ThreadInput::Message(last.ok_or_else(|| bad("there is no message"))?.into_input()?)
     } else {
-        let (mut decisions, mut settlements) = (Vec::new(), Vec::new());
+        let mut decisions = Vec::new();
+        let mut settlements = Vec::new();
         for entry in resume {
             decision::check_members("an entry of resume", &entry.others, &ENTRY_MEMBERS)?;
             match settlement(&entry)? {

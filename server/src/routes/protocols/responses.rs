@@ -55,7 +55,8 @@ pub(in crate::routes) async fn create(incoming: Incoming) -> Result<Response, Pr
     let wanted: CreateResponse = content.envelope_in_turn(request::EXAMPLE_BODY).await?;
     wanted.check()?;
     let key = idempotency_key(&headers)?;
-    let (stream, background) = (wanted.stream == Some(true), wanted.background == Some(true));
+    let stream = wanted.stream == Some(true);
+    let background = wanted.background == Some(true);
     let instructions = json!(wanted.instructions);
     let (run, turn) = begin(&app, &session.caller, &content, wanted, key).await?;
     drop(content);

@@ -247,7 +247,8 @@ const HISTORY_BATCH_CALLS: usize = limits::BATCH_CALLS / 2;
 /// Takes the first messages of a long history from the calls that begin a run, as batches that a restricted caller may send.
 fn split_history(calls: &mut Vec<BatchCall>, start: &mut usize) -> Vec<Vec<BatchCall>> {
     let mut batches = Vec::new();
-    let (mut taken, mut bytes) = (0, 0);
+    let mut taken = 0;
+    let mut bytes = 0;
     for (position, call) in calls[..*start].iter().enumerate() {
         let own_bytes = call.args["content"].as_str().map_or(0, str::len);
         bytes += own_bytes;

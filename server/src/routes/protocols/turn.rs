@@ -610,8 +610,8 @@ impl Turn {
     /// Only the last answer matches the schema; those before it were rejected.
     fn void_rejected_answers(&mut self) {
         let after = self.items.iter().rposition(|item| matches!(item.content, Content::Call(_)));
-        let (after, last) =
-            (after.map_or(0, |at| at + 1), self.items.iter().rposition(Item::is_message));
+        let after = after.map_or(0, |at| at + 1);
+        let last = self.items.iter().rposition(Item::is_message);
         for (at, item) in self.items.iter_mut().enumerate().skip(after) {
             if item.is_message() && Some(at) != last {
                 item.state = ItemState::Void;

@@ -74,7 +74,9 @@ pub(in crate::routes) async fn events(
     }
     let authenticator = app.authenticator.clone();
     let invalid = Box::pin(async move { authenticator.until_invalid(session).await });
-    let (lifecycle, ended, hold) = (app.lifecycle, false, None);
+    let lifecycle = app.lifecycle;
+    let ended = false;
+    let hold = None;
     let events =
         Events { connection, lifecycle, account, hold, invalid, last_sent, ended, _place: place };
     let events = stream::unfold(events, |mut events| async move {
@@ -170,7 +172,8 @@ impl Events {
             if let [Value::Integer(id), Value::Integer(number), permit, Value::Text(kind), data] =
                 &**row
             {
-                let (permit, data) = (permit.to_json(), json_text(data));
+                let permit = permit.to_json();
+                let data = json_text(data);
                 text.push_str(&format!(
                     "event: {kind}\nid: {number}\ndata: {{\"id\":{id},\"number\":{number},\
                      \"turn\":{permit},\"event\":\"{kind}\",\"data\":{data}}}\n\n"

@@ -33,11 +33,13 @@ impl Grammar<'_> {
                     return self.nest(|grammar| grammar.subquery(scope));
                 }
                 4 => {
-                    let (one, two) = (self.number(scope, depth), self.number(scope, depth));
+                    let one = self.number(scope, depth);
+                    let two = self.number(scope, depth);
                     return value![one, self.pick(COMPARISONS), two];
                 }
                 5 => {
-                    let (one, two) = (self.text(scope, depth), self.text(scope, depth));
+                    let one = self.text(scope, depth);
+                    let two = self.text(scope, depth);
                     return value![one, self.pick(COMPARISONS), two];
                 }
                 6 => return value![self.number(scope, depth)],
@@ -102,7 +104,8 @@ impl Grammar<'_> {
         else {
             return value!["1"];
         };
-        let (first, second) = (self.constant(one_kind), self.constant(two_kind));
+        let first = self.constant(one_kind);
+        let second = self.constant(two_kind);
         let comparison = self.pick(&[" = ", " = ", " <> ", " < ", " IS "]);
         value!["(", one, ", ", two, ")", comparison, "(", first, ", ", second, ")"]
     }
@@ -124,9 +127,11 @@ impl Grammar<'_> {
         }
         let not = if self.one_in(2) { Sql::Word(" NOT IN (", " IN (") } else { " IN (".into() };
         if self.one_in(8) {
-            let (one, two) = (self.number(scope, 0), self.text(scope, 0));
+            let one = self.number(scope, 0);
+            let two = self.text(scope, 0);
             let (from, inner) = self.from(&scope.around(), &[1]);
-            let (first, second) = (self.number(&inner, 0), self.text(&inner, 0));
+            let first = self.number(&inner, 0);
+            let second = self.text(&inner, 0);
             let filter = self.correlated_filter(&inner);
             let left = value!["(", one, ", ", two, ")"];
             return value![left, not, "SELECT ", first, ", ", second, from, filter, ")"];

@@ -106,7 +106,8 @@ impl Grammar<'_> {
             14 | 15 => self.choice(scope, Kind::Integer, depth),
             16 => {
                 let function = self.pick(&["min(", "max(", "coalesce(", "nullif(", "ifnull("]);
-                let (one, two) = (self.number(scope, depth), self.number(scope, depth));
+                let one = self.number(scope, depth);
+                let two = self.number(scope, depth);
                 value![function, one, ", ", two, ")"]
             }
             17 => value!["unixepoch(", self.time(scope), ", 'unixepoch')"],
@@ -138,7 +139,8 @@ impl Grammar<'_> {
                 ", 1)"
             ],
             5 => {
-                let (what, by) = (self.text(scope, 0), self.text(scope, 0));
+                let what = self.text(scope, 0);
+                let by = self.text(scope, 0);
                 value!["replace(", self.text(scope, depth), ", ", what, ", ", by, ")"]
             }
             6 => value!["hex(", self.blob(scope, 0), ")"],
@@ -153,7 +155,8 @@ impl Grammar<'_> {
             12 | 13 => self.choice(scope, Kind::Text, depth),
             14 => {
                 let function = self.pick(&["coalesce(", "nullif(", "ifnull(", "min(", "max("]);
-                let (one, two) = (self.text(scope, depth), self.text(scope, depth));
+                let one = self.text(scope, depth);
+                let two = self.text(scope, depth);
                 value![function, one, ", ", two, ")"]
             }
             // A blob in JSON is an error, and the plan determines which rows reach it.
@@ -187,11 +190,13 @@ impl Grammar<'_> {
                 grammar.of_kind(scope, kind, 0)
             }
         };
-        let (then, otherwise) = (branch(self), branch(self));
+        let then = branch(self);
+        let otherwise = branch(self);
         match self.random.below(3) {
             0 => value!["iif(", self.condition(scope, depth), ", ", then, ", ", otherwise, ")"],
             1 => {
-                let (of, when) = (self.number(scope, depth), self.number(scope, 0));
+                let of = self.number(scope, depth);
+                let when = self.number(scope, 0);
                 value!["CASE ", of, " WHEN ", when, " THEN ", then, " ELSE ", otherwise, " END"]
             }
             _ => {

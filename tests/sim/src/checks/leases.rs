@@ -38,10 +38,8 @@ pub fn check(steps: &[Step]) -> Result<(), Finding> {
             |what: String| Err(Finding::new(NAME, format!("event {}: {call_id} {what}", step.seq)));
         match step.reducer.as_str() {
             "claim_tool_call" | "claim_next_tool_call" | "request_tool_call" => {
-                let (token, until) = (
-                    step.outcome["fencing_token"].as_i64(),
-                    step.outcome["lease_expires_at"].as_i64(),
-                );
+                let token = step.outcome["fencing_token"].as_i64();
+                let until = step.outcome["lease_expires_at"].as_i64();
                 let (Some(token), Some(until)) = (token, until) else { continue };
                 if let Some((other, ends)) = holder
                     && ends > step.at

@@ -17,7 +17,8 @@ pub fn check_rows(sql: &str, seq: Seq, held: &[Row], fresh: &[Row]) -> Result<()
         texts.sort();
         texts
     };
-    let (held, fresh) = (sorted(held), sorted(fresh));
+    let held = sorted(held);
+    let fresh = sorted(fresh);
     if held == fresh {
         return Ok(());
     }

@@ -41,7 +41,8 @@ impl Image {
     pub(super) fn lose(&mut self, random: &mut Random) {
         let pending = std::mem::take(&mut self.pending);
         // Sometimes the disk keeps everything or nothing.
-        let (all, none) = (random.one_in(8), random.one_in(8));
+        let all = random.one_in(8);
+        let none = random.one_in(8);
         for op in pending {
             if all {
                 apply(&mut self.durable, &op);
@@ -127,7 +128,8 @@ mod tests {
 
     #[test]
     fn later_writes_may_survive_earlier_ones_and_long_ones_tear() {
-        let (mut reordered, mut torn) = (false, false);
+        let mut reordered = false;
+        let mut torn = false;
         for seed in 0..200 {
             let mut image = Image::of(vec![0; 4096]);
             image.note(write(0, &[1; 2048]));

@@ -269,7 +269,8 @@ impl Machine {
             return name.file;
         }
         state.last_file += 1;
-        let (file, content) = (state.last_file, content());
+        let file = state.last_file;
+        let content = content();
         let durable = content.is_some();
         state.files.insert(file, Image::of(content.unwrap_or_default()));
         state.names.insert(path.to_owned(), Name { file, durable });

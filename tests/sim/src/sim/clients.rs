@@ -88,7 +88,8 @@ impl SimClients {
         {
             self.handoffs.push(id.to_owned());
         }
-        let (call_id, token) = (result["call_id"].as_str(), result["fencing_token"].as_i64());
+        let call_id = result["call_id"].as_str();
+        let token = result["fencing_token"].as_i64();
         if reducer.starts_with("claim_")
             && let (Some(call_id), Some(token)) = (call_id, token)
         {

@@ -47,10 +47,12 @@ impl Exchange {
 
     /// The message, identical for each copy.
     fn text(&self) -> String {
-        let (id, request_id) = (self.ask.request_id.clone(), Some(self.ask.request_id.clone()));
+        let id = self.ask.request_id.clone();
+        let request_id = Some(self.ask.request_id.clone());
         let message = match self.ask.calls.as_slice() {
             [call] => {
-                let (reducer, args) = (call.reducer.clone(), call.args.clone());
+                let reducer = call.reducer.clone();
+                let args = call.args.clone();
                 ClientMessage::Call { id, reducer, args, request_id }
             }
             calls => ClientMessage::Batch { id, calls: calls.to_vec(), request_id },

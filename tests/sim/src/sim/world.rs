@@ -78,7 +78,8 @@ const CALM_FAILURES: usize = 20;
 
 impl<'a> World<'a> {
     pub(super) fn new(seed: u64, trace: Trace, runtime: &'a Runtime) -> Result<World<'a>, Finding> {
-        let (root, mut random) = (folder(), Random::new(seed));
+        let root = folder();
+        let mut random = Random::new(seed);
         let seats = (0..3).map(|nth| {
             let queries: Vec<_> = QUERIES.into_iter().skip(nth).step_by(1 + nth).collect();
             WatcherSlot { watcher: Watcher::of(&queries), link: None, slow: nth == 1, tenant: None }
@@ -319,7 +320,8 @@ impl<'a> World<'a> {
             }
             seat.watcher.receive(&text)?;
             if seat.watcher.furthest > before {
-                let (output, durable) = (seat.watcher.furthest, self.rig().engine().durable_seq());
+                let output = seat.watcher.furthest;
+                let durable = self.rig().engine().durable_seq();
                 subscribers::check_durable("a frame", output, durable)?;
             }
             return self.poll();
@@ -403,7 +405,8 @@ impl<'a> World<'a> {
         self.seats.iter_mut().for_each(|seat| seat.link = None);
         self.due.clear();
         self.audits.clear();
-        let (closes, power) = (self.random.one_in(4), self.random.below(3) > 0);
+        let closes = self.random.one_in(4);
+        let power = self.random.below(3) > 0;
         self.trace.note(&format!("crash, closes {closes}, power {power}"));
         let rig = self.rig.take().expect("an engine is open");
         if closes {

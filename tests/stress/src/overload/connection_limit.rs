@@ -50,8 +50,8 @@ pub(crate) async fn gather(fixture: &mut OverloadFixture) -> CheckResult<Subscri
         begun.elapsed().as_secs_f64()
     );
     let caller = fixture.caller();
-    let (subscribers, received) =
-        (SubscriberPool { seqs: sockets.iter().map(|_| Arc::default()).collect() }, Arc::default());
+    let subscribers = SubscriberPool { seqs: sockets.iter().map(|_| Arc::default()).collect() };
+    let received = Arc::default();
     let mut listening = JoinSet::new();
     for (socket, seq) in sockets.into_iter().zip(&subscribers.seqs) {
         listening.spawn(listen(socket, Arc::clone(seq), Arc::clone(&received)));
@@ -79,7 +79,8 @@ pub(crate) async fn gather(fixture: &mut OverloadFixture) -> CheckResult<Subscri
 
 /// Opens connections that subscribe to a query.
 async fn connect(fixture: &OverloadFixture, number: usize, sql: &str) -> CheckResult<Vec<Socket>> {
-    let (address, token) = (fixture.server.address, fixture.admin.as_str());
+    let address = fixture.server.address;
+    let token = fixture.admin.as_str();
     let made = stream::iter(0..number).map(|_| async move {
         let socket = Socket::connect(address, token).await;
         let mut socket = socket.map_err(|why| format!("a connection failed: {why}"))?;
@@ -126,7 +127,8 @@ async fn write_often(fixture: &OverloadFixture) -> CheckResult {
 
 /// A connection over the limit receives 503 with Retry-After.
 async fn turn_away(fixture: &OverloadFixture) -> CheckResult {
-    let (mut kept, mut away) = (Vec::new(), 0);
+    let mut kept = Vec::new();
+    let mut away = 0;
     if fixture.size.connections < abide_server() {
         return Ok(()); // The limit is not reached.
     }

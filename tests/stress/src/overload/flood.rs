@@ -33,8 +33,8 @@ struct FloodCounts {
 pub(crate) async fn run(fixture: &mut OverloadFixture) -> CheckResult {
     let small = json!({"session_id": "flooded", "role": "user", "content": "again"}).to_string();
     let caller = fixture.caller();
-    let (begun, came) =
-        (Instant::now(), flood(fixture, &fixture.flooder, LIMITED, &small, 429).await?);
+    let begun = Instant::now();
+    let came = flood(fixture, &fixture.flooder, LIMITED, &small, 429).await?;
     let seconds = begun.elapsed().as_secs_f64();
     fixture.hold_waits("flood over the rate limit", &caller.stop()?, bounds::FACTOR)?;
     println!(
@@ -83,9 +83,11 @@ async fn flood(
     body: &str,
     refusal: u16,
 ) -> CheckResult<FloodCounts> {
-    let (until, mut all) = (Instant::now() + fixture.size.flood, JoinSet::new());
+    let until = Instant::now() + fixture.size.flood;
+    let mut all = JoinSet::new();
     for _ in 0..number {
-        let (mut http, body) = (fixture.http(token).await?, body.to_owned());
+        let mut http = fixture.http(token).await?;
+        let body = body.to_owned();
         all.spawn(async move {
             let mut came = FloodCounts::default();
             while Instant::now() < until {

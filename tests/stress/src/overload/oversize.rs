@@ -19,11 +19,14 @@ static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
 
 /// Sends all of them concurrently and checks the responses.
 pub(crate) async fn run(fixture: &mut OverloadFixture) -> CheckResult {
-    let (address, token) = (fixture.server.address, fixture.admin.clone());
+    let address = fixture.server.address;
+    let token = fixture.admin.clone();
     let caller = fixture.caller();
     let mut at_once = JoinSet::new();
     for _ in 0..fixture.size.oversize {
-        let (one, two, three) = (token.clone(), token.clone(), token.clone());
+        let one = token.clone();
+        let two = token.clone();
+        let three = token.clone();
         at_once.spawn(async move { message(Socket::connect(address, &one).await).await });
         at_once.spawn(async move { frame(Socket::connect(address, &two).await).await });
         at_once.spawn(async move { body(Http::connect(address, &three).await).await });

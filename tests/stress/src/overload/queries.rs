@@ -139,17 +139,21 @@ async fn timed(
     fixture: &OverloadFixture,
     work: impl Future<Output = CheckResult>,
 ) -> CheckResult<[f64; 4]> {
-    let (writer, reader) = (fixture.caller(), fixture.reader());
+    let writer = fixture.caller();
+    let reader = fixture.reader();
     work.await?;
-    let (writes, reads) = (writer.stop()?, reader.stop()?);
+    let writes = writer.stop()?;
+    let reads = reader.stop()?;
     Ok([writes.p99(), reads.p99(), writes.longest(), reads.longest()])
 }
 
 /// Repeats a request, each time on a new connection. A refusal is accepted.
 async fn repeat(fixture: &OverloadFixture, path: &'static str, body: &str) -> CheckResult {
-    let (until, mut all) = (Instant::now() + fixture.size.query, JoinSet::new());
+    let until = Instant::now() + fixture.size.query;
+    let mut all = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let (address, token) = (fixture.server.address, fixture.attacker.clone());
+        let address = fixture.server.address;
+        let token = fixture.attacker.clone();
         let body = body.to_owned();
         all.spawn(async move {
             while Instant::now() < until {

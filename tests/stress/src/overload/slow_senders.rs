@@ -27,7 +27,8 @@ pub(crate) struct SlowClients {
 
 /// Starts the clients.
 pub(crate) async fn begin(fixture: &OverloadFixture) -> CheckResult<SlowClients> {
-    let (address, token) = (fixture.server.address, fixture.admin.clone());
+    let address = fixture.server.address;
+    let token = fixture.admin.clone();
     let mut all = JoinSet::new();
     for _ in 0..fixture.size.slow_clients {
         let head = "POST /v1/sql HTTP/1.1\r\nHost: abide\r\n".to_owned();
@@ -52,8 +53,8 @@ pub(crate) async fn begin(fixture: &OverloadFixture) -> CheckResult<SlowClients>
 impl SlowClients {
     /// Waits until the server has closed all of them.
     pub(crate) async fn end(mut self) -> CheckResult {
-        let (number, mut longest) =
-            (self.all.len(), [("head", 0.0), ("body", 0.0), ("message", 0.0)]);
+        let number = self.all.len();
+        let mut longest = [("head", 0.0), ("body", 0.0), ("message", 0.0)];
         while let Some(ended) = self.all.join_next().await {
             let (kind, seconds) = ended.map_err(|why| why.to_string())??;
             for (other, max) in &mut longest {

@@ -108,7 +108,8 @@ impl OverloadFixture {
         let flooder = token(&["flooder", "--role", "app", "--rate", "50/1s"])?;
         let attacker = token(&["zeta", "--role", "app", "--scope", "tenant=zeta"])?;
         let server = Server::start(&db)?;
-        let (quiet, _folder) = (Latencies::default(), folder);
+        let quiet = Latencies::default();
+        let _folder = folder;
         let fixture = OverloadFixture {
             size,
             server,
@@ -153,7 +154,8 @@ impl OverloadFixture {
         let caller = self.caller();
         pause_thread(self.size.quiet);
         self.quiet = caller.stop()?;
-        let (p50, p99) = (self.quiet.p50(), self.quiet.p99());
+        let p50 = self.quiet.p50();
+        let p99 = self.quiet.p99();
         println!(
             "idle      {} calls, p50 {p50:.2} ms, p99 {p99:.2} ms",
             count(self.quiet.ms.len() as u64)
@@ -175,7 +177,9 @@ impl OverloadFixture {
         max: f64,
         noticed_ms: f64,
     ) -> CheckResult {
-        let (p50, high, quiet) = (waits.p50(), percentile(&waits.ms, percent), self.quiet.p99());
+        let p50 = waits.p50();
+        let high = percentile(&waits.ms, percent);
+        let quiet = self.quiet.p99();
         let factor = high / quiet;
         println!(
             "{what:<9} {} calls of another caller, p50 {p50:.2} ms, p{percent} {high:.2} ms, {factor:.1} times \
@@ -237,7 +241,8 @@ pub(crate) const LOUD_BYTES: usize = limits::OUTBOX_BYTES / 128;
 
 /// The time to write and sync a file of [`bounds::FLOOD_SYNC_BYTES`] in this folder, in milliseconds: the median of five.
 fn sync_ms(folder: &TempDir) -> std::io::Result<f64> {
-    let (mut times, bytes) = (Vec::new(), vec![1; bounds::FLOOD_SYNC_BYTES]);
+    let mut times = Vec::new();
+    let bytes = vec![1; bounds::FLOOD_SYNC_BYTES];
     for _ in 0..5 {
         let mut file = tempfile::tempfile_in(folder)?;
         let begun = Instant::now();

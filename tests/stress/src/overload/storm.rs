@@ -38,7 +38,8 @@ pub(crate) async fn run(fixture: &mut OverloadFixture, subscribers: SubscriberPo
     fixture.server.start_again()?;
     let begun = Instant::now();
     let caller = fixture.caller();
-    let (address, token) = (fixture.server.address, fixture.admin.clone());
+    let address = fixture.server.address;
+    let token = fixture.admin.clone();
     let number = subscribers.seqs.len();
     let all = subscribers.seqs.iter().map(|seq| seq.load(Ordering::Relaxed));
     let backs = stream::iter(all).map(|seq| come_back(address, &token, seq, begun));
@@ -48,7 +49,8 @@ pub(crate) async fn run(fixture: &mut OverloadFixture, subscribers: SubscriberPo
     let seconds: Vec<f64> = backs.iter().map(|back| back.after_s).collect();
     let attempts: u64 = backs.iter().map(|back| back.attempts).sum();
     let refused: u64 = backs.iter().map(|back| back.refused).sum();
-    let (half, last) = (percentile(&seconds, 50.0), percentile(&seconds, 100.0));
+    let half = percentile(&seconds, 50.0);
+    let last = percentile(&seconds, 100.0);
     println!(
         "storm     {} reconnected after a restart: half after {half:.1} s, the last after {last:.1} s; {} more \
          attempts, {refused} refused due to overload",
@@ -69,7 +71,8 @@ async fn come_back(
     seq: i64,
     begun: Instant,
 ) -> CheckResult<Reconnection> {
-    let (mut attempts, mut refused) = (0, 0);
+    let mut attempts = 0;
+    let mut refused = 0;
     loop {
         if begun.elapsed() > PATIENCE {
             return Err(format!(

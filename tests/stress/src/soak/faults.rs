@@ -74,7 +74,8 @@ impl FaultInjector {
 
     /// Injects faults until `ends`; leaves a running server and a network without faults.
     pub(crate) async fn make(&mut self, ends: Instant, ledger: &Ledger) -> CheckResult {
-        let (mut received, mut at) = (Instant::now(), ledger.count());
+        let mut received = Instant::now();
+        let mut at = ledger.count();
         while Instant::now() < ends && !self.volume.is_nearly_full() {
             self.wait(2_500).await;
             match self.random.below(20) {

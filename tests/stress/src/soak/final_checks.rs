@@ -143,7 +143,8 @@ impl Event {
 async fn log(root: &Abide) -> CheckResult<BTreeMap<i64, Event>> {
     let sql = "SELECT seq, at, caller, request_id, reducer, arguments, outcome FROM events
         WHERE seq > :after AND seq <= :last ORDER BY seq";
-    let (mut log, mut after) = (BTreeMap::new(), 0);
+    let mut log = BTreeMap::new();
+    let mut after = 0;
     loop {
         let page = root.sql(sql).param("after", after).param("last", after + PAGE).rows().await;
         let page = page.map_err(|why| why.to_string())?;

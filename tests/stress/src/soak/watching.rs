@@ -80,7 +80,8 @@ impl Watcher {
                 break;
             }
             if Instant::now() > until {
-                let (held, wanted) = (live.rows().len(), wanted.len());
+                let held = live.rows().len();
+                let wanted = wanted.len();
                 return Err(format!("{}: {held} rows at {}, not {wanted}", self.sql, live.seq()));
             }
         }
@@ -179,7 +180,8 @@ impl Printer {
             }
             if Instant::now() > until {
                 let ended = self.child.try_wait().map_err(|why| why.to_string())?;
-                let (held, wanted) = (held.len(), wanted.len());
+                let held = held.len();
+                let wanted = wanted.len();
                 let why = format!("{held} rows, not {wanted}; its end: {ended:?}");
                 return Err(self.failure(&why));
             }

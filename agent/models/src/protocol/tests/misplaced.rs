@@ -1139,7 +1139,8 @@ fn the_first_event_of_a_stream_shows_its_protocol() {
         (Protocol::Gemini, json!({ "candidates": [{ "content": { "parts": [] } }] })),
     ] {
         let mut gathered = PartialResponse::default();
-        let (data, mut decoder) = (frame.to_string(), protocol.decoder(true));
+        let data = frame.to_string();
+        let mut decoder = protocol.decoder(true);
         decoder.frame(&data, &mut gathered).expect("it is valid");
         assert!(!gathered.is_untouched(), "{frame}");
         let error = gathered.end("tested", "asked").expect_err("it is cut");

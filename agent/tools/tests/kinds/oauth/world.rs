@@ -262,7 +262,8 @@ impl Things {
             return (StatusCode::BAD_REQUEST, axum::Json(error)).into_response();
         };
         self.issued += 1;
-        let (token, refresh) = (token(self.issued), refresh(self.issued));
+        let token = token(self.issued);
+        let refresh = refresh(self.issued);
         self.tokens.insert(token.clone(), scopes.clone());
         self.refresh = Some((refresh.clone(), scopes.clone()));
         let answer = json!({

@@ -109,7 +109,10 @@ impl Lowering<'_> {
 
 impl FromTerm {
     fn listed(number: usize, item: Fragment, join: Join, key: Option<Vec<Fragment>>) -> FromTerm {
-        let (source, derived, on, number) = (None, None, Vec::new(), Some(number));
+        let source = None;
+        let derived = None;
+        let on = Vec::new();
+        let number = Some(number);
         FromTerm { source, derived, number, item, join, on, key }
     }
 }

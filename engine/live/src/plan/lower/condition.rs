@@ -61,7 +61,8 @@ impl Lowering<'_> {
             }
             Expr::Between { lhs, not: false, start, end } => {
                 let left = lower.operand(lhs, scope)?;
-                let (start, end) = (lower.operand(start, scope)?, lower.operand(end, scope)?);
+                let start = lower.operand(start, scope)?;
+                let end = lower.operand(end, scope)?;
                 lower.require_comparable(&left, &start)?;
                 lower.require_comparable(&left, &end)?;
                 let route = lower.bound(&left, Comparison::AtLeast, &start).and(lower.bound(
@@ -80,7 +81,8 @@ impl Lowering<'_> {
             Expr::Like { lhs, not: false, op, rhs, escape: None }
                 if matches!(op, LikeOperator::Like | LikeOperator::Glob) =>
             {
-                let (left, right) = (lower.operand(lhs, scope)?, lower.operand(rhs, scope)?);
+                let left = lower.operand(lhs, scope)?;
+                let right = lower.operand(rhs, scope)?;
                 let like = *op == LikeOperator::Like;
                 let route = lower.bound(
                     &left,
@@ -140,7 +142,8 @@ impl Lowering<'_> {
         scope: &Scope,
     ) -> Lowered<(Fragment, Route)> {
         let literal = literal::liftable(right).and(Some(right));
-        let (left, right) = (self.operand(left, scope)?, self.operand(right, scope)?);
+        let left = self.operand(left, scope)?;
+        let right = self.operand(right, scope)?;
         self.require_comparable(&left, &right)?;
         let bounded = |left_test, right_test| {
             self.bound(&left, left_test, &right).and(self.bound(&right, right_test, &left))
@@ -234,7 +237,8 @@ impl Lowering<'_> {
             _ => return Route::Any,
         };
         self.compared_columns(column, |source, column| {
-            let (test, values) = (Comparison::Among, vec![slot]);
+            let test = Comparison::Among;
+            let values = vec![slot];
             Equality { test, source, column, collation, nulls_match, values }
         })
     }
@@ -252,7 +256,8 @@ impl Lowering<'_> {
             return Route::Any;
         }
         self.compared_columns(column, |source, column| {
-            let (nulls_match, values) = (false, vec![slot]);
+            let nulls_match = false;
+            let values = vec![slot];
             Equality { test, source, column, collation, nulls_match, values }
         })
     }

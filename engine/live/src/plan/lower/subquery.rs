@@ -65,7 +65,8 @@ impl Lowering<'_> {
             self.require_comparable(&out, &right)?;
         }
         let mut added = ExtraConditions::new();
-        let (shown_by, arms) = (self.shown_by(&query), query.cores.len());
+        let shown_by = self.shown_by(&query);
+        let arms = query.cores.len();
         let limited = query.limit.is_some();
         for ((_, core), shown) in query.cores.iter_mut().zip(shown_by) {
             let outputs = core.outputs.iter().zip(shown).filter(|(output, _)| !output.hidden);

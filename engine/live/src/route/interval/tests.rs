@@ -42,11 +42,13 @@ fn covers(interval: &Interval, point: &Point) -> bool {
 fn finds_the_same_bindings_as_a_list() {
     for seed in 0..50 {
         let mut random = Random(seed);
-        let (mut tree, mut list) = (Intervals::default(), Vec::<(Interval, BindingId)>::new());
+        let mut tree = Intervals::default();
+        let mut list = Vec::<(Interval, BindingId)>::new();
         for id in 0..2_000 {
             // The tree first grows to many runs and later shrinks to nothing.
             if random.below(2_000) >= id || list.is_empty() {
-                let (interval, id) = (random.interval(), BindingId(id));
+                let interval = random.interval();
+                let id = BindingId(id);
                 tree.insert(&interval, id);
                 list.push((interval, id));
             } else {
@@ -78,7 +80,8 @@ fn finds_the_same_bindings_as_a_list() {
 #[test]
 fn the_end_of_a_node_is_tight() {
     let mut random = Random(7);
-    let (mut tree, mut list) = (Intervals::default(), Vec::new());
+    let mut tree = Intervals::default();
+    let mut list = Vec::new();
     for id in 0..1_000 {
         let interval = random.interval();
         tree.insert(&interval, BindingId(id));

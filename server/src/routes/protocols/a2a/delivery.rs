@@ -64,7 +64,8 @@ async fn serve(app: &AppState, sender: &Arc<dyn WebhookSender>) -> Refusal {
     let mut deliveries: JoinSet<Option<i64>> = JoinSet::new();
     loop {
         while let Some((id, looked_at)) = outbox.take() {
-            let (app, sender) = (app.clone(), Arc::clone(sender));
+            let app = app.clone();
+            let sender = Arc::clone(sender);
             let webhook = id.clone();
             let delivery = async move { deliver(&app, &*sender, &webhook, looked_at).await };
             let task = deliveries.spawn(delivery).id();
@@ -155,7 +156,8 @@ impl Outbox {
                 continue;
             };
             let share = self.tenants.key(&Caller::recorded(set_by, text(authority)));
-            let (set_seq, events) = (number(set_seq), number(events));
+            let set_seq = number(set_seq);
+            let events = number(events);
             let before = former.get(&**id).and_then(Option::as_ref);
             let same = before.or_else(|| self.waiting.get(&**id));
             let looked_at = same.filter(|it| it.set_seq == set_seq).map(|it| it.looked_at);
@@ -189,7 +191,9 @@ impl Outbox {
         let order = |waiting: &Waiting| waiting.share <= self.last_share;
         let first = due.min_by(|(_, a), (_, b)| (order(a), &a.share).cmp(&(order(b), &b.share)));
         let (id, waiting) = first?;
-        let (id, share, looked_at) = (id.clone(), waiting.share.clone(), waiting.looked_at);
+        let id = id.clone();
+        let share = waiting.share.clone();
+        let looked_at = waiting.looked_at;
         self.last_share = share;
         Some((id, looked_at))
     }

@@ -67,7 +67,9 @@ pub(in crate::routes) async fn call(
 
 /// The operation of a request, and its parameters.
 fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation, JsonValue)> {
-    let (method, headers, query) = (&head.method, &head.headers, head.uri.query());
+    let method = &head.method;
+    let headers = &head.headers;
+    let query = head.uri.query();
     let (operation, ids) = paths::operation(method, rest).ok_or_else(|| {
         let message = format!("there is no operation {method} {rest}");
         A2aError::new(Kind::MethodNotFound, message)

@@ -56,7 +56,8 @@ impl Message {
             }
         }
         let [task_id, context_id] = ["taskId", "contextId"].map(|name| text(message, name));
-        let (task_id, context_id) = (task_id?.map(str::to_owned), context_id?.map(str::to_owned));
+        let task_id = task_id?.map(str::to_owned);
+        let context_id = context_id?.map(str::to_owned);
         let all = json!([task_id, json]);
         let digest = hex::encode(Sha256::digest(Json::from(all).as_str().as_bytes()));
         Ok(Message { id, task_id, context_id, json, digest })
@@ -167,7 +168,8 @@ fn said_decision(text: &str) -> Option<bool> {
 
 /// A decision as on all calls.
 fn of_all(call_id: &str, approve: bool, comment: Option<String>) -> Decision {
-    let (answer, approved_arguments) = (None, None);
+    let answer = None;
+    let approved_arguments = None;
     Decision { call_id: call_id.to_owned(), approve, comment, answer, approved_arguments }
 }
 

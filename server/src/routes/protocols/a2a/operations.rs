@@ -342,7 +342,8 @@ impl Peer {
         } else {
             None
         };
-        let (mut tasks, mut bytes) = (Vec::new(), 0);
+        let mut tasks = Vec::new();
+        let mut bytes = 0;
         for row in rows.iter().take(size) {
             let run = RunRow::of(row);
             let own = if with_artifacts {

@@ -71,8 +71,12 @@ pub(super) fn time(text: &str) -> Option<i64> {
     if !marks.iter().all(|(place, signs)| at(*place, signs)) {
         return None;
     }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    let year = number(0, 4)?;
+    let month = number(5, 7)?;
+    let day = number(8, 10)?;
+    let hour = number(11, 13)?;
+    let minute = number(14, 16)?;
+    let second = number(17, 19)?;
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let days = match month {
         2 => 28 + i64::from(is_leap),
@@ -95,7 +99,8 @@ pub(super) fn time(text: &str) -> Option<i64> {
         ("Z" | "z", _) => 0,
         (_, [sign @ (b'+' | b'-'), _, _, b':', _, _]) => {
             let from = text.len() - 6;
-            let (hours, minutes) = (number(from + 1, from + 3)?, number(from + 4, from + 6)?);
+            let hours = number(from + 1, from + 3)?;
+            let minutes = number(from + 4, from + 6)?;
             if hours > 23 || minutes > 59 {
                 return None;
             }
@@ -106,7 +111,8 @@ pub(super) fn time(text: &str) -> Option<i64> {
     };
     // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", days_from_civil.
     let year = year - i64::from(month <= 2);
-    let (era, shifted_month) = (year.div_euclid(400), (month + 9) % 12);
+    let era = year.div_euclid(400);
+    let shifted_month = (month + 9) % 12;
     let of_era = year.rem_euclid(400);
     let of_year = (153 * shifted_month + 2) / 5 + day - 1;
     let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;

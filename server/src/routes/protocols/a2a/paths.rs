@@ -22,7 +22,8 @@ pub(super) type PathIds<'a> = Vec<(&'static str, &'a str)>;
 
 /// The operation of a path, and the ids in it.
 fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, PathIds<'a>)> {
-    let (is_get, is_post) = (method == Method::GET, method == Method::POST);
+    let is_get = method == Method::GET;
+    let is_post = method == Method::POST;
     match rest {
         "message:send" if is_post => return Some((Operation::SendMessage, Vec::new())),
         "message:stream" if is_post => {

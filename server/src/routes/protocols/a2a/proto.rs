@@ -431,7 +431,9 @@ fn read(kind: &Type, sent: &Sent<'_>, depth: usize, left: &mut usize) -> Option<
         (Struct, Sent::Bytes(bytes)) => read_struct(bytes, depth, left)?,
         (Type::Value, Sent::Bytes(bytes)) => read_json(bytes, depth, left)?,
         (Timestamp, Sent::Bytes(bytes)) => {
-            let (mut rest, mut seconds, mut nanos) = (*bytes, 0_i64, 0_i64);
+            let mut rest = *bytes;
+            let mut seconds = 0_i64;
+            let mut nanos = 0_i64;
             while !rest.is_empty() {
                 match next(&mut rest, left)? {
                     (1, Sent::Varint(value)) => seconds = value.cast_signed(),
@@ -453,7 +455,8 @@ fn read_struct(mut rest: &[u8], depth: usize, left: &mut usize) -> Option<JsonVa
     let mut object = Map::new();
     while !rest.is_empty() {
         let (1, Sent::Bytes(mut entry)) = next(&mut rest, left)? else { continue };
-        let (mut name, mut value) = ("", JsonValue::Null);
+        let mut name = "";
+        let mut value = JsonValue::Null;
         while !entry.is_empty() {
             match next(&mut entry, left)? {
                 (1, Sent::Bytes(bytes)) => name = std::str::from_utf8(bytes).ok()?,

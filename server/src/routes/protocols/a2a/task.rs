@@ -126,7 +126,8 @@ fn outputs(turn: &Turn) -> Vec<JsonValue> {
 }
 
 fn artifacts(turn: &Turn) -> Vec<JsonValue> {
-    let (mut all, mut before) = (Vec::new(), 0);
+    let mut all = Vec::new();
+    let mut before = 0;
     for item in turn.items.iter().filter(|item| item.is_message()) {
         if !item.text().is_empty() {
             all.push(artifact(&format!("answer-{}", before + 1), item.text()));

@@ -113,7 +113,8 @@ impl Filter {
         after: Option<&PageToken>,
         most: usize,
     ) -> A2aResult<Vec<JsonValue>> {
-        let (mut params, mut page) = (self.params.clone(), String::new());
+        let mut params = self.params.clone();
+        let mut page = String::new();
         if let Some(token) = after {
             page = format!("AND ({at}, {id}) < (:at, :id)");
             params.insert("at".to_owned(), json!(token.updated_at));

@@ -20,7 +20,8 @@ pub(super) async fn decide(
     run: RunRow,
     responses: &Map<String, JsonValue>,
 ) -> Result<(RunRow, bool), McpFailure> {
-    let (app, by) = (&exchange.app, exchange.by());
+    let app = &exchange.app;
+    let by = exchange.by();
     let pending = start::undecided_calls(&app.engine, by, &run).await.map_err(refused)?;
     let decided = input::decided(&pending, responses).map_err(refused)?;
     if decided.decisions.is_empty() {
@@ -37,7 +38,8 @@ pub(super) async fn finish(
     mut run: RunRow,
     mut form_cancelled: bool,
 ) -> Result<JsonValue, McpFailure> {
-    let (app, by) = (&exchange.app, exchange.by());
+    let app = &exchange.app;
+    let by = exchange.by();
     loop {
         let turn = run.turn;
         tokio::select! {
@@ -67,7 +69,8 @@ pub(super) async fn finish(
 
 /// Reads the turn of a run to its end, and reports progress.
 async fn until_end(exchange: &McpRequestContext, run: &RunRow) -> Result<(), McpFailure> {
-    let (auth, turn) = (exchange.auth.clone(), Turn::new(run.turn));
+    let auth = exchange.auth.clone();
+    let turn = Turn::new(run.turn);
     let follower = Follower::new(&exchange.app, auth, run, turn).await;
     let mut follower = follower.map_err(refused)?;
     while follower.turn.end.is_none() {
@@ -208,7 +211,8 @@ pub(super) async fn not_sent(
     let pending = start::undecided_calls(&exchange.app.engine, exchange.by(), run);
     let pending = pending.await.map_err(refused)?;
     let Some(first) = pending.first().filter(|_| !run.has_ended) else { return Ok(None) };
-    let (id, call) = (&run.id, first.call_id());
+    let id = &run.id;
+    let call = first.call_id();
     let text = format!(
         "The message was not sent: the run {id} of the session waits for a decision. {} Decide first: \
          tasks/result of the task {id} asks for it, or  abide call decide_approval call_id={call} decision=approve",

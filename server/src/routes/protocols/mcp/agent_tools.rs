@@ -142,7 +142,8 @@ async fn blocked(
     exchange: &McpRequestContext,
     session_id: &str,
 ) -> Result<Option<JsonValue>, McpFailure> {
-    let (engine, by) = (&exchange.app.engine, exchange.by());
+    let engine = &exchange.app.engine;
+    let by = exchange.by();
     let Some(session) = start::session(engine, by, session_id).await.map_err(refused)? else {
         return Ok(None);
     };

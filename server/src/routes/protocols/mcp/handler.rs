@@ -115,7 +115,8 @@ impl<'a> HandlerCall<'a> {
                     self.state = state;
                 }
                 McpReply::Waiting { approvals, result } => {
-                    let (engine, by) = (&exchange.app.engine, exchange.by());
+                    let engine = &exchange.app.engine;
+                    let by = exchange.by();
                     let approvals = start::interrupts(engine, by, approvals).await;
                     let approvals = approvals.map_err(refused)?;
                     if self.decisions.is_empty() {

@@ -73,7 +73,8 @@ pub(super) fn parts(exchange: &McpRequestContext, uri: &str) -> Option<Vec<Part>
     let key: Vec<String> = columns.key.into_iter().map(quoted).collect();
     let order = if key.is_empty() { "1".to_owned() } else { key.join(" DESC, ") };
     let sql = format!("SELECT * FROM {} ORDER BY {order} DESC LIMIT 200", quoted(&name));
-    let (params, json_columns) = (Map::new(), columns.json);
+    let params = Map::new();
+    let json_columns = columns.json;
     Some(vec![Part { member: "rows", sql, params, is_single: false, json_columns }])
 }
 
@@ -168,7 +169,8 @@ async fn rows_after(
     // A policy may hide the columns.
     let rows = exchange.rows(sql, &params).await.unwrap_or_default();
     let items = rows.into_iter().map(|row| {
-        let (id, agent) = (row["id"].as_str().unwrap_or_default(), row["agent"].as_str());
+        let id = row["id"].as_str().unwrap_or_default();
+        let agent = row["agent"].as_str();
         let agent = agent.unwrap_or_default();
         let item = json!({"uri": uri(prefix, id), "name": format!("{kind} {id}"),
             "description": format!("A {kind} of the agent {agent}."),

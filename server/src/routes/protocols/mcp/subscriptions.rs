@@ -84,7 +84,8 @@ impl Watcher {
             let now = *changes.borrow_and_update();
             (now, changes)
         });
-        let (tools, prompts) = (wanted.tools, wanted.prompts);
+        let tools = wanted.tools;
+        let prompts = wanted.prompts;
         Ok(Watcher { connection, revisions, tools, prompts })
     }
 

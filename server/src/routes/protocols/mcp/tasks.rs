@@ -72,7 +72,8 @@ struct Task {
 
 /// A run as a task.
 async fn task(exchange: &McpRequestContext, id: &str) -> Result<Task, McpFailure> {
-    let (engine, by) = (&exchange.app.engine, exchange.by());
+    let engine = &exchange.app.engine;
+    let by = exchange.by();
     let missing = |refusal: Refusal| match refusal.code {
         Code::NotFound => McpFailure::invalid(format!("there is no task {id}")),
         _ => refused(refusal),
@@ -93,7 +94,8 @@ async fn task(exchange: &McpRequestContext, id: &str) -> Result<Task, McpFailure
         Some("waiting") if !pending.is_empty() => "input_required",
         _ => "working",
     };
-    let (created, updated) = (time(&run["created_at"]), time(&run["updated_at"]));
+    let created = time(&run["created_at"]);
+    let updated = time(&run["updated_at"]);
     let mut base = json!({"taskId": row.id, "status": status, "createdAt": created,
         "lastUpdatedAt": updated});
     let [ttl, poll] = if is_modern { ["ttlMs", "pollIntervalMs"] } else { ["ttl", "pollInterval"] };
