@@ -88,7 +88,7 @@ impl ReadySink {
                 call.await.map_err(|_| "the sink panicked".to_owned())?
             }
             ReadySink::Http { client, url, headers, is_otlp } => {
-                let body = if is_otlp {
+                let body = if *is_otlp {
                     otlp(spans)
                 } else {
                     Value::Array(spans.iter().map(line).collect())
