@@ -21,9 +21,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::context::entry::{
-    self, AssistantEntry, CHECKPOINT, CallResult, CallStatus, RequestedCall,
-};
+use crate::context::entry::{AssistantEntry, CHECKPOINT, CallResult, CallStatus, RequestedCall};
 use crate::middleware::{self, streaming::Published, verdict};
 use crate::model::{self, choice, outgoing::Purpose, stopped};
 use crate::run;
@@ -129,10 +127,9 @@ impl LoopRun<'_> {
     #[must_use]
     pub fn saved(&self) -> Option<Value> {
         let state = &self.driver.state;
-        let is_saved = |entry: &&entry::SessionEntry| {
+        let saved = state.entries.iter().rfind(|entry| {
             entry.kind == CHECKPOINT && entry.run_id.as_ref() == Some(&state.run.id)
-        };
-        let saved = state.entries.iter().rfind(is_saved)?;
+        })?;
         Some(saved.data.as_ref()?.value()["state"].clone())
     }
 

@@ -121,9 +121,8 @@ async fn call(engine: &Engine, by: &Caller, reducer: &str, args: JsonValue) -> J
 /// Sets timers that are due in years.
 async fn wait_for_ever(engine: &Engine, count: usize) {
     let in_ms = 300_000_000_000_u64;
-    let batch = |n| vec![timer(&json!({"in_ms": in_ms})); n];
     for at in (0..count).step_by(1_000) {
-        let calls = batch(1_000.min(count - at));
+        let calls = vec![timer(&json!({"in_ms": in_ms})); 1_000.min(count - at)];
         engine.batch(&Caller::local(), &calls, None).await.expect("the timers are set");
     }
 }
@@ -141,12 +140,13 @@ async fn claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
     let session = call(engine, &local, "create_session", session).await;
     let session = session["id"].as_str().expect("it has an id").to_owned();
     for at in (0..calls).step_by(400) {
-        let request = |n| BatchCall {
-            reducer: "request_tool_call".to_owned(),
-            args: json!({"call_id": format!("{session}-{n}"), "session_id": session,
+        let requests: Vec<BatchCall> = (at..calls.min(at + 400))
+            .map(|n| BatchCall {
+                reducer: "request_tool_call".to_owned(),
+                args: json!({"call_id": format!("{session}-{n}"), "session_id": session,
                 "tool_name": "refund", "arguments": {"order": n}}),
-        };
-        let requests: Vec<BatchCall> = (at..calls.min(at + 400)).map(request).collect();
+            })
+            .collect();
         engine.batch(&local, &requests, None).await.expect("the calls are requested");
     }
     let begun = Instant::now();

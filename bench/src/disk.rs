@@ -55,8 +55,9 @@ pub(crate) fn folder(text: &str) -> Result<PathBuf, String> {
 pub(crate) fn sync_us(dir: &Path) -> f64 {
     let file = ProbeFile::new(dir);
     let started = Instant::now();
-    let wanted = |number: &usize| *number < LEAST_SYNCS || started.elapsed() < LONGEST;
-    let syncs = (0..SYNCS).take_while(wanted).map(|number| file.sync_us(number));
+    let syncs = (0..SYNCS)
+        .take_while(|number| *number < LEAST_SYNCS || started.elapsed() < LONGEST)
+        .map(|number| file.sync_us(number));
     median(syncs.collect::<Vec<_>>())
 }
 

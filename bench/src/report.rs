@@ -115,8 +115,11 @@ fn figure(name: &str, records: &[Record]) -> Option<Result<String, String>> {
     let sessions: usize = sessions.parse().ok()?;
     let found = tables::turns_of(records, contender, sessions).map(|run| run.turns_per_second);
     let rate = median(found);
-    let missing = || format!("no run of {contender} with {sessions} sessions");
-    Some(if rate.is_finite() { Ok(tables::with_commas(rate)) } else { Err(missing()) })
+    Some(if rate.is_finite() {
+        Ok(tables::with_commas(rate))
+    } else {
+        Err(format!("no run of {contender} with {sessions} sessions"))
+    })
 }
 
 fn machine(records: &[Record]) -> Result<String, String> {

@@ -99,8 +99,6 @@ impl Run {
         let path = dir.path().join("floor.db");
         let floor = floor::run(&path, self.sessions, self.turns, groups, &Payload::new());
         let us = |share| percentile(measured.requests.iter().map(|it| it.us), share);
-        let without_sync =
-            || percentile(measured.requests.iter().map(|it| it.us - it.sync_us), 0.5);
         let stored = std::fs::metadata(&measured.path).map_or(0, |file| file.len());
         TurnsRecord {
             round,
@@ -118,7 +116,9 @@ impl Run {
             engine: Some(EngineFigures {
                 calls_per_group: groups,
                 sync_us: measured.counted.sync_us / measured.counted.syncs,
-                without_sync_p50_us: (self.sessions == 1).then(without_sync),
+                without_sync_p50_us: (self.sessions == 1).then(|| {
+                    percentile(measured.requests.iter().map(|it| it.us - it.sync_us), 0.5)
+                }),
                 writer_cpu_us: measured.writer_s * 1e6 / measured.counted.calls,
                 written_per_payload_byte: written.map(|bytes| bytes / payload),
                 floor_turns_per_second: floor.turns_per_second,

@@ -72,13 +72,14 @@ fn validation(recordings: &[PathBuf]) {
 }
 
 fn longest(schema: &Schema, arguments: &JsonValue, steps: u64) -> f64 {
-    let time = |_| {
-        let start = Instant::now();
-        // The result of the validation does not matter.
-        let _ = schema.check(arguments, steps);
-        start.elapsed().as_secs_f64() * 1e3
-    };
-    (0..20).map(time).fold(0.0, f64::max)
+    (0..20)
+        .map(|_| {
+            let start = Instant::now();
+            // The result of the validation does not matter.
+            let _ = schema.check(arguments, steps);
+            start.elapsed().as_secs_f64() * 1e3
+        })
+        .fold(0.0, f64::max)
 }
 
 /// The number of steps of each recorded tool call.

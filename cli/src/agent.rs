@@ -272,9 +272,10 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
 
 /// Says that `*` stands for no tool, if there are none.
 fn without_tools(definitions: &[AgentDefinition], tools: &Tools) -> Option<String> {
-    let names_all =
-        |it: &&AgentDefinition| !it.native && it.tools.iter().any(|pattern| pattern == "*");
-    let all = definitions.iter().filter(names_all).map(|it| it.name.as_str());
+    let all = definitions
+        .iter()
+        .filter(|it| !it.native && it.tools.iter().any(|pattern| pattern == "*"))
+        .map(|it| it.name.as_str());
     let all: Vec<&str> = all.take_while(|_| tools.names().is_empty()).collect();
     (!all.is_empty()).then(|| {
         one_line(&format!(

@@ -250,13 +250,12 @@ fn start_log(command: &Command) {
     let is_plain = filter.is_none() && !matches!(command, Command::Serve(_));
     // A statement with an error is the caller's, and an unusual message is of the other side: both have an answer of
     // their own, and these libraries log them a second time.
-    let usual = || {
+    let filter = filter.unwrap_or_else(|| {
         let warnings = Targets::new().with_default(LevelFilter::WARN);
         warnings
             .with_target("sqlite3Parser", LevelFilter::OFF)
             .with_target("rmcp", LevelFilter::OFF)
-    };
-    let filter = filter.unwrap_or_else(usual);
+    });
     let log = tracing_subscriber::fmt::layer().with_ansi(false);
     let log = log.with_writer(|| printable::LogWriter);
     let log = if is_plain { log.event_format(output::PlainRecord).boxed() } else { log.boxed() };

@@ -32,11 +32,7 @@ pub(crate) enum Access {
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, Failure> {
     if let Some(file) = &options.db {
-        return match is_shared(file) {
-            // Programs use it with an SDK; so does this command.
-            true => Ok(shared(file).await?),
-            false => open(options, file, access),
-        };
+        return if is_shared(file) { Ok(shared(file).await?) } else { open(options, file, access) };
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {

@@ -150,9 +150,10 @@ pub(crate) async fn stored_session(abide: &Abide, id: &str) -> Result<String, Fa
         return Ok(stored);
     }
     let refusal = Refusal::new(Code::NotFound, format!("there is no session {id}"));
-    Err(match found.is_empty() {
-        true => refusal.hint("`abide sql 'SELECT id FROM sessions'` lists them"),
-        false => refusal.hint(format!("give the whole id: {}, …", found.join(", "))),
+    Err(if found.is_empty() {
+        refusal.hint("`abide sql 'SELECT id FROM sessions'` lists them")
+    } else {
+        refusal.hint(format!("give the whole id: {}, …", found.join(", ")))
     }
     .into())
 }

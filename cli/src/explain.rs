@@ -95,8 +95,9 @@ fn text(terminal: Terminal, explanation: &Explanation) -> Printable {
         return Printable::lines(&lines);
     }
     lines.push(Printable::from("\n") + terminal.bold("snapshot") + "\n  " + snapshot);
-    let is_used = |at: usize| snapshot.contains(&format!("?{}", at + 1));
-    for (at, value) in params.iter().enumerate().filter(|(at, _)| is_used(*at)) {
+    for (at, value) in
+        params.iter().enumerate().filter(|(at, _)| snapshot.contains(&format!("?{}", *at + 1)))
+    {
         lines.push(terminal.dim(format!("  ?{} = {}", at + 1, literal(value))));
     }
     lines.push(Printable::from("\n") + terminal.bold("deltas"));

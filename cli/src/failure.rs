@@ -190,18 +190,19 @@ impl Failure {
 /// Adds an option to the commands of a hint that can have it, unless their line names a file or a server.
 pub(crate) fn with_option(hint: &str, option: &str) -> String {
     let is_file = option.starts_with(" --db ");
-    let commands = || COMMANDS.into_iter().chain(FILE_COMMANDS.into_iter().filter(|_| is_file));
     let mut named = String::with_capacity(hint.len());
     let mut rest = hint;
     while let Some(at) = rest.find("abide ") {
         let (before, from) = rest.split_at(at);
         named.push_str(before);
-        let begins = |command: &&str| {
-            from.strip_prefix(command).is_some_and(|after| {
-                !after.starts_with(|next: char| next.is_alphanumeric() || next == '-')
-            })
-        };
-        let command = commands().find(begins);
+        let command = COMMANDS
+            .into_iter()
+            .chain(FILE_COMMANDS.into_iter().filter(|_| is_file))
+            .find(|command| {
+                from.strip_prefix(command).is_some_and(|after| {
+                    !after.starts_with(|next: char| next.is_alphanumeric() || next == '-')
+                })
+            });
         let taken = command.unwrap_or("abide ");
         named.push_str(taken);
         rest = &from[taken.len()..];
@@ -406,8 +407,12 @@ mod tests {
     /// Regression: every failed run had the code `bad_transition`.
     #[test]
     fn a_failed_run_has_its_own_code() {
-        let refusal = || Refusal::new(Code::BadTransition, "the run failed: wrong key");
-        let failed = || Failure::Run("unauthorized".to_owned(), refusal());
+        let failed = || {
+            Failure::Run(
+                "unauthorized".to_owned(),
+                Refusal::new(Code::BadTransition, "the run failed: wrong key"),
+            )
+        };
         check(failed(), false, expect!["error: the run failed: wrong key   [unauthorized]"]);
         check(
             failed(),

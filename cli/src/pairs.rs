@@ -100,8 +100,7 @@ fn split(text: &str) -> Result<(&str, Typed<'_>), Failure> {
         (_, Some(key)) => (key, Typed::Text(value)),
         _ => (key, Typed::Guess(value)),
     };
-    let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    if key.is_empty() || !key.chars().all(is_name) {
+    if key.is_empty() || !key.chars().all(|c| c.is_alphanumeric() || c == '_') {
         return Err(forms());
     }
     Ok((key, typed))

@@ -84,8 +84,11 @@ impl Serve {
 
     /// The file: the one that is named, that of the folder of agents, or the default one.
     fn file(&self, options: &Options) -> PathBuf {
-        let of_agents = || self.agents.as_deref().filter(|it| it.is_dir()).map(agents_file);
-        options.db.clone().or_else(of_agents).unwrap_or_else(|| options.db_or_default())
+        options
+            .db
+            .clone()
+            .or_else(|| self.agents.as_deref().filter(|it| it.is_dir()).map(agents_file))
+            .unwrap_or_else(|| options.db_or_default())
     }
 
     fn retention(&self) -> Retention {

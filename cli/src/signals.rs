@@ -19,12 +19,11 @@ impl EndSignals {
         if io::stdin().is_terminal() {
             ignored &= !(1 << (SignalKind::interrupt().as_raw_value() - 1));
         }
-        let listen = |kind: SignalKind| {
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = kinds.map(|kind| {
             let bit = 1_u64 << (kind.as_raw_value() - 1);
             if ignored & bit != 0 { Ok(None) } else { signal(kind).map(Some) }
-        };
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let [interrupt, terminate, hangup] = kinds.map(listen);
+        });
         Ok(EndSignals([interrupt?, terminate?, hangup?]))
     }
 

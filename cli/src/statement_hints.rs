@@ -49,12 +49,13 @@ fn of_other_program(sql: &str) -> Option<String> {
 /// Names the table of the statement in the hint that lists columns, in place of an example.
 fn naming_table(refusal: Refusal, sql: &str) -> Refusal {
     const EXAMPLE: &str = "SELECT * FROM sessions LIMIT 1";
-    let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut words = sql.split_whitespace();
     words.find(|word| word.eq_ignore_ascii_case("from"));
     let table = words.next().unwrap_or_default().trim_end_matches([',', ';', ')']);
     match refusal.hint.as_deref() {
-        Some(hint) if !table.is_empty() && table.chars().all(is_name) => {
+        Some(hint)
+            if !table.is_empty() && table.chars().all(|c| c.is_alphanumeric() || c == '_') =>
+        {
             let hint = hint.replace(EXAMPLE, &format!("SELECT * FROM {table} LIMIT 1"));
             refusal.hint(hint)
         }

@@ -45,9 +45,9 @@ pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) 
     let mut shown: Vec<usize> = (0..columns.len()).filter(|at| !columns[*at].hidden).collect();
     let all = shown.len();
     if terminal.columns().is_some_and(|room| width(columns, &shown, rows) > usize::from(room)) {
-        let says =
-            |at: &usize| rows.iter().any(|(row, _)| row.get(*at).is_some_and(says_something));
-        shown.retain(|at| rows.is_empty() || says(at));
+        shown.retain(|at| {
+            rows.is_empty() || rows.iter().any(|(row, _)| row.get(*at).is_some_and(says_something))
+        });
     }
     let names = shown.iter().map(|at| cells::one_line(&columns[*at].name));
     let mut header = Row::from(names.map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
@@ -69,13 +69,15 @@ pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) 
 /// The width of the table without cuts. Columns that are usually long count with a maximum.
 fn width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize {
     const LONG: usize = 24;
-    let of_column = |at: &usize| {
-        let name = &columns[*at].name;
-        let cells = rows.iter().filter_map(|(row, _)| Some(cells::show(name, row.get(*at)?)));
-        let widest = cells.map(|cell| cell.chars().count().min(LONG)).max().unwrap_or(0);
-        widest.max(name.chars().count()) + 2
-    };
-    shown.iter().map(of_column).sum()
+    shown
+        .iter()
+        .map(|at| {
+            let name = &columns[*at].name;
+            let cells = rows.iter().filter_map(|(row, _)| Some(cells::show(name, row.get(*at)?)));
+            let widest = cells.map(|cell| cell.chars().count().min(LONG)).max().unwrap_or(0);
+            widest.max(name.chars().count()) + 2
+        })
+        .sum()
 }
 
 fn says_something(value: &JsonValue) -> bool {
@@ -123,8 +125,10 @@ pub(crate) fn list(terminal: Terminal, object: &Map<String, JsonValue>) -> Strin
 
 /// Columns known only by name.
 pub(crate) fn named(names: &[String]) -> Vec<Column> {
-    let column = |name: &String| Column { name: name.clone(), kind: String::new(), hidden: false };
-    names.iter().map(column).collect()
+    names
+        .iter()
+        .map(|name| Column { name: name.clone(), kind: String::new(), hidden: false })
+        .collect()
 }
 
 #[cfg(test)]

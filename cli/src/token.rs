@@ -94,8 +94,8 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
             hint,
         ));
     }
-    let randomness = |why| Refusal::new(Code::Internal, format!("no token can be created: {why}"));
-    let secret = Secret::new().map_err(randomness)?;
+    let secret = Secret::new()
+        .map_err(|why| Refusal::new(Code::Internal, format!("no token can be created: {why}")))?;
     // Without a role the identity must exist, and so must its file.
     let access = if args.role.is_some() { Access::Create } else { Access::Write };
     let new_file = options.db.as_ref().filter(|file| !file.exists());

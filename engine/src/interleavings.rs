@@ -333,8 +333,7 @@ struct DurabilityWaiter {
 impl DurabilityWaiter {
     /// Waits for a state, or for the last written one, as a query does.
     fn read(self, state: Option<i64>) {
-        let written = || *self.platter.written.lock().expect("no thread panics");
-        let seen = state.unwrap_or_else(written);
+        let seen = state.unwrap_or_else(|| *self.platter.written.lock().expect("no thread panics"));
         let waited = durable::reached(&self.durable, Seq(seen), &self.health);
         match shuttle::future::block_on(waited) {
             Ok(()) => assert!(self.platter.has(seen), "it saw {seen}"),

@@ -322,11 +322,10 @@ fn find(ctx: &mut Context<'_>, id: Option<&str>, call_id: Option<&str>) -> Resul
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
     };
-    let missing = || {
+    Ok(found.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no approval for {name}"))
             .hint_query("SELECT id, call_id, status FROM approvals")
-    };
-    Ok(found.ok_or_else(missing)?)
+    })?)
 }
 
 fn check_hash(approval: &Approval, arguments_hash: Option<&str>) -> Result<(), Refusal> {
@@ -367,13 +366,12 @@ fn run_of_cancellation(ctx: &mut Context<'_>, approval: &Approval) -> Result<Opt
         "WHERE session_id = ?1 AND created_at <= ?2 ORDER BY created_at DESC, id DESC LIMIT 1";
     let params = [Value::from(&*approval.session_id), Value::from(approval.created_at.0)];
     let run = ctx.find::<Run>(last, &params)?.into_iter().next();
-    let has_cancelled = |run: &Run| {
+    Ok(run.filter(|run| {
         let requested = run.abort_requested_at.is_some_and(|at| at <= approval.updated_at);
         run.status.is_terminal()
             && run.status != RunStatus::Done
             && (requested || run.seq <= approval.seq)
-    };
-    Ok(run.filter(has_cancelled))
+    }))
 }
 
 /// The refusal of a decision on a call that was cancelled with its run. `has_ended`: its session has ended too.

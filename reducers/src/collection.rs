@@ -237,8 +237,7 @@ pub fn delete_entries(
 /// Whether a collection has no entries, also none that the caller cannot see.
 fn is_empty(ctx: &mut Context<'_>, collection_id: &str) -> Result<bool, Abort> {
     let clause = "WHERE id = ?1 AND EXISTS (SELECT 1 FROM entries WHERE collection_id = ?1)";
-    let count = |ctx: &mut Context<'_>| ctx.count::<Collection>(clause, &[collection_id.into()]);
-    Ok(ctx.without_policies(count)? == 0)
+    Ok(ctx.without_policies(|ctx| ctx.count::<Collection>(clause, &[collection_id.into()]))? == 0)
 }
 
 /// The entries that [`delete_entries`] reads at a time.

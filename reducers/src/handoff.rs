@@ -480,8 +480,9 @@ fn answer_call(
 ) -> Result<bool, Abort> {
     let Some(waiting) = ctx.get::<HandoffCall>(&handoff.id)? else { return Ok(false) };
     let call = ctx.get::<ToolCall>(&waiting.call_id)?;
-    let waits = |call: &ToolCall| call.status == ToolCallStatus::AwaitingApproval;
-    let Some(mut call) = call.filter(waits) else { return Ok(false) };
+    let Some(mut call) = call.filter(|call| call.status == ToolCallStatus::AwaitingApproval) else {
+        return Ok(false);
+    };
     match status {
         HandoffStatus::Resolved => {
             let content = json!({"handoff_id": handoff.id, "status": status.as_str()});

@@ -86,11 +86,10 @@ pub fn record_pause(
     let mut run = find_held(ctx, &id, fencing_token)?;
     check_reason(reason.as_deref())?;
     let before = ctx.without_policies(|ctx| ctx.get::<Pause>(&id))?;
-    let asks = |pause: &Pause| {
+    let request = before.clone().filter(|pause| {
         pause.status == PauseStatus::Requested
             && pause.requested_stage.is_none_or(|wanted| wanted == stage)
-    };
-    let request = before.clone().filter(asks);
+    });
     if run.abort_requested_at.is_some() || (reason.is_none() && request.is_none()) {
         return Ok(run);
     }

@@ -304,8 +304,7 @@ fn replace_steps(
     let (last, first): (Vec<PlanStep>, Vec<PlanStep>) =
         rows.partition(|row| row.status == PlanStepStatus::InProgress);
     for row in first.into_iter().chain(last) {
-        let same = |old: &&PlanStep| old.step == row.step;
-        match before.iter().find(same) {
+        match before.iter().find(|old| old.step == row.step) {
             None => drop(ctx.insert(row)?),
             Some(old) if PlanStep { seq: old.seq, ..row.clone() } == *old => {}
             Some(_) => ctx.update(&row)?,

@@ -353,13 +353,16 @@ fn check_secret(what: &str, text: Option<&str>) -> Result<(), Refusal> {
 }
 
 fn check_scheme(scheme: Option<&str>, has_credentials: bool) -> Result<(), Refusal> {
-    let is_token = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
     match scheme {
         None if has_credentials => {
             let detail = "credentials without scheme";
             Err(Refusal::new(Code::BadArguments, detail).hint("give scheme, such as Bearer"))
         }
-        Some(scheme) if scheme.is_empty() || scheme.len() > 64 || !scheme.bytes().all(is_token) => {
+        Some(scheme)
+            if scheme.is_empty()
+                || scheme.len() > 64
+                || !scheme.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-') =>
+        {
             let detail = "scheme is not the name of an authentication scheme";
             Err(Refusal::new(Code::BadArguments, detail).hint("such as Bearer or Basic"))
         }

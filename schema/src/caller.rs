@@ -438,10 +438,9 @@ impl Caller {
     /// caller's scope is present with the same value.
     #[must_use]
     pub fn reaches(&self, scope: Option<&JsonValue>) -> bool {
-        let is_there = |(key, value): (&String, &String)| {
+        self.0.scope.iter().all(|(key, value)| {
             scope.and_then(|scope| scope.get(key)).and_then(JsonValue::as_str) == Some(value)
-        };
-        self.0.scope.iter().all(is_there)
+        })
     }
 }
 

@@ -220,11 +220,13 @@ impl Refusal {
     /// Replaces each listing in the hint by the text of an interface.
     #[must_use]
     pub fn show_listings(self, shown: impl Fn(Listing) -> &'static str) -> Refusal {
-        let replaced = |hint: String| {
-            let all = Listing::ALL.into_iter();
-            all.fold(hint, |hint, listing| hint.replace(listing.hint(), shown(listing)))
-        };
-        Refusal { hint: self.hint.map(replaced), ..self }
+        Refusal {
+            hint: self.hint.map(|hint| {
+                let all = Listing::ALL.into_iter();
+                all.fold(hint, |hint, listing| hint.replace(listing.hint(), shown(listing)))
+            }),
+            ..self
+        }
     }
 
     /// Adds how long to wait before a retry.

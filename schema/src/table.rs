@@ -197,8 +197,11 @@ impl TableSpec {
     /// The conditions that each row fulfils: those of CHECK constraints, of the columns with these names.
     #[must_use]
     pub fn checks(&self, columns: &[String]) -> Vec<String> {
-        let is_there = |column: &&ColumnSpec| columns.iter().any(|name| name == column.name);
-        let present: Vec<&ColumnSpec> = self.columns.iter().filter(is_there).collect();
+        let present: Vec<&ColumnSpec> = self
+            .columns
+            .iter()
+            .filter(|column| columns.iter().any(|name| name == column.name))
+            .collect();
         let of_columns = present.iter().filter(|column| !column.one_of.is_empty());
         let mut checks: Vec<String> = of_columns.map(|column| column.alternatives()).collect();
         if present.len() == self.columns.len() {

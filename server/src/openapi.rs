@@ -82,10 +82,11 @@ impl Components {
         redirect(&mut schema, &lifted);
         definitions.values_mut().for_each(|definition| redirect(definition, &lifted));
 
-        let means_other = |(definition, body): (&String, &JsonValue)| {
-            self.0.get(definition).is_some_and(|other| other != body).then(|| definition.clone())
-        };
-        let taken: Vec<String> = definitions.iter().filter_map(means_other).collect();
+        let taken: Vec<String> = definitions
+            .iter()
+            .filter(|&(definition, body)| self.0.get(definition).is_some_and(|other| other != body))
+            .map(|(definition, _)| definition.clone())
+            .collect();
         let renamed = |reference: &str| {
             let definition = reference.strip_prefix(PLACE)?;
             taken

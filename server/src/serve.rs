@@ -78,8 +78,9 @@ pub async fn serve_with(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
-    let refused = |refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal);
-    let requires_token = check_listens(&engine, &access, address).await.map_err(refused)?;
+    let requires_token = check_listens(&engine, &access, address)
+        .await
+        .map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
     let seq = engine.durable_seq();
     tracing::info!(%address, ?access, requires_token, %seq, "serving");
     let lifecycle = Lifecycle::new(descriptors::connections());

@@ -328,13 +328,21 @@ async fn tree() -> (World, i64, i64) {
             waits.push(format!("{run}~{leaf:02}"));
         }
     }
-    let wait = |(nth, session): (usize, String)| {
-        let call_id = format!("waits{nth:04}");
-        let args = json!({"call_id": call_id, "session_id": session, "tool_name": "put",
+    batch(
+        &world,
+        waits
+            .into_iter()
+            .enumerate()
+            .map(|(nth, session)| {
+                let call_id = format!("waits{nth:04}");
+                let args = json!({"call_id": call_id, "session_id": session, "tool_name": "put",
             "arguments": {}});
-        to("request_tool_call", args)
-    };
-    batch(&world, waits.into_iter().enumerate().map(wait).collect()).await.unwrap();
+                to("request_tool_call", args)
+            })
+            .collect(),
+    )
+    .await
+    .unwrap();
     (world, top, last)
 }
 

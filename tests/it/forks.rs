@@ -491,10 +491,14 @@ fn tenants_take_turns() {
 async fn history_of(world: &World, tenant: &str) {
     let who = of_tenant(tenant, "app");
     ask(world, &who, "create_session", json!({"agent": "clerk", "id": "s"})).await.unwrap();
-    let say = |nth: usize| {
-        to("append_message", json!({"session_id": "s", "role": "user", "content": nth.to_string()}))
-    };
-    let calls: Vec<BatchCall> = (0..3 * limits::FORK_STEP_ROWS).map(say).collect();
+    let calls: Vec<BatchCall> = (0..3 * limits::FORK_STEP_ROWS)
+        .map(|nth| {
+            to(
+                "append_message",
+                json!({"session_id": "s", "role": "user", "content": nth.to_string()}),
+            )
+        })
+        .collect();
     for calls in calls.chunks(100) {
         world.engine().batch(&who, calls, None).await.unwrap();
     }

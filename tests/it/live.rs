@@ -864,8 +864,9 @@ impl StepScheduler for HeldFills {
             FaultPoint::Fill => {
                 self.held.fetch_add(1, Ordering::SeqCst);
                 let (may_begin, changed) = &self.may_begin;
-                let waits = |may_begin: &mut bool| !*may_begin;
-                drop(changed.wait_while(may_begin.lock().unwrap(), waits).unwrap());
+                drop(
+                    changed.wait_while(may_begin.lock().unwrap(), |may_begin| !*may_begin).unwrap(),
+                );
             }
             FaultPoint::FillBegun => drop(self.begun.fetch_add(1, Ordering::SeqCst)),
             FaultPoint::Backfill => drop(self.answered.fetch_add(1, Ordering::SeqCst)),

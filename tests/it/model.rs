@@ -24,9 +24,10 @@ async fn call(world: &World, caller: &str, reducer: &str, args: JsonValue) -> Ca
 /// Rows as text, in a form that a model can predict.
 async fn rows(world: &World, sql: &str) -> Vec<String> {
     let rows = world.rows(sql).await;
-    let text = |row: &abide_schema::Row| {
-        let cells = row.iter().map(|cell| cell.to_json().to_string());
-        cells.collect::<Vec<_>>().join(" ").replace('"', "")
-    };
-    rows.iter().map(text).collect()
+    rows.iter()
+        .map(|row| {
+            let cells = row.iter().map(|cell| cell.to_json().to_string());
+            cells.collect::<Vec<_>>().join(" ").replace('"', "")
+        })
+        .collect()
 }

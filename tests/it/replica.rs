@@ -103,8 +103,7 @@ impl Client {
 
     /// Reads updates until the connection has received everything up to a seq.
     pub(crate) async fn read_to(&mut self, seq: Seq) {
-        let stale = |client: &Client| client.replicas.values().any(|replica| replica.stale);
-        while self.output < seq || stale(self) {
+        while self.output < seq || self.replicas.values().any(|replica| replica.stale) {
             self.take_next().await;
         }
     }
@@ -180,9 +179,9 @@ impl Client {
 
     fn delta(&mut self, from: Seq, to: Seq, changes: &[Change]) {
         self.frames += 1;
-        let waits = |replica: &Replica| replica.begun.is_some();
-        let answers =
-            changes.iter().any(|change| self.replicas.get(&*change.id).is_some_and(waits));
+        let answers = changes.iter().any(|change| {
+            self.replicas.get(&*change.id).is_some_and(|replica| replica.begun.is_some())
+        });
         // The reply to a resume starts where the resume does; all other frames start where the last
         // one ended.
         assert!(from == self.output || (answers && from < self.output), "a gap before {from}");
@@ -275,9 +274,14 @@ impl Replica {
         if self.shape.key.is_empty() {
             return row.into();
         }
-        let position =
-            |name: &String| self.shape.columns.iter().position(|column| column.name == *name);
-        self.shape.key.iter().map(|name| row[position(name).unwrap()].clone()).collect()
+        self.shape
+            .key
+            .iter()
+            .map(|name| {
+                row[self.shape.columns.iter().position(|column| column.name == *name).unwrap()]
+                    .clone()
+            })
+            .collect()
     }
 
     fn find(&self, key: &[Value]) -> Option<usize> {
@@ -304,8 +308,8 @@ impl Replica {
 }
 
 fn shown(rows: &[Row], width: usize, ordered: bool) -> Vec<String> {
-    let text = |row: &Row| format!("{:?}", &row[..width.min(row.len())]);
-    let mut texts: Vec<String> = rows.iter().map(text).collect();
+    let mut texts: Vec<String> =
+        rows.iter().map(|row| format!("{:?}", &row[..width.min(row.len())])).collect();
     if !ordered {
         texts.sort();
     }

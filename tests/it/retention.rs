@@ -259,8 +259,8 @@ fn returning_clients_hold_the_query() {
             let mut traffic = Traffic::new(seed);
             let mut random = Random::new(!seed);
             let mut away: Vec<Replica> = Vec::new();
-            let mut refetched: _ = 0;
-            let mut deltas: _ = 0;
+            let mut refetched = 0;
+            let mut deltas = 0;
             let queries = [
                 "SELECT * FROM agent_state",
                 "SELECT status, count(*) FROM sessions GROUP BY status",

@@ -178,10 +178,12 @@ fn caller(by: char) -> Caller {
 fn without_numbers(result: JsonValue) -> JsonValue {
     let JsonValue::Object(row) = result else { return result };
     let numbers = ["seq", "created_seq", "fencing_token", "arguments_hash"];
-    let is_number = |name: &str, value: &JsonValue| {
-        numbers.contains(&name) || (name == "id" && value.is_number())
-    };
-    row.into_iter().filter(|(name, value)| !is_number(name, value)).collect::<Map<_, _>>().into()
+    row.into_iter()
+        .filter(|(name, value)| {
+            !(numbers.contains(&name.as_str()) || (name == "id" && value.is_number()))
+        })
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 /// With the same word for every generated id.

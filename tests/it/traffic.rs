@@ -52,8 +52,9 @@ impl Unit {
             }
             calls => engine.batch(&caller, calls, request_id).await?.results,
         };
-        let read = |text: &str| serde_json::from_str(text).unwrap();
-        let calls = done.iter().map(|done| (done.seq, read(&done.result), done.duplicate));
+        let calls = done
+            .iter()
+            .map(|done| (done.seq, serde_json::from_str(&done.result).unwrap(), done.duplicate));
         Ok(UnitResult { calls: calls.collect() })
     }
 }

@@ -90,8 +90,10 @@ fn the_work_of_a_batch_is_done_at_once() {
         let world = with_long_work();
         let batch = |numbers: Vec<i64>| -> Vec<BatchCall> {
             let call = |number| json!({"number": number});
-            let to = |number| BatchCall { reducer: "take_even".to_owned(), args: call(number) };
-            numbers.into_iter().map(to).collect()
+            numbers
+                .into_iter()
+                .map(|number| BatchCall { reducer: "take_even".to_owned(), args: call(number) })
+                .collect()
         };
         let even: Vec<i64> = (100..200).step_by(2).collect();
         world.engine().batch(&Caller::local(), &batch(even), None).await.unwrap();

@@ -322,10 +322,6 @@ fn a_policy_change_sends_the_exact_difference() {
 fn a_cancelled_wait_loses_no_subscription() {
     let world = world();
     run(async {
-        let note = |id: i64| {
-            json!({"id": id, "tenant": "a", "session_id": null, "owner": "x",
-                   "secret": MARK, "body": null, "n": id})
-        };
         let policy = |round: i64| {
             let condition = format!("tenant = :scope_tenant AND id <> {}", -round);
             json!({"table": "notes", "role": "agent", "condition": condition})
@@ -342,7 +338,14 @@ fn a_cancelled_wait_loses_no_subscription() {
                 let micros = (round.unsigned_abs() * 7 + cancelled * 31) % 400;
                 client.take_next_within(Duration::from_micros(micros)).await;
             }
-            let done = world.call("put_note", note(round)).await.unwrap();
+            let done = world
+                .call(
+                    "put_note",
+                    json!({"round": round, "tenant": "a", "session_id": null, "owner": "x",
+                   "secret": MARK, "body": null, "n": round}),
+                )
+                .await
+                .unwrap();
             client.read_to(done.seq).await;
             for (id, replica) in &client.replicas {
                 assert_eq!(replica.rows.len() as i64, round, "{id}");

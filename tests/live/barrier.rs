@@ -542,11 +542,17 @@ fn comparisons_are_not_repeated_to_time_a_hidden_row() {
         // Preparing a statement takes steps too.
         fixture.run(bound.snapshot_sql(), bound.params()).expect("it runs");
         STEPS.store(0, Ordering::Relaxed);
-        let count = || {
-            STEPS.fetch_add(1, Ordering::Relaxed);
-            false
-        };
-        fixture.db.0.progress_handler(1, Some(count)).expect("a handler can be set");
+        fixture
+            .db
+            .0
+            .progress_handler(
+                1,
+                Some(|| {
+                    STEPS.fetch_add(1, Ordering::Relaxed);
+                    false
+                }),
+            )
+            .expect("a handler can be set");
         fixture.run(bound.snapshot_sql(), bound.params()).expect("it runs");
         fixture.db.0.progress_handler(0, None::<fn() -> bool>).expect("a handler can be removed");
         STEPS.load(Ordering::Relaxed)

@@ -23,10 +23,17 @@ impl Client {
 
     /// A client with the rows of a snapshot.
     pub(crate) fn of_shape(shape: &Shape, top_n: bool, rows: Vec<Row>) -> Client {
-        let position = |name: &String| {
-            shape.columns.iter().position(|column| column.name == *name).expect("a key is a column")
-        };
-        let key = shape.key.iter().map(position).collect();
+        let key = shape
+            .key
+            .iter()
+            .map(|name| {
+                shape
+                    .columns
+                    .iter()
+                    .position(|column| column.name == *name)
+                    .expect("a key is a column")
+            })
+            .collect();
         let checksum = Checksum::of(&rows);
         Client { shape: shape.clone(), key, top_n, rows, checksum }
     }

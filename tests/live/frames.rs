@@ -207,12 +207,16 @@ impl LossyClient {
             // at every step: its last bits are undefined, and so is the result of cancellation
             // (seed 6037).
             let rounds = ["sum(", "total(", "avg("].iter().any(|sum| text.contains(sum));
-            let cell = |value: &Value| match value {
-                Value::Real(_) if rounds => "some real".to_owned(),
-                exact => format!("{exact:?}"),
-            };
             let sorted = |rows: &[Row]| {
-                let row = |row: &Row| row.iter().map(cell).collect::<Vec<_>>().join(", ");
+                let row = |row: &Row| {
+                    row.iter()
+                        .map(|value| match value {
+                            Value::Real(_) if rounds => "some real".to_owned(),
+                            exact => format!("{exact:?}"),
+                        })
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                };
                 let mut texts: Vec<String> = rows.iter().map(row).collect();
                 texts.sort();
                 texts

@@ -40,14 +40,16 @@ fn as_written(
 }
 
 fn sorted(rows: &[Row], width: usize, fold: bool) -> Vec<String> {
-    let output = |row: &Row| {
-        if fold {
-            exact(&row[..width].iter().map(folded).collect::<Vec<Value>>())
-        } else {
-            exact(&row[..width])
-        }
-    };
-    let mut rows: Vec<String> = rows.iter().map(output).collect();
+    let mut rows: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            if fold {
+                exact(&row[..width].iter().map(folded).collect::<Vec<Value>>())
+            } else {
+                exact(&row[..width])
+            }
+        })
+        .collect();
     rows.sort();
     rows
 }

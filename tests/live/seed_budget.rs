@@ -101,8 +101,7 @@ pub(crate) fn each_seed<T: Send>(
     share: TestBudget,
     play: impl Fn(u64) -> T + Sync,
 ) -> Vec<T> {
-    let caught = |seed| catch_unwind(AssertUnwindSafe(|| play(seed)));
-    let (outcomes, took) = tried(share, caught);
+    let (outcomes, took) = tried(share, |seed| catch_unwind(AssertUnwindSafe(|| play(seed))));
     if is_at_length() {
         say(&format!("{name}: {} seeds in {:.0} s", outcomes.len(), took.as_secs_f64()));
     }

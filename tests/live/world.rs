@@ -235,14 +235,15 @@ pub(crate) fn read_state(db: &Connection, tables: &[&'static TableSpec]) -> Stat
 
 /// The cells of a result row.
 pub(crate) fn cells(row: &rusqlite::Row, width: usize) -> Vec<Value> {
-    let cell = |at: usize| match row.get_ref(at).expect("the column exists") {
-        ValueRef::Null => Value::Null,
-        ValueRef::Integer(n) => Value::Integer(n),
-        ValueRef::Real(x) => Value::Real(x),
-        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
-        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
-    };
-    (0..width).map(cell).collect()
+    (0..width)
+        .map(|at| match row.get_ref(at).expect("the column exists") {
+            ValueRef::Null => Value::Null,
+            ValueRef::Integer(n) => Value::Integer(n),
+            ValueRef::Real(x) => Value::Real(x),
+            ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+            ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
+        })
+        .collect()
 }
 
 fn identity(table: &TableSpec, row: &[Value]) -> String {
@@ -298,10 +299,9 @@ impl Sql for Database {
         let params = rusqlite::params_from_iter(params.iter().map(Bound));
         let mut rows = prepared.query(params).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
-            let read = |at| row.get_ref(at).expect("the column exists");
             let utf8 =
                 |cell| !matches!(cell, ValueRef::Text(text) if std::str::from_utf8(text).is_err());
-            if !(0..width).map(read).all(utf8) {
+            if !(0..width).map(|at| row.get_ref(at).expect("the column exists")).all(utf8) {
                 let message = "a text value is not valid UTF-8".to_owned();
                 return Err(SqlError { message, fault: SqlErrorKind::Query });
             }

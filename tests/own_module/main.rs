@@ -157,16 +157,18 @@ impl Program {
         self.run(&["verify", "abide.db"]).good();
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
         let file = Connection::open_with_flags(self.file("abide.db"), flags).unwrap();
-        let rows = |sql: &&str| {
-            let mut query = file.prepare(sql).unwrap();
-            let columns = query.column_count();
-            let row = |row: &rusqlite::Row<'_>| {
-                let cells = (0..columns).map(|at| row.get::<_, rusqlite::types::Value>(at));
-                Ok(format!("{:?}\n", cells.collect::<Result<Vec<_>, _>>()?))
-            };
-            query.query_map([], row).unwrap().collect::<Result<String, _>>().unwrap()
-        };
-        WRITTEN.iter().map(rows).collect()
+        WRITTEN
+            .iter()
+            .map(|sql| {
+                let mut query = file.prepare(sql).unwrap();
+                let columns = query.column_count();
+                let row = |row: &rusqlite::Row<'_>| {
+                    let cells = (0..columns).map(|at| row.get::<_, rusqlite::types::Value>(at));
+                    Ok(format!("{:?}\n", cells.collect::<Result<Vec<_>, _>>()?))
+                };
+                query.query_map([], row).unwrap().collect::<Result<String, _>>().unwrap()
+            })
+            .collect()
     }
 }
 

@@ -268,8 +268,10 @@ fn agents_are_listed_from_the_folder_a_file_or_a_server() {
     agent_folder.clerk(&["--yes"]).good();
     fs::remove_file(agent_folder.path("project/agents/clerk.yaml")).unwrap();
     let names = |listed: String| -> Vec<String> {
-        let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
-        listed.lines().map(first).collect()
+        listed
+            .lines()
+            .map(|line| line.split_whitespace().next().unwrap_or_default().to_owned())
+            .collect()
     };
     let native = ["default", "hitl_test", "readonly"];
     let with_clerk = ["clerk", "default", "hitl_test", "readonly"];

@@ -277,8 +277,9 @@ fn planning_does_not_delay_other_tenants() {
     let (mut server, root) = deployment();
     let zeta = token(&server, &root, &["zeta", "--role", "app", "--scope", "tenant=zeta"]);
     let acme = token(&server, &root, &["acme", "--role", "app", "--scope", "tenant=acme"]);
-    let level = |at: usize| format!(", a{at} AS (SELECT p.x FROM a{} p, a{} q)", at - 1, at - 1);
-    let levels: String = (1..29).map(level).collect();
+    let levels: String = (1..29)
+        .map(|at| format!(", a{at} AS (SELECT p.x FROM a{} p, a{} q)", at - 1, at - 1))
+        .collect();
     let multiplied =
         format!("WITH a0 AS (SELECT 1 x UNION ALL SELECT 2){levels} SELECT * FROM a28");
     let long =

@@ -330,8 +330,9 @@ programs:
 /// arguments of the model.
 #[test]
 fn a_person_edits_takes_suggestions_and_comments_at_the_question() {
-    let call = |order: &str| format!("{{ name: refund, arguments: {{ order: {order} }} }}");
-    let calls = ["A-1", "B-1", "C-1"].map(call).join(", ");
+    let calls = ["A-1", "B-1", "C-1"]
+        .map(|order| format!("{{ name: refund, arguments: {{ order: {order} }} }}"))
+        .join(", ");
     let answers = format!("answers: [{{ calls: [{calls}] }}, {{ text: It is done. }}]\n");
     let project = Project::configured(PAYS, &answers);
     let agent = "tools: [refund]\nconfig: { provider: script }\n";

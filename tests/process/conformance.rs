@@ -75,14 +75,16 @@ struct Clients {
 impl Clients {
     async fn get(&self, name: &str, token: Option<&str>) -> Result<Abide, Error> {
         let client = Arc::clone(self.made.lock().await.entry(name.to_owned()).or_default());
-        let connect = || async {
-            let mut builder = Abide::builder(&self.url);
-            if let Some(token) = token {
-                builder = builder.token(token);
-            }
-            builder.connect().await
-        };
-        client.get_or_try_init(connect).await.cloned()
+        client
+            .get_or_try_init(|| async {
+                let mut builder = Abide::builder(&self.url);
+                if let Some(token) = token {
+                    builder = builder.token(token);
+                }
+                builder.connect().await
+            })
+            .await
+            .cloned()
     }
 
     async fn close(&self) {

@@ -202,16 +202,18 @@ fn run_page(name: &str, page: &str) -> usize {
 
 fn pages() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let is_page = |path: &PathBuf| path.extension().is_some_and(|end| end == "md");
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let mut paths: Vec<PathBuf> = docs.filter(is_page).collect();
+    let mut paths: Vec<PathBuf> =
+        docs.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
     paths.extend(["README.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
     paths.sort();
-    let page = |path: PathBuf| {
-        let name = path.strip_prefix(root).unwrap().display().to_string();
-        (name, fs::read_to_string(path).unwrap())
-    };
-    paths.into_iter().map(page).collect()
+    paths
+        .into_iter()
+        .map(|path| {
+            let name = path.strip_prefix(root).unwrap().display().to_string();
+            (name, fs::read_to_string(path).unwrap())
+        })
+        .collect()
 }
 
 #[test]

@@ -634,11 +634,6 @@ fn a_value_that_begins_as_json_is_json() {
 #[test]
 fn statements_of_other_programs_and_wrong_names_have_a_way_out() {
     let folder = folder();
-    let typed = |sql: &str| {
-        let args = ["sql", "--db", "a.db", sql];
-        let ended = Process::spawn(abide().current_dir(folder.path()).args(args)).ended();
-        format!("$ {sql}\n{}", ended.stderr)
-    };
     let output = [
         "PRAGMA table_info(sessions)",
         ".tables",
@@ -646,7 +641,11 @@ fn statements_of_other_programs_and_wrong_names_have_a_way_out() {
         "SHOW TABLES",
         "SELECT call_id, results FROM tool_calls",
     ]
-    .map(typed)
+    .map(|sql| {
+        let args = ["sql", "--db", "a.db", sql];
+        let ended = Process::spawn(abide().current_dir(folder.path()).args(args)).ended();
+        format!("$ {sql}\n{}", ended.stderr)
+    })
     .concat();
     expect![[r#"
         $ PRAGMA table_info(sessions)

@@ -72,8 +72,8 @@ impl SharedFile {
     /// The names of all files in the folder.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder.path()).unwrap();
-        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
-        let mut names: Vec<_> = entries.map(|it| name(it).into_string().unwrap()).collect();
+        let mut names: Vec<_> =
+            entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }

@@ -177,8 +177,9 @@ impl Reader {
     fn shown(&self) -> Vec<String> {
         let columns = self.snapshot["columns"].as_array().unwrap();
         let width = columns.iter().filter(|column| column["hidden"] != true).count();
-        let cells = |row: &JsonValue| JsonValue::from(row.as_array().unwrap()[..width].to_vec());
-        sorted(self.rows.iter().map(cells))
+        sorted(
+            self.rows.iter().map(|row| JsonValue::from(row.as_array().unwrap()[..width].to_vec())),
+        )
     }
 }
 

@@ -62,15 +62,16 @@ impl EventLocation {
     fn find(file: &Connection, bytes: &[u8], seq: i64) -> Option<EventLocation> {
         let names = fields();
         let columns = names[1..].join(", ");
-        let cells = |row: &rusqlite::Row<'_>| {
-            let mut fields = vec![row.get::<_, i64>(0)?.to_be_bytes().to_vec()];
-            for at in 1..names.len() {
-                fields.push(row.get_ref(at)?.as_bytes_or_null()?.unwrap_or_default().to_vec());
-            }
-            Ok(fields)
-        };
         let sql = format!("SELECT at, {columns} FROM events WHERE seq = ?1");
-        let fields: Vec<Vec<u8>> = file.query_row(&sql, [seq], cells).unwrap();
+        let fields: Vec<Vec<u8>> = file
+            .query_row(&sql, [seq], |row| {
+                let mut fields = vec![row.get::<_, i64>(0)?.to_be_bytes().to_vec()];
+                for at in 1..names.len() {
+                    fields.push(row.get_ref(at)?.as_bytes_or_null()?.unwrap_or_default().to_vec());
+                }
+                Ok(fields)
+            })
+            .unwrap();
         let record = fields.concat();
         let mut found = bytes.windows(record.len()).enumerate().filter(|(_, at)| *at == record);
         let (start, _) = found.next()?;

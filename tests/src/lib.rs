@@ -79,6 +79,8 @@ pub fn lines(path: &Path) -> Vec<String> {
 /// The file cannot be read, or a line is not JSON.
 #[must_use]
 pub fn conversations(path: &Path) -> Vec<Value> {
-    let parse = |line: String| serde_json::from_str(&line).expect("a conversation is JSON");
-    lines(path).into_iter().map(parse).collect()
+    lines(path)
+        .into_iter()
+        .map(|line| serde_json::from_str(&line).expect("a conversation is JSON"))
+        .collect()
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use abide_engine::{Budget, Clock, CommittedCall, Config, Engine, Retention};
 use abide_schema::reducer::Caller;
-use abide_schema::{Micros, Module, Refusal, Row, Seq, TableSpec};
+use abide_schema::{Micros, Module, Refusal, Row, Seq};
 use rusqlite::Connection;
 use serde_json::{Map, Value as JsonValue};
 use tempfile::TempDir;
@@ -238,10 +238,12 @@ impl World {
     pub fn tables(&self) -> Vec<(&'static str, String)> {
         let modules = (self.modules)();
         let specs = modules.iter().flat_map(|module| &module.tables);
-        let key = |spec: &TableSpec| -> Vec<&str> {
-            spec.key.iter().map(|at| spec.columns[*at].name).collect()
-        };
-        specs.map(|spec| (spec.name, key(spec).join(", "))).collect()
+        specs
+            .map(|spec| {
+                let key: Vec<&str> = spec.key.iter().map(|at| spec.columns[*at].name).collect();
+                (spec.name, key.join(", "))
+            })
+            .collect()
     }
 
     /// Every row of every table of [`World::tables`], and every event.

@@ -89,8 +89,10 @@ impl Suite<'_> {
 
 /// Runs a program; returns whether it succeeded, and its output, which is printed, too.
 fn printed(program: &mut Command) -> Result<(bool, String), String> {
-    let failed = |why: std::io::Error| format!("cannot run the suite: {why}");
-    let mut child = program.stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let mut child = program
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|why| format!("cannot run the suite: {why}"))?;
     let mut output = String::new();
     if let Some(mut stdout) = child.stdout.take() {
         stdout.read_to_string(&mut output).map_err(|why| why.to_string())?;

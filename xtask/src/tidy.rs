@@ -88,8 +88,11 @@ fn paths(root: &Path) -> Result<Vec<String>, String> {
         return Err(format!("git ls-files: {}", String::from_utf8_lossy(&git.stderr).trim()));
     }
     let list = String::from_utf8(git.stdout).map_err(|_| "a file name is not UTF-8".to_owned())?;
-    let there = |path: &&str| !path.is_empty() && root.join(path).is_file();
-    Ok(list.split('\0').filter(there).map(str::to_owned).collect())
+    Ok(list
+        .split('\0')
+        .filter(|path| !path.is_empty() && root.join(path).is_file())
+        .map(str::to_owned)
+        .collect())
 }
 
 /// The text files.

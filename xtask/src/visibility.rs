@@ -22,10 +22,10 @@ const TESTS: [(&str, &str); 2] = [
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let (option, number) = match words {
         [] => ("--seeds", SEEDS),
-        [option, number] => {
-            let bad = |_| format!("{option} takes a number, not {number}");
-            (option.as_str(), number.parse().map_err(bad)?)
-        }
+        [option, number] => (
+            option.as_str(),
+            number.parse().map_err(|_| format!("{option} takes a number, not {number}"))?,
+        ),
         _ => return Err(format!("the arguments are {TAKES}")),
     };
     let variables: &[&str] = match option {

@@ -163,12 +163,11 @@ pub const OF_PARENT: char = '/';
 impl AgentDefinition {
     /// Whether its prompt, or that of an inline subagent, is in the table `prompts`.
     pub fn uses_stored_prompt(&self) -> bool {
-        let of_inline = |subagent: &Subagent| match subagent {
-            Subagent::Named(_) => false,
-            Subagent::Inline(definition) => definition.uses_stored_prompt(),
-        };
         self.system_prompt.as_ref().is_some_and(PromptSource::is_stored)
-            || self.subagents.iter().any(of_inline)
+            || self.subagents.iter().any(|subagent| match subagent {
+                Subagent::Named(_) => false,
+                Subagent::Inline(definition) => definition.uses_stored_prompt(),
+            })
     }
 }
 
@@ -449,8 +448,11 @@ impl AgentDefinition {
     /// The definition with the middleware of all agents, including its inline subagents. It replaces the former middleware of all agents.
     pub fn with_deployment(mut self, middleware: &[Middleware]) -> AgentDefinition {
         let is_external = self.external_kind().is_some();
-        let applies = |it: &&Middleware| !is_external || it.applies_to_external();
-        self.deployment_middleware = middleware.iter().filter(applies).cloned().collect();
+        self.deployment_middleware = middleware
+            .iter()
+            .filter(|it| !is_external || it.applies_to_external())
+            .cloned()
+            .collect();
         let subagents = self.subagents.into_iter().map(|subagent| match subagent {
             Subagent::Inline(inline) => {
                 Subagent::Inline(Box::new(inline.with_deployment(middleware)))
@@ -609,15 +611,14 @@ impl AgentDefinition {
         });
         let own: BTreeSet<String> = inline.map(|tool| tool.name).collect();
         let is_agent = |name: &&String| own.contains(*name) || of_agents.contains(*name);
-        let is_own = |name: &&String| {
-            *name == TASK
+        let asked = self.interrupt_on.keys().filter(|name| {
+            let is_built_in = *name == TASK
                 || (has_memory && MEMORY_TOOLS.contains(&name.as_str()))
-                || (self.supervisor.is_some() && *name == REQUEST_SUPERVISOR)
-        };
-        let asked = self.interrupt_on.keys().filter(|name| !is_agent(name) && !is_own(name));
-        let is_runtime = |name: &&String| RESERVED.contains(&name.as_str());
+                || (self.supervisor.is_some() && *name == REQUEST_SUPERVISOR);
+            !is_agent(name) && !is_built_in
+        });
         let pausing = self.pause.iter().flat_map(|rule| &rule.tools);
-        let pausing = pausing.filter(|name| !is_agent(name) && !is_runtime(name));
+        let pausing = pausing.filter(|name| !is_agent(name) && !RESERVED.contains(&name.as_str()));
         let named = asked.chain(pausing).cloned().collect();
         tools.view(Selection { tools: Some(named), ..Selection::default() })?;
         let own_tools = tools.view(self.selection())?.names();

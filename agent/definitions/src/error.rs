@@ -494,8 +494,8 @@ fn quoted_name(why: &str) -> Option<&str> {
 
 /// The known name that a misspelled one probably means.
 fn meant_name<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
-    let begins = |name: &&str| wrong.len() > 2 && name.starts_with(wrong);
-    nearest(wrong, known.iter().copied()).or_else(|| known.iter().copied().find(begins))
+    nearest(wrong, known.iter().copied())
+        .or_else(|| known.iter().copied().find(|name| wrong.len() > 2 && name.starts_with(wrong)))
 }
 
 fn did_you_mean(name: &str) -> String {

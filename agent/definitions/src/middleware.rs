@@ -229,8 +229,10 @@ impl Middleware {
 
 impl Pii {
     fn check(&self) -> Result<(), String> {
-        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        let invalid = self.patterns.keys().find(|name| name.is_empty() || !name.chars().all(fits));
+        let invalid = self.patterns.keys().find(|name| {
+            name.is_empty()
+                || !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        });
         match invalid {
             Some(name) => Err(format!(
                 "pii: the name {name:?} of a pattern is not made of lower-case letters, digits and _"

@@ -54,8 +54,7 @@ impl PauseRule {
             && (self.tools.is_empty() || names_a_call)
             && self.iteration.is_none_or(|wanted| wanted == point.run.iterations)
             && self.tokens.is_none_or(|least| tokens >= least);
-        let why = || format!("the definition of agent {} pauses here", point.agent);
-        holds.then(why)
+        holds.then(|| format!("the definition of agent {} pauses here", point.agent))
     }
 }
 

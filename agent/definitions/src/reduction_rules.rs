@@ -26,11 +26,14 @@ pub type ReductionRules = BTreeMap<String, Reduction>;
 /// The rule for a tool.
 pub fn rule_for(rules: &ReductionRules, tool: &str) -> Reduction {
     let prefixes = rules.iter().filter_map(|(name, rule)| Some((name.strip_suffix('*')?, *rule)));
-    let longest = || {
-        let matching = prefixes.filter(|(prefix, _)| tool.starts_with(prefix));
-        matching.max_by_key(|(prefix, _)| prefix.len()).map(|(_, rule)| rule)
-    };
-    rules.get(tool).copied().or_else(longest).unwrap_or_default()
+    rules
+        .get(tool)
+        .copied()
+        .or_else(|| {
+            let matching = prefixes.filter(|(prefix, _)| tool.starts_with(prefix));
+            matching.max_by_key(|(prefix, _)| prefix.len()).map(|(_, rule)| rule)
+        })
+        .unwrap_or_default()
 }
 
 /// Checks that rules can be applied.

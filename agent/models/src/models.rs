@@ -349,10 +349,15 @@ impl Models {
 
     /// The provider of highest priority that lists the model, or else that permits any model.
     fn best_for(&self, model: &str) -> Result<&Entry, ResolveError> {
-        let lists = |entry: &&Entry| entry.info.models.iter().any(|known| known == model);
-        let listed: Vec<&Entry> = self.enabled().filter(lists).collect();
-        let open = || self.enabled().filter(|entry| entry.info.models.is_empty()).collect();
-        let candidates = if listed.is_empty() { open() } else { listed };
+        let listed: Vec<&Entry> = self
+            .enabled()
+            .filter(|entry| entry.info.models.iter().any(|known| known == model))
+            .collect();
+        let candidates = if listed.is_empty() {
+            self.enabled().filter(|entry| entry.info.models.is_empty()).collect()
+        } else {
+            listed
+        };
         let highest = candidates.iter().map(|entry| entry.info.priority).max();
         let best: Vec<&Entry> =
             candidates.into_iter().filter(|entry| Some(entry.info.priority) == highest).collect();

@@ -164,18 +164,19 @@ impl Conversation {
             return Vec::new();
         };
         let later = &self.messages[at + 1..];
-        let calls_again = |message: &ModelMessage| match message {
-            ModelMessage::Assistant { calls, .. } => !calls.is_empty(),
-            _ => false,
-        };
-        let until = later.iter().position(calls_again).unwrap_or(later.len());
+        let until = later
+            .iter()
+            .position(|message| match message {
+                ModelMessage::Assistant { calls, .. } => !calls.is_empty(),
+                _ => false,
+            })
+            .unwrap_or(later.len());
         let mut open: Vec<&ModelMessage> = later[..until].iter().collect();
-        let answers = |call: &ModelCall, message: &ModelMessage| match message {
-            ModelMessage::Tool { call_id, .. } => *call_id == call.id,
-            _ => false,
-        };
-        let mut result = |call| {
-            let place = open.iter().position(|message| answers(call, message))?;
+        let mut result = |call: &ModelCall| {
+            let place = open.iter().position(|message| match message {
+                ModelMessage::Tool { call_id, .. } => *call_id == call.id,
+                _ => false,
+            })?;
             Some(open.remove(place))
         };
         calls.iter().map(&mut result).collect()

@@ -150,14 +150,13 @@ impl Recorded {
     /// The answer of the recording that starts like the request.
     fn answer_to(&self, request: &ModelRequest) -> Result<ModelResponse, ModelError> {
         let (system, messages) = parted(request);
-        let fits = |at: &&usize| {
+        let beginning = beginnings(messages).last();
+        let begin_so = beginning.and_then(|hash| self.by_beginning.get(&hash));
+        let candidates = begin_so.into_iter().flatten().filter(|at| {
             let conversation = &self.conversations[**at];
             let goes_on = conversation.messages.get(messages.len()).is_some_and(is_answer);
             goes_on && begins_with(conversation, system.as_deref(), messages)
-        };
-        let beginning = beginnings(messages).last();
-        let begin_so = beginning.and_then(|hash| self.by_beginning.get(&hash));
-        let candidates = begin_so.into_iter().flatten().filter(fits);
+        });
         let mut candidates: Vec<&Conversation> =
             candidates.map(|at| &self.conversations[*at]).collect();
         // A matching system prompt is more specific than none.

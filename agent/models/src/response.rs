@@ -116,8 +116,9 @@ impl Stop {
 /// A text that looks like a code, in lower case with underscores; `None` for other texts.
 fn code(text: &str) -> Option<String> {
     let code = text.to_ascii_lowercase().replace('-', "_");
-    let is_of_code = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
-    ((1..=CODE_BYTES).contains(&code.len()) && code.bytes().all(is_of_code)).then_some(code)
+    ((1..=CODE_BYTES).contains(&code.len())
+        && code.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_'))
+    .then_some(code)
 }
 
 /// Token usage as reported by the provider. Nothing is estimated; a value is zero only if the provider reported

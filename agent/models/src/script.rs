@@ -235,8 +235,13 @@ impl ScriptedResponse {
         let Some(ScriptedError { kind, times, retry_after_seconds }) = &self.error else {
             return Ok(());
         };
-        let more = |failed: u32| (failed < *times).then_some(failed + 1);
-        if self.failed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+        if self
+            .failed
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |failed| {
+                (failed < *times).then_some(failed + 1)
+            })
+            .is_err()
+        {
             return Ok(());
         }
         let retry_after = retry_after_seconds.map(Duration::from_secs);

@@ -73,9 +73,11 @@ pub(crate) fn command(config: &CliConfig) -> Result<Vec<String>, &'static str> {
     }
     // A protocol has a request for that.
     if let Some(session) = config.session.as_ref().filter(|_| !program.has_protocol()) {
-        let known = || program.resume().map(|words| words.iter().map(|w| (*w).into()).collect());
-        let template: Vec<String> =
-            config.resume_args.clone().or_else(known).ok_or("resume_args are missing")?;
+        let template: Vec<String> = config
+            .resume_args
+            .clone()
+            .or_else(|| program.resume().map(|words| words.iter().map(|w| (*w).into()).collect()))
+            .ok_or("resume_args are missing")?;
         check_session(session)?;
         words.extend(template.into_iter().map(|word| word.replace("{session}", session)));
     }

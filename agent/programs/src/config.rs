@@ -107,9 +107,9 @@ impl CliConfig {
     /// Whether the program inherits a variable.
     #[must_use]
     pub fn inherits(&self, name: &str) -> bool {
-        let is_listed =
-            || ENV_ALLOWLIST.contains(&name) || self.env_allowlist.iter().any(|more| more == name);
-        self.inherit_env == InheritEnv::All || is_listed()
+        self.inherit_env == InheritEnv::All
+            || ENV_ALLOWLIST.contains(&name)
+            || self.env_allowlist.iter().any(|more| more == name)
     }
 
     /// The program: the configured one, else the detected one.

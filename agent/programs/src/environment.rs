@@ -27,10 +27,9 @@ impl Environment {
         host: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<Self, String> {
         let host: BTreeMap<OsString, OsString> = host.collect();
-        let inherited = |name: &OsString| config.inherits(&name.to_string_lossy());
         let mut variables: BTreeMap<OsString, OsString> = host
             .iter()
-            .filter(|(name, _)| inherited(name))
+            .filter(|(name, _)| config.inherits(&name.to_string_lossy()))
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect();
         let mut secrets = Vec::new();

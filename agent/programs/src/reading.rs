@@ -74,8 +74,8 @@ impl Reading {
             }
         }
         let ends = events.iter().any(ProgramEvent::is_terminal);
-        let is_session = |event: &ProgramEvent| matches!(event, ProgramEvent::SessionId { .. });
-        let opens_session = events.iter().any(is_session);
+        let opens_session =
+            events.iter().any(|event| matches!(event, ProgramEvent::SessionId { .. }));
         let mut events = self.keep(events);
         let mut has_end = ends;
         if let TerminalRule::Line { pointer, equals, text } = &self.rule

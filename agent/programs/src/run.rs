@@ -166,8 +166,10 @@ impl RunHandle {
         if !self.takes_decisions {
             return Err(DecisionError::NotInteractive);
         }
-        let not_open = || DecisionError::NotOpen(request_id.to_owned());
-        let asked = self.open.take(request_id).ok_or_else(not_open)?;
+        let asked = self
+            .open
+            .take(request_id)
+            .ok_or_else(|| DecisionError::NotOpen(request_id.to_owned()))?;
         let request_id = request_id.to_owned();
         let ask = ControlRequest::Decide { request_id, asked, decision };
         self.asks.send(ask).map_err(|_| DecisionError::Ended)

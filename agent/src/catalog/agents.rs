@@ -165,8 +165,9 @@ impl Catalog {
     /// Takes the prompts of `{store: NAME}` from the prompts of a database, unless there is a store.
     #[must_use]
     pub fn prompts_of(mut self, abide: &Abide) -> Catalog {
-        let of_database = || Arc::new(StoredPrompts::of(abide)) as Arc<dyn PromptStore>;
-        self.stores.store.get_or_insert_with(of_database);
+        self.stores
+            .store
+            .get_or_insert_with(|| Arc::new(StoredPrompts::of(abide)) as Arc<dyn PromptStore>);
         self
     }
 
@@ -523,14 +524,16 @@ pub(crate) fn name_in(path: &Path) -> Option<String> {
 
 /// The problems of files that define an agent of the same name.
 fn duplicates(name: &str, paths: &[&PathBuf]) -> Vec<Problem> {
-    let of = |path: &&PathBuf| {
-        let others = paths.iter().filter(|other| *other != path);
-        let others: Vec<String> = others.map(|other| other.display().to_string()).collect();
-        let why = format!("{} also defines agent {name}", others.join(" and "));
-        let error = DefinitionError::Contradiction(why);
-        Problem { path: path.to_path_buf(), at: None, error }
-    };
-    paths.iter().map(of).collect()
+    paths
+        .iter()
+        .map(|path| {
+            let others = paths.iter().filter(|other| *other != path);
+            let others: Vec<String> = others.map(|other| other.display().to_string()).collect();
+            let why = format!("{} also defines agent {name}", others.join(" and "));
+            let error = DefinitionError::Contradiction(why);
+            Problem { path: path.to_path_buf(), at: None, error }
+        })
+        .collect()
 }
 
 /// The agents that a definition creates.

@@ -21,8 +21,9 @@ impl Delegations {
 
     /// The cycle that an agent is part of, as names in order with the first name repeated at the end.
     pub(crate) fn cycle_of(&self, name: &str) -> Option<Vec<String>> {
-        let of = |name: &str| self.0.get(name).cloned().unwrap_or_default();
-        let Ok(cycle) = delegation_cycle(name, |name| Ok::<_, Infallible>(of(name)));
+        let Ok(cycle) = delegation_cycle(name, |name| {
+            Ok::<_, Infallible>(self.0.get(name).cloned().unwrap_or_default())
+        });
         cycle
     }
 

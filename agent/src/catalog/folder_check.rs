@@ -52,8 +52,10 @@ impl Catalog {
             .filter(|error| error.code() != "no_model")
             .chain(of_all.check_rules(self.tools()).err());
         problems.extend(of_all.flat_map(each).map(|error| self.problem_of_config(error)));
-        let sources = |definition: &AgentDefinition| reading.sources.get(&definition.name);
-        let ready = reading.definitions.iter().filter_map(|it| Some((sources(it)?, it, true)));
+        let ready = reading
+            .definitions
+            .iter()
+            .filter_map(|it| Some((reading.sources.get(&it.name)?, it, true)));
         let refused = reading.refused.iter().map(|(path, definition)| (path, definition, false));
         for (path, definition, is_ready) in ready.chain(refused) {
             let mut errors = if is_ready {
@@ -150,11 +152,12 @@ impl AgentProject {
     #[must_use]
     pub fn unlisted_mcp_tools(&self) -> Vec<Problem> {
         let unlisted = self.servers.iter().flat_map(McpServer::unlisted);
-        let problem = |UnlistedName { name, why }| {
-            let error = DefinitionError::Config { code: "unknown_tool", why, subject: name };
-            self.catalog.problem_of_config(error)
-        };
-        unlisted.map(problem).collect()
+        unlisted
+            .map(|UnlistedName { name, why }| {
+                let error = DefinitionError::Config { code: "unknown_tool", why, subject: name };
+                self.catalog.problem_of_config(error)
+            })
+            .collect()
     }
 
     /// The programs of `abide.yaml` that do not exist on this machine.
@@ -177,20 +180,22 @@ pub(crate) fn missing_programs(
     }
     let section = source.sections.get("programs").cloned().unwrap_or_default();
     let programs: Vec<SubprocessToolConfig> = serde_json::from_value(section).unwrap_or_default();
-    let is_missing = |it: &&SubprocessToolConfig| {
-        let name = it.command.first().map_or("", String::as_str);
-        // A relative path is one of the workspace.
-        let is_of_sandbox = backend.is_some() && name.contains('/') && !name.starts_with('/');
-        !is_of_sandbox && !exists(name, it.working_dir.as_deref(), &source.environment)
-    };
-    let problem = |it: &SubprocessToolConfig| {
-        let program = it.command.first().map_or("", String::as_str);
-        let why = format!("there is no program {program:?} for the tool {}", it.name);
-        let subject = program.to_owned();
-        let error = DefinitionError::Program { code: "program_not_found", why, subject };
-        catalog.problem_of_config(error)
-    };
-    programs.iter().filter(is_missing).map(problem).collect()
+    programs
+        .iter()
+        .filter(|it| {
+            let name = it.command.first().map_or("", String::as_str);
+            // A relative path is one of the workspace.
+            let is_of_sandbox = backend.is_some() && name.contains('/') && !name.starts_with('/');
+            !is_of_sandbox && !exists(name, it.working_dir.as_deref(), &source.environment)
+        })
+        .map(|it| {
+            let program = it.command.first().map_or("", String::as_str);
+            let why = format!("there is no program {program:?} for the tool {}", it.name);
+            let subject = program.to_owned();
+            let error = DefinitionError::Program { code: "program_not_found", why, subject };
+            catalog.problem_of_config(error)
+        })
+        .collect()
 }
 
 /// One error for each unknown name, so that each has its place.
@@ -199,8 +204,10 @@ fn each(error: DefinitionError) -> Vec<DefinitionError> {
         DefinitionError::Tools(ToolsError::Unknown { mut names, known }) => {
             names.sort();
             names.dedup();
-            let one = |name| ToolsError::Unknown { names: vec![name], known: known.clone() };
-            names.into_iter().map(|name| one(name).into()).collect()
+            names
+                .into_iter()
+                .map(|name| ToolsError::Unknown { names: vec![name], known: known.clone() }.into())
+                .collect()
         }
         error => vec![error],
     }
@@ -333,9 +340,9 @@ fn program(cli: &CliConfig, environment: &Environment) -> Vec<DefinitionError> {
         add("program_not_found", name, format!("there is no program {name:?}"));
     }
     for value in cli.env.values() {
-        let get = |name: &str| environment.value(name).map(str::to_owned);
         if let EnvValue::Named(named) = value
-            && let Err(why) = value.clone().resolved(get)
+            && let Err(why) =
+                value.clone().resolved(|name| environment.value(name).map(str::to_owned))
         {
             add("unset_variable", &named.env, format!("cannot start the program: {why}"));
         }

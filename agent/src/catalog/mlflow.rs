@@ -133,12 +133,11 @@ impl PromptStore for Mlflow {
     fn prompt(&self, name: &str) -> Result<String, String> {
         let (name, at) = split(name)?;
         // A runtime of its own: the thread that waits may be the only one that drives sockets.
-        let ask = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.map_err(|why| why.to_string())?.block_on(self.text(name, at))
-        };
         std::thread::scope(|scope| {
-            let waits = scope.spawn(ask);
+            let waits = scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                runtime.map_err(|why| why.to_string())?.block_on(self.text(name, at))
+            });
             waits.join().unwrap_or_else(|_| Err("the request panicked".to_owned()))
         })
     }

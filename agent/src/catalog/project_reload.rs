@@ -241,8 +241,10 @@ impl ProjectReload {
             None
         };
         let (leaving, changed) = changed_servers(&before, sections, &config.mcp_servers)?;
-        let prepare = |server| PreparedMcpServer::new(server, &environment, &live.tools);
-        let servers = changed.into_iter().map(prepare).collect::<Result<Vec<_>, _>>();
+        let servers = changed
+            .into_iter()
+            .map(|server| PreparedMcpServer::new(server, &environment, &live.tools))
+            .collect::<Result<Vec<_>, _>>();
         let servers = servers.map_err(McpError::from)?;
         let coming = servers.iter().map(PreparedMcpServer::source).collect();
         let blocked = config.blocked_tools();
@@ -297,10 +299,19 @@ fn changed_servers(
     }
     let before = named(before, "mcp_servers");
     let after = named(after, "mcp_servers");
-    let leaves = |(name, value): &(&String, &Value)| after.get(*name) != Some(*value);
-    let leaving = before.iter().filter(leaves).map(|(name, _)| name.clone()).collect();
-    let comes = |server: &&McpServerConfig| before.get(&server.name) != after.get(&server.name);
-    Ok((leaving, servers.iter().filter(comes).cloned().collect()))
+    let leaving = before
+        .iter()
+        .filter(|(name, value)| after.get(*name) != Some(*value))
+        .map(|(name, _)| name.clone())
+        .collect();
+    Ok((
+        leaving,
+        servers
+            .iter()
+            .filter(|server| before.get(&server.name) != after.get(&server.name))
+            .cloned()
+            .collect(),
+    ))
 }
 
 /// The differences between two configurations, by section and name.
@@ -309,9 +320,9 @@ fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<F
     parts.sort();
     parts.dedup();
     let differs = parts.into_iter().filter(|part| !FIXED.contains(&part.as_str()));
-    let change =
-        |part: &String| FolderChange::between(part, &named(before, part), &named(after, part));
-    differs.filter_map(change).collect()
+    differs
+        .filter_map(|part| FolderChange::between(part, &named(before, part), &named(after, part)))
+        .collect()
 }
 
 /// The parts of a section by name: those of a list by their own names, those of a map by their keys.
@@ -346,8 +357,9 @@ fn named(sections: &Map<String, Value>, part: &str) -> BTreeMap<String, Value> {
 /// The changes that need a restart.
 fn fixed(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
     let changed = FIXED.into_iter().filter(|part| before.get(*part) != after.get(*part));
-    let note = |part| format!("{part} in {CONFIG} has changed: restart the server to use it");
-    changed.map(note).collect()
+    changed
+        .map(|part| format!("{part} in {CONFIG} has changed: restart the server to use it"))
+        .collect()
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use crate::context::checked_summary::{CheckedSummary, summary_so_far};
 use crate::context::entry::{self, MEMORY, PARTIAL, REPAIR, SessionEntry, WARNING};
 use crate::context::request_size::RequestSize;
 use crate::context::summarized::SummarizedContext;
-use crate::context::summary::{self, Fact, Repairs, Summary};
+use crate::context::summary::{self, Repairs, Summary};
 use crate::context::transcript;
 use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
@@ -108,10 +108,9 @@ fn plan(
     if goal <= through {
         return None;
     }
-    let is_new = |group: &&Group| group.last_id > through && !group.is_kept;
     let gain: u64 = groups[..unchanged]
         .iter()
-        .filter(is_new)
+        .filter(|group| group.last_id > through && !group.is_kept)
         .map(|group| size.of_messages(&transcript::messages(&rest[group.start..group.end])))
         .sum();
     if gain == 0 {
@@ -309,10 +308,8 @@ fn lines(
     // Before they are shortened: a cut in personal data hides it from the rules.
     let mut lines: Vec<String> =
         lines.map(|it| middleware::redaction::for_model(driver, &it)).collect();
-    let tokens =
-        |lines: &[String]| -> u64 { lines.iter().map(|line| size.estimate.text(line) + 2).sum() };
     let mut each = 8_000;
-    while tokens(&lines) > max && each > 20 {
+    while lines.iter().map(|line| size.estimate.text(line) + 2).sum::<u64>() > max && each > 20 {
         for line in &mut lines {
             shorten(line, each);
         }
@@ -382,10 +379,9 @@ impl SummaryDraft {
     /// The facts that the summary before it did not have, for the memory of the agent. A fact that was forgotten
     /// there does not return with each summary.
     fn new_facts(&self, before: &Summary, source_seq: Option<i64>) -> Vec<NewMemory> {
-        let is_known = |fact: &&Fact| {
-            before.stable_facts.iter().any(|it| it.key == fact.key && it.value == fact.value)
-        };
-        let new = self.summary.stable_facts.iter().filter(|fact| !is_known(fact));
+        let new = self.summary.stable_facts.iter().filter(|fact| {
+            !before.stable_facts.iter().any(|it| it.key == fact.key && it.value == fact.value)
+        });
         let facts = new.map(|fact| NewMemory {
             key: fact.key.clone(),
             value: fact.value.clone(),
@@ -491,13 +487,18 @@ fn always_kept(driver: &Driver) -> Vec<i64> {
     };
     let first = driver.state.entries.iter().find(is_user).map(|entry| entry.id);
     let newest = driver.state.entries.iter().rfind(is_user).map(|entry| entry.id);
-    let is_kept = |entry: &&SessionEntry| {
-        let is_system = entry.role == "system" && !entry.is_denied();
-        is_system && ![REPAIR, WARNING, MEMORY].contains(&entry.kind.as_str())
-            || Some(entry.id) == first
-            || Some(entry.id) == newest
-    };
-    driver.state.entries.iter().filter(is_kept).map(|entry| entry.id).collect()
+    driver
+        .state
+        .entries
+        .iter()
+        .filter(|entry| {
+            let is_system = entry.role == "system" && !entry.is_denied();
+            is_system && ![REPAIR, WARNING, MEMORY].contains(&entry.kind.as_str())
+                || Some(entry.id) == first
+                || Some(entry.id) == newest
+        })
+        .map(|entry| entry.id)
+        .collect()
 }
 
 #[cfg(test)]

@@ -75,9 +75,9 @@ fn marker(rule: Reduction, call_id: &str, part: &str, chars: usize) -> String {
 
 /// Whether a result is a marker.
 pub(crate) fn is_marker(text: &str) -> bool {
-    let begins =
-        |word: &str| text.strip_prefix(word).is_some_and(|rest| rest.starts_with(" executionId:'"));
-    WORDS.iter().any(|(_, word)| begins(word))
+    WORDS.iter().any(|(_, word)| {
+        text.strip_prefix(word).is_some_and(|rest| rest.starts_with(" executionId:'"))
+    })
 }
 
 /// Maximum size of an outline in characters.

@@ -103,14 +103,13 @@ fn current_entry(driver: &Driver) -> Option<&SessionEntry> {
         MemoryScope::Rule(MemoryScopeRule::Session) => 0,
         _ => driver.imported_seq.get().copied().unwrap_or(0),
     };
-    let is_current = |entry: &&SessionEntry| {
+    driver.state.entries.iter().rfind(|entry| {
         let is_new = entry.id > asked_id && entry.seq.0 > imported_seq;
         is_new && entry.role == "system" && entry.kind == MEMORY && {
             let read: MemoryEntry = data(entry);
             read.run_id == driver.state.run.id && read.agent == driver.agent.definition.name
         }
-    };
-    driver.state.entries.iter().rfind(is_current)
+    })
 }
 
 /// The event that imported the run from another file; 0 if it began in this file.
@@ -124,8 +123,7 @@ async fn imported_seq(driver: &Driver) -> Result<i64, Error> {
 
 /// The last message of the user.
 fn last_request(driver: &Driver) -> Option<&SessionEntry> {
-    let asked = |entry: &&SessionEntry| entry.role == "user" && entry.kind == "message";
-    driver.state.entries.iter().rfind(asked)
+    driver.state.entries.iter().rfind(|entry| entry.role == "user" && entry.kind == "message")
 }
 
 /// The text of the search: the last message of the user.

@@ -38,8 +38,8 @@ impl<'a> HeldAnswer<'a> {
     ) -> HeldAnswer<'a> {
         let rules: Vec<&Guardrail> =
             rules.into_iter().filter(|rule| rule.at == GuardrailAt::Response).collect();
-        let reach = |rule: &&Guardrail| PatternReach::of(rule.deny.as_ref()?.as_str());
-        let reaches: Option<Vec<PatternReach>> = rules.iter().map(reach).collect();
+        let reaches: Option<Vec<PatternReach>> =
+            rules.iter().map(|rule| PatternReach::of(rule.deny.as_ref()?.as_str())).collect();
         let reaches = reaches.and_then(|mut all| {
             all.extend(redactor.as_ref().map_or(Some(Vec::new()), Redactor::reaches)?);
             Some(all)
@@ -83,8 +83,8 @@ impl<'a> HeldAnswer<'a> {
             return None;
         }
         // A match is redacted as a whole.
-        let outside = |it: &Redactor<'_>| it.outside(&self.text, self.released, end);
-        let end = self.redactor.as_ref().map_or(end, outside);
+        let end =
+            self.redactor.as_ref().map_or(end, |it| it.outside(&self.text, self.released, end));
         if end <= self.released {
             return None;
         }

@@ -49,8 +49,7 @@ fn can_contain(hir: &Hir, wanted: fn(char) -> bool) -> bool {
             std::str::from_utf8(&literal.0).map_or(true, |text| text.chars().any(wanted))
         }
         HirKind::Class(Class::Unicode(class)) => class.iter().any(|range| {
-            let has = |c: &char| (range.start()..=range.end()).contains(c);
-            WHITE_SPACE.iter().any(|c| wanted(*c) && has(c))
+            WHITE_SPACE.iter().any(|c| wanted(*c) && (range.start()..=range.end()).contains(c))
         }),
         HirKind::Class(Class::Bytes(_)) => true,
         HirKind::Repetition(repetition) => can_contain(&repetition.sub, wanted),

@@ -42,9 +42,12 @@ static KINDS: LazyLock<Vec<(PiiKind, &str, Regex)>> = LazyLock::new(|| {
             ),
         ),
     ];
-    let compile =
-        |(kind, name, pattern)| (kind, name, Regex::new(pattern).expect("the pattern is valid"));
-    kinds.into_iter().map(compile).collect()
+    kinds
+        .into_iter()
+        .map(|(kind, name, pattern)| {
+            (kind, name, Regex::new(pattern).expect("the pattern is valid"))
+        })
+        .collect()
 });
 
 /// The patterns that are redacted in one kind of text.

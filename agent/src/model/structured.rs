@@ -175,11 +175,15 @@ fn held_to(schema: &Parameters, value: Value) -> StructuredAnswer {
 
 /// How many corrections this run has already requested.
 fn repairs(driver: &Driver) -> usize {
-    let is_repair = |entry: &&SessionEntry| {
-        entry.kind == REPAIR && data::<RepairEntry>(entry).run_id == driver.state.run.id
-    };
-    let is_counted = |entry: &&SessionEntry| is_repair(entry) || is_refused_response(driver, entry);
-    driver.state.entries.iter().filter(is_counted).count()
+    driver
+        .state
+        .entries
+        .iter()
+        .filter(|entry| {
+            (entry.kind == REPAIR && data::<RepairEntry>(entry).run_id == driver.state.run.id)
+                || is_refused_response(driver, entry)
+        })
+        .count()
 }
 
 /// The call that asks the model for a correction.

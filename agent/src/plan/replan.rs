@@ -51,9 +51,9 @@ fn occasion(
 ) -> Option<ReplanReason> {
     // A plan changes in one transaction with the result of its call.
     let since = || entries.iter().filter(|entry| entry.seq.0 > plan_seq);
-    let results = || since().filter_map(SessionEntry::tool);
     let failed = |is_wanted: fn(&ToolEntry) -> bool| {
-        let mut failed = results().filter(move |it| it.is_error && is_wanted(it));
+        let mut failed =
+            since().filter_map(SessionEntry::tool).filter(move |it| it.is_error && is_wanted(it));
         failed.next_back()
     };
     match settings.replan {

@@ -30,17 +30,24 @@ impl ProgramPlan {
             "TodoWrite" => arguments["todos"].as_array(),
             _ => None,
         };
-        let step = |todo: &Value| Step::of(&todo["content"], todo["status"].as_str());
-        todos.map_or_else(Vec::new, |todos| self.noted(todos.iter().filter_map(step).collect()))
+        todos.map_or_else(Vec::new, |todos| {
+            self.noted(
+                todos
+                    .iter()
+                    .filter_map(|todo| Step::of(&todo["content"], todo["status"].as_str()))
+                    .collect(),
+            )
+        })
     }
 
     /// The events for an output line with a plan.
     pub(crate) fn of_status(&mut self, line: &Value) -> Vec<NewRunEvent> {
         // The Agent Client Protocol.
         if line["sessionUpdate"] == "plan" {
-            let entry = |it: &Value| Step::of(&it["content"], it["status"].as_str());
             let entries = line["entries"].as_array().into_iter().flatten();
-            return self.noted(entries.filter_map(entry).collect());
+            return self.noted(
+                entries.filter_map(|it| Step::of(&it["content"], it["status"].as_str())).collect(),
+            );
         }
         // Codex's app server.
         if line["method"] == "turn/plan/updated" {

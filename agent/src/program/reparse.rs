@@ -94,8 +94,8 @@ impl Reparsed {
     ) -> Result<Reparsed, ReparseError> {
         let sql = "SELECT * FROM runs WHERE id = :id";
         let found: Vec<Run> = abide.sql(sql).param("id", run_id).fetch().await?;
-        let missing = || ReparseError::Missing(run_id.to_owned());
-        let run = found.into_iter().next().ok_or_else(missing)?;
+        let run =
+            found.into_iter().next().ok_or_else(|| ReparseError::Missing(run_id.to_owned()))?;
         if run.ended_at.is_none() {
             return Err(ReparseError::Active(run.id));
         }
@@ -274,8 +274,11 @@ const OF_LINES: [ErrorKind; 6] = [
 
 /// Whether the lines decide how a run has ended.
 fn is_decided_by_lines(run: &Run) -> bool {
-    let is_of_lines = |code: &str| OF_LINES.iter().any(|kind| kind.code() == code);
-    run.status != RunStatus::Aborted && run.error_code.as_deref().is_none_or(is_of_lines)
+    run.status != RunStatus::Aborted
+        && run
+            .error_code
+            .as_deref()
+            .is_none_or(|code| OF_LINES.iter().any(|kind| kind.code() == code))
 }
 
 /// Whether the exit of the program does not decide how the run has ended. The exit of a program that failed is not stored.
@@ -305,11 +308,12 @@ impl RunReading {
         let Some(correction) = correction else { return RunReading::default() };
         let lines: Vec<CorrectedLine> =
             serde_json::from_value(correction.lines.value()).unwrap_or_default();
-        let events =
-            |line: CorrectedLine| (line.number, line.events.into_iter().map(plain).collect());
         RunReading {
             before: serde_json::from_value(correction.after.value()).ok(),
-            before_lines: lines.into_iter().map(events).collect(),
+            before_lines: lines
+                .into_iter()
+                .map(|line| (line.number, line.events.into_iter().map(plain).collect()))
+                .collect(),
             ..RunReading::default()
         }
     }

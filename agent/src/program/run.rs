@@ -337,13 +337,15 @@ async fn last_status(driver: &Driver, field: &str) -> Step<Option<Value>> {
 /// Adds the inherited and the named environment variables. Some exist only in the memory of this process.
 fn inherit(environment: &Environment, config: &mut CliConfig) -> Step {
     for value in config.env.values_mut() {
-        let get = |env: &str| {
-            environment.iter().find(|(name, _)| *name == env).map(|(_, value)| value.to_owned())
-        };
-        *value = value.clone().resolved(get).map_err(|why| {
-            let why = format!("cannot start the program: {why}");
-            StepError::Failed(RunFailure::new("runtime_crash", why))
-        })?;
+        *value = value
+            .clone()
+            .resolved(|env| {
+                environment.iter().find(|(name, _)| *name == env).map(|(_, value)| value.to_owned())
+            })
+            .map_err(|why| {
+                let why = format!("cannot start the program: {why}");
+                StepError::Failed(RunFailure::new("runtime_crash", why))
+            })?;
     }
     for (name, value) in environment.iter() {
         if config.inherits(name) {

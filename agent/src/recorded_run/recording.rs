@@ -132,12 +132,11 @@ impl RecordedMessage {
     /// Returns how the call ended when it was recorded, also if definitions that were accepted later end it in another way.
     #[must_use]
     pub fn ending(&self) -> RecordedEnding {
-        let current = || RecordedEnding {
+        self.kept.clone().unwrap_or_else(|| RecordedEnding {
             status: self.status(),
             exit_code: self.exit_code,
             content: self.content.clone(),
-        };
-        self.kept.clone().unwrap_or_else(current)
+        })
     }
 
     /// Returns why a supervisor has rejected the call. Without an approval, only a supervisor can.
@@ -473,14 +472,13 @@ async fn conversation(
     // The input of the run is the message before its first answer.
     let input = entries[..first].iter().rposition(|entry| entry.role == "user");
     let answers = entries.iter().filter(|entry| is_own(entry)).count();
-    let mut usages = match usages.len() == answers {
-        true => usages.iter().map(|(usage,)| usage_of(&usage.value())).collect::<Vec<_>>(),
-        // The events are not only those of the answers, or not all of them: an imported run has those since its
-        // import. The first answer gets the sum.
-        false => vec![RecordedUsage {
+    let mut usages = if usages.len() == answers {
+        usages.iter().map(|(usage,)| usage_of(&usage.value())).collect::<Vec<_>>()
+    } else {
+        vec![RecordedUsage {
             input_tokens: u64::try_from(run.input_tokens).ok(),
             output_tokens: u64::try_from(run.output_tokens).ok(),
-        }],
+        }]
     }
     .into_iter();
     // Middleware and the runtime answer some calls without a request to the tool.
@@ -490,18 +488,20 @@ async fn conversation(
         .filter(|result| result.is_error && !calls.contains_key(result.call_id.as_str()))
         .map(|result| result.call_id)
         .collect();
-    let gate = |call_id: &str| match calls.contains_key(call_id) {
-        true if approvals.contains_key(call_id) => Some(CallGate::Approval),
-        true => Some(CallGate::Open),
-        false => refused.contains(call_id).then_some(CallGate::Refused),
-    };
     let mut messages = Vec::new();
     for entry in &entries {
         let mut message = message_of(entry, &run.id, &calls, &approvals);
         if entry.role == "assistant" {
             let answer: AssistantEntry = data(entry);
             for (recorded, call) in message.tool_calls.iter_mut().zip(&answer.calls) {
-                recorded.gate = gate(&call.call_id);
+                let call_id = call.call_id.as_str();
+                recorded.gate = if !calls.contains_key(call_id) {
+                    refused.contains(call_id).then_some(CallGate::Refused)
+                } else if approvals.contains_key(call_id) {
+                    Some(CallGate::Approval)
+                } else {
+                    Some(CallGate::Open)
+                };
             }
         }
         rename_calls(&mut message, &run.id, &id, &calls);

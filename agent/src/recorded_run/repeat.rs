@@ -99,8 +99,10 @@ impl RecordedRun {
 
     /// Starts the run, decides as recorded, and records the repetition.
     async fn perform(&self, abide: &Abide) -> Result<RecordedRun, RecordingError> {
-        let missing = || RecordingError::Malformed("there is no recording".to_owned());
-        let first = self.conversations.first().ok_or_else(missing)?;
+        let first = self
+            .conversations
+            .first()
+            .ok_or_else(|| RecordingError::Malformed("there is no recording".to_owned()))?;
         let id = first.id.as_str();
         abide.call(CreateSession::new(&first.agent).id(id)).await?;
         let (earlier, own) = first.messages.split_at(first.earlier.min(first.messages.len()));
@@ -434,17 +436,17 @@ impl KnownConversation {
         };
         let given = answers(&request.messages);
         let recorded = answers(&self.conversation.messages);
-        let same = |(given, recorded): (&NamedCalls<'_>, &NamedCalls<'_>)| {
-            let calls = given.iter().zip(recorded);
-            given.len() == recorded.len()
-                && calls.into_iter().all(|((name, arguments), (other, recorded))| {
-                    name == other && (arguments == recorded || arguments.contains(" executionId:'"))
-                })
-        };
         let omitted = request.omitted_answers;
         first(&self.conversation.messages) == first(&request.messages)
             && omitted + given.len() < recorded.len()
-            && given.iter().zip(&recorded[omitted..]).all(same)
+            && given.iter().zip(&recorded[omitted..]).all(|(given, recorded)| {
+                let calls = given.iter().zip(recorded);
+                given.len() == recorded.len()
+                    && calls.into_iter().all(|((name, arguments), (other, recorded))| {
+                        name == other
+                            && (arguments == recorded || arguments.contains(" executionId:'"))
+                    })
+            })
     }
 
     /// Whether an agent of this name asks. An inline agent is registered below its parent.

@@ -98,10 +98,9 @@ pub(crate) async fn undecided(driver: &Driver, question: &Question) -> Step<Opti
     let sql = "SELECT * FROM tool_calls WHERE call_id = :id";
     let query = driver.abide.sql(sql).param("id", &question.call_id);
     let found: Vec<ToolCall> = query.fetch().await?;
-    let waits = |call: &ToolCall| {
+    Ok(found.into_iter().find(|call| {
         matches!(call.status, ToolCallStatus::AwaitingApproval | ToolCallStatus::Unknown)
-    };
-    Ok(found.into_iter().find(waits))
+    }))
 }
 
 /// The decision on a question. If a driver that crashed holds the call, this waits for the end of its lease.

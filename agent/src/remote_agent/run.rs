@@ -14,7 +14,7 @@ use futures_util::FutureExt as _;
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use crate::context::entry::{self, AssistantEntry, SessionEntry};
+use crate::context::entry::{self, AssistantEntry};
 use crate::model;
 use crate::model::outgoing::{self, Purpose};
 use crate::model::structured::{self, StructuredAnswer};
@@ -138,10 +138,10 @@ impl RemoteTaskRun<'_> {
         if self.rows.is_asked() {
             return self.send_answer().await;
         }
-        match self.rows.task.is_some() && self.rows.asked.is_empty() {
-            true => Ok(None),
-            // Nothing shows whether the last message has arrived.
-            false => self.send_unless_sent().await,
+        if self.rows.task.is_some() && self.rows.asked.is_empty() {
+            Ok(None)
+        } else {
+            self.send_unless_sent().await
         }
     }
 
@@ -150,10 +150,9 @@ impl RemoteTaskRun<'_> {
         let entries = &self.driver.state.entries;
         let answered = entries.iter().rposition(|entry| entry::is_answer(entry));
         let new = &entries[answered.map_or(0, |at| at + 1)..];
-        let is_said = |entry: &&SessionEntry| {
-            entry.role == "user" && entry::is_visible(entry) && !entry.is_denied()
-        };
-        let said = new.iter().filter(is_said);
+        let said = new
+            .iter()
+            .filter(|entry| entry.role == "user" && entry::is_visible(entry) && !entry.is_denied());
         let said: Vec<&str> = said.filter_map(|entry| entry.content.as_deref()).collect();
         json!([{"text": said.join("\n\n")}])
     }
@@ -161,13 +160,15 @@ impl RemoteTaskRun<'_> {
     /// The context of the session: that of its last task, or a new one.
     async fn context_id(&self) -> Step<String> {
         let last = rows::earlier_tasks(self.driver).await?.into_iter().next();
-        let new = || {
-            let since =
-                self.driver.state.session.as_ref().map_or(0, |session| session.created_at.0);
-            let run = &self.driver.state.run;
-            a2a_id(&format!("context {} {since} {}", run.session_id, run.agent))
-        };
-        Ok(last.map_or_else(new, |(_, context_id)| context_id))
+        Ok(last.map_or_else(
+            || {
+                let since =
+                    self.driver.state.session.as_ref().map_or(0, |session| session.created_at.0);
+                let run = &self.driver.state.run;
+                a2a_id(&format!("context {} {since} {}", run.session_id, run.agent))
+            },
+            |(_, context_id)| context_id,
+        ))
     }
 
     /// Sends the last message that was recorded. It is sent again only if the agent has certainly not acted on it.
@@ -261,9 +262,13 @@ impl RemoteTaskRun<'_> {
             let id = task["id"].as_str().filter(|id| !id.is_empty());
             id.is_some_and(|id| earlier.iter().all(|(earlier, _)| earlier != id))
         };
-        let of_context = |task: &&Value| task["contextId"] == context_id;
         let tasks = listed.result["tasks"].as_array();
-        match tasks.into_iter().flatten().filter(of_context).find(is_new) {
+        match tasks
+            .into_iter()
+            .flatten()
+            .filter(|task| task["contextId"] == context_id)
+            .find(is_new)
+        {
             Some(task) => {
                 self.record_task(&task["id"], &task["contextId"]).await?;
                 Ok(true)

@@ -125,10 +125,9 @@ impl RemoteTask {
 
     /// Whether the artifacts of the completed task are to be read with the task, because the events may not have all of them.
     pub(crate) fn needs_confirmation(&self) -> bool {
-        let is_uncertain = |it: &Artifact| it.is_omitted || it.has_gap || it.is_open;
         self.answer.is_none()
             && (self.may_lack_events
-                || self.artifacts.iter().any(is_uncertain)
+                || self.artifacts.iter().any(|it| it.is_omitted || it.has_gap || it.is_open)
                 || self.answer().is_empty())
     }
 

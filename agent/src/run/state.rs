@@ -206,8 +206,12 @@ impl RunState {
         messages.extend(transcript::reduced_messages(rest, context.through_id(), settings));
         if let Some(summary) = context.message() {
             // The task comes first, even while it is not omitted yet.
-            let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
-            let task = || messages.iter().position(is_user).map_or(0, |at| at + 1);
+            let task = || {
+                messages
+                    .iter()
+                    .position(|message| matches!(message, ModelMessage::User { .. }))
+                    .map_or(0, |at| at + 1)
+            };
             messages.insert(if kept > 0 { kept } else { task() }, summary);
         }
         messages

@@ -103,9 +103,10 @@ impl StepBatch {
         known_seq: Option<Seq>,
     ) -> Result<RecordedStep, Error> {
         // The results are in the order of the calls: those before the recording, the recording, those after it.
-        let missing = || Error::Protocol { why: "a batch has too few results".to_owned() };
-        let (recording, results) =
-            results.get(self.before.len()..).and_then(<[_]>::split_first).ok_or_else(missing)?;
+        let (recording, results) = results
+            .get(self.before.len()..)
+            .and_then(<[_]>::split_first)
+            .ok_or_else(|| Error::Protocol { why: "a batch has too few results".to_owned() })?;
         let run: Run = recording.decode()?;
         let mut entries = Vec::new();
         let mut calls = Vec::new();

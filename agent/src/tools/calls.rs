@@ -9,7 +9,7 @@
 
 use abide_client::arguments::{CancelToolCall, ClaimToolCall, RequestToolCall};
 use abide_client::{Call, Code, Error, ToolCall, ToolCallStatus};
-use abide_definitions::middleware::{Middleware, ToolRetry};
+use abide_definitions::middleware::Middleware;
 use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome, tool_matches};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -196,8 +196,7 @@ async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
     let record = driver.run_lease.record(&[event], None, settings.lease);
     let batch = driver.abide.batch([Call::of(record), Call::of(claim)]).await?;
     let claimed = batch.into_inner().pop().map(|it| it.result).unwrap_or_default();
-    let unread = |why: serde_json::Error| Error::Protocol { why: why.to_string() };
-    serde_json::from_value(claimed).map_err(unread)
+    serde_json::from_value(claimed).map_err(|why| Error::Protocol { why: why.to_string() })
 }
 
 /// Cancels a call that is not claimed, because the run ends before it starts.
@@ -312,15 +311,16 @@ fn retries(
         failure,
         None | Some(Failure::Tool | Failure::TimedOut | Failure::Lost | Failure::Panicked)
     );
-    let selects = |name: &String| tool_matches(name, &claimed.tool_name);
     let mut rules = driver.middleware().filter_map(|entry| match entry {
         Middleware::ToolRetry(retry) => Some(retry),
         _ => None,
     });
-    let applies = |retry: &ToolRetry| {
-        (retry.tools.is_empty() || retry.tools.iter().any(selects))
-            && retry.attempts.is_none_or(|max| claimed.attempt < max)
-    };
     let may_repeat = executor.runtime_tool().is_none() && executor.effect() != Effect::AtMostOnce;
-    may_help && may_repeat && rules.any(applies)
+    may_help
+        && may_repeat
+        && rules.any(|retry| {
+            (retry.tools.is_empty()
+                || retry.tools.iter().any(|name| tool_matches(name, &claimed.tool_name)))
+                && retry.attempts.is_none_or(|max| claimed.attempt < max)
+        })
 }

@@ -242,13 +242,12 @@ pub(crate) async fn to_decide(
     let questions: Vec<ToolCall> = query.fetch().await?;
     let mut calls = Vec::new();
     for call in undecided {
-        let of_call = |it: &&ToolCall| asked_by(&it.call_id) == Some(&call.call_id);
-        let asked: Vec<ToolCall> = questions.iter().filter(of_call).cloned().collect();
-        match asked.is_empty() {
-            true => calls.push(call),
-            // A list of all calls of a session has the questions, too.
-            false => calls.extend(asked),
-        }
+        let asked: Vec<ToolCall> = questions
+            .iter()
+            .filter(|it| asked_by(&it.call_id) == Some(&call.call_id))
+            .cloned()
+            .collect();
+        if asked.is_empty() { calls.push(call) } else { calls.extend(asked) }
     }
     let mut seen = BTreeSet::new();
     calls.retain(|call: &ToolCall| seen.insert(call.call_id.clone()));

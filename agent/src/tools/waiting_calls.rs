@@ -75,8 +75,10 @@ impl WaitingCalls {
     /// # Errors
     /// [`Error`] of the query.
     pub(super) async fn refill(&mut self, session: &str, again: bool) -> Result<(), Error> {
-        let is_empty = || !self.calls.iter().any(|(_, of, ..)| of == session);
-        if again || (self.partial.contains(session) && is_empty()) {
+        if again
+            || (self.partial.contains(session)
+                && (!self.calls.iter().any(|(_, of, ..)| of == session)))
+        {
             let read = self.read("AND c.session_id = :session", Some(session)).await?;
             self.partial.remove(session);
             self.calls.retain(|(_, of, ..)| of != session);

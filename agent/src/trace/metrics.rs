@@ -147,8 +147,10 @@ impl AgentMetrics {
     /// Counts a call of a tool. `outcome` is `succeeded` or the code of the failure.
     pub(crate) fn tool(&self, labels: ToolLabels, outcome: &'static str, took: Duration) {
         let mut counters = self.lock();
-        let other = || ToolLabels { agent: OTHER.into(), tool: OTHER.into() };
-        let of = bounded(&mut counters.tools, labels, other);
+        let of = bounded(&mut counters.tools, labels, || ToolLabels {
+            agent: OTHER.into(),
+            tool: OTHER.into(),
+        });
         count(&mut of.outcomes, outcome);
         of.durations.add(took);
     }
@@ -272,10 +274,10 @@ fn outcomes(
     labels: &[(&'static str, String)],
     outcomes: &BTreeMap<String, u64>,
 ) -> Vec<MetricSample> {
-    let of = |(outcome, count): (&String, &u64)| {
-        sample("", with(labels, "outcome", outcome), *count as f64)
-    };
-    outcomes.iter().map(of).collect()
+    outcomes
+        .iter()
+        .map(|(outcome, count)| sample("", with(labels, "outcome", outcome), *count as f64))
+        .collect()
 }
 
 impl ModelLabels {

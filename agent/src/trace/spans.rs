@@ -147,11 +147,14 @@ impl Trace {
         let sql = "SELECT * FROM tool_calls WHERE session_id = :sid AND attempt > 0 \
                    ORDER BY created_seq, call_id";
         let calls: Vec<ToolCall> = abide.sql(sql).param("sid", &run.session_id).fetch().await?;
-        let is_own = |call: &&ToolCall| {
-            let rest = call.call_id.strip_prefix(run.id.as_str());
-            rest.is_some_and(|rest| rest.starts_with(abide_client::DERIVED))
-        };
-        Ok(calls.iter().filter(is_own).map(|call| self.tool_call(run, call)).collect())
+        Ok(calls
+            .iter()
+            .filter(|call| {
+                let rest = call.call_id.strip_prefix(run.id.as_str());
+                rest.is_some_and(|rest| rest.starts_with(abide_client::DERIVED))
+            })
+            .map(|call| self.tool_call(run, call))
+            .collect())
     }
 
     fn tool_call(&self, run: &Run, call: &ToolCall) -> Span {

@@ -43,19 +43,24 @@ impl Recorder {
     }
 
     fn answer(&self, request: &ModelRequest) -> (String, Vec<ModelCall>) {
-        let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
-        let since = request.messages.iter().rposition(is_user).unwrap_or_default();
+        let since = request
+            .messages
+            .iter()
+            .rposition(|message| matches!(message, ModelMessage::User { .. }))
+            .unwrap_or_default();
         let answers = request.messages[since..].iter();
         let answers =
             answers.filter(|message| matches!(message, ModelMessage::Assistant { .. })).count();
         let Some((text, calls)) = self.steps.get(request.omitted_answers + answers) else {
             return ("Done.".to_owned(), Vec::new());
         };
-        let offered = |name: &str| request.tools.iter().any(|tool| tool.name == name);
-        let calls = calls.iter().filter(|(name, _)| offered(name)).map(|(name, arguments)| {
-            let arguments = arguments.to_string();
-            ModelCall { id: "c".to_owned(), name: (*name).to_owned(), arguments }
-        });
+        let calls = calls
+            .iter()
+            .filter(|(name, _)| request.tools.iter().any(|tool| tool.name == *name))
+            .map(|(name, arguments)| {
+                let arguments = arguments.to_string();
+                ModelCall { id: "c".to_owned(), name: (*name).to_owned(), arguments }
+            });
         (text.clone(), calls.collect())
     }
 }

@@ -48,8 +48,9 @@ fn slow_disk(effects: &Arc<Effects>, sync: Sync) -> HookedDisk {
             Sync::For(time) => (time, usize::MAX),
             Sync::UntilNextEffect => (Duration::from_secs(60), 2),
         };
-        let waits = |begun: &mut Vec<_>| (1..many).contains(&begun.len());
-        drop(effects.1.wait_timeout_while(begun, longest, waits));
+        drop(
+            effects.1.wait_timeout_while(begun, longest, |begun| (1..many).contains(&begun.len())),
+        );
         Ok(())
     })
 }

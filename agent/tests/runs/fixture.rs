@@ -42,14 +42,18 @@ pub(crate) fn tools(ledger: PathBuf) -> Tools {
         [("look", Effect::ReadOnly), ("note", Effect::Idempotent), ("pay", Effect::AtMostOnce)]
     {
         let ledger = ledger.clone();
-        let run = move |order: Order, _: ToolContext| {
-            let ledger = ledger.clone();
-            async move {
-                enter(&ledger, &format!("{name} {}", order.order));
-                Ok::<_, String>(format!("{name} {} is done", order.order))
-            }
-        };
-        let function = Function::new(name, "Does something with an order.", run).effect(effect);
+        let function = Function::new(
+            name,
+            "Does something with an order.",
+            move |order: Order, _: ToolContext| {
+                let ledger = ledger.clone();
+                async move {
+                    enter(&ledger, &format!("{name} {}", order.order));
+                    Ok::<_, String>(format!("{name} {} is done", order.order))
+                }
+            },
+        )
+        .effect(effect);
         tools.add(function).expect("the tool is valid");
     }
     tools

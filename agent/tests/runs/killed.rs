@@ -495,10 +495,10 @@ fn check(scenario: &Scenario, expected: &str, folder: &Path, seq: i64) -> usize 
     assert!(!published.contains("swordfish"), "killed at {seq}: {published}");
     let paid = done.iter().filter(|what| *what == "pay A").count();
     assert!(paid <= scenario.pays, "paid {paid} times after a kill at {seq}");
-    let transcript = match paid < scenario.pays {
-        // A helper reports the failure to its own model only.
-        true => transcript.replace(NOT_PAID, "pay A is done"),
-        false => transcript,
+    let transcript = if paid < scenario.pays {
+        transcript.replace(NOT_PAID, "pay A is done")
+    } else {
+        transcript
     };
     assert_eq!(transcript, expected, "killed at {seq}: {done:?}");
     paid

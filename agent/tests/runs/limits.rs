@@ -365,11 +365,16 @@ async fn a_result_that_is_too_large_fails_its_call() {
                   - { calls: [{ name: wrong, arguments: {} }] }\n  \
                   - { text: Done. }\n";
     let plan = FixtureOptions::of("tools: [big, wrong]\n", script);
-    let answer = |_: Nothing, _: ToolContext| async { Ok::<_, String>("x".repeat(20 << 20)) };
-    let fail = |_: Nothing, _: ToolContext| async { Err::<String, _>("x".repeat(20 << 20)) };
-    let big = Function::new("big", "Answers.", answer).effect(Effect::Idempotent);
+    let big = Function::new("big", "Answers.", |_: Nothing, _: ToolContext| async {
+        Ok::<_, String>("x".repeat(20 << 20))
+    })
+    .effect(Effect::Idempotent);
     plan.tools.add(big).expect("the tool is valid");
-    plan.tools.add(Function::new("wrong", "Fails.", fail)).expect("the tool is valid");
+    plan.tools
+        .add(Function::new("wrong", "Fails.", |_: Nothing, _: ToolContext| async {
+            Err::<String, _>("x".repeat(20 << 20))
+        }))
+        .expect("the tool is valid");
     let fixture = plan.open().await;
     let run = fixture.begin("Go on.").await;
     let (_, last) = fixture.output(&run.id, 0).await;

@@ -507,8 +507,11 @@ async fn a_tool_with_the_name_of_a_memory_tool_is_reported() {
     use abide_tools::{Function, ToolContext};
     let folder = temporary_folder();
     let tools = Tools::new();
-    let run = |_: Empty, _: ToolContext| async { Ok::<_, String>("mine") };
-    tools.add(Function::new("save_memory", "Mine.", run)).expect("the tool is valid");
+    tools
+        .add(Function::new("save_memory", "Mine.", |_: Empty, _: ToolContext| async {
+            Ok::<_, String>("mine")
+        }))
+        .expect("the tool is valid");
     define(folder.path(), "plain.yaml", "name: plain\ntools: [save_memory]\n");
     define(folder.path(), "clerk.yaml", "name: clerk\nprofile: fast\n");
     let catalog = Catalog::new(folder.path(), tools);

@@ -121,11 +121,11 @@ async fn pii_in_structured_answers_is_redacted_by_value() {
 fn failing(plan: &FixtureOptions, name: &str, effect: Effect, times: usize) -> Arc<AtomicUsize> {
     let attempts = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&attempts);
-    let run = move |_: Order, _: ToolContext| {
+    let function = Function::new(name, "Fails.", move |_: Order, _: ToolContext| {
         let attempt = counter.fetch_add(1, Ordering::SeqCst);
         async move { if attempt < times { Err("it is busy".to_owned()) } else { Ok("done") } }
-    };
-    let function = Function::new(name, "Fails.", run).effect(effect);
+    })
+    .effect(effect);
     plan.tools.add(function).expect("the tool is valid");
     attempts
 }

@@ -236,13 +236,15 @@ async fn a_fork_continues_with_the_request_of_its_origin() {
         attend(&fixture.abide, run).await;
     }
     // The calls of a fork have ids of their own.
-    let plain = |request: &String| -> String {
-        let mut parts = request.split("executionId:'");
-        let first = parts.next().unwrap_or_default().to_owned();
-        let rest = parts.filter_map(|part| Some(part.split_once('\'')?.1));
-        rest.fold(first, |text, part| format!("{text}executionId:{part}"))
-    };
-    let found: Vec<String> = requests(&clerk)[before..].iter().map(plain).collect();
+    let found: Vec<String> = requests(&clerk)[before..]
+        .iter()
+        .map(|request: &String| -> String {
+            let mut parts = request.split("executionId:'");
+            let first = parts.next().unwrap_or_default().to_owned();
+            let rest = parts.filter_map(|part| Some(part.split_once('\'')?.1));
+            rest.fold(first, |text, part| format!("{text}executionId:{part}"))
+        })
+        .collect();
     assert!(found[0].contains("parts are done"), "{}", found[0]);
     assert_eq!(found.len(), 2);
     assert_eq!(found[0], found[1]);

@@ -90,8 +90,7 @@ async fn the_next_request_has_a_message_that_arrives_while_a_tool_runs() {
     .await;
     assert_eq!(last, "done null");
     let hurries = requests.iter().map(|messages| {
-        let is_one = |it: &&ModelMessage| **it == ModelMessage::User { text: "Hurry.".into() };
-        messages.iter().filter(is_one).count()
+        messages.iter().filter(|it| **it == ModelMessage::User { text: "Hurry.".into() }).count()
     });
     assert_eq!(hurries.collect::<Vec<_>>(), [0, 1, 2]);
 }

@@ -256,16 +256,18 @@ async fn on_record(abide: &Abide, session: &str) -> Vec<Row> {
     let sql = "SELECT * FROM agent_state WHERE session_id = :sid AND kind <> 'memory' ORDER BY id";
     let entries: Vec<AgentState> =
         abide.sql(sql).param("sid", session).fetch().await.expect("the query succeeds");
-    let row = |entry: AgentState| {
-        let data = entry.data.as_ref().map(Json::value).unwrap_or_default();
-        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-        let calls = data["calls"].as_array().into_iter().flatten();
-        let calls = calls.map(|call| {
-            (text(&call["provider_call_id"]), text(&call["name"]), text(&call["arguments"]))
-        });
-        (entry.role, entry.content.unwrap_or_default(), calls.collect())
-    };
-    entries.into_iter().map(row).collect()
+    entries
+        .into_iter()
+        .map(|entry| {
+            let data = entry.data.as_ref().map(Json::value).unwrap_or_default();
+            let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+            let calls = data["calls"].as_array().into_iter().flatten();
+            let calls = calls.map(|call| {
+                (text(&call["provider_call_id"]), text(&call["name"]), text(&call["arguments"]))
+            });
+            (entry.role, entry.content.unwrap_or_default(), calls.collect())
+        })
+        .collect()
 }
 
 /// Runs a conversation.
@@ -455,8 +457,12 @@ const READS: usize = 163;
 #[tokio::test]
 async fn every_conversation_is_reproduced_with_a_pause_at_every_stage() {
     use PauseStage::{AfterAgent, AfterLoop, AfterTools, BeforeGuardrails};
-    let rule = |at| PauseRule { at, tools: Vec::new(), iteration: None, tokens: None };
-    let rules = [BeforeGuardrails, AfterAgent, AfterTools, AfterLoop].map(rule);
+    let rules = [BeforeGuardrails, AfterAgent, AfterTools, AfterLoop].map(|at| PauseRule {
+        at,
+        tools: Vec::new(),
+        iteration: None,
+        tokens: None,
+    });
     let held = held_with(&in_repository("tests/fixtures/conversations.jsonl.zst"), 1, &rules).await;
     assert_eq!((held.conversations, held.answers, held.reads), (24, 326, READS));
     let Some(folder) = conversations() else { return };

@@ -35,9 +35,9 @@ async fn repeat(recorded: &RecordedRun, folder: &Path) -> RecordedRun {
     let place = temporary_folder();
     let ledger = folder.join("ledger");
     let declared = tools(ledger.clone());
-    let catalog = |tools: Tools| Catalog::new(folder, tools);
     let abide = Abide::open(place.path().join("repeated.db")).expect("the file opens");
-    let now = recorded.repeat(&declared, catalog, &abide, place.path()).await;
+    let now =
+        recorded.repeat(&declared, |tools| Catalog::new(folder, tools), &abide, place.path()).await;
     let now = now.expect("it is repeated");
     abide.close().await;
     assert!(!ledger.exists(), "no tool has run");
@@ -71,8 +71,9 @@ async fn tools_that_were_not_called_and_remote_prompts_come_from_the_recording()
     let plan = FixtureOptions::of(definition, script);
     for name in ["files_read", "mail_send"] {
         let declaration = ToolDeclaration::new(name, "Of a server.", json!({"type": "object"}));
-        let refuses = |_| async { ToolOutcome::text("never") };
-        plan.tools.add(Function::of(declaration, refuses)).expect("the name is free");
+        plan.tools
+            .add(Function::of(declaration, |_| async { ToolOutcome::text("never") }))
+            .expect("the name is free");
     }
     let fixture = plan.open().await;
     let run = fixture.begin("Look.").await;
@@ -161,9 +162,10 @@ async fn every_kind_of_run_is_repeated() {
         let place = temporary_folder();
         let declared = tools(place.path().join("ledger"));
         let folder = fixture.folder.path();
-        let catalog = |tools: Tools| Catalog::new(folder, tools);
         let abide = Abide::open(place.path().join("repeated.db")).expect("the file opens");
-        let now = recorded.repeat(&declared, catalog, &abide, place.path()).await;
+        let now = recorded
+            .repeat(&declared, |tools| Catalog::new(folder, tools), &abide, place.path())
+            .await;
         abide.close().await;
         let now = now.unwrap_or_else(|why| panic!("{}: {why}", scenario.name));
         assert_eq!(recorded.changes(&now), [], "{}", scenario.name);
@@ -266,8 +268,11 @@ async fn what_tools_did_is_repeated_and_never_changes() {
     let fixture = fixture.open().await;
     fixture.begin("Pay order A.").await;
     fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
-    let decide = |id: &str| DecideApproval::new(Decision::Reject).call_id(id);
-    fixture.abide.call(decide("r1~3.1")).await.expect("it waits");
+    fixture
+        .abide
+        .call(DecideApproval::new(Decision::Reject).call_id("r1~3.1"))
+        .await
+        .expect("it waits");
     // Its worker cannot say whether it has done anything.
     let lost = "SELECT 1 FROM tool_calls WHERE call_id = 'r1~4.1' AND status = 'claimed'";
     fixture.until(lost).await;
@@ -298,10 +303,11 @@ async fn what_tools_did_is_repeated_and_never_changes() {
         define(place.path(), "clerk.yaml", &format!("name: clerk\n{definition}"));
         let declared = tools(place.path().join("ledger"));
         add_failing_tools(&declared);
-        let catalog = |tools: Tools| Catalog::new(place.path(), tools);
         let folder = temporary_folder();
         let abide = Abide::open(folder.path().join("repeated.db")).expect("the file opens");
-        let now = recorded.repeat(&declared, catalog, &abide, folder.path()).await;
+        let now = recorded
+            .repeat(&declared, |tools| Catalog::new(place.path(), tools), &abide, folder.path())
+            .await;
         abide.close().await;
         now.expect("it is repeated")
     };

@@ -23,8 +23,14 @@ struct Nothing {}
 
 /// Adds a tool that is never called.
 fn add(tools: &Tools, name: &str, effect: Effect) {
-    let run = |_: Nothing, _: ToolContext| async { Ok::<_, String>("done") };
-    tools.add(Function::new(name, "Does it.", run).effect(effect)).expect("it is a tool");
+    tools
+        .add(
+            Function::new(name, "Does it.", |_: Nothing, _: ToolContext| async {
+                Ok::<_, String>("done")
+            })
+            .effect(effect),
+        )
+        .expect("it is a tool");
 }
 
 async fn approve(fixture: &RuntimeFixture, call_id: &str) {

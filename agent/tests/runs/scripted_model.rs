@@ -90,17 +90,24 @@ impl Walker {
     }
 
     fn answer(&self, request: &ModelRequest) -> ModelResponse {
-        let answers = |message: &&ModelMessage| matches!(message, ModelMessage::Assistant { .. });
-        let turn = request.omitted_answers + request.messages.iter().filter(answers).count();
+        let turn = request.omitted_answers
+            + request
+                .messages
+                .iter()
+                .filter(|message| matches!(message, ModelMessage::Assistant { .. }))
+                .count();
         if turn >= self.turns {
             return self.response(request, "It is done.".to_owned(), Vec::new());
         }
         let marker = request.messages.iter().find_map(|message| match message {
             ModelMessage::Tool { content, .. } => {
                 let marker = content.split_once("executionId:'");
-                let cut = || content.split_once(" bytes of the result of call ");
                 let marker = marker.and_then(|(_, rest)| rest.split_once('\''));
-                marker.or_else(|| cut().and_then(|(_, rest)| rest.split_once(' ')))
+                marker.or_else(|| {
+                    content
+                        .split_once(" bytes of the result of call ")
+                        .and_then(|(_, rest)| rest.split_once(' '))
+                })
             }
             _ => None,
         });

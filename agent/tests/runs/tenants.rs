@@ -195,9 +195,9 @@ async fn a_driver_acts_within_the_scope_of_the_session() {
 #[tokio::test]
 async fn delegation_is_limited_and_an_abort_ends_the_whole_tree() {
     // Each level may delegate only to the next one; other requests are refused.
-    let call =
-        |agent: &str| format!("{{ name: task, arguments: {{ agent: {agent}, task: Go on. }} }}");
-    let calls = ["two", "two", "three", "three", "four", "four"].map(call).join(", ");
+    let calls = ["two", "two", "three", "three", "four", "four"]
+        .map(|agent| format!("{{ name: task, arguments: {{ agent: {agent}, task: Go on. }} }}"))
+        .join(", ");
     let answers = vec![format!("  - calls: [{calls}]\n"); 40].concat();
     let plan = FixtureOptions::of(
         "subagents: [two]\nlimits: { descendants: 12, delegation_depth: 2 }\n",

@@ -64,11 +64,12 @@ impl Worker {
         };
         let of_tool = Arc::clone(&self.clock);
         let of_settings = Arc::clone(&self.clock);
-        let run = move |work: Work, _: ToolContext| {
+        let tool = Function::new("work", "Works.", move |work: Work, _: ToolContext| {
             of_tool.0.fetch_add(work.seconds * 1_000_000, Ordering::SeqCst);
             async { Ok::<_, String>("done") }
-        };
-        let tool = Function::new("work", "Works.", run).effect(Effect::ReadOnly).timeout(LASTS);
+        })
+        .effect(Effect::ReadOnly)
+        .timeout(LASTS);
         let tools = fixture::tools(folder.path().join("ledger"));
         tools.add(tool).expect("it is a tool");
         // No lease expires when the clock moves.

@@ -44,16 +44,17 @@ impl Home {
             let begun = Arc::clone(&begun);
             let count = count.clone();
             let gate = gate.clone();
-            let run = move |call: abide_tools::Invocation| {
-                begun.lock().expect("no panic").push(call.call_id.clone());
-                count.send_modify(|count| *count += 1);
-                let mut gate = gate.subscribe();
-                async move {
-                    gate.wait_for(|is_open| *is_open).await.map_err(|why| why.to_string())?;
-                    Ok::<_, String>(format!("{} is done", call.call_id))
-                }
-            };
-            tools.add(Function::of(declaration, run)).expect("the tool is valid");
+            tools
+                .add(Function::of(declaration, move |call| {
+                    begun.lock().expect("no panic").push(call.call_id.clone());
+                    count.send_modify(|count| *count += 1);
+                    let mut gate = gate.subscribe();
+                    async move {
+                        gate.wait_for(|is_open| *is_open).await.map_err(|why| why.to_string())?;
+                        Ok::<_, String>(format!("{} is done", call.call_id))
+                    }
+                }))
+                .expect("the tool is valid");
         }
         Home { abide, tools, begun, count, gate }
     }

@@ -68,12 +68,15 @@ impl Victim {
     ) -> usize {
         let next = AtomicI64::new(from);
         let killed = AtomicUsize::new(0);
-        let kills = || {
-            while self.kill_at(origin, next.fetch_add(1, Relaxed), &check) {
-                killed.fetch_add(1, Relaxed);
-            }
-        };
-        std::thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(kills))));
+        std::thread::scope(|scope| {
+            (0..AT_A_TIME).for_each(|_| {
+                drop(scope.spawn(|| {
+                    while self.kill_at(origin, next.fetch_add(1, Relaxed), &check) {
+                        killed.fetch_add(1, Relaxed);
+                    }
+                }))
+            })
+        });
         killed.into_inner()
     }
 

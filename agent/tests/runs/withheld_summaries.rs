@@ -88,10 +88,12 @@ async fn compacted(middleware: &str, text: &str) -> Compacted {
     let mut models = providers(&[("script", &script)]);
     models.add(Arc::new(Judge), vec!["judge-model".to_owned()], 0).expect("the id is unique");
     let plan = FixtureOptions { models, ..FixtureOptions::of(&definition, "answers: []") };
-    let denies =
-        |text: &str| if text.contains(SECRET) { Err("it has the word".to_owned()) } else { Ok(()) };
     let catalog = Catalog::new(plan.folder.path(), plan.tools.clone());
-    let catalog = catalog.guardrail("no_word", denies).middleware("names", Names);
+    let catalog = catalog
+        .guardrail("no_word", |text| {
+            if text.contains(SECRET) { Err("it has the word".to_owned()) } else { Ok(()) }
+        })
+        .middleware("names", Names);
     let fixture = plan.open_with(catalog).await;
     assert_eq!(*fixture.problems.borrow(), [], "{middleware}");
     let run = fixture.begin("Let us plan.").await;

@@ -210,10 +210,13 @@ impl Answers {
             is_open: true,
             age: Duration::ZERO,
         };
-        let answer = |input: &NewInput| InputAnswer::Accepted(input.schema.as_ref().map(sample));
         Exchange {
             steps: state.0.iter().map(step).collect(),
-            answers: state.1.iter().map(answer).collect(),
+            answers: state
+                .1
+                .iter()
+                .map(|input| InputAnswer::Accepted(input.schema.as_ref().map(sample)))
+                .collect(),
             log: Some(Arc::clone(self) as Arc<dyn ExchangeLog>),
         }
     }

@@ -87,11 +87,10 @@ impl A2aClient {
         card: &Value,
     ) -> Result<A2aClient, A2aFailure> {
         let all = card["supportedInterfaces"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let speaks = |it: &&Value| {
+        let interface = all.iter().find(|it| {
             let version = it["protocolVersion"].as_str().unwrap_or_default();
             it["protocolBinding"] == "JSONRPC" && version.split('.').next() == Some("1")
-        };
-        let interface = all.iter().find(speaks);
+        });
         let url = match interface {
             Some(interface) => Some(interface["url"].as_str().unwrap_or_default()),
             None => legacy::interface(card),

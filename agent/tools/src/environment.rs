@@ -62,14 +62,13 @@ impl Environment {
         inherit: &Inherit,
         set: &BTreeMap<String, Setting>,
     ) -> Result<BTreeMap<String, String>, ConfigError> {
-        let inherits = |name: &str| match inherit {
+        let mut seen: BTreeMap<String, String> = self.variables.clone();
+        seen.retain(|name, _| match inherit {
             Inherit::Preset(Preset::All) => true,
             Inherit::Preset(Preset::None) => false,
-            Inherit::Preset(Preset::Allowlist) => INHERITED.contains(&name),
+            Inherit::Preset(Preset::Allowlist) => INHERITED.contains(&name.as_str()),
             Inherit::These(names) => names.iter().any(|one| one == name),
-        };
-        let mut seen: BTreeMap<String, String> = self.variables.clone();
-        seen.retain(|name, _| inherits(name));
+        });
         for (name, setting) in set {
             seen.insert(name.clone(), setting.value(tool, self)?);
         }

@@ -191,9 +191,12 @@ impl McpServerConfig {
 
     /// What requests tokens of the server; `None` for a program, and if the headers authenticate.
     fn authorizer(&self, environment: &Environment) -> Result<Option<Authorizer>, ConfigError> {
-        let is_authorization = |name: &String| name.eq_ignore_ascii_case("authorization");
         let url = match &self.url {
-            Some(url) if !self.headers.keys().any(is_authorization) => url,
+            Some(url)
+                if !self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) =>
+            {
+                url
+            }
             _ if self.oauth.is_some() => {
                 let why = "oauth needs url, and no header Authorization";
                 return Err(ConfigError::new(&self.name, why));

@@ -163,8 +163,7 @@ impl StopRules<'_> {
 /// The exit code, or 128 plus the signal number, as in shells.
 pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
-    let by_signal = || status.signal().map(|signal| 128 + signal);
-    status.code().or_else(by_signal).unwrap_or(1)
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
 }
 
 /// The end of a program's output, limited in size.

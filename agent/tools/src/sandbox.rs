@@ -254,12 +254,15 @@ impl Sandbox {
         let joined = |own: &[PathBuf], more: Vec<PathBuf>| [own, &more].concat();
         let readable = joined(&config.readable, readable);
         let writable = joined(&config.writable, writable);
-        let in_view = |path: &PathBuf| {
-            let mut folders = readable.iter().chain(&writable).chain([&workspace]);
-            folders.any(|folder| path.starts_with(folder))
-        };
         let databases = self.databases();
-        let masked = databases.iter().flat_map(DatabaseFiles::existing).filter(in_view).collect();
+        let masked = databases
+            .iter()
+            .flat_map(DatabaseFiles::existing)
+            .filter(|path| {
+                let mut folders = readable.iter().chain(&writable).chain([&workspace]);
+                folders.any(|folder| path.starts_with(folder))
+            })
+            .collect();
         let job = SandboxJob {
             argv,
             environment,

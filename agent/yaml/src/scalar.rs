@@ -86,8 +86,10 @@ impl Tag {
 impl Scalar {
     /// Whether it is `null`.
     pub(crate) fn is_null(&self) -> bool {
-        let is_written = || matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL");
-        self.tag == Tag::Null || (self.tag == Tag::None && self.is_plain && is_written())
+        self.tag == Tag::Null
+            || (self.tag == Tag::None
+                && self.is_plain
+                && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// Whether nothing is written.
@@ -237,7 +239,9 @@ fn number(text: &str) -> Option<f64> {
 
 /// Reads a number, and one that is too large as an infinity: `1e999` is not a text.
 fn number_or_overflow(text: &str) -> Option<f64> {
-    let has_digit =
-        || text.trim_start_matches(['+', '-']).starts_with(|c: char| c.is_ascii_digit());
-    number(text).or_else(|| text.parse::<f64>().ok().filter(|_| has_digit()))
+    number(text).or_else(|| {
+        text.parse::<f64>().ok().filter(|_| {
+            text.trim_start_matches(['+', '-']).starts_with(|c: char| c.is_ascii_digit())
+        })
+    })
 }

@@ -92,8 +92,12 @@ impl ModelProvider for Model {
     }
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
-        let is_answer = |message: &&ModelMessage| matches!(message, ModelMessage::Assistant { .. });
-        let answer = request.messages.iter().filter(is_answer).count() + 1;
+        let answer = request
+            .messages
+            .iter()
+            .filter(|message| matches!(message, ModelMessage::Assistant { .. }))
+            .count()
+            + 1;
         let run = request.messages.iter().find_map(|message| match message {
             ModelMessage::User { text } => Some(text.clone()),
             _ => None,

@@ -46,16 +46,16 @@ impl RecordedModel {
     fn record(&self, request: &ModelRequest) {
         let estimate = TokenEstimate::of_model(&request.model);
         let task = self.tasks.get(&request.model).map(String::as_str);
-        let is_task = |message: &ModelMessage| match message {
-            ModelMessage::User { text } => Some(text.as_str()) == task,
-            _ => false,
-        };
         let is_summary = request.purpose == RequestPurpose::Summary;
         let seen = SeenRequest {
             purpose: request.purpose,
             tokens: estimate.request(request),
             around: estimate.around(request),
-            has_task: is_summary || request.messages.iter().any(is_task),
+            has_task: is_summary
+                || request.messages.iter().any(|message| match message {
+                    ModelMessage::User { text } => Some(text.as_str()) == task,
+                    _ => false,
+                }),
         };
         let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(request.model.clone()).or_default().push(seen);

@@ -125,9 +125,10 @@ pub(crate) fn to_one_listener(dir: &Path, calls: usize) -> Vec<Delivered> {
 pub(crate) fn section(scope: &Scope) -> Section {
     let plan = if scope.quick { QUICK } else { FULL };
     let may_open = raise_open_files();
-    let fits = |listeners: usize| listeners + OTHER_FILES + open_files() <= may_open;
-    let (crowds, left_out): (Vec<_>, Vec<_>) =
-        plan.crowds.iter().partition(|(listeners, _)| fits(*listeners));
+    let (crowds, left_out): (Vec<_>, Vec<_>) = plan
+        .crowds
+        .iter()
+        .partition(|(listeners, _)| *listeners + OTHER_FILES + open_files() <= may_open);
     let server = Server::start(scope);
     let mut reaches: Vec<Latency> = crowds
         .iter()

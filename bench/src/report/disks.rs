@@ -18,8 +18,10 @@ const BUSY_DURING_US: f64 = 1_500.0;
 impl Disk {
     /// The states of the runs.
     pub(super) fn found(records: &[Record]) -> Vec<Disk> {
-        let is_found = |disk: &Disk| records.iter().any(|record| Disk::of(record) == Some(*disk));
-        [Disk::Quiet, Disk::Busy].into_iter().filter(is_found).collect()
+        [Disk::Quiet, Disk::Busy]
+            .into_iter()
+            .filter(|disk| records.iter().any(|record| Disk::of(record) == Some(*disk)))
+            .collect()
     }
 
     pub(super) fn name(self) -> &'static str {

@@ -595,7 +595,6 @@ pub(super) async fn consent(
     let tool = data["args"]["tool"].as_str().unwrap_or_default();
     let input = &data["args"]["input"];
     let asked = format!("{tool} {input}");
-    let decide = |decision| DecideApproval::new(decision).call_id(call_id);
     let request = json!({"tool_name": tool, "args": input});
     let call = CallQuestion { call_id, request: &request, can_edit: false };
     let is_asked = decider.terminal().is_some();
@@ -622,7 +621,7 @@ pub(super) async fn consent(
             let no =
                 format!("rejected {asked}: there is no terminal to ask; --yes approves all calls");
             note(Printable::line(&no));
-            decide(Decision::Reject).comment("no terminal to ask")
+            DecideApproval::new(Decision::Reject).call_id(call_id).comment("no terminal to ask")
         }
     };
     let done = abide.call(decision).await.map(drop);

@@ -222,21 +222,22 @@ impl Conversation<'_> {
             return Ok(());
         }
         let detail = format!("there is no agent {}", self.agent);
-        let usual = || "`abide agent list` lists the agents".to_owned();
         let hint = match nearest(&self.agent, found.iter().map(String::as_str)) {
             Some(name) => format!("did you mean {name}?"),
-            None => self.definitions.hint_for_unknown().unwrap_or_else(usual),
+            None => self
+                .definitions
+                .hint_for_unknown()
+                .unwrap_or_else(|| "`abide agent list` lists the agents".to_owned()),
         };
         Err(Refusal::new(Code::NotFound, detail).hint(hint).into())
     }
 
     /// Continues a session: shows its messages, and follows its active run.
     async fn resume(&mut self, session: &str) -> Result<(), Failure> {
-        let missing = || {
+        let found = self.abide.find_session(session).await?.ok_or_else(|| {
             Refusal::new(Code::NotFound, format!("there is no session {session}"))
                 .hint("omit --session to begin a new one")
-        };
-        let found = self.abide.find_session(session).await?.ok_or_else(missing)?;
+        })?;
         let id = found.id().to_owned();
         self.session = Some(id.clone());
         self.check_agent_of(&id).await?;

@@ -44,9 +44,8 @@ impl FileDiff {
     pub(super) fn of_call(tool: &str, arguments: &Value) -> Option<FileDiff> {
         let tool = TOOLS.iter().find(|known| known.name == tool)?;
         let shown = [Some(tool.path), tool.old, Some(tool.new), Some("all"), Some("replace_all")];
-        let is_shown = |name: &String| shown.contains(&Some(name.as_str()));
         // The approver sees everything that runs. Another tool of this name may have other arguments.
-        if !arguments.as_object()?.keys().all(is_shown) {
+        if !arguments.as_object()?.keys().all(|name| shown.contains(&Some(name.as_str()))) {
             return None;
         }
         let text = |name: &str| arguments[name].as_str();

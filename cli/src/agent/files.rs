@@ -67,12 +67,14 @@ pub(super) async fn files(options: &Options, folder: &Path, args: Files) -> Resu
 async fn list(options: &Options, args: Files) -> Result<(), Failure> {
     let abide = connect(options, Access::Read).await?;
     let found = abide.find_session(&args.session).await?;
-    let missing = || {
-        let detail = format!("there is no session {}", args.session);
-        Refusal::new(Code::NotFound, detail)
-            .hint("`abide sql \"SELECT id FROM sessions\"` lists them")
-    };
-    let session = found.ok_or_else(missing)?.id().to_owned();
+    let session = found
+        .ok_or_else(|| {
+            let detail = format!("there is no session {}", args.session);
+            Refusal::new(Code::NotFound, detail)
+                .hint("`abide sql \"SELECT id FROM sessions\"` lists them")
+        })?
+        .id()
+        .to_owned();
     let mut rows: Vec<Row> = abide.sql(SQL).param("id", &session).fetch().await?;
     abide.close().await;
     let is_cut = rows.len() > LISTED;

@@ -248,8 +248,7 @@ pub(super) fn of_locked(
 ) -> Failure {
     match failure {
         Failure::Refused(refusal) if refusal.code == Code::FileLocked => {
-            let is_free = |hint: &String| !hint.starts_with("wait until");
-            if refusal.hint.as_ref().is_none_or(is_free) {
+            if refusal.hint.as_ref().is_none_or(|hint| !hint.starts_with("wait until")) {
                 return Failure::Refused(refusal);
             }
             let db = match &options.db {

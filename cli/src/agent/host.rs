@@ -55,8 +55,9 @@ pub(super) async fn open_offline(
 
 /// The refusal of a folder that cannot be used.
 pub(crate) fn unusable(why: ProjectError) -> Failure {
-    let usual = || "docs/agents.md describes the folder of agents".to_owned();
-    let hint = why.suggestion().unwrap_or_else(usual);
+    let hint = why
+        .suggestion()
+        .unwrap_or_else(|| "docs/agents.md describes the folder of agents".to_owned());
     Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
 }
 

@@ -58,9 +58,9 @@ impl Provider {
     /// The first whose key is in the environment.
     fn of(environment: &Environment) -> Provider {
         let all = [Provider::Anthropic, Provider::Openai, Provider::Gemini];
-        let has_key =
-            |it: &Provider| it.settings().1.is_some_and(|key| environment.value(key).is_some());
-        all.into_iter().find(has_key).unwrap_or(Provider::Openai)
+        all.into_iter()
+            .find(|it| it.settings().1.is_some_and(|key| environment.value(key).is_some()))
+            .unwrap_or(Provider::Openai)
     }
 
     /// The section `models` of `abide.yaml`.
@@ -114,10 +114,13 @@ pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), F
 /// The paths as a list of YAML; an example if there are none.
 fn readable(paths: &[PathBuf]) -> String {
     // JSON is YAML, too.
-    let quoted = |path: &PathBuf| json!(path.display().to_string()).to_string();
     match paths {
         [] => "/opt/toolchain".to_owned(),
-        paths => paths.iter().map(quoted).collect::<Vec<_>>().join(", "),
+        paths => paths
+            .iter()
+            .map(|path| json!(path.display().to_string()).to_string())
+            .collect::<Vec<_>>()
+            .join(", "),
     }
 }
 

@@ -229,10 +229,6 @@ async fn follow(mut changes: watch::Receiver<u64>, revisions: watch::Sender<McpR
 
 /// The reply to a request for a call that waits for decisions.
 fn waiting(call: &ToolCall, undecided: &[ToolCall]) -> McpReply {
-    let approval = |it: &ToolCall| {
-        let args = it.arguments.value();
-        json!({"tool_call_id": it.call_id, "tool_name": it.tool_name, "args": args})
-    };
     let mut text = format!("The call {} of {} waits for a decision.", call.call_id, call.tool_name);
     for question in undecided.iter().filter(|it| it.tool_name == INPUT_TOOL) {
         if let Some(message) = question.arguments.value()["message"].as_str() {
@@ -240,7 +236,16 @@ fn waiting(call: &ToolCall, undecided: &[ToolCall]) -> McpReply {
         }
     }
     let result = result(call, &text, false);
-    McpReply::Waiting { approvals: undecided.iter().map(approval).collect(), result }
+    McpReply::Waiting {
+        approvals: undecided
+            .iter()
+            .map(|it| {
+                let args = it.arguments.value();
+                json!({"tool_call_id": it.call_id, "tool_name": it.tool_name, "args": args})
+            })
+            .collect(),
+        result,
+    }
 }
 
 /// The reply to a request for a call that has ended.

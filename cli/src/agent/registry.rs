@@ -55,8 +55,7 @@ impl AgentRegistry for CatalogRegistry {
         let name = definition["name"].as_str().unwrap_or_default().to_owned();
         let refused = |error: DefinitionError| refused(&name, &error);
         let agents = self.catalog.posted(&definition).map_err(refused)?;
-        let as_json = |agent| serde_json::to_value(agent);
-        agents.iter().map(as_json).collect::<Result<_, _>>().map_err(|why| {
+        agents.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(|why| {
             Refusal::new(Code::Internal, format!("the definition cannot be written: {why}"))
         })
     }
@@ -73,13 +72,21 @@ impl AgentRegistry for CatalogRegistry {
     }
 
     fn metrics(&self) -> Vec<AgentMetricFamily> {
-        let sample =
-            |MetricSample { suffix, labels, value }| AgentMetricSample { suffix, labels, value };
-        let family = |MetricFamily { name, meaning, kind, samples }| {
-            let samples = samples.into_iter().map(sample).collect();
-            AgentMetricFamily { name, meaning, kind, samples }
-        };
-        self.metrics.families().into_iter().map(family).collect()
+        self.metrics
+            .families()
+            .into_iter()
+            .map(|MetricFamily { name, meaning, kind, samples }| {
+                let samples = samples
+                    .into_iter()
+                    .map(|MetricSample { suffix, labels, value }| AgentMetricSample {
+                        suffix,
+                        labels,
+                        value,
+                    })
+                    .collect();
+                AgentMetricFamily { name, meaning, kind, samples }
+            })
+            .collect()
     }
 
     fn mcp(&self) -> Option<Arc<dyn McpHandler>> {
@@ -90,9 +97,10 @@ impl AgentRegistry for CatalogRegistry {
 /// A refusal with the catalog's own error code, for programs.
 fn refused(name: &str, error: &DefinitionError) -> Refusal {
     let detail = format!("agent {name} is not valid: {}: {error}", error.code());
-    let is_meant = |hint: &String| hint.starts_with("did you mean");
     let hint = match error.suggestion() {
-        hint if error.code() == "unknown_tool" && !hint.as_ref().is_some_and(is_meant) => {
+        hint if error.code() == "unknown_tool"
+            && !hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean")) =>
+        {
             "GET /capabilities lists the tools".to_owned()
         }
         Some(suggestion) => suggestion,

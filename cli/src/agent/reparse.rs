@@ -84,7 +84,7 @@ fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Resu
             print_line(one_line(&format!("  + {text}")))?;
         }
     }
-    let with = if is_current {
+    let with = if *is_current {
         "the definition in the folder"
     } else {
         "the definition that the run was started with"

@@ -300,8 +300,9 @@ async fn check_same(abide: &Abide, found: &Row, args: &Run) -> Result<(), Failur
 }
 
 pub(super) async fn row(abide: &Abide, id: &str) -> Result<Row, Failure> {
-    let missing = || Refusal::new(Code::NotFound, format!("there is no run {id}"));
-    find(abide, id).await?.ok_or_else(|| missing().into())
+    find(abide, id)
+        .await?
+        .ok_or_else(|| Refusal::new(Code::NotFound, format!("there is no run {id}")).into())
 }
 
 /// A run, if it exists.

@@ -169,10 +169,7 @@ impl View {
 
     /// The answer starts again. If no text of it is on the screen, only an error of the model is shown.
     fn restart(&mut self, why: String, is_error: bool) -> Result<(), Failure> {
-        match self.cut(why.clone()) {
-            false if is_error => self.aside(&why),
-            _ => Ok(()),
-        }
+        if !self.cut(why.clone()) && is_error { self.aside(&why) } else { Ok(()) }
     }
 
     /// Notes that the answer was cut off. Returns whether text of it is on the screen.

@@ -46,9 +46,10 @@ async fn write(client: &Client<'_>, part: &Part) -> Result<(), Failure> {
                 // A session can be handed off only when no tool is running.
                 settled(&mut calls, part, |other| other.place < call.place).await?;
                 let handoff = request_handoff(client, part, call).await?;
-                let is_it =
-                    |(id, status): &(String, String)| *id == handoff.id && status == "resolved";
-                until(&mut handoffs, |rows| rows.iter().any(is_it)).await?;
+                until(&mut handoffs, |rows| {
+                    rows.iter().any(|(id, status)| *id == handoff.id && status == "resolved")
+                })
+                .await?;
             }
             Some(call) => settled(&mut calls, part, |other| other.place == call.place).await?,
             None => {}

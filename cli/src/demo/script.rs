@@ -115,8 +115,12 @@ impl Part {
 
     fn expected_events(&self) -> usize {
         // A call with a result is requested, claimed and completed.
-        let of_call = |call: &Call| if call.outcome.is_some() { 3 } else { 1 };
-        let calls: usize = self.recording.calls.iter().map(of_call).sum();
+        let calls: usize = self
+            .recording
+            .calls
+            .iter()
+            .map(|call| if call.outcome.is_some() { 3 } else { 1 })
+            .sum();
         1 + self.recording.messages.len() + calls + usize::from(self.ends())
     }
 }

@@ -108,8 +108,8 @@ pub(super) struct HttpResponse {
 
 impl HttpResponse {
     async fn of(response: Response) -> Result<HttpResponse, SendError> {
-        let header = |name: &str| response.headers().get(name).and_then(|it| it.to_str().ok());
-        let session = header(SESSION_ID).map(str::to_owned);
+        let session =
+            response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok()).map(str::to_owned);
         let is_stream = media_type(response.headers()) == "text/event-stream";
         let status = response.status();
         let events = EventReader::new(MESSAGE_BYTES);
@@ -167,9 +167,9 @@ async fn body_of(mut response: Response) -> Result<Vec<u8>, SendError> {
 fn refused(status: StatusCode, body: &JsonValue) -> SendError {
     let said = body["detail"].as_str().map_or_else(|| format!("HTTP {status}"), str::to_owned);
     let is_temporary = [StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
-    match status.is_server_error() || is_temporary {
-        // It is starting, stopping or overloaded, or has not noticed the end of the last connection.
-        true => SendError::Lost(said),
-        false => SendError::Refused(said),
+    if status.is_server_error() || is_temporary {
+        SendError::Lost(said)
+    } else {
+        SendError::Refused(said)
     }
 }

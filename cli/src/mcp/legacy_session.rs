@@ -84,8 +84,10 @@ impl LegacySession {
     /// Starts the session again.
     pub(super) async fn renew(&mut self, endpoint: &Endpoint) -> Result<(), SendError> {
         let mut answer = endpoint.post(&self.initialize, HeaderMap::new()).await?;
-        let lost = || SendError::Lost("the server started no session".to_owned());
-        let message = answer.next().await?.ok_or_else(lost)?;
+        let message = answer
+            .next()
+            .await?
+            .ok_or_else(|| SendError::Lost("the server started no session".to_owned()))?;
         let initialize = self.initialize.clone();
         self.started(answer.session, &initialize, &message);
         let begun = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});

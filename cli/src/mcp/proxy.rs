@@ -185,11 +185,7 @@ impl Proxy {
         let mut answered = std::pin::pin!(self.answer(&mut pending));
         let answered = tokio::select! {
             answered = &mut answered => answered,
-            () = cancelled.cancelled() => match is_call {
-                // Its connection stays open until the server has stopped the work. The client gets no answer.
-                true => timeout(LAST_ANSWER, answered).await.unwrap_or(Ok(())),
-                false => Ok(()),
-            },
+            () = cancelled.cancelled() => if is_call { timeout(LAST_ANSWER, answered).await.unwrap_or(Ok(())) } else { Ok(()) },
         };
         self.in_progress().remove(&id);
         if let Err(why) = answered {

@@ -94,9 +94,10 @@ fn placed(sign: char, at: usize, text: &str) -> String {
 
 /// The cells, separated by tabs, for `cut` and `awk`.
 fn line(columns: &[Column], row: &[Value]) -> String {
-    let name = |at: usize| columns.get(at).map_or("", |column| column.name.as_str());
     let cells = row.iter().enumerate();
-    let cells = cells.map(|(at, value)| cells::show(name(at), &value.to_json()));
+    let cells = cells.map(|(at, value)| {
+        cells::show(columns.get(at).map_or("", |column| column.name.as_str()), &value.to_json())
+    });
     cells.collect::<Vec<_>>().join("\t")
 }
 

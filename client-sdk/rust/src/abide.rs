@@ -249,10 +249,9 @@ impl Abide {
     pub(crate) async fn in_time<T>(&self, begun: impl Future<Output = T>) -> Result<T, Error> {
         let waited = self.inner.deadline;
         let what = "the subscription".to_owned();
-        let timed_out = |_| Error::TimedOut { what, waited, request_id: None, why: None };
         tokio::time::timeout(waited, begun)
             .await
-            .map_err(timed_out)
+            .map_err(|_| Error::TimedOut { what, waited, request_id: None, why: None })
             .map_err(|e| self.with_last_error(e))
     }
 

@@ -162,8 +162,9 @@ impl CommitAllowance {
 
     /// Whether the commit has taken its CPU time.
     pub(crate) fn is_out_of_time(&self, sql: &dyn Sql) -> bool {
-        let taken = || sql.processor_time().saturating_sub(self.started);
-        self.budget.is_some_and(|budget| taken() >= budget.commit_time)
+        self.budget.is_some_and(|budget| {
+            sql.processor_time().saturating_sub(self.started) >= budget.commit_time
+        })
     }
 }
 

@@ -177,10 +177,9 @@ impl Views {
             }
         }
         if !unfinished.is_empty() {
-            let is_unfinished = |view: &Binding| {
+            found.extend(self.unknown(&mut |view| {
                 view.template().named_tables().iter().any(|table| unfinished.contains(table))
-            };
-            found.extend(self.unknown(&mut |view| is_unfinished(view)));
+            }));
         }
         Ok(found)
     }

@@ -151,9 +151,10 @@ pub fn claimed(caller: &Caller, capabilities: &BTreeSet<String>) -> Caller {
 pub fn disables(row: &[Value], caller: &Caller) -> bool {
     let [disabled, scope] = row else { return true };
     let scope: Option<Scope> = json(scope);
-    let within =
-        |scope: Scope| scope.iter().all(|(key, value)| caller.scope().get(key) == Some(value));
-    *disabled == Value::Integer(1) && scope.is_none_or(within)
+    *disabled == Value::Integer(1)
+        && scope.is_none_or(|scope| {
+            scope.iter().all(|(key, value)| caller.scope().get(key) == Some(value))
+        })
 }
 
 /// The refusal of a credential that has expired.

@@ -46,8 +46,9 @@ impl Denials {
         if self.denial_recorders.is_empty() || !self.has_room(denial.caller.quota_key(), now) {
             return None;
         }
-        let fresh = || AttemptCounter { left: limits::DENIALS_AT_ONCE, since: now, missed: 0 };
-        let tally = self.callers.entry(denial.caller.quota_key().to_owned()).or_insert_with(fresh);
+        let tally = self.callers.entry(denial.caller.quota_key().to_owned()).or_insert_with(|| {
+            AttemptCounter { left: limits::DENIALS_AT_ONCE, since: now, missed: 0 }
+        });
         tally.fill_up(now);
         if tally.left == 0 {
             tally.missed += 1;

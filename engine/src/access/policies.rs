@@ -19,7 +19,7 @@ use abide_store::{Layout, StoreError, Writer};
 use serde_json::Value as JsonValue;
 
 use crate::access::policy_rows::{
-    self, EVERY_ROLE, Policy, PolicyRows, hidden_of, joined, of_role, permitted_rows,
+    self, EVERY_ROLE, PolicyRows, hidden_of, joined, of_role, permitted_rows,
 };
 use crate::access::policy_subject::{is_restricted, values_in_both_scopes};
 use crate::access::row_owners::{OwnerPath, RowOwners};
@@ -218,8 +218,9 @@ impl Policies {
         let owners = self.owners.get(table.name).map_or(&[][..], |path| &path.references);
         conditions.extend(permitted_rows(rows, &self.tables, owners, table, &class.role));
         let columns = table.columns.iter().map(|column| column.name);
-        let is_shown = |name: &&str| !hidden.iter().any(|hidden| hidden.eq_ignore_ascii_case(name));
-        let columns: Vec<&'static str> = columns.filter(is_shown).collect();
+        let columns: Vec<&'static str> = columns
+            .filter(|name| !hidden.iter().any(|hidden| hidden.eq_ignore_ascii_case(name)))
+            .collect();
         let conditions: Vec<&str> = conditions.iter().map(String::as_str).collect();
         let condition = (!conditions.is_empty()).then(|| joined(&conditions, " AND "));
         let condition = match condition {
@@ -338,9 +339,10 @@ fn hidden_of_log(
     if class.role != AUDITOR && class.role != Caller::ADMIN {
         hidden.push("authority");
     }
-    let restricts = |policy: &Policy| policy.condition.is_some() || !policy.hidden.is_empty();
     let of_class = rows.iter().filter(|((_, role), _)| role == EVERY_ROLE || *role == class.role);
-    let has_restriction = of_class.flat_map(|(_, policies)| policies).any(restricts);
+    let has_restriction = of_class
+        .flat_map(|(_, policies)| policies)
+        .any(|policy| policy.condition.is_some() || !policy.hidden.is_empty());
     if has_restriction && !has_own_policy {
         hidden.extend(["arguments", "outcome"]);
     }

@@ -43,8 +43,10 @@ pub(crate) fn of_role<'a>(
     role: &'a str,
 ) -> impl Iterator<Item = &'a Policy> + Clone {
     let table = table.name.to_ascii_lowercase();
-    let named = move |role: &str| rows.get(&(table.clone(), role.to_owned()));
-    [EVERY_ROLE, role].into_iter().filter_map(named).flatten()
+    [EVERY_ROLE, role]
+        .into_iter()
+        .filter_map(move |role| rows.get(&(table.clone(), role.to_owned())))
+        .flatten()
 }
 
 /// The columns of a table that the policies of a role hide: by name, or as a copy of another hidden

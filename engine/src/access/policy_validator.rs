@@ -32,8 +32,7 @@ impl PolicyValidator {
 
     /// Whether a role can name these reducers.
     pub(crate) fn check_reducer_names(&self, names: &BTreeSet<String>) -> Result<(), Refusal> {
-        let known = |name: &&String| self.reducers.contains(&name.as_str());
-        match names.iter().find(|name| !known(name)) {
+        match names.iter().find(|name| !self.reducers.contains(&name.as_str())) {
             Some(unknown) => Err(registry::unknown(unknown, self.reducers.iter().copied())),
             None => Ok(()),
         }

@@ -132,8 +132,11 @@ impl RolePolicies {
             }
             let names = policy_rows::hidden_of(rows, copies, table, role);
             let all = columns_of(table);
-            let is_hidden = |name: &&&str| names.iter().any(|it| it.eq_ignore_ascii_case(name));
-            let columns: Vec<&'static str> = all.iter().filter(is_hidden).copied().collect();
+            let columns: Vec<&'static str> = all
+                .iter()
+                .filter(|name| names.iter().any(|it| it.eq_ignore_ascii_case(name)))
+                .copied()
+                .collect();
             if !columns.is_empty() {
                 hidden.push((all, columns));
             }
@@ -182,8 +185,10 @@ impl RolePolicies {
             |columns: &BTreeSet<&str>| columns.iter().all(|name| members.contains_key(*name));
         // An unmodified row belongs to the table with exactly these columns, not to one with a subset.
         let whole = self.shapes.iter().any(|all| all.len() == members.len() && holds(all));
-        let is_of = |all: &BTreeSet<&str>| holds(all) && (!whole || all.len() == members.len());
-        let hidden = self.hidden.iter().filter(|(all, _)| is_of(all));
+        let hidden = self
+            .hidden
+            .iter()
+            .filter(|(all, _)| holds(all) && (!whole || all.len() == members.len()));
         let names: Vec<&str> = hidden.flat_map(|(_, columns)| columns.iter().copied()).collect();
         for name in names {
             members.remove(name);
@@ -194,13 +199,14 @@ impl RolePolicies {
 impl RowFilter {
     fn new(table: &TableSpec, text: &str) -> RowFilter {
         // An invalid condition permits nothing. set_policy refuses it, but a file may come from anywhere.
-        let none = || Condition::parse("0").expect("it is a condition");
-        let condition = Condition::parse(text).unwrap_or_else(|_| none());
+        let condition = Condition::parse(text)
+            .unwrap_or_else(|_| Condition::parse("0").expect("it is a condition"));
         let text = text.to_ascii_lowercase();
-        let may_name = |at: &usize| {
-            text.contains('*') || text.contains(&table.columns[*at].name.to_ascii_lowercase())
-        };
-        let columns: Vec<usize> = (0..table.columns.len()).filter(may_name).collect();
+        let columns: Vec<usize> = (0..table.columns.len())
+            .filter(|at| {
+                text.contains('*') || text.contains(&table.columns[*at].name.to_ascii_lowercase())
+            })
+            .collect();
         // CAST gives a value its column's affinity without changing it: tables are STRICT.
         let cells = columns.iter().enumerate().map(|(nth, at)| {
             let column = &table.columns[*at];

@@ -31,14 +31,16 @@ impl ScopeRules {
     pub(crate) fn new(modules: &[Module]) -> ScopeRules {
         let tables: Vec<&'static TableSpec> =
             modules.iter().flat_map(|module| module.tables.iter().copied()).collect();
-        let references_of = |table: &&'static TableSpec| (table.name, references(table, &tables));
         let deadlines = modules.iter().flat_map(|module| &module.deadlines);
         let continued = deadlines
             .filter_map(|deadline| Some((deadline.reducer.name, deadline.continuation?.reducer)));
         let reducers = modules.iter().flat_map(|module| &module.reducers);
         ScopeRules {
             owners: RowOwners::new(&tables),
-            references: tables.iter().map(references_of).collect(),
+            references: tables
+                .iter()
+                .map(|table| (table.name, references(table, &tables)))
+                .collect(),
             roles: reducers.map(|reducer| (reducer.name, reducer.roles)).collect(),
             guards: modules.iter().flat_map(|module| module.guards.iter().copied()).collect(),
             continued: continued.collect(),

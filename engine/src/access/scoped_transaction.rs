@@ -188,16 +188,19 @@ impl<'a> ScopedTransaction<'a> {
     /// must hold with both.
     fn values_of(&mut self, rule: &RowFilter) -> Vec<Vec<Value>> {
         let caller = self.caller;
-        let scopes = || [Some(caller.scope()), caller.own_scope()].into_iter().flatten();
         let all = self.values.get_or_insert_with(|| {
-            scopes().map(|scope| policy_subject::values(caller, scope)).collect()
+            [Some(caller.scope()), caller.own_scope()]
+                .into_iter()
+                .flatten()
+                .map(|scope| policy_subject::values(caller, scope))
+                .collect()
         });
         let names = rule.condition.parameters();
-        let of_scope = |values: &BTreeMap<String, Value>| {
-            let value = |name: &String| values.get(name).cloned().unwrap_or(Value::Null);
-            names.iter().map(value).collect()
-        };
-        all.iter().map(of_scope).collect()
+        all.iter()
+            .map(|values| {
+                names.iter().map(|name| values.get(name).cloned().unwrap_or(Value::Null)).collect()
+            })
+            .collect()
     }
 
     /// The rows of a table that the caller may access, as a table for FROM, and its parameters after those
@@ -359,8 +362,8 @@ impl Transaction for ScopedTransaction<'_> {
         let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
         let sql = format!("SELECT {} FROM {within} {clause}", columns.join(", "));
         let mut found = Vec::new();
-        let run = |store: &Writer| store.run(&sql, &params, &mut |row| found.push(Row::from(row)));
-        self.limited(run)?.map_err(broken)?;
+        self.limited(|store| store.run(&sql, &params, &mut |row| found.push(Row::from(row))))?
+            .map_err(broken)?;
         Ok(found)
     }
 

@@ -445,10 +445,7 @@ mod tests {
             quantum in 1_usize..30,
             callers_of_a_tenant in any::<bool>(),
         ) {
-            let names = match callers_of_a_tenant {
-                true => ["acme/ann", "acme/bob", "acme/cyd"],
-                false => ["ann", "bob", "cyd"],
-            };
+            let names = if callers_of_a_tenant { ["acme/ann", "acme/bob", "acme/cyd"] } else { ["ann", "bob", "cyd"] };
             let mut queue = FairQueue::new(quantum);
             for (number, (who, weight)) in weights.iter().enumerate() {
                 queue.push(entry(names[*who], (*who, number), *weight));

@@ -44,8 +44,8 @@ impl CommitGroup {
 
     /// Each unit alone. The held answers leave with the last one.
     pub(crate) fn split(self) -> Vec<CommitGroup> {
-        let alone = |unit| CommitGroup::new(vec![unit], Vec::new());
-        let mut groups: Vec<CommitGroup> = self.units.into_iter().map(alone).collect();
+        let mut groups: Vec<CommitGroup> =
+            self.units.into_iter().map(|unit| CommitGroup::new(vec![unit], Vec::new())).collect();
         if let Some(last) = groups.last_mut() {
             last.held_answers = self.held_answers;
         }

@@ -109,8 +109,8 @@ impl OpenRows {
 
     /// Whether SQLite should commit now. `is_busy`: calls arrive, so readers may share a commit.
     pub(crate) fn is_due(&self, now: Instant, is_busy: bool) -> bool {
-        let is_past = |from: Instant, time: Duration| now.saturating_duration_since(from) >= time;
-        let readers_share = is_busy && !is_past(self.committed_at, limits::READER_COMMIT);
+        let readers_share =
+            is_busy && (now.saturating_duration_since(self.committed_at) < limits::READER_COMMIT);
         (!self.readers.is_empty() && !readers_share)
             || self.bytes >= self.most_bytes
             || (!self.is_empty() && self.time_left(now) == Duration::ZERO)

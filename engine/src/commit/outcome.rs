@@ -53,8 +53,9 @@ pub(crate) fn compact(result: &str, arguments: &CallArguments) -> String {
         let value = argument.value();
         replace_value(&mut outcome, name, JSON_MARK, |text| quoted_prefix(text, value));
         if value.starts_with('"') {
-            let as_it_is = |text: &str| text.starts_with(value).then_some(value.len());
-            replace_value(&mut outcome, name, TEXT_MARK, as_it_is);
+            replace_value(&mut outcome, name, TEXT_MARK, |text| {
+                text.starts_with(value).then_some(value.len())
+            });
         }
     }
     outcome.into_owned()
@@ -131,8 +132,9 @@ pub(crate) fn expand(outcome: &str, arguments: &str) -> String {
         let value = argument.value();
         let quoted = JsonValue::from(value).to_string();
         for (mark, value) in [(JSON_MARK, quoted.as_str()), (TEXT_MARK, value)] {
-            let marked = |text: &str| text.starts_with(mark).then_some(mark.len());
-            replace_value(&mut result, name, value, marked);
+            replace_value(&mut result, name, value, |text| {
+                text.starts_with(mark).then_some(mark.len())
+            });
         }
     }
     result.into_owned()

@@ -118,11 +118,10 @@ impl Overlay {
         write: RowWrite,
     ) {
         let place = RowKey::new(table, key);
-        let fresh = || {
+        let state = self.rows.entry(place.clone()).or_insert_with(|| {
             let [old, new, stored] = [before.clone(), before.clone(), before.clone()];
             RowState { table, old, new, stored }
-        };
-        let state = self.rows.entry(place.clone()).or_insert_with(fresh);
+        });
         if let Some(undo) = &mut self.undo {
             undo.push((place.clone(), state.clone()));
         }

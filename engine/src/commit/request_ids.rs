@@ -211,10 +211,11 @@ pub(crate) fn of_format_1(
     let mut is_own = false;
     for seq in seqs_of(&row) {
         let event = store.event(seq)?;
-        let of_request = |event: &Event| {
+        let Some(event) = event.filter(|event| {
             event.caller == caller.id() && event.request_id.as_ref() == Some(&request.id)
+        }) else {
+            continue;
         };
-        let Some(event) = event.filter(of_request) else { continue };
         let recorded = Caller::recorded(&event.caller, event.authority.as_deref());
         if event.salt.is_some() || recorded.scope() != caller.scope() {
             return Ok(None);

@@ -158,9 +158,10 @@ impl Executor {
                 return Err(UnitFailure::Refused(takes_too_long(nth, unit)));
             }
             let work_budget = unit.work_budget(nth, &deferred);
-            let run = || self.run(&unit.caller, request_id, call, work_budget);
-            let outcome = catch_unwind(AssertUnwindSafe(run))
-                .unwrap_or_else(|panic| Err(panicked(&panic_text(panic.as_ref()))));
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                self.run(&unit.caller, request_id, call, work_budget)
+            }))
+            .unwrap_or_else(|panic| Err(panicked(&panic_text(panic.as_ref()))));
             match outcome {
                 Ok(CallOutcome { refusal: Some(refusal), .. }) if unit.calls.len() > 1 => {
                     // A batch is all or nothing: no record of the refusal is kept either.

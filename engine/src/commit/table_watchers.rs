@@ -44,10 +44,9 @@ impl TableWatchers {
     pub(crate) fn touched(&self, changes: &[NetChange]) -> PendingNotifications {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|(_, sender)| !sender.is_closed());
-        let concerns =
-            |tables: &[&str]| changes.iter().any(|change| tables.contains(&change.table.name));
         let all = watched.iter().chain([&self.credentials]);
-        let touched = all.filter(|(tables, _)| concerns(tables));
+        let touched = all
+            .filter(|(tables, _)| changes.iter().any(|change| tables.contains(&change.table.name)));
         PendingNotifications(touched.map(|(_, sender)| sender.clone()).collect())
     }
 }

@@ -76,8 +76,8 @@ impl ReaderDrain {
         state: MutexGuard<'a, DrainState>,
         most: Duration,
     ) -> MutexGuard<'a, DrainState> {
-        let runs = |state: &mut DrainState| !state.running.is_empty();
-        let waited = self.changed.wait_timeout_while(state, most, runs);
+        let waited =
+            self.changed.wait_timeout_while(state, most, |state| !state.running.is_empty());
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 

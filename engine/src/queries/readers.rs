@@ -60,8 +60,8 @@ impl Readers {
     ) -> (Readers, Vec<JoinHandle<()>>) {
         let queue = Queue::shared(readers.len(), limits::READER_QUEUE, limits::READERS_OF_A_CALLER);
         let queue: Arc<Queue<ReaderJob>> = Arc::new(queue);
-        let handle = |reader: &Option<Reader>| reader.as_ref().map(Reader::interrupt_handle);
-        let all = readers.iter().map(handle).collect();
+        let all =
+            readers.iter().map(|reader| reader.as_ref().map(Reader::interrupt_handle)).collect();
         let interrupt_handles = Arc::new(Mutex::new(InterruptHandles { all, stopped: false }));
         let mut started = Vec::with_capacity(readers.len());
         for (number, reader) in readers.into_iter().enumerate() {
@@ -77,9 +77,13 @@ impl Readers {
             let from = Arc::clone(&queue);
             let left = Arc::clone(&queue);
             let name = format!("abide-{name}-{number}");
-            let run = move || serving.run(&from);
             let stage = EngineThread::Reader(number);
-            started.push(threads.spawn_with(stage, name, run, move || left.abandon()));
+            started.push(threads.spawn_with(
+                stage,
+                name,
+                move || serving.run(&from),
+                move || left.abandon(),
+            ));
         }
         let visible = Arc::clone(visible);
         let jobs = Arc::clone(&threads.jobs);
@@ -214,11 +218,10 @@ impl ReaderThread {
         };
         let admitted = self.drain.admit(reader.interrupt_handle());
         let scheduler = &self.scheduler;
-        let run = || {
+        let served = catch_unwind(AssertUnwindSafe(|| {
             scheduler.at_fault_point(FaultPoint::Query);
             job(&mut reader);
-        };
-        let served = catch_unwind(AssertUnwindSafe(run));
+        }));
         drop(admitted);
         match served {
             Ok(()) => {

@@ -62,15 +62,17 @@ impl QueryService {
         let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
         let metrics = Arc::clone(&self.metrics);
         // Planned on the reader: a long text may take some milliseconds.
-        let read = move |reader: &mut Reader| {
-            let answer = match planner.bind_chosen(&sql, &given) {
-                Some(binding) => chosen(reader, &tables, &binding, as_of),
-                None => query::run(reader, &layout, &sql, &params, as_of),
-            };
-            metrics.query_steps_total.add(reader.take_steps());
-            answer
-        };
-        let answer = self.readers.run(&Turn::of(caller, &self.tenants), weight, read).await??;
+        let answer = self
+            .readers
+            .run(&Turn::of(caller, &self.tenants), weight, move |reader| {
+                let answer = match planner.bind_chosen(&sql, &given) {
+                    Some(binding) => chosen(reader, &tables, &binding, as_of),
+                    None => query::run(reader, &layout, &sql, &params, as_of),
+                };
+                metrics.query_steps_total.add(reader.take_steps());
+                answer
+            })
+            .await??;
         self.wait_durable(fault_points::durable_for_query(answer.seq)).await?;
         self.metrics.queries_total.add(1);
         Ok(answer)
@@ -84,8 +86,12 @@ impl QueryService {
     ) -> Result<QueryResult, Refusal> {
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.layout.clone();
-        let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, None);
-        let answer = self.lookups.run(&Turn::of_tenant(Caller::SYSTEM), 1, read).await??;
+        let answer = self
+            .lookups
+            .run(&Turn::of_tenant(Caller::SYSTEM), 1, move |reader| {
+                query::run(reader, &layout, &sql, &params, None)
+            })
+            .await??;
         self.wait_durable(answer.seq).await?;
         Ok(answer)
     }

@@ -330,8 +330,7 @@ fn full(detail: &str) -> Refusal {
 #[must_use]
 pub fn size_of_rows(rows: &[Row]) -> usize {
     let cell = size_of::<abide_schema::Value>();
-    let of_row = |row: &Row| 32 + row.iter().map(|value| cell + value.size()).sum::<usize>();
-    rows.iter().map(of_row).sum()
+    rows.iter().map(|row| 32 + row.iter().map(|value| cell + value.size()).sum::<usize>()).sum()
 }
 
 #[cfg(all(test, not(feature = "interleavings")))]

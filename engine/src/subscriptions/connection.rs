@@ -343,14 +343,17 @@ impl Connection {
         let checksum = wanted.checksum;
         let has_other_history = self.has_other_history(wanted);
         let shared = self.engine.shared_results(&self.caller);
-        let read = move |reader: &mut _| {
-            if has_other_history {
-                resume::begin_again(reader, &binding, &shared)
-            } else {
-                resume::begin(reader, &tables, &binding, start, checksum, &shared)
-            }
-        };
-        let resumed = self.engine.queries.read_for(&self.caller, read).await?;
+        let resumed = self
+            .engine
+            .queries
+            .read_for(&self.caller, move |reader| {
+                if has_other_history {
+                    resume::begin_again(reader, &binding, &shared)
+                } else {
+                    resume::begin(reader, &tables, &binding, start, checksum, &shared)
+                }
+            })
+            .await?;
         self.engine.queries.wait_durable(resumed.seq()).await?;
         Ok(resumed)
     }

@@ -131,8 +131,10 @@ impl Hub {
     /// Returns when every frame up to a seq is in its outboxes.
     pub(crate) async fn wait_published(&self, seq: Seq) -> Result<(), Refusal> {
         let mut published = self.published.subscribe();
-        let ended = |seen: &Seq| *seen >= seq || self.ended.get().is_some();
-        let seen = published.wait_for(ended).await.map(|seen| *seen);
+        let seen = published
+            .wait_for(|seen| *seen >= seq || self.ended.get().is_some())
+            .await
+            .map(|seen| *seen);
         match seen {
             Ok(seen) if seen >= seq => Ok(()),
             _ => Err(self.ended.get().cloned().unwrap_or_else(closing)),
@@ -173,8 +175,9 @@ impl Hub {
                 for ((connection, key), outbox) in
                     listeners.get(binding).into_iter().flat_map(Listeners::iter)
                 {
-                    let fresh = || (Arc::clone(outbox), Frame { to, changes: Vec::new() });
-                    let (_, frame) = frames.entry(*connection).or_insert_with(fresh);
+                    let (_, frame) = frames
+                        .entry(*connection)
+                        .or_insert_with(|| (Arc::clone(outbox), Frame { to, changes: Vec::new() }));
                     frame.changes.push((*key, HeldDelta::uncounted(Arc::clone(delta))));
                 }
             }

@@ -62,8 +62,7 @@ pub(crate) fn push_varint(mut n: u64, out: &mut Vec<u8>) {
 /// The columns that differ between two images of a row, as a set of bits. A table has at most 64 columns.
 pub(crate) fn changed_columns(old: &[Value], new: &[Value]) -> u64 {
     assert!(new.len() <= 64, "a table has at most 64 columns");
-    let differs = |at: &usize| old[*at] != new[*at];
-    (0..new.len()).filter(differs).fold(0, |set, at| set | 1_u64 << at)
+    (0..new.len()).filter(|at| old[*at] != new[*at]).fold(0, |set, at| set | 1_u64 << at)
 }
 
 /// The columns of a set of bits.

@@ -462,9 +462,12 @@ impl FunctionContext {
         let given = context.get_raw(0);
         // This function checks JSONB less strictly than `json` does; as text it cannot be larger
         // than this.
-        let lines = |blob: &[u8]| blob.len().saturating_mul(blob.len().min(JSON_DEPTH));
         if let ValueRef::Blob(blob) = given
-            && lines(blob).saturating_mul(indent.len() + 8) <= limits::QUERY_VALUE_BYTES
+            && blob
+                .len()
+                .saturating_mul(blob.len().min(JSON_DEPTH))
+                .saturating_mul(indent.len() + 8)
+                <= limits::QUERY_VALUE_BYTES
         {
             self.charge(blob.len())?;
             return Ok(self.of_own(PRETTY, [given, ValueRef::Text(indent)])?.map(Text));

@@ -146,8 +146,10 @@ impl Interrupt {
         };
         let interrupt = Interrupt(Arc::new(state));
         let looked_at = interrupt.clone();
-        let look = move || looked_at.0.look(i64::from(STEPS_BETWEEN_LOOKS));
-        connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(look))?;
+        connection.progress_handler(
+            STEPS_BETWEEN_LOOKS,
+            Some(move || looked_at.0.look(i64::from(STEPS_BETWEEN_LOOKS))),
+        )?;
         Ok(interrupt)
     }
 

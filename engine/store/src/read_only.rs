@@ -59,8 +59,7 @@ pub(crate) fn open_read_only(path: &Path, layout: &Layout) -> Result<ReadOnlyFil
 
 /// Whether a file is read without its WAL: no index of a WAL can be created and removed, and no WAL has rows.
 fn is_read_alone(path: &Path) -> bool {
-    let is_there = |suffix| companion(path, suffix).exists();
-    path.exists() && !is_writable(path) && !has_wal(path) && !is_there("-journal")
+    path.exists() && !is_writable(path) && !has_wal(path) && !companion(path, "-journal").exists()
 }
 
 /// How long a reader waits until the process that serves a file has committed what it acknowledged.

@@ -193,7 +193,6 @@ impl Snapshot<'_> {
         bind: &mut Bind<'_>,
         limits: QueryLimits,
     ) -> Result<Rows, Refusal> {
-        let refuse = |error: StoreError| error.to_refusal();
         // SQLite also checks the limits while it prepares a statement, because it expands a CTE at
         // each mention.
         let running = self.reader.interrupt.start(&limits);
@@ -208,7 +207,8 @@ impl Snapshot<'_> {
         }
         for at in 1..=statement.parameter_count() {
             let value = bind(statement.parameter_name(at), at)?;
-            cell::bind_one(&mut statement, at, &value).map_err(|error| refuse(error.into()))?;
+            cell::bind_one(&mut statement, at, &value)
+                .map_err(|error| StoreError::from(error).to_refusal())?;
         }
         self.within(limits.value_bytes, || self.collect(statement, limits, running))
     }

@@ -116,12 +116,11 @@ impl LogFile {
     /// [`OpenError`].
     pub fn open(path: &Path, layout: &Layout) -> Result<LogFile, OpenError> {
         let connection = open_read_only(path, layout)?;
-        let store =
-            |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
         if !has_log(&connection, path)? {
             return Err(OpenError::Incomplete(path.to_owned()));
         }
-        let log_id = migrate::meta(&connection, "log_id").map_err(store)?;
+        let log_id = migrate::meta(&connection, "log_id")
+            .map_err(|why| OpenError::Store { path: path.to_owned(), why: why.into() })?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
         let declared = system::tables().into_iter().chain(layout.tables());
         let declared = declared.map(|table| (table.name, table)).collect();
@@ -187,8 +186,9 @@ impl LogFile {
             };
             let cells = cell::read_row(row, columns).map_err(unreadable(seq))?;
             // Text that is not UTF-8 reads as a blob, which would hide that a hash became a text.
-            let is_text = |at: &usize| matches!(row.get_ref(*at), Ok(ValueRef::Text(_)));
-            let hashes_are_blobs = ![8, 9, 11].iter().any(|at| *at < columns && is_text(at));
+            let hashes_are_blobs = ![8, 9, 11]
+                .iter()
+                .any(|at| *at < columns && matches!(row.get_ref(*at), Ok(ValueRef::Text(_))));
             let event = event_of(&cells).filter(|_| hashes_are_blobs);
             let event = event.ok_or(VerifyError::Unreadable { seq, why: None })?;
             chain.check(&event).map_err(VerifyError::from)?;
@@ -317,6 +317,6 @@ fn unreadable_column(table: &TableSpec, row: &[Value]) -> Option<&'static str> {
         return Some(column.name);
     }
     let is_request = table.name == RequestIdRow::SPEC.name;
-    let has_seqs = || RequestIdRow::from_row(row).is_ok_and(|row| row.event_seqs().is_some());
-    (is_request && !has_seqs()).then_some("seqs")
+    (is_request && !RequestIdRow::from_row(row).is_ok_and(|row| row.event_seqs().is_some()))
+        .then_some("seqs")
 }

@@ -304,8 +304,10 @@ fn effective_limits(ctx: &mut Context<'_>, identity: &Identity) -> Result<CallLi
 fn confined(caller: &Caller, scope: Scope) -> Result<Scope, Refusal> {
     let mut scope = scope.into_iter().map(|(key, value)| (key, value.into())).collect();
     session::scope::confine(&mut scope, caller)?;
-    let text = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-    let scope: Scope = scope.into_iter().map(|(key, value)| (key, text(value))).collect();
+    let scope: Scope = scope
+        .into_iter()
+        .map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()))
+        .collect();
     scope.iter().try_for_each(|(key, value)| check::name(key, value))?;
     Ok(scope)
 }

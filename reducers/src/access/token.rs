@@ -122,11 +122,10 @@ pub fn create_token(
 /// Revokes a token immediately, including open connections.
 #[reducer(roles(admin))]
 pub fn revoke_token(ctx: &mut Context<'_>, id: String) -> Result<ReducerResult<Token>, Abort> {
-    let missing = || {
+    let mut token = ctx.get::<Token>(&id)?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no token {id}"))
             .hint("`abide token list` lists them")
-    };
-    let mut token = ctx.get::<Token>(&id)?.ok_or_else(missing)?;
+    })?;
     let identity = identity::find(ctx, &token.identity_id)?;
     identity::check_within(ctx, &identity)?;
     if token.revoked_at.is_some() {

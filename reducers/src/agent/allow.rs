@@ -126,8 +126,7 @@ impl AgentAllow {
     /// Whether a scope is one of the rule's, or within one of them.
     fn covers(&self, scope: &Scope) -> bool {
         let Some(scopes) = &self.scopes else { return true };
-        let contains = |one: &Scope| one.iter().all(|(key, value)| scope.get(key) == Some(value));
-        scopes.iter().any(contains)
+        scopes.iter().any(|one| one.iter().all(|(key, value)| scope.get(key) == Some(value)))
     }
 }
 
@@ -232,9 +231,11 @@ impl Rule {
 /// The keys of a session's scope whose values are texts: `allow` names only such.
 fn scope_of(session: &Json) -> Scope {
     let JsonValue::Object(scope) = session.value() else { return Scope::new() };
-    let text = |(key, value): (String, JsonValue)| match value {
-        JsonValue::String(value) => Some((key, value)),
-        _ => None,
-    };
-    scope.into_iter().filter_map(text).collect()
+    scope
+        .into_iter()
+        .filter_map(|(key, value)| match value {
+            JsonValue::String(value) => Some((key, value)),
+            _ => None,
+        })
+        .collect()
 }

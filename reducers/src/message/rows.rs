@@ -107,6 +107,8 @@ pub(super) fn is_former(ctx: &mut Context<'_>) -> bool {
 
 /// The run that the data of an entry names, as [`AUTHORS`] finds it.
 pub(crate) fn named_run(data: &JsonValue) -> Option<String> {
-    let of_call = || data["call_id"].as_str()?.rsplit_once('~').map(|(run, _)| run);
-    data["run_id"].as_str().or_else(of_call).map(str::to_owned)
+    data["run_id"]
+        .as_str()
+        .or_else(|| data["call_id"].as_str()?.rsplit_once('~').map(|(run, _)| run))
+        .map(str::to_owned)
 }

@@ -222,8 +222,8 @@ fn check_unchanged(ctx: &mut Context<'_>, run: &Run, known: Seq) -> Result<(), A
     let (session, pause) = ctx.without_policies(|ctx| -> Result<_, Abort> {
         Ok((ctx.get::<Session>(&run.session_id)?, ctx.get::<Pause>(&run.id)?))
     })?;
-    let is_newer = |seq: &Seq| *seq > known;
-    let detail = match (session.map(|it| it.seq).filter(is_newer), pause.map(|it| it.seq)) {
+    let detail = match (session.map(|it| it.seq).filter(|seq| *seq > known), pause.map(|it| it.seq))
+    {
         (Some(Seq(seq)), _) => format!("session {} has changed in event {seq}", run.session_id),
         (None, Some(Seq(seq))) if seq > known.0 => {
             format!("the pause of run {} has changed in event {seq}", run.id)
@@ -304,9 +304,10 @@ pub(crate) fn find_held_unnamed(
     }
     if run.fencing_token.is_some() && !holder {
         let what = format!("run {id}");
-        return Err(match driven {
-            true => lease::not_the_holder(&what),
-            false => lease::was_not_the_holder(&what, run.status.as_str()),
+        return Err(if driven {
+            lease::not_the_holder(&what)
+        } else {
+            lease::was_not_the_holder(&what, run.status.as_str())
         }
         .into());
     }

@@ -318,8 +318,12 @@ fn copy_to_runs_above(
             && height < limits::DELEGATION_DEPTH
         {
             // A run that is being aborted stops the runs below it, and does not report that.
-            let reports = |run: &Run| !run.status.is_terminal() && run.abort_requested_at.is_none();
-            let Some(mut run) = ctx.get::<Run>(&id)?.filter(reports) else { break };
+            let Some(mut run) = ctx
+                .get::<Run>(&id)?
+                .filter(|run| !run.status.is_terminal() && run.abort_requested_at.is_none())
+            else {
+                break;
+            };
             insert_event(ctx, &mut run, RunEventKind::Status, copy.clone())?;
             above = save(ctx, run)?.parent_id;
             height += 1;

@@ -360,8 +360,10 @@ impl Target<'_> {
         let created_at = ctx.now;
         let seq = ctx.seq;
         for result in &source.archived {
-            let named = || wrong(format!("no message names the call {}", result.call_id));
-            let call_id = self.ids.calls.get(&result.call_id).cloned().ok_or_else(named)?;
+            let call_id =
+                self.ids.calls.get(&result.call_id).cloned().ok_or_else(|| {
+                    wrong(format!("no message names the call {}", result.call_id))
+                })?;
             ctx.insert(ArchivedResult {
                 entry_id: self.message(result.message),
                 session_id: session_id.clone(),

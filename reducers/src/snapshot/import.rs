@@ -420,11 +420,15 @@ impl Import<'_> {
         source: &SnapshotCall,
         ids: &NewIds,
     ) -> Result<(), Abort> {
-        let missing = || wrong(format!("call {} has no id", source.call_id));
-        let call_id = ids.calls.get(&source.call_id).cloned().ok_or_else(missing)?;
+        let call_id = ids
+            .calls
+            .get(&source.call_id)
+            .cloned()
+            .ok_or_else(|| wrong(format!("call {} has no id", source.call_id)))?;
         check::name("call_id", &call_id)?;
-        let named = || wrong(format!("there is no tool {}", source.tool_name));
-        let tool = ctx.get::<Tool>(&*source.tool_name)?.ok_or_else(named)?;
+        let tool = ctx
+            .get::<Tool>(&*source.tool_name)?
+            .ok_or_else(|| wrong(format!("there is no tool {}", source.tool_name)))?;
         let mut result = source.result.clone();
         if let Some(content) = result.as_mut().and_then(|result| result.get_mut("content")) {
             ids.apply_handoff(content);

@@ -248,15 +248,14 @@ impl ToolSearch {
     /// Examines the next call. One at a time, because each can have megabytes.
     fn step(&mut self, ctx: &mut Context<'_>, budget: &mut ClaimBudget) -> Result<(), Abort> {
         let tool = self.tool.name.as_str();
-        let following = |ctx: &mut Context<'_>, behind: Option<&str>| {
+        let Some(id) = self.scan.next(ctx, budget, |ctx, behind| {
             let next = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
                 AND tool_name = ?1 AND rowid > coalesce((SELECT rowid FROM tool_calls WHERE call_id = ?2), -1)
                 ORDER BY rowid LIMIT 1";
             let behind = behind.map_or(Value::Null, Value::from);
             let found = ctx.find::<ToolCall>(next, &[tool.into(), behind])?;
             Ok(found.into_iter().next().map(|call| call.call_id))
-        };
-        let Some(id) = self.scan.next(ctx, budget, following)? else {
+        })? else {
             self.is_over = true;
             return Ok(());
         };

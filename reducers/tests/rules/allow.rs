@@ -36,11 +36,13 @@ const AGENTS: [&str; 7] = ["builtin", "open", "acme", "blue", "apps", "able", "n
 fn outcomes(script: &str, count: usize) -> Vec<String> {
     let output = play(script);
     let lines: Vec<&str> = output.lines().collect();
-    let short = |line: &&str| match line.strip_prefix("refused ") {
-        Some(refusal) => refusal.split(':').next().unwrap_or_default().to_owned(),
-        None => "starts".to_owned(),
-    };
-    lines[lines.len() - count..].iter().map(short).collect()
+    lines[lines.len() - count..]
+        .iter()
+        .map(|line| match line.strip_prefix("refused ") {
+            Some(refusal) => refusal.split(':').next().unwrap_or_default().to_owned(),
+            None => "starts".to_owned(),
+        })
+        .collect()
 }
 
 /// Plays a script after [`WORLD`], and compares its own answers.

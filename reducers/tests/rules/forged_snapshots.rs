@@ -364,8 +364,9 @@ async fn target() -> World {
 
 async fn import(world: &World, by: &Caller, snapshot: &JsonValue) -> Result<JsonValue, String> {
     let args = json!({"snapshot": snapshot, "any_definition": true});
-    let refused = |refusal: abide_schema::Refusal| format!("{}: {}", refusal.code, refusal.detail);
-    call(world, by, "import_run", args).await.map_err(refused)
+    call(world, by, "import_run", args)
+        .await
+        .map_err(|refusal| format!("{}: {}", refusal.code, refusal.detail))
 }
 
 #[test]

@@ -165,8 +165,11 @@ fn a_guess_of_a_hidden_text_is_not_confirmed() {
         replay
         "#,
     );
-    let versions = |line: &str| line.contains("name: pin").then(|| line.to_owned());
-    let lines: Vec<String> = received.lines().filter_map(versions).collect();
+    let lines: Vec<String> = received
+        .lines()
+        .filter(|&line| line.contains("name: pin"))
+        .map(|line| line.to_owned())
+        .collect();
     let seen: Vec<&str> = lines
         .iter()
         .filter_map(|line| line.split("version: ").nth(1)?.split([',', '}']).next())

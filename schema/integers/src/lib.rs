@@ -144,8 +144,10 @@ fn after_string(text: &[u8], begin: usize) -> usize {
 }
 
 fn after_number(text: &[u8], begin: usize) -> usize {
-    let of_number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-    text[begin..].iter().position(|byte| !of_number(byte)).map_or(text.len(), |more| begin + more)
+    text[begin..]
+        .iter()
+        .position(|byte| !matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'))
+        .map_or(text.len(), |more| begin + more)
 }
 
 /// Whether a number is an integer beyond signed 64 bits.
@@ -254,9 +256,9 @@ fn unicode(after: &str) -> (Option<char>, usize) {
         let digits = after.get(from..from + 4)?;
         u16::from_str_radix(digits, 16).ok()
     };
-    let second = || after.get(5..7).filter(|it| *it == "\\u").and_then(|_| unit(7));
     let Some(one) = unit(1) else { return (None, 0) };
-    let pair = [one, second().unwrap_or_default()];
+    let pair =
+        [one, after.get(5..7).filter(|it| *it == "\\u").and_then(|_| unit(7)).unwrap_or_default()];
     match char::decode_utf16(pair).next() {
         Some(Ok(character)) if character.len_utf16() == 2 => (Some(character), 11),
         Some(Ok(character)) => (Some(character), 5),

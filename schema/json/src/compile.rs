@@ -426,8 +426,9 @@ fn object<'a>(
 
 fn names(name: &str, value: &Value) -> Compiled<Vec<String>> {
     let list = value.as_array().ok_or_else(|| wrong(name, value, "an array of names"))?;
-    let text = |one: &Value| one.as_str().map(str::to_owned);
-    let texts = list.iter().map(|one| text(one).ok_or_else(|| wrong(name, one, "a name")));
+    let texts = list
+        .iter()
+        .map(|one| one.as_str().map(str::to_owned).ok_or_else(|| wrong(name, one, "a name")));
     texts.collect()
 }
 

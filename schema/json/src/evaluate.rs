@@ -396,9 +396,8 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                 self.hold(unique, || format!("{} has non-unique elements", quote(value)))
             }
             Keyword::Items { prefix, rest } => {
-                let each = |at: usize| prefix.get(at).or(rest.as_ref());
                 self.all(items.iter().enumerate(), |this, (at, item)| {
-                    let Some(id) = each(at) else { return Ok(true) };
+                    let Some(id) = prefix.get(at).or(rest.as_ref()) else { return Ok(true) };
                     this.mark(at);
                     this.within(Part::Item(at), *id, item)
                 })

@@ -277,10 +277,11 @@ fn unsupported_schemas_are_refused() {
 /// few hundred bytes of arguments took seconds and gigabytes.
 #[test]
 fn an_expensive_schema_stops_at_its_budget() {
-    let way = |name: &str| -> Value {
-        json!({"properties": {"not": {"$ref": "#/$defs/filter"}, name: {"type": "string"}}})
-    };
-    let ways: Vec<Value> = ["a", "b", "c", "d"].map(way).into();
+    let ways: Vec<Value> = ["a", "b", "c", "d"]
+        .map(|name: &str| -> Value {
+            json!({"properties": {"not": {"$ref": "#/$defs/filter"}, name: {"type": "string"}}})
+        })
+        .into();
     let schema = json!({"$defs": {"filter": {"oneOf": ways}}, "$ref": "#/$defs/filter"});
     let nested = (0..40).fold(json!({"z": 1}), |inner, _| json!({"not": inner}));
     let compiled = Schema::compile(&schema).expect("it is a schema");

@@ -96,13 +96,15 @@ fn read_scope(text: &[u8]) -> Option<Scope> {
     let is_name = |key: &str| {
         !key.is_empty() && key.len() <= limits::NAME_BYTES && forbidden_character(key).is_none()
     };
-    let pair = |(key, value): (String, JsonValue)| match value {
-        JsonValue::String(value) if is_name(&key) && forbidden_character(&value).is_none() => {
-            Some((key, value))
-        }
-        _ => None,
-    };
-    members.into_iter().map(pair).collect()
+    members
+        .into_iter()
+        .map(|(key, value)| match value {
+            JsonValue::String(value) if is_name(&key) && forbidden_character(&value).is_none() => {
+                Some((key, value))
+            }
+            _ => None,
+        })
+        .collect()
 }
 
 /// Determines the caller from the credential of a request.
@@ -237,9 +239,8 @@ pub(crate) fn is_loopback_origin(origin: &str) -> bool {
 
 /// Whether `host` or `host:port` names this machine and cannot be made to name another.
 pub(crate) fn is_loopback_host(host: &str) -> bool {
-    let has_port = |rest: &str| rest.is_empty() || rest.starts_with(':');
     let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((name, rest)) if has_port(rest) => name,
+        Some((name, rest)) if rest.is_empty() || rest.starts_with(':') => name,
         Some(_) => return false,
         None => host.split(':').next().unwrap_or_default(),
     };
@@ -258,11 +259,13 @@ mod tests {
     type Pairs = &'static [(&'static str, &'static str)];
 
     fn headers(pairs: Pairs) -> HeaderMap {
-        let pair = |(name, value): &(&'static str, &'static str)| {
-            let name = axum::http::HeaderName::from_static(name);
-            (name, HeaderValue::from_static(value))
-        };
-        pairs.iter().map(pair).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| {
+                let name = axum::http::HeaderName::from_static(name);
+                (name, HeaderValue::from_static(value))
+            })
+            .collect()
     }
 
     struct TestServer {

@@ -262,8 +262,10 @@ impl Jwt {
             Some(several) => serde_json::from_value(several.clone())
                 .map_err(|_| refused("the capabilities of the token must be strings"))?,
         };
-        let in_scope = |(key, claim): (&String, &String)| Ok((key.clone(), text(claims, claim)?));
-        let scope = scope.iter().map(in_scope).collect::<Result<Scope, Refusal>>()?;
+        let scope = scope
+            .iter()
+            .map(|(key, claim)| Ok((key.clone(), text(claims, claim)?)))
+            .collect::<Result<Scope, Refusal>>()?;
         Ok(Caller::with(id, role, capabilities, scope))
     }
 }

@@ -24,11 +24,10 @@ pub(crate) async fn metadata(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Json<JsonValue>, Problem> {
-    let missing = || {
+    let jwt = app.authenticator.access.jwt().ok_or_else(|| {
         Refusal::new(Code::NotFound, "this server has no issuer of tokens")
             .hint("abide serve --jwt names one: docs/authority.md")
-    };
-    let jwt = app.authenticator.access.jwt().ok_or_else(missing)?;
+    })?;
     let endpoint = uri.path().strip_prefix(PATH).unwrap_or_default();
     let resource = format!("{}{endpoint}", app.base(&uri, &headers));
     Ok(Json(json!({

@@ -241,17 +241,15 @@ async fn register(
         return Err(Refusal::new(Code::NotFound, detail).hint(NO_AGENTS));
     };
     refuse_without_permission(&app.engine, by, &definition).await?;
-    let mut registrations = match by.scope().is_empty() {
-        true => {
-            // Checking reads prompts, and files of prompts and skills.
-            let checked = move || agents.registrations(definition);
-            let checked = tokio::task::spawn_blocking(checked).await;
-            checked.map_err(|why| {
-                Refusal::new(Code::Internal, format!("the definition could not be checked: {why}"))
-            })??
-        }
-        // The reducer refuses the caller.
-        false => vec![json!({"name": definition["name"], "definition": definition})],
+    let mut registrations = if by.scope().is_empty() {
+        // Checking reads prompts, and files of prompts and skills.
+        let checked = move || agents.registrations(definition);
+        let checked = tokio::task::spawn_blocking(checked).await;
+        checked.map_err(|why| {
+            Refusal::new(Code::Internal, format!("the definition could not be checked: {why}"))
+        })??
+    } else {
+        vec![json!({"name": definition["name"], "definition": definition})]
     };
     let Some(own) = registrations.last_mut() else {
         return Err(Refusal::new(Code::Internal, "the definition contains no agent"));
@@ -261,9 +259,10 @@ async fn register(
     // Inline agents that the definition no longer has.
     let mut gone = inline_of(&app.engine, by, &name).await?;
     gone.retain(|old| registrations.iter().all(|new| new["name"] != **old));
-    let call = |args| BatchCall { reducer: "register_agent".to_owned(), args };
     let own = registrations.len() - 1;
-    let calls = registrations.into_iter().map(call);
+    let calls = registrations
+        .into_iter()
+        .map(|args| BatchCall { reducer: "register_agent".to_owned(), args });
     let mut calls: Vec<BatchCall> = calls.chain(gone.iter().map(|name| retirement(name))).collect();
     let mut registered = app.engine.batch(by, &calls, key).await;
     if registered.as_ref().is_err_and(|refusal| refusal.code == Code::RequestIdConflict) {

@@ -211,11 +211,10 @@ pub(super) async fn unlabel(
 }
 
 fn both(names: Result<Path<(String, String)>, PathRejection>) -> Result<(String, String), Refusal> {
-    let refused = |_| {
+    names.map(|Path(names)| names).map_err(|_| {
         Refusal::new(Code::NotFound, "a name in the URL is not UTF-8")
             .hint("percent-encode the name as UTF-8")
-    };
-    names.map(|Path(names)| names).map_err(refused)
+    })
 }
 
 fn named<T>(query: Result<Query<T>, QueryRejection>, shape: &str) -> Result<T, Refusal> {

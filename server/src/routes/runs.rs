@@ -262,19 +262,19 @@ pub(super) async fn find(
 
 /// Encodes an id as one path segment.
 fn segment(id: &str) -> String {
-    let escaped = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        byte => format!("%{byte:02X}"),
-    };
-    id.bytes().map(escaped).collect()
+    id.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
 }
 
 pub(super) fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {
-    let refused = |_| {
+    id.map(|Path(id)| id).map_err(|_| {
         Refusal::new(Code::NotFound, format!("the {what} is not UTF-8"))
             .hint("percent-encode it as UTF-8")
-    };
-    id.map(|Path(id)| id).map_err(refused)
+    })
 }

@@ -25,11 +25,13 @@ impl TestListener {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let lifecycle = Lifecycle::new(connections);
-        let admitted = |Extension(pending): Extension<Arc<UnauthenticatedConnection>>| async move {
-            pending.admitted();
-            "in"
-        };
-        let router = Router::new().route("/", get(admitted));
+        let router = Router::new().route(
+            "/",
+            get(|Extension(pending): Extension<Arc<UnauthenticatedConnection>>| async move {
+                pending.admitted();
+                "in"
+            }),
+        );
         let full_router = Router::new().fallback(full);
         let (shutdown, wanted) = oneshot::channel::<()>();
         let inside = lifecycle.clone();

@@ -159,8 +159,13 @@ impl Reader<'_> {
             ClientMessage::Explain { id, sql, params } => {
                 self.start_cancellable(id, admission, |id, admission| async move {
                     let explained = engine.explain(&caller, &sql, &params).await;
-                    let frame = |explained| frames::explanation(Some(&id), &explained);
-                    (reply(&id, explained.map(frame)), admission)
+                    (
+                        reply(
+                            &id,
+                            explained.map(|explained| frames::explanation(Some(&id), &explained)),
+                        ),
+                        admission,
+                    )
                 });
             }
             ClientMessage::Subscribe {

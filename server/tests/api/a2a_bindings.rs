@@ -292,8 +292,9 @@ fn texts(of: &JsonValue, all: &mut Vec<String>) {
         JsonValue::Array(items) => items.iter().for_each(|item| texts(item, all)),
         JsonValue::Object(members) => {
             // In gRPC these are numbers or bytes.
-            let is_text = |name: &str| !["state", "timestamp", "role", "raw"].contains(&name);
-            let members = members.iter().filter(|(name, _)| is_text(name));
+            let members = members.iter().filter(|(name, _)| {
+                !["state", "timestamp", "role", "raw"].contains(&name.as_str())
+            });
             members.for_each(|(_, member)| texts(member, all));
         }
         _ => {}

@@ -60,8 +60,9 @@ pub(crate) fn nothing(_ctx: &mut Context<'_>) -> Result<(), Abort> {
 }
 
 fn find(ctx: &mut Context<'_>, id: i64) -> Result<Note, Abort> {
-    let missing = || Refusal::new(Code::NotFound, format!("there is no note {id}"));
-    Ok(ctx.get::<Note>(id)?.ok_or_else(missing)?)
+    Ok(ctx
+        .get::<Note>(id)?
+        .ok_or_else(|| Refusal::new(Code::NotFound, format!("there is no note {id}")))?)
 }
 
 pub(crate) fn module() -> Module {

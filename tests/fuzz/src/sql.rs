@@ -66,8 +66,8 @@ async fn rows(connection: &mut Connection) -> Result<Vec<Row>, Refusal> {
 fn is_determined(text: &str, rows: &[Row]) -> bool {
     let text = text.to_ascii_lowercase();
     let chosen = ["limit", "group_concat", "string_agg", "json_group", "over", "group by"];
-    let real = |row: &Row| row.iter().any(|cell| matches!(cell, Value::Real(_)));
-    !chosen.iter().any(|word| text.contains(word)) && !rows.iter().any(real)
+    !chosen.iter().any(|word| text.contains(word))
+        && !rows.iter().any(|row| row.iter().any(|cell| matches!(cell, Value::Real(_))))
 }
 
 fn sorted(rows: &[Row]) -> Vec<String> {

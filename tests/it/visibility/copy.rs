@@ -146,8 +146,10 @@ impl AllRows {
                 && (unbounded || self.follows_its_session(table, row, caller))
                 && (caller.scope().is_empty() || self.is_in_scope(table, row, caller))
         });
-        let is_shown = |name: &&String| !policies.iter().any(|it| it.hidden.contains(name));
-        let shown: Vec<&String> = columns.iter().filter(is_shown).collect();
+        let shown: Vec<&String> = columns
+            .iter()
+            .filter(|name| !policies.iter().any(|it| it.hidden.contains(name)))
+            .collect();
         let cell = |row: &NamedRow<'_>, name: &String| (name.clone(), row.get(name).to_json());
         rows.map(|row| shown.iter().map(|name| cell(&row, name)).collect()).collect()
     }
@@ -243,14 +245,19 @@ impl FilteredCopy {
         let mut rows = Vec::new();
         let mut found = statement.raw_query();
         while let Some(row) = found.next()? {
-            let cell = |at: usize| match row.get_ref(at).unwrap() {
-                ValueRef::Null => Value::Null,
-                ValueRef::Integer(n) => Value::Integer(n),
-                ValueRef::Real(x) => Value::Real(x),
-                ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
-                ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
-            };
-            rows.push((0..columns.len()).map(cell).collect());
+            rows.push(
+                (0..columns.len())
+                    .map(|at| match row.get_ref(at).unwrap() {
+                        ValueRef::Null => Value::Null,
+                        ValueRef::Integer(n) => Value::Integer(n),
+                        ValueRef::Real(x) => Value::Real(x),
+                        ValueRef::Text(text) => {
+                            Value::Text(String::from_utf8_lossy(text).into_owned())
+                        }
+                        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
+                    })
+                    .collect(),
+            );
         }
         Ok((columns, rows))
     }

@@ -75,8 +75,9 @@ pub(crate) fn put_note(
 /// Returns a note.
 #[reducer]
 pub(crate) fn read_note(ctx: &mut Context<'_>, id: i64) -> Result<Note, Abort> {
-    let missing = || Refusal::new(Code::NotFound, format!("there is no note {id}"));
-    Ok(ctx.get::<Note>(id)?.ok_or_else(missing)?)
+    Ok(ctx
+        .get::<Note>(id)?
+        .ok_or_else(|| Refusal::new(Code::NotFound, format!("there is no note {id}")))?)
 }
 
 /// Returns all notes of a tenant in pages of two, and their number.

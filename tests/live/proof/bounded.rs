@@ -457,12 +457,15 @@ fn copy_with(
         let kept = || table.columns.iter().filter(|column| columns.contains(&column.name));
         let at = |name: &str| kept().position(|column| column.name == name).expect("a key is kept");
         let key: Vec<usize> = table.key.iter().map(|key| at(table.columns[*key].name)).collect();
-        let there = |index: &&IndexSpec| index.columns.iter().all(|name| columns.contains(name));
-        let indexes = table.indexes.iter().filter(there).map(|index| IndexSpec {
-            columns: index.columns,
-            unique: index.unique,
-            condition: index.condition,
-        });
+        let indexes = table
+            .indexes
+            .iter()
+            .filter(|index| index.columns.iter().all(|name| columns.contains(name)))
+            .map(|index| IndexSpec {
+                columns: index.columns,
+                unique: index.unique,
+                condition: index.condition,
+            });
         let spec = TableSpec {
             name: table.name,
             doc: "",

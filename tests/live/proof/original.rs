@@ -53,8 +53,10 @@ fn same_rows(binding: &Binding, rows: &[Row], original: &[Row]) -> Result<(), St
     while first < rows.len() {
         // Ties may come in any order.
         let ordered = !binding.shape().order.is_empty();
-        let ties = |row: &&Row| !ordered || client.is_tie(&rows[first], row);
-        let count = rows[first..].iter().take_while(ties).count();
+        let count = rows[first..]
+            .iter()
+            .take_while(|row| !ordered || client.is_tie(&rows[first], row))
+            .count();
         let texts = |rows: &[Row]| {
             let mut texts: Vec<String> = rows[first..first + count]
                 .iter()
@@ -121,15 +123,17 @@ fn text(binding: &Binding, row: &[Value]) -> String {
     if !binding.chooses() {
         return format!("{row:?}");
     }
-    let loose = |value: &Value| match value {
-        #[expect(clippy::cast_precision_loss, reason = "equal numbers stay equal")]
-        Value::Integer(n) => format!("{:?}", *n as f64),
-        // -0.0 + 0.0 is 0.0.
-        Value::Real(x) => format!("{:?}", x + 0.0),
-        Value::Text(text) => format!("{:?}", text.to_ascii_lowercase().trim_end_matches(' ')),
-        other => format!("{other:?}"),
-    };
-    row.iter().map(loose).collect::<Vec<_>>().join(", ")
+    row.iter()
+        .map(|value| match value {
+            #[expect(clippy::cast_precision_loss, reason = "equal numbers stay equal")]
+            Value::Integer(n) => format!("{:?}", *n as f64),
+            // -0.0 + 0.0 is 0.0.
+            Value::Real(x) => format!("{:?}", x + 0.0),
+            Value::Text(text) => format!("{:?}", text.to_ascii_lowercase().trim_end_matches(' ')),
+            other => format!("{other:?}"),
+        })
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn run(db: &Connection, sql: &str, params: &Map<String, JsonValue>) -> rusqlite::Result<Vec<Row>> {

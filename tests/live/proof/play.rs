@@ -267,8 +267,12 @@ impl<'c> RunningCase<'c> {
                 continue;
             }
             let query = self.live[at].query;
-            let failed = |(what, detail)| Failure { query, commit, what, detail };
-            self.follow(at, commit, &changes, &routed).map_err(failed)?;
+            self.follow(at, commit, &changes, &routed).map_err(|(what, detail)| Failure {
+                query,
+                commit,
+                what,
+                detail,
+            })?;
         }
         Ok(())
     }

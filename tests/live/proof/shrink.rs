@@ -60,9 +60,8 @@ fn steps(case: &Case, failure: &Failure) -> Vec<Case> {
         steps.push(without_commit(case, at));
     }
     for at in 0..case.commits.len() {
-        let others = |at: usize| case.commits[..at].to_vec();
         for number in 0..case.commits[at].len() {
-            let mut fewer = [others(at), case.commits[at..].to_vec()].concat();
+            let mut fewer = [case.commits[..at].to_vec(), case.commits[at..].to_vec()].concat();
             fewer[at].remove(number);
             steps.push(commits(fewer));
         }
@@ -127,9 +126,9 @@ fn fewer_tables(case: &Case) -> Vec<Case> {
             let mut tables = case.schema.tables.clone();
             tables.remove(at);
             let mut fewer = with(tables);
-            let about =
-                |statement: &Sql| statement.text().split(' ').any(|word| word == table.name);
-            fewer.commits.iter_mut().for_each(|commit| commit.retain(|write| !about(write)));
+            fewer.commits.iter_mut().for_each(|commit| {
+                commit.retain(|write| !write.text().split(' ').any(|word| word == table.name))
+            });
             steps.push(fewer);
         }
         for index in 0..table.indexes.len() {

@@ -42,10 +42,12 @@ pub fn hunt(bug: SeededBug) -> Option<Caught> {
 /// the search over all steps takes minutes.
 fn near(bug: SeededBug, tally: &DiskCounts) -> Vec<Case> {
     let faults: Vec<Fault> = match bug {
-        SeededBug::WalNotRewritten | SeededBug::CheckpointAfterError => {
-            let fail = |nth| Fault::Fail { kind: Kind::Sync, nth, lasting: false };
-            tally.wal_syncs.iter().copied().map(fail).collect()
-        }
+        SeededBug::WalNotRewritten | SeededBug::CheckpointAfterError => tally
+            .wal_syncs
+            .iter()
+            .copied()
+            .map(|nth| Fault::Fail { kind: Kind::Sync, nth, lasting: false })
+            .collect(),
         // A frame is on the disk, and the new header before it is not.
         SeededBug::StaleSegmentApplied => {
             let headers = tally.segment_headers.iter();

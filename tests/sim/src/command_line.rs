@@ -145,8 +145,10 @@ fn hunt_bugs(mut words: Arguments) -> Result<bool, String> {
     use abide_schema::seeded::SeededBug;
     let only = words.word("only")?;
     words.end()?;
-    let wanted = |bug: &SeededBug| only.as_ref().is_none_or(|name| *name == format!("{bug:?}"));
-    let bugs: Vec<SeededBug> = SeededBug::ALL.into_iter().filter(wanted).collect();
+    let bugs: Vec<SeededBug> = SeededBug::ALL
+        .into_iter()
+        .filter(|bug| only.as_ref().is_none_or(|name| *name == format!("{bug:?}")))
+        .collect();
     // Panics are caught and counted; their messages would be noise.
     panic::set_hook(Box::new(|_| {}));
     let mut missed = 0;

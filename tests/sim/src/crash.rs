@@ -214,8 +214,7 @@ pub fn full_indexes() -> Vec<Case> {
     let frames = (INDEXED - 80..INDEXED).step_by(8);
     let both = frames.flat_map(|frames| [(frames, false), (frames, true)]);
     let fault = |lasting| Fault::Fail { kind: Kind::Extend, nth: 1, lasting };
-    let case = |(frames, lasting)| Case { fault: fault(lasting), seed: frames, frames };
-    both.map(case).collect()
+    both.map(|(frames, lasting)| Case { fault: fault(lasting), seed: frames, frames }).collect()
 }
 
 /// All cases: a crash in each step, each call of each kind failing once and permanently, a disk

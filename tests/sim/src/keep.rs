@@ -111,14 +111,18 @@ fn read(line: &str) -> (SimRequest, SimReply) {
     let kept: JsonValue = serde_json::from_str(line).expect("a line is JSON");
     let text = |value: &JsonValue| value.as_str().expect("it is a text").to_owned();
     let list = |name: &str| kept[name].as_array().expect("it is a list").clone();
-    let call = |pair: JsonValue| BatchCall { reducer: text(&pair[0]), args: pair[1].clone() };
     let ask = SimRequest {
         // Few names, read once: leaking them is acceptable in a test.
         caller: Box::leak(text(&kept["caller"]).into_boxed_str()),
-        calls: list("calls").into_iter().map(call).collect(),
+        calls: list("calls")
+            .into_iter()
+            .map(|pair| BatchCall { reducer: text(&pair[0]), args: pair[1].clone() })
+            .collect(),
         request_id: text(&kept["request_id"]),
     };
-    let result = |pair: JsonValue| (Seq(pair[0].as_i64().expect("a seq")), text(&pair[1]));
-    let results = list("results").into_iter().map(result).collect();
+    let results = list("results")
+        .into_iter()
+        .map(|pair| (Seq(pair[0].as_i64().expect("a seq")), text(&pair[1])))
+        .collect();
     (ask, SimReply { results, duplicate: kept["duplicate"] == true })
 }

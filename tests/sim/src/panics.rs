@@ -281,6 +281,8 @@ pub fn all_cases() -> Vec<(FaultPoint, u64, bool)> {
             3
         }
     };
-    let times = |point| (1..=max(point)).map(move |nth| (point, nth, nth % 2 == 1));
-    FaultPoint::ALL.into_iter().flat_map(times).collect()
+    FaultPoint::ALL
+        .into_iter()
+        .flat_map(|point| (1..=max(point)).map(move |nth| (point, nth, nth % 2 == 1)))
+        .collect()
 }

@@ -331,11 +331,10 @@ impl ScriptRun<'_> {
         self.call("app", "fork_session", json!({"session_id": "s2", "id": "s6"}))?;
         let session = json!({"agent": "support", "id": "long", "scope": {"tenant": "t1"}});
         self.call("app", "create_session", session)?;
-        let message = |nth: usize| BatchCall {
+        self.put("app", (0..limits::FORK_STEP_ROWS + 20).map(|nth| BatchCall {
             reducer: "append_message".to_owned(),
             args: json!({"session_id": "long", "role": "user", "content": format!("{nth}")}),
-        };
-        self.put("app", (0..limits::FORK_STEP_ROWS + 20).map(message).collect())?;
+        }).collect())?;
         self.call("app", "fork_session", json!({"session_id": "long", "id": "s7"})).map(drop)
     }
 

@@ -36,9 +36,12 @@ fn in_row(row: &str, files: &[File]) -> Vec<String> {
             continue;
         };
         let stem = place.trim_end_matches(".rs").trim_end_matches('/');
-        let is_below =
-            |path: &str| path.strip_prefix(stem).is_some_and(|rest| rest.starts_with('/'));
-        let inside = || files.iter().filter(|file| file.path == place || is_below(&file.path));
+        let inside = || {
+            files.iter().filter(|file| {
+                file.path == place
+                    || file.path.strip_prefix(stem).is_some_and(|rest| rest.starts_with('/'))
+            })
+        };
         if inside().next().is_none() {
             problems.push(format!("names {place}, which does not exist"));
         } else if let Some(test) = test

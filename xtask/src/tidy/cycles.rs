@@ -204,8 +204,11 @@ fn cycles(modules: &Modules) -> Vec<Cycle> {
     let mut seen = BTreeSet::new();
     let mut cycles = Vec::new();
     for (from, reached) in &reachable {
-        let mutual = |to: &&str| reachable.get(*to).is_some_and(|back| back.contains(from));
-        let files: BTreeSet<&str> = reached.iter().copied().filter(mutual).collect();
+        let files: BTreeSet<&str> = reached
+            .iter()
+            .copied()
+            .filter(|to| reachable.get(*to).is_some_and(|back| back.contains(from)))
+            .collect();
         if files.len() > 1 && seen.insert(files.clone()) {
             cycles.push(cycle(&files, &edges));
         }

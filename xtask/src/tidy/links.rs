@@ -47,8 +47,8 @@ pub(crate) fn check(files: &[File], paths: &[String]) -> Vec<Finding> {
                 findings.push(Finding::new(format!("{SUMMARY}:{at}"), what));
             }
         }
-        let outside = |page: &&&File| page.path != SUMMARY && !listed.contains(&page.path);
-        let forgotten = pages.iter().filter(outside);
+        let forgotten =
+            pages.iter().filter(|page| page.path != SUMMARY && !listed.contains(&page.path));
         findings
             .extend(forgotten.map(|page| Finding::new(&page.path, "is not in docs/SUMMARY.md")));
     }
@@ -95,8 +95,9 @@ fn broken(from: &str, target: &str, pages: &[&File], paths: &[String]) -> Option
 /// Whether it is a file, or a folder of one.
 fn exists(path: &str, paths: &[String]) -> bool {
     let path = path.trim_end_matches('/');
-    let below = |file: &String| file.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
-    paths.iter().any(|file| file == path || below(file))
+    paths.iter().any(|file| {
+        file == path || file.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))
+    })
 }
 
 /// A relative path from the folder of a page, relative to the root.
@@ -118,10 +119,11 @@ fn repeated_headings(page: &File) -> Vec<Finding> {
     let mut known = BTreeSet::new();
     let headings = prose(&page.text).filter(|(_, line)| line.starts_with('#'));
     let repeated = headings.filter(|(_, line)| !known.insert(anchor(line.trim_start_matches('#'))));
-    let found = |(at, line): (usize, &str)| {
-        Finding::new(format!("{}:{at}", page.path), format!("has the heading `{line}` twice"))
-    };
-    repeated.map(found).collect()
+    repeated
+        .map(|(at, line)| {
+            Finding::new(format!("{}:{at}", page.path), format!("has the heading `{line}` twice"))
+        })
+        .collect()
 }
 
 /// The anchors of headings.
@@ -137,17 +139,16 @@ fn anchor(heading: &str) -> String {
 
 /// Names such as `engine/src/commit/writer.rs` or `docs/live.md`, which must exist.
 fn missing_files(page: &File, paths: &[String]) -> Vec<Finding> {
-    let is_name = |span: &&str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "/_-.".contains(c);
-        let is_path = span.contains('/') || (page.path == ARCHITECTURE && span.ends_with(".rs"));
-        is_path
-            && !span.starts_with(['.', '/'])
-            && span.chars().all(plain)
-            && [".rs", ".md", ".toml", "/"].iter().any(|end| span.ends_with(end))
-    };
     let mut findings = Vec::new();
     for (at, line) in prose(&page.text) {
-        let spans = line.split('`').skip(1).step_by(2).filter(is_name);
+        let spans = line.split('`').skip(1).step_by(2).filter(|span| {
+            let is_path =
+                span.contains('/') || (page.path == ARCHITECTURE && span.ends_with(".rs"));
+            is_path
+                && !span.starts_with(['.', '/'])
+                && span.chars().all(|c| c.is_ascii_alphanumeric() || "/_-.".contains(c))
+                && [".rs", ".md", ".toml", "/"].iter().any(|end| span.ends_with(end))
+        });
         for span in spans.filter(|span| !exists(span, paths)) {
             let place = format!("{}:{at}", page.path);
             findings.push(Finding::new(place, format!("names {span}, which does not exist")));

@@ -41,6 +41,7 @@ fn names_folder(line: &str, folder: &str) -> bool {
 
 /// The hosts of all URLs in the line.
 fn hosts(line: &str) -> impl Iterator<Item = &str> {
-    let ends = |c: char| c.is_whitespace() || "/\"'`)>]".contains(c);
-    line.split("://").skip(1).map(move |rest| rest.split(ends).next().unwrap_or(rest))
+    line.split("://").skip(1).map(move |rest| {
+        rest.split(|c: char| c.is_whitespace() || "/\"'`)>]".contains(c)).next().unwrap_or(rest)
+    })
 }

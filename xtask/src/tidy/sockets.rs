@@ -40,11 +40,13 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     }
     let uses = |line: &Line| !line.test && names_sockets(&line.code);
     let lines = source.lines.iter().enumerate().filter(|(_, line)| uses(line));
-    let finding = |(at, _)| {
-        let why = "uses sockets: name the file in ARCHITECTURE.md and in xtask/src/tidy/sockets.rs";
-        Finding::new(format!("{path}:{}", at + 1), why)
-    };
-    lines.map(finding).collect()
+    lines
+        .map(|(at, _)| {
+            let why =
+                "uses sockets: name the file in ARCHITECTURE.md and in xtask/src/tidy/sockets.rs";
+            Finding::new(format!("{path}:{}", at + 1), why)
+        })
+        .collect()
 }
 
 /// Checks that the page names the places.
@@ -52,10 +54,11 @@ pub(crate) fn check_page(file: &File) -> Vec<Finding> {
     if file.path != "ARCHITECTURE.md" {
         return Vec::new();
     }
-    let is_missing = |place: &&str| !file.text.contains(&format!("`{place}`"));
-    let finding =
-        |place| Finding::new(&file.path, format!("does not name {place}, which uses sockets"));
-    NAMED.into_iter().filter(is_missing).map(finding).collect()
+    NAMED
+        .into_iter()
+        .filter(|place| !file.text.contains(&format!("`{place}`")))
+        .map(|place| Finding::new(&file.path, format!("does not name {place}, which uses sockets")))
+        .collect()
 }
 
 fn names_sockets(code: &str) -> bool {

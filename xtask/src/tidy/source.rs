@@ -55,11 +55,13 @@ impl Source {
 /// A file is a test by its path; otherwise, its `#[cfg(test)]` modules are.
 fn mark_tests(path: &str, lines: &mut [Line]) {
     let by_place = path.split('/').any(|part| part == "tests" || part == "tests.rs");
-    let module = |at: usize| lines.get(at + 1).is_some_and(|next| next.code.contains('{'));
     let first = if by_place {
         Some(0)
     } else {
-        (0..lines.len()).find(|at| lines[*at].code.contains("#[cfg(test)]") && module(*at))
+        (0..lines.len()).find(|at| {
+            lines[*at].code.contains("#[cfg(test)]")
+                && lines.get(*at + 1).is_some_and(|next| next.code.contains('{'))
+        })
     };
     if let Some(first) = first {
         lines[first..].iter_mut().for_each(|line| line.test = true);
@@ -143,10 +145,14 @@ fn raw_string(rest: &[char]) -> Option<usize> {
     if rest.get(hashes) != Some(&'"') {
         return None;
     }
-    let closes = |at: &usize| {
-        rest[*at] == '"' && rest[at + 1..].iter().take_while(|c| **c == '#').count() >= hashes
-    };
-    Some((hashes + 1..rest.len()).find(closes).map_or(rest.len(), |at| at + 1 + hashes))
+    Some(
+        (hashes + 1..rest.len())
+            .find(|at| {
+                rest[*at] == '"'
+                    && rest[at + 1..].iter().take_while(|c| **c == '#').count() >= hashes
+            })
+            .map_or(rest.len(), |at| at + 1 + hashes),
+    )
 }
 
 /// Whether a character can be part of an identifier.

@@ -184,12 +184,17 @@ fn locations_of_one_machine_are_found() {
 #[test]
 fn dependencies_in_the_wrong_direction_are_found() {
     let check = |sample: &str| {
-        let edge = |line: &str| {
-            let (from, to) = line.trim().split_once(" -> ").expect("a sample line has an arrow");
-            let name = to.trim_end_matches('?');
-            Edge { from: from.to_owned(), to: name.to_owned(), optional: name != to }
-        };
-        lines(&dependencies::check(&sample.lines().map(edge).collect::<Vec<_>>()))
+        lines(&dependencies::check(
+            &sample
+                .lines()
+                .map(|line| {
+                    let (from, to) =
+                        line.trim().split_once(" -> ").expect("a sample line has an arrow");
+                    let name = to.trim_end_matches('?');
+                    Edge { from: from.to_owned(), to: name.to_owned(), optional: name != to }
+                })
+                .collect::<Vec<_>>(),
+        ))
     };
     assert_eq!(
         check(

@@ -96,8 +96,9 @@ impl AgentDefinition {
             let why = format!("is {cost}; it must be finite and above 0");
             return Err(InvalidSetting::new("limits.cost_usd", why));
         }
-        let is_wrong = |number: &f64| !number.is_finite() || *number < 0.0;
-        if let Some(temperature) = config.temperature.filter(is_wrong) {
+        if let Some(temperature) =
+            config.temperature.filter(|number| !number.is_finite() || *number < 0.0)
+        {
             let why = format!("is {temperature}; it must be finite and at least 0");
             return Err(InvalidSetting::new("config.temperature", why));
         }

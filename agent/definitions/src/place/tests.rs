@@ -11,14 +11,16 @@ use crate::prompt_source::PromptStores;
 
 /// The errors of definitions: place, reason, code and hint.
 fn check(definitions: &[&str], expected: Expect) {
-    let shown = |text: &&str| {
-        let read = AgentDefinition::from_yaml(text).and_then(AgentDefinition::expanded);
-        let named = read.map(|it| AgentDefinition { name: "clerk".to_owned(), ..it });
-        let resolved =
-            named.and_then(|it| it.resolved(Path::new("none"), &PromptStores::default()));
-        line(text, &resolved.expect_err(text))
-    };
-    let lines: String = definitions.iter().map(shown).collect();
+    let lines: String = definitions
+        .iter()
+        .map(|text| {
+            let read = AgentDefinition::from_yaml(text).and_then(AgentDefinition::expanded);
+            let named = read.map(|it| AgentDefinition { name: "clerk".to_owned(), ..it });
+            let resolved =
+                named.and_then(|it| it.resolved(Path::new("none"), &PromptStores::default()));
+            line(text, &resolved.expect_err(text))
+        })
+        .collect();
     expected.assert_eq(&lines);
 }
 

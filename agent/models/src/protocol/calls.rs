@@ -471,11 +471,10 @@ impl OpenCalls {
     /// servers give the same id to several.
     fn with_id(&self, part: &CallPart<'_>) -> Option<usize> {
         let has_id = |call: &OpenCall| call.has_id(part.id, part.item);
-        let is_at_index = |call: &OpenCall| part.index.is_some() && call.index == part.index;
         let calls = &self.calls;
         calls
             .iter()
-            .rposition(|call| has_id(call) && is_at_index(call))
+            .rposition(|call| has_id(call) && part.index.is_some() && call.index == part.index)
             .or_else(|| calls.iter().rposition(|call| call.has_id("", part.item)))
             .or_else(|| calls.iter().rposition(has_id))
     }

@@ -341,8 +341,8 @@ fn is_empty_object(arguments: &RawValue) -> bool {
 
 fn carry(gathered: &mut PartialResponse) -> &mut Value {
     gathered.call_carry = Some("/gemini/calls");
-    let empty = || json!({ CARRY: { "calls": [], "text": null } });
-    &mut gathered.carry.get_or_insert_with(empty)[CARRY]
+    &mut gathered.carry.get_or_insert_with(|| json!({ CARRY: { "calls": [], "text": null } }))
+        [CARRY]
 }
 
 /// Every chunk may have token counts; later ones replace earlier ones. Thinking tokens are not included in those of

@@ -37,11 +37,13 @@ fn rendered(protocol: Protocol, pieces: &[&[u8]]) -> DecodedEvents {
 
 /// A stream of JSON texts, framed as in its protocol.
 fn framed(protocol: Protocol, lines: &[&str]) -> String {
-    let frame = |line: &&str| match protocol.framing() {
-        Framing::Events => format!("data: {line}\r\n\r\n"),
-        Framing::Lines => format!("{line}\n"),
-    };
-    lines.iter().map(frame).collect()
+    lines
+        .iter()
+        .map(|line| match protocol.framing() {
+            Framing::Events => format!("data: {line}\r\n\r\n"),
+            Framing::Lines => format!("{line}\n"),
+        })
+        .collect()
 }
 
 /// The events of a stream of these JSON texts, one per line.

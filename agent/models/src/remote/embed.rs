@@ -35,11 +35,13 @@ impl Shared {
         let body = json!({"model": request.model, "input": request.texts,
             "encoding_format": "float"});
         let mut url = self.base_url.clone();
-        let no_path = |()| {
-            let message = format!("the base URL of provider `{}` cannot have a path", self.id);
-            ModelError::new(ModelErrorKind::BadRequest, message)
-        };
-        url.path_segments_mut().map_err(no_path)?.pop_if_empty().push("embeddings");
+        url.path_segments_mut()
+            .map_err(|()| {
+                let message = format!("the base URL of provider `{}` cannot have a path", self.id);
+                ModelError::new(ModelErrorKind::BadRequest, message)
+            })?
+            .pop_if_empty()
+            .push("embeddings");
         let first = self.stall_timeouts.first;
         let sent = self.client.post(url).headers(self.headers.clone()).body(body.to_string());
         let response =

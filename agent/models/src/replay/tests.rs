@@ -37,8 +37,9 @@ fn recordings() -> Replay {
             { "role": "assistant", "content": "Rain." },
         ] }),
     ];
-    let read = |line: &serde_json::Value| Conversation::from_json(&line.to_string());
-    let conversations = lines.iter().map(|line| read(line).expect("it is a conversation"));
+    let conversations = lines
+        .iter()
+        .map(|line| Conversation::from_json(&line.to_string()).expect("it is a conversation"));
     Replay::new("replay", conversations.collect())
 }
 

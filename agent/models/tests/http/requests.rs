@@ -143,8 +143,9 @@ async fn configured_fields_override_ours() {
             .expect("it is an object"),
         ..RemoteSettings::new("tested", Protocol::OpenAiCompatible)
     };
-    let made = |url: &str| Remote::new(settings(url)).expect("the settings are valid");
-    let text = asked(made, conversation()).await;
+    let text =
+        asked(|url| Remote::new(settings(url)).expect("the settings are valid"), conversation())
+            .await;
     let line = text.lines().next().expect("there is a line");
     assert_eq!(line, "POST /deployments/x/chat/completions?api-version=1 HTTP/1.1");
     assert!(text.contains("x-gateway: open") && !text.contains("authorization"), "{text}");

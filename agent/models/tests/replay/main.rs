@@ -38,11 +38,12 @@ fn recorded(conversation: &Value) -> Vec<(String, Vec<ModelCall>)> {
     };
     let messages = conversation["messages"].as_array().expect("a list").iter();
     let answers = messages.filter(|message| message["role"] == "assistant");
-    let answer = |message: &Value| {
-        let calls = message["tool_calls"].as_array().into_iter().flatten();
-        (text(&message["content"]), calls.map(call).collect())
-    };
-    answers.map(answer).collect()
+    answers
+        .map(|message| {
+            let calls = message["tool_calls"].as_array().into_iter().flatten();
+            (text(&message["content"]), calls.map(call).collect())
+        })
+        .collect()
 }
 
 /// The answer to a request, after checking its chunks against the complete answer.

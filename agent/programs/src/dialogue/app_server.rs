@@ -403,8 +403,8 @@ impl AppServer {
             self.item(item, true, events);
         }
         events.extend(self.client.all_withdrawn());
-        let complete = |usage: Usage| Usage { completeness: Completeness::Complete, ..usage };
-        let usage = self.used.take().map(complete);
+        let usage =
+            self.used.take().map(|usage| Usage { completeness: Completeness::Complete, ..usage });
         events.extend(usage.clone().map(ProgramEvent::Usage));
         let details = without(turn, &["items"]);
         let answer = self.client.answer(std::mem::take(&mut self.last), usage, details);

@@ -339,8 +339,8 @@ impl Parser for CustomParser {
 
     /// Answer and failure are sent at the end, because only then it is known which line is the last one.
     fn finish(&mut self) -> Vec<ProgramEvent> {
-        let finished = |usage: Usage| Usage { completeness: Completeness::Complete, ..usage };
-        let usage = self.usage.take().map(finished);
+        let usage =
+            self.usage.take().map(|usage| Usage { completeness: Completeness::Complete, ..usage });
         let answer = self.answer.take().map(|answer| ProgramResult {
             usage: usage.clone(),
             cost_usd: self.cost_usd,

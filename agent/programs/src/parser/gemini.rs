@@ -49,8 +49,9 @@ impl Parser for GeminiParser {
                 if STOPS.iter().any(|stop| message.contains(stop)) {
                     self.stopped = Some(Failure::new(ErrorKind::LoopLimit, message.clone()));
                 } else if !["warning", "info"].contains(&text(&line, "severity")) {
-                    let failure = || Failure::new(ErrorKind::RuntimeCrash, message.clone());
-                    self.stopped.get_or_insert_with(failure);
+                    self.stopped.get_or_insert_with(|| {
+                        Failure::new(ErrorKind::RuntimeCrash, message.clone())
+                    });
                 }
                 events.push(notice(NoticeCode::Reported, message));
             }

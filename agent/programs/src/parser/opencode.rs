@@ -81,8 +81,8 @@ impl Parser for OpenCodeParser {
     }
 
     fn finish(&mut self) -> Vec<ProgramEvent> {
-        let finished = |usage: Usage| Usage { completeness: Completeness::Complete, ..usage };
-        let usage = self.used.take().map(finished);
+        let usage =
+            self.used.take().map(|usage| Usage { completeness: Completeness::Complete, ..usage });
         let complete = |answer: ProgramResult| ProgramResult { usage: usage.clone(), ..answer };
         let answer = self.answer.take().map(complete);
         if self.has_open_step && answer.is_some() {

@@ -75,8 +75,13 @@ fn the_whole_table() {
         ("timed out", Some(StopReason::TimedOut(Duration::from_secs(300)))),
         ("too much", Some(StopReason::Overflow(Overflow::Output(9)))),
     ];
-    let limit = || Failure::new(ErrorKind::LoopLimit, "the program reported error_max_turns");
-    let failures = [("", None), ("reports a failure", Some(limit()))];
+    let failures = [
+        ("", None),
+        (
+            "reports a failure",
+            Some(Failure::new(ErrorKind::LoopLimit, "the program reported error_max_turns")),
+        ),
+    ];
     let answers = [("", None), ("answers", answer())];
     let signal = Some(Exit { code: None, signal: Some(15) });
     let exits = [("exits 0", exited(0)), ("exits 1", exited(1)), ("dies", signal)];

@@ -63,11 +63,10 @@ async fn a_turn_is_three_requests() {
 /// is cancelled.
 #[tokio::test]
 async fn the_prompt_follows_when_the_session_is_stored() {
-    let is_session = |event: &ProgramEvent| matches!(event, ProgramEvent::SessionId { .. });
     let mut running =
         spawn_paused(acp(&["line", SAYS, "line", ENDED]), Prompt::user("6 × 7?"), None);
     running.open_session();
-    let before = until(&mut running, is_session).await;
+    let before = until(&mut running, |event| matches!(event, ProgramEvent::SessionId { .. })).await;
     running.send_prompt();
     let after: Vec<Line> = running.collect().await;
     let method = |lines: &[Line]| echoed(lines).last().map(|request| request["method"].clone());
@@ -431,8 +430,8 @@ async fn answered(lines: &[&str]) -> (Vec<Value>, bool, bool) {
     let mut steps: Vec<&str> = lines.iter().flat_map(|line| ["line", *line]).collect();
     steps.extend(["echo-line", "line", SAYS, "line", ENDED]);
     let mut running = start(acp(&steps));
-    let ends = |event: &_| matches!(event, ProgramEvent::AssistantDelta { .. });
-    let lines = until(&mut running, ends).await;
+    let lines =
+        until(&mut running, |event| matches!(event, ProgramEvent::AssistantDelta { .. })).await;
     let late = running.answer(r#""q1""#, Decision::Allow { input: None });
     late.expect_err("the request is not open");
     let events = || lines.iter().flat_map(|line| &line.events);

@@ -288,8 +288,7 @@ async fn a_command_that_changes_while_its_approval_is_open_is_declined() {
     let steps = ["line", COMMAND, "line", ASKS, "line", &other, "echo-line", "line", SAYS];
     let steps = [&steps[..], &["line", ENDED, "echo"]].concat();
     let mut running = start(codex(&steps));
-    let withdrawn = |event: &_| matches!(event, ProgramEvent::ApprovalWithdrawn { .. });
-    until(&mut running, withdrawn).await;
+    until(&mut running, |event| matches!(event, ProgramEvent::ApprovalWithdrawn { .. })).await;
     running.answer("7", Decision::Allow { input: None }).expect_err("it is not open");
     let lines: Vec<Line> = running.collect().await;
     assert_eq!(echoed(&lines)[0]["result"], json!({"decision": "decline"}));

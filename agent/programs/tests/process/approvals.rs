@@ -96,8 +96,7 @@ async fn denied_with_a_message() {
 async fn a_withdrawn_approval_is_no_longer_open() {
     let withdraws = r#"{"type":"control_cancel_request","request_id":"r1"}"#;
     let mut running = start(conversing(&["line", ASKS, "line", withdraws, "line", FINAL]));
-    let withdrawn = |event: &_| matches!(event, ProgramEvent::ApprovalWithdrawn { .. });
-    until(&mut running, withdrawn).await;
+    until(&mut running, |event| matches!(event, ProgramEvent::ApprovalWithdrawn { .. })).await;
     let late = running.answer("r1", Decision::Allow { input: None });
     assert_eq!(late, Err(DecisionError::NotOpen("r1".to_owned())));
 }
@@ -109,8 +108,8 @@ async fn a_request_id_that_is_used_again_is_refused() {
     let other = ASKS.replace(r#""command":"ls""#, r#""command":"rm -rf /""#);
     let mut running =
         start(conversing(&["line", ASKS, "line", &other, "echo-line", "line", FINAL]));
-    let withdrawn = |event: &_| matches!(event, ProgramEvent::ApprovalWithdrawn { .. });
-    let mut lines = until(&mut running, withdrawn).await;
+    let mut lines =
+        until(&mut running, |event| matches!(event, ProgramEvent::ApprovalWithdrawn { .. })).await;
     let late = running.answer("r1", Decision::Allow { input: None });
     assert_eq!(late, Err(DecisionError::NotOpen("r1".to_owned())));
     lines.extend(running.collect::<Vec<Line>>().await);
@@ -151,8 +150,7 @@ async fn an_answer_has_the_id_of_the_request_as_it_was_sent() {
     let withdraws = r#"{"type":"control_cancel_request","request_id":7}"#;
     let steps = ["line", &numbered, "line", withdraws, "line", FINAL];
     let mut running = start(conversing(&steps));
-    let withdrawn = |event: &_| matches!(event, ProgramEvent::ApprovalWithdrawn { .. });
-    until(&mut running, withdrawn).await;
+    until(&mut running, |event| matches!(event, ProgramEvent::ApprovalWithdrawn { .. })).await;
     // Nobody can answer a request without an id, so nobody is asked.
     let unnamed = ASKS.replace(r#""request_id":"r1","#, "");
     let running = start(conversing(&["line", &unnamed, "line", FINAL]));

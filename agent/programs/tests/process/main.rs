@@ -61,8 +61,10 @@ async fn rendered(mut running: Running) -> String {
 
 /// The raw line, shortened, and its events.
 fn write_line(rendered: &mut String, line: &Line) {
-    let cut = |text: &str| text.chars().take(100).collect::<String>();
-    let raw = line.raw.as_deref().map_or("·".to_owned(), cut);
+    let raw = line
+        .raw
+        .as_deref()
+        .map_or("·".to_owned(), |text| text.chars().take(100).collect::<String>());
     let events: Vec<String> = line.events.iter().map(event).collect();
     writeln!(rendered, "{raw} => {}", events.join(", ")).expect("writing to a string succeeds");
 }

@@ -90,10 +90,12 @@ fn the_fixtures_match_the_golden_summary_and_the_oracle() {
 }
 
 fn fixtures(folder: &Path) -> Vec<PathBuf> {
-    let recorded = |path: &PathBuf| {
-        path.extension().is_some_and(|ending| ending == "jsonl" || ending == "ndjson")
-    };
-    files_under(folder).into_iter().filter(recorded).collect()
+    files_under(folder)
+        .into_iter()
+        .filter(|path| {
+            path.extension().is_some_and(|ending| ending == "jsonl" || ending == "ndjson")
+        })
+        .collect()
 }
 
 /// Every fixture is unchanged and has a provenance.

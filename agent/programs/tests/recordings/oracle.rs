@@ -114,8 +114,10 @@ fn claude(lines: &[Value]) -> Recorded {
     let calls =
         of(&from_assistant, "type", "tool_use").into_iter().filter(|call| call["id"].is_string());
     let results = of(&from_user, "type", "tool_result");
-    let ends = |line: &&Value| line["subtype"].is_string() || line["result"].is_string();
-    let result = of(lines, "type", "result").into_iter().find(ends).cloned();
+    let result = of(lines, "type", "result")
+        .into_iter()
+        .find(|line| line["subtype"].is_string() || line["result"].is_string())
+        .cloned();
     // The usage of the result. Without a result, the last report for each message of the agent itself; with partial
     // messages, it is in the stream.
     let used = match &result {

@@ -28,8 +28,9 @@ fn catalog(files: &[(&str, &str)]) -> (TempDir, Catalog) {
         ("files_write_file", Some(Effect::AtMostOnce)),
         ("files_read_file", None),
     ] {
-        let run = |_: Nothing, _: ToolContext| async { Ok::<_, String>("done") };
-        let function = Function::new(name, "Does it.", run);
+        let function = Function::new(name, "Does it.", |_: Nothing, _: ToolContext| async {
+            Ok::<_, String>("done")
+        });
         let function = effect.into_iter().fold(function, Function::effect);
         tools.add(function).expect("the tool is valid");
     }

@@ -10,16 +10,18 @@ fn read(all: &[(&str, &str, Option<Value>)]) -> Vec<String> {
     let rows = all.iter().zip(1..);
     let rows = rows.map(|((role, content, data), id)| test_row(id, role, content, data.as_ref()));
     let entries: Vec<SessionEntry> = rows.map(SessionEntry::from).collect();
-    let line = |message: ModelMessage| match message {
-        ModelMessage::System { text } => format!("system: {text}"),
-        ModelMessage::User { text } => format!("user: {text}"),
-        ModelMessage::Assistant { text, calls, .. } => {
-            let ids: Vec<String> = calls.into_iter().map(|call| call.id).collect();
-            format!("assistant: {text} {}", ids.join(" "))
-        }
-        ModelMessage::Tool { call_id, content, .. } => format!("tool {call_id}: {content}"),
-    };
-    messages(&entries).into_iter().map(line).collect()
+    messages(&entries)
+        .into_iter()
+        .map(|message| match message {
+            ModelMessage::System { text } => format!("system: {text}"),
+            ModelMessage::User { text } => format!("user: {text}"),
+            ModelMessage::Assistant { text, calls, .. } => {
+                let ids: Vec<String> = calls.into_iter().map(|call| call.id).collect();
+                format!("assistant: {text} {}", ids.join(" "))
+            }
+            ModelMessage::Tool { call_id, content, .. } => format!("tool {call_id}: {content}"),
+        })
+        .collect()
 }
 
 fn calls(ids: &[&str]) -> Option<Value> {

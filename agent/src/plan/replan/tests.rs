@@ -8,14 +8,17 @@ use crate::context::entry::{SessionEntry, test_row};
 
 /// Messages: `a` is an answer, `+tool` a result and `-tool` a failure. The plan was written by event 3.
 fn after(replan: Replan, messages: &str) -> Option<ReplanReason> {
-    let entry = |(message, seq): (&str, i64)| {
-        let (role, data): (&str, Value) = match message.split_at(1) {
-            ("a", _) => ("assistant", json!({"iteration": seq})),
-            (sign, tool) => ("tool", json!({"name": tool, "is_error": sign == "-"})),
-        };
-        SessionEntry::from(test_row(seq, role, "", Some(&data)))
-    };
-    let entries: Vec<SessionEntry> = messages.split(' ').zip(1..).map(entry).collect();
+    let entries: Vec<SessionEntry> = messages
+        .split(' ')
+        .zip(1..)
+        .map(|(message, seq)| {
+            let (role, data): (&str, Value) = match message.split_at(1) {
+                ("a", _) => ("assistant", json!({"iteration": seq})),
+                (sign, tool) => ("tool", json!({"name": tool, "is_error": sign == "-"})),
+            };
+            SessionEntry::from(test_row(seq, role, "", Some(&data)))
+        })
+        .collect();
     occasion(&PlanSettings { replan, replan_steps: 2 }, 3, &entries)
 }
 

@@ -69,11 +69,13 @@ async fn a_refused_renewal_does_not_affect_other_runs() {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn order(held: &HeldLeases) -> Vec<String> {
-    let id = |lease: Lease| match lease {
-        Lease::Run(run) => run.run_id,
-        Lease::Call(call) => call.call_id,
-    };
-    held.by_expiry().into_iter().map(id).collect()
+    held.by_expiry()
+        .into_iter()
+        .map(|lease| match lease {
+            Lease::Run(run) => run.run_id,
+            Lease::Call(call) => call.call_id,
+        })
+        .collect()
 }
 
 /// Leases were renewed in the order of their ids. When renewals are late, those that expire first were lost, although others

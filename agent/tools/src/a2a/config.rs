@@ -7,7 +7,6 @@ use reqwest::header::HeaderMap;
 use serde::{Deserialize, Serialize};
 
 use super::failure::A2aFailure;
-use crate::config::ConfigError;
 use crate::environment::{Environment, Setting};
 use crate::http;
 use crate::public_address::PermittedHosts;
@@ -103,7 +102,7 @@ impl A2aConfig {
     }
 
     pub(super) fn header_map(&self, environment: &Environment) -> Result<HeaderMap, A2aFailure> {
-        let why = |error: ConfigError| A2aFailure::Invalid(format!("a2a.headers: {}", error.why));
-        http::headers("a2a", &self.headers, environment).map_err(why)
+        http::headers("a2a", &self.headers, environment)
+            .map_err(|error| A2aFailure::Invalid(format!("a2a.headers: {}", error.why)))
     }
 }

@@ -68,11 +68,8 @@ impl Source {
                 return result_of(&self.url, data, self.version).map(Some);
             }
             let rest = IDLE.saturating_sub(self.event_at.elapsed());
-            let chunk = match rest.is_zero() {
-                // An agent that always has a further byte never lets a timer expire.
-                true => None,
-                false => timeout(rest, self.response.chunk()).await.ok(),
-            };
+            let chunk =
+                if rest.is_zero() { None } else { timeout(rest, self.response.chunk()).await.ok() };
             let silent = || A2aFailure::Lost(format!("{}: the stream is silent", host(&self.url)));
             let chunk = chunk
                 .ok_or_else(silent)?

@@ -98,10 +98,6 @@ fn the_address_is_that_of_an_agent_or_of_its_card() {
 #[test]
 fn answers_are_results_or_errors() {
     let url = Url::parse("https://agents.example/rpc").expect("it is a URL");
-    let read = |text: &str| match result_of(&url, text.to_owned(), ProtocolVersion::V1_0) {
-        Ok(event) => event.result.to_string(),
-        Err(failure) => failure.to_string(),
-    };
     let all = [
         r#"{"jsonrpc": "2.0", "id": 1, "result": {"task": {}}}"#,
         r#"{"error": {"code": -32001, "message": "there is no task x"}}"#,
@@ -117,5 +113,8 @@ fn answers_are_results_or_errors() {
         the response of agents.example has no result
         the response of agents.example cannot be stored: the integer 99999999999999999999 at /result/n does not fit a signed 64-bit integer
         agents.example did not respond with JSON-RPC"#]]
-    .assert_eq(&all.map(read).join("\n"));
+    .assert_eq(&all.map(|text| match result_of(&url, text.to_owned(), ProtocolVersion::V1_0) {
+        Ok(event) => event.result.to_string(),
+        Err(failure) => failure.to_string(),
+    }).join("\n"));
 }

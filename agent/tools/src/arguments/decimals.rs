@@ -10,8 +10,9 @@ pub(super) fn first_inexact(json: &str) -> Option<&str> {
             rest = after_string(string);
             continue;
         }
-        let of_number = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
-        let end = rest.find(|c| !of_number(c)).unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| !(c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E')))
+            .unwrap_or(rest.len());
         let (number, after) = rest.split_at(end);
         if number.contains(['.', 'e', 'E']) && !is_kept(number) {
             return Some(number);

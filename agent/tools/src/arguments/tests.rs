@@ -167,10 +167,11 @@ fn values_in_strings_are_parsed() {
 /// alternative, so a few hundred bytes took seconds and gigabytes.
 #[test]
 fn arguments_that_are_too_expensive_to_validate_are_invalid() {
-    let way = |name: &str| -> Value {
-        json!({"properties": {"not": {"$ref": "#/$defs/f"}, name: {"type": "string"}}})
-    };
-    let ways: Vec<Value> = ["a", "b", "c", "d"].map(way).into();
+    let ways: Vec<Value> = ["a", "b", "c", "d"]
+        .map(|name: &str| -> Value {
+            json!({"properties": {"not": {"$ref": "#/$defs/f"}, name: {"type": "string"}}})
+        })
+        .into();
     let schema = json!({"$defs": {"f": {"oneOf": ways}}, "type": "object",
         "properties": {"f": {"$ref": "#/$defs/f"}}});
     let nested = (0..40).fold(json!({"z": 1}), |inner, _| json!({"not": inner}));

@@ -34,8 +34,13 @@ impl CallFiles {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let path = path_of(folder, call_id);
         let new = path.with_extension("new");
-        let options = || OpenOptions::new().write(true).create(true).truncate(true).clone();
-        let mut file = options().mode(0o600).open(&new)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .clone()
+            .mode(0o600)
+            .open(&new)?;
         file.write_all(&serde_json::to_vec(self)?)?;
         file.sync_data()?;
         fs::rename(&new, &path)?;

@@ -182,7 +182,7 @@ impl Commands {
         let Ok(root) = sandbox.workspace_of(&invocation.context) else {
             return FileStates::default();
         };
-        let work = move || {
+        tokio::task::spawn_blocking(move || {
             let before = states_at(&sandbox, &root);
             let stored = CallFiles::Before(root, before);
             keep(&sandbox, &call_id, &stored);
@@ -190,8 +190,9 @@ impl Commands {
                 CallFiles::Before(_, before) => before,
                 CallFiles::Changes(..) => FileStates::default(),
             }
-        };
-        tokio::task::spawn_blocking(work).await.unwrap_or_default()
+        })
+        .await
+        .unwrap_or_default()
     }
 
     /// The files that the command has changed. They are stored, too: the server may be killed before the call has a result.
@@ -201,8 +202,9 @@ impl Commands {
         let Ok(root) = sandbox.workspace_of(&invocation.context) else {
             return (Vec::new(), false);
         };
-        let work = move || changed(&sandbox, &call_id, &root, &before);
-        tokio::task::spawn_blocking(work).await.unwrap_or_default()
+        tokio::task::spawn_blocking(move || changed(&sandbox, &call_id, &root, &before))
+            .await
+            .unwrap_or_default()
     }
 
     /// The working directory, checked for the model: the supervisor resolves it again.

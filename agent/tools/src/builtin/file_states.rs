@@ -23,7 +23,7 @@ fn state_of(stat: &Stat) -> State {
     // The types of these fields differ between systems.
     #[expect(clippy::useless_conversion, reason = "on some systems the fields are narrower")]
     let size = i64::from(stat.st_size);
-    let inode = u64::from(stat.st_ino);
+    let inode = stat.st_ino;
     let nanos = |nanos| i64::try_from(nanos).unwrap_or(0);
     (
         size,

@@ -227,9 +227,11 @@ impl Registries {
 
 /// Checks that a name cannot change the path of a request.
 fn check_name(registry: Registry, name: &str) -> Result<(), String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_name = |part: &str| {
-        !part.is_empty() && part.len() <= 214 && !part.starts_with('.') && part.chars().all(fits)
+        !part.is_empty()
+            && part.len() <= 214
+            && !part.starts_with('.')
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
     let is_valid = match (registry, name.strip_prefix('@').and_then(|it| it.split_once('/'))) {
         (Registry::Npm, Some((scope, name))) => is_name(scope) && is_name(name),

@@ -129,10 +129,10 @@ impl StreamableHttpClient for AuthorizedClient {
         _: Option<String>,
         headers: Headers,
     ) -> Result<(), HttpError> {
-        let request = |token| {
+        self.send(|token| {
             self.http.delete_session(uri.clone(), session_id.clone(), token, headers.clone())
-        };
-        self.send(request).await
+        })
+        .await
     }
 
     async fn get_stream(
@@ -143,12 +143,12 @@ impl StreamableHttpClient for AuthorizedClient {
         _: Option<String>,
         headers: Headers,
     ) -> Result<Events, HttpError> {
-        let request = |token| {
+        self.send(|token| {
             let session_id = session_id.clone();
             let last_event_id = last_event_id.clone();
             self.http.get_stream(uri.clone(), session_id, last_event_id, token, headers.clone())
-        };
-        self.send(request).await
+        })
+        .await
     }
 
     async fn get_stream_with_max_sse_event_size(

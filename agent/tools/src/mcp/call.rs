@@ -245,8 +245,10 @@ impl McpCall {
     fn steps(&self) -> impl DoubleEndedIterator<Item = &ExchangeStep> {
         let steps = &self.invocation.exchange.steps;
         // Steps before a task that has ended belong to an earlier attempt.
-        let is_ended = |step: &ExchangeStep| step.kind == ExchangeKind::Task && !step.is_open;
-        let first = steps.iter().rposition(is_ended).map_or(0, |at| at + 1);
+        let first = steps
+            .iter()
+            .rposition(|step| step.kind == ExchangeKind::Task && !step.is_open)
+            .map_or(0, |at| at + 1);
         steps[first..].iter().filter(|step| !is_login(step))
     }
 
@@ -486,10 +488,10 @@ impl McpCall {
             TaskPayload::InputRequired { mut input_requests } => {
                 let answered = self.answered();
                 input_requests.retain(|name, _| !answered.contains(name));
-                match input_requests.is_empty() {
-                    // The server has not taken the answers over yet.
-                    true => TaskPoll::Works(suggested.clamp(PAUSES.0, PAUSES.1)),
-                    false => TaskPoll::Asks(input_requests),
+                if input_requests.is_empty() {
+                    TaskPoll::Works(suggested.clamp(PAUSES.0, PAUSES.1))
+                } else {
+                    TaskPoll::Asks(input_requests)
                 }
             }
             TaskPayload::Completed { result } => TaskPoll::Ended(Box::new(self.completed(result))),

@@ -46,9 +46,9 @@ pub(super) fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
 fn inexact(value: &Value, pointer: String) -> Option<(String, String)> {
     match value {
         Value::Number(number) => {
-            let is_large = |x: f64| x.abs() >= -(i64::MIN as f64);
             let literal = number.to_string();
-            let is_lost = number.is_f64() && number.as_f64().is_some_and(is_large);
+            let is_lost =
+                number.is_f64() && number.as_f64().is_some_and(|x| x.abs() >= -(i64::MIN as f64));
             let is_out = is_lost || integers::check(&literal).is_err();
             is_out.then_some((pointer, literal))
         }

@@ -44,11 +44,12 @@ const REFUSAL_BYTES: usize = 64 << 10;
 
 /// The events of a server, with messages that the SDK can decode.
 pub(super) fn decodable(events: Events) -> Events {
-    let readable = |event: Sse| Sse {
-        data: event.data.map(|data| received::decodable(&data).into_owned()),
-        ..event
-    };
-    events.map_ok(readable).boxed()
+    events
+        .map_ok(|event| Sse {
+            data: event.data.map(|data| received::decodable(&data).into_owned()),
+            ..event
+        })
+        .boxed()
 }
 
 /// A message, and where it goes.
@@ -186,9 +187,11 @@ impl Post<'_> {
         let is_result = message.is_ok_and(|message| {
             matches!(message, ServerJsonRpcMessage::Response(_)) && self.is_answer(&message)
         });
-        let why = || format!("the server has answered the call with HTTP {status}: {body}");
-        (is_result && self.calls_tool())
-            .then(|| StreamableHttpError::UnexpectedServerResponse(why().into()))
+        (is_result && self.calls_tool()).then(|| {
+            StreamableHttpError::UnexpectedServerResponse(
+                format!("the server has answered the call with HTTP {status}: {body}").into(),
+            )
+        })
     }
 
     fn calls_tool(&self) -> bool {

@@ -61,7 +61,7 @@ impl SigningKey {
             "exp": now + LIFETIME,
             "jti": random()?,
         });
-        let failed = |_| OAuthError::Refused("the assertion cannot be signed".to_owned());
-        self.sign(&claims).map_err(failed)
+        self.sign(&claims)
+            .map_err(|_| OAuthError::Refused("the assertion cannot be signed".to_owned()))
     }
 }

@@ -241,8 +241,9 @@ impl Authorizer {
     /// Checks that the settings permit the scopes, and that they can be sent.
     pub(super) fn check_scopes(&self, scopes: &[String]) -> Result<(), OAuthError> {
         let permitted = &self.settings.scopes;
-        let is_permitted = |scope: &String| permitted.is_empty() || permitted.contains(scope);
-        if let Some(other) = scopes.iter().find(|scope| !is_permitted(scope)) {
+        if let Some(other) =
+            scopes.iter().find(|scope| !(permitted.is_empty() || permitted.contains(scope)))
+        {
             let why = format!(
                 "the server asks for the scope {other:?}, which oauth.scopes does not contain"
             );
@@ -262,13 +263,12 @@ impl Authorizer {
     pub(super) async fn stored(&self) -> Result<Option<StoredLogin>, OAuthError> {
         let Some(store) = &self.store else { return Ok(None) };
         let login = store.load(self.url.as_str()).await?;
-        let is_ours = |login: &StoredLogin| {
+        Ok(login.filter(|login| {
             let client = &self.settings.client_id;
             let issuer = &self.settings.issuer;
             client.as_ref().is_none_or(|id| *id == login.client.id)
                 && issuer.as_ref().is_none_or(|one| discovery::is_same(one, &login.issuer))
-        };
-        Ok(login.filter(is_ours))
+        }))
     }
 
     fn login_required(&self, scopes: Vec<String>) -> OAuthError {

@@ -40,9 +40,7 @@ impl Client {
         }
         let url = settings.client_metadata_url.as_ref();
         let url = url.filter(|_| metadata.client_id_metadata_document_supported);
-        let client =
-            |url: &String| Client { id: url.clone(), secret: None, auth: TokenEndpointAuth::None };
-        Ok(url.map(client))
+        Ok(url.map(|url| Client { id: url.clone(), secret: None, auth: TokenEndpointAuth::None }))
     }
 
     /// Registers this client.

@@ -129,8 +129,7 @@ impl OAuthConfig {
         if settings.client_credentials && !has_credentials {
             return bad("oauth has client_credentials, but neither client_secret nor private_key");
         }
-        let is_https = |url: &String| url.starts_with("https://");
-        if !settings.client_metadata_url.as_ref().is_none_or(is_https) {
+        if !settings.client_metadata_url.as_ref().is_none_or(|url| url.starts_with("https://")) {
             return bad("client_metadata_url must begin with https://");
         }
         Ok(settings)

@@ -8,7 +8,7 @@ use super::error::OAuthError;
 /// 256 random bits.
 pub(super) fn random() -> Result<String, OAuthError> {
     let mut bytes = [0; 32];
-    let failed = |_| OAuthError::Unavailable("the system has no random numbers".to_owned());
-    getrandom::fill(&mut bytes).map_err(failed)?;
+    getrandom::fill(&mut bytes)
+        .map_err(|_| OAuthError::Unavailable("the system has no random numbers".to_owned()))?;
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }

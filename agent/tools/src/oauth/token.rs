@@ -105,12 +105,11 @@ fn tokens(answer: &Value, requested: &[String]) -> Result<Tokens, OAuthError> {
     if !is_bearer {
         return Err(refused("is not of the type Bearer"));
     }
-    let is_token = |token: &&str| {
+    let access_token = answer["access_token"].as_str().filter(|token| {
         !token.is_empty()
             && token.len() <= TOKEN_BYTES
             && token.bytes().all(|it| it.is_ascii_graphic())
-    };
-    let access_token = answer["access_token"].as_str().filter(is_token);
+    });
     let access_token = access_token.ok_or_else(|| refused("has no valid token"))?.to_owned();
     let lifetime = &answer["expires_in"];
     let lifetime = lifetime.as_u64().or_else(|| lifetime.as_str()?.parse().ok());

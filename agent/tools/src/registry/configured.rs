@@ -64,8 +64,8 @@ impl RegistryState {
                 next.insert(entry)?;
             }
         }
-        let is_unknown = |name: &&String| !view::is_known(&next, name);
-        let names: Vec<String> = blocked.iter().filter(is_unknown).cloned().collect();
+        let names: Vec<String> =
+            blocked.iter().filter(|name| !view::is_known(&next, name)).cloned().collect();
         if !names.is_empty() {
             let known = next.names().into_iter().map(str::to_owned).collect();
             return Err(ToolsError::Unknown { names, known });

@@ -53,8 +53,10 @@ impl SandboxJob {
     /// The masked files that are not in the hidden folder.
     pub(super) fn masked_in_view(&self) -> impl Iterator<Item = &Path> {
         let hidden = self.hidden.as_ref().map(|hidden| self.workspace.join(hidden));
-        let is_hidden = move |path: &Path| hidden.as_ref().is_some_and(|it| path.starts_with(it));
-        self.masked.iter().map(PathBuf::as_path).filter(move |path| !is_hidden(path))
+        self.masked
+            .iter()
+            .map(PathBuf::as_path)
+            .filter(move |path| !hidden.as_ref().is_some_and(|it| path.starts_with(it)))
     }
 
     /// The working directory as an absolute path.

@@ -174,15 +174,13 @@ fn filter(situation: Situation) -> Result<BpfProgram, seccompiler::BackendError>
         rules.insert(call, vec![SeccompRule::new(vec![in_user.clone()])?]);
     }
     let mut families = vec![libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
-    match situation.unix_sockets {
-        true => families.push(libc::AF_UNIX),
-        // A pair of stream sockets stays connected to itself. One for datagrams can send to every socket.
-        false => {
-            let datagram = u64::from(libc::SOCK_DGRAM.cast_unsigned());
-            let kind = SeccompCmpOp::MaskedEq(0xF);
-            let kind = SeccompCondition::new(1, SeccompCmpArgLen::Dword, kind, datagram)?;
-            rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![kind])?]);
-        }
+    if situation.unix_sockets {
+        families.push(libc::AF_UNIX)
+    } else {
+        let datagram = u64::from(libc::SOCK_DGRAM.cast_unsigned());
+        let kind = SeccompCmpOp::MaskedEq(0xF);
+        let kind = SeccompCondition::new(1, SeccompCmpArgLen::Dword, kind, datagram)?;
+        rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![kind])?]);
     }
     let other = families.into_iter().map(|it| is_not(0, u64::from(it.cast_unsigned())));
     let other = other.collect::<Result<Vec<_>, _>>()?;

@@ -26,8 +26,7 @@ pub fn unreadable_on_path(environment: &Environment, readable: &[PathBuf]) -> Ve
             _ => needed.push(home.join(first)),
         }
     }
-    let is_readable = |path: &PathBuf| readable.iter().any(|it| path.starts_with(it));
-    needed.retain(|path| path.is_dir() && !is_readable(path));
+    needed.retain(|path| path.is_dir() && !readable.iter().any(|it| path.starts_with(it)));
     needed.sort();
     needed.dedup();
     needed

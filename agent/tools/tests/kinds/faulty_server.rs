@@ -362,8 +362,9 @@ async fn dropping_a_server_stops_it() {
     let pid = call_of(&tools, "pid").await.text;
     drop(server);
     assert!(tools.names().is_empty());
-    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    while state().is_ok_and(|stat| !stat.contains(") Z ")) {
+    while std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.contains(") Z "))
+    {
         tokio::task::yield_now().await;
     }
 }
@@ -384,8 +385,9 @@ async fn a_server_is_replaced_by_one_of_the_same_name() {
     let next = next.connect().await;
     let after = call_of(&tools, "pid").await.text;
     assert_ne!(after, before);
-    let state = || std::fs::read_to_string(format!("/proc/{before}/stat"));
-    while state().is_ok_and(|stat| !stat.contains(") Z ")) {
+    while std::fs::read_to_string(format!("/proc/{before}/stat"))
+        .is_ok_and(|stat| !stat.contains(") Z "))
+    {
         tokio::task::yield_now().await;
     }
     assert_eq!(call_of(&tools, "pid").await.text, after);

@@ -75,8 +75,10 @@ async fn status(axum::extract::Path(code): axum::extract::Path<u16>) -> Response
 }
 
 async fn endless() -> Response {
-    let chunk = || Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 1024]));
-    Body::from_stream(stream::repeat_with(chunk)).into_response()
+    Body::from_stream(stream::repeat_with(|| {
+        Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 1024]))
+    }))
+    .into_response()
 }
 
 async fn broken() -> Response {

@@ -353,8 +353,11 @@ async fn a_404_repeats_no_call_that_must_not_run_twice() {
             let ran = Arc::default();
             let sessions = Sessions { opened, ran, answer };
             let served = sessions.clone();
-            let answer_all = move |headers, body| answer_in_session(served.clone(), headers, body);
-            let (tools, _server) = serve(Router::new().route("/mcp", post(answer_all))).await;
+            let (tools, _server) = serve(Router::new().route(
+                "/mcp",
+                post(move |headers, body| answer_in_session(served.clone(), headers, body)),
+            ))
+            .await;
             let tool = tools.get(tool).expect("it is listed");
             let outcome = call(tool.as_ref(), json!({})).await;
             let failure = outcome.failure.map_or("ok", |failure| failure.code());
@@ -397,19 +400,24 @@ async fn a_404_repeats_no_call_that_must_not_run_twice() {
 /// Class: peers that do not end. Comments keep the stream of a call open; they are no progress.
 #[tokio::test]
 async fn comments_do_not_extend_the_timeout_of_a_call() {
-    let endless = async |headers, body: Bytes| {
-        let sessions = Sessions { opened: Arc::default(), ran: Arc::default(), answer: ("", "") };
-        let message: Value = serde_json::from_slice(&body).expect("the client sends JSON");
-        if message["method"] != "tools/call" {
-            return answer_in_session(sessions, headers, body).await;
-        }
-        let comments = || Ok::<_, std::convert::Infallible>(": still here\n\n");
-        let stream = futures_util::stream::repeat_with(comments);
-        ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(stream)).into_response()
-    };
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let url = format!("http://{}/mcp", listener.local_addr().expect("the socket is bound"));
-    let router = Router::new().route("/mcp", post(endless));
+    let router = Router::new().route(
+        "/mcp",
+        post(async |headers: HeaderMap, body: Bytes| {
+            let sessions =
+                Sessions { opened: Arc::default(), ran: Arc::default(), answer: ("", "") };
+            let message: Value = serde_json::from_slice(&body).expect("the client sends JSON");
+            if message["method"] != "tools/call" {
+                return answer_in_session(sessions, headers, body).await;
+            }
+            let stream = futures_util::stream::repeat_with(|| {
+                Ok::<_, std::convert::Infallible>(": still here\n\n")
+            });
+            ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(stream))
+                .into_response()
+        }),
+    );
     tokio::spawn(async move { axum::serve(listener, router).await });
     let tools = Tools::new();
     let mut config = McpServerConfig::at("json", &url);

@@ -78,9 +78,10 @@ impl ReadGate {
     /// Waits until the thread may read.
     fn wait(&self) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let may_not_read =
-            |state: &mut GateState| !state.reads_ahead && state.read >= state.requested;
-        drop(self.changed.wait_while(state, may_not_read));
+        drop(
+            self.changed
+                .wait_while(state, |state| !state.reads_ahead && state.read >= state.requested),
+        );
     }
 }
 

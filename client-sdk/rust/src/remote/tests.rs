@@ -67,15 +67,19 @@ impl Peer {
     #[expect(clippy::result_large_err, reason = "the handshake's callback has this signature")]
     async fn accept(listener: &mut UnboundedReceiver<DuplexStream>) -> Peer {
         let stream = listener.recv().await.expect("the client comes");
-        let check = |request: &server::Request, mut response: server::Response| {
-            assert_eq!(request.uri().path(), "/v1/ws");
-            assert_eq!(request.headers()["authorization"], "Bearer secret");
-            let protocol = request.headers()["sec-websocket-protocol"].clone();
-            assert_eq!(protocol, "abide.v1");
-            response.headers_mut().insert("sec-websocket-protocol", protocol);
-            Ok(response)
-        };
-        let socket = tokio_tungstenite::accept_hdr_async(stream, check).await.expect("a handshake");
+        let socket = tokio_tungstenite::accept_hdr_async(
+            stream,
+            |request: &server::Request, mut response: server::Response| {
+                assert_eq!(request.uri().path(), "/v1/ws");
+                assert_eq!(request.headers()["authorization"], "Bearer secret");
+                let protocol = request.headers()["sec-websocket-protocol"].clone();
+                assert_eq!(protocol, "abide.v1");
+                response.headers_mut().insert("sec-websocket-protocol", protocol);
+                Ok(response)
+            },
+        )
+        .await
+        .expect("a handshake");
         let mut peer = Peer(socket);
         peer.say(json!({"op": "hello", "server": "abide", "version": "0", "seq": 0})).await;
         peer
@@ -115,8 +119,10 @@ impl Peer {
     }
 
     async fn say_insert(&mut self, ids: &[&str], from: i64, to: i64, row: Json) {
-        let change = |id: &&str| json!({"id": id, "deletes": [], "inserts": [row], "updates": []});
-        let changes: Vec<Json> = ids.iter().map(change).collect();
+        let changes: Vec<Json> = ids
+            .iter()
+            .map(|id| json!({"id": id, "deletes": [], "inserts": [row], "updates": []}))
+            .collect();
         self.say(json!({"op": "delta", "from": from, "to": to, "changes": changes})).await;
     }
 

@@ -284,17 +284,26 @@ async fn a_supervisor_that_fails_releases_the_handoff(abide: &Abide) {
     let failed = Arc::new(Notify::new());
     let count = Arc::clone(&runs);
     let notify = Arc::clone(&failed);
-    let fails = move |_| {
-        count.fetch_add(1, Ordering::SeqCst);
-        notify.notify_one();
-        async { Err(ToolError::new("it is out of order")) }
-    };
-    let resolves = |_| async { Ok(HandoffResolution::Resolved("a refund".to_owned())) };
     let done = Arc::new(Notify::new());
-    let first = abide.supervisor().serve("refunds", fails, done.notified());
+    let first = abide.supervisor().serve(
+        "refunds",
+        move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            notify.notify_one();
+            async { Err(ToolError::new("it is out of order")) }
+        },
+        done.notified(),
+    );
     let second = async {
         failed.notified().await;
-        abide.supervisor().serve("refunds", resolves, done.notified()).await
+        abide
+            .supervisor()
+            .serve(
+                "refunds",
+                |_| async { Ok(HandoffResolution::Resolved("a refund".to_owned())) },
+                done.notified(),
+            )
+            .await
     };
     let asks = async {
         let answer = session.handoff("angry", "refunds", "angry").await.expect("an answer");

@@ -91,14 +91,20 @@ impl DependencyPath {
                 }
             }
         }
-        let among = |condition: &&Fragment| {
-            condition.columns().all(|(source, _)| sources.contains(&source))
-        };
-        let conditions = self.conditions.iter().filter(among).cloned().collect();
-        let on_these = |condition: &&Fragment| {
-            condition.enclosing_sources().iter().all(|source| sources.contains(source))
-        };
-        let visibility = self.visibility.iter().filter(on_these).cloned().collect();
+        let conditions = self
+            .conditions
+            .iter()
+            .filter(|condition| condition.columns().all(|(source, _)| sources.contains(&source)))
+            .cloned()
+            .collect();
+        let visibility = self
+            .visibility
+            .iter()
+            .filter(|condition| {
+                condition.enclosing_sources().iter().all(|source| sources.contains(source))
+            })
+            .cloned()
+            .collect();
         DependencyPath { sources, conditions, visibility }
     }
 }

@@ -65,14 +65,16 @@ impl Partitions {
     /// affects.
     pub(crate) fn by_values(catalog: &Catalog, query: &Query) -> Option<Partitions> {
         let ways = ways(query)?;
-        let to_all = |operator: &CompoundOperator| *operator == CompoundOperator::UnionAll;
         if query.cores.len() > 1
-            && query.cores[1..].iter().all(|(by, _)| by.is_some_and(|by| to_all(&by)))
+            && query.cores[1..]
+                .iter()
+                .all(|(by, _)| by.is_some_and(|by| by == CompoundOperator::UnionAll))
         {
-            let arm = |core: &SelectCore| {
-                Partition::of(catalog, query, &Query::of(core.clone()), &ways).0
-            };
-            let parts = query.cores.iter().map(|(_, core)| arm(core)).collect();
+            let parts = query
+                .cores
+                .iter()
+                .map(|(_, core)| Partition::of(catalog, query, &Query::of(core.clone()), &ways).0)
+                .collect();
             return Some(Partitions {
                 parts,
                 cost: "the touched rows and groups of each SELECT, twice",
@@ -162,11 +164,13 @@ impl Partition {
     /// The parts of a query, or of one SELECT of it, and whether there is more than one.
     fn of(catalog: &Catalog, query: &Query, one: &Query, ways: &[SourcePath]) -> (Partition, bool) {
         let blocks: Vec<usize> = one.cores.iter().map(|(_, core)| core.block).collect();
-        let leads = |source_path: &SourcePath| {
-            source_path.path.last().is_some_and(|last| blocks.contains(last))
-        };
-        let ways: Vec<(usize, &SourcePath)> =
-            ways.iter().enumerate().filter(|(_, source_path)| leads(source_path)).collect();
+        let ways: Vec<(usize, &SourcePath)> = ways
+            .iter()
+            .enumerate()
+            .filter(|(_, source_path)| {
+                source_path.path.last().is_some_and(|last| blocks.contains(last))
+            })
+            .collect();
         let scheme = PartitionScheme { catalog, sources: &query.sources };
         let mut keys = scheme.keys_of(one);
         keys.retain(|key| {
@@ -207,12 +211,16 @@ impl PartitionBody {
     /// Which keys may be NULL; `None` if none may.
     fn may_be_null(&self, catalog: &Catalog, query: &Query) -> Option<Vec<bool>> {
         let PartitionBody::Keyed(_, keys) = self else { return None };
-        let nullable = |(_, value): &(usize, Fragment)| {
-            column_of(value).is_none_or(|(source, column)| {
-                catalog.table(query.sources[source].table).columns[column].nullable
+        let nulls: Vec<bool> = keys
+            .iter()
+            .map(|key| {
+                key.0.iter().any(|(_, value)| {
+                    column_of(value).is_none_or(|(source, column)| {
+                        catalog.table(query.sources[source].table).columns[column].nullable
+                    })
+                })
             })
-        };
-        let nulls: Vec<bool> = keys.iter().map(|key| key.0.iter().any(nullable)).collect();
+            .collect();
         nulls.contains(&true).then_some(nulls)
     }
 
@@ -367,10 +375,13 @@ impl PartitionScheme<'_> {
             Some(parts) => {
                 let shown = |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
                 let shown = |by: &Fragment| !core.distinct || shown(by);
-                let usable = |by: &Fragment| {
-                    self.form(by).is_some() && shown(by) && (by.is_column() || !core.opaque)
-                };
-                parts.into_iter().filter(usable).map(key).collect()
+                parts
+                    .into_iter()
+                    .filter(|by| {
+                        self.form(by).is_some() && shown(by) && (by.is_column() || !core.opaque)
+                    })
+                    .map(key)
+                    .collect()
             }
             None => {
                 let inner = || core.from.iter().filter(|term| term.join == Join::Inner);
@@ -397,12 +408,15 @@ impl PartitionScheme<'_> {
                 equal.filter(|(left, right)| self.kind(*left) == self.kind(*right)).collect();
             let others = self.keys_of(&derived.query);
             for key in &mut keys {
-                let links = |other: &&PartitionKey| {
-                    equal.iter().any(|(left, right)| {
-                        (key.is(*left) && other.is(*right)) || (key.is(*right) && other.is(*left))
+                let linked = others
+                    .iter()
+                    .find(|other| {
+                        equal.iter().any(|(left, right)| {
+                            (key.is(*left) && other.is(*right))
+                                || (key.is(*right) && other.is(*left))
+                        })
                     })
-                };
-                let linked = others.iter().find(links).map_or(&[][..], |linked| &linked.0);
+                    .map_or(&[][..], |linked| &linked.0);
                 for (block, value) in linked {
                     if key.0.iter().all(|(known, _)| known != block) {
                         key.0.push((*block, value.clone()));
@@ -416,8 +430,9 @@ impl PartitionScheme<'_> {
     /// For a compound: the columns with one form in all of its SELECTs.
     fn keys_of_compound(&self, query: &Query) -> Vec<PartitionKey> {
         let splits = |core: &SelectCore, value: &Fragment| {
-            let is_text = |piece: &Piece| matches!(piece, Piece::Text(_));
-            let constant = value.pieces.iter().all(is_text) && !value.aggregates && !value.windows;
+            let constant = value.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
+                && !value.aggregates
+                && !value.windows;
             match core.parts() {
                 None => true,
                 Some(parts) => parts.contains(value) || (constant && core.group.is_some()),
@@ -426,10 +441,9 @@ impl PartitionScheme<'_> {
         let columns = (0..query.outputs().len()).filter_map(|at| {
             let values = || query.cores.iter().map(|(_, core)| (core, &core.outputs[at].value));
             let forms = values().map(|(_, value)| self.form(value));
-            let known = |(core, value): (&SelectCore, &Fragment)| value.is_column() || !core.opaque;
             let splits = common(forms).is_some()
                 && values().all(|(core, value)| splits(core, value))
-                && values().all(known);
+                && values().all(|(core, value)| value.is_column() || !core.opaque);
             let key = values().map(|(core, value)| (core.block, value.clone()));
             splits.then(|| PartitionKey(key.collect()))
         });

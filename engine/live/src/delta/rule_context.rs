@@ -138,11 +138,14 @@ impl RuleContext<'_> {
         given: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<(), LiveError> {
-        let value = |arg: &Arg| match arg {
-            Arg::Slot(slot) => self.params[*slot].clone(),
-            Arg::Given(at) => given[*at].clone(),
-        };
-        let params: Vec<Value> = statement.args.iter().map(value).collect();
+        let params: Vec<Value> = statement
+            .args
+            .iter()
+            .map(|arg| match arg {
+                Arg::Slot(slot) => self.params[*slot].clone(),
+                Arg::Given(at) => given[*at].clone(),
+            })
+            .collect();
         self.spent.add(self.sql.run(&statement.sql, &params, each)?);
         Ok(())
     }

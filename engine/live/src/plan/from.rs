@@ -2,7 +2,6 @@
 
 mod table_function;
 
-use abide_schema::table::IndexSpec;
 use abide_schema::{Code, Listing, Refusal, TableSpec};
 use sqlite3_parser::ast::fmt::ToTokens;
 use sqlite3_parser::ast::{
@@ -122,10 +121,9 @@ impl Lowering<'_> {
     fn names_a_table(&self, item: &SelectTable) -> bool {
         let SelectTable::Table(name, _, None) = item else { return false };
         let name = unquote(name.name.0);
-        let named = |query: &NamedQuery| query.name.eq_ignore_ascii_case(&name);
         self.catalog.find(&name).is_some()
             && !self.is_bounded()
-            && !self.named_queries.iter().any(named)
+            && !self.named_queries.iter().any(|query| query.name.eq_ignore_ascii_case(&name))
     }
 
     /// `a RIGHT JOIN b` as `b LEFT JOIN a`, so that LEFT JOIN rules apply.
@@ -293,12 +291,13 @@ impl Lowering<'_> {
         for (at, (_, column)) in columns.clone().enumerate() {
             self.expansion.column(column, at + 1)?;
         }
-        let output = |(name, value): &(String, Fragment)| {
-            let name = name.clone();
-            let value = value.clone();
-            Output { value, name, hidden: false, aliased: false }
-        };
-        joined.outputs = columns.map(output).collect();
+        joined.outputs = columns
+            .map(|(name, value)| {
+                let name = name.clone();
+                let value = value.clone();
+                Output { value, name, hidden: false, aliased: false }
+            })
+            .collect();
         self.seal(&mut joined);
         self.close_block(block, &joined);
         let query = Query::of(joined);
@@ -586,8 +585,7 @@ impl Lowering<'_> {
                 }
                 value.affinity = Affinity::common(affinities);
                 let shown = shown.iter().map(|columns| columns[at].as_ref());
-                let indexed = |column: Option<&Fragment>| column.is_some_and(|it| it.harmless);
-                value.harmless = shown.clone().all(indexed);
+                value.harmless = shown.clone().all(|column| column.is_some_and(|it| it.harmless));
                 value.collates_within =
                     output.value.collates_within || output.value.collation.is_some();
                 value
@@ -666,10 +664,12 @@ impl Query {
         let [(_, core)] = self.cores.as_slice() else { return false };
         let inner = core.from.iter().all(|term| term.join == Join::Inner);
         // A column of this query must not become one of an enclosing query.
-        let around = |output: &Output| output.value.fixed && !output.value.is_flat_constant();
         inner
             && !core.from.is_empty()
-            && !core.outputs.iter().any(around)
+            && !core
+                .outputs
+                .iter()
+                .any(|output| output.value.fixed && !output.value.is_flat_constant())
             && !core.distinct
             && !core.aggregates()
             && !core.windows()
@@ -694,16 +694,15 @@ fn guard_of(terms: &[FromTerm], conditions: &[Conjunct]) -> Option<VisibilityGua
 /// words.
 fn is_indexed(table: &TableSpec, at: usize) -> bool {
     let column = &table.columns[at];
-    let named = |index: &IndexSpec| {
-        let mut columns = index.columns.iter();
-        let mut words = index.words();
-        columns.any(|name| name.eq_ignore_ascii_case(column.name))
-            || words.any(|word| word.eq_ignore_ascii_case(column.name))
-    };
     table.key.contains(&at)
         || column.unique
         || !column.one_of.is_empty()
-        || table.indexes.iter().any(named)
+        || table.indexes.iter().any(|index| {
+            let mut columns = index.columns.iter();
+            let mut words = index.words();
+            columns.any(|name| name.eq_ignore_ascii_case(column.name))
+                || words.any(|word| word.eq_ignore_ascii_case(column.name))
+        })
 }
 
 /// An item of FROM and the items joined to it.

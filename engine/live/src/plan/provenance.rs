@@ -23,8 +23,7 @@ impl Lowering<'_> {
         self.block = around;
         let known = &mut self.blocks[block];
         let joined = core.from.iter().filter_map(|term| {
-            let subquery = || term.number.map(Item::Subquery);
-            let of = term.source.map(Item::Source).or_else(subquery)?;
+            let of = term.source.map(Item::Source).or_else(|| term.number.map(Item::Subquery))?;
             Some(JoinTerm { of, join: term.join, on: term.on.clone() })
         });
         known.terms = joined.collect();

@@ -287,13 +287,16 @@ impl Query {
     pub(crate) fn total_order(&self) -> Vec<Order> {
         let all: Vec<usize> = (0..self.outputs().len()).collect();
         let ties = if self.key.is_empty() { &all } else { &self.key };
-        let tie = |output: &usize| Order {
-            output: *output,
-            desc: false,
-            nulls_last: false,
-            collation: Collation::Binary,
-        };
-        self.order.iter().cloned().chain(ties.iter().map(tie)).collect()
+        self.order
+            .iter()
+            .cloned()
+            .chain(ties.iter().map(|output| Order {
+                output: *output,
+                desc: false,
+                nulls_last: false,
+                collation: Collation::Binary,
+            }))
+            .collect()
     }
 
     fn write_order(&self, out: &mut Fragment) {
@@ -358,9 +361,8 @@ impl SelectCore {
     /// Whether it is a plain inner join of tables, without subqueries in its conditions and
     /// columns.
     pub(crate) fn is_plain_join(&self) -> bool {
-        let inner = |term: &FromTerm| term.source.is_some() && term.join == Join::Inner;
         let flat = |fragment: &Fragment| !fragment.has_subquery();
-        self.from.iter().all(inner)
+        self.from.iter().all(|term| term.source.is_some() && term.join == Join::Inner)
             && self.filter.iter().all(|conjunct| flat(&conjunct.condition))
             && self.outputs.iter().all(|output| flat(&output.value))
             && self.group.iter().flatten().all(flat)

@@ -38,13 +38,17 @@ impl SelectCore {
             return None;
         }
         if let Some(group) = &self.group {
-            let shown = |by: &Fragment| {
-                let by = lower.representative(by);
-                let at =
-                    self.outputs.iter().position(|output| output.value == by && !output.hidden)?;
-                self.is_first_of_name(at).then_some(at)
-            };
-            return group.iter().map(shown).collect();
+            return group
+                .iter()
+                .map(|by| {
+                    let by = lower.representative(by);
+                    let at = self
+                        .outputs
+                        .iter()
+                        .position(|output| output.value == by && !output.hidden)?;
+                    self.is_first_of_name(at).then_some(at)
+                })
+                .collect();
         }
         if self.frame.aggregate {
             return None;
@@ -53,13 +57,15 @@ impl SelectCore {
     }
 
     fn join_key(&self, lower: &Lowering) -> Option<Vec<usize>> {
-        let shown = |column: Fragment| {
-            let mut outputs = self.outputs.iter();
-            let at =
-                outputs.position(|output| output.value.plain == column.plain && !output.hidden)?;
-            self.is_first_of_name(at).then_some(at)
-        };
-        self.rows_key(lower)?.into_iter().map(shown).collect()
+        self.rows_key(lower)?
+            .into_iter()
+            .map(|column| {
+                let mut outputs = self.outputs.iter();
+                let at = outputs
+                    .position(|output| output.value.plain == column.plain && !output.hidden)?;
+                self.is_first_of_name(at).then_some(at)
+            })
+            .collect()
     }
 
     /// The smallest key of the joined rows: a table that is joined by its whole primary key adds no
@@ -90,9 +96,8 @@ impl SelectCore {
     /// table's key is never NULL, but the key of a subquery may be NULL or empty.
     fn tells_padded_apart(&self) -> bool {
         let has_key = |term: &FromTerm| term.source.is_some();
-        let is_full = |term: &FromTerm| term.join == Join::Full;
         self.from.iter().enumerate().all(|(at, right)| {
-            !is_full(right) || has_key(right) || self.from[..at].iter().all(has_key)
+            !(right.join == Join::Full) || has_key(right) || self.from[..at].iter().all(has_key)
         })
     }
 

@@ -40,15 +40,18 @@ impl Lowering<'_> {
             let probe = EarlyPredicate::of(core, &conjuncts[at]);
             kept[at] = core.probes.keep(probe, core.named_in(&conjuncts[at].condition));
         }
-        let guard = |(mut conjunct, kept): (Conjunct, bool)| {
-            if !kept {
-                let by_value = self.guarded_value(core, &conjunct);
-                conjunct.condition =
-                    by_value.unwrap_or_else(|| self.seen_first(core, &conjunct.condition));
-            }
-            conjunct
-        };
-        conjuncts.into_iter().zip(kept).map(guard).collect()
+        conjuncts
+            .into_iter()
+            .zip(kept)
+            .map(|(mut conjunct, kept)| {
+                if !kept {
+                    let by_value = self.guarded_value(core, &conjunct);
+                    conjunct.condition =
+                        by_value.unwrap_or_else(|| self.seen_first(core, &conjunct.condition));
+                }
+                conjunct
+            })
+            .collect()
     }
 
     /// `indexed = other` of two columns. Only the rows of `other` must be visible before the index
@@ -192,9 +195,10 @@ impl SelectCore {
     fn may_be_restricted(&self) -> bool {
         let outputs = self.outputs.iter().map(|output| &output.value);
         let by = self.group.iter().flatten().chain(self.frame.partitions.iter().flatten());
-        let filters = |value: &Fragment| value.pieces.contains(&Piece::Mark(Mark::Filter));
         let shown = outputs.clone().any(|value| !value.is_column() && !value.is_constant());
-        let filtered = outputs.chain(&self.having).any(filters);
+        let filtered = outputs
+            .chain(&self.having)
+            .any(|value| value.pieces.contains(&Piece::Mark(Mark::Filter)));
         by.into_iter().any(|by| !by.is_column()) || shown || filtered
     }
 }

@@ -148,8 +148,9 @@ impl JsonLookup {
 
 /// The conditions without parameters.
 fn free(dependency: &DependencyPath) -> impl Iterator<Item = &Fragment> {
-    let named = |piece: &Piece| matches!(piece, Piece::Param(_));
-    dependency.conditions.iter().filter(move |condition| !condition.pieces.iter().any(named))
+    dependency.conditions.iter().filter(move |condition| {
+        !condition.pieces.iter().any(|piece| matches!(piece, Piece::Param(_)))
+    })
 }
 
 /// Whether each of a source's keys is a whole primary key.
@@ -157,11 +158,12 @@ fn says_much(catalog: &Catalog, query: &Query, source: usize) -> bool {
     let Some(alternatives) = query.routes[source].of_source(source) else { return false };
     let key = catalog.table(query.sources[source].table).key;
     alternatives.iter().all(|equalities| {
-        let named = |column: &usize| {
-            let here = |equality: &&&Equality| equality.column == *column;
-            equalities.iter().find(here).is_some_and(|equality| equality.test == Comparison::Among)
-        };
-        key.iter().all(named)
+        key.iter().all(|column| {
+            equalities
+                .iter()
+                .find(|equality| equality.column == *column)
+                .is_some_and(|equality| equality.test == Comparison::Among)
+        })
     })
 }
 
@@ -202,11 +204,12 @@ fn direct_path(
         let mut condition = Fragment::column(from, column);
         condition.push_text("=");
         condition.push(&Fragment::column(to, other));
-        let within = |condition: &&Fragment| {
-            condition.is_flat()
-                && condition.columns().all(|(source, _)| [from, to].contains(&source))
-        };
-        let own = free(&path.dependency).filter(within).cloned();
+        let own = free(&path.dependency)
+            .filter(|condition| {
+                condition.is_flat()
+                    && condition.columns().all(|(source, _)| [from, to].contains(&source))
+            })
+            .cloned();
         let conditions = std::iter::once(condition).chain(own).collect();
         return Some(DependencyPath::of(vec![from, to], conditions));
     }
@@ -238,10 +241,12 @@ fn path_to(dependency: &DependencyPath, from: usize, to: usize) -> Option<Depend
         }
         paths = longer;
     };
-    let within = |condition: &&Fragment| {
-        condition.is_flat() && condition.columns().all(|(source, _)| found.contains(&source))
-    };
-    let conditions = free(dependency).filter(within).cloned().collect();
+    let conditions = free(dependency)
+        .filter(|condition| {
+            condition.is_flat() && condition.columns().all(|(source, _)| found.contains(&source))
+        })
+        .cloned()
+        .collect();
     Some(DependencyPath::of(found, conditions))
 }
 
@@ -249,8 +254,9 @@ fn path_to(dependency: &DependencyPath, from: usize, to: usize) -> Option<Depend
 fn single(query: &Query, source: usize) -> Option<Vec<Equality>> {
     let alternatives = query.routes[source].of_source(source)?;
     let [equalities] = alternatives.as_slice() else { return None };
-    let one =
-        |equality: &&Equality| equality.test == Comparison::Among && equality.values.len() == 1;
-    let whole = !equalities.is_empty() && equalities.iter().all(one);
+    let whole = !equalities.is_empty()
+        && equalities
+            .iter()
+            .all(|equality| equality.test == Comparison::Among && equality.values.len() == 1);
     whole.then(|| equalities.iter().map(|equality| (*equality).clone()).collect())
 }

@@ -169,11 +169,14 @@ impl Subscription {
 /// Number of rows in the next part.
 fn part_of(rows: &[Row]) -> usize {
     let mut bytes = 0;
-    let fits = |row: &&Row| {
-        bytes += row.iter().map(Value::size).sum::<usize>();
-        bytes <= limits::SNAPSHOT_PART_BYTES
-    };
-    let count = rows.iter().take(limits::SNAPSHOT_PART_ROWS).take_while(fits).count();
+    let count = rows
+        .iter()
+        .take(limits::SNAPSHOT_PART_ROWS)
+        .take_while(|row| {
+            bytes += row.iter().map(Value::size).sum::<usize>();
+            bytes <= limits::SNAPSHOT_PART_BYTES
+        })
+        .count();
     count.max(1).min(rows.len())
 }
 

@@ -365,10 +365,9 @@ impl Document {
         for Term { word, is_prefix } in &phrase.terms {
             work.add(WORD_WORK)?;
             let first = self.words.partition_point(|known| known < word);
-            let fits = |known: &Arc<[u8]>| {
+            let count = self.words[first..].partition_point(|known| {
                 if *is_prefix { known.starts_with(word) } else { known == word }
-            };
-            let count = self.words[first..].partition_point(fits);
+            });
             if count == 0 {
                 return Ok(None);
             }

@@ -123,16 +123,17 @@ fn mismatches_are_limited() {
     let schema = json!({"items": {"anyOf": [{"type": "null"}, {"required": ["x"]}]}});
     let value = json!([{}, {}, {}]);
     let compiled = Schema::compile(&schema).expect("it is a schema");
-    let count = |most| {
-        let found = compiled.mismatches(&value, STEPS, most).expect("the budget suffices");
-        found.iter().fold((0, 0), |(all, inner), one| match &one.kind {
-            MismatchKind::Alternatives(branches) => {
-                (all + 1, inner + branches.iter().map(Vec::len).sum::<usize>())
-            }
-            _ => (all + 1, inner),
+    let counts: Vec<(usize, usize)> = (0..=10)
+        .map(|most| {
+            let found = compiled.mismatches(&value, STEPS, most).expect("the budget suffices");
+            found.iter().fold((0, 0), |(all, inner), one| match &one.kind {
+                MismatchKind::Alternatives(branches) => {
+                    (all + 1, inner + branches.iter().map(Vec::len).sum::<usize>())
+                }
+                _ => (all + 1, inner),
+            })
         })
-    };
-    let counts: Vec<(usize, usize)> = (0..=10).map(count).collect();
+        .collect();
     let expected =
         [(1, 0), (1, 0), (1, 1), (1, 2), (2, 2), (2, 3), (2, 4), (3, 4), (3, 5), (3, 6), (3, 6)];
     assert_eq!(counts, expected);

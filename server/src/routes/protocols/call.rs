@@ -109,11 +109,14 @@ impl CallOutcome {
         };
         let exit_code = data["exit_code"].as_i64();
         let status = data["status"].as_str().and_then(CallStatus::of_text);
-        let of_code = || match exit_code {
-            None | Some(0) => CallStatus::Succeeded,
-            Some(_) => CallStatus::Failed,
-        };
-        CallOutcome { output, status: status.unwrap_or_else(of_code), exit_code }
+        CallOutcome {
+            output,
+            status: status.unwrap_or(match exit_code {
+                None | Some(0) => CallStatus::Succeeded,
+                Some(_) => CallStatus::Failed,
+            }),
+            exit_code,
+        }
     }
 
     /// Returns the outcome of a call whose run has ended before it. Whether it had an effect is in its row.

@@ -154,8 +154,7 @@ fn new_session(
     key: Option<&str>,
     metadata: Option<serde_json::Map<String, JsonValue>>,
 ) -> NewSession {
-    let random = || uuid::Uuid::new_v4().to_string();
-    let name = key.map_or_else(random, str::to_owned);
+    let name = key.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
     NewSession { id: start::derived_id("s_", by, "response", &name), metadata }
 }
 
@@ -186,11 +185,7 @@ async fn decide(
     decisions: Vec<Decision>,
 ) -> Result<(RunRow, i64), Refusal> {
     let run = start::decide(app, by, run, decisions, Vec::new()).await?;
-    match run.turn > turn {
-        true => Ok((run, turn + 1)),
-        // The run waits for something else too, or was aborted.
-        false => Ok((run, turn)),
-    }
+    if run.turn > turn { Ok((run, turn + 1)) } else { Ok((run, turn)) }
 }
 
 /// The encoder of a response. `instructions` are those of the request; they are stored as a message of the session.

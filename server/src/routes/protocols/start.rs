@@ -337,8 +337,8 @@ pub(super) async fn decide(
 ) -> Result<RunRow, Refusal> {
     check_calls(&app.engine, by, run, decisions.iter().map(|it| it.call_id.as_str())).await?;
     let pending = undecided(&app.engine, by, run).await?;
-    let is_decided = |id: &String| decisions.iter().any(|it| it.call_id == *id);
-    if let Some(missing) = pending.iter().find(|id| !is_decided(id)) {
+    if let Some(missing) = pending.iter().find(|id| !decisions.iter().any(|it| it.call_id == **id))
+    {
         let detail = format!("there is no decision on the call {missing}");
         let hint = "send the decisions on all calls that wait for one in one request";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));

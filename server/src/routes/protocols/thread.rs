@@ -84,8 +84,8 @@ pub(super) async fn send(
                 record: None,
                 follow_up: None,
             };
-            let made = || NewSession { id: thread.clone(), metadata: None };
-            let first = new(session.is_none().then(made));
+            let first =
+                new(session.is_none().then(|| NewSession { id: thread.clone(), metadata: None }));
             let started = start::start(app, by, content.bytes(), first, None).await;
             let run = match started {
                 // Another request has created the session in the meantime.

@@ -524,11 +524,10 @@ impl Turn {
     /// The index of the open call that an event is about. A call of an earlier turn becomes an item.
     fn open_call(&mut self, data: &JsonValue, changes: &mut Vec<Change>) -> Option<usize> {
         let call_id = text(&data["tool_call_id"]);
-        let is_this = |item: &Item| match &item.content {
+        let open = self.items.iter().position(|item| match &item.content {
             Content::Call(call) => call.call_id == call_id && item.state == ItemState::Open,
             _ => false,
-        };
-        let open = self.items.iter().position(is_this);
+        });
         let earlier = self.earlier.remove(call_id);
         if open.is_some() {
             return open;
@@ -561,12 +560,11 @@ impl Turn {
 
     fn ask_for_approvals(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
         for interrupt in Interrupt::of_event(data) {
-            let is_same = |item: &Item| match &item.content {
-                Content::Call(other) => other.call_id == interrupt.call_id(),
-                _ => false,
-            };
-            let is_known =
-                self.earlier.contains_key(interrupt.call_id()) || self.items.iter().any(is_same);
+            let is_known = self.earlier.contains_key(interrupt.call_id())
+                || self.items.iter().any(|item| match &item.content {
+                    Content::Call(other) => other.call_id == interrupt.call_id(),
+                    _ => false,
+                });
             // A call of a delegated run is not among the calls of this run.
             if !is_known {
                 self.open(Content::Call(interrupt.call()), changes);

@@ -56,8 +56,12 @@ impl Grammar<'_> {
     /// The join of a table to the preceding ones.
     fn join(&mut self, scope: &mut Scope, right: &Source) -> (Sql, Sql) {
         let common = right.columns.iter().find(|(name, _)| {
-            let has = |left: &Source| left.columns.iter().any(|(other, _)| other == name);
-            scope.own.iter().filter(|left| has(left)).count() == 1
+            scope
+                .own
+                .iter()
+                .filter(|left| left.columns.iter().any(|(other, _)| other == name))
+                .count()
+                == 1
         });
         let small = scope.own.len() < 3;
         match self.random.below(20) {

@@ -90,7 +90,6 @@ impl Exchange {
     pub(super) fn read(text: &str) -> Result<ParsedReply, Finding> {
         let message: ServerMessage =
             serde_json::from_str(text).map_err(|why| broken(format!("{why}: {text}")))?;
-        let text_of = |value: &JsonValue| value.to_string();
         match message {
             ServerMessage::Result { seq, result, results, duplicate, .. } => {
                 let calls: Vec<(Seq, JsonValue)> = match (result, results) {
@@ -101,7 +100,8 @@ impl Exchange {
                     }
                 };
                 let first = calls.first().map(|(_, result)| result.clone()).unwrap_or_default();
-                let results = calls.iter().map(|(seq, result)| (*seq, text_of(result))).collect();
+                let results =
+                    calls.iter().map(|(seq, result)| (*seq, result.to_string())).collect();
                 Ok(ParsedReply::Yes(SimReply { results, duplicate }, first))
             }
             ServerMessage::Error {

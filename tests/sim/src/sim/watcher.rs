@@ -111,8 +111,10 @@ impl Watcher {
                 if more {
                     return Ok(());
                 }
-                let place = |name: &String| columns.iter().position(|column| column.name == *name);
-                replica.key = key.iter().filter_map(place).collect();
+                replica.key = key
+                    .iter()
+                    .filter_map(|name| columns.iter().position(|column| column.name == *name))
+                    .collect();
                 replica.rows = std::mem::take(&mut replica.parts);
                 (replica.seq, replica.whole, replica.waits) = (seq, true, false);
                 replica.verify(seq, checksum)?;

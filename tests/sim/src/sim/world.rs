@@ -382,10 +382,12 @@ impl<'a> World<'a> {
     /// After each action: checks the bounds, and whether the engine still runs.
     fn look(&mut self) -> Result<(), Finding> {
         let engine = self.rig().engine();
-        let waits = |seat: &WatcherSlot| {
-            seat.link.as_ref().map_or(0, |link| link.pipe.borrow().to_client.len())
-        };
-        let frames = self.seats.iter().map(waits).max().unwrap_or_default();
+        let frames = self
+            .seats
+            .iter()
+            .map(|seat| seat.link.as_ref().map_or(0, |link| link.pipe.borrow().to_client.len()))
+            .max()
+            .unwrap_or_default();
         bounds::check(engine.waiting(), engine.backlog(), frames)?;
         let Err(why) = engine.ready() else { return Ok(()) };
         // A supervisor restarts it; but a file that fails without a fault is damaged.

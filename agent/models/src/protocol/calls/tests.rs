@@ -269,10 +269,7 @@ proptest! {
         let mut begun: Vec<usize> = Vec::new();
         let mut parts: Vec<Part<'_>> = Vec::new();
         while !waiting.is_empty() {
-            let turn = match style.can_interleave() {
-                true => order[parts.len() % order.len()].index(waiting.len()),
-                false => 0,
-            };
+            let turn = if style.can_interleave() { order[parts.len() % order.len()].index(waiting.len()) } else { 0 };
             let (at, pieces) = &mut waiting[turn];
             let (at, piece) = (*at, pieces.remove(0));
             if pieces.is_empty() {

@@ -12,7 +12,7 @@ use crate::plan::fragment::{Affinity, Fragment, all_harmless};
 use crate::plan::kind::common;
 use crate::plan::lex;
 use crate::plan::lowering::{Lowered, Lowering};
-use crate::plan::query::{ExtraConditions, Query, SelectCore};
+use crate::plan::query::{ExtraConditions, Query};
 use crate::plan::scope::Scope;
 use crate::plan::syntax::unsupported;
 
@@ -36,8 +36,9 @@ impl Lowering<'_> {
 
     fn exists(&mut self, select: &Select, scope: &Scope) -> Lowered {
         let mut query = self.inner(select, scope)?;
-        let at_least_one = |expr: &Expr| expr.is_integer().is_some_and(|n| n > 0);
-        if select.limit.is_some_and(|limit| limit.offset.is_none() && at_least_one(&limit.expr)) {
+        if select.limit.is_some_and(|limit| {
+            limit.offset.is_none() && limit.expr.is_integer().is_some_and(|n| n > 0)
+        }) {
             query.limit = None;
         }
         let mut rows = query.without_order();
@@ -177,10 +178,16 @@ impl Lowering<'_> {
             terms.push(value);
         }
         if by_position {
-            let arms = || query.cores.iter().map(|(_, core)| core);
             for at in 0..query.outputs().len() {
-                let form = |core: &SelectCore| self.form_of(&core.outputs[at].value);
-                if common(arms().map(form)).is_none() {
+                if common(
+                    query
+                        .cores
+                        .iter()
+                        .map(|(_, core)| core)
+                        .map(|core| self.form_of(&core.outputs[at].value)),
+                )
+                .is_none()
+                {
                     return Err(unsupported("LIMIT over rows that can be equal but not identical")
                         .hint("wrap its columns in CAST(… AS …)"));
                 }

@@ -70,11 +70,15 @@ impl Lowering<'_> {
         };
         let frame_dependency = self.frame_dependency(call, function, &arguments);
         let window = self.with_total_order(call, frame_dependency, window)?;
-        let known = |by: &&Fragment| {
-            let is_param = |piece: &Piece| matches!(piece, Piece::Param(_));
-            !by.has_subquery() && !by.pieces.iter().any(is_param)
-        };
-        let partition = window.partition.iter().filter(known).cloned().collect();
+        let partition = window
+            .partition
+            .iter()
+            .filter(|by| {
+                !by.has_subquery()
+                    && !by.pieces.iter().any(|piece| matches!(piece, Piece::Param(_)))
+            })
+            .cloned()
+            .collect();
         self.frame.partitions.push(partition);
         self.frame.windowed = true;
         let mut out = Fragment::new();

@@ -43,11 +43,14 @@ async fn find(app: &AppState, by: &Caller, agent: &str) -> Result<JsonValue, Ref
     let sql = format!("{VISIBLE} AND name = :agent");
     let visible = app.engine.query(by, &sql, &params(), None).await.map_err(hidden)?;
     let row = visible.rows.first().filter(|_| !exposed.is_empty());
-    let missing = || {
-        Refusal::new(Code::NotFound, format!("there is no agent {agent} for A2A"))
-            .hint("an agent needs `a2a_exposed: true` in its definition")
-    };
-    Ok(row.ok_or_else(missing)?.iter().map(Value::to_json).collect())
+    Ok(row
+        .ok_or_else(|| {
+            Refusal::new(Code::NotFound, format!("there is no agent {agent} for A2A"))
+                .hint("an agent needs `a2a_exposed: true` in its definition")
+        })?
+        .iter()
+        .map(Value::to_json)
+        .collect())
 }
 
 /// The only exposed agent that the caller can see: a client of gRPC need not name it.

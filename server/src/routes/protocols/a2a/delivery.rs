@@ -179,12 +179,11 @@ impl Outbox {
         for share in self.busy.values() {
             *used.entry(share).or_default() += 1;
         }
-        let has_room = |share: &str| {
-            used.get(share).is_none_or(|used| *used < limits::WEBHOOK_DELIVERIES_PER_SCOPE)
-        };
         let due = self.waiting.iter().filter(|(id, waiting)| {
             waiting.events > waiting.looked_at
-                && has_room(&waiting.share)
+                && used
+                    .get(waiting.share.as_str())
+                    .is_none_or(|used| *used < limits::WEBHOOK_DELIVERIES_PER_SCOPE)
                 && !self.busy.contains_key(*id)
         });
         // The shares after the last one come first.

@@ -67,8 +67,8 @@ pub(in crate::routes) async fn call(
 ) -> Response {
     let account = app.engine.buffers().account(&session.caller);
     let answer = async {
-        let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no {method}"));
-        let operation = Operation::named(&method).ok_or_else(unknown)?;
+        let operation = Operation::named(&method)
+            .ok_or_else(|| A2aError::new(Kind::MethodNotFound, format!("there is no {method}")))?;
         check_version(&headers, None)?;
         let (request, response) = types(operation);
         let message = one_message(&content.bytes)?;

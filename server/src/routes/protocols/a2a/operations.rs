@@ -5,7 +5,7 @@ use std::iter;
 use abide_engine::buffers::Reservation;
 use abide_schema::limits::A2A_PAGE;
 use abide_schema::wire::BatchCall;
-use abide_schema::{Caller, Code, Refusal};
+use abide_schema::{Caller, Code};
 use serde_json::{Value as JsonValue, json};
 use tokio::time::timeout;
 
@@ -385,11 +385,10 @@ impl Peer {
     /// A run of the agent that the caller can see and that no other run has delegated.
     pub(super) async fn find(&self, task_id: &str) -> A2aResult<RunRow> {
         let run = start::find(&self.app.engine, self.by(), task_id).await;
-        let missing = |refusal: Refusal| match refusal.code {
+        let run = run.map_err(|refusal| match refusal.code {
             Code::NotFound => A2aError::no_task(task_id),
             _ => refusal.into(),
-        };
-        let run = run.map_err(missing)?;
+        })?;
         if run.agent == self.agent && !run.is_delegated {
             Ok(run)
         } else {

@@ -45,8 +45,9 @@ pub(super) fn number(object: &JsonValue, name: &str) -> A2aResult<Option<u32>> {
         JsonValue::String(text) => text.parse().ok(),
         value => value.as_u64().and_then(|number| u32::try_from(number).ok()),
     };
-    let bad = || A2aError::invalid(format!("{name} must be a number from 0 to {}", u32::MAX));
-    number.map(Some).ok_or_else(bad)
+    number
+        .map(Some)
+        .ok_or_else(|| A2aError::invalid(format!("{name} must be a number from 0 to {}", u32::MAX)))
 }
 
 pub(super) fn flag(object: &JsonValue, name: &str) -> A2aResult<bool> {

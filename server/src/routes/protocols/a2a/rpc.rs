@@ -59,8 +59,7 @@ pub(in crate::routes) async fn call(
         Ok(A2aResponse::Stream(stream)) => Ok(stream.into_response()),
         Ok(A2aResponse::Value(result, permit)) => {
             let whole = json!({"jsonrpc": "2.0", "id": id});
-            let encode = move || with_result(whole, result).to_string();
-            respond(&account, permit, encode).await
+            respond(&account, permit, move || with_result(whole, result).to_string()).await
         }
         Err(error) => Err(error),
     };
@@ -84,8 +83,9 @@ async fn perform(
     params: JsonValue,
     id: &JsonValue,
 ) -> A2aResult<A2aResponse> {
-    let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no method {method}"));
-    let operation = Operation::named(method).ok_or_else(unknown)?;
+    let operation = Operation::named(method).ok_or_else(|| {
+        A2aError::new(Kind::MethodNotFound, format!("there is no method {method}"))
+    })?;
     peer.perform(operation, params, Framing::Rpc(id.clone())).await
 }
 

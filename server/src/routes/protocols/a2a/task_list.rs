@@ -98,10 +98,12 @@ impl Filter {
         let again: BTreeSet<&str> = ended.iter().filter_map(|row| row["id"].as_str()).collect();
         rows.retain(|row| row["id"].as_str().is_none_or(|id| !again.contains(id)));
         rows.extend(ended);
-        let place = |row: &JsonValue| {
-            (row["updated_at"].as_i64(), row["id"].as_str().unwrap_or_default().to_owned())
-        };
-        rows.sort_by_key(|row| std::cmp::Reverse(place(row)));
+        rows.sort_by_key(|row| {
+            std::cmp::Reverse((
+                row["updated_at"].as_i64(),
+                row["id"].as_str().unwrap_or_default().to_owned(),
+            ))
+        });
         rows.truncate(most);
         Ok(rows)
     }
@@ -176,8 +178,8 @@ impl PageToken {
     pub(super) fn parse(token: &str) -> A2aResult<PageToken> {
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(token).ok();
         let place = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let bad = || A2aError::invalid("pageToken is not the nextPageToken of a page");
-        let (updated_at, id) = place.ok_or_else(bad)?;
+        let (updated_at, id) = place
+            .ok_or_else(|| A2aError::invalid("pageToken is not the nextPageToken of a page"))?;
         Ok(PageToken { updated_at, id })
     }
 }

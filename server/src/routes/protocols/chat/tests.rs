@@ -98,11 +98,13 @@ fn result(id: &str, output: &str, exit_code: i64) -> (&'static str, JsonValue) {
 }
 
 fn interrupt(calls: &[String]) -> (&'static str, JsonValue) {
-    let request = |id: &String| {
-        json!({"tool_call_id": id, "tool_name": "pay", "args": {},
+    let requests: Vec<JsonValue> = calls
+        .iter()
+        .map(|id| {
+            json!({"tool_call_id": id, "tool_name": "pay", "args": {},
             "status": "awaiting_approval"})
-    };
-    let requests: Vec<JsonValue> = calls.iter().map(request).collect();
+        })
+        .collect();
     ("interrupt", json!({"reason": "approval", "action_requests": requests}))
 }
 
@@ -152,9 +154,8 @@ fn decisions_are_sent_for_every_mix_of_calls() {
                 let mut reloaded = Client::default();
                 reloaded.read(&stream(&log.events, 1, 2, None));
                 assert_eq!(reloaded.calls, client.calls, "{mix}");
-                let plain = |id: &&String| of("p").contains(id);
                 let order = |client: &Client| -> Vec<String> {
-                    client.order.iter().filter(plain).cloned().collect()
+                    client.order.iter().filter(|id| of("p").contains(id)).cloned().collect()
                 };
                 assert_eq!(order(&reloaded), order(&client), "{mix}");
             }

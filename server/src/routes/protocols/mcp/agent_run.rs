@@ -199,8 +199,11 @@ async fn waiting(
 
 /// The calls in words.
 pub(super) fn questions(pending: &[Interrupt]) -> String {
-    let question = |it: &Interrupt| format!("{} (call {})", it.description(), it.call_id());
-    pending.iter().map(question).collect::<Vec<_>>().join("\n")
+    pending
+        .iter()
+        .map(|it| format!("{} (call {})", it.description(), it.call_id()))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The result of a message to a session whose run waits for decisions; `None` if it does not.

@@ -54,9 +54,10 @@ pub(super) fn idempotency_key(
     request: &Request,
     headers: &HeaderMap,
 ) -> Result<Option<String>, McpFailure> {
-    let in_meta = || request.meta("abide/request_id").and_then(JsonValue::as_str);
     let in_header = header(headers, &IDEMPOTENCY_KEY)?;
-    Ok(in_header.or_else(in_meta).map(str::to_owned))
+    Ok(in_header
+        .or_else(|| request.meta("abide/request_id").and_then(JsonValue::as_str))
+        .map(str::to_owned))
 }
 
 fn mismatch(message: String) -> McpFailure {

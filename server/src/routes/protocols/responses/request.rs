@@ -44,8 +44,7 @@ impl CreateResponse {
             let hint = "an agent has the tools of its definition: docs/agents.md; omit tools";
             return refuse("a request cannot add tools to an agent", hint);
         }
-        let is_auto = |choice: &JsonValue| choice.is_null() || choice == "auto";
-        if !self.tool_choice.as_ref().is_none_or(is_auto) {
+        if !self.tool_choice.as_ref().is_none_or(|choice| choice.is_null() || choice == "auto") {
             return refuse("tool_choice must be auto", "omit tool_choice");
         }
         let format = self.text.as_ref().map_or(&JsonValue::Null, |text| &text["format"]["type"]);
