@@ -83,6 +83,15 @@
 //!     journal again. While the WAL grows about as fast as it is copied, the writer pauses between groups. When long
 //!     queries have kept the WAL from restarting, those that run longer than 100 ms are ended (`queries/reader_drain`).
 //!
+//! # Callers
+//!
+//! Each interface names the caller (`schema/src/caller.rs`): id, role, capabilities, scope, limits. A server reads the
+//! credential of a request and checks it; it looks tokens up with queries that a module declares. Cached lookups are
+//! dropped when a table concerned changes: the writer notifies `commit/table_watchers` after the group and before the
+//! answer. Rates and quotas are checked on the caller's thread. In the transaction, guards of modules check the role,
+//! `access/scoped_transaction` checks scope and policies, and reducers check the capabilities that rows require. A
+//! refusal `denied` is recorded as a separate call (`access/denials`).
+//!
 //! # Time
 //!
 //! Everything that waits for a time is a row with a column for that time: a timer, a lease, the next attempt of a call,
