@@ -4,7 +4,6 @@
 //! files from git, the dependency graph from cargo) and prints the findings. It also runs as a test, so `cargo test
 //! --workspace` covers it. Rules that rustc, clippy and rustfmt can check are configured there.
 
-mod attacks;
 mod cycles;
 mod dependencies;
 mod features;
@@ -49,7 +48,6 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
 
     let mut findings = root::check(&paths);
     findings.extend(links::check(&files, &paths));
-    findings.extend(attacks::check(&files));
     findings.extend(files.iter().flat_map(scripts::check));
     findings.extend(files.iter().flat_map(places::check));
     findings.extend(files.iter().flat_map(sockets::check_page));

@@ -10,7 +10,6 @@ mod contract;
 mod delegation;
 mod denied_requests;
 mod deployment;
-mod documented_tests;
 mod durable_steps;
 mod end_to_end;
 mod errors;

@@ -115,29 +115,6 @@ fn tests_in_scripts_do_not_sleep() {
 }
 
 #[test]
-fn attacks_name_tests_that_exist() {
-    let check = |row: &str| {
-        let head = "| attack | result | test |\n|---|---|---|\n";
-        let file = |path: &str, text: String| File { path: path.to_owned(), text };
-        let page = file("docs/security-tests.md", format!("{head}{row}\n"));
-        lines(&attacks::check(&[page, file("tests/a/b.rs", "fn one_ends() {}".to_owned())]))
-    };
-    assert_eq!(
-        check("| a | b | `tests/a.rs`, `one_ends`, `one_…`; `tests/a/b.rs::one_ends` |"),
-        ""
-    );
-    let place = "docs/security-tests.md:3";
-    let same = check("| a | b | the same test |");
-    assert_eq!(same, format!("{place}: names no test"));
-    let without = check("| a | b | `one_ends` |");
-    assert_eq!(without, format!("{place}: names one_ends without a file\n{place}: names no test"));
-    let missing = check("| a | b | `tests/a.rs`, `one` |");
-    assert_eq!(missing, format!("{place}: names the test one, which tests/a.rs does not have"));
-    let file = check("| a | b | `tests/c.rs` |");
-    assert_eq!(file, format!("{place}: names tests/c.rs, which does not exist"));
-}
-
-#[test]
 fn a_heading_occurs_once_in_a_page() {
     let page = "# A\n## B\n```\n# B\n```\n## B\n".to_owned();
     let pages = [File { path: "README.md".to_owned(), text: page }];
