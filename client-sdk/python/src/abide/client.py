@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 from .connection import Connection
 from .dial import Address, Dial, dial
 from .engine import Engine
-from .errors import AbideError, BadRequest, ConnectionFailed, ProtocolError, member, reading
+from .errors import AbideError, BadRequestError, ConnectionFailedError, ProtocolError, member, reading
 from .http_get import get_json
 from .records import Result
 from .session import Session
@@ -94,8 +94,8 @@ class Calls:
         reply. `deadline` is in seconds.
 
         Raises:
-            Refused: nothing was written.
-            TimedOut: there was no answer in time; a retry with its `request_id` is safe.
+            RefusedError: nothing was written.
+            TimedOutError: there was no answer in time; a retry with its `request_id` is safe.
         """
         message = {
             "op": "call",
@@ -135,11 +135,11 @@ class Abide:
         engine ends with its last user.
 
         Raises:
-            BadRequest: `path` is the address of a server.
+            BadRequestError: `path` is the address of a server.
         """
         if "://" in str(path):
             detail = f"{path} is the URL of a server, not a file"
-            raise BadRequest(detail, code="bad_arguments", hint="use Abide.connect(url)")
+            raise BadRequestError(detail, code="bad_arguments", hint="use Abide.connect(url)")
         engine = Engine(path, binary)
         return Abide(engine, lambda: engine.address, deadline=deadline)
 
@@ -162,9 +162,9 @@ class Abide:
         """Connects. Awaiting the client does the same, and so does its first use.
 
         Raises:
-            ConnectionFailed: no server answers.
-            Unauthenticated: the server rejects the credentials.
-            Closed: the client was closed.
+            ConnectionFailedError: no server answers.
+            UnauthenticatedError: the server rejects the credentials.
+            ClosedError: the client was closed.
         """
         self._check_home()
         if not self._is_started:
@@ -176,7 +176,10 @@ class Abide:
         return self
 
     async def close(self) -> None:
-        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end. In a forked process it does nothing."""
+        """Closes the connection: unanswered requests raise `ClosedError`, and subscriptions end.
+
+        In a forked process it does nothing.
+        """
         if self._pid in (None, os.getpid()):
             self._check_home()
             await self._connection.close()
@@ -284,7 +287,7 @@ class Abide:
         after a seq.
 
         Raises:
-            BadRequest: the statement is invalid.
+            BadRequestError: the statement is invalid.
         """
         message: dict[str, Any] = {"op": "sql", "sql": sql}
         if params:
@@ -360,13 +363,13 @@ class Abide:
         """The JSON document at a path of the server, such as `/v1/schema` or `/openapi.json`.
 
         Raises:
-            BadRequest: `path` is not a path of the server, such as a URL of another one.
-            Refused: the server refuses it.
+            BadRequestError: `path` is not a path of the server, such as a URL of another one.
+            RefusedError: the server refuses it.
         """
         await self.start()
         address = self._address()
         if address is None:
-            raise ConnectionFailed("the client is not connected", hint="await it first")
+            raise ConnectionFailedError("the client is not connected", hint="await it first")
         return await asyncio.to_thread(get_json, address, path)
 
     async def session(
@@ -382,7 +385,7 @@ class Abide:
         A new session belongs to `agent` (default `agent`). `title` and `metadata` are those of a new session only.
 
         Raises:
-            Conflict: the session belongs to another agent than `agent`.
+            ConflictError: the session belongs to another agent than `agent`.
         """
         return await Session.open(self, session_id, agent=agent, title=title, metadata=metadata)
 
@@ -423,7 +426,7 @@ def check_named(reducer: str, positional: tuple[Any, ...]) -> None:
     """Refuses arguments without a name."""
     if positional:
         hint = f'client.call.{reducer}(name=value), or client.call("{reducer}", {{"name": value}})'
-        raise BadRequest(f"{reducer} takes its arguments by name", code="bad_arguments", hint=hint)
+        raise BadRequestError(f"{reducer} takes its arguments by name", code="bad_arguments", hint=hint)
 
 
 def _committed(frame: dict[str, Any]) -> Committed[Any]:
@@ -448,7 +451,7 @@ def _call_of(call: Any, at: int) -> Call:
         case (str() as reducer, Mapping() as args):
             return Call(reducer, args)
     hint = 'a call is a pair such as ("create_session", {"agent": "support"}), or abide.Call'
-    raise BadRequest(f"call {at} of the batch is not a call: {call!r:.100}", code="bad_arguments", hint=hint)
+    raise BadRequestError(f"call {at} of the batch is not a call: {call!r:.100}", code="bad_arguments", hint=hint)
 
 
 def new_request_id() -> str:

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from .backoff import Backoff
 from .dial import Dial
-from .errors import TEMPORARY, AbideError, Closed, TimedOut, copied, member, reading, refusal
+from .errors import TEMPORARY, AbideError, ClosedError, TimedOutError, copy_error, member, reading, refusal
 from .subscriptions import Subscriptions
 from .values import encode_message
 
@@ -85,12 +85,12 @@ class Connection:
         socket = await self._dial()
         if self._ended is not None:
             await socket.close()
-            raise copied(self._ended)
+            raise copy_error(self._ended)
         self._task = asyncio.create_task(self._run(socket), name="abide connection")
 
     async def close(self) -> None:
-        """Ends it: pending requests and subscriptions get `Closed`."""
-        self._end(Closed())
+        """Ends it: pending requests and subscriptions get `ClosedError`."""
+        self._end(ClosedError())
         if self._socket is not None:
             await self._socket.close()
         if self._task is not None:
@@ -106,7 +106,7 @@ class Connection:
     def check_open(self) -> None:
         """Raises the error with which the connection has ended."""
         if self._ended is not None:
-            raise copied(self._ended)
+            raise copy_error(self._ended)
 
     async def request(self, message: Frame, what: str, deadline: float) -> Frame:
         """Sends a request until it is answered. A temporary refusal is retried after a pause.
@@ -114,8 +114,8 @@ class Connection:
         `deadline` is in seconds, `what` names the request in errors.
 
         Raises:
-            Refused: the server refused it, and nothing was written.
-            TimedOut: there was no answer in time.
+            RefusedError: the server refused it, and nothing was written.
+            TimedOutError: there was no answer in time.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
@@ -133,7 +133,7 @@ class Connection:
                 self._send(request.text)
             try:
                 return await request.answer
-            except (asyncio.CancelledError, TimedOut):
+            except (asyncio.CancelledError, TimedOutError):
                 # A query that was sent does not have to run to its end.
                 if self._socket is not None and message["op"] in ("sql", "explain"):
                     self._send(b'{"op":"cancel","id":"%s"}' % name.encode())
@@ -153,9 +153,9 @@ class Connection:
     def _expire(self, request: _Request, what: str, request_id: str | None, deadline: float) -> None:
         request.fail(self._timed_out(what, request_id, deadline, self._last_error))
 
-    def _timed_out(self, what: str, request_id: str | None, deadline: float, why: str | None) -> TimedOut:
+    def _timed_out(self, what: str, request_id: str | None, deadline: float, why: str | None) -> TimedOutError:
         because = f" ({why})" if why else ""
-        return TimedOut(f"{what} was not answered within {deadline:g} s{because}", request_id=request_id)
+        return TimedOutError(f"{what} was not answered within {deadline:g} s{because}", request_id=request_id)
 
     def _send_message(self, message: Frame) -> None:
         if self._socket is not None:
@@ -290,6 +290,6 @@ class Connection:
         if self._ended is None:
             self._ended = error
             for request in list(self._requests.values()):
-                request.fail(copied(error))
+                request.fail(copy_error(error))
             self.subscriptions.end(error)
             self._signal()

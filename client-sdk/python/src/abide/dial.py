@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
 from . import peer
-from .errors import AbideError, BadRequest, ConnectionFailed, Denied, Unauthenticated, refusal
+from .errors import AbideError, BadRequestError, ConnectionFailedError, DeniedError, UnauthenticatedError, refusal
 
 SUBPROTOCOL = Subprotocol("abide.v1")
 """The WebSocket subprotocol, and the version of the protocol that this package speaks."""
@@ -50,7 +50,7 @@ class Address:
         headers = {}
         if self.token is not None:
             if not self.token.isascii() or not self.token.isprintable():
-                raise BadRequest("the token has characters that are not allowed in a header", code="bad_arguments")
+                raise BadRequestError("the token has characters that are not allowed in a header", code="bad_arguments")
             headers["Authorization"] = f"Bearer {self.token}"
         if self.scope:
             headers["Abide-Scope"] = json.dumps(dict(self.scope), separators=(",", ":"))
@@ -60,12 +60,12 @@ class Address:
         """The URL of the WebSocket.
 
         Raises:
-            BadRequest: the address is not `http(s)://host[:port][/path]`.
+            BadRequestError: the address is not `http(s)://host[:port][/path]`.
         """
         parts = urlsplit(self.url)
         schemes = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
         if parts.scheme not in schemes or not parts.hostname or parts.query or "@" in parts.netloc:
-            raise BadRequest(
+            raise BadRequestError(
                 f"{self.url!r} is not a server address",
                 code="bad_arguments",
                 hint="for example http://127.0.0.1:7341; pass a token with token=",
@@ -84,8 +84,8 @@ async def dial(address: Address) -> ClientConnection:
     """Opens a WebSocket.
 
     Raises:
-        ConnectionFailed: there is no server, or another user listens at its Unix socket.
-        Refused: the server rejects the credentials or the scope.
+        ConnectionFailedError: there is no server, or another user listens at its Unix socket.
+        RefusedError: the server rejects the credentials or the scope.
     """
     options: dict[str, Any] = {
         "subprotocols": [SUBPROTOCOL],
@@ -110,7 +110,7 @@ async def dial(address: Address) -> ClientConnection:
         raise _rejected(address, why) from why
     except (OSError, EOFError, InvalidHandshake, asyncio.TimeoutError) as why:
         detail = str(why).lower() or f"no answer within {CONNECT_TIMEOUT:.0f} s"
-        raise ConnectionFailed(
+        raise ConnectionFailedError(
             f"{address.socket or address.url} cannot be reached: {detail}",
             hint="start the server with `abide serve`, or check the address",
         ) from why
@@ -126,13 +126,13 @@ def _rejected(address: Address, why: InvalidStatus) -> AbideError:
     if isinstance(problem, dict) and "code" in problem and "detail" in problem:
         return refusal(problem)
     if response.status_code == 401:
-        return Unauthenticated("the server requires a valid token", code="unauthenticated")
+        return UnauthenticatedError("the server requires a valid token", code="unauthenticated")
     if response.status_code == 403:
-        return Denied("the server responds with HTTP 403 and names no reason", code="denied")
+        return DeniedError("the server responds with HTTP 403 and names no reason", code="denied")
     detail = f"it responds with HTTP {response.status_code} instead of opening a WebSocket"
     if response.status_code >= 500:  # a proxy reports that the server behind it does not answer
-        return ConnectionFailed(f"{address.url} cannot be reached: {detail}")
-    return ConnectionFailed(
+        return ConnectionFailedError(f"{address.url} cannot be reached: {detail}")
+    return ConnectionFailedError(
         f"{address.url} is not an Abide server: {detail}",
         hint="check the URL: another program listens there",
     )

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection
 
 from .backoff import Backoff
 from .dial import SUBPROTOCOL, Address, dial
-from .errors import AbideError, ConnectionFailed, EngineNotFound, IncompatibleVersion, member, reading, refusal
+from .errors import AbideError, ConnectionFailedError, EngineNotFoundError, IncompatibleVersionError, member, reading, refusal
 
 _ATTEMPTS = 5
 
@@ -26,7 +26,7 @@ def find_binary() -> str:
     """The `abide` binary: of `ABIDE_BINARY`, of this package, or on PATH.
 
     Raises:
-        EngineNotFound: there is none.
+        EngineNotFoundError: there is none.
     """
     given = os.environ.get("ABIDE_BINARY")
     if given:
@@ -36,7 +36,7 @@ def find_binary() -> str:
         return str(packed)
     found = shutil.which("abide")
     if found is None:
-        raise EngineNotFound(
+        raise EngineNotFoundError(
             "there is no abide binary",
             hint="install a wheel for this platform, put abide on PATH, or set ABIDE_BINARY",
         )
@@ -68,7 +68,7 @@ class Engine:
                 if self._address is None:
                     self._address = await asyncio.to_thread(self._open)
                 return await dial(self._address)
-            except ConnectionFailed:
+            except ConnectionFailedError:
                 # The engine was about to end, it was killed, or another user listens at its address.
                 self._address = None
                 if attempt == _ATTEMPTS:
@@ -82,7 +82,7 @@ class Engine:
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         except OSError as why:
-            raise EngineNotFound(
+            raise EngineNotFoundError(
                 f"{command[0]} cannot be run: {why}", hint="install a wheel for this platform, or set ABIDE_BINARY"
             ) from why
         assert process.stdout is not None
@@ -104,7 +104,7 @@ def _read_address(line: bytes, path: str) -> Address:
     if isinstance(said.get("error"), dict):
         raise refusal(said["error"])
     if said.get("protocol") != SUBPROTOCOL:
-        raise IncompatibleVersion(
+        raise IncompatibleVersionError(
             f"the engine {said.get('version')} speaks {said.get('protocol')}, this package {SUBPROTOCOL}",
             hint="install a package and an engine of the same version",
         )

@@ -8,10 +8,14 @@ from contextlib import contextmanager
 from .errors import AbideError
 
 
-class MissingPackage(AbideError, ImportError):
+class MissingPackageError(AbideError, ImportError):
     """A package that an adapter or a conversion needs is not installed."""
 
     code = "missing_package"
+
+
+MissingPackage = MissingPackageError
+"""The former name of `MissingPackageError`."""
 
 
 @contextmanager
@@ -19,9 +23,9 @@ def extra(name: str) -> Iterator[None]:
     """Imports in this context need the extra `name` of this package.
 
     Raises:
-        MissingPackage: it is not installed.
+        MissingPackageError: it is not installed.
     """
     try:
         yield
     except ModuleNotFoundError as why:
-        raise MissingPackage(f"there is no module {why.name}", hint=f'pip install "abide-client[{name}]"') from why
+        raise MissingPackageError(f"there is no module {why.name}", hint=f'pip install "abide-client[{name}]"') from why

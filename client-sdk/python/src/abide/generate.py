@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .client import Abide
-from .errors import AbideError, NotFound, ProtocolError, reading
+from .errors import AbideError, NotFoundError, ProtocolError, reading
 
 Schema = Any
 
@@ -311,7 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.db and not os.path.isfile(options.db):
-            raise NotFound(f"there is no file {options.db}", code="not_found", hint="--db takes an existing database file")
+            raise NotFoundError(f"there is no file {options.db}", code="not_found", hint="--db takes an existing database file")
         print(asyncio.run(_read(options)), end="")
     except AbideError as why:
         text = "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(why))

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from .errors import BadRequest, TimedOut
+from .errors import BadRequestError, TimedOutError
 
 Function: TypeAlias = Callable[..., Any]
 """A function of the caller: a coroutine function, or a plain one, which runs in a thread."""
@@ -17,11 +17,11 @@ def check_function(function: Any, what: str) -> None:
     """Refuses what cannot be called with one argument, before anything is recorded. `what` names it in the error.
 
     Raises:
-        BadRequest: it cannot be called in this way.
+        BadRequestError: it cannot be called in this way.
     """
     hint = "pass a function of one argument, such as a coroutine function `async def f(args)`"
     if not callable(function):
-        raise BadRequest(f"{what} is {function!r}, not a function", code="bad_arguments", hint=hint)
+        raise BadRequestError(f"{what} is {function!r}, not a function", code="bad_arguments", hint=hint)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -29,7 +29,7 @@ def check_function(function: Any, what: str) -> None:
     try:
         signature.bind(None)
     except TypeError as why:
-        raise BadRequest(f"{what} cannot be called with one argument: {why}", code="bad_arguments", hint=hint) from why
+        raise BadRequestError(f"{what} cannot be called with one argument: {why}", code="bad_arguments", hint=hint) from why
 
 
 class Running:
@@ -75,7 +75,7 @@ async def run_under_lease(work: Running, heartbeat: Callable[[], Awaitable[bool]
                 return task.result(), False
             try:
                 is_wanted = await heartbeat()
-            except TimedOut:
+            except TimedOutError:
                 continue  # The server is not reachable; the lease may still hold when it is again.
             if not is_wanted and not task.done():
                 return None, True

@@ -13,7 +13,7 @@ import stat
 import struct
 import sys
 
-from .errors import UntrustedEngine
+from .errors import UntrustedEngineError
 
 _LINUX_PEER = struct.Struct("=iII")
 _BSD_PEER = struct.Struct("=II")
@@ -26,7 +26,7 @@ async def connect(path: str) -> socket.socket:
     """A connection to a Unix socket of this user, non-blocking.
 
     Raises:
-        UntrustedEngine: another user listens at the path, or can replace the socket.
+        UntrustedEngineError: another user listens at the path, or can replace the socket.
         OSError: no process listens at the path.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -57,7 +57,7 @@ def check(connected: socket.socket, path: str) -> None:
     """Checks the folder of a socket, and the user of the process that listens.
 
     Raises:
-        UntrustedEngine: one of them is not that of this process.
+        UntrustedEngineError: one of them is not that of this process.
     """
     folder = os.path.dirname(path)
     own = os.geteuid()
@@ -88,8 +88,8 @@ def peer_user(connected: socket.socket) -> int | None:
     return None
 
 
-def _untrusted(path: str, why: str) -> UntrustedEngine:
-    return UntrustedEngine(
+def _untrusted(path: str, why: str) -> UntrustedEngineError:
+    return UntrustedEngineError(
         f"the engine at {path} is not trusted: {why}",
         hint="set TMPDIR to a folder that only this user can write",
     )

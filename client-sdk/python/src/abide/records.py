@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from .errors import NotFound
+from .errors import NotFoundError
 from .extras import extra
 from .values import Row
 
@@ -79,10 +79,10 @@ class Result(Sequence[R], Generic[R]):
         """The only row.
 
         Raises:
-            NotFound: there are no rows, or several.
+            NotFoundError: there are no rows, or several.
         """
         if len(self.rows) != 1:
-            raise NotFound(f"the query has {len(self.rows)} rows, not one", code="not_found")
+            raise NotFoundError(f"the query has {len(self.rows)} rows, not one", code="not_found")
         return self.rows[0]
 
     def scalar(self) -> Any:

@@ -16,7 +16,7 @@ from .values import Cell, Row
 _MASK = (1 << 64) - 1
 
 
-class Mismatch(Exception):
+class MismatchError(Exception):
     """A change does not apply to the current rows, or leads to another checksum than the server's."""
 
 
@@ -28,17 +28,17 @@ class Layout:
         try:
             self.key_at = [names.index(name) for name in shape.key]
         except ValueError as why:
-            raise Mismatch(f"a key column is not among the columns: {why}") from why
+            raise MismatchError(f"a key column is not among the columns: {why}") from why
         self.width = len(names)
         if any(not 0 <= term.index < self.width for term in shape.order):
-            raise Mismatch("the result is sorted by a column that it does not have")
+            raise MismatchError("the result is sorted by a column that it does not have")
         self.is_ordered = bool(shape.order)
         self._terms: list[Callable[[Row], Any]] = [term.key() for term in shape.order]
 
     def check_width(self, row: Row) -> None:
         """Refuses a row with too many or too few cells."""
         if len(row) != self.width:
-            raise Mismatch(f"a row has {len(row)} cells, the result {self.width} columns")
+            raise MismatchError(f"a row has {len(row)} cells, the result {self.width} columns")
 
     def key_of(self, row: Row) -> Row:
         """The key of a row; the whole row if the result has no key. Deletes are reported by it."""
@@ -57,7 +57,7 @@ class ResultRows:
         """The rows of a snapshot, checked against the server's checksum if there is one.
 
         Raises:
-            Mismatch: the rows do not fit the shape or the checksum.
+            MismatchError: the rows do not fit the shape or the checksum.
         """
         self.layout = layout = Layout(shape)
         for row in rows:
@@ -69,7 +69,7 @@ class ResultRows:
         if layout.key_at:
             self._by_key = {identity(layout.key_of(row)): row for row in rows}
             if len(self._by_key) != len(rows):
-                raise Mismatch("two rows of the snapshot have the same key")
+                raise MismatchError("two rows of the snapshot have the same key")
         # The snapshot in the order received, if the order kept here differs; until the first change.
         self._as_received: list[Row] | None = None
         self._rows = rows
@@ -96,7 +96,7 @@ class ResultRows:
         Returns it with the rows of a top-N result in the three lists.
 
         Raises:
-            Mismatch: it does not fit the rows, or does not lead to the expected checksum.
+            MismatchError: it does not fit the rows, or does not lead to the expected checksum.
         """
         if self._is_top_n or changes.positioned:
             return self._apply_top_n(changes.positioned or PositionedChanges([], [], []), expected)
@@ -113,7 +113,7 @@ class ResultRows:
         gone: list[Row] = []
         for at in changes.deletes:
             if not 0 <= at < len(rows):
-                raise Mismatch(f"position {at} is beyond the top-N result")
+                raise MismatchError(f"position {at} is beyond the top-N result")
             gone.append(rows.pop(at))
         reported = Changes(
             [self.layout.key_of(row) for row in gone],
@@ -124,12 +124,12 @@ class ResultRows:
         for at, row in changes.inserts:
             self.layout.check_width(row)
             if not 0 <= at <= len(rows):
-                raise Mismatch(f"position {at} is beyond the top-N result")
+                raise MismatchError(f"position {at} is beyond the top-N result")
             rows.insert(at, row)
         for at, row in changes.updates:
             self.layout.check_width(row)
             if not 0 <= at < len(rows):
-                raise Mismatch(f"position {at} is beyond the top-N result")
+                raise MismatchError(f"position {at} is beyond the top-N result")
             gone.append(rows[at])
             rows[at] = row
         summed = self._checksum_after(gone, reported.inserts + reported.updates)
@@ -149,7 +149,7 @@ class ResultRows:
             name = identity(key)
             now = after[name] is not None if name in after else name in self._by_key
             if now is not exists:
-                raise Mismatch(otherwise)
+                raise MismatchError(otherwise)
             after[name] = row
 
         for key in changes.deletes:
@@ -163,7 +163,7 @@ class ResultRows:
 
     def _difference_without_key(self, changes: Changes) -> tuple[list[Row], list[Row]]:
         if changes.updates:
-            raise Mismatch("an update in a result without a key")
+            raise MismatchError("an update in a result without a key")
         wanted: Counter[Hashable] = Counter()
         for row in changes.deletes:
             self.layout.check_width(row)
@@ -173,7 +173,7 @@ class ResultRows:
             key = self.layout.sort_key(row)
             first = bisect_left(self._sort_keys, key)
             if self._sort_keys[first : first + count] != [key] * count:
-                raise Mismatch("a deleted row does not exist")
+                raise MismatchError("a deleted row does not exist")
         return changes.deletes, changes.inserts
 
     def _checksum_after(self, gone: list[Row], come: list[Row]) -> int | None:
@@ -292,4 +292,4 @@ def _take(rows: list[Row], wanted: Counter[Hashable]) -> list[Row]:
 
 def _check_checksum(kept: int | None, expected: int | None) -> None:
     if kept is not None and expected is not None and kept != expected:
-        raise Mismatch(f"the rows have the checksum {kept:016x}, the server has {expected:016x}")
+        raise MismatchError(f"the rows have the checksum {kept:016x}, the server has {expected:016x}")

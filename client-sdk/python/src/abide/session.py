@@ -16,10 +16,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from .errors import BadRequest, Closed, Conflict, NotFound, ToolFailed, UnknownOutcome, member, reading
+from .errors import (
+    BadRequestError,
+    ClosedError,
+    ConflictError,
+    NotFoundError,
+    ToolFailedError,
+    UnknownOutcomeError,
+    member,
+    reading,
+)
 from .lease import Function, check_function
 from .namespace import find_stored_id
-from .tool_run import ClaimedCall, Retryable, run_tool
+from .tool_run import ClaimedCall, RetryableError, run_tool
 
 if TYPE_CHECKING:
     from .client import Abide
@@ -81,7 +90,7 @@ class Session:
         owner = member(opened, "agent", str)
         if agent not in (None, owner):
             detail = f"session {session_id} belongs to the agent {owner}, not to {agent}"
-            raise Conflict(detail, code="conflict", hint="use another id, or omit agent=")
+            raise ConflictError(detail, code="conflict", hint="use another id, or omit agent=")
         return Session(client, member(opened, "id", str))
 
     @staticmethod
@@ -127,8 +136,8 @@ class Session:
         is unknown: `read_only` and `idempotent` tools run again when their worker disappears, `at_most_once` tools do not.
         A plain function runs in a thread.
 
-        What `run` raises is recorded: the step has failed for ever under this key, and raises `ToolFailed` when it is
-        repeated. After `Retryable` it is tried again by the retry policy of the tool (default: 3 attempts).
+        What `run` raises is recorded: the step has failed for ever under this key, and raises `ToolFailedError` when it is
+        repeated. After `RetryableError` it is tried again by the retry policy of the tool (default: 3 attempts).
 
         `lease_ms` bounds how long a repeated step waits after a crash. A function that blocks the event loop longer than that
         loses the lease.
@@ -138,10 +147,10 @@ class Session:
         nothing.
 
         Raises:
-            NotFound: the tool is not registered, and there is no `effect`.
-            UnknownOutcome: the worker of an earlier attempt disappeared, and the tool must not run twice.
-            ToolFailed: an earlier attempt failed, the call was rejected or cancelled, or its result has no JSON form.
-            LeaseLost: the lease ended while `run` ran; its result is in `lost_leases`.
+            NotFoundError: the tool is not registered, and there is no `effect`.
+            UnknownOutcomeError: the worker of an earlier attempt disappeared, and the tool must not run twice.
+            ToolFailedError: an earlier attempt failed, the call was rejected or cancelled, or its result has no JSON form.
+            LeaseLostError: the lease ended while `run` ran; its result is in `lost_leases`.
             Exception: what `run` raised; the call has failed then.
         """
         check_function(run, "run")
@@ -153,7 +162,7 @@ class Session:
         with self._same_step(key):
             try:
                 call_id, claimed = await self._request_and_claim(request, claim)
-            except NotFound:
+            except NotFoundError:
                 await self._register(name, effect)
                 call_id, claimed = await self._request_and_claim(request, claim)
         while True:
@@ -163,7 +172,7 @@ class Session:
                     return result
             try:
                 return await run_tool(self.client, claimed, run, lease_ms)
-            except Retryable:
+            except RetryableError:
                 claimed = None  # It is pending again, or has no attempts left.
 
     async def approval(self, prompt: str, args: Any = None, *, key: str) -> Decision:
@@ -178,7 +187,7 @@ class Session:
         with self._same_step(key):
             try:
                 requested = await self.client.call.request_tool_call(**request)
-            except NotFound:
+            except NotFoundError:
                 await self._register("approval", "read_only")
                 requested = await self.client.call.request_tool_call(**request)
         call_id = member(requested.value, "call_id", str)
@@ -224,7 +233,7 @@ class Session:
         args = {"id": timer_id, "session_id": self.id, "due_at": int(seconds * 1_000_000)}
         try:
             timer_id = member((await self.client.call.set_timer(**args)).value, "id", str)
-        except Conflict:
+        except ConflictError:
             found = await find_stored_id(self.client, "SELECT id FROM timers WHERE id = :id", timer_id)
             if found is None:
                 raise
@@ -232,7 +241,7 @@ class Session:
         sql = "SELECT status FROM timers WHERE id = :id"
         row = await self._until(sql, {"id": timer_id}, lambda row: row.status != "pending")
         if row.status == "cancelled":
-            raise ToolFailed(timer_id, "cancelled", "the session has ended")
+            raise ToolFailedError(timer_id, "cancelled", "the session has ended")
 
     async def complete(self, result: Any = None) -> None:
         """Completes the session."""
@@ -254,19 +263,19 @@ class Session:
         """Explains a conflict of ids in terms of the key that was given."""
         try:
             yield
-        except Conflict as why:
+        except ConflictError as why:
             if why.code not in ("call_id_conflict", "request_id_conflict"):
                 raise
             detail = f"the key {key!r} of session {self.id} belongs to a step with other arguments"
             hint = "a step is repeated with the same arguments; give another step another key"
-            raise Conflict(detail, code=why.code, hint=hint) from why
+            raise ConflictError(detail, code=why.code, hint=hint) from why
 
     async def _register(self, name: str, effect: str | None) -> None:
         """Registers a tool that is unknown; does nothing if it is known."""
         if effect is not None:
             await self.client.call.register_tool(name=name, effect=effect)
         elif not await self.client.sql("SELECT 1 FROM tools WHERE name = :name", {"name": name}):
-            raise NotFound(f"tool {name} is not registered", code="not_found", hint="pass effect= to register it")
+            raise NotFoundError(f"tool {name} is not registered", code="not_found", hint="pass effect= to register it")
 
     async def _request_and_claim(self, request: dict[str, Any], claim: dict[str, Any]) -> tuple[str, ClaimedCall | None]:
         """Requests a call and claims it in the same transaction. Returns its stored id; `None` if it cannot be claimed at once."""
@@ -274,9 +283,9 @@ class Session:
             done = await self.client.batch([("request_tool_call", request), ("claim_tool_call", claim)])
             claimed = ClaimedCall.of(done.value[1].value)
             return claimed.call_id, claimed
-        except NotFound:
+        except NotFoundError:
             raise
-        except Conflict:
+        except ConflictError:
             # The call exists, or waits for an approval.
             requested = await self.client.call.request_tool_call(**request)
             return member(requested.value, "call_id", str), None
@@ -286,20 +295,20 @@ class Session:
         async with self.client.subscribe(_CALL, {"call_id": call_id}) as call:
             async for _ in call:
                 if not call.rows:
-                    raise NotFound(f"there is no tool call {call_id} that this client may read", code="not_found")
+                    raise NotFoundError(f"there is no tool call {call_id} that this client may read", code="not_found")
                 row = call.rows[0]
                 if row.status == "succeeded":
                     return None, _json(row.result, "the result of a tool call")
                 if row.status == "unknown":
-                    raise UnknownOutcome(call_id, name, row.error)
+                    raise UnknownOutcomeError(call_id, name, row.error)
                 if row.status in ("failed", "rejected", "cancelled"):
-                    raise ToolFailed(call_id, row.status, row.error)
+                    raise ToolFailedError(call_id, row.status, row.error)
                 if row.status == "pending" and row.retry_at is None:
                     try:
                         return ClaimedCall.of((await self.client.call.claim_tool_call(**claim)).value), None
-                    except Conflict:
+                    except ConflictError:
                         continue  # Another worker was first, or it waits; a change follows.
-        raise Closed
+        raise ClosedError
 
     async def _complete_approved(self, call_id: str) -> None:
         """Ends the call of an approval. Another process of the session may do the same."""
@@ -308,7 +317,7 @@ class Session:
             await self.client.call.complete_tool_call(
                 call_id=call_id, fencing_token=member(claim, "fencing_token", int), result={"approved": True}
             )
-        except Conflict:
+        except ConflictError:
             pass
 
     async def _until(self, sql: str, params: dict[str, Any], is_done: Function) -> Any:
@@ -318,7 +327,7 @@ class Session:
                 rows = subscription.rows
                 if rows and is_done(rows[0]):
                     return rows[0]
-        raise Closed
+        raise ClosedError
 
 
 def _checked(key: Any) -> str:
@@ -326,7 +335,7 @@ def _checked(key: Any) -> str:
     if isinstance(key, str) and key:
         return key
     detail = f"the key of a step must be a non-empty string, not {key!r}"
-    raise BadRequest(detail, code="bad_arguments", hint="a step that is repeated has the same key, such as refund-8812")
+    raise BadRequestError(detail, code="bad_arguments", hint="a step that is repeated has the same key, such as refund-8812")
 
 
 def _json(text: str | None, what: str) -> Any:

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from .connection import Connection
-from .errors import AbideError, Closed, ProtocolError, TimedOut
+from .errors import AbideError, ClosedError, ProtocolError, TimedOutError
 from .records import row_maker, row_type
-from .rows import Mismatch, ResultRows
+from .rows import MismatchError, ResultRows
 from .shape import Changes, Column, Plan, PositionedChanges, Shape
 from .subscriptions import Start
 from .values import Row
@@ -91,7 +91,7 @@ class _Feed(Generic[R]):
             return
         try:
             result = ResultRows(shape, rows, checksum)
-        except Mismatch as why:
+        except MismatchError as why:
             self._repair(why)
             return
         before, is_same = self.result, self.shape == shape
@@ -108,9 +108,9 @@ class _Feed(Generic[R]):
         if self.result is not None:
             try:
                 if opening is not None and opening[0] != self.shape:
-                    raise Mismatch("the columns of the query have changed")
+                    raise MismatchError("the columns of the query have changed")
                 changes = self.result.apply(changes, checksum)
-            except Mismatch as why:
+            except MismatchError as why:
                 self._repair(why)
                 return
         elif opening is not None:
@@ -204,7 +204,7 @@ class _Feed(Generic[R]):
             return list(map(self._make_row, rows))
         return [self._make_row(row[: self._width]) for row in rows]
 
-    def _repair(self, why: Mismatch) -> None:
+    def _repair(self, why: MismatchError) -> None:
         """The rows would be wrong: keeps the current rows and fetches the result again."""
         self.mismatches += 1
         self._mismatches_in_a_row += 1
@@ -264,8 +264,8 @@ class Subscription(Generic[R]):
         """Waits for the first result. Awaiting the subscription does the same.
 
         Raises:
-            Refused: the query cannot be live.
-            TimedOut: there was no result in time.
+            RefusedError: the query cannot be live.
+            TimedOutError: there was no result in time.
         """
         await self._connect()
         self._begin()
@@ -273,7 +273,7 @@ class Subscription(Generic[R]):
             await asyncio.wait_for(self._feed.begun(), self._deadline)
         except asyncio.TimeoutError as why:
             self.close()
-            raise TimedOut(f"the subscription was not answered within {self._deadline:g} s") from why
+            raise TimedOutError(f"the subscription was not answered within {self._deadline:g} s") from why
         if self._feed.error is not None and not self._feed.queue:
             raise self._feed.error
         return self
@@ -313,7 +313,7 @@ class Subscription(Generic[R]):
         if update is not None:
             return update
         error = self._feed.error
-        if error is None or isinstance(error, Closed):
+        if error is None or isinstance(error, ClosedError):
             raise StopAsyncIteration
         raise error
 

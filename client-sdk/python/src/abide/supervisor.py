@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import AbideError, Closed, Conflict, reading
+from .errors import AbideError, ClosedError, ConflictError, reading
 from .lease import Function, Running, check_function, run_under_lease
 
 if TYPE_CHECKING:
@@ -21,8 +21,12 @@ _PENDING = (
 )
 
 
-class Rejected(Exception):
+class RejectedError(Exception):
     """Raise it from a supervisor's function to reject the handoff. The text is the reason."""
+
+
+Rejected = RejectedError
+"""The former name of `RejectedError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +56,11 @@ class Supervisor:
     async def serve(self, capability: str, run: Function, *, concurrency: int = 8) -> None:
         """Claims handoffs that require this capability, until `stop` is called.
 
-        `run(handoff)` returns the resolution, a text that becomes a message of the session. It raises `Rejected` to reject
+        `run(handoff)` returns the resolution, a text that becomes a message of the session. It raises `RejectedError` to reject
         the handoff; after any other error the handoff is released to other supervisors.
 
         Raises:
-            Closed: the client is closed.
+            ClosedError: the client is closed.
         """
         check_function(run, "the function of a supervisor")
         running: set[asyncio.Task[None]] = set()
@@ -80,7 +84,7 @@ class Supervisor:
                         changed = asyncio.ensure_future(handoffs.__anext__())
             except StopAsyncIteration:
                 if not self._stopping.is_set():
-                    raise Closed from None
+                    raise ClosedError from None
             finally:
                 stopping.cancel()
                 changed.cancel()
@@ -89,7 +93,7 @@ class Supervisor:
     async def _take(self, handoff_id: str, run: Function) -> None:
         try:
             row = (await self._client.call.claim_handoff(id=handoff_id, lease_ms=self._lease_ms)).value
-        except Conflict:
+        except ConflictError:
             return  # Another supervisor was first.
         except AbideError as why:
             _LOG.error("handoff %s cannot be claimed: %s", handoff_id, why)
@@ -113,7 +117,7 @@ class Supervisor:
                 text, _ = await run_under_lease(Running(run, handoff), heartbeat, self._lease_ms)
                 if text is None:
                     raise TypeError("the function returned None, not the text of the resolution")
-            except Rejected as why:
+            except RejectedError as why:
                 await self._client.call.reject_handoff(**holder, reason=str(why) or "rejected")
             except AbideError:
                 raise

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from . import client as _client
 from .client import DEADLINE, AnyCall, Committed, check_named, check_process
-from .errors import AbideError, Closed
+from .errors import AbideError, ClosedError
 from .records import Result
 from .session import Decision, Resolution
 from .session import Session as _AsyncSession
@@ -61,14 +61,14 @@ class _Loop:
         """Starts a coroutine.
 
         Raises:
-            Closed: the client is closed.
+            ClosedError: the client is closed.
             AbideError: the process was forked after the client was made.
         """
         try:
             check_process(self.pid)
             with self._lock:
                 if self._is_stopped:
-                    raise Closed
+                    raise ClosedError
                 return asyncio.run_coroutine_threadsafe(work, self.loop)
         except AbideError:
             work.close()
@@ -80,7 +80,7 @@ class _Loop:
         try:
             return future.result()
         except CancelledError as why:
-            raise Closed from why  # By `stop`: nothing else cancels it.
+            raise ClosedError from why  # By `stop`: nothing else cancels it.
         except BaseException:
             future.cancel()
             raise
@@ -94,7 +94,7 @@ class _Loop:
             wrapped.cancel()
             raise
         if wrapped.cancelled():
-            raise Closed  # By `stop`.
+            raise ClosedError  # By `stop`.
         return wrapped.result()
 
     def run_to_end(self, work: Coroutine[Any, Any, T]) -> T:
@@ -219,15 +219,15 @@ class Abide:
         return Abide(_client.Abide.connect(url, token=token, scope=scope, deadline=deadline))
 
     def close(self) -> None:
-        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end. In a forked process it does nothing.
+        """Closes the connection: unanswered requests raise `ClosedError`, and subscriptions end.
 
-        It does not wait for a tool function that runs in a thread: the function runs to its end, and its result is not
+        In a forked process it does nothing. It does not wait for a tool function that runs in a thread: the function runs to its end, and its result is not
         recorded. When the lease of its call ends, the call is repeated or becomes `unknown`, as the tool's effect requires.
         At its exit, Python waits for such a thread.
         """
         if os.getpid() != self._loop.pid:
             return
-        with suppress(Closed):
+        with suppress(ClosedError):
             self._loop.run(self._client.close())
         self._loop.stop()
 
@@ -398,7 +398,7 @@ class Subscription(Generic[R]):
         async def close() -> None:
             self._subscription.close()
 
-        with suppress(Closed):
+        with suppress(ClosedError):
             self._loop.run(close())
 
     def __enter__(self) -> Subscription[R]:

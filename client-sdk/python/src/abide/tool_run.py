@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import AbideError, BadRequest, LimitExceeded, ToolFailed, reading
+from .errors import AbideError, BadRequestError, LimitExceededError, ToolFailedError, reading
 from .lease import Function, Running, run_under_lease
 from .values import encode_message
 
@@ -30,8 +30,12 @@ _RELEASE_SECONDS = 5.0
 """How long a cancelled step waits for the release of its lease."""
 
 
-class Retryable(Exception):
+class RetryableError(Exception):
     """Raise it from a tool: the call failed, has had no effect, and can be tried again."""
+
+
+Retryable = RetryableError
+"""The former name of `RetryableError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,8 @@ async def run_tool(client: Abide, call: ClaimedCall, run: Function, lease_ms: in
     waits for nothing.
 
     Raises:
-        LeaseLost: another worker has the call now; the result is kept for a settlement.
-        ToolFailed: the call was cancelled, or the tool ran and its result cannot be stored.
+        LeaseLostError: another worker has the call now; the result is kept for a settlement.
+        ToolFailedError: the call was cancelled, or the tool ran and its result cannot be stored.
         Exception: what the function raised.
     """
     work = Running(run, call.arguments)
@@ -97,7 +101,7 @@ async def _attempt(client: Abide, call: ClaimedCall, work: Running, lease_ms: in
             with suppress(AbideError):
                 await _release(client, call, holder)
         raise
-    except Retryable as why:
+    except RetryableError as why:
         await client.call.fail_tool_call(**holder, error=_text_of(why) or "the tool asks for a retry", retryable=True)
         raise
     except Exception as why:
@@ -105,7 +109,7 @@ async def _attempt(client: Abide, call: ClaimedCall, work: Running, lease_ms: in
         raise
     if is_cancelled:
         await client.call.acknowledge_cancel(**holder)
-        raise ToolFailed(call.call_id, "cancelled", "the call was cancelled while it ran")
+        raise ToolFailedError(call.call_id, "cancelled", "the call was cancelled while it ran")
     await _complete(client, call, holder, result)
     return result
 
@@ -115,11 +119,11 @@ async def _complete(client: Abide, call: ClaimedCall, holder: dict[str, Any], re
     try:
         encode_message({"result": result}, "the result")
         await client.call.complete_tool_call(**holder, result=result)
-    except (BadRequest, LimitExceeded) as why:
+    except (BadRequestError, LimitExceededError) as why:
         reason = why.detail.removeprefix("the result: ").removeprefix("the call of complete_tool_call: ")
         error = _storable(f"the tool ran, but its result cannot be stored: {reason}")
         await client.call.fail_tool_call(**holder, error=error)
-        raise ToolFailed(call.call_id, "failed", error) from why
+        raise ToolFailedError(call.call_id, "failed", error) from why
 
 
 async def _release(client: Abide, call: ClaimedCall, holder: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from .errors import BadRequest, LimitExceeded, ProtocolError
+from .errors import BadRequestError, LimitExceededError, ProtocolError
 
 Cell: TypeAlias = int | float | str | bytes | None
 """A cell of a row: one of SQLite's five storage classes."""
@@ -66,13 +66,15 @@ def encode_cell(value: Any) -> Any:
     """The JSON form of a parameter.
 
     Raises:
-        BadRequest: it is NaN, which SQLite does not have.
+        BadRequestError: it is NaN, which SQLite does not have.
     """
     match value:
         case bytes() | bytearray() | memoryview():
             return encode_blob(bytes(value))
         case float() if math.isnan(value):
-            raise BadRequest("a parameter is NaN, which is not a value in SQLite", code="bad_arguments", hint="use None for NULL")
+            raise BadRequestError(
+                "a parameter is NaN, which is not a value in SQLite", code="bad_arguments", hint="use None for NULL"
+            )
         case float() if math.isinf(value):
             return {"$real": "Infinity" if value > 0 else "-Infinity"}
     return value
@@ -105,26 +107,26 @@ def encode_message(message: dict[str, Any], what: str) -> bytes:
     """A message of the client as UTF-8. `what` names it in errors.
 
     Raises:
-        BadRequest: a value has no JSON form.
-        LimitExceeded: it is longer than a server reads.
+        BadRequestError: a value has no JSON form.
+        LimitExceededError: it is longer than a server reads.
     """
     try:
         text = _ENCODER.encode(message).encode()
     except (TypeError, ValueError, RecursionError) as why:
-        raise BadRequest(
+        raise BadRequestError(
             f"{what}: {why}",
             code="bad_arguments",
             hint="arguments are JSON: None, bool, int, finite float, str, bytes, list and dict",
         ) from why
     if len(text) > MESSAGE_BYTES:
-        raise LimitExceeded(
+        raise LimitExceededError(
             f"{what}: the message has {len(text)} bytes; the limit is {MESSAGE_BYTES}",
             code="limit_exceeded",
             hint="send several smaller requests",
         )
     if text.count(b"[") + text.count(b"{") > DEPTH and _depth(message) > DEPTH:
         detail = f"{what}: lists and objects are nested more than {DEPTH} deep"
-        raise BadRequest(detail, code="bad_arguments", hint="store a flatter value, or a text")
+        raise BadRequestError(detail, code="bad_arguments", hint="store a flatter value, or a text")
     return text
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .errors import TEMPORARY, AbideError, Closed, Conflict, NotFound, TimedOut
+from .errors import TEMPORARY, AbideError, ClosedError, ConflictError, NotFoundError, TimedOutError
 from .lease import Function, check_function
 from .session import worker_name
 from .tool_run import ClaimedCall, run_tool
@@ -45,11 +45,11 @@ class Worker:
         """Runs calls of these tools, `concurrency` at a time, until `stop` is called.
 
         A tool is a coroutine function or a plain one (which runs in a thread), and gets the arguments. Its errors are
-        recorded as the outcome; `Retryable` makes the call pending again.
+        recorded as the outcome; `RetryableError` makes the call pending again.
 
         Raises:
-            Closed: the client is closed.
-            Refused: the client may not read the calls.
+            ClosedError: the client is closed.
+            RefusedError: the client may not read the calls.
         """
         for name, run in tools.items():
             check_function(run, f"the tool {name}")
@@ -90,7 +90,7 @@ class Worker:
                         self._pending.set()
                     else:
                         self._tools.discard(tool)
-            raise Closed
+            raise ClosedError
         finally:
             self._pending.set()
 
@@ -104,11 +104,11 @@ class Worker:
                 try:
                     claim = self._client.call("claim_next_tool_call", args, request_id=request_id, deadline=_RETRY_SECONDS)
                     return ClaimedCall.of((await claim).value)
-                except TimedOut as why:
+                except TimedOutError as why:
                     if self._stopping.is_set():
                         return None
                     request_id = why.request_id  # The same claim: it takes effect at most once.
-        except NotFound:
+        except NotFoundError:
             return None
         except TEMPORARY:
             # A limit of the tool holds the calls back. No row changes when the limit ends.
@@ -118,7 +118,7 @@ class Worker:
     async def _run(self, call: ClaimedCall, run: Function, slots: asyncio.Semaphore) -> None:
         try:
             await run_tool(self._client, call, run, self._lease_ms)
-        except Conflict as why:
+        except ConflictError as why:
             _LOG.warning("call %s of %s: %s", call.call_id, call.tool_name, why)
         except AbideError as why:
             _LOG.error("call %s of %s: %s", call.call_id, call.tool_name, why)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ..client import Abide
-from ..errors import LimitExceeded, MalformedEntry, short
+from ..errors import LimitExceededError, MalformedEntryError, short
 from ..records import Result
 
 Decode: TypeAlias = Callable[[str, str], Any]
@@ -137,7 +137,7 @@ class Cache:
         params = {"c": collection_id, "seq": known.seq, "limit": _AT_ONCE, "others": json.dumps(list(others))}
         try:
             result = await self._client.sql(_CHANGED, params)
-        except LimitExceeded:
+        except LimitExceededError:
             await self._load(collection_id, known)
             return None
         if self._client.timeline != timeline or result.seq < known.seq:
@@ -171,7 +171,7 @@ class Cache:
         while True:
             try:
                 page: Result[Any] = await self._client.sql(_PAGED, {"c": collection_id, "after": after, "limit": limit})
-            except LimitExceeded:
+            except LimitExceededError:
                 if limit == 1:
                     raise
                 limit //= 2
@@ -202,7 +202,7 @@ class Cache:
             except Exception as why:
                 known.size = before
                 self._clear(collection_id, known)
-                raise MalformedEntry(f"the entry {key!r} of {collection_id!r} is malformed: {short(why)}") from why
+                raise MalformedEntryError(f"the entry {key!r} of {collection_id!r} is malformed: {short(why)}") from why
             known.size += size - (earlier.size if earlier is not None else 0)
             known.entries[key] = Cached(seq, value, size)
         if not is_sorted:

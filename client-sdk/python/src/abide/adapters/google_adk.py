@@ -33,7 +33,7 @@ with extra("google-adk"):
 
 from .. import sync
 from ..client import Abide
-from ..errors import Conflict, LeaseLost
+from ..errors import ConflictError, LeaseLostError
 from .bridge import Bridge
 from .cache import copied
 from .collection import Collections, escape, put
@@ -96,7 +96,7 @@ class AbideSessionService(BaseSessionService):
         try:
             head = {"state": parts["session"], "updated": now}
             await self._sessions.write(collection, [put(_HEAD, head, expected_seq=0)])
-        except Conflict as why:
+        except ConflictError as why:
             raise AlreadyExistsError(f"Session with id {name} already exists.") from why
         await self._change_shared(app_name, user_id, parts)
         merged = {**parts["session"], **await self._shared(app_name, user_id)}
@@ -230,9 +230,9 @@ class AbideSessionService(BaseSessionService):
                     done = await self._sessions.write(collection, puts)
                     self._sessions.cache.update(collection, _HEAD, done.seq, json.dumps(changed))
                 break
-            except LeaseLost:
+            except LeaseLostError:
                 raise
-            except Conflict:
+            except ConflictError:
                 head = None  # Another event came first; its changes of the state are kept.
         await self._change_shared(session.app_name, session.user_id, parts)
 

@@ -53,7 +53,7 @@ with extra("langgraph"):
 
 from .. import sync
 from ..client import Abide
-from ..errors import Conflict, LimitExceeded, MalformedEntry
+from ..errors import ConflictError, LimitExceededError, MalformedEntryError
 from .bridge import Bridge
 from .collection import Collections, escape, path, put, unescape
 from .langgraph_chains import Chains
@@ -205,12 +205,12 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """The checkpoint with a key; the last one if the key is a prefix.
 
         Raises:
-            MalformedEntry: it is none that a saver wrote.
-            LimitExceeded: its values are too large.
+            MalformedEntryError: it is none that a saver wrote.
+            LimitExceededError: its values are too large.
         """
         try:
             return await self._load_once(collection, thread_id, key, config)
-        except MalformedEntry:
+        except MalformedEntryError:
             # Several statements have read it, and another process may have deleted it in between.
             return await self._load_once(collection, thread_id, key, config)
 
@@ -334,7 +334,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """A checkpoint of a list. In that of all threads a malformed one is omitted, so that it hides no other thread."""
         try:
             return await self._load(collection, thread_id, key, None)
-        except (MalformedEntry, LimitExceeded) as why:
+        except (MalformedEntryError, LimitExceededError) as why:
             if config is not None and "thread_id" in config["configurable"]:
                 raise
             _LOG.warning("a checkpoint is omitted: %s", why)
@@ -420,7 +420,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         self._values.begin(self._collections.client.timeline)
         try:
             await self._write_checkpoint(collection, config, checkpoint, metadata, new_versions)
-        except Conflict:
+        except ConflictError:
             await self._replace_checkpoint(collection, config, checkpoint, metadata)
         return _config(thread_id, namespace, checkpoint["id"])
 
@@ -437,7 +437,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             try:
                 await self._write_checkpoint(collection, config, checkpoint, metadata, {}, entries)
                 return
-            except Conflict:
+            except ConflictError:
                 if attempt == _ATTEMPTS:
                     raise
 
@@ -480,7 +480,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             self._values.remember(collection, key, known)
         try:
             await self._end(write)
-        except Conflict:
+        except ConflictError:
             # The answer to an earlier attempt may have been lost.
             stored = (await self._collections.client.sql(_ONE, {"c": collection, "key": key})).cells
             if not stored or stored[0][2] != made["blob"]:
@@ -561,7 +561,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         self._values.begin(self._collections.client.timeline)
         try:
             await self._write_writes(collection, checkpoint, prefix, writes, task_path, True)
-        except Conflict:
+        except ConflictError:
             self._values.forget(collection)
             await self._write_writes(collection, checkpoint, prefix, writes, task_path, False)
 
@@ -720,7 +720,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             try:
                 await Pruning(self._collections, collection, self._values.max_bytes).remove(gone)
                 return
-            except Conflict:
+            except ConflictError:
                 if attempt == _ATTEMPTS:
                     raise
 

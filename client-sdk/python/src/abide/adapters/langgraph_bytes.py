@@ -71,7 +71,7 @@ def decompress(small: bytes, budget: Budget) -> bytes:
     """The inverse of `compress`.
 
     Raises:
-        LimitExceeded: the bytes exceed the budget.
+        LimitExceededError: the bytes exceed the budget.
         ValueError: they are not compressed bytes.
     """
     return _inflated(small, DICTIONARY, budget)
@@ -114,7 +114,7 @@ def rebuild(flat: list[int], between: bytes, root: bytes, budget: Budget) -> byt
     """The inverse of `difference`.
 
     Raises:
-        LimitExceeded: the bytes exceed the budget.
+        LimitExceededError: the bytes exceed the budget.
         ValueError: a part is not within its bytes.
     """
     parts: list[bytes] = []

@@ -10,7 +10,7 @@ import json
 from typing import Any, cast
 
 from ..client import Abide
-from ..errors import MalformedEntry
+from ..errors import MalformedEntryError
 from .langgraph_entries import Entries
 from .langgraph_keys import entry_of
 
@@ -46,8 +46,8 @@ class Chains:
         """Reads the entries of values, and those that they refer to. An entry that does not exist is omitted.
 
         Raises:
-            MalformedEntry: they refer to too many others.
-            LimitExceeded: they are too large together.
+            MalformedEntryError: they refer to too many others.
+            LimitExceededError: they are too large together.
         """
         await self._fetch(collection, entries, [name for name in names if not entries.has(name)])
         done: set[str] = set()
@@ -63,7 +63,7 @@ class Chains:
                     if key not in ahead:
                         pages += 1
                         if pages > _MOST_PAGES:
-                            raise MalformedEntry(f"the entry {name!r} of {collection!r} refers to too many others")
+                            raise MalformedEntryError(f"the entry {name!r} of {collection!r} refers to too many others")
                         ahead = await self._page(collection, key)
                     if key not in ahead:
                         break

@@ -38,7 +38,7 @@ class Pruning:
         """Deletes checkpoints, with their writes, and the values that no other checkpoint needs.
 
         Raises:
-            Conflict: another process has changed the thread meanwhile.
+            ConflictError: another process has changed the thread meanwhile.
         """
         await self._read()
         live = {key for key in self._checkpoints if key not in gone and key not in self._deleted}

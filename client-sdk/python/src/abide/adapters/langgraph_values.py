@@ -150,7 +150,7 @@ class Values:
         """The kind and the bytes of a value.
 
         Raises:
-            LimitExceeded: they are too many.
+            LimitExceededError: they are too many.
         """
         kind, raw = self._serde.dumps_typed(value)
         if len(raw) > self.max_bytes:
@@ -272,7 +272,7 @@ class Values:
         """The value of a channel. `entries` has its entry, and those that it refers to.
 
         Raises:
-            MalformedEntry: entries are malformed, refer to each other in a circle, or to an entry that does not exist.
+            MalformedEntryError: entries are malformed, refer to each other in a circle, or to an entry that does not exist.
         """
         with decoding(f"the value {name!r} of {collection!r}"):
             stored = entries.value(name)

@@ -23,7 +23,7 @@ with extra("llama-index"):
 
 from .. import sync
 from ..client import Abide
-from ..errors import BadRequest
+from ..errors import BadRequestError
 from .bridge import Bridge
 from .collection import Collections
 from .items import ItemList
@@ -164,7 +164,7 @@ class AbideChatStore(BaseChatStore):
     def _dump(self, message: ChatMessage) -> Any:
         item = message.model_dump(mode="json")
         if not self._allows_paths and _names_file(item):
-            raise BadRequest(
+            raise BadRequestError(
                 "a block names a local file",
                 code="bad_arguments",
                 hint="store its bytes (image=…, data=…), or make the store with allow_local_paths=True",

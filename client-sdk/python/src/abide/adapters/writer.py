@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ..client import Abide, Call, Committed
-from ..errors import TEMPORARY, AbideError, Conflict, Refused, copied
+from ..errors import TEMPORARY, AbideError, ConflictError, RefusedError, copy_error
 
 MOST_PUTS = 1000
 """Entries that one call can write."""
@@ -169,9 +169,9 @@ class Writer:
             replies = await self._call(request)
         except Exception as why:
             # An overloaded server has been asked again until the deadline.
-            if not isinstance(why, Refused) or isinstance(why, TEMPORARY) or len(writes) == 1:
+            if not isinstance(why, RefusedError) or isinstance(why, TEMPORARY) or len(writes) == 1:
                 for write in writes:
-                    write.fail(copied(why) if isinstance(why, AbideError) else why)
+                    write.fail(copy_error(why) if isinstance(why, AbideError) else why)
             elif len(request) > 1:
                 await asyncio.gather(*[self._request([group]) for group in request])
             else:
@@ -202,7 +202,7 @@ def _arguments(group: list[Write]) -> dict[str, Any]:
     """The arguments of one call for several writes.
 
     Raises:
-        Conflict: an entry that a write refers to was not written.
+        ConflictError: an entry that a write refers to was not written.
     """
     args: dict[str, Any] = {"collection_id": group[0].collection_id}
     needs: dict[str, int] = {}
@@ -211,7 +211,7 @@ def _arguments(group: list[Write]) -> dict[str, Any]:
             if isinstance(earlier, int):
                 needs[key] = earlier
             elif earlier.has_failed:
-                raise Conflict(f"entry {key} was not written", code="conflict")
+                raise ConflictError(f"entry {key} was not written", code="conflict")
             elif earlier not in group:
                 needs[key] = earlier.seq
     puts: list[Entry] = [{"key": key, "keep": True, "expected_seq": seq} for key, seq in needs.items()]
