@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from server import Server, environment
@@ -51,6 +52,12 @@ def test_threads_share_a_client(server: Server) -> None:
         for thread in threads:
             thread.join()
         assert client.sql("SELECT count(*) FROM agent_state").scalar() == 160
+
+
+def test_the_generated_module_is_up_to_date() -> None:
+    generator = Path(__file__).resolve().parents[1] / "generate_sync.py"
+    checked = subprocess.run([sys.executable, str(generator), "--check"], stderr=subprocess.PIPE, text=True)
+    assert (checked.stderr, checked.returncode) == ("", 0)
 
 
 def test_nothing_of_the_asynchronous_api_is_missing() -> None:

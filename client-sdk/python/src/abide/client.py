@@ -260,7 +260,13 @@ class Abide:
 
     @overload
     async def sql(
-        self, sql: str, params: Params | None = None, *, as_of: int | None = None, deadline: float | None = None
+        self,
+        sql: str,
+        params: Params | None = None,
+        *,
+        into: None = None,
+        as_of: int | None = None,
+        deadline: float | None = None,
     ) -> Result[Any]: ...
     @overload
     async def sql(
@@ -309,6 +315,7 @@ class Abide:
         sql: str,
         params: Params | None = None,
         *,
+        into: None = None,
         after_seq: int | None = None,
         as_of: int | None = None,
         checksum: bool = True,

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from .errors import BadRequestError, TimedOutError
 
-Function: TypeAlias = Callable[..., Any]
-"""A function of the caller: a coroutine function, or a plain one, which runs in a thread."""
+Function: TypeAlias = Callable[[Any], Any]
+"""A function of the caller with one argument: a coroutine function, or a plain one, which runs in a thread."""
 
 
 def check_function(function: Any, what: str) -> None:

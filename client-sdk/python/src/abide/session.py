@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -139,12 +139,12 @@ class Session:
         What `run` raises is recorded: the step has failed for ever under this key, and raises `ToolFailedError` when it is
         repeated. After `RetryableError` it is tried again by the retry policy of the tool (default: 3 attempts).
 
-        `lease_ms` bounds how long a repeated step waits after a crash. A function that blocks the event loop longer than that
-        loses the lease.
+        `lease_ms` bounds how long a repeated step waits after a crash. A coroutine function that blocks the event loop longer
+        than that loses the lease.
 
-        If the step is cancelled, a coroutine function is cancelled, and the call of an `idempotent` or `read_only` tool is pending
-        again at once. A plain function runs to its end first, and its outcome is recorded. A second cancellation waits for
-        nothing.
+        If the step is cancelled, a coroutine function is cancelled, and the call of an `idempotent` or `read_only` tool is
+        pending again at once. A plain function runs to its end first, and its outcome is recorded. A second cancellation
+        waits for nothing.
 
         Raises:
             NotFoundError: the tool is not registered, and there is no `effect`.
@@ -320,7 +320,7 @@ class Session:
         except ConflictError:
             pass
 
-    async def _until(self, sql: str, params: dict[str, Any], is_done: Function) -> Any:
+    async def _until(self, sql: str, params: dict[str, Any], is_done: Callable[[Any], bool]) -> Any:
         """Waits until the only row of a query satisfies a condition, and returns it."""
         async with self.client.subscribe(sql, params) as subscription:
             async for _ in subscription:

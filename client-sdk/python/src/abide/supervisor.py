@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class Supervisor:
         """Lets `serve` return after the handoffs that it works on."""
         self._stopping.set()
 
-    async def serve(self, capability: str, run: Function, *, concurrency: int = 8) -> None:
+    async def serve(self, capability: str, run: Callable[[Handoff], Any], *, concurrency: int = 8) -> None:
         """Claims handoffs that require this capability, until `stop` is called.
 
         `run(handoff)` returns the resolution, a text that becomes a message of the session. It raises `RejectedError` to reject
