@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 from .connection import Connection
 from .dial import Address, Dial, dial
 from .engine import Engine
-from .errors import AbideError, BadRequestError, ConnectionFailedError, ProtocolError, member, reading
+from .errors import AbideError, BadRequestError, ConnectionFailedError, ProtocolError, get_member, reading
 from .http_get import get_json
 from .records import Result
 from .session import Session
@@ -74,7 +74,7 @@ class Calls:
             raise AttributeError(reducer)
 
         def call(*positional: Any, **args: Any) -> Awaitable[Committed[Any]]:
-            check_named(reducer, positional)
+            check_no_positional(reducer, positional)
             return self(reducer, args)
 
         return call
@@ -103,7 +103,7 @@ class Calls:
             "args": args or {},
             "request_id": request_id or new_request_id(),
         }
-        return _committed(await self._client._ask(message, f"the call of {reducer}", deadline))
+        return _committed(await self._client._request(message, f"the call of {reducer}", deadline))
 
 
 class Abide:
@@ -122,8 +122,8 @@ class Abide:
         # Where it was used first.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid: int | None = None
-        self.kept: dict[str, Any] = {}
-        """State of other parts of the package for all of their objects that use this client."""
+        # What the adapters of this client share, by name.
+        self._shared: dict[str, Any] = {}
         self.call = Calls(self)
         """Calls reducers; see `Calls`."""
 
@@ -201,7 +201,9 @@ class Abide:
     async def __aenter__(self) -> Abide:
         return await self.start()
 
-    async def __aexit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         await self.close()
 
     @property
@@ -237,15 +239,15 @@ class Abide:
         self, calls: Iterable[AnyCall], *, request_id: str | None = None, deadline: float | None = None
     ) -> Committed[list[Committed[Any]]]:
         """Calls several reducers in one transaction, all or nothing. See `Calls.__call__` for the options."""
-        items = [_call_of(call, at) for at, call in enumerate(calls, start=1)]
+        items = [_check_call(call, at) for at, call in enumerate(calls, start=1)]
         message = {
             "op": "batch",
             "calls": [{"reducer": call.reducer, "args": call.args} for call in items],
             "request_id": request_id or new_request_id(),
         }
-        return _committed_batch(await self._ask(message, f"the batch of {len(items)} calls", deadline), len(items))
+        return _committed_batch(await self._request(message, f"the batch of {len(items)} calls", deadline), len(items))
 
-    async def _without_id(self, calls: list[Call]) -> list[Committed[Any]]:
+    async def _call_without_id(self, calls: list[Call]) -> list[Committed[Any]]:
         """Calls in one transaction, without a request id, which takes space in the database.
 
         If the connection is lost, they are executed again. So they have to be of a kind whose repetition is harmless or a
@@ -253,9 +255,9 @@ class Abide:
         """
         items = [{"reducer": call.reducer, "args": call.args} for call in calls]
         if len(items) == 1:
-            return [_committed(await self._ask({"op": "call", **items[0]}, f"the call of {calls[0].reducer}", None))]
+            return [_committed(await self._request({"op": "call", **items[0]}, f"the call of {calls[0].reducer}", None))]
         return _committed_batch(
-            await self._ask({"op": "batch", "calls": items}, f"the batch of {len(items)} calls", None), len(items)
+            await self._request({"op": "batch", "calls": items}, f"the batch of {len(items)} calls", None), len(items)
         ).value
 
     @overload
@@ -300,13 +302,13 @@ class Abide:
             message["params"] = encode_params(params)
         if as_of is not None:
             message["as_of"] = as_of
-        frame = await self._ask(message, "the query", deadline)
+        frame = await self._request(message, "the query", deadline)
         with reading("the result of a query"):
-            columns = tuple(member(frame, "columns", list))
-            cells = [decode_row(row) for row in member(frame, "rows", list)]
+            columns = tuple(get_member(frame, "columns", list))
+            cells = [decode_row(row) for row in get_member(frame, "rows", list)]
             if not all(type(name) is str for name in columns) or any(len(row) != len(columns) for row in cells):
                 raise ProtocolError("the rows of a result do not fit its columns")
-            seq = member(frame, "seq", int)
+            seq = get_member(frame, "seq", int)
         return Result(seq, columns, cells, into)
 
     @overload
@@ -363,7 +365,7 @@ class Abide:
     async def explain(self, sql: str, params: Params | None = None) -> dict[str, Any]:
         """How a live query would be maintained, and at what cost; see docs/protocol.md."""
         message: dict[str, Any] = {"op": "explain", "sql": sql, "params": encode_params(params)}
-        frame = await self._ask(message, "the explanation", None)
+        frame = await self._request(message, "the explanation", None)
         return {name: value for name, value in frame.items() if name not in ("op", "id")}
 
     async def get(self, path: str) -> Any:
@@ -411,7 +413,7 @@ class Abide:
         """A supervisor that takes over sessions; see `Supervisor.serve`."""
         return Supervisor(self, lease_ms=lease_ms)
 
-    async def _ask(self, message: dict[str, Any], what: str, deadline: float | None) -> dict[str, Any]:
+    async def _request(self, message: dict[str, Any], what: str, deadline: float | None) -> dict[str, Any]:
         await self.start()
         return await self._connection.request(message, what, self._deadline if deadline is None else deadline)
 
@@ -429,7 +431,7 @@ def check_process(pid: int) -> None:
         raise AbideError(detail, code="wrong_process", hint="make a client in each process")
 
 
-def check_named(reducer: str, positional: tuple[Any, ...]) -> None:
+def check_no_positional(reducer: str, positional: tuple[Any, ...]) -> None:
     """Refuses arguments without a name."""
     if positional:
         hint = f'client.call.{reducer}(name=value), or client.call("{reducer}", {{"name": value}})'
@@ -438,19 +440,19 @@ def check_named(reducer: str, positional: tuple[Any, ...]) -> None:
 
 def _committed(frame: dict[str, Any]) -> Committed[Any]:
     """The reply to a call."""
-    return Committed(member(frame, "seq", int), member(frame, "duplicate", bool), frame.get("result"))
+    return Committed(get_member(frame, "seq", int), get_member(frame, "duplicate", bool), frame.get("result"))
 
 
 def _committed_batch(frame: dict[str, Any], count: int) -> Committed[list[Committed[Any]]]:
     """The reply to a batch of `count` calls."""
-    duplicate, answers = member(frame, "duplicate", bool), member(frame, "results", list)
+    duplicate, answers = get_member(frame, "duplicate", bool), get_member(frame, "results", list)
     if len(answers) != count:
         raise ProtocolError(f"a batch of {count} calls has {len(answers)} results")
-    results = [Committed(member(one, "seq", int), duplicate, one.get("result")) for one in answers]
-    return Committed(member(frame, "seq", int), duplicate, results)
+    results = [Committed(get_member(one, "seq", int), duplicate, one.get("result")) for one in answers]
+    return Committed(get_member(frame, "seq", int), duplicate, results)
 
 
-def _call_of(call: Any, at: int) -> Call:
+def _check_call(call: Any, at: int) -> Call:
     """A call of a batch."""
     if isinstance(call, Call):
         return call

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
 from . import peer
-from .errors import AbideError, BadRequestError, ConnectionFailedError, DeniedError, UnauthenticatedError, refusal
+from .errors import AbideError, BadRequestError, ConnectionFailedError, DeniedError, UnauthenticatedError, error_from_problem
 
 SUBPROTOCOL = Subprotocol("abide.v1")
 """The WebSocket subprotocol, and the version of the protocol that this package speaks."""
@@ -106,25 +106,25 @@ async def dial(address: Address) -> ClientConnection:
                 socket.close()
                 raise
         return await _Connect(url, proxy=None, **options)
-    except InvalidStatus as why:
-        raise _rejected(address, why) from why
-    except (OSError, EOFError, InvalidHandshake, asyncio.TimeoutError) as why:
-        detail = str(why).lower() or f"no answer within {CONNECT_TIMEOUT:.0f} s"
+    except InvalidStatus as exc:
+        raise _error_from_response(address, exc) from exc
+    except (OSError, EOFError, InvalidHandshake, asyncio.TimeoutError) as exc:
+        detail = str(exc).lower() or f"no answer within {CONNECT_TIMEOUT:.0f} s"
         raise ConnectionFailedError(
             f"{address.socket or address.url} cannot be reached: {detail}",
             hint="start the server with `abide serve`, or check the address",
-        ) from why
+        ) from exc
 
 
-def _rejected(address: Address, why: InvalidStatus) -> AbideError:
+def _error_from_response(address: Address, exc: InvalidStatus) -> AbideError:
     """The error of an answer that is not a WebSocket upgrade."""
-    response = why.response
+    response = exc.response
     try:
         problem = json.loads(response.body or b"")
     except (ValueError, RecursionError):
         problem = None
     if isinstance(problem, dict) and "code" in problem and "detail" in problem:
-        return refusal(problem)
+        return error_from_problem(problem)
     if response.status_code == 401:
         return UnauthenticatedError("the server requires a valid token", code="unauthenticated")
     if response.status_code == 403:

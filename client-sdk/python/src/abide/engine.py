@@ -17,7 +17,15 @@ from websockets.asyncio.client import ClientConnection
 
 from .backoff import Backoff
 from .dial import SUBPROTOCOL, Address, dial
-from .errors import AbideError, ConnectionFailedError, EngineNotFoundError, IncompatibleVersionError, member, reading, refusal
+from .errors import (
+    AbideError,
+    ConnectionFailedError,
+    EngineNotFoundError,
+    IncompatibleVersionError,
+    error_from_problem,
+    get_member,
+    reading,
+)
 
 _ATTEMPTS = 5
 
@@ -81,10 +89,10 @@ class Engine:
         command = [self._binary or find_binary(), "open", self._path, "--json"]
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        except OSError as why:
+        except OSError as exc:
             raise EngineNotFoundError(
-                f"{command[0]} cannot be run: {why}", hint="install a wheel for this platform, or set ABIDE_BINARY"
-            ) from why
+                f"{command[0]} cannot be run: {exc}", hint="install a wheel for this platform, or set ABIDE_BINARY"
+            ) from exc
         assert process.stdout is not None
         with process.stdout as stdout:
             line = stdout.readline()
@@ -96,19 +104,19 @@ class Engine:
 def _read_address(line: bytes, path: str) -> Address:
     failed = AbideError(f"the engine of {path} did not start", code="engine_failed", hint=f"run `abide open {path}` to see why")
     try:
-        said = json.loads(line)
-    except (ValueError, RecursionError) as why:
-        raise failed from why
-    if not isinstance(said, dict):
+        answer = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise failed from exc
+    if not isinstance(answer, dict):
         raise failed
-    if isinstance(said.get("error"), dict):
-        raise refusal(said["error"])
-    if said.get("protocol") != SUBPROTOCOL:
+    if isinstance(answer.get("error"), dict):
+        raise error_from_problem(answer["error"])
+    if answer.get("protocol") != SUBPROTOCOL:
         raise IncompatibleVersionError(
-            f"the engine {said.get('version')} speaks {said.get('protocol')}, this package {SUBPROTOCOL}",
+            f"the engine {answer.get('version')} speaks {answer.get('protocol')}, this package {SUBPROTOCOL}",
             hint="install a package and an engine of the same version",
         )
     with reading("the answer of abide open"):
-        if "socket" in said:
-            return Address("http://localhost", socket=member(said, "socket", str), token=said.get("token"))
-        return Address(member(said, "url", str), token=said.get("token"))
+        if "socket" in answer:
+            return Address("http://localhost", socket=get_member(answer, "socket", str), token=answer.get("token"))
+        return Address(get_member(answer, "url", str), token=answer.get("token"))

@@ -219,15 +219,15 @@ _BY_CODE: dict[str, type[RefusedError]] = {
 }
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     """A text of a server that fits in a message: a server decides how long its texts are."""
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} … ({len(text) - _LONGEST_TEXT} more characters)"
 
 
-def refusal(problem: dict[str, Any]) -> RefusedError:
+def error_from_problem(problem: dict[str, Any]) -> RefusedError:
     """The error of a problem document or of an `error` message. Members of another type than expected are omitted."""
-    code = _cut(str(problem.get("code") or "internal"))
-    detail = _cut(str(problem.get("detail") or "the server gives no reason"))
+    code = _truncate(str(problem.get("code") or "internal"))
+    detail = _truncate(str(problem.get("detail") or "the server gives no reason"))
     if type(position := problem.get("batch_position")) is int:
         detail = f"call {position} of the batch: {detail}"
     hint = problem.get("hint")
@@ -236,7 +236,7 @@ def refusal(problem: dict[str, Any]) -> RefusedError:
     return kind(
         detail,
         code=code,
-        hint=_cut(hint) if isinstance(hint, str) else None,
+        hint=_truncate(hint) if isinstance(hint, str) else None,
         retry_after_ms=min(max(retry, 0), _LONGEST_RETRY_MS) if type(retry) is int else None,
     )
 
@@ -252,11 +252,11 @@ def reading(what: str) -> Iterator[None]:
         yield
     except AbideError:
         raise
-    except Exception as why:
-        raise ProtocolError(f"{what} is malformed: {short(why)}") from why
+    except Exception as exc:
+        raise ProtocolError(f"{what} is malformed: {describe(exc)}") from exc
 
 
-def member(message: Any, name: str, kind: type[T]) -> T:
+def get_member(message: Any, name: str, kind: type[T]) -> T:
     """A member of a message, which must have a type. A boolean is not an integer.
 
     Raises:
@@ -268,9 +268,9 @@ def member(message: Any, name: str, kind: type[T]) -> T:
     raise ProtocolError(f"a message has no valid {name!r}")
 
 
-def short(why: Exception) -> str:
+def describe(exc: Exception) -> str:
     """The type and the text of an error, at most 200 characters."""
-    text = f"{type(why).__name__}: {why}"
+    text = f"{type(exc).__name__}: {exc}"
     return text if len(text) <= _SHORT else text[:_SHORT] + "…"
 
 

@@ -27,5 +27,5 @@ def extra(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError as why:
-        raise MissingPackageError(f"there is no module {why.name}", hint=f'pip install "abide-client[{name}]"') from why
+    except ModuleNotFoundError as exc:
+        raise MissingPackageError(f"there is no module {exc.name}", hint=f'pip install "abide-client[{name}]"') from exc

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from .dial import CONNECT_TIMEOUT, MESSAGE_BYTES, Address
-from .errors import BadRequestError, ConnectionFailedError, LimitExceededError, ProtocolError, refusal
+from .errors import BadRequestError, ConnectionFailedError, LimitExceededError, ProtocolError, error_from_problem
 from .peer import connect_blocking
 
 _PATH = re.compile(r"/(?!/)[!$-;=?-\[\]_a-z~]*")
@@ -23,7 +23,7 @@ def check_path(path: str) -> None:
     Raises:
         BadRequestError: it names another host, or leaves the path with `..`.
     """
-    if not isinstance(path, str) or not _PATH.fullmatch(path) or not _stays(path.split("?", 1)[0]):
+    if not isinstance(path, str) or not _PATH.fullmatch(path) or _has_dot_segments(path.split("?", 1)[0]):
         raise BadRequestError(
             f"{path!r} is not a path of the server",
             code="bad_arguments",
@@ -31,12 +31,12 @@ def check_path(path: str) -> None:
         )
 
 
-def _stays(path: str) -> bool:
-    """Whether a path has no `..`, however often a proxy decodes it."""
+def _has_dot_segments(path: str) -> bool:
+    """Returns `True` if a path has `.` or `..` as a segment, however often a proxy decodes it."""
     before = None
     while path != before:
         path, before = unquote(path), path
-    return "\\" not in path and not {".", ".."}.intersection(path.split("/"))
+    return "\\" in path or not {".", ".."}.isdisjoint(path.split("/"))
 
 
 def get_json(address: Address, path: str) -> Any:
@@ -57,22 +57,22 @@ def get_json(address: Address, path: str) -> Any:
         connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
         response = connection.getresponse()
         body = response.read(MESSAGE_BYTES + 1)
-    except (OSError, http.client.HTTPException) as why:
-        raise ConnectionFailedError(f"{path} cannot be read: {str(why) or type(why).__name__}") from why
+    except (OSError, http.client.HTTPException) as exc:
+        raise ConnectionFailedError(f"{path} cannot be read: {str(exc) or type(exc).__name__}") from exc
     finally:
         connection.close()
     if len(body) > MESSAGE_BYTES:
         raise LimitExceededError(f"{path} is longer than {MESSAGE_BYTES} bytes", code="limit_exceeded")
     try:
         document = json.loads(body)
-    except (ValueError, RecursionError) as why:
+    except (ValueError, RecursionError) as exc:
         if response.status == 200:
-            raise ProtocolError(f"{path} is not a JSON document") from why
+            raise ProtocolError(f"{path} is not a JSON document") from exc
         document = None
     if response.status == 200:
         return document
     if isinstance(document, dict) and response.status >= 400:
-        raise refusal(document)
+        raise error_from_problem(document)
     raise ConnectionFailedError(f"{path} cannot be read: the server responds with HTTP {response.status}")
 
 

@@ -28,8 +28,8 @@ def check_function(function: Any, what: str) -> None:
         return  # A built-in function without a signature.
     try:
         signature.bind(None)
-    except TypeError as why:
-        raise BadRequestError(f"{what} cannot be called with one argument: {why}", code="bad_arguments", hint=hint) from why
+    except TypeError as exc:
+        raise BadRequestError(f"{what} cannot be called with one argument: {exc}", code="bad_arguments", hint=hint) from exc
 
 
 class Running:
@@ -56,9 +56,9 @@ class Running:
 def _call(function: Function, args: tuple[Any, ...]) -> Any:
     try:
         return function(*args)
-    except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as why:
+    except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as exc:
         # As the outcome of a task, these would end the event loop, or would be lost.
-        raise RuntimeError(f"the function raised {type(why).__name__} {why}".rstrip()) from why
+        raise RuntimeError(f"the function raised {type(exc).__name__} {exc}".rstrip()) from exc
 
 
 async def run_under_lease(work: Running, heartbeat: Callable[[], Awaitable[bool]], lease_ms: int) -> tuple[Any, bool]:

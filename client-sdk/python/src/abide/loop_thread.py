@@ -53,8 +53,8 @@ class LoopThread:
         future = self.submit(work)
         try:
             return future.result()
-        except CancelledError as why:
-            raise ClosedError from why  # By `stop`: nothing else cancels it.
+        except CancelledError as exc:
+            raise ClosedError from exc  # By `stop`: nothing else cancels it.
         except BaseException:
             future.cancel()
             raise

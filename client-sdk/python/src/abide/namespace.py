@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .client import Abide
 
 
-async def namespace_of(client: Abide) -> str:
+async def fetch_namespace(client: Abide) -> str:
     """The namespace of the caller; empty without a scope."""
     if client.namespace is None:
         # The first message of a connection states it, so it precedes every answer.
@@ -31,7 +31,7 @@ async def find_stored_id(client: Abide, sql: str, given: str) -> str | None:
         return None if found is None else str(found[0])
 
     found = await select(given)
-    namespace = await namespace_of(client)
+    namespace = await fetch_namespace(client)
     if found is not None or given.startswith(namespace):
         return found
     return await select(namespace + given)

@@ -63,8 +63,8 @@ def check(connected: socket.socket, path: str) -> None:
     own = os.geteuid()
     try:
         found = os.lstat(folder)
-    except OSError as why:
-        raise _untrusted(path, f"its folder cannot be read: {why.strerror}") from why
+    except OSError as exc:
+        raise _untrusted(path, f"its folder cannot be read: {exc.strerror}") from exc
     if not stat.S_ISDIR(found.st_mode):
         raise _untrusted(path, f"{folder} is not a directory")
     if found.st_uid != own:
@@ -88,8 +88,8 @@ def peer_user(connected: socket.socket) -> int | None:
     return None
 
 
-def _untrusted(path: str, why: str) -> UntrustedEngineError:
+def _untrusted(path: str, reason: str) -> UntrustedEngineError:
     return UntrustedEngineError(
-        f"the engine at {path} is not trusted: {why}",
+        f"the engine at {path} is not trusted: {reason}",
         hint="set TMPDIR to a folder that only this user can write",
     )

@@ -23,7 +23,7 @@ from .errors import (
     NotFoundError,
     ToolFailedError,
     UnknownOutcomeError,
-    member,
+    get_member,
     reading,
 )
 from .lease import Function, check_function
@@ -87,11 +87,11 @@ class Session:
         optional = {"id": session_id, "title": title, "metadata": metadata}
         args = {name: value for name, value in optional.items() if value is not None}
         opened = (await client.call.open_session(agent=_AGENT if agent is None else agent, **args)).value
-        owner = member(opened, "agent", str)
+        owner = get_member(opened, "agent", str)
         if agent not in (None, owner):
             detail = f"session {session_id} belongs to the agent {owner}, not to {agent}"
             raise ConflictError(detail, code="conflict", hint="use another id, or omit agent=")
-        return Session(client, member(opened, "id", str))
+        return Session(client, get_member(opened, "id", str))
 
     @staticmethod
     async def find(client: Abide, session_id: str) -> Session | None:
@@ -109,9 +109,9 @@ class Session:
         if data is not None:
             args["data"] = data
         request_id = None if key is None else self._step_id("message", key)
-        with self._same_step(key):
+        with self._explain_conflict(key):
             made = await self.client.call("append_message", args, request_id=request_id)
-        return member(made.value, "id", int)
+        return get_member(made.value, "id", int)
 
     async def messages(self) -> list[Any]:
         """The messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
@@ -159,7 +159,7 @@ class Session:
         if needs_approval is not None:
             request["needs_approval"] = needs_approval
         claim = {"call_id": chosen, "lease_ms": lease_ms, "worker": worker_name()}
-        with self._same_step(key):
+        with self._explain_conflict(key):
             try:
                 call_id, claimed = await self._request_and_claim(request, claim)
             except NotFoundError:
@@ -167,7 +167,7 @@ class Session:
                 call_id, claimed = await self._request_and_claim(request, claim)
         while True:
             if claimed is None:
-                claimed, result = await self._claim_or_outcome(call_id, name, claim)
+                claimed, result = await self._wait_for_claim_or_outcome(call_id, name, claim)
                 if claimed is None:
                     return result
             try:
@@ -184,15 +184,15 @@ class Session:
             "arguments": {"prompt": prompt, "args": args},
             "needs_approval": True,
         }
-        with self._same_step(key):
+        with self._explain_conflict(key):
             try:
                 requested = await self.client.call.request_tool_call(**request)
             except NotFoundError:
                 await self._register("approval", "read_only")
                 requested = await self.client.call.request_tool_call(**request)
-        call_id = member(requested.value, "call_id", str)
-        row = await self._until(_APPROVAL, {"call_id": call_id}, lambda row: row.decision != "pending")
-        decided = _json(row.approved_arguments or row.arguments, "the arguments of an approval")
+        call_id = get_member(requested.value, "call_id", str)
+        row = await self._wait_until(_APPROVAL, {"call_id": call_id}, lambda row: row.decision != "pending")
+        decided = _parse_json(row.approved_arguments or row.arguments, "the arguments of an approval")
         # An approver may have replaced the whole document.
         arguments = decided.get("args") if isinstance(decided, dict) else decided
         if row.decision != "approved":
@@ -217,10 +217,12 @@ class Session:
         if expires_after_ms is not None:
             args["expires_after_ms"] = expires_after_ms
         request_id = self._step_id("handoff", key)
-        with self._same_step(key):
+        with self._explain_conflict(key):
             handoff = await self.client.call("request_supervisor_handoff", args, request_id=request_id)
         sql = "SELECT status, resolution FROM handoff_requests WHERE id = :id"
-        row = await self._until(sql, {"id": member(handoff.value, "id", str)}, lambda row: row.status not in ("pending", "claimed"))
+        row = await self._wait_until(
+            sql, {"id": get_member(handoff.value, "id", str)}, lambda row: row.status not in ("pending", "claimed")
+        )
         return Resolution(row.status, row.resolution)
 
     async def sleep_until(self, when: datetime | float, *, key: str) -> None:
@@ -232,14 +234,14 @@ class Session:
         timer_id = self.call_id(key)
         args = {"id": timer_id, "session_id": self.id, "due_at": int(seconds * 1_000_000)}
         try:
-            timer_id = member((await self.client.call.set_timer(**args)).value, "id", str)
+            timer_id = get_member((await self.client.call.set_timer(**args)).value, "id", str)
         except ConflictError:
             found = await find_stored_id(self.client, "SELECT id FROM timers WHERE id = :id", timer_id)
             if found is None:
                 raise
             timer_id = found
         sql = "SELECT status FROM timers WHERE id = :id"
-        row = await self._until(sql, {"id": timer_id}, lambda row: row.status != "pending")
+        row = await self._wait_until(sql, {"id": timer_id}, lambda row: row.status != "pending")
         if row.status == "cancelled":
             raise ToolFailedError(timer_id, "cancelled", "the session has ended")
 
@@ -253,22 +255,22 @@ class Session:
         For a caller with a scope, whose session has a generated id, it is stored in the namespace of the scope. Calls accept both
         ids; answers and queries have the stored id.
         """
-        return f"{self.id}/{_checked(key)}"
+        return f"{self.id}/{_check_key(key)}"
 
     def _step_id(self, kind: str, key: str) -> str:
-        return f"{kind}/{self.id}/{_checked(key)}"
+        return f"{kind}/{self.id}/{_check_key(key)}"
 
     @contextmanager
-    def _same_step(self, key: str | None) -> Iterator[None]:
+    def _explain_conflict(self, key: str | None) -> Iterator[None]:
         """Explains a conflict of ids in terms of the key that was given."""
         try:
             yield
-        except ConflictError as why:
-            if why.code not in ("call_id_conflict", "request_id_conflict"):
+        except ConflictError as exc:
+            if exc.code not in ("call_id_conflict", "request_id_conflict"):
                 raise
             detail = f"the key {key!r} of session {self.id} belongs to a step with other arguments"
             hint = "a step is repeated with the same arguments; give another step another key"
-            raise ConflictError(detail, code=why.code, hint=hint) from why
+            raise ConflictError(detail, code=exc.code, hint=hint) from exc
 
     async def _register(self, name: str, effect: str | None) -> None:
         """Registers a tool that is unknown; does nothing if it is known."""
@@ -281,16 +283,16 @@ class Session:
         """Requests a call and claims it in the same transaction. Returns its stored id; `None` if it cannot be claimed at once."""
         try:
             done = await self.client.batch([("request_tool_call", request), ("claim_tool_call", claim)])
-            claimed = ClaimedCall.of(done.value[1].value)
+            claimed = ClaimedCall.from_row(done.value[1].value)
             return claimed.call_id, claimed
         except NotFoundError:
             raise
         except ConflictError:
             # The call exists, or waits for an approval.
             requested = await self.client.call.request_tool_call(**request)
-            return member(requested.value, "call_id", str), None
+            return get_member(requested.value, "call_id", str), None
 
-    async def _claim_or_outcome(self, call_id: str, name: str, claim: dict[str, Any]) -> tuple[ClaimedCall | None, Any]:
+    async def _wait_for_claim_or_outcome(self, call_id: str, name: str, claim: dict[str, Any]) -> tuple[ClaimedCall | None, Any]:
         """Waits until the call can be claimed, or has ended: then returns its result."""
         async with self.client.subscribe(_CALL, {"call_id": call_id}) as call:
             async for _ in call:
@@ -298,14 +300,14 @@ class Session:
                     raise NotFoundError(f"there is no tool call {call_id} that this client may read", code="not_found")
                 row = call.rows[0]
                 if row.status == "succeeded":
-                    return None, _json(row.result, "the result of a tool call")
+                    return None, _parse_json(row.result, "the result of a tool call")
                 if row.status == "unknown":
                     raise UnknownOutcomeError(call_id, name, row.error)
                 if row.status in ("failed", "rejected", "cancelled"):
                     raise ToolFailedError(call_id, row.status, row.error)
                 if row.status == "pending" and row.retry_at is None:
                     try:
-                        return ClaimedCall.of((await self.client.call.claim_tool_call(**claim)).value), None
+                        return ClaimedCall.from_row((await self.client.call.claim_tool_call(**claim)).value), None
                     except ConflictError:
                         continue  # Another worker was first, or it waits; a change follows.
         raise ClosedError
@@ -315,12 +317,12 @@ class Session:
         try:
             claim = (await self.client.call.claim_tool_call(call_id=call_id, worker=worker_name())).value
             await self.client.call.complete_tool_call(
-                call_id=call_id, fencing_token=member(claim, "fencing_token", int), result={"approved": True}
+                call_id=call_id, fencing_token=get_member(claim, "fencing_token", int), result={"approved": True}
             )
         except ConflictError:
             pass
 
-    async def _until(self, sql: str, params: dict[str, Any], is_done: Callable[[Any], bool]) -> Any:
+    async def _wait_until(self, sql: str, params: dict[str, Any], is_done: Callable[[Any], bool]) -> Any:
         """Waits until the only row of a query satisfies a condition, and returns it."""
         async with self.client.subscribe(sql, params) as subscription:
             async for _ in subscription:
@@ -330,7 +332,7 @@ class Session:
         raise ClosedError
 
 
-def _checked(key: Any) -> str:
+def _check_key(key: Any) -> str:
     """A key of a step. Anything else would be a key by accident, such as "None"."""
     if isinstance(key, str) and key:
         return key
@@ -338,7 +340,7 @@ def _checked(key: Any) -> str:
     raise BadRequestError(detail, code="bad_arguments", hint="a step that is repeated has the same key, such as refund-8812")
 
 
-def _json(text: str | None, what: str) -> Any:
+def _parse_json(text: str | None, what: str) -> Any:
     """A stored JSON value; `what` names it in errors. A settlement without a result stores none."""
     with reading(what):
         return None if text is None else json.loads(text)

@@ -87,12 +87,12 @@ class _Feed(Generic[R]):
         self._history_changed |= history_changed
         if not self.holds_rows:
             self._open(shape, plan)
-            self._publish(seq, _whole(rows, shape), reset=True)
+            self._publish(seq, _insert_all(rows, shape), reset=True)
             return
         try:
             result = ResultRows(shape, rows, checksum)
-        except MismatchError as why:
-            self._repair(why)
+        except MismatchError as exc:
+            self._repair(exc)
             return
         before, is_same = self.result, self.shape == shape
         self.result = result
@@ -100,7 +100,7 @@ class _Feed(Generic[R]):
         if before is not None and is_same:
             self._publish(seq, before.changes_to(result))
         else:
-            self._publish(seq, _whole(result.rows, shape), reset=True)
+            self._publish(seq, _insert_all(result.rows, shape), reset=True)
 
     def on_delta(self, to: int, changes: Changes, checksum: int | None, opening: tuple[Shape, Plan] | None) -> None:
         if self._waits_for_snapshot:
@@ -110,8 +110,8 @@ class _Feed(Generic[R]):
                 if opening is not None and opening[0] != self.shape:
                     raise MismatchError("the columns of the query have changed")
                 changes = self.result.apply(changes, checksum)
-            except MismatchError as why:
-                self._repair(why)
+            except MismatchError as exc:
+                self._repair(exc)
                 return
         elif opening is not None:
             self._open(*opening)
@@ -131,7 +131,7 @@ class _Feed(Generic[R]):
 
     # Methods for the subscription.
 
-    async def begun(self) -> None:
+    async def wait_until_begun(self) -> None:
         """Waits for the first result."""
         while not self._has_begun and self.error is None:
             await self._wait()
@@ -142,7 +142,7 @@ class _Feed(Generic[R]):
             if self._is_behind:
                 self._is_behind = False
                 rows = self.result.rows if self.result is not None else []
-                return self._update(self.seq, self.seq, _whole(rows, self.shape), reset=True)
+                return self._update(self.seq, self.seq, _insert_all(rows, self.shape), reset=True)
             if self.queue:
                 return self.queue.popleft()
             if self.error is not None or self.is_closed:
@@ -204,16 +204,16 @@ class _Feed(Generic[R]):
             return list(map(self._make_row, rows))
         return [self._make_row(row[: self._width]) for row in rows]
 
-    def _repair(self, why: MismatchError) -> None:
+    def _repair(self, exc: MismatchError) -> None:
         """The rows would be wrong: keeps the current rows and fetches the result again."""
         self.mismatches += 1
         self._mismatches_in_a_row += 1
         if self._mismatches_in_a_row > _REPAIRS:
-            _LOG.error("a subscription repeatedly received changes that do not apply: %s", why)
+            _LOG.error("a subscription repeatedly received changes that do not apply: %s", exc)
             self.connection.subscriptions.remove(self)
-            self.on_end(ProtocolError(str(why)))
+            self.on_end(ProtocolError(str(exc)))
             return
-        _LOG.error("a change of a subscription does not apply, it starts again: %s", why)
+        _LOG.error("a change of a subscription does not apply, it starts again: %s", exc)
         self._waits_for_snapshot = True
         self.connection.subscriptions.restart(self)
 
@@ -270,10 +270,10 @@ class Subscription(Generic[R]):
         await self._connect()
         self._begin()
         try:
-            await asyncio.wait_for(self._feed.begun(), self._deadline)
-        except asyncio.TimeoutError as why:
+            await asyncio.wait_for(self._feed.wait_until_begun(), self._deadline)
+        except asyncio.TimeoutError as exc:
             self.close()
-            raise TimedOutError(f"the subscription was not answered within {self._deadline:g} s") from why
+            raise TimedOutError(f"the subscription was not answered within {self._deadline:g} s") from exc
         if self._feed.error is not None and not self._feed.queue:
             raise self._feed.error
         return self
@@ -299,7 +299,9 @@ class Subscription(Generic[R]):
     async def __aenter__(self) -> Subscription[R]:
         return await self.start()
 
-    async def __aexit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def __aiter__(self) -> AsyncIterator[Update[R]]:
@@ -356,7 +358,7 @@ class Subscription(Generic[R]):
         return f"Subscription(seq={self.seq}, rows={len(self.rows)}, error={self.error!r})"
 
 
-def _whole(rows: list[Row], shape: Shape) -> Changes:
+def _insert_all(rows: list[Row], shape: Shape) -> Changes:
     at = PositionedChanges([], list(enumerate(rows)), []) if shape.top_n else None
     return Changes(inserts=list(rows), positioned=at)
 

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from .backoff import Backoff
-from .errors import TEMPORARY, AbideError, member, refusal
+from .errors import TEMPORARY, AbideError, error_from_problem, get_member
 from .shape import Changes, Plan, Shape, read_changes, read_plan, read_shape
 from .values import Row, decode_row
 
@@ -133,7 +133,7 @@ class Subscriptions:
             self._stop(entry)
             entry.consumer.on_end(error)
 
-    def connected(self, timeline: str | None) -> None:
+    def handle_connect(self, timeline: str | None) -> None:
         """The first frame of a connection: starts all again."""
         received, self._received = self._received, None
         self._timeline, self._connected = timeline, True
@@ -145,11 +145,11 @@ class Subscriptions:
             entry.state = _State.OFF
             self._begin(entry)
 
-    def disconnected(self) -> None:
+    def handle_disconnect(self) -> None:
         """The connection is lost; positions are kept for the next one."""
         self._connected = False
 
-    def snapshot(self, frame: dict[str, Any]) -> None:
+    def handle_snapshot(self, frame: dict[str, Any]) -> None:
         """One part of a result."""
         entry = self._by_name.get(frame["id"])
         if entry is None:
@@ -158,7 +158,7 @@ class Subscriptions:
         if frame.get("more"):
             return
         rows, entry.parts = entry.parts, []
-        seq = member(frame, "seq", int)
+        seq = get_member(frame, "seq", int)
         entry.seq, entry.stale, entry.timeline = seq, False, self._timeline
         name = entry.name
         more_to_come = self._unanswered.get(name, Start()).as_of is not None
@@ -166,7 +166,7 @@ class Subscriptions:
             # A past state; the changes since follow as one delta.
             self._unanswered[name] = Start(after_seq=seq)
         else:
-            self._answered(entry)
+            self._mark_live(entry)
         entry.consumer.on_snapshot(
             seq, read_shape(frame), read_plan(frame), rows, _checksum(frame), frame.get("history_changed", False)
         )
@@ -174,18 +174,18 @@ class Subscriptions:
         if behind and not more_to_come and entry.name == name:
             self._begin(entry)
 
-    def delta(self, frame: dict[str, Any]) -> None:
+    def handle_delta(self, frame: dict[str, Any]) -> None:
         """The changes of one commit in all subscriptions, or the answer to a resume."""
-        start = member(frame, "from", int)
-        to = member(frame, "to", int)
+        start = get_member(frame, "from", int)
+        to = get_member(frame, "to", int)
         changes: list[dict[str, Any]] = frame.get("changes", [])
-        name = self._answer_of(start, changes)
+        name = self._find_answered_start(start, changes)
         if name is not None:
             entry = self._by_name.get(name)
             self._drop_unanswered(name)
             if entry is not None:
-                self._answered(entry)
-                self._resumed(entry, start, to, changes[0] if changes else {})
+                self._mark_live(entry)
+                self._handle_resume(entry, start, to, changes[0] if changes else {})
             # Earlier changes for the other subscriptions arrived before the answer.
             self._advance(to)
             return
@@ -206,9 +206,9 @@ class Subscriptions:
             entry.consumer.on_delta(to, read_changes(change), _checksum(change), _opening(change))
         self._advance(to)
 
-    def rerun(self, frame: dict[str, Any]) -> None:
+    def handle_rerun(self, frame: dict[str, Any]) -> None:
         """An outdated query was run again; this brings its subscription alone to a seq."""
-        to = member(frame, "seq", int)
+        to = get_member(frame, "seq", int)
         for change in frame.get("changes", []):
             entry = self._by_name.get(change["id"])
             if entry is None or entry.state is not _State.LIVE or (entry.seq or 0) > to:
@@ -216,7 +216,7 @@ class Subscriptions:
             entry.seq, entry.stale = to, change.get("stale", False)
             entry.consumer.on_delta(to, read_changes(change), _checksum(change), _opening(change))
 
-    def progress(self, seq: int) -> None:
+    def handle_progress(self, seq: int) -> None:
         """No changes for this connection up to a seq."""
         self._advance(seq)
         for entry in list(self._all.values()):
@@ -224,12 +224,12 @@ class Subscriptions:
                 entry.seq = seq
                 entry.consumer.on_progress(seq)
 
-    def refused(self, frame: dict[str, Any]) -> bool:
+    def handle_error(self, frame: dict[str, Any]) -> bool:
         """The server refuses or ends a subscription; `False` if the id is none of a subscription."""
         name = frame.get("id")
         if not isinstance(name, str) or not name.startswith("q"):
             return False
-        error = refusal(frame)
+        error = error_from_problem(frame)
         if error.code != "resync_required":
             # Refusals do not wait for the answers before them.
             self._unanswered.pop(name, None)
@@ -281,7 +281,7 @@ class Subscriptions:
             self._send({"op": "unsubscribe", "id": entry.name})
         entry.state = _State.OFF
 
-    def _answered(self, entry: _Entry) -> None:
+    def _mark_live(self, entry: _Entry) -> None:
         self._drop_unanswered(entry.name)
         entry.state, entry.timeline = _State.LIVE, self._timeline
         entry.backoff.reset()
@@ -294,7 +294,7 @@ class Subscriptions:
                 if other == name:
                     break
 
-    def _answer_of(self, start: int, changes: list[dict[str, Any]]) -> str | None:
+    def _find_answered_start(self, start: int, changes: list[dict[str, Any]]) -> str | None:
         """The start that a delta answers, if it is an answer."""
         if len(changes) == 1:
             name = changes[0]["id"]
@@ -304,7 +304,7 @@ class Subscriptions:
         waiting = (name for name, other in self._unanswered.items() if other.after_seq == start)
         return next(waiting, None)
 
-    def _resumed(self, entry: _Entry, start: int, to: int, change: dict[str, Any]) -> None:
+    def _handle_resume(self, entry: _Entry, start: int, to: int, change: dict[str, Any]) -> None:
         at = entry.seq
         missed = self._received is not None and self._received > to
         if at is None or start > at or missed:

@@ -96,16 +96,16 @@ class Supervisor:
             row = (await self._client.call.claim_handoff(id=handoff_id, lease_ms=self._lease_ms)).value
         except ConflictError:
             return  # Another supervisor was first.
-        except AbideError as why:
-            _LOG.error("handoff %s cannot be claimed: %s", handoff_id, why)
+        except AbideError as exc:
+            _LOG.error("handoff %s cannot be claimed: %s", handoff_id, exc)
             return
         try:
             with reading("the answer to a claim"):
                 data = None if row["data"] is None else json.loads(row["data"])
                 handoff = Handoff(row["id"], row["session_id"], row["reason"], data)
                 holder = {"id": handoff.id, "fencing_token": row["fencing_token"]}
-        except AbideError as why:
-            _LOG.error("handoff %s: %s", handoff_id, why)
+        except AbideError as exc:
+            _LOG.error("handoff %s: %s", handoff_id, exc)
             return
 
         async def heartbeat() -> bool:
@@ -118,15 +118,15 @@ class Supervisor:
                 text, _ = await run_under_lease(Running(run, handoff), heartbeat, self._lease_ms)
                 if text is None:
                     raise TypeError("the function returned None, not the text of the resolution")
-            except RejectedError as why:
-                await self._client.call.reject_handoff(**holder, reason=str(why) or "rejected")
+            except RejectedError as exc:
+                await self._client.call.reject_handoff(**holder, reason=str(exc) or "rejected")
             except AbideError:
                 raise
-            except Exception as why:
-                _LOG.warning("the supervisor of handoff %s failed: %r", handoff.id, why)
+            except Exception as exc:
+                _LOG.warning("the supervisor of handoff %s failed: %r", handoff.id, exc)
                 self._failed.add(handoff.id)
                 await self._client.call.release_handoff(**holder)
             else:
                 await self._client.call.resolve_handoff(**holder, resolution=str(text))
-        except AbideError as why:
-            _LOG.error("handoff %s: %s", handoff.id, why)
+        except AbideError as exc:
+            _LOG.error("handoff %s: %s", handoff.id, exc)

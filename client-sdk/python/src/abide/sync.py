@@ -29,7 +29,7 @@ from . import session as _session
 from . import subscription as _subscription
 from . import supervisor as _supervisor
 from . import worker as _worker
-from .client import DEADLINE, AnyCall, Committed, check_named
+from .client import DEADLINE, AnyCall, Committed, check_no_positional
 from .errors import AbideError, ClosedError
 from .lease import Function
 from .loop_thread import LoopThread
@@ -58,7 +58,7 @@ class Calls:
             raise AttributeError(reducer)
 
         def call(*positional: Any, **args: Any) -> Committed[Any]:
-            check_named(reducer, positional)
+            check_no_positional(reducer, positional)
             return self(reducer, args)
 
         return call
@@ -117,7 +117,7 @@ class Abide:
     def __enter__(self) -> Abide:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     @property
@@ -360,8 +360,8 @@ class Subscription(Generic[R]):
         async def wait() -> Update[R] | None:
             try:
                 return await asyncio.wait_for(anext(self._subscription, None), timeout)
-            except asyncio.TimeoutError as why:
-                raise TimeoutError(f"no update within {timeout} s") from why
+            except asyncio.TimeoutError as exc:
+                raise TimeoutError(f"no update within {timeout} s") from exc
 
         return self._loop.run(wait())
 
@@ -377,7 +377,7 @@ class Subscription(Generic[R]):
     def __enter__(self) -> Subscription[R]:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     @property

@@ -112,12 +112,12 @@ def encode_message(message: dict[str, Any], what: str) -> bytes:
     """
     try:
         text = _ENCODER.encode(message).encode()
-    except (TypeError, ValueError, RecursionError) as why:
+    except (TypeError, ValueError, RecursionError) as exc:
         raise BadRequestError(
-            f"{what}: {why}",
+            f"{what}: {exc}",
             code="bad_arguments",
             hint="arguments are JSON: None, bool, int, finite float, str, bytes, list and dict",
-        ) from why
+        ) from exc
     if len(text) > MESSAGE_BYTES:
         raise LimitExceededError(
             f"{what}: the message has {len(text)} bytes; the limit is {MESSAGE_BYTES}",

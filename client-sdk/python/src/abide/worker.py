@@ -103,11 +103,11 @@ class Worker:
             while True:
                 try:
                     claim = self._client.call("claim_next_tool_call", args, request_id=request_id, deadline=_RETRY_SECONDS)
-                    return ClaimedCall.of((await claim).value)
-                except TimedOutError as why:
+                    return ClaimedCall.from_row((await claim).value)
+                except TimedOutError as exc:
                     if self._stopping.is_set():
                         return None
-                    request_id = why.request_id  # The same claim: it takes effect at most once.
+                    request_id = exc.request_id  # The same claim: it takes effect at most once.
         except NotFoundError:
             return None
         except TEMPORARY:
@@ -118,11 +118,11 @@ class Worker:
     async def _run(self, call: ClaimedCall, run: Function, slots: asyncio.Semaphore) -> None:
         try:
             await run_tool(self._client, call, run, self._lease_ms)
-        except ConflictError as why:
-            _LOG.warning("call %s of %s: %s", call.call_id, call.tool_name, why)
-        except AbideError as why:
-            _LOG.error("call %s of %s: %s", call.call_id, call.tool_name, why)
-        except Exception as why:
-            _LOG.warning("call %s of %s failed: %r", call.call_id, call.tool_name, why)
+        except ConflictError as exc:
+            _LOG.warning("call %s of %s: %s", call.call_id, call.tool_name, exc)
+        except AbideError as exc:
+            _LOG.error("call %s of %s: %s", call.call_id, call.tool_name, exc)
+        except Exception as exc:
+            _LOG.warning("call %s of %s failed: %r", call.call_id, call.tool_name, exc)
         finally:
             slots.release()

@@ -24,7 +24,7 @@ from abide import Abide, LimitExceededError, MalformedEntryError
 from abide.adapters import langgraph_entries
 from abide.adapters.langgraph import AbideSaver
 from abide.adapters.langgraph_bytes import compress_entry
-from abide.adapters.langgraph_keys import bytes_of, checkpoint_key, time_after, time_at
+from abide.adapters.langgraph_keys import checkpoint_key, short_id_to_bytes, time_after, time_at
 
 LONG = "a text that is not stored in the checkpoint itself, because it is too long for that"
 
@@ -300,7 +300,7 @@ async def test_forged_entries_are_malformed(client: Abide) -> None:
     """Circles, missing values, ids and counts that do not fit, and other types. Other threads are not affected."""
     own_id, other_id = str(uuid6()), str(uuid6())
     key, other = checkpoint_key("", own_id), checkpoint_key("", other_id)
-    parent = bytes_of(other[3:])
+    parent = short_id_to_bytes(other[3:])
     empty: Any = [None, HEAD, {}, [], {}]
 
     async def plant(key: str, record: Any, data: Any = None) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ..client import Abide
-from ..errors import LimitExceededError, MalformedEntryError, short
+from ..errors import LimitExceededError, MalformedEntryError, describe
 from ..records import Result
 
 Decode: TypeAlias = Callable[[str, str], Any]
@@ -199,10 +199,10 @@ class Cache:
             size = len(data) * _BYTES_PER_BYTE + self._bytes_per_value
             try:
                 value = self._decode(key, data)
-            except Exception as why:
+            except Exception as exc:
                 known.size = before
                 self._clear(collection_id, known)
-                raise MalformedEntryError(f"the entry {key!r} of {collection_id!r} is malformed: {short(why)}") from why
+                raise MalformedEntryError(f"the entry {key!r} of {collection_id!r} is malformed: {describe(exc)}") from exc
             known.size += size - (earlier.size if earlier is not None else 0)
             known.entries[key] = Cached(seq, value, size)
         if not is_sorted:
@@ -221,12 +221,12 @@ class Cache:
             self._size -= oldest.size
 
 
-def copied(value: Any) -> Any:
+def copy_json(value: Any) -> Any:
     """A deep copy of a JSON value."""
     if type(value) is dict:
-        return {name: copied(part) if type(part) in _NESTED else part for name, part in value.items()}
+        return {name: copy_json(part) if type(part) in _NESTED else part for name, part in value.items()}
     if type(value) is list:
-        return [copied(part) if type(part) in _NESTED else part for part in value]
+        return [copy_json(part) if type(part) in _NESTED else part for part in value]
     return value
 
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from ..client import Abide, Call
-from ..namespace import namespace_of
+from ..namespace import fetch_namespace
 from .cache import BYTES_PER_VALUE, Cache, Decode
-from .writer import MOST_PUTS, Entry, Needs, Write, Writer, parts_of
+from .writer import MOST_PUTS, Entry, Needs, Write, Writer, split_entries
 
 T = TypeVar("T")
 
@@ -83,21 +83,21 @@ class Collections:
         self.kind = kind
         self.cache = Cache(client, decode, bytes_per_value)
         """The entries that have been read."""
-        self._writer = _kept(client, "writer", lambda: Writer(client))
+        self._writer = _get_or_create(client, "writer", lambda: Writer(client))
 
     @staticmethod
-    def of(
+    def for_client(
         client: Abide,
         kind: str,
         decode: Decode = lambda _, data: json.loads(data),
         bytes_per_value: int = BYTES_PER_VALUE,
     ) -> Collections:
         """Those of a client. `decode` makes the cached value of an entry from its key and its JSON."""
-        return _kept(client, f"collections {kind}", lambda: Collections(client, kind, decode, bytes_per_value))
+        return _get_or_create(client, f"collections {kind}", lambda: Collections(client, kind, decode, bytes_per_value))
 
     async def stored_id(self, *parts: str) -> str:
         """The stored id of a collection. A caller with a scope has its own namespace."""
-        return await namespace_of(self.client) + path(self.kind, *parts)
+        return await fetch_namespace(self.client) + path(self.kind, *parts)
 
     def parts(self, stored_id: str) -> list[str]:
         """The parts of a stored id; none if it is that of another scope, or does not begin with the kind.
@@ -124,22 +124,22 @@ class Collections:
         """Writes entries: all or nothing, unless they are too many for one call. Returns the last write."""
         write = Write(self.kind, collection_id, puts, deletes, needs)
         if write.fits:
-            return await self._finished(write)
+            return await self._run_write(write)
         for at in range(0, len(deletes), MOST_PUTS):
-            write = await self._finished(Write(self.kind, collection_id, [], deletes[at : at + MOST_PUTS]))
-        for part in parts_of(puts, _PART_BYTES):
-            write = await self._finished(Write(self.kind, collection_id, part, (), needs))
+            write = await self._run_write(Write(self.kind, collection_id, [], deletes[at : at + MOST_PUTS]))
+        for part in split_entries(puts, _PART_BYTES):
+            write = await self._run_write(Write(self.kind, collection_id, part, (), needs))
             needs = ()
         return write
 
-    async def _finished(self, write: Write) -> Write:
+    async def _run_write(self, write: Write) -> Write:
         self._writer.add(write)
         await write.done
         return write
 
     async def replace(self, collection_id: str, puts: list[Entry]) -> None:
         """Replaces all entries of a collection in one transaction, if the new ones are at most 12 MiB."""
-        parts = list(parts_of(puts, _PART_BYTES))
+        parts = list(split_entries(puts, _PART_BYTES))
         first, rest = parts[:_PARTS_OF_A_BATCH], parts[_PARTS_OF_A_BATCH:]
         writes = [Call("write_entries", {"collection_id": collection_id, "kind": self.kind, "puts": part}) for part in first]
         while True:
@@ -151,7 +151,7 @@ class Collections:
             if not results[needed - 1]["more"]:
                 break
         for part in rest:
-            await self._finished(Write(self.kind, collection_id, part))
+            await self._run_write(Write(self.kind, collection_id, part))
 
     async def delete(self, collection_id: str, prefix: str | None = None) -> None:
         """Deletes the entries with a prefix; all entries and the collection without one."""
@@ -160,7 +160,7 @@ class Collections:
             pass
 
 
-def _kept(client: Abide, name: str, make: Callable[[], T]) -> T:
+def _get_or_create(client: Abide, name: str, make: Callable[[], T]) -> T:
     """The common part of the adapters of a client."""
-    found: T = client.kept.get(name) or client.kept.setdefault(name, make())
+    found: T = client._shared.get(name) or client._shared.setdefault(name, make())
     return found

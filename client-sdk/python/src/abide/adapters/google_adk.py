@@ -35,9 +35,9 @@ from .. import sync
 from ..client import Abide
 from ..errors import ConflictError, LeaseLostError
 from .bridge import Bridge
-from .cache import copied
+from .cache import copy_json
 from .collection import Collections, escape, put
-from .models import Master
+from .models import Prototype
 from .untrusted import decoding
 
 _KIND = "google-adk"
@@ -75,8 +75,8 @@ class AbideSessionService(BaseSessionService):
     def __init__(self, client: Abide | sync.Abide) -> None:
         """A service over a client."""
         self._bridge = Bridge(client)
-        self._sessions = Collections.of(self._bridge.client, _KIND, _decode, _BYTES_OF_AN_EVENT)
-        self._states = Collections.of(self._bridge.client, _STATE_KIND)
+        self._sessions = Collections.for_client(self._bridge.client, _KIND, _decode, _BYTES_OF_AN_EVENT)
+        self._states = Collections.for_client(self._bridge.client, _STATE_KIND)
 
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
@@ -96,8 +96,8 @@ class AbideSessionService(BaseSessionService):
         try:
             head = {"state": parts["session"], "updated": now}
             await self._sessions.write(collection, [put(_HEAD, head, expected_seq=0)])
-        except ConflictError as why:
-            raise AlreadyExistsError(f"Session with id {name} already exists.") from why
+        except ConflictError as exc:
+            raise AlreadyExistsError(f"Session with id {name} already exists.") from exc
         await self._change_shared(app_name, user_id, parts)
         merged = {**parts["session"], **await self._shared(app_name, user_id)}
         return Session(app_name=app_name, user_id=user_id, id=name, state=merged, events=[], last_update_time=now)
@@ -119,14 +119,14 @@ class AbideSessionService(BaseSessionService):
         head = read.entries.get(_HEAD)
         if head is None:
             return None
-        found: list[Master] = [entry.value for key, entry in read.entries.items() if key.startswith("e/")]
+        found: list[Prototype] = [entry.value for key, entry in read.entries.items() if key.startswith("e/")]
         events = [event for event in found if event.value.timestamp >= since] if since else found
         return Session(
             app_name=app_name,
             user_id=user_id,
             id=session_id,
-            state={**copied(head.value["state"]), **_shared(owners, read.others)},
-            events=[event.copied() for event in (events[-limit:] if limit else [])],
+            state={**copy_json(head.value["state"]), **_shared(owners, read.others)},
+            events=[event.copy() for event in (events[-limit:] if limit else [])],
             last_update_time=found[-1].value.timestamp if found else head.value["updated"],
         )
 
@@ -176,12 +176,12 @@ class AbideSessionService(BaseSessionService):
             try:
                 _, owner, name = self._sessions.parts(row.id)
                 head = _decode(_HEAD, row.data)
-            except ValueError as why:
-                _LOG.warning("the collection %r is not a session: %s", row.id, why)
+            except ValueError as exc:
+                _LOG.warning("the collection %r is not a session: %s", row.id, exc)
                 continue
             if owner not in shared:
                 shared[owner] = await self._shared(app_name, owner)
-            state = {**head["state"], **copied(shared[owner])}
+            state = {**head["state"], **copy_json(shared[owner])}
             updated = row.updated if isinstance(row.updated, (int, float)) else head["updated"]
             sessions.append(Session(app_name=app_name, user_id=owner, id=name, state=state, last_update_time=updated))
         sessions.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
@@ -276,7 +276,7 @@ def _pairs(entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 def _decode(key: str, data: str) -> Any:
     if key.startswith("e/"):
-        return Master(Event.model_validate_json(data))
+        return Prototype(Event.model_validate_json(data))
     value = json.loads(data)
     if key == _HEAD and not (
         type(value) is dict and type(value.get("state")) is dict and isinstance(value.get("updated"), (int, float))

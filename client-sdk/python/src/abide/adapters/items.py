@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from ..client import Abide
-from .cache import copied
+from .cache import copy_json
 from .collection import Collections, put
 from .untrusted import decoding
 
@@ -27,7 +27,7 @@ class ItemList:
     @staticmethod
     def collections(client: Abide, kind: str) -> Collections:
         """Collections that are lists."""
-        return Collections.of(client, kind, lambda _, data: _item(data))
+        return Collections.for_client(client, kind, lambda _, data: _item(data))
 
     async def _id(self) -> str:
         return await self._collections.stored_id(*self._parts)
@@ -48,7 +48,7 @@ class ItemList:
     async def read_with_keys(self) -> list[tuple[str, Any]]:
         """All items with their keys, in order."""
         read = await self._collections.cache.read(await self._id())
-        return [(key, copied(cached.value)) for key, cached in read.entries.items()]
+        return [(key, copy_json(cached.value)) for key, cached in read.entries.items()]
 
     async def last(self, limit: int) -> list[Any]:
         """The last items, in order."""

@@ -64,13 +64,13 @@ from .langgraph_entries import (
     Entries,
     Value,
     WriteEntry,
-    json_of_value,
+    value_to_json,
     write_checkpoint,
     write_writes,
 )
 from .langgraph_keys import (
     checkpoint_key,
-    entry_of,
+    entry_key,
     long_id,
     short_id,
     time_after,
@@ -146,7 +146,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """
         super().__init__(serde=StrictSerializer(allowed_types) if serde is None else serde)
         self._bridge = Bridge(client)
-        self._collections = Collections.of(self._bridge.client, _KIND)
+        self._collections = Collections.for_client(self._bridge.client, _KIND)
         self._values = Values(self.serde, max_bytes)
         self._chains = Chains(self._bridge.client)
 
@@ -168,7 +168,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
     def __enter__(self) -> AbideSaver:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> AbideSaver:
@@ -248,7 +248,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         values: dict[str, Any] = {}
         missing: dict[str, str] = {}
         for channel, name in names.items():
-            found = self._values.remembered(collection, f"{namespace}/{channel}", name, seqs.get(entry_of(name), 0))
+            found = self._values.remembered(collection, f"{namespace}/{channel}", name, seqs.get(entry_key(name), 0))
             if found is None:
                 missing[channel] = name
             else:
@@ -334,10 +334,10 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """A checkpoint of a list. In that of all threads a malformed one is omitted, so that it hides no other thread."""
         try:
             return await self._load(collection, thread_id, key, None)
-        except (MalformedEntryError, LimitExceededError) as why:
+        except (MalformedEntryError, LimitExceededError) as exc:
             if config is not None and "thread_id" in config["configurable"]:
                 raise
-            _LOG.warning("a checkpoint is omitted: %s", why)
+            _LOG.warning("a checkpoint is omitted: %s", exc)
             return None
 
     async def _keys(self, config: RunnableConfig | None, before: RunnableConfig | None) -> builtins.list[tuple[str, str, str]]:
@@ -465,7 +465,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         head: dict[str, Any] = {name: part for name, part in checkpoint.items() if name not in ("channel_values", "id")}
         head["ts"] = time_after(checkpoint["id"], checkpoint["ts"])
         kind, raw = self._values.dump((head, all_metadata, draft.inline))
-        others = {name: place.name for name, place in draft.places.items() if entry_of(place.name) != key}
+        others = {name: place.name for name, place in draft.places.items() if entry_key(place.name) != key}
         entry = CheckpointEntry(short_id(parent) if parent else None, kind, raw, others, draft.own)
         seq = 0
         if earlier is not None and earlier.stored:
@@ -476,7 +476,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         if write is not None and draft.encoded is not None:
             self._values.wrote(collection, draft.encoded, write)
             known = Known(write, draft.places, Pending(entry, made, draft.size, parent_key))
-            write.done.add_done_callback(known.has_ended)
+            write.done.add_done_callback(known.mark_ended)
             self._values.remember(collection, key, known)
         try:
             await self._end(write)
@@ -516,7 +516,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             size = len(one.value.between)
             if size > MOST_IN_ENTRY or draft.size + size > _MOST_IN_CHECKPOINT or name in draft.own:
                 one.name = value_key(key, name, short + suffix)
-                draft.puts.append(put(one.name, *json_of_value(one.name, one.value), expected_seq=0))
+                draft.puts.append(put(one.name, *value_to_json(one.name, one.value), expected_seq=0))
             else:
                 draft.own[name] = one.value
                 draft.size += size

@@ -12,7 +12,7 @@ from typing import Any, cast
 from ..client import Abide
 from ..errors import MalformedEntryError
 from .langgraph_entries import Entries
-from .langgraph_keys import entry_of
+from .langgraph_keys import entry_key
 
 _SIZE = "coalesce(length(e.blob), 0) + coalesce(length(CAST(e.data AS BLOB)), 0)"
 _OF_KEYS = "entries AS e WHERE e.collection_id = :c AND e.key IN (SELECT value FROM json_each(:keys))"
@@ -58,7 +58,7 @@ class Chains:
             at: str | None = name
             while at is not None and at not in done:
                 done.add(at)
-                key = entry_of(at)
+                key = entry_key(at)
                 if not entries.has(at):
                     if key not in ahead:
                         pages += 1
@@ -89,7 +89,7 @@ class Chains:
 
     async def _fetch(self, collection: str, entries: Entries, names: list[str]) -> None:
         """Reads the entries of values, in several requests if they are large."""
-        keys = list(dict.fromkeys(map(entry_of, names)))
+        keys = list(dict.fromkeys(map(entry_key, names)))
         for first in range(0, len(keys), _KEYS_AT_ONCE):
             params = {"c": collection, "keys": json.dumps(keys[first : first + _KEYS_AT_ONCE])}
             waiting: list[str] = []

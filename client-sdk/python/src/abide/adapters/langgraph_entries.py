@@ -22,7 +22,7 @@ from typing import Any
 import ormsgpack
 
 from . import langgraph_bytes
-from .langgraph_keys import base_key, bytes_of, entry_of, short_id_of, value_key
+from .langgraph_keys import base_key, bytes_to_short_id, entry_key, short_id_to_bytes, value_key
 from .untrusted import Budget
 
 MOST_IN_ENTRY = 4 << 10
@@ -118,7 +118,7 @@ class Entries:
 
     def has(self, name: str) -> bool:
         """Whether the entry with a value was read."""
-        return entry_of(name) in self.stored
+        return entry_key(name) in self.stored
 
     def checkpoint(self, key: str) -> CheckpointEntry:
         """A checkpoint.
@@ -134,7 +134,7 @@ class Entries:
     def write(self, key: str) -> WriteEntry:
         """Pending writes, by the name of their value."""
         if key.startswith("c/"):
-            return self.checkpoint(entry_of(key)).writes[key.split("/", 3)[3]]
+            return self.checkpoint(entry_key(key)).writes[key.split("/", 3)[3]]
         found = self._writes.get(key)
         if found is None:
             found = self._writes[key] = read_write(key, self._entry(key), self.budget)
@@ -152,9 +152,9 @@ class Entries:
         if is_write:
             return self.write(name).value
         if name.startswith("c/"):
-            return self.checkpoint(entry_of(name)).own[name.rsplit("/", 1)[1]]
+            return self.checkpoint(entry_key(name)).own[name.rsplit("/", 1)[1]]
         stored = self._entry(name)
-        return _value_of_json(name, stored.data, stored.blob, self.budget)
+        return _value_from_json(name, stored.data, stored.blob, self.budget)
 
     def raw(self, name: str) -> bytes:
         """The bytes of a value, with those of its root."""
@@ -248,7 +248,7 @@ def write_writes(key: str, entry: WriteEntry) -> tuple[dict[str, Any] | None, by
     """The JSON and the bytes of pending writes."""
     path, value = entry.path, entry.value
     if len(value.between) > MOST_IN_ENTRY:
-        data, blob = json_of_value(key, value)
+        data, blob = value_to_json(key, value)
         said = {"q": path.removeprefix(_PATH_OF_NODE)} if path.startswith(_PATH_OF_NODE) else {"p": path} if path else {}
         if entry.indexes is not None:
             data["i"] = entry.indexes
@@ -261,12 +261,12 @@ def read_write(key: str, stored: Stored, budget: Budget) -> WriteEntry:
     data = stored.data
     if data is not None:
         path = _PATH_OF_NODE + str(data["q"]) if "q" in data else data.get("p", "")
-        return WriteEntry(data["c"], path, _value_of_json(key, data, stored.blob, budget), data.get("i"))
+        return WriteEntry(data["c"], path, _value_from_json(key, data, stored.blob, budget), data.get("i"))
     packed = ormsgpack.unpackb(langgraph_bytes.decompress_entry(stored.blob, budget))
     return _unpacked_write(packed, _Names(key, None))
 
 
-def json_of_value(key: str, value: Value) -> tuple[dict[str, Any], bytes | None]:
+def value_to_json(key: str, value: Value) -> tuple[dict[str, Any], bytes | None]:
     """The JSON and the bytes of a value with an entry of its own."""
     data, blob = _compressed(value.kind, value.between)
     if value.kept is not None:
@@ -279,7 +279,7 @@ def json_of_value(key: str, value: Value) -> tuple[dict[str, Any], bytes | None]
     return data, blob or None
 
 
-def references_of_json(name: str, data: Any) -> list[str]:
+def references_in_json(name: str, data: Any) -> list[str]:
     """The names in the JSON of a value."""
     if not isinstance(data, dict):
         return []
@@ -287,12 +287,12 @@ def references_of_json(name: str, data: Any) -> list[str]:
     return [*([base_key(name, base)] if isinstance(base, str) else []), *([root] if isinstance(root, str) else [])]
 
 
-def references_of(value: Value) -> list[str]:
+def references_in_value(value: Value) -> list[str]:
     """The names of the values that one refers to."""
     return [name for name in (value.base, value.root) if name is not None]
 
 
-def _value_of_json(name: str, data: Any, blob: bytes, budget: Budget) -> Value:
+def _value_from_json(name: str, data: Any, blob: bytes, budget: Budget) -> Value:
     kind, between = _decompressed(data, blob, budget)
     value = Value(between, kind)
     if "n" in data:
@@ -347,14 +347,14 @@ def _unpacked_value(packed: Any, names: _Names, channel: str) -> Value:
 
 
 def _packed_id(part: str) -> bytes | str:
-    return bytes_of(part) if part.startswith("=") and len(part) == 23 else part
+    return short_id_to_bytes(part) if part.startswith("=") and len(part) == 23 else part
 
 
 def _unpacked_id(packed: Any) -> str:
     if isinstance(packed, bytes):
         if len(packed) != 16:
             raise ValueError("an id has not 16 bytes")
-        return short_id_of(packed)
+        return bytes_to_short_id(packed)
     if not isinstance(packed, str) or "/" in packed:
         raise ValueError("an id is neither bytes nor a text without a slash")
     return packed

@@ -32,23 +32,23 @@ def short_id(name: str) -> str:
     """An id as a part of a key."""
     if not _IS_UUID(name):
         return f"%3D{escape(name[1:])}" if name.startswith("=") else escape(name)
-    return short_id_of(bytes.fromhex(name.replace("-", "")))
+    return bytes_to_short_id(bytes.fromhex(name.replace("-", "")))
 
 
 def long_id(part: str) -> str:
     """The inverse of `short_id`."""
     if not part.startswith("="):
         return unescape(part)
-    digits = bytes_of(part).hex()
+    digits = short_id_to_bytes(part).hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def bytes_of(part: str) -> bytes:
+def short_id_to_bytes(part: str) -> bytes:
     """The bytes of a UUID from its short form."""
     return urlsafe_b64decode(part[1:].encode().translate(_FROM_ORDER) + b"==")
 
 
-def short_id_of(uuid: bytes) -> str:
+def bytes_to_short_id(uuid: bytes) -> str:
     """The short form of a UUID."""
     return f"={urlsafe_b64encode(uuid)[:22].translate(_TO_ORDER).decode()}"
 
@@ -69,7 +69,7 @@ def value_key(checkpoint: str, channel: str, version: str) -> str:
     return f"v/{checkpoint.split('/', 2)[1]}/{channel}/{version}"
 
 
-def entry_of(name: str) -> str:
+def entry_key(name: str) -> str:
     """The key of the entry that has a value."""
     return "/".join(name.split("/", 3)[:3]) if name.startswith("c/") else name
 
@@ -94,7 +94,7 @@ def version_count(version: str) -> int:
 def time_after(checkpoint_id: str, time: str) -> int | str:
     """A time as microseconds after that of the id of its checkpoint; the same text if it has no such form."""
     try:
-        after = (datetime.fromisoformat(time) - _time_of(checkpoint_id)) // timedelta(microseconds=1)
+        after = (datetime.fromisoformat(time) - _id_time(checkpoint_id)) // timedelta(microseconds=1)
         return after if time_at(checkpoint_id, after) == time else time
     except (ValueError, TypeError, OverflowError):
         return time
@@ -102,10 +102,10 @@ def time_after(checkpoint_id: str, time: str) -> int | str:
 
 def time_at(checkpoint_id: str, after: int) -> str:
     """The inverse of `time_after`."""
-    return (_time_of(checkpoint_id) + timedelta(microseconds=after)).isoformat()
+    return (_id_time(checkpoint_id) + timedelta(microseconds=after)).isoformat()
 
 
-def _time_of(checkpoint_id: str) -> datetime:
+def _id_time(checkpoint_id: str) -> datetime:
     """When an id was made: LangGraph's are UUIDs of version 6."""
     digits = checkpoint_id.replace("-", "")
     ticks = int(digits[:12], 16) << 12 | int(digits[13:16], 16)

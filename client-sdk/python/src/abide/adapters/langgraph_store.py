@@ -62,7 +62,7 @@ class AbideStore(BaseStore):
     def __init__(self, client: Abide | sync.Abide) -> None:
         """A store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
         self._bridge = Bridge(client)
-        self._collections = Collections.of(self._bridge.client, _KIND)
+        self._collections = Collections.for_client(self._bridge.client, _KIND)
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> AbideStore:
@@ -76,7 +76,7 @@ class AbideStore(BaseStore):
     def __enter__(self) -> AbideStore:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:

@@ -18,8 +18,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from . import langgraph_bytes
 from .langgraph_entries import CheckpointEntry, Entries, Value
-from .langgraph_keys import entry_of, writes_prefix
-from .models import IMMUTABLE, Master
+from .langgraph_keys import entry_key, writes_prefix
+from .models import IMMUTABLE, Prototype
 from .untrusted import decoding, too_large
 from .writer import Entry, Write
 
@@ -72,7 +72,7 @@ class Known:
     pending: Pending | None = None
     """The written values, as long as this process writes them for the first time."""
 
-    def has_ended(self, _: object) -> None:
+    def mark_ended(self, _: object) -> None:
         """Its write has ended."""
         self.pending = None
 
@@ -118,7 +118,7 @@ class Encoded:
     """The keys of the entries that it refers to."""
     folder: str | None = None
     """Namespace and channel, if it is the value of a channel."""
-    items: list[Master] | None = None
+    items: list[Prototype] | None = None
     """The items of a list."""
     size: int = 0
     """The bytes of all items."""
@@ -169,7 +169,7 @@ class Values:
                 found = langgraph_bytes.difference(raw, root)
                 if found is not None:
                     flat, between = found
-                    needs = {} if written is None else {entry_of(root_name): written}
+                    needs = {} if written is None else {entry_key(root_name): written}
                     return Encoded(name, Value(between, kind, root_name, flat), raw, needs)
         return Encoded(name, Value(raw, kind), raw)
 
@@ -182,8 +182,8 @@ class Values:
         base = self._lists.get(collection, folder) if earlier is not None else None
         kept = 0
         if base is not None:
-            for item, master in zip(value, base.items, strict=False):
-                if not self._is_same(item, master):
+            for item, prototype in zip(value, base.items, strict=False):
+                if not self._equals(item, prototype):
                     break
                 kept += 1
         added = value[kept:]
@@ -195,7 +195,7 @@ class Values:
         if base is not None and kept:
             encoded.size += base.size
             encoded.value.base = base.name
-            encoded.needs[entry_of(base.name)] = base.written
+            encoded.needs[entry_key(base.name)] = base.written
             items = None if items is None else base.items[:kept] + items
         encoded.items = items
         return encoded
@@ -215,7 +215,7 @@ class Values:
         known = self.known(collection, parent)
         if known is None or parent is None:
             return list(needs.items())
-        keys = {parent, *(entry_of(place.name) for place in known.places.values())}
+        keys = {parent, *(entry_key(place.name) for place in known.places.values())}
         prefix = writes_prefix(parent)
         left: list[tuple[str, Write | int]] = []
         for key, written in needs.items():
@@ -254,7 +254,7 @@ class Values:
         """The keys of the entries whose values the process probably remembers: those of the latest checkpoint with a prefix."""
         for key, known in reversed(self._checkpoints.get(collection, _NO_CHECKPOINTS).items()):
             if key.startswith(prefix):
-                keys = {entry_of(place.name) for place in known.places.values()}
+                keys = {entry_key(place.name) for place in known.places.values()}
                 keys.discard(key)
                 return list(keys)
         return []
@@ -281,7 +281,7 @@ class Values:
             raw = entries.raw(name)
             value = self.load(stored.kind, raw)
             is_root = stored.root is None and len(raw) >= _ROOT_FROM
-            seq = entries.stored[entry_of(name)].seq
+            seq = entries.stored[entry_key(name)].seq
             self._raws.put(collection, name, Raw(stored.kind, raw, seq, is_root, True))
             return value
 
@@ -308,7 +308,7 @@ class Values:
             size += len(raw)
         items = _items(value)
         if items is not None:
-            seq = entries.stored[entry_of(name)].seq
+            seq = entries.stored[entry_key(name)].seq
             self._lists.put(collection, folder, _Version(name, seq, items, size))
         return value
 
@@ -318,12 +318,12 @@ class Values:
         self._raws.forget(collection)
         self._checkpoints.pop(collection, None)
 
-    def _is_same(self, item: Any, master: Master) -> bool:
+    def _equals(self, item: Any, prototype: Prototype) -> bool:
         """Whether an item equals what is stored, types included."""
-        value = master.value
+        value = prototype.value
         if type(item) is not type(value):
             return False
-        if master.is_simple and not item.__pydantic_extra__:
+        if prototype.is_simple and not item.__pydantic_extra__:
             return bool(item.__dict__ == value.__dict__)
         if isinstance(item, BaseMessage) and not item.__pydantic_extra__ and not value.__pydantic_extra__:
             item, value = item.__dict__, value.__dict__
@@ -335,7 +335,7 @@ class _Version:
 
     __slots__ = ("items", "name", "size", "written")
 
-    def __init__(self, name: str, written: Write | int, items: list[Master], size: int) -> None:
+    def __init__(self, name: str, written: Write | int, items: list[Prototype], size: int) -> None:
         self.name = name
         self.written = written
         self.items = items
@@ -434,16 +434,16 @@ def _is_identical(value: Any, other: Any, serde: SerializerProtocol) -> bool:
     return serde.dumps_typed(value) == serde.dumps_typed(other)
 
 
-def _items(values: list[Any]) -> list[Master] | None:
+def _items(values: list[Any]) -> list[Prototype] | None:
     """Items with deep copies of these values; `None` if one cannot be copied."""
     try:
-        return [Master(Master(value).copied()) for value in values]
+        return [Prototype(Prototype(value).copy()) for value in values]
     except Exception:
         return None
 
 
-def _copies(items: list[Master]) -> list[Any] | None:
+def _copies(items: list[Prototype]) -> list[Any] | None:
     try:
-        return [item.copied() for item in items]
+        return [item.copy() for item in items]
     except Exception:
         return None

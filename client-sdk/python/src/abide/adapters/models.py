@@ -15,7 +15,7 @@ _CONTAINERS = (list, dict)
 _set = object.__setattr__
 
 
-class Master:
+class Prototype:
     """A value of which copies are made, and that does not change itself."""
 
     __slots__ = ("_empty", "_extra", "_fields", "_fields_set", "_kind", "_nested", "_private", "is_simple", "value")
@@ -27,7 +27,7 @@ class Master:
         # Of a model or dictionary: its members, and those of them that need a copy; those that are empty apart.
         self._fields: dict[Any, Any] | None = None
         self._empty: list[tuple[Any, type]] = []
-        self._nested: list[tuple[Any, Master]] = []
+        self._nested: list[tuple[Any, Prototype]] = []
         self._fields_set: set[str] | None = None
         self._extra: Any = None
         self._private: Any = None
@@ -36,7 +36,7 @@ class Master:
         if kind is dict:
             self._fields = value
         elif kind is list:
-            self._nested = [(None, Master(part)) for part in value]
+            self._nested = [(None, Prototype(part)) for part in value]
         elif kind not in IMMUTABLE and isinstance(value, BaseModel):
             self._fields = value.__dict__
             self._fields_set = value.__pydantic_fields_set__
@@ -47,20 +47,20 @@ class Master:
                 if not part and type(part) in _CONTAINERS:
                     self._empty.append((name, type(part)))
                 elif type(part) not in IMMUTABLE:
-                    self._nested.append((name, Master(part)))
+                    self._nested.append((name, Prototype(part)))
 
-    def copied(self) -> Any:
+    def copy(self) -> Any:
         """A deep copy."""
         kind = self._kind
         if kind is list:
-            return [part.copied() for _, part in self._nested]
+            return [part.copy() for _, part in self._nested]
         if self._fields is None:
             return self.value if kind in IMMUTABLE else copy.deepcopy(self.value)
         fields = self._fields.copy()
         for name, empty in self._empty:
             fields[name] = empty()
         for name, part in self._nested:
-            fields[name] = part.copied()
+            fields[name] = part.copy()
         if self._fields_set is None:
             return fields
         made = object.__new__(kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import AbideError, LimitExceededError, MalformedEntryError, short
+from ..errors import AbideError, LimitExceededError, MalformedEntryError, describe
 
 
 @contextmanager
@@ -19,8 +19,8 @@ def decoding(what: str) -> Iterator[None]:
         yield
     except AbideError:
         raise
-    except Exception as why:
-        raise MalformedEntryError(f"{what} is malformed: {short(why)}") from why
+    except Exception as exc:
+        raise MalformedEntryError(f"{what} is malformed: {describe(exc)}") from exc
 
 
 class Budget:

@@ -54,7 +54,7 @@ class Write:
         self.needs = needs
         """Keys of entries that it refers to, with their versions or the writes that wrote them. If one of them does not
         exist or has been replaced, the write is a conflict."""
-        self.size = sum(map(size_of, puts))
+        self.size = sum(map(entry_size, puts))
         self.seq = 0
         """The version of its entries; 0 before it is acknowledged."""
         self.deleted = 0
@@ -74,10 +74,10 @@ class Write:
         """Whether its entries may not exist."""
         return self.done.done() and not self.seq
 
-    def fail(self, why: BaseException) -> None:
+    def fail(self, exc: BaseException) -> None:
         """Reports an error to the caller, if it still waits."""
         if not self.done.done():
-            self.done.set_exception(why)
+            self.done.set_exception(exc)
 
 
 Needs: TypeAlias = Sequence[tuple[str, Write | int]]
@@ -167,11 +167,11 @@ class Writer:
         writes = [write for group in request for write in group]
         try:
             replies = await self._call(request)
-        except Exception as why:
+        except Exception as exc:
             # An overloaded server has been asked again until the deadline.
-            if not isinstance(why, RefusedError) or isinstance(why, TEMPORARY) or len(writes) == 1:
+            if not isinstance(exc, RefusedError) or isinstance(exc, TEMPORARY) or len(writes) == 1:
                 for write in writes:
-                    write.fail(copy_error(why) if isinstance(why, AbideError) else why)
+                    write.fail(copy_error(exc) if isinstance(exc, AbideError) else exc)
             elif len(request) > 1:
                 await asyncio.gather(*[self._request([group]) for group in request])
             else:
@@ -192,7 +192,7 @@ class Writer:
     async def _call(self, request: list[list[Write]]) -> list[Committed[Any]]:
         calls = [Call("write_entries", _arguments(group)) for group in request]
         if all(write.is_repeatable for group in request for write in group):
-            return await self._client._without_id(calls)
+            return await self._client._call_without_id(calls)
         if len(calls) == 1:
             return [await self._client.call(calls[0].reducer, calls[0].args)]
         return (await self._client.batch(calls)).value
@@ -229,19 +229,19 @@ def _arguments(group: list[Write]) -> dict[str, Any]:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=lambda _: None)
 
 
-def size_of(entry: Entry) -> int:
+def entry_size(entry: Entry) -> int:
     """The bytes of an entry in a call, where bytes are base64."""
     data = entry.get("data")
     size = len(entry["key"]) + len(entry.get("blob") or b"") * 4 // 3
     return size + (len(_ENCODER.encode(data).encode("utf-8", "surrogatepass")) if data else 0)
 
 
-def parts_of(puts: list[Entry], most: int) -> Iterable[list[Entry]]:
+def split_entries(puts: list[Entry], most: int) -> Iterable[list[Entry]]:
     """Parts that each fit one call, in order."""
     part: list[Entry] = []
     size = 0
     for entry in puts:
-        bytes_of_entry = size_of(entry)
+        bytes_of_entry = entry_size(entry)
         if part and (len(part) == MOST_PUTS or size + bytes_of_entry > most):
             yield part
             part, size = [], 0
