@@ -43,7 +43,7 @@ class Committed(Generic[T]):
     """The result of the reducer."""
 
     def __getitem__(self, name: str) -> Any:
-        """A member of what the reducer returned."""
+        """Returns a member of what the reducer returned."""
         return self.value[name]  # type: ignore[index]
 
 
@@ -129,7 +129,7 @@ class Abide:
 
     @staticmethod
     def open(path: str | os.PathLike[str] = "abide.db", *, binary: str | None = None, deadline: float = DEADLINE) -> Abide:
-        """A client of a database file, which is created if it does not exist.
+        """Returns a client of a database file, which is created if it does not exist.
 
         It starts the engine as a child process, or uses the one that another process has started for the same file. The
         engine ends with its last user.
@@ -151,7 +151,7 @@ class Abide:
         scope: Mapping[str, str] | None = None,
         deadline: float = DEADLINE,
     ) -> Abide:
-        """A client of a server (`abide serve`).
+        """Returns a client of a server (`abide serve`).
 
         `scope` restricts the client to rows of this scope, in addition to the scope of its credentials.
         """
@@ -185,7 +185,7 @@ class Abide:
             await self._connection.close()
 
     def _check_home(self) -> None:
-        """Refuses another process and another event loop than those of the first use: nothing would ever arrive there."""
+        """Refuses another process or event loop than that of the first use: nothing would ever arrive there."""
         if self._pid is None:
             self._pid = os.getpid()
         check_process(self._pid)
@@ -208,12 +208,12 @@ class Abide:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now. A client without one reconnects by itself."""
+        """`True` if there is a connection now. A client without one reconnects by itself."""
         return self._connection.connected
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed, or has ended with an error."""
+        """`True` if the client was closed, or has ended with an error."""
         return self._connection.ended
 
     @property
@@ -248,7 +248,7 @@ class Abide:
         return _committed_batch(await self._request(message, f"the batch of {len(items)} calls", deadline), len(items))
 
     async def _call_without_id(self, calls: list[Call]) -> list[Committed[Any]]:
-        """Calls in one transaction, without a request id, which takes space in the database.
+        """Executes calls in one transaction, without a request id, which takes space in the database.
 
         If the connection is lost, they are executed again. So they have to be of a kind whose repetition is harmless or a
         conflict.
@@ -363,13 +363,13 @@ class Abide:
         return Subscription(self._connection, query, start, into, self._deadline, self.start)
 
     async def explain(self, sql: str, params: Params | None = None) -> dict[str, Any]:
-        """How a live query would be maintained, and at what cost; see docs/protocol.md."""
+        """Returns how a live query would be maintained, and at what cost; see docs/protocol.md."""
         message: dict[str, Any] = {"op": "explain", "sql": sql, "params": encode_params(params)}
         frame = await self._request(message, "the explanation", None)
         return {name: value for name, value in frame.items() if name not in ("op", "id")}
 
     async def get(self, path: str) -> Any:
-        """The JSON document at a path of the server, such as `/v1/schema` or `/openapi.json`.
+        """Returns the JSON document at a path of the server, such as `/v1/schema` or `/openapi.json`.
 
         Raises:
             BadRequestError: `path` is not a path of the server, such as a URL of another one.
@@ -389,7 +389,7 @@ class Abide:
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Session:
-        """The session with this id, which is created if it does not exist; a new one without an id.
+        """Returns the session with this id, which is created if it does not exist; without an id, a new one.
 
         A new session belongs to `agent` (default `agent`). `title` and `metadata` are those of a new session only.
 
@@ -399,18 +399,18 @@ class Abide:
         return await Session.open(self, session_id, agent=agent, title=title, metadata=metadata)
 
     async def find_session(self, session_id: str) -> Session | None:
-        """The session with this id; `None` if there is none that the caller can see.
+        """Returns the session with this id; `None` if there is none that the caller can see.
 
         A caller with a scope can give the id that it chose, or the stored id, which begins with the namespace of its scope.
         """
         return await Session.find(self, session_id)
 
     def worker(self, name: str | None = None, *, lease_ms: int = 30_000) -> Worker:
-        """A worker that runs tool calls; see `Worker.serve`."""
+        """Returns a worker that runs tool calls; see `Worker.serve`."""
         return Worker(self, name, lease_ms=lease_ms)
 
     def supervisor(self, *, lease_ms: int = 30_000) -> Supervisor:
-        """A supervisor that takes over sessions; see `Supervisor.serve`."""
+        """Returns a supervisor that takes over sessions; see `Supervisor.serve`."""
         return Supervisor(self, lease_ms=lease_ms)
 
     async def _request(self, message: dict[str, Any], what: str, deadline: float | None) -> dict[str, Any]:
@@ -419,7 +419,7 @@ class Abide:
 
 
 def wrong_event_loop() -> AbideError:
-    """The error of a use on another event loop than that of the client."""
+    """Returns the error of a use on another event loop than the client's."""
     hint = "make a client in each event loop, or use abide.sync, whose client serves all threads"
     return AbideError("the client belongs to another event loop", code="wrong_event_loop", hint=hint)
 
@@ -439,12 +439,12 @@ def check_no_positional(reducer: str, positional: tuple[Any, ...]) -> None:
 
 
 def _committed(frame: dict[str, Any]) -> Committed[Any]:
-    """The reply to a call."""
+    """Returns the reply to a call."""
     return Committed(get_member(frame, "seq", int), get_member(frame, "duplicate", bool), frame.get("result"))
 
 
 def _committed_batch(frame: dict[str, Any], count: int) -> Committed[list[Committed[Any]]]:
-    """The reply to a batch of `count` calls."""
+    """Returns the reply to a batch of `count` calls."""
     duplicate, answers = get_member(frame, "duplicate", bool), get_member(frame, "results", list)
     if len(answers) != count:
         raise ProtocolError(f"a batch of {count} calls has {len(answers)} results")
@@ -453,7 +453,7 @@ def _committed_batch(frame: dict[str, Any], count: int) -> Committed[list[Commit
 
 
 def _check_call(call: Any, at: int) -> Call:
-    """A call of a batch."""
+    """Returns a call of a batch, and refuses what is not one."""
     if isinstance(call, Call):
         return call
     match call:
@@ -464,7 +464,7 @@ def _check_call(call: Any, at: int) -> Call:
 
 
 def new_request_id() -> str:
-    """A UUID of version 7: unique, and ordered by time."""
+    """Returns a UUID of version 7: unique, and ordered by time."""
     random = int.from_bytes(os.urandom(10), "big")
     high = (time.time_ns() // 1_000_000) << 80
     number = high | (7 << 76) | ((random >> 68) & 0xFFF) << 64 | (2 << 62) | (random & ((1 << 62) - 1))

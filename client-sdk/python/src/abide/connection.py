@@ -72,7 +72,7 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now."""
+        """`True` if there is a connection now."""
         return self._socket is not None
 
     async def start(self) -> None:
@@ -100,7 +100,7 @@ class Connection:
 
     @property
     def ended(self) -> bool:
-        """Whether it was closed, or has failed for good."""
+        """`True` if it was closed, or has failed for good."""
         return self._ended is not None
 
     def check_open(self) -> None:

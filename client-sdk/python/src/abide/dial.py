@@ -46,7 +46,7 @@ class Address:
         return f"Address({self.socket or self.url!r})"
 
     def headers(self) -> dict[str, str]:
-        """The headers of every request."""
+        """Returns the headers of every request."""
         headers = {}
         if self.token is not None:
             if not self.token.isascii() or not self.token.isprintable():
@@ -57,7 +57,7 @@ class Address:
         return headers
 
     def websocket_url(self) -> str:
-        """The URL of the WebSocket.
+        """Returns the URL of the WebSocket.
 
         Raises:
             BadRequestError: the address is not `http(s)://host[:port][/path]`.
@@ -117,7 +117,7 @@ async def dial(address: Address) -> ClientConnection:
 
 
 def _error_from_response(address: Address, exc: InvalidStatus) -> AbideError:
-    """The error of an answer that is not a WebSocket upgrade."""
+    """Returns the error of an answer that is not a WebSocket upgrade."""
     response = exc.response
     try:
         problem = json.loads(response.body or b"")

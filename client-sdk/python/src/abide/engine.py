@@ -31,7 +31,7 @@ _ATTEMPTS = 5
 
 
 def find_binary() -> str:
-    """The `abide` binary: of `ABIDE_BINARY`, of this package, or on PATH.
+    """Returns the path of the `abide` binary: of `ABIDE_BINARY`, of this package, or on PATH.
 
     Raises:
         EngineNotFoundError: there is none.

@@ -220,12 +220,12 @@ _BY_CODE: dict[str, type[RefusedError]] = {
 
 
 def _truncate(text: str) -> str:
-    """A text of a server that fits in a message: a server decides how long its texts are."""
+    """Shortens a text of a server, which decides how long its texts are."""
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} … ({len(text) - _LONGEST_TEXT} more characters)"
 
 
 def error_from_problem(problem: dict[str, Any]) -> RefusedError:
-    """The error of a problem document or of an `error` message. Members of another type than expected are omitted."""
+    """Returns the error of a problem document or of an `error` message. Members of another type than expected are omitted."""
     code = _truncate(str(problem.get("code") or "internal"))
     detail = _truncate(str(problem.get("detail") or "the server gives no reason"))
     if type(position := problem.get("batch_position")) is int:
@@ -257,7 +257,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def get_member(message: Any, name: str, kind: type[T]) -> T:
-    """A member of a message, which must have a type. A boolean is not an integer.
+    """Returns a member of a message, and checks its type. A boolean is not an integer.
 
     Raises:
         ProtocolError: there is none, or it has another type.
@@ -269,7 +269,7 @@ def get_member(message: Any, name: str, kind: type[T]) -> T:
 
 
 def describe(exc: Exception) -> str:
-    """The type and the text of an error, at most 200 characters."""
+    """Describes an error by its type and its text, in at most 200 characters."""
     text = f"{type(exc).__name__}: {exc}"
     return text if len(text) <= _SHORT else text[:_SHORT] + "…"
 

@@ -20,7 +20,7 @@ MissingPackage = MissingPackageError
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Imports in this context need the extra `name` of this package.
+    """Names the extra `name` of this package in the error if an import in this context fails.
 
     Raises:
         MissingPackageError: it is not installed.

@@ -51,7 +51,7 @@ _SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bo
 
 
 def generate(schema: dict[str, Any], openapi: dict[str, Any]) -> str:
-    """The text of the module.
+    """Returns the text of the module.
 
     Every name and text of the server becomes an identifier, a string literal or a docstring, and no other code.
 
@@ -112,7 +112,7 @@ class _Module:
         return [_check_text(code) for code in codes]
 
     def _reachable(self, reducers: list[str]) -> list[str]:
-        """The named types of arguments and results, those of the reducers themselves included where they are objects."""
+        """Returns the named types of arguments and results, those of the reducers themselves included where they are objects."""
         found: set[str] = set()
         stack = [f"{name}_{part}" for name in reducers for part in ("arguments", "result")]
         while stack:
@@ -204,7 +204,7 @@ def _with_arguments(description: str, arguments: Schema, fields: dict[str, str])
 
 
 def _type(schema: Schema) -> str:
-    """The Python type of a JSON Schema."""
+    """Returns the Python type of a JSON Schema."""
     if not isinstance(schema, dict):
         return "Any"
     if "$ref" in schema:
@@ -260,12 +260,12 @@ def _class_name(name: str) -> str:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name is a Python identifier as it is."""
+    """Returns `True` if a name is a Python identifier as it is."""
     return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
 
 
 def _field_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """A distinct identifier for each name: the name itself if it is one."""
+    """Returns a distinct identifier for each name: the name itself if it is one."""
     given = [_check_text(name) for name in names]
     used = {*taken, *filter(_is_plain, given)}
     found: dict[str, str] = {}
@@ -282,7 +282,7 @@ def _field_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, s
 
 
 def _doc(text: str, depth: int) -> str:
-    """A docstring. What is neither printable nor the end of a line is escaped, as are backslashes and triple quotes."""
+    """Returns a docstring. What is neither printable nor the end of a line is escaped, as are backslashes and triple quotes."""
     indent = "    " * depth
     clean = _check_text(text).replace("\\", "\\\\").replace('"""', "'''").strip()
     clean = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in clean)

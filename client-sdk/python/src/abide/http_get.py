@@ -40,7 +40,7 @@ def _has_dot_segments(path: str) -> bool:
 
 
 def get_json(address: Address, path: str) -> Any:
-    """The document at a path. It blocks, and follows no redirect and no proxy.
+    """Returns the document at a path. It blocks, and follows no redirect and no proxy.
 
     Raises:
         BadRequestError: `path` is not a path of the server.

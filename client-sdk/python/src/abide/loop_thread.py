@@ -49,7 +49,7 @@ class LoopThread:
             raise
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Waits for a coroutine. An interrupt of the waiting thread cancels it."""
+        """Waits for a coroutine, and returns its result. An interrupt of the waiting thread cancels it."""
         future = self.submit(work)
         try:
             return future.result()

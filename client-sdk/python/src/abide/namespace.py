@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def fetch_namespace(client: Abide) -> str:
-    """The namespace of the caller; empty without a scope."""
+    """Returns the namespace of the caller; empty without a scope."""
     if client.namespace is None:
         # The first message of a connection states it, so it precedes every answer.
         await client.sql("SELECT 1")
@@ -21,7 +21,7 @@ async def fetch_namespace(client: Abide) -> str:
 
 
 async def find_stored_id(client: Abide, sql: str, given: str) -> str | None:
-    """The stored id that a query selects by `:id`; `None` if there is none.
+    """Returns the stored id that a query selects by `:id`; `None` if there is none.
 
     The id is looked for as it is given and then in the namespace of the caller: in this order the server looks for it, too.
     """

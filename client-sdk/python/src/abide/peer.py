@@ -23,7 +23,7 @@ _BSD_PEER_BYTES = 76
 
 
 async def connect(path: str) -> socket.socket:
-    """A connection to a Unix socket of this user, non-blocking.
+    """Returns a connection to a Unix socket of this user, non-blocking.
 
     Raises:
         UntrustedEngineError: another user listens at the path, or can replace the socket.
@@ -41,7 +41,7 @@ async def connect(path: str) -> socket.socket:
 
 
 def connect_blocking(path: str, timeout: float) -> socket.socket:
-    """The same, for a thread. `timeout` is in seconds, for each operation on the socket."""
+    """Like `connect`, but blocks. `timeout` is in seconds, for each operation on the socket."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.settimeout(timeout)
@@ -77,7 +77,7 @@ def check(connected: socket.socket, path: str) -> None:
 
 
 def peer_user(connected: socket.socket) -> int | None:
-    """The user id of the process that listens; `None` where the system does not report it."""
+    """Returns the user id of the process that listens; `None` where the system does not report it."""
     if sys.platform == "linux":
         option = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _LINUX_PEER.size)
         return int(_LINUX_PEER.unpack(option)[1])

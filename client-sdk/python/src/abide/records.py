@@ -27,7 +27,7 @@ def row_type(columns: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
 
 
 def row_maker(columns: tuple[str, ...], into: type[R] | None) -> Callable[[Row], R]:
-    """A function from cells to a row: a named tuple, or an instance of `into` with the columns as arguments."""
+    """Returns a function from cells to a row: a named tuple, or an instance of `into` with the columns as arguments."""
     if into is None:
         return row_type(columns)
     return lambda row: into(**dict(zip(columns, row, strict=True)))
@@ -72,11 +72,11 @@ class Result(Sequence[R], Generic[R]):
         return f"Result(seq={self.seq}, rows={self.rows!r})"
 
     def first(self) -> R | None:
-        """The first row; `None` if there is none."""
+        """Returns the first row; `None` if there is none."""
         return self.rows[0] if self.rows else None
 
     def one(self) -> R:
-        """The only row.
+        """Returns the only row.
 
         Raises:
             NotFoundError: there are no rows, or several.
@@ -86,16 +86,16 @@ class Result(Sequence[R], Generic[R]):
         return self.rows[0]
 
     def scalar(self) -> Any:
-        """The first cell of the only row."""
+        """Returns the first cell of the only row."""
         self.one()
         return self.cells[0][0]
 
     def dicts(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries."""
+        """Returns the rows as dictionaries."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.cells]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a pandas data frame. It needs the package `pandas`.
+        """Returns the rows as a pandas data frame. It needs the package `pandas`.
 
         A column of integers is `int64`, and `Int64` if it has NULL: a `float64` would round integers beyond 53 bits.
         """
@@ -111,7 +111,7 @@ class Result(Sequence[R], Generic[R]):
         return frame
 
     def to_arrow(self) -> pyarrow.Table:
-        """The rows as an Arrow table. It needs the package `pyarrow`."""
+        """Returns the rows as an Arrow table. It needs the package `pyarrow`."""
         with extra("arrow"):
             import pyarrow
 

@@ -41,7 +41,7 @@ class Layout:
             raise MismatchError(f"a row has {len(row)} cells, the result {self.width} columns")
 
     def get_key(self, row: Row) -> Row:
-        """The key of a row; the whole row if the result has no key. Deletes are reported by it."""
+        """Returns the key of a row; the whole row if the result has no key. Deletes are reported by it."""
         return tuple([row[at] for at in self.key_at]) if self.key_at else row
 
     def sort_key(self, row: Row) -> SortKey:
@@ -54,7 +54,7 @@ class ResultRows:
     """A result in its query's order; in key order if the query has no ORDER BY."""
 
     def __init__(self, shape: Shape, rows: list[Row], expected: int | None) -> None:
-        """The rows of a snapshot, checked against the server's checksum if there is one.
+        """Makes the result of a snapshot, checked against the server's checksum if there is one.
 
         Raises:
             MismatchError: the rows do not fit the shape or the checksum.
@@ -138,7 +138,7 @@ class ResultRows:
         return reported
 
     def _difference(self, changes: Changes) -> tuple[list[Row], list[Row]]:
-        """The rows that leave and the rows that come, without a change of the state."""
+        """Returns the rows that leave and the rows that come, without a change of the state."""
         for row in changes.inserts + changes.updates:
             self.layout.check_width(row)
         if not self.layout.key_at:
@@ -203,7 +203,7 @@ class ResultRows:
         self._sort()
 
     def changes_to(self, new: ResultRows) -> Changes:
-        """The changes that lead from this result to a newer snapshot of the same shape."""
+        """Returns the changes that lead from this result to a newer snapshot of the same shape."""
         if new._is_top_n:
             return self._positioned_changes_to(new)
         if not new.layout.key_at:
@@ -220,7 +220,7 @@ class ResultRows:
         return changes
 
     def _positioned_changes_to(self, new: ResultRows) -> Changes:
-        """The part between the common prefix and the common suffix."""
+        """Returns the part between the common prefix and the common suffix."""
         old_rows, new_rows = self._rows, new._rows
         head = _common_prefix_length(old_rows, new_rows)
         old_rest, new_rest = old_rows[head:], new_rows[head:]
@@ -252,7 +252,7 @@ class ResultRows:
 
 
 def identity(row: Row) -> Hashable:
-    """A hashable value that distinguishes 1 from 1.0, and 0.0 from -0.0."""
+    """Returns a hashable value that distinguishes 1 from 1.0, and 0.0 from -0.0."""
     for cell in row:
         if type(cell) is float:
             return tuple([_exact_cell(cell) for cell in row])
@@ -260,7 +260,7 @@ def identity(row: Row) -> Hashable:
 
 
 def is_same_row(left: Row, right: Row) -> bool:
-    """Whether two rows have the same cells, with their types."""
+    """Returns `True` if two rows have the same cells, with their types."""
     return left is right or identity(left) == identity(right)
 
 
@@ -278,7 +278,7 @@ def _common_prefix_length(left: list[Row], right: list[Row]) -> int:
 
 
 def _remove_one(counts: Counter[Hashable], row: Row) -> bool:
-    """Whether a row is one of those counted; it is then counted once less."""
+    """Returns `True` if a row is one of those counted, and counts it once less."""
     name = identity(row)
     count = counts.get(name, 0)
     if count:

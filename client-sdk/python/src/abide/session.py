@@ -114,7 +114,7 @@ class Session:
         return get_member(made.value, "id", int)
 
     async def messages(self) -> list[Any]:
-        """The messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
+        """Returns the messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
         sql = "SELECT id, role, kind, content, data, created_at FROM agent_state WHERE session_id = :id ORDER BY id"
         return (await self.client.sql(sql, {"id": self.id})).rows
 
@@ -250,7 +250,7 @@ class Session:
         await self.client.call.complete_session(session_id=self.id, **({} if result is None else {"result": result}))
 
     def call_id(self, key: str) -> str:
-        """The id of the tool call, or of the timer, of a step. All SDKs derive it in this way.
+        """Returns the id of the tool call, or of the timer, of a step. All SDKs derive it in this way.
 
         For a caller with a scope, whose session has a generated id, it is stored in the namespace of the scope. Calls accept both
         ids; answers and queries have the stored id.
@@ -333,7 +333,7 @@ class Session:
 
 
 def _check_key(key: Any) -> str:
-    """A key of a step. Anything else would be a key by accident, such as "None"."""
+    """Returns a key of a step, and refuses what would be a key by accident, such as None."""
     if isinstance(key, str) and key:
         return key
     detail = f"the key of a step must be a non-empty string, not {key!r}"
@@ -341,11 +341,11 @@ def _check_key(key: Any) -> str:
 
 
 def _parse_json(text: str | None, what: str) -> Any:
-    """A stored JSON value; `what` names it in errors. A settlement without a result stores none."""
+    """Decodes a stored JSON value; `what` names it in errors. A settlement without a result stores none."""
     with reading(what):
         return None if text is None else json.loads(text)
 
 
 def worker_name() -> str:
-    """A name for one claim: of this process, and unique."""
+    """Returns a unique name for one claim of this process."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

@@ -137,7 +137,7 @@ class _Feed(Generic[R]):
             await self._wait()
 
     async def next(self) -> Update[R] | None:
-        """The next update; `None` after the end."""
+        """Returns the next update; `None` after the end."""
         while True:
             if self._is_behind:
                 self._is_behind = False
@@ -150,7 +150,7 @@ class _Feed(Generic[R]):
             await self._wait()
 
     def rows(self) -> list[R]:
-        """The rows as the caller sees them."""
+        """Returns the rows as the caller sees them."""
         return self._visible(self.result.rows) if self.result is not None else []
 
     def close(self) -> None:
@@ -205,7 +205,7 @@ class _Feed(Generic[R]):
         return [self._make_row(row[: self._width]) for row in rows]
 
     def _repair(self, exc: MismatchError) -> None:
-        """The rows would be wrong: keeps the current rows and fetches the result again."""
+        """Keeps the current rows, and fetches the result again: the change would make them wrong."""
         self.mismatches += 1
         self._mismatches_in_a_row += 1
         if self._mismatches_in_a_row > _REPAIRS:

@@ -41,16 +41,16 @@ class Consumer(Protocol):
     """The receiver of the events of one subscription, in order and without gaps."""
 
     def on_snapshot(self, seq: int, shape: Shape, plan: Plan, rows: list[Row], checksum: int | None, history_changed: bool) -> None:
-        """The whole result."""
+        """Receives the whole result."""
 
     def on_delta(self, to: int, changes: Changes, checksum: int | None, opening: tuple[Shape, Plan] | None) -> None:
-        """The changes up to a seq, with the shape if this answers a resume."""
+        """Receives the changes up to a seq, with the shape if this answers a resume."""
 
     def on_progress(self, seq: int) -> None:
-        """Nothing changed up to a seq."""
+        """Learns that nothing changed up to a seq."""
 
     def on_end(self, error: AbideError) -> None:
-        """The subscription has ended."""
+        """Learns that the subscription has ended."""
 
 
 class _State(Enum):
@@ -79,7 +79,7 @@ class _Entry:
     retry: asyncio.TimerHandle | None = None
 
     def position(self, received: int | None) -> int | None:
-        """The seq up to which it is complete, on a connection that has received everything up to `received`."""
+        """Returns the seq up to which it is complete, on a connection that has received everything up to `received`."""
         if self.stale or received is None:
             return self.seq
         return received if self.seq is None else max(self.seq, received)
@@ -121,7 +121,7 @@ class Subscriptions:
             self._begin(entry)
 
     def remove(self, consumer: Consumer) -> None:
-        """The consumer has left."""
+        """Ends a subscription whose consumer has left."""
         entry = self._all.pop(consumer, None)
         if entry is not None:
             self._stop(entry)
@@ -134,7 +134,7 @@ class Subscriptions:
             entry.consumer.on_end(error)
 
     def handle_connect(self, timeline: str | None) -> None:
-        """The first frame of a connection: starts all again."""
+        """Starts all again: this is the first frame of a connection."""
         received, self._received = self._received, None
         self._timeline, self._connected = timeline, True
         self._by_name.clear()
@@ -146,11 +146,11 @@ class Subscriptions:
             self._begin(entry)
 
     def handle_disconnect(self) -> None:
-        """The connection is lost; positions are kept for the next one."""
+        """Notes that the connection is lost; positions are kept for the next one."""
         self._connected = False
 
     def handle_snapshot(self, frame: dict[str, Any]) -> None:
-        """One part of a result."""
+        """Applies one part of a result."""
         entry = self._by_name.get(frame["id"])
         if entry is None:
             return
@@ -175,7 +175,7 @@ class Subscriptions:
             self._begin(entry)
 
     def handle_delta(self, frame: dict[str, Any]) -> None:
-        """The changes of one commit in all subscriptions, or the answer to a resume."""
+        """Applies the changes of one commit in all subscriptions, or the answer to a resume."""
         start = get_member(frame, "from", int)
         to = get_member(frame, "to", int)
         changes: list[dict[str, Any]] = frame.get("changes", [])
@@ -207,7 +207,7 @@ class Subscriptions:
         self._advance(to)
 
     def handle_rerun(self, frame: dict[str, Any]) -> None:
-        """An outdated query was run again; this brings its subscription alone to a seq."""
+        """Applies the new result of an outdated query, which brings its subscription alone to a seq."""
         to = get_member(frame, "seq", int)
         for change in frame.get("changes", []):
             entry = self._by_name.get(change["id"])
@@ -217,7 +217,7 @@ class Subscriptions:
             entry.consumer.on_delta(to, read_changes(change), _checksum(change), _opening(change))
 
     def handle_progress(self, seq: int) -> None:
-        """No changes for this connection up to a seq."""
+        """Notes that nothing changed for this connection up to a seq."""
         self._advance(seq)
         for entry in list(self._all.values()):
             if entry.state is _State.LIVE and not entry.stale and (entry.seq is None or entry.seq < seq):
@@ -225,7 +225,7 @@ class Subscriptions:
                 entry.consumer.on_progress(seq)
 
     def handle_error(self, frame: dict[str, Any]) -> bool:
-        """The server refuses or ends a subscription; `False` if the id is none of a subscription."""
+        """Handles the refusal or the end of a subscription. Returns `False` if the id is not that of a subscription."""
         name = frame.get("id")
         if not isinstance(name, str) or not name.startswith("q"):
             return False
@@ -295,7 +295,7 @@ class Subscriptions:
                     break
 
     def _find_answered_start(self, start: int, changes: list[dict[str, Any]]) -> str | None:
-        """The start that a delta answers, if it is an answer."""
+        """Returns the id of the start that a delta answers; `None` if it is no answer."""
         if len(changes) == 1:
             name = changes[0]["id"]
             return name if name in self._unanswered else None
@@ -319,7 +319,7 @@ class Subscriptions:
             self._received = to
 
     def _close_gap(self, start: int) -> None:
-        """A frame begins after the end of the previous one: subscriptions behind it start again."""
+        """Starts subscriptions again that miss changes, since a frame begins after the end of the previous one."""
         for entry in list(self._all.values()):
             at = entry.position(self._received)
             if entry.state is _State.LIVE and (at is None or at < start):

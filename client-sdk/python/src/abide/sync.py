@@ -132,7 +132,7 @@ class Abide:
 
     @staticmethod
     def open(path: str | os.PathLike[str] = "abide.db", *, binary: str | None = None, deadline: float = DEADLINE) -> Abide:
-        """A client of a database file, which is created if it does not exist.
+        """Returns a client of a database file, which is created if it does not exist.
 
         It starts the engine as a child process, or uses the one that another process has started for the same file. The
         engine ends with its last user.
@@ -150,7 +150,7 @@ class Abide:
         scope: Mapping[str, str] | None = None,
         deadline: float = DEADLINE,
     ) -> Abide:
-        """A client of a server (`abide serve`).
+        """Returns a client of a server (`abide serve`).
 
         `scope` restricts the client to rows of this scope, in addition to the scope of its credentials.
         """
@@ -158,12 +158,12 @@ class Abide:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now. A client without one reconnects by itself."""
+        """`True` if there is a connection now. A client without one reconnects by itself."""
         return self._client.connected
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed, or has ended with an error."""
+        """`True` if the client was closed, or has ended with an error."""
         return self._client.closed
 
     @property
@@ -281,11 +281,11 @@ class Abide:
         return Subscription(self._loop, self._loop.run(subscription.start()))
 
     def explain(self, sql: str, params: Params | None = None) -> dict[str, Any]:
-        """How a live query would be maintained, and at what cost; see docs/protocol.md."""
+        """Returns how a live query would be maintained, and at what cost; see docs/protocol.md."""
         return self._loop.run(self._client.explain(sql, params))
 
     def get(self, path: str) -> Any:
-        """The JSON document at a path of the server, such as `/v1/schema` or `/openapi.json`.
+        """Returns the JSON document at a path of the server, such as `/v1/schema` or `/openapi.json`.
 
         Raises:
             BadRequestError: `path` is not a path of the server, such as a URL of another one.
@@ -301,7 +301,7 @@ class Abide:
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Session:
-        """The session with this id, which is created if it does not exist; a new one without an id.
+        """Returns the session with this id, which is created if it does not exist; without an id, a new one.
 
         A new session belongs to `agent` (default `agent`). `title` and `metadata` are those of a new session only.
 
@@ -311,7 +311,7 @@ class Abide:
         return Session(self._loop, self._loop.run(self._client.session(session_id, agent=agent, title=title, metadata=metadata)))
 
     def find_session(self, session_id: str) -> Session | None:
-        """The session with this id; `None` if there is none that the caller can see.
+        """Returns the session with this id; `None` if there is none that the caller can see.
 
         A caller with a scope can give the id that it chose, or the stored id, which begins with the namespace of its scope.
         """
@@ -319,11 +319,11 @@ class Abide:
         return None if found is None else Session(self._loop, found)
 
     def worker(self, name: str | None = None, *, lease_ms: int = 30_000) -> Worker:
-        """A worker that runs tool calls; see `Worker.serve`."""
+        """Returns a worker that runs tool calls; see `Worker.serve`."""
         return Worker(self._loop, self._client.worker(name, lease_ms=lease_ms))
 
     def supervisor(self, *, lease_ms: int = 30_000) -> Supervisor:
-        """A supervisor that takes over sessions; see `Supervisor.serve`."""
+        """Returns a supervisor that takes over sessions; see `Supervisor.serve`."""
         return Supervisor(self._loop, self._client.supervisor(lease_ms=lease_ms))
 
 
@@ -435,7 +435,7 @@ class Session:
         return self._loop.run(self._session.message(role, content, key=key, kind=kind, data=data))
 
     def messages(self) -> list[Any]:
-        """The messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
+        """Returns the messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
         return self._loop.run(self._session.messages())
 
     def tool(
@@ -503,7 +503,7 @@ class Session:
         self._loop.run(self._session.complete(result))
 
     def call_id(self, key: str) -> str:
-        """The id of the tool call, or of the timer, of a step. All SDKs derive it in this way.
+        """Returns the id of the tool call, or of the timer, of a step. All SDKs derive it in this way.
 
         For a caller with a scope, whose session has a generated id, it is stored in the namespace of the scope. Calls accept both
         ids; answers and queries have the stored id.

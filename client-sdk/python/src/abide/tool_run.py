@@ -49,7 +49,7 @@ class ClaimedCall:
 
     @staticmethod
     def from_row(row: dict[str, Any]) -> ClaimedCall:
-        """The call in the answer of a claim."""
+        """Returns the call in the answer of a claim."""
         with reading("the answer to a claim"):
             return ClaimedCall(row["call_id"], row["tool_name"], json.loads(row["arguments"]), row["fencing_token"])
 
@@ -142,6 +142,6 @@ def _error_text(exc: Exception) -> str:
 
 
 def _sanitize(text: str) -> str:
-    """A text without lone surrogates, and not too long."""
+    """Escapes lone surrogates in a text, and shortens it."""
     cut = text if len(text) <= _ERROR_CHARACTERS else text[:_ERROR_CHARACTERS] + "…"
     return cut.encode("utf-8", "backslashreplace").decode()

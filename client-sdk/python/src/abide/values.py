@@ -36,7 +36,7 @@ DEPTH = 127
 
 
 def decode_cell(value: Any) -> Cell:
-    """A cell from its JSON form.
+    """Decodes a cell.
 
     Raises:
         ProtocolError: it has none of these forms.
@@ -58,12 +58,12 @@ _UNUSUAL = frozenset({dict, list, bool})
 
 
 def decode_row(cells: list[Any]) -> Row:
-    """A row from its JSON form."""
+    """Decodes a row."""
     return tuple([decode_cell(cell) if type(cell) in _UNUSUAL else cell for cell in cells])
 
 
 def encode_cell(value: Any) -> Any:
-    """The JSON form of a parameter.
+    """Encodes a parameter.
 
     Raises:
         BadRequestError: it is NaN, which SQLite does not have.
@@ -81,12 +81,12 @@ def encode_cell(value: Any) -> Any:
 
 
 def encode_blob(data: bytes) -> dict[str, str]:
-    """The JSON form of bytes."""
+    """Encodes bytes."""
     return {"$blob": b64encode(data).decode("ascii")}
 
 
 def encode_params(params: Params | None) -> dict[str, Any]:
-    """The parameters of a statement; positions count from 1."""
+    """Encodes the parameters of a statement; positions count from 1."""
     if params is None:
         return {}
     if isinstance(params, Mapping):
@@ -104,7 +104,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 
 def encode_message(message: dict[str, Any], what: str) -> bytes:
-    """A message of the client as UTF-8. `what` names it in errors.
+    """Encodes a message of the client as UTF-8. `what` names it in errors.
 
     Raises:
         BadRequestError: a value has no JSON form.
@@ -131,7 +131,7 @@ def encode_message(message: dict[str, Any], what: str) -> bytes:
 
 
 def _depth(value: Any) -> int:
-    """How deep lists and objects are nested in a value that was encoded."""
+    """Returns how deep lists and objects are nested in a value that was encoded."""
     depth, level = 0, [value]
     while level:
         depth += 1

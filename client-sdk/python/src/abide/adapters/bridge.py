@@ -78,7 +78,7 @@ class Bridge:
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> Bridge:
-        """A bridge with its own client of a database file."""
+        """Returns a bridge with its own client of a database file."""
         return Bridge(sync.Abide.open(path))
 
 

@@ -88,12 +88,12 @@ class Cache:
         self._size = 0
 
     def has(self, collection_id: str) -> bool:
-        """Whether a read will fetch only what has changed."""
+        """Returns `True` if a read will fetch only what has changed."""
         known = self._known.get(collection_id)
         return known is not None and known.seq > 0
 
     def peek(self, collection_id: str, key: str) -> Cached | None:
-        """An entry as it was at the last read."""
+        """Returns an entry as it was at the last read."""
         known = self._known.get(collection_id)
         return known.entries.get(key) if known is not None else None
 
@@ -104,14 +104,14 @@ class Cache:
             self._size -= known.size
 
     def update(self, collection_id: str, key: str, seq: int, data: str) -> None:
-        """An entry that exists has been written by this process. The next read fetches it again."""
+        """Notes that this process has written an entry that exists. The next read fetches it again."""
         known = self._known.get(collection_id)
         earlier = known.entries.get(key) if known is not None else None
         if known is not None and earlier is not None and earlier.seq < seq:
             self._put(collection_id, known, [(key, seq, data)])
 
     async def read(self, collection_id: str, others: Sequence[str] = ()) -> Read:
-        """All entries of a collection as they are now, and those of other collections."""
+        """Returns all entries of a collection as they are now, and those of other collections."""
         known = self._known.get(collection_id) or self._known.setdefault(collection_id, _Known())
         async with known.lock:
             found = None
@@ -222,7 +222,7 @@ class Cache:
 
 
 def copy_json(value: Any) -> Any:
-    """A deep copy of a JSON value."""
+    """Returns a deep copy of a JSON value."""
     if type(value) is dict:
         return {name: copy_json(part) if type(part) in _NESTED else part for name, part in value.items()}
     if type(value) is list:

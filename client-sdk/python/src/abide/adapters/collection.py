@@ -32,7 +32,7 @@ _IS_PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*").fullmatch
 
 
 def escape(part: str) -> str:
-    """A part of an id or key without separators, control characters, and characters that ids reserve."""
+    """Escapes separators, control characters, and characters that ids reserve, in a part of an id or key."""
     if _IS_PLAIN(part):
         return part
     # `quote` leaves ~ as it is.
@@ -40,12 +40,12 @@ def escape(part: str) -> str:
 
 
 def unescape(part: str) -> str:
-    """The inverse of `escape`."""
+    """Reverses `escape`."""
     return unquote(part) if "%" in part else part
 
 
 def path(*parts: str) -> str:
-    """An id or a key of these parts. Keys that begin with the same parts are neighbours."""
+    """Returns the id or key of these parts. Keys that begin with the same parts are neighbours."""
     return "/".join(map(escape, parts))
 
 
@@ -58,8 +58,15 @@ def put(
     expected_seq: int | None = None,
     append: bool = False,
 ) -> dict[str, Any]:
-    """An entry to write. `keep` leaves an entry that exists; `expected_seq` is that of the entry to replace; with `append`
-    the server adds digits to the key, which put it after all that were appended before.
+    """Returns an entry to write.
+
+    Args:
+        key: the key.
+        data: a JSON value.
+        blob: bytes.
+        keep: an entry that exists is left as it is.
+        expected_seq: the version of the entry that is replaced; 0 for a new one.
+        append: the server adds digits to the key, which put the entry after all that were appended before.
     """
     entry: dict[str, Any] = {"key": key}
     if data is not None:
@@ -92,15 +99,15 @@ class Collections:
         decode: Decode = lambda _, data: json.loads(data),
         bytes_per_value: int = BYTES_PER_VALUE,
     ) -> Collections:
-        """Those of a client. `decode` makes the cached value of an entry from its key and its JSON."""
+        """Returns the collections of a client. `decode` makes the cached value of an entry from its key and its JSON."""
         return _get_or_create(client, f"collections {kind}", lambda: Collections(client, kind, decode, bytes_per_value))
 
     async def stored_id(self, *parts: str) -> str:
-        """The stored id of a collection. A caller with a scope has its own namespace."""
+        """Returns the stored id of a collection. A caller with a scope has its own namespace."""
         return await fetch_namespace(self.client) + path(self.kind, *parts)
 
     def parts(self, stored_id: str) -> list[str]:
-        """The parts of a stored id; none if it is that of another scope, or does not begin with the kind.
+        """Returns the parts of a stored id; none if the id belongs to another scope, or does not begin with the kind.
 
         Any caller of the scope can make a collection of a kind.
         """
@@ -161,6 +168,6 @@ class Collections:
 
 
 def _get_or_create(client: Abide, name: str, make: Callable[[], T]) -> T:
-    """The common part of the adapters of a client."""
+    """Returns what the adapters of a client share under a name; the first one makes it."""
     found: T = client._shared.get(name) or client._shared.setdefault(name, make())
     return found

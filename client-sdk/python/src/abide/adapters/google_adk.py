@@ -73,7 +73,7 @@ class AbideSessionService(BaseSessionService):
     """Stores ADK sessions in Abide: an event and its changes of the state of the session are one transaction."""
 
     def __init__(self, client: Abide | sync.Abide) -> None:
-        """A service over a client."""
+        """Makes a service over a client."""
         self._bridge = Bridge(client)
         self._sessions = Collections.for_client(self._bridge.client, _KIND, _decode, _BYTES_OF_AN_EVENT)
         self._states = Collections.for_client(self._bridge.client, _STATE_KIND)
@@ -105,7 +105,7 @@ class AbideSessionService(BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
-        """A session with its events, or with some of the latest."""
+        """Returns a session with its events, or with some of the latest."""
         return await self._bridge.arun(self._get(app_name, user_id, session_id.strip(), config))
 
     async def _get(self, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None) -> Session | None:
@@ -133,7 +133,7 @@ class AbideSessionService(BaseSessionService):
     async def _get_recent(
         self, collection: str, owners: list[str], name: tuple[str, str, str], since: float, limit: int
     ) -> Session | None:
-        """A session with some of its events, without a read of the others."""
+        """Returns a session with some of its events, without a read of the others."""
         params = {"c": collection, "since": since, "limit": limit, "others": json.dumps(owners)}
         head: Any = None
         updated: float | None = None
@@ -164,7 +164,7 @@ class AbideSessionService(BaseSessionService):
         )
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """The sessions of a user or of all users, without events, the latest last."""
+        """Returns the sessions of a user or of all users, without events, the latest last."""
         return await self._bridge.arun(self._list(app_name, user_id))
 
     async def _list(self, app_name: str, user_id: str | None) -> ListSessionsResponse:
@@ -193,7 +193,7 @@ class AbideSessionService(BaseSessionService):
         await self._bridge.arun(self._sessions.delete(collection))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """The state of a user, without the prefix `user:`."""
+        """Returns the state of a user, without the prefix `user:`."""
         return await self._bridge.arun(self._state(app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
@@ -241,7 +241,7 @@ class AbideSessionService(BaseSessionService):
         return (None, 0) if row is None else (json.loads(row.data), row.seq)
 
     async def _shared(self, app_name: str, user_id: str) -> dict[str, Any]:
-        """The state of the app and of the user, with their prefixes."""
+        """Returns the state of the app and of the user, with their prefixes."""
         owners = [await self._states.stored_id(app_name), await self._states.stored_id(app_name, user_id)]
         rows = (await self._bridge.client.sql(_ENTRIES, {"c": json.dumps(owners)})).cells
         return _shared(owners, [(str(owner), json.loads(str(data))) for owner, data in rows])
@@ -258,7 +258,7 @@ class AbideSessionService(BaseSessionService):
 
 
 def _shared(owners: list[str], entries: list[tuple[str, Any]]) -> dict[str, Any]:
-    """State of the app and of the user, with their prefixes, from entries of their collections."""
+    """Returns the state of the app and of the user, with their prefixes, from entries of their collections."""
     found: dict[str, Any] = {}
     for owner, prefix in zip(owners, (State.APP_PREFIX, State.USER_PREFIX), strict=True):
         found |= {prefix + key: value for key, value in _pairs(entry for by, entry in entries if by == owner)}
@@ -286,7 +286,7 @@ def _decode(key: str, data: str) -> Any:
 
 
 def _dump(event: Event) -> dict[str, Any]:
-    """An event as JSON, without fields that are empty."""
+    """Encodes an event as JSON, without empty fields."""
     said: dict[str, Any] = json.loads(event.model_dump_json(exclude_none=True))
     for name in ("actions", "node_info"):
         said[name] = {field: value for field, value in said.get(name, {}).items() if value not in ({}, "")}

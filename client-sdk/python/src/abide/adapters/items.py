@@ -42,20 +42,20 @@ class ItemList:
         await self._collections.replace(await self._id(), _entries(items))
 
     async def read(self) -> list[Any]:
-        """All items. Their callers can change them."""
+        """Returns all items. Their callers can change them."""
         return [item for _, item in await self.read_with_keys()]
 
     async def read_with_keys(self) -> list[tuple[str, Any]]:
-        """All items with their keys, in order."""
+        """Returns all items with their keys, in order."""
         read = await self._collections.cache.read(await self._id())
         return [(key, copy_json(cached.value)) for key, cached in read.entries.items()]
 
     async def last(self, limit: int) -> list[Any]:
-        """The last items, in order."""
+        """Returns the last items, in order."""
         return [item for _, item in reversed(await self.last_with_keys(limit))]
 
     async def last_with_keys(self, limit: int) -> list[tuple[str, Any]]:
-        """The last items with their keys, the last one first."""
+        """Returns the last items with their keys, the last one first."""
         collection_id = await self._id()
         rows = (await self._collections.client.sql(_LAST, {"c": collection_id, "limit": limit})).cells
         with decoding(f"an entry of {collection_id!r}"):

@@ -136,7 +136,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         allowed_types: AllowedTypes = (),
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """A saver over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop.
+        """Makes a saver over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop.
 
         Args:
             client: the client.
@@ -158,7 +158,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         allowed_types: AllowedTypes = (),
         max_bytes: int = MAX_BYTES,
     ) -> AbideSaver:
-        """A saver over a database file, with its own client. Close it, or use it in `with`."""
+        """Returns a saver over a database file, with its own client. Close it, or use it in `with`."""
         return AbideSaver(sync.Abide.open(path), serde=serde, allowed_types=allowed_types, max_bytes=max_bytes)
 
     def close(self) -> None:
@@ -172,20 +172,20 @@ class AbideSaver(BaseCheckpointSaver[str]):
         self.close()
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> AbideSaver:
-        """A clone whose serializer also reads these types."""
+        """Returns a clone whose serializer also reads these types."""
         clone = cast(AbideSaver, super().with_allowlist(extra_allowlist))
         if clone is not self:
             clone._values = Values(clone.serde, self._values.max_bytes)
         return clone
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """The next version of a channel."""
+        """Returns the next version of a channel."""
         return version_prefix(1 + (0 if current is None else version_count(str(current))))
 
     # Reading.
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint of a configuration, or the latest of its thread."""
+        """Returns the checkpoint of a configuration, or the latest of its thread."""
         return await self._bridge.arun(self._get_tuple(config))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -202,7 +202,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         return await self._load(collection, thread_id, path("c", namespace) + "/", None)
 
     async def _load(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
-        """The checkpoint with a key; the last one if the key is a prefix.
+        """Returns the checkpoint with a key; the last one if the key is a prefix.
 
         Raises:
             MalformedEntryError: it is none that a saver wrote.
@@ -229,7 +229,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
     async def _decode(
         self, collection: str, thread_id: str, rows: builtins.list[tuple[Any, ...]], config: RunnableConfig | None
     ) -> CheckpointTuple:
-        """A checkpoint from its entry, its pending writes and its values."""
+        """Returns a checkpoint from its entry, its pending writes and its values."""
         entries = Entries(Budget(self._values.max_bytes))
         seqs: dict[str, int] = {}
         for name, data, blob, seq in rows:
@@ -273,7 +273,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         )
 
     def _writes(self, entries: Entries, keys: builtins.list[str]) -> builtins.list[tuple[str, str, Any]]:
-        """The pending writes in entries, in the order of their tasks."""
+        """Returns the pending writes in entries, in the order of their tasks."""
         found: dict[tuple[str, int], tuple[Any, tuple[str, str, Any]]] = {}
         # The first write with an index counts; a special one has been replaced by the latest.
         for key in sorted(keys, key=lambda key: (key.startswith("w/") and entries.stored[key].seq, len(key), key)):
@@ -299,7 +299,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """The checkpoints of a thread, or of all threads, the latest first."""
+        """Yields the checkpoints of a thread, or of all threads, the latest first."""
         found = await self._bridge.arun(self._keys(config, before))
         count = 0
         for thread_id, collection, key in found:
@@ -331,7 +331,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
     async def _load_listed(
         self, collection: str, thread_id: str, key: str, config: RunnableConfig | None
     ) -> CheckpointTuple | None:
-        """A checkpoint of a list. In that of all threads a malformed one is omitted, so that it hides no other thread."""
+        """Returns a checkpoint of a list; `None` if the list is that of all threads, and the checkpoint is malformed."""
         try:
             return await self._load(collection, thread_id, key, None)
         except (MalformedEntryError, LimitExceededError) as exc:
@@ -341,7 +341,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             return None
 
     async def _keys(self, config: RunnableConfig | None, before: RunnableConfig | None) -> builtins.list[tuple[str, str, str]]:
-        """Thread, collection and key of checkpoints, the latest first."""
+        """Returns thread, collection and key of checkpoints, the latest first."""
         configurable = config["configurable"] if config else {}
         namespace = configurable.get("checkpoint_ns")
         checkpoint_id = get_checkpoint_id(config) if config else None
@@ -695,7 +695,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             await self._remove(collection, set(keys) - kept)
 
     async def _with_ancestors(self, collection: str, thread_id: str, key: str) -> set[str]:
-        """A checkpoint, and the ancestors from which its delta channels are rebuilt."""
+        """Returns a checkpoint, and the ancestors from which its delta channels are rebuilt."""
         kept = {key}
         loaded = await self._load(collection, thread_id, key, None)
         if loaded is None:
@@ -733,7 +733,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """The writes of channels since their nearest stored value, along the ancestors of a checkpoint."""
+        """Returns the writes of channels since their nearest stored value, along the ancestors of a checkpoint."""
         return await self._bridge.arun(self._delta_history(config, channels))
 
     async def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
@@ -781,7 +781,7 @@ def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfi
 
 
 def _is_small(value: Any) -> bool:
-    """Whether a value is stored in each checkpoint: an entry of its own would take more space."""
+    """Returns `True` if a value is stored in each checkpoint: an entry of its own would take more space."""
     return value is None or type(value) in (bool, int, float) or (type(value) is str and len(value) <= _SMALL_TEXT)
 
 

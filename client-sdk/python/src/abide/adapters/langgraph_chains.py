@@ -75,7 +75,7 @@ class Chains:
         await self._fetch(collection, entries, [root for root in roots if not entries.has(root)])
 
     async def _page(self, collection: str, last: str) -> dict[str, _Row]:
-        """Entries of a folder: one, and those before it."""
+        """Returns an entry of a folder and those before it."""
         params: dict[str, Any] = {"c": collection, "first": last.rsplit("/", 1)[0] + "/", "last": last}
         left = _BYTES_AT_ONCE
         first = last

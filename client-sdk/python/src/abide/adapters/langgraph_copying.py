@@ -28,7 +28,7 @@ async def copy(collections: Collections, source: str, target: str) -> None:
 
 
 async def _pages(collections: Collections, source: str, after: str, end: str) -> AsyncIterator[list[Copy]]:
-    """Entries in pages. Those of one task are on one page, unless they are more than a page."""
+    """Yields entries in pages. Those of one task are on one page, unless they are more than a page."""
     while True:
         rows = (await collections.client.sql(_PAGE, {"c": source, "after": after, "end": end})).cells
         if not rows:
@@ -44,7 +44,7 @@ async def _pages(collections: Collections, source: str, after: str, end: str) ->
 
 
 def _calls(copies: list[Copy]) -> Iterator[list[Entry]]:
-    """The writes of a task that has written again keep their order: the first ones count. So the later ones are later calls."""
+    """Yields the entries of each call. The first writes of a task count, so those that it has repeated are in later calls."""
     first: dict[str, Entry] = {}
     later: list[Entry] = []
     for _, entry in sorted(copies, key=itemgetter(0)):

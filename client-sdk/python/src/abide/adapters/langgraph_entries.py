@@ -117,11 +117,11 @@ class Entries:
         self.stored[key] = Stored(None if data is None else json.loads(data), blob or b"", seq)
 
     def has(self, name: str) -> bool:
-        """Whether the entry with a value was read."""
+        """Returns `True` if the entry with a value was read."""
         return entry_key(name) in self.stored
 
     def checkpoint(self, key: str) -> CheckpointEntry:
-        """A checkpoint.
+        """Returns a checkpoint.
 
         Raises:
             ValueError: it does not exist. Malformed entries also raise other errors.
@@ -132,7 +132,7 @@ class Entries:
         return found
 
     def write(self, key: str) -> WriteEntry:
-        """Pending writes, by the name of their value."""
+        """Returns pending writes, by the name of their value."""
         if key.startswith("c/"):
             return self.checkpoint(entry_key(key)).writes[key.split("/", 3)[3]]
         found = self._writes.get(key)
@@ -141,7 +141,7 @@ class Entries:
         return found
 
     def value(self, name: str) -> Value:
-        """The value with a name."""
+        """Returns the value with a name."""
         found = self._values.get(name)
         if found is None:
             found = self._values[name] = self._read_value(name)
@@ -157,7 +157,7 @@ class Entries:
         return _value_from_json(name, stored.data, stored.blob, self.budget)
 
     def raw(self, name: str) -> bytes:
-        """The bytes of a value, with those of its root."""
+        """Returns the bytes of a value, with those of its root."""
         value = self.value(name)
         if value.root is None:
             return value.between
@@ -204,12 +204,12 @@ class _Names:
         return f"{kind}/{self.namespace}/{checkpoint}/{_unpacked_id(second)}/{rest[0]}"
 
     def of_parent(self, channel: str) -> str:
-        """The value of a channel in the entry of the parent."""
+        """Returns the value of a channel in the entry of the parent."""
         return f"c/{self.namespace}/{self.parent}/{channel}"
 
 
 def write_checkpoint(key: str, entry: CheckpointEntry) -> bytes:
-    """The bytes of a checkpoint."""
+    """Returns the bytes of a checkpoint."""
     names = _Names(key, entry.parent)
     parent = None if entry.parent is None else _packed_id(entry.parent)
     head = entry.head if entry.kind == _USUAL_KIND else [entry.kind, entry.head]
@@ -225,7 +225,7 @@ def write_checkpoint(key: str, entry: CheckpointEntry) -> bytes:
 
 
 def read_checkpoint(key: str, stored: Stored, budget: Budget) -> CheckpointEntry:
-    """The inverse of `write_checkpoint`."""
+    """Reverses `write_checkpoint`."""
     data = stored.data
     if isinstance(data, dict) and "p" in data:
         kind, head = _decompressed(data, stored.blob, budget)
@@ -245,7 +245,7 @@ def read_checkpoint(key: str, stored: Stored, budget: Budget) -> CheckpointEntry
 
 
 def write_writes(key: str, entry: WriteEntry) -> tuple[dict[str, Any] | None, bytes | None]:
-    """The JSON and the bytes of pending writes."""
+    """Returns the JSON and the bytes of pending writes."""
     path, value = entry.path, entry.value
     if len(value.between) > MOST_IN_ENTRY:
         data, blob = value_to_json(key, value)
@@ -257,7 +257,7 @@ def write_writes(key: str, entry: WriteEntry) -> tuple[dict[str, Any] | None, by
 
 
 def read_write(key: str, stored: Stored, budget: Budget) -> WriteEntry:
-    """The inverse of `write_writes`."""
+    """Reverses `write_writes`."""
     data = stored.data
     if data is not None:
         path = _PATH_OF_NODE + str(data["q"]) if "q" in data else data.get("p", "")
@@ -267,7 +267,7 @@ def read_write(key: str, stored: Stored, budget: Budget) -> WriteEntry:
 
 
 def value_to_json(key: str, value: Value) -> tuple[dict[str, Any], bytes | None]:
-    """The JSON and the bytes of a value with an entry of its own."""
+    """Returns the JSON and the bytes of a value with an entry of its own."""
     data, blob = _compressed(value.kind, value.between)
     if value.kept is not None:
         data["n"] = 1
@@ -280,7 +280,7 @@ def value_to_json(key: str, value: Value) -> tuple[dict[str, Any], bytes | None]
 
 
 def references_in_json(name: str, data: Any) -> list[str]:
-    """The names in the JSON of a value."""
+    """Returns the names in the JSON of a value."""
     if not isinstance(data, dict):
         return []
     base, root = data.get("b"), data.get("f")
@@ -288,7 +288,7 @@ def references_in_json(name: str, data: Any) -> list[str]:
 
 
 def references_in_value(value: Value) -> list[str]:
-    """The names of the values that one refers to."""
+    """Returns the names of the values that one refers to."""
     return [name for name in (value.base, value.root) if name is not None]
 
 

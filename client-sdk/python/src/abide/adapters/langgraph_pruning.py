@@ -81,7 +81,7 @@ class Pruning:
             self._references[key] = references_in_json(key, data)
 
     def _needed(self, live: set[str]) -> set[str]:
-        """The names of the values that these checkpoints and their writes need."""
+        """Returns the names of the values that these checkpoints and their writes need."""
         waiting = [name for key in live for name in self._checkpoints[key].places.values()]
         waiting += [f"{key}/{name}" for key in live for name in (*self._checkpoints[key].own, *self._checkpoints[key].writes)]
         prefixes = {"w" + key[1:] for key in live}

@@ -28,7 +28,7 @@ class StrictSerializer(JsonPlusSerializer):
         super().__init__(allowed_msgpack_modules=tuple(map(_type_name, allowed_types)) or None)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """The value of bytes."""
+        """Decodes a value."""
         if data[0] not in _KINDS:
             raise ValueError(f"values of the kind {data[0]!r} are not read")
         return super().loads_typed(data)

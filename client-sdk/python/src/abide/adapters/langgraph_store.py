@@ -60,13 +60,13 @@ class AbideStore(BaseStore):
     """Stores items in Abide."""
 
     def __init__(self, client: Abide | sync.Abide) -> None:
-        """A store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
+        """Makes a store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
         self._bridge = Bridge(client)
         self._collections = Collections.for_client(self._bridge.client, _KIND)
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> AbideStore:
-        """A store over a database file, with its own client. Close it, or use it in `with`."""
+        """Returns a store over a database file, with its own client. Close it, or use it in `with`."""
         return AbideStore(sync.Abide.open(path))
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ def _key(namespace: tuple[str, ...], key: str) -> str:
 
 
 def _range(prefix: tuple[str, ...]) -> tuple[str, str]:
-    """The keys of a namespace, and of those below it."""
+    """Returns the keys of a namespace, and of those below it."""
     if not prefix:
         return "", "\U0010ffff"
     first = path(*prefix) + "/"
@@ -159,7 +159,7 @@ def _range(prefix: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _is_own(row: Any) -> bool:
-    """Whether an entry is one of a store: another caller of the scope may write others, which are omitted."""
+    """Returns `True` if an entry is one of a store: another caller of the scope may write others, which are omitted."""
     is_own = "//" in row.key and row.data is not None and isinstance(json.loads(row.data), dict)
     if not is_own:
         _LOG.warning("the entry %r of %s is not an item of a store", row.key, _KIND)
@@ -182,7 +182,7 @@ def _time(micros: int) -> datetime:
 
 
 def _has(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
-    """Whether a namespace has a prefix or a suffix, in which `*` is any part."""
+    """Returns `True` if a namespace has a prefix or a suffix, in which `*` is any part."""
     wanted = tuple(condition.path)
     if len(namespace) < len(wanted):
         return False
@@ -191,7 +191,7 @@ def _has(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
 
 
 def _matches(value: Any, wanted: Any) -> bool:
-    """Whether a value satisfies a filter."""
+    """Returns `True` if a value satisfies a filter."""
     if isinstance(wanted, dict):
         if any(name.startswith("$") for name in wanted):
             return all(_compare(value, operator, operand) for operator, operand in wanted.items())

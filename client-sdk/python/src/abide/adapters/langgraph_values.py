@@ -73,12 +73,12 @@ class Known:
     """The written values, as long as this process writes them for the first time."""
 
     def mark_ended(self, _: object) -> None:
-        """Its write has ended."""
+        """Forgets the written values: the write has ended."""
         self.pending = None
 
     @property
     def has_failed(self) -> bool:
-        """Whether the entry may not exist."""
+        """`True` if the entry may not exist."""
         return isinstance(self.written, Write) and self.written.has_failed
 
 
@@ -102,7 +102,7 @@ class Raw:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the entry may not exist."""
+        """`True` if the entry may not exist."""
         return isinstance(self.written, Write) and self.written.has_failed
 
 
@@ -125,7 +125,7 @@ class Encoded:
 
     @property
     def is_root(self) -> bool:
-        """Whether others can refer to it."""
+        """`True` if others can refer to it."""
         return self.value.root is None and len(self.raw) >= _ROOT_FROM
 
 
@@ -147,7 +147,7 @@ class Values:
             self._lists, self._raws, self._checkpoints = _Lists(), _Raws(), OrderedDict()
 
     def dump(self, value: Any) -> tuple[str, bytes]:
-        """The kind and the bytes of a value.
+        """Returns the kind and the bytes of a value.
 
         Raises:
             LimitExceededError: they are too many.
@@ -158,11 +158,11 @@ class Values:
         return kind, raw
 
     def load(self, kind: str, raw: bytes) -> Any:
-        """The inverse of `dump`."""
+        """Reverses `dump`."""
         return self._serde.loads_typed((kind, raw))
 
     def encode(self, collection: str, name: str, value: Any, earlier: list[Encoded] | None) -> Encoded:
-        """A value to be stored under a name, after others of the same write. Without `earlier` it refers to nothing."""
+        """Encodes a value, to be stored under a name after others of the same write. Without `earlier` it refers to nothing."""
         kind, raw = self.dump(value)
         if earlier is not None and len(raw) >= _ROOT_FROM:
             for root_name, root, written in self._roots(collection, earlier):
@@ -174,7 +174,7 @@ class Values:
         return Encoded(name, Value(raw, kind), raw)
 
     def encode_channel(self, collection: str, folder: str, name: str, value: Any, earlier: list[Encoded] | None) -> Encoded:
-        """The value of a channel, see `encode`. `folder` is its namespace and the channel."""
+        """Returns the value of a channel, see `encode`. `folder` is its namespace and the channel."""
         if type(value) is not list or not value:
             whole = self.encode(collection, name, value, earlier)
             whole.folder = folder
@@ -201,7 +201,7 @@ class Values:
         return encoded
 
     def _roots(self, collection: str, earlier: list[Encoded]) -> Iterator[tuple[str, bytes, Write | int | None]]:
-        """Values that one can refer to, the latest first. Those of the same write need no check."""
+        """Yields values that one can refer to, the latest first. Those of the same write need no check."""
         for one in reversed(earlier):
             if one.is_root:
                 yield one.name, one.raw, None
@@ -211,7 +211,7 @@ class Values:
                 yield name, raw.raw, raw.written
 
     def needs(self, collection: str, needs: dict[str, Write | int], parent: str | None) -> list[tuple[str, Write | int]]:
-        """The entries that must exist. A checkpoint has all of its values and writes, so that the parent stands for them."""
+        """Returns the entries that must exist. A checkpoint needs its values and writes, so the parent stands for them."""
         known = self.known(collection, parent)
         if known is None or parent is None:
             return list(needs.items())
@@ -226,7 +226,7 @@ class Values:
         return left
 
     def known(self, collection: str, key: str | None) -> Known | None:
-        """A checkpoint that this process remembers."""
+        """Returns a checkpoint that this process remembers."""
         found = self._checkpoints.get(collection, _NO_CHECKPOINTS).get(key or "")
         return None if found is None or found.has_failed else found
 
@@ -251,7 +251,10 @@ class Values:
                 self._raws.put(collection, one.name, Raw(one.value.kind, one.raw, write, one.is_root, is_value))
 
     def expected(self, collection: str, prefix: str) -> list[str]:
-        """The keys of the entries whose values the process probably remembers: those of the latest checkpoint with a prefix."""
+        """Returns the keys of the entries whose values the process probably remembers.
+
+        They belong to the latest checkpoint with a prefix.
+        """
         for key, known in reversed(self._checkpoints.get(collection, _NO_CHECKPOINTS).items()):
             if key.startswith(prefix):
                 keys = {entry_key(place.name) for place in known.places.values()}
@@ -260,7 +263,7 @@ class Values:
         return []
 
     def remembered(self, collection: str, folder: str, name: str, seq: int) -> tuple[Any] | None:
-        """The value of a channel, if this process remembers this version of its entry."""
+        """Returns the value of a channel, if this process remembers this version of its entry."""
         version = self._lists.get(collection, folder)
         if version is not None and version.name == name and version.seq == seq:
             copies = _copies(version.items)
@@ -269,7 +272,7 @@ class Values:
         return None if raw is None or raw.seq != seq or not raw.is_value else (self.load(raw.kind, raw.raw),)
 
     def decode(self, collection: str, folder: str, name: str, entries: Entries) -> Any:
-        """The value of a channel. `entries` has its entry, and those that it refers to.
+        """Returns the value of a channel. `entries` has its entry, and those that it refers to.
 
         Raises:
             MalformedEntryError: entries are malformed, refer to each other in a circle, or to an entry that does not exist.
@@ -319,7 +322,7 @@ class Values:
         self._checkpoints.pop(collection, None)
 
     def _equals(self, item: Any, prototype: Prototype) -> bool:
-        """Whether an item equals what is stored, types included."""
+        """Returns `True` if an item equals what is stored, types included."""
         value = prototype.value
         if type(item) is not type(value):
             return False
@@ -396,7 +399,7 @@ class _Raws:
         return raws.get(name) if raws is not None else None
 
     def roots(self, collection: str) -> deque[str]:
-        """The names of the latest that can be roots, the last one at the end."""
+        """Returns the names of the latest that can be roots, the last one at the end."""
         return self._roots.get(collection, _NO_KEYS)
 
     def put(self, collection: str, name: str, raw: Raw) -> None:
@@ -421,7 +424,7 @@ class _Raws:
 
 
 def _is_identical(value: Any, other: Any, serde: SerializerProtocol) -> bool:
-    """Whether two values are equal, types included."""
+    """Returns `True` if two values are equal, types included."""
     kind = type(value)
     if kind is not type(other):
         return False
@@ -435,7 +438,7 @@ def _is_identical(value: Any, other: Any, serde: SerializerProtocol) -> bool:
 
 
 def _items(values: list[Any]) -> list[Prototype] | None:
-    """Items with deep copies of these values; `None` if one cannot be copied."""
+    """Returns items with deep copies of these values; `None` if one cannot be copied."""
     try:
         return [Prototype(Prototype(value).copy()) for value in values]
     except Exception:

@@ -50,7 +50,7 @@ class Prototype:
                     self._nested.append((name, Prototype(part)))
 
     def copy(self) -> Any:
-        """A deep copy."""
+        """Returns a deep copy."""
         kind = self._kind
         if kind is list:
             return [part.copy() for _, part in self._nested]

@@ -44,7 +44,7 @@ class Budget:
 
 
 def too_large(most: int) -> LimitExceededError:
-    """The error of a checkpoint with too many bytes."""
+    """Returns the error of a checkpoint with too many bytes."""
     return LimitExceededError(
         f"the values of a checkpoint have more than {most} bytes",
         code="limit_exceeded",

@@ -46,7 +46,10 @@ class Write:
         needs: Needs = (),
         is_repeatable: bool = False,
     ) -> None:
-        """`is_repeatable`: a second attempt has the same effect, or is a conflict. So its calls need no request id."""
+        """Makes a write.
+
+        It is repeatable if a second attempt has the same effect, or is a conflict. Then its calls need no request id.
+        """
         self.kind = kind
         self.collection_id = collection_id
         self.puts = puts
@@ -66,12 +69,12 @@ class Write:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits one call."""
+        """`True` if it fits one call."""
         return self.size <= CALL_BYTES and len(self.puts) + len(self.deletes) + len(self.needs) <= MOST_PUTS
 
     @property
     def has_failed(self) -> bool:
-        """Whether its entries may not exist."""
+        """`True` if its entries may not exist."""
         return self.done.done() and not self.seq
 
     def fail(self, exc: BaseException) -> None:
@@ -126,7 +129,7 @@ class Writer:
             self._send(request)
 
     def _take(self, collection_id: str) -> list[Write]:
-        """The next writes of a collection that fit one call."""
+        """Returns the next writes of a collection that fit one call."""
         waiting = self._waiting[collection_id]
         group: list[Write] = []
         count = size = 0
@@ -199,7 +202,7 @@ class Writer:
 
 
 def _arguments(group: list[Write]) -> dict[str, Any]:
-    """The arguments of one call for several writes.
+    """Returns the arguments of one call for several writes.
 
     Raises:
         ConflictError: an entry that a write refers to was not written.
@@ -230,14 +233,14 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, default=lambda _: None)
 
 
 def entry_size(entry: Entry) -> int:
-    """The bytes of an entry in a call, where bytes are base64."""
+    """Returns the size of an entry in a call, where bytes are base64."""
     data = entry.get("data")
     size = len(entry["key"]) + len(entry.get("blob") or b"") * 4 // 3
     return size + (len(_ENCODER.encode(data).encode("utf-8", "surrogatepass")) if data else 0)
 
 
 def split_entries(puts: list[Entry], most: int) -> Iterable[list[Entry]]:
-    """Parts that each fit one call, in order."""
+    """Yields parts that each fit one call, in order."""
     part: list[Entry] = []
     size = 0
     for entry in puts:
