@@ -36,9 +36,9 @@ class Committed(Generic[T]):
     """The reply to a call."""
 
     seq: int
-    """The call's position in the log; that of the original call if this one is a duplicate."""
+    """The call's position in the log. A duplicate has the position of the original call."""
     duplicate: bool
-    """Whether an earlier call with the same request id already took effect."""
+    """`True` if an earlier call with the same request id already took effect."""
     value: T
     """The result of the reducer."""
 
@@ -391,7 +391,7 @@ class Abide:
     ) -> Session:
         """Returns the session with this id, which is created if it does not exist; without an id, a new one.
 
-        A new session belongs to `agent` (default `agent`). `title` and `metadata` are those of a new session only.
+        A new session belongs to `agent` (default `agent`). `title` and `metadata` have no effect on a session that exists.
 
         Raises:
             ConflictError: the session belongs to another agent than `agent`.

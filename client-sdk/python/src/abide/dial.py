@@ -39,7 +39,7 @@ class Address:
     """The path of a Unix socket."""
     token: str | None = None
     scope: Mapping[str, str] | None = None
-    """Restricts the connection to this scope, in addition to that of the credentials."""
+    """Restricts the connection to this scope, in addition to the scope of the credentials."""
 
     def __repr__(self) -> str:
         # The token is a secret.

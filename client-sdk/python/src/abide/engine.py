@@ -34,7 +34,7 @@ def find_binary() -> str:
     """Returns the path of the `abide` binary: of `ABIDE_BINARY`, of this package, or on PATH.
 
     Raises:
-        EngineNotFoundError: there is none.
+        EngineNotFoundError: there is no binary.
     """
     given = os.environ.get("ABIDE_BINARY")
     if given:

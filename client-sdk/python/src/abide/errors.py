@@ -137,7 +137,7 @@ class ProtocolError(AbideError):
 
 
 class MalformedEntryError(AbideError):
-    """An entry that an adapter reads is none that it writes. Another caller of the scope may have written it."""
+    """An adapter has read an entry that no adapter writes. Another caller of the scope may have written it."""
 
     code = "malformed_entry"
 
@@ -243,7 +243,7 @@ def error_from_problem(problem: dict[str, Any]) -> RefusedError:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Reads what a server sent: any error that is none of this package means that it is malformed. `what` names it.
+    """Reads what a server sent: an error from outside of this package means that it is malformed. `what` names it.
 
     Raises:
         ProtocolError: it is malformed.
@@ -260,7 +260,7 @@ def get_member(message: Any, name: str, kind: type[T]) -> T:
     """Returns a member of a message, and checks its type. A boolean is not an integer.
 
     Raises:
-        ProtocolError: there is none, or it has another type.
+        ProtocolError: the member is missing, or has another type.
     """
     value = message.get(name) if isinstance(message, dict) else None
     if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):

@@ -112,7 +112,7 @@ class _Module:
         return [_check_text(code) for code in codes]
 
     def _reachable(self, reducers: list[str]) -> list[str]:
-        """Returns the named types of arguments and results, those of the reducers themselves included where they are objects."""
+        """Returns the named types of arguments and results, and the results of reducers that are objects."""
         found: set[str] = set()
         stack = [f"{name}_{part}" for name in reducers for part in ("arguments", "result")]
         while stack:
@@ -234,7 +234,7 @@ def _union(kinds: list[str]) -> str:
 
 
 def _literal(values: list[Any]) -> str:
-    # `repr` of these four types is a literal; that of others is not a type.
+    # `repr` makes a literal of these four types only.
     if not values or any(type(value) not in (str, int, bool, type(None)) for value in values):
         return "Any"
     return f"Literal[{', '.join(map(repr, values))}]"
@@ -282,7 +282,7 @@ def _field_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, s
 
 
 def _doc(text: str, depth: int) -> str:
-    """Returns a docstring. What is neither printable nor the end of a line is escaped, as are backslashes and triple quotes."""
+    """Returns a docstring, with escapes for backslashes, triple quotes, and what is neither printable nor the end of a line."""
     indent = "    " * depth
     clean = _check_text(text).replace("\\", "\\\\").replace('"""', "'''").strip()
     clean = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in clean)

@@ -57,7 +57,7 @@ def check(connected: socket.socket, path: str) -> None:
     """Checks the folder of a socket, and the user of the process that listens.
 
     Raises:
-        UntrustedEngineError: one of them is not that of this process.
+        UntrustedEngineError: the folder or the process belongs to another user, or others can write in the folder.
     """
     folder = os.path.dirname(path)
     own = os.geteuid()

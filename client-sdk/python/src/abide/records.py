@@ -50,7 +50,7 @@ class Result(Sequence[R], Generic[R]):
 
     @property
     def rows(self) -> list[R]:
-        """The rows as named tuples, or as the type that was asked for."""
+        """The rows as named tuples, or as instances of `into`."""
         if self._rows is None:
             self._rows = list(map(row_maker(self.columns, None), self.cells))
         return self._rows

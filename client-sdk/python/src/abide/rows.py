@@ -138,7 +138,7 @@ class ResultRows:
         return reported
 
     def _difference(self, changes: Changes) -> tuple[list[Row], list[Row]]:
-        """Returns the rows that leave and the rows that come, without a change of the state."""
+        """Returns the rows that a change removes and adds, and changes nothing."""
         for row in changes.inserts + changes.updates:
             self.layout.check_width(row)
         if not self.layout.key_at:

@@ -53,7 +53,7 @@ class Decision:
 
     approved: bool
     arguments: Any
-    """The arguments as approved: those of the approver if it changed them."""
+    """The arguments as approved; the approver may have changed them."""
     decided_by: str | None
     comment: str | None
 

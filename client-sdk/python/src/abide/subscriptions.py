@@ -65,9 +65,9 @@ class _Entry:
     query: dict[str, Any]
     consumer: Consumer
     start: Start
-    # Everything up to here is with the consumer.
+    # The consumer has everything up to here.
     seq: int | None
-    # That of the last connection on which it was live, or on which the caller chose `seq`.
+    # The timeline of the last connection on which it was live, or on which the caller chose `seq`.
     timeline: str | None
     state: _State = _State.OFF
     # Each start has a new id, so that frames of an earlier one cannot be mistaken for it.
@@ -104,7 +104,7 @@ class Subscriptions:
 
     @property
     def timeline(self) -> str | None:
-        """That of the connection, or of the last one."""
+        """The history of the connection, or of the last one."""
         return self._timeline
 
     def add(self, consumer: Consumer, query: dict[str, Any], start: Start) -> None:

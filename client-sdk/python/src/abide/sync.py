@@ -303,7 +303,7 @@ class Abide:
     ) -> Session:
         """Returns the session with this id, which is created if it does not exist; without an id, a new one.
 
-        A new session belongs to `agent` (default `agent`). `title` and `metadata` are those of a new session only.
+        A new session belongs to `agent` (default `agent`). `title` and `metadata` have no effect on a session that exists.
 
         Raises:
             ConflictError: the session belongs to another agent than `agent`.

@@ -39,7 +39,7 @@ def decode_cell(value: Any) -> Cell:
     """Decodes a cell.
 
     Raises:
-        ProtocolError: it has none of these forms.
+        ProtocolError: the form is unknown.
     """
     if type(value) not in _UNUSUAL:
         return value  # type: ignore[no-any-return]

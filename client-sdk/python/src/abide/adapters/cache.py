@@ -111,7 +111,7 @@ class Cache:
             self._put(collection_id, known, [(key, seq, data)])
 
     async def read(self, collection_id: str, others: Sequence[str] = ()) -> Read:
-        """Returns all entries of a collection as they are now, and those of other collections."""
+        """Returns all entries of a collection as they are now, and all entries of other collections."""
         known = self._known.get(collection_id) or self._known.setdefault(collection_id, _Known())
         async with known.lock:
             found = None

@@ -266,7 +266,7 @@ def _shared(owners: list[str], entries: list[tuple[str, Any]]) -> dict[str, Any]
 
 
 def _pairs(entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values of state. An entry that is none is omitted: it would end all sessions of the app."""
+    """Yields names and values of state. A malformed entry is omitted: it would end all sessions of the app."""
     for entry in entries:
         if type(entry) is list and len(entry) == 2 and type(entry[0]) is str:
             yield entry[0], entry[1]

@@ -1,7 +1,7 @@
 """An ordered list of JSON items: the history of a conversation, as several frameworks keep it.
 
 A list is a collection. The server makes the keys of appended items, in the order of the log: the clock of a process can be
-behind that of another one, and a result would come before its call.
+behind the clock of another one, and a result would come before its call.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """Returns the checkpoint with a key; the last one if the key is a prefix.
 
         Raises:
-            MalformedEntryError: it is none that a saver wrote.
+            MalformedEntryError: no saver wrote it.
             LimitExceededError: its values are too large.
         """
         try:
@@ -450,7 +450,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
         earlier: Entries | None = None,
     ) -> None:
-        """Writes a checkpoint: one that should not exist, or one in place of `earlier`."""
+        """Writes a checkpoint in place of `earlier`; without it, the checkpoint should not exist."""
         configurable = config["configurable"]
         key = checkpoint_key(configurable.get("checkpoint_ns", ""), checkpoint["id"])
         parent = configurable.get("checkpoint_id")

@@ -1,7 +1,7 @@
 """The bytes of LangGraph's values: each value is stored once.
 
 LangGraph saves a message up to three times: as the input of a graph, as the pending write of a task, and in a channel. The
-bytes that a value has in common with one that is stored already (its root) are not stored again: it is stored as parts of
+bytes that a value has in common with a stored value (its root) are not stored again: it is stored as parts of
 the root and the bytes between them. What remains is compressed with a dictionary of the texts that occur in all
 checkpoints and messages.
 """

@@ -30,7 +30,7 @@ _ENTRIES_BETWEEN = (
 _KEYS_AT_ONCE = 1000
 _BYTES_AT_ONCE = 4 << 20
 
-# A chain leads through one folder, of which a request reads up to 1,000 entries. More requests are those of a forged chain.
+# A chain leads through one folder, of which a request reads up to 1,000 entries. Only a forged chain needs more requests.
 _MOST_PAGES = 1000
 
 _Row = tuple[str, Any, Any, int]

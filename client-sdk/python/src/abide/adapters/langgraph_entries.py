@@ -53,7 +53,7 @@ class Value:
     parts: list[int] | None = None
     """The parts of the root, see `langgraph_bytes`."""
     kept: int | None = None
-    """How many items a list keeps of its base; `None` if it is not a list. The bytes are those of the others."""
+    """How many items a list keeps of its base; `None` if it is not a list. The bytes are the other items."""
     base: str | None = None
     """The name of an earlier version."""
 
@@ -74,7 +74,7 @@ class CheckpointEntry:
     writes: dict[str, WriteEntry] = field(default_factory=dict)
     """Its first pending writes, by task and index."""
     is_former: bool = False
-    """Whether an earlier release has written it."""
+    """`True` if an earlier release has written it."""
 
 
 @dataclass(slots=True)
@@ -82,11 +82,11 @@ class WriteEntry:
     """The pending writes of a task."""
 
     channels: str | list[str]
-    """The channel of a write; a list of those of several."""
+    """The channel of a write, or a list of channels for several writes."""
     path: str
     """The path of the task."""
     value: Value
-    """The value; a list of those of several."""
+    """The value, or a list of values for several writes."""
     indexes: list[int] | None = None
     """The indexes of several writes, if they are not consecutive."""
 

@@ -92,7 +92,7 @@ def version_count(version: str) -> int:
 
 
 def time_after(checkpoint_id: str, time: str) -> int | str:
-    """Returns a time as microseconds after that of the id of its checkpoint; the same text if it has no such form."""
+    """Returns a time as microseconds after the time in the id of its checkpoint; the same text if it has no such form."""
     try:
         after = (datetime.fromisoformat(time) - _id_time(checkpoint_id)) // timedelta(microseconds=1)
         return after if time_at(checkpoint_id, after) == time else time

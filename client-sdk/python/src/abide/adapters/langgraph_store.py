@@ -159,7 +159,7 @@ def _range(prefix: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _is_own(row: Any) -> bool:
-    """Returns `True` if an entry is one of a store: another caller of the scope may write others, which are omitted."""
+    """Returns `True` if a store wrote an entry. Other callers of the scope may write other entries, which are omitted."""
     is_own = "//" in row.key and row.data is not None and isinstance(json.loads(row.data), dict)
     if not is_own:
         _LOG.warning("the entry %r of %s is not an item of a store", row.key, _KIND)

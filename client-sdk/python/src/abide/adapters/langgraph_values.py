@@ -91,9 +91,9 @@ class Raw:
     written: Write | int
     """The version of its entry, or the write that makes it."""
     is_root: bool
-    """Whether others can refer to it."""
+    """`True` if others can refer to it."""
     is_value: bool
-    """Whether it is the value of a version: not only the new items of a list, and no pending write."""
+    """`True` if it is the value of a version: not only the new items of a list, and no pending write."""
 
     @property
     def seq(self) -> int:
@@ -113,7 +113,7 @@ class Encoded:
     name: str
     value: Value
     raw: bytes
-    """Its bytes; of a list those of its new items."""
+    """Its bytes; for a list, the bytes of the new items."""
     needs: dict[str, Write | int] = field(default_factory=dict)
     """The keys of the entries that it refers to."""
     folder: str | None = None

@@ -16,7 +16,7 @@ _set = object.__setattr__
 
 
 class Prototype:
-    """A value of which copies are made, and that does not change itself."""
+    """A value that does not change, and from which copies are made."""
 
     __slots__ = ("_empty", "_extra", "_fields", "_fields_set", "_kind", "_nested", "_private", "is_simple", "value")
 
@@ -24,7 +24,7 @@ class Prototype:
         self.value = value
         """The value: only for reading."""
         self._kind = kind = type(value)
-        # Of a model or dictionary: its members, and those of them that need a copy; those that are empty apart.
+        # The members of a model or dictionary. Members that need a copy are in `_nested`, empty containers in `_empty`.
         self._fields: dict[Any, Any] | None = None
         self._empty: list[tuple[Any, type]] = []
         self._nested: list[tuple[Any, Prototype]] = []
@@ -32,7 +32,7 @@ class Prototype:
         self._extra: Any = None
         self._private: Any = None
         self.is_simple = False
-        """Whether it is a model whose fields are text, null, or empty lists and dictionaries."""
+        """`True` if it is a model whose fields are text, null, or empty lists and dictionaries."""
         if kind is dict:
             self._fields = value
         elif kind is list:

@@ -41,7 +41,7 @@ class AbideHistory:
             return ModelMessagesTypeAdapter.validate_python(items)
 
     async def append(self, messages: Sequence[ModelMessage]) -> None:
-        """Appends messages: those of `result.new_messages()`."""
+        """Appends messages, usually `result.new_messages()`."""
         items = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
         await self._bridge.arun(self._items.append(items))
 

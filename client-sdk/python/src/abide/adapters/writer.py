@@ -63,7 +63,7 @@ class Write:
         self.deleted = 0
         """Entries that it has deleted."""
         self.is_sent = False
-        """Whether a request has it, so that it must not be changed."""
+        """`True` if a request has it, so that it must not be changed."""
         self.is_repeatable = is_repeatable
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
