@@ -12,6 +12,8 @@ from abide import errors, extras, supervisor, tool_run
 
 CLASSES = [one for one in vars(abide).values() if isinstance(one, type) and issubclass(one, Exception)]
 
+FORMER = [name for name in abide.__all__ if f"{name}Error" in abide.__all__ and name != "Abide"]
+
 EXAMPLES = [
     abide.ConflictError("the session exists", code="conflict", hint="use another id", retry_after_ms=5),
     abide.TimedOutError("the query was not answered within 1 s", request_id="r1"),
@@ -26,7 +28,7 @@ def test_all_errors_end_in_error() -> None:
     assert [one.__name__ for one in CLASSES if not one.__name__.endswith("Error")] == []
 
 
-@pytest.mark.parametrize("name", [name for name in abide.__all__ if f"{name}Error" in abide.__all__])
+@pytest.mark.parametrize("name", FORMER)
 def test_a_former_name_is_the_same_class(name: str) -> None:
     former = getattr(abide, name)
     assert former is getattr(abide, f"{name}Error")
