@@ -216,11 +216,11 @@ class AbideSaver(BaseCheckpointSaver[str]):
 
     async def _load_once(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
         end = key[:-1] + "0" if key.endswith("/") else key + "\0"
-        self._values.begin(self._collections.client.timeline)
+        self._values.check_timeline(self._collections.client.timeline)
         expected = json.dumps(self._values.expected(collection, key))
         params = {"c": collection, "first": key, "end": end, "expected": expected}
         rows: builtins.list[tuple[Any, ...]] = (await self._collections.client.sql(_LATEST, params)).cells
-        self._values.begin(self._collections.client.timeline)
+        self._values.check_timeline(self._collections.client.timeline)
         if not rows:
             return None
         with decoding(f"the checkpoint {rows[0][0]!r} of {collection!r}"):
@@ -306,7 +306,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             if limit is not None and count >= limit:
                 return
             loaded = await self._bridge.arun(self._load_listed(collection, thread_id, key, config))
-            if loaded is not None and _has(loaded.metadata, filter):
+            if loaded is not None and _matches(loaded.metadata, filter):
                 count += 1
                 yield loaded
 
@@ -324,7 +324,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             if limit is not None and count >= limit:
                 return
             loaded = self._bridge.run(self._load_listed(collection, thread_id, key, config))
-            if loaded is not None and _has(loaded.metadata, filter):
+            if loaded is not None and _matches(loaded.metadata, filter):
                 count += 1
                 yield loaded
 
@@ -417,7 +417,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         configurable = config["configurable"]
         thread_id, namespace = str(configurable["thread_id"]), configurable.get("checkpoint_ns", "")
         collection = await self._collections.stored_id(thread_id)
-        self._values.begin(self._collections.client.timeline)
+        self._values.check_timeline(self._collections.client.timeline)
         try:
             await self._write_checkpoint(collection, config, checkpoint, metadata, new_versions)
         except ConflictError:
@@ -474,12 +474,12 @@ class AbideSaver(BaseCheckpointSaver[str]):
         made = put(key, data, write_checkpoint(key, entry), expected_seq=seq)
         write = await self._begin(collection, [*draft.puts, made], draft.needs, parent_key)
         if write is not None and draft.encoded is not None:
-            self._values.wrote(collection, draft.encoded, write)
+            self._values.remember_write(collection, draft.encoded, write)
             known = Known(write, draft.places, Pending(entry, made, draft.size, parent_key))
             write.done.add_done_callback(known.mark_ended)
             self._values.remember(collection, key, known)
         try:
-            await self._end(write)
+            await self._wait_for(write)
         except ConflictError:
             # The answer to an earlier attempt may have been lost.
             stored = (await self._collections.client.sql(_ONE, {"c": collection, "key": key})).cells
@@ -535,10 +535,10 @@ class AbideSaver(BaseCheckpointSaver[str]):
             await self._collections.write(collection, puts, needs=self._values.needs(collection, needs, None))
         return write
 
-    async def _end(self, write: Write | None) -> None:
+    async def _wait_for(self, write: Write | None) -> None:
         if write is not None:
             # Others may wait for the same write.
-            write.done.add_done_callback(_ignore)
+            write.done.add_done_callback(_retrieve_exception)
             await asyncio.shield(write.done)
 
     async def aput_writes(
@@ -558,7 +558,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         prefix = writes_prefix(checkpoint) + short_id(task_id)
         if not writes:
             return
-        self._values.begin(self._collections.client.timeline)
+        self._values.check_timeline(self._collections.client.timeline)
         try:
             await self._write_writes(collection, checkpoint, prefix, writes, task_path, True)
         except ConflictError:
@@ -596,7 +596,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 name = key.removeprefix(writes_prefix(checkpoint))
                 joined = self._write_with_checkpoint(collection, checkpoint, name, entry, one)
                 if joined is not None:
-                    await self._end(joined)
+                    await self._wait_for(joined)
                     return
             # Others can refer to it, so it is never replaced. An earlier one is a conflict if this one has references.
             only = {"expected_seq": 0} if refers else {"keep": True}
@@ -604,8 +604,8 @@ class AbideSaver(BaseCheckpointSaver[str]):
             encoded.append(one)
         write = await self._begin(collection, puts, encoded[0].needs if encoded else {}, checkpoint)
         if write is not None and refers:
-            self._values.wrote(collection, encoded, write)
-        await self._end(write)
+            self._values.remember_write(collection, encoded, write)
+        await self._wait_for(write)
 
     def _write_with_checkpoint(self, collection: str, checkpoint: str, name: str, entry: WriteEntry, one: Encoded) -> Write | None:
         """Makes writes a part of the entry of their checkpoint, if it is not sent yet: two entries take more space."""
@@ -623,7 +623,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         write.size += size * 2
         needs = {key: written for key, written in one.needs.items() if written is not write}
         write.needs = [*write.needs, *self._values.needs(collection, needs, pending.parent)]
-        self._values.wrote(collection, [one], write)
+        self._values.remember_write(collection, [one], write)
         return write
 
     # Deleting and copying.
@@ -654,8 +654,8 @@ class AbideSaver(BaseCheckpointSaver[str]):
         by_collection: dict[str, set[str]] = {}
         for collection, key in await self._collections.client.sql(_OF_RUNS, params):
             by_collection.setdefault(collection, set()).add(key)
-        for collection, gone in by_collection.items():
-            await self._remove(collection, gone)
+        for collection, keys in by_collection.items():
+            await self._remove(collection, keys)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all checkpoints and writes of a thread to another one."""
@@ -713,12 +713,12 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 waiting -= loaded.checkpoint["channel_values"].keys()
         return kept
 
-    async def _remove(self, collection: str, gone: set[str]) -> None:
+    async def _remove(self, collection: str, keys: set[str]) -> None:
         """Deletes checkpoints, with their writes, and the values that no other checkpoint needs."""
         self._values.forget(collection)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                await Pruning(self._collections, collection, self._values.max_bytes).remove(gone)
+                await Pruning(self._collections, collection, self._values.max_bytes).remove(keys)
                 return
             except ConflictError:
                 if attempt == _ATTEMPTS:
@@ -770,7 +770,7 @@ class _Draft:
     """The bytes of the new values in the entry of the checkpoint."""
 
 
-def _ignore(done: asyncio.Future[None]) -> None:
+def _retrieve_exception(done: asyncio.Future[None]) -> None:
     """Marks the error of a write as seen: its callers may have been cancelled."""
     if not done.cancelled():
         done.exception()
@@ -785,5 +785,5 @@ def _is_small(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float) or (type(value) is str and len(value) <= _SMALL_TEXT)
 
 
-def _has(metadata: CheckpointMetadata, filter: dict[str, Any] | None) -> bool:
+def _matches(metadata: CheckpointMetadata, filter: dict[str, Any] | None) -> bool:
     return not filter or all(name in metadata and metadata.get(name) == value for name, value in filter.items())

@@ -203,7 +203,7 @@ class _Names:
         kind = "w" if len(rest) == 1 else "c"
         return f"{kind}/{self.namespace}/{checkpoint}/{_unpacked_id(second)}/{rest[0]}"
 
-    def of_parent(self, channel: str) -> str:
+    def in_parent(self, channel: str) -> str:
         """Returns the value of a channel in the entry of the parent."""
         return f"c/{self.namespace}/{self.parent}/{channel}"
 
@@ -213,7 +213,7 @@ def write_checkpoint(key: str, entry: CheckpointEntry) -> bytes:
     names = _Names(key, entry.parent)
     parent = None if entry.parent is None else _packed_id(entry.parent)
     head = entry.head if entry.kind == _USUAL_KIND else [entry.kind, entry.head]
-    places = {channel: _PARENT if name == names.of_parent(channel) else names.pack(name) for channel, name in entry.places.items()}
+    places = {channel: _PARENT if name == names.in_parent(channel) else names.pack(name) for channel, name in entry.places.items()}
     own = {channel: _packed_value(value, names, channel) for channel, value in entry.own.items()}
     writes = []
     for name, one in entry.writes.items():
@@ -238,7 +238,7 @@ def read_checkpoint(key: str, stored: Stored, budget: Budget) -> CheckpointEntry
         names.parent,
         kind,
         _bytes(head),
-        {channel: names.of_parent(channel) if place == _PARENT else names.unpack(place) for channel, place in places.items()},
+        {channel: names.in_parent(channel) if place == _PARENT else names.unpack(place) for channel, place in places.items()},
         {channel: _unpacked_value(packed, names, channel) for channel, packed in own.items()},
         {f"{_unpacked_id(task)}/{index}": _unpacked_write(packed, names) for task, index, *packed in writes},
     )
@@ -323,7 +323,7 @@ def _packed_value(value: Value, names: _Names, channel: str) -> Any:
     if is_usual and value.root is None and value.kept is None:
         return value.between
     # The base in the entry of the parent is the usual one.
-    base = None if value.base is None or value.base == names.of_parent(channel) else names.pack(value.base)
+    base = None if value.base is None or value.base == names.in_parent(channel) else names.pack(value.base)
     root = None if value.root is None else names.pack(value.root)
     packed = [value.between, None if is_usual else value.kind, root, value.parts, value.kept, base]
     while packed[-1] is None:
@@ -342,7 +342,7 @@ def _unpacked_value(packed: Any, names: _Names, channel: str) -> Value:
         if base is not None:
             value.base = names.unpack(base)
         elif kept:
-            value.base = names.of_parent(channel)
+            value.base = names.in_parent(channel)
     return value
 
 

@@ -141,7 +141,7 @@ class AbideStore(BaseStore):
         kept = {
             namespace[: op.max_depth]
             for namespace in namespaces
-            if all(_has(namespace, condition) for condition in op.match_conditions or ())
+            if all(_matches_condition(namespace, condition) for condition in op.match_conditions or ())
         }
         return sorted(kept)[op.offset : op.offset + op.limit]
 
@@ -181,7 +181,7 @@ def _time(micros: int) -> datetime:
     return datetime.fromtimestamp(micros / 1_000_000, timezone.utc)
 
 
-def _has(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
+def _matches_condition(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
     """Returns `True` if a namespace has a prefix or a suffix, in which `*` is any part."""
     wanted = tuple(condition.path)
     if len(namespace) < len(wanted):

@@ -140,7 +140,7 @@ class Values:
         self._raws = _Raws()
         self._checkpoints: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()
 
-    def begin(self, timeline: str | None) -> None:
+    def check_timeline(self, timeline: str | None) -> None:
         """Forgets everything that was written in another history of the database."""
         if timeline != self._timeline:
             self._timeline = timeline
@@ -241,7 +241,7 @@ class Values:
         if len(self._checkpoints) > _COLLECTIONS:
             self._checkpoints.popitem(last=False)
 
-    def wrote(self, collection: str, encoded: list[Encoded], write: Write) -> None:
+    def remember_write(self, collection: str, encoded: list[Encoded], write: Write) -> None:
         """Remembers what a write has, which begins now. If it fails, nothing refers to it."""
         for one in encoded:
             if one.folder is not None and one.items is not None:
