@@ -124,7 +124,7 @@ class Abide:
         self._pid: int | None = None
         # What the adapters of this client share, by name.
         self._shared: dict[str, Any] = {}
-        self.call = Calls(self)
+        self.call: Calls = Calls(self)
         """Calls reducers; see `Calls`."""
 
     @staticmethod

@@ -63,11 +63,11 @@ class Connection:
         self._backoff = Backoff()
         self._last_error: str | None = None
         self._ended: AbideError | None = None
-        self.subscriptions = Subscriptions(self._send_message)
-        self.reconnects = 0
+        self.subscriptions: Subscriptions = Subscriptions(self._send_message)
+        self.reconnects: int = 0
         self.namespace: str | None = None
         """The namespace of the caller, from the first message of the last connection."""
-        self.changed = asyncio.Event()
+        self.changed: asyncio.Event = asyncio.Event()
         """Set, and replaced, whenever `connected` changes."""
 
     @property

@@ -22,8 +22,8 @@ class LoopThread:
     """An event loop in its own thread, with the coroutines of one client."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
+        self.pid: int = os.getpid()
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._executor = ThreadPoolExecutor(thread_name_prefix="abide")
         self.loop.set_default_executor(self._executor)
         self._lock = threading.Lock()

@@ -39,11 +39,11 @@ class Result(Sequence[R], Generic[R]):
     __slots__ = ("_rows", "cells", "columns", "seq")
 
     def __init__(self, seq: int, columns: tuple[str, ...], cells: list[Row], into: type[R] | None) -> None:
-        self.seq = seq
+        self.seq: int = seq
         """The state that the query read; it is durable."""
-        self.columns = columns
+        self.columns: tuple[str, ...] = columns
         """The names of the columns."""
-        self.cells = cells
+        self.cells: list[Row] = cells
         """The rows as plain tuples."""
         # Named tuples are made when they are needed.
         self._rows: list[R] | None = None if into is None else list(map(row_maker(columns, into), cells))

@@ -26,13 +26,13 @@ class Layout:
     def __init__(self, shape: Shape) -> None:
         names = [column.name for column in shape.columns]
         try:
-            self.key_at = [names.index(name) for name in shape.key]
+            self.key_at: list[int] = [names.index(name) for name in shape.key]
         except ValueError as exc:
             raise MismatchError(f"a key column is not among the columns: {exc}") from exc
-        self.width = len(names)
+        self.width: int = len(names)
         if any(not 0 <= term.index < self.width for term in shape.order):
             raise MismatchError("the result is sorted by a column that it does not have")
-        self.is_ordered = bool(shape.order)
+        self.is_ordered: bool = bool(shape.order)
         self._terms: list[Callable[[Row], Any]] = [term.key() for term in shape.order]
 
     def check_width(self, row: Row) -> None:
@@ -59,7 +59,8 @@ class ResultRows:
         Raises:
             MismatchError: the rows do not fit the shape or the checksum.
         """
-        self.layout = layout = Layout(shape)
+        layout = Layout(shape)
+        self.layout: Layout = layout
         for row in rows:
             layout.check_width(row)
         self._checksum = None if expected is None else checksum(rows)

@@ -98,7 +98,7 @@ class Abide:
         except BaseException:
             self._loop.stop()
             raise
-        self.call = Calls(self._loop, client.call)
+        self.call: Calls = Calls(self._loop, client.call)
         """Calls reducers; see `Calls`."""
 
     def close(self) -> None:
@@ -427,7 +427,7 @@ class Session:
     def __init__(self, loop: LoopThread, session: _session.Session) -> None:
         self._loop = loop
         self._session = session
-        self.id = session.id
+        self.id: str = session.id
         """The stored id."""
 
     def message(self, role: str, content: str | None, *, key: str | None = None, kind: str | None = None, data: Any = None) -> int:
@@ -517,7 +517,7 @@ class Worker:
     def __init__(self, loop: LoopThread, worker: _worker.Worker) -> None:
         self._loop = loop
         self._worker = worker
-        self.name = worker.name
+        self.name: str = worker.name
         """A display name, in `tool_calls.claimed_by`."""
 
     def stop(self) -> None:

@@ -26,7 +26,7 @@ class Worker:
     """Runs tool calls. Make it with `client.worker(…)`."""
 
     def __init__(self, client: Abide, name: str | None = None, *, lease_ms: int = 30_000) -> None:
-        self.name = name or worker_name()
+        self.name: str = name or worker_name()
         """A display name, in `tool_calls.claimed_by`."""
         self._client = client
         self._lease_ms = lease_ms

@@ -88,7 +88,7 @@ class Collections:
     def __init__(self, client: Abide, kind: str, decode: Decode, bytes_per_value: int) -> None:
         self.client = client
         self.kind = kind
-        self.cache = Cache(client, decode, bytes_per_value)
+        self.cache: Cache = Cache(client, decode, bytes_per_value)
         """The entries that have been read."""
         self._writer = _get_or_create(client, "writer", lambda: Writer(client))
 

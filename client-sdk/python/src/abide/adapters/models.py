@@ -21,7 +21,7 @@ class Prototype:
     __slots__ = ("_empty", "_extra", "_fields", "_fields_set", "_kind", "_nested", "_private", "is_simple", "value")
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value: Any = value
         """The value: only for reading."""
         self._kind = kind = type(value)
         # The members of a model or dictionary. Members that need a copy are in `_nested`, empty containers in `_empty`.
@@ -31,7 +31,7 @@ class Prototype:
         self._fields_set: set[str] | None = None
         self._extra: Any = None
         self._private: Any = None
-        self.is_simple = False
+        self.is_simple: bool = False
         """`True` if it is a model whose fields are text, null, or empty lists and dictionaries."""
         if kind is dict:
             self._fields = value

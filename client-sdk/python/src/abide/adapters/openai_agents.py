@@ -33,7 +33,7 @@ class AbideSession(SessionABC):
     def __init__(self, session_id: str, client: Abide | sync.Abide, *, session_settings: SessionSettings | None = None) -> None:
         """Makes the session with this id, which need not exist in the database."""
         self.session_id = session_id
-        self.session_settings = session_settings or SessionSettings()
+        self.session_settings: SessionSettings | None = session_settings or SessionSettings()
         self._bridge = Bridge(client)
         self._items = ItemList(ItemList.collections(self._bridge.client, "openai-agents"), session_id)
 

@@ -30,7 +30,7 @@ class Budget:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.left = most
+        self.left: int = most
 
     def take(self, count: int) -> None:
         """Counts bytes.

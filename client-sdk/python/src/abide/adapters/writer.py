@@ -50,21 +50,21 @@ class Write:
 
         It is repeatable if a second attempt has the same effect, or is a conflict. Then its calls need no request id.
         """
-        self.kind = kind
-        self.collection_id = collection_id
-        self.puts = puts
-        self.deletes = deletes
-        self.needs = needs
+        self.kind: str = kind
+        self.collection_id: str = collection_id
+        self.puts: list[Entry] = puts
+        self.deletes: Sequence[str] = deletes
+        self.needs: Needs = needs
         """Keys of entries that it refers to, with their versions or the writes that wrote them. If one of them does not
         exist or has been replaced, the write is a conflict."""
-        self.size = sum(map(entry_size, puts))
-        self.seq = 0
+        self.size: int = sum(map(entry_size, puts))
+        self.seq: int = 0
         """The version of its entries; 0 before it is acknowledged."""
-        self.deleted = 0
+        self.deleted: int = 0
         """Entries that it has deleted."""
-        self.is_sent = False
+        self.is_sent: bool = False
         """`True` if a request has it, so that it must not be changed."""
-        self.is_repeatable = is_repeatable
+        self.is_repeatable: bool = is_repeatable
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
