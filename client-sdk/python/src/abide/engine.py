@@ -36,9 +36,9 @@ def find_binary() -> str:
     Raises:
         EngineNotFoundError: there is no binary.
     """
-    given = os.environ.get("ABIDE_BINARY")
-    if given:
-        return given
+    configured = os.environ.get("ABIDE_BINARY")
+    if configured:
+        return configured
     packed = Path(__file__).parent / "_bin" / ("abide.exe" if os.name == "nt" else "abide")
     if packed.is_file():
         return str(packed)

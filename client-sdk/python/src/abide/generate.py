@@ -5,8 +5,8 @@ object in arguments and results, the error codes, and a class `Calls` with a typ
 
 ```python
 calls = Calls(client)
-made = await calls.create_session(agent="support")
-print(made.value["id"])
+created = await calls.create_session(agent="support")
+print(created.value["id"])
 ```
 
 It reads `/v1/schema` and `/openapi.json`, so it includes the tables and reducers of your own modules.
@@ -172,9 +172,9 @@ class _Module:
         returned = _class_name(result) if result in self._schemas else "Any"
         lines.append(f"    ) -> Committed[{returned}]:")
         lines.append(_doc(_with_arguments(_check_text(reducer["description"]), arguments, fields), 2))
-        given = ", ".join(f"{field!r}: {fields[field]}" for field in ordered if field in required)
+        present = ", ".join(f"{field!r}: {fields[field]}" for field in ordered if field in required)
         omitted = ", ".join(f"{field!r}: {fields[field]}" for field in ordered if field not in required)
-        lines.append(f"        done: Committed[{returned}] = await self._call({name!r}, {{{given}}}, {{{omitted}}})")
+        lines.append(f"        done: Committed[{returned}] = await self._call({name!r}, {{{present}}}, {{{omitted}}})")
         lines.append("        return done")
         return lines
 
@@ -255,8 +255,8 @@ def _reducer_name(reducer: dict[str, Any]) -> str:
 
 def _class_name(name: str) -> str:
     words = re.split(r"[^0-9A-Za-z]+", name)
-    made = "".join(word[:1].upper() + word[1:] for word in words)
-    return made if made[:1].isalpha() else f"_{made}"
+    identifier = "".join(word[:1].upper() + word[1:] for word in words)
+    return identifier if identifier[:1].isalpha() else f"_{identifier}"
 
 
 def _is_plain(name: str) -> bool:
@@ -266,18 +266,18 @@ def _is_plain(name: str) -> bool:
 
 def _field_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
     """Returns a distinct identifier for each name: the name itself if it is one."""
-    given = [_check_text(name) for name in names]
-    used = {*taken, *filter(_is_plain, given)}
+    checked = [_check_text(name) for name in names]
+    used = {*taken, *filter(_is_plain, checked)}
     found: dict[str, str] = {}
-    for name in given:
-        made = name
+    for name in checked:
+        identifier = name
         if not _is_plain(name) or name in taken:
-            made = re.sub(r"[^0-9A-Za-z_]+", "_", name)
-            made = f"_{made}" if not made or made[0].isdigit() else made
-            while made in used or not _is_plain(made):
-                made += "_"
-            used.add(made)
-        found[name] = made
+            identifier = re.sub(r"[^0-9A-Za-z_]+", "_", name)
+            identifier = f"_{identifier}" if not identifier or identifier[0].isdigit() else identifier
+            while identifier in used or not _is_plain(identifier):
+                identifier += "_"
+            used.add(identifier)
+        found[name] = identifier
     return found
 
 

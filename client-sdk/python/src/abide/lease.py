@@ -64,7 +64,7 @@ def _call(function: Function, args: tuple[Any, ...]) -> Any:
 async def run_under_lease(work: Running, heartbeat: Callable[[], Awaitable[bool]], lease_ms: int) -> tuple[Any, bool]:
     """Waits for `work`, and calls `heartbeat` each third of the lease. Returns the result, and whether the work was cancelled.
 
-    `heartbeat` returns whether the work is still wanted. If it raises, the lease is lost: the work is cancelled, and the
+    `heartbeat` returns `True` while the work should go on. If it raises, the lease is lost: the work is cancelled, and the
     error raised. A plain function in a thread cannot be cancelled; its result is discarded.
     """
     task = work.task
@@ -74,10 +74,10 @@ async def run_under_lease(work: Running, heartbeat: Callable[[], Awaitable[bool]
             if done:
                 return task.result(), False
             try:
-                is_wanted = await heartbeat()
+                should_continue = await heartbeat()
             except TimedOutError:
                 continue  # The server is not reachable; the lease may still hold when it is again.
-            if not is_wanted and not task.done():
+            if not should_continue and not task.done():
                 return None, True
     finally:
         if not task.done():

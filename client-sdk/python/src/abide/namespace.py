@@ -20,18 +20,18 @@ async def fetch_namespace(client: Abide) -> str:
     return client.namespace or ""
 
 
-async def find_stored_id(client: Abide, sql: str, given: str) -> str | None:
+async def find_stored_id(client: Abide, sql: str, requested_id: str) -> str | None:
     """Returns the stored id that a query selects by `:id`; `None` if there is none.
 
-    The id is looked for as it is given and then in the namespace of the caller: in this order the server looks for it, too.
+    The id is tried as it is, and then in the namespace of the caller, as the server does.
     """
 
-    async def select(chosen: str) -> str | None:
-        found = (await client.sql(sql, {"id": chosen})).first()
+    async def select(candidate: str) -> str | None:
+        found = (await client.sql(sql, {"id": candidate})).first()
         return None if found is None else str(found[0])
 
-    found = await select(given)
+    found = await select(requested_id)
     namespace = await fetch_namespace(client)
-    if found is not None or given.startswith(namespace):
+    if found is not None or requested_id.startswith(namespace):
         return found
-    return await select(namespace + given)
+    return await select(namespace + requested_id)

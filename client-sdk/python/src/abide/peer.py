@@ -29,28 +29,28 @@ async def connect(path: str) -> socket.socket:
         UntrustedEngineError: another user listens at the path, or can replace the socket.
         OSError: no process listens at the path.
     """
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        made.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(made, path)
-        check(made, path)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, path)
+        check(connection, path)
     except BaseException:
-        made.close()
+        connection.close()
         raise
-    return made
+    return connection
 
 
 def connect_blocking(path: str, timeout: float) -> socket.socket:
     """Like `connect`, but blocks. `timeout` is in seconds, for each operation on the socket."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        made.settimeout(timeout)
-        made.connect(path)
-        check(made, path)
+        connection.settimeout(timeout)
+        connection.connect(path)
+        check(connection, path)
     except BaseException:
-        made.close()
+        connection.close()
         raise
-    return made
+    return connection
 
 
 def check(connected: socket.socket, path: str) -> None:

@@ -21,8 +21,8 @@ R = TypeVar("R")
 @lru_cache(maxsize=1024)
 def row_type(columns: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
     """Makes named tuples with these fields. A column that is no Python name is `_` and its position."""
-    made: Any = namedtuple("Row", columns, rename=True)  # type: ignore[misc]
-    make: Callable[[Iterable[Any]], Any] = made._make
+    row_class: Any = namedtuple("Row", columns, rename=True)  # type: ignore[misc]
+    make: Callable[[Iterable[Any]], Any] = row_class._make
     return make
 
 

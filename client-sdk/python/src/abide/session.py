@@ -110,8 +110,8 @@ class Session:
             args["data"] = data
         request_id = None if key is None else self._step_id("message", key)
         with self._explain_conflict(key):
-            made = await self.client.call("append_message", args, request_id=request_id)
-        return get_member(made.value, "id", int)
+            appended = await self.client.call("append_message", args, request_id=request_id)
+        return get_member(appended.value, "id", int)
 
     async def messages(self) -> list[Any]:
         """Returns the messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
@@ -154,11 +154,11 @@ class Session:
             Exception: what `run` raised; the call has failed then.
         """
         check_function(run, "run")
-        chosen = self.call_id(key)
-        request = {"call_id": chosen, "session_id": self.id, "tool_name": name, "arguments": args}
+        requested_id = self.call_id(key)
+        request = {"call_id": requested_id, "session_id": self.id, "tool_name": name, "arguments": args}
         if needs_approval is not None:
             request["needs_approval"] = needs_approval
-        claim = {"call_id": chosen, "lease_ms": lease_ms, "worker": worker_name()}
+        claim = {"call_id": requested_id, "lease_ms": lease_ms, "worker": worker_name()}
         with self._explain_conflict(key):
             try:
                 call_id, claimed = await self._request_and_claim(request, claim)
@@ -262,7 +262,7 @@ class Session:
 
     @contextmanager
     def _explain_conflict(self, key: str | None) -> Iterator[None]:
-        """Explains a conflict of ids in terms of the key that was given."""
+        """Explains a conflict of ids in terms of the key."""
         try:
             yield
         except ConflictError as exc:

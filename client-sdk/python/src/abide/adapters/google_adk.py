@@ -287,7 +287,7 @@ def _decode(key: str, data: str) -> Any:
 
 def _dump(event: Event) -> dict[str, Any]:
     """Encodes an event as JSON, without empty fields."""
-    said: dict[str, Any] = json.loads(event.model_dump_json(exclude_none=True))
+    document: dict[str, Any] = json.loads(event.model_dump_json(exclude_none=True))
     for name in ("actions", "node_info"):
-        said[name] = {field: value for field, value in said.get(name, {}).items() if value not in ({}, "")}
-    return {name: value for name, value in said.items() if value or name not in ("actions", "node_info", "invocation_id")}
+        document[name] = {field: value for field, value in document.get(name, {}).items() if value not in ({}, "")}
+    return {name: value for name, value in document.items() if value or name not in ("actions", "node_info", "invocation_id")}

@@ -471,11 +471,11 @@ class AbideSaver(BaseCheckpointSaver[str]):
         if earlier is not None and earlier.stored:
             seq, entry.writes = earlier.stored[key].seq, earlier.checkpoint(key).writes
         data = {"r": all_metadata["run_id"]} if all_metadata.get("run_id") else None
-        made = put(key, data, write_checkpoint(key, entry), expected_seq=seq)
-        write = await self._begin(collection, [*draft.puts, made], draft.needs, parent_key)
+        checkpoint_put = put(key, data, write_checkpoint(key, entry), expected_seq=seq)
+        write = await self._begin(collection, [*draft.puts, checkpoint_put], draft.needs, parent_key)
         if write is not None and draft.encoded is not None:
             self._values.remember_write(collection, draft.encoded, write)
-            known = Known(write, draft.places, Pending(entry, made, draft.size, parent_key))
+            known = Known(write, draft.places, Pending(entry, checkpoint_put, draft.size, parent_key))
             write.done.add_done_callback(known.mark_ended)
             self._values.remember(collection, key, known)
         try:
@@ -483,7 +483,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         except ConflictError:
             # The answer to an earlier attempt may have been lost.
             stored = (await self._collections.client.sql(_ONE, {"c": collection, "key": key})).cells
-            if not stored or stored[0][2] != made["blob"]:
+            if not stored or stored[0][2] != checkpoint_put["blob"]:
                 raise
 
     def _draft(

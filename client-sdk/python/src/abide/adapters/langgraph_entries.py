@@ -249,10 +249,10 @@ def write_writes(key: str, entry: WriteEntry) -> tuple[dict[str, Any] | None, by
     path, value = entry.path, entry.value
     if len(value.between) > MOST_IN_ENTRY:
         data, blob = value_to_json(key, value)
-        said = {"q": path.removeprefix(_PATH_OF_NODE)} if path.startswith(_PATH_OF_NODE) else {"p": path} if path else {}
+        path_field = {"q": path.removeprefix(_PATH_OF_NODE)} if path.startswith(_PATH_OF_NODE) else {"p": path} if path else {}
         if entry.indexes is not None:
             data["i"] = entry.indexes
-        return {**data, "c": entry.channels, **said}, blob
+        return {**data, "c": entry.channels, **path_field}, blob
     return None, langgraph_bytes.compress_entry(_pack(_packed_write(entry, _Names(key, None))))
 
 

@@ -183,26 +183,26 @@ def _time(micros: int) -> datetime:
 
 def _matches_condition(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
     """Returns `True` if a namespace has a prefix or a suffix, in which `*` is any part."""
-    wanted = tuple(condition.path)
-    if len(namespace) < len(wanted):
+    expected = tuple(condition.path)
+    if len(namespace) < len(expected):
         return False
-    part = namespace[: len(wanted)] if condition.match_type == "prefix" else namespace[len(namespace) - len(wanted) :]
-    return all(label in ("*", found) for label, found in zip(wanted, part, strict=True))
+    part = namespace[: len(expected)] if condition.match_type == "prefix" else namespace[len(namespace) - len(expected) :]
+    return all(label in ("*", found) for label, found in zip(expected, part, strict=True))
 
 
-def _matches(value: Any, wanted: Any) -> bool:
+def _matches(value: Any, expected: Any) -> bool:
     """Returns `True` if a value satisfies a filter."""
-    if isinstance(wanted, dict):
-        if any(name.startswith("$") for name in wanted):
-            return all(_compare(value, operator, operand) for operator, operand in wanted.items())
-        return isinstance(value, dict) and all(_matches(value.get(name), part) for name, part in wanted.items())
-    if isinstance(wanted, (list, tuple)):
+    if isinstance(expected, dict):
+        if any(name.startswith("$") for name in expected):
+            return all(_compare(value, operator, operand) for operator, operand in expected.items())
+        return isinstance(value, dict) and all(_matches(value.get(name), part) for name, part in expected.items())
+    if isinstance(expected, (list, tuple)):
         return (
             isinstance(value, (list, tuple))
-            and len(value) == len(wanted)
-            and all(_matches(one, part) for one, part in zip(value, wanted, strict=True))
+            and len(value) == len(expected)
+            and all(_matches(one, part) for one, part in zip(value, expected, strict=True))
         )
-    return bool(value == wanted)
+    return bool(value == expected)
 
 
 def _compare(value: Any, operator: str, operand: Any) -> bool:

@@ -63,12 +63,12 @@ class Prototype:
             fields[name] = part.copy()
         if self._fields_set is None:
             return fields
-        made = object.__new__(kind)
-        _set(made, "__dict__", fields)
-        _set(made, "__pydantic_fields_set__", self._fields_set.copy())
-        _set(made, "__pydantic_extra__", None if self._extra is None else copy.deepcopy(self._extra))
-        _set(made, "__pydantic_private__", None if self._private is None else copy.deepcopy(self._private))
-        return made
+        duplicate = object.__new__(kind)
+        _set(duplicate, "__dict__", fields)
+        _set(duplicate, "__pydantic_fields_set__", self._fields_set.copy())
+        _set(duplicate, "__pydantic_extra__", None if self._extra is None else copy.deepcopy(self._extra))
+        _set(duplicate, "__pydantic_private__", None if self._private is None else copy.deepcopy(self._private))
+        return duplicate
 
 
 def _is_simple(value: Any) -> bool:
