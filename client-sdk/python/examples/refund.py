@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from abide import Abide, UnknownOutcome
+from abide import Abide, UnknownOutcomeError
 
 
 async def main() -> int:
@@ -42,7 +42,7 @@ async def main() -> int:
             result = await session.tool(
                 "refund", {"order": 8812}, key="refund-8812", run=refund, effect=options.effect, lease_ms=options.lease_ms
             )
-        except UnknownOutcome as why:
+        except UnknownOutcomeError as why:
             print(why)
             return 1
         await session.message("assistant", f"Order {result['refunded']} is refunded.", key="answer")

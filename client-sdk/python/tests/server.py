@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from abide import Abide
-from abide.errors import EngineNotFound
+from abide.errors import EngineNotFoundError
 
 
 def binary() -> str:
@@ -21,7 +21,7 @@ def binary() -> str:
     for path in (os.environ.get("ABIDE_BINARY"), str(built) if built.is_file() else None, shutil.which("abide")):
         if path:
             return path
-    raise EngineNotFound("there is no abide binary", hint="run  cargo build -p abide  or set ABIDE_BINARY")
+    raise EngineNotFoundError("there is no abide binary", hint="run  cargo build -p abide  or set ABIDE_BINARY")
 
 
 def create_token(folder: Path, name: str, *options: str) -> str:

@@ -11,7 +11,16 @@ import pytest
 from proxy import Proxy
 from server import Server
 
-from abide import Abide, BadRequest, Closed, Conflict, ConnectionFailed, NotFound, TimedOut, connection
+from abide import (
+    Abide,
+    BadRequestError,
+    ClosedError,
+    ConflictError,
+    ConnectionFailedError,
+    NotFoundError,
+    TimedOutError,
+    connection,
+)
 
 MESSAGES = "SELECT id, role, content FROM agent_state WHERE session_id = :s ORDER BY id"
 
@@ -45,16 +54,16 @@ async def test_every_type_of_value_survives(client: Abide) -> None:
 
 async def test_arguments_beyond_json_are_refused_before_they_are_sent(client: Abide) -> None:
     for value in (math.nan, {1, 2}, object()):
-        with pytest.raises(BadRequest) as refused:
+        with pytest.raises(BadRequestError) as refused:
             await client.call.create_session(agent="a", metadata={"x": value})
         assert refused.value.code == "bad_arguments"
         assert refused.value.hint
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequestError):
         await client.call.create_session(agent="a", metadata={"x": 2**64})
 
 
 async def test_a_refusal_has_a_code_and_a_hint(client: Abide) -> None:
-    with pytest.raises(NotFound) as refused:
+    with pytest.raises(NotFoundError) as refused:
         await client.call.append_message(session_id="none", role="user", content="x")
     assert refused.value.code == "not_found"
     assert refused.value.hint
@@ -64,14 +73,14 @@ async def test_a_request_id_makes_a_call_once(client: Abide) -> None:
     first = await client.call("create_session", {"agent": "a"}, request_id="r1")
     again = await client.call("create_session", {"agent": "a"}, request_id="r1")
     assert (again.seq, again.value, again.duplicate) == (first.seq, first.value, True)
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await client.call("create_session", {"agent": "b"}, request_id="r1")
 
 
 async def test_a_batch_is_all_or_nothing(client: Abide) -> None:
     done = await client.batch([("create_session", {"agent": "a", "id": "s1"}), ("create_session", {"agent": "a", "id": "s2"})])
     assert [one["id"] for one in done.value] == ["s1", "s2"]
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await client.batch([("create_session", {"agent": "a", "id": "s3"}), ("create_session", {"agent": "a", "id": "s1"})])
     assert (await client.sql("SELECT count(*) FROM sessions")).scalar() == 2
 
@@ -96,7 +105,7 @@ async def test_a_subscription_without_await_is_iterable(client: Abide) -> None:
 
 
 async def test_an_invalid_query_is_refused(client: Abide) -> None:
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(BadRequestError) as refused:
         await client.subscribe("SELECT nothing FROM nowhere")
     assert refused.value.code == "bad_sql"
 
@@ -157,7 +166,7 @@ async def test_a_connection_that_went_silent_is_made_again(server: Server, clien
 
 async def test_a_request_waits_for_the_server_until_its_deadline(server: Server, client: Abide) -> None:
     server.kill()
-    with pytest.raises(TimedOut) as late:
+    with pytest.raises(TimedOutError) as late:
         await client.call("create_session", {"agent": "a"}, request_id="r1", deadline=0.1)
     assert late.value.request_id == "r1"
     server.start()
@@ -169,7 +178,7 @@ async def test_a_query_that_is_given_up_frees_its_reader(client: Abide) -> None:
     endless = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     cancelled = asyncio.create_task(client.sql(endless))
     # The queries of a caller begin in order, and two of them run at a time.
-    with pytest.raises(TimedOut):
+    with pytest.raises(TimedOutError):
         await client.sql(endless, deadline=0.2)
     await asyncio.wait_for(client.sql("SELECT 1"), 4)
     other = asyncio.create_task(client.sql(endless))
@@ -183,10 +192,10 @@ async def test_a_query_that_is_given_up_frees_its_reader(client: Abide) -> None:
 
 async def test_no_server(server: Server) -> None:
     server.kill()
-    with pytest.raises(ConnectionFailed) as failed:
+    with pytest.raises(ConnectionFailedError) as failed:
         await server.client()
     assert failed.value.code == "unreachable"
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequestError):
         await Abide.connect("localhost:7341")
 
 
@@ -195,8 +204,8 @@ async def test_close_ends_requests_and_subscriptions(server: Server) -> None:
     sub = await client.subscribe("SELECT id FROM sessions")
     await client.close()
     assert [update.inserts async for update in sub] == [[]]
-    assert isinstance(sub.error, Closed)
-    with pytest.raises(Closed):
+    assert isinstance(sub.error, ClosedError)
+    with pytest.raises(ClosedError):
         await client.sql("SELECT 1")
 
 

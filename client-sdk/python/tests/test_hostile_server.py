@@ -15,7 +15,7 @@ import pytest
 from hostile import HostileServer
 from server import Server, environment
 
-from abide import Abide, AbideError, BadRequest, ConnectionFailed, Overloaded, ProtocolError
+from abide import Abide, AbideError, BadRequestError, ConnectionFailedError, OverloadedError, ProtocolError
 from abide.generate import generate
 from abide.http_get import check_path
 
@@ -90,7 +90,7 @@ async def test_a_malformed_snapshot_is_a_protocol_error(what: str) -> None:
 async def test_a_malformed_refusal_is_a_refusal() -> None:
     answer = '{"op":"error","id":ID,"code":"overloaded","detail":["x"],"hint":{},"retry_after_ms":"abc"}'
     async with HostileServer(answer) as server, Abide.connect(server.url, deadline=0.2) as client:
-        with pytest.raises((Overloaded, AbideError)) as refused:
+        with pytest.raises((OverloadedError, AbideError)) as refused:
             await client.call.create_session(agent="a")
         assert isinstance(refused.value, AbideError)
 
@@ -100,7 +100,7 @@ async def test_a_long_refusal_is_a_short_error() -> None:
     long = json.dumps("x" * 1_000_000)
     answer = '{"op":"error","id":ID,"code":"bad_sql","detail":' + long + ',"hint":' + long + "}"
     async with HostileServer(answer) as server, Abide.connect(server.url, deadline=10) as client:
-        with pytest.raises(BadRequest) as refused:
+        with pytest.raises(BadRequestError) as refused:
             await client.sql("SELECT 1")
         assert len(str(refused.value)) < 4_200
         assert refused.value.detail.endswith("x … (998000 more characters)")
@@ -147,7 +147,7 @@ NO_PATHS = (
 async def test_only_paths_of_the_server_are_read(path: Any) -> None:
     async with HostileServer() as other, HostileServer() as server, Abide.connect(server.url, token="secret") as client:
         target = path.replace("127.0.0.1:1", f"127.0.0.1:{other.port}") if path else path
-        with pytest.raises(BadRequest) as refused:
+        with pytest.raises(BadRequestError) as refused:
             await client.get(target)
         assert refused.value.code == "bad_arguments"
         assert (other.requests, len(server.requests)) == ([], 1)
@@ -161,12 +161,12 @@ def test_usual_paths_are_allowed() -> None:
 async def test_redirects_are_not_followed() -> None:
     async with HostileServer() as other:
         async with HostileServer(redirect=f"{other.url.replace('http', 'ws')}/v1/ws") as server:
-            with pytest.raises(ConnectionFailed) as refused:
+            with pytest.raises(ConnectionFailedError) as refused:
                 await Abide.connect(server.url, token="secret")
             assert "302" in refused.value.detail
         async with HostileServer() as server, Abide.connect(server.url, token="secret") as client:
             server.redirect = f"{other.url}/v1/schema"
-            with pytest.raises(ConnectionFailed):
+            with pytest.raises(ConnectionFailedError):
                 await client.get("/v1/schema")
         assert other.requests == []
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from server import Server, binary, environment
 
-from abide import Abide, AbideError, BadRequest, Closed, ConnectionFailed, Result
+from abide import Abide, AbideError, BadRequestError, ClosedError, ConnectionFailedError, Result
 from abide.adapters.bridge import Bridge
 from abide.sync import Abide as SyncAbide
 
@@ -60,7 +60,7 @@ async def test_every_first_use_reports_the_same_error(folder: Path) -> None:
         with pytest.raises(AbideError) as missing:
             await asyncio.wait_for(use(Abide.open(folder / "no" / "x.db", binary=binary())), 20)
         assert missing.value.code == "not_found"
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ConnectionFailedError):
             await asyncio.wait_for(use(Abide.connect("http://127.0.0.1:1")), 20)
 
 
@@ -75,11 +75,11 @@ async def test_a_closed_client_ends_workers_and_supervisors(server: Server) -> N
     await client.close()
     assert client.closed
     for task in (*serving, waiting):
-        with pytest.raises(Closed):
+        with pytest.raises(ClosedError):
             await asyncio.wait_for(task, 20)
     late = [client.worker().serve({"t": print}), client.supervisor().serve("c", print), client.start(), client.session("s1")]
     for work in late:
-        with pytest.raises(Closed):
+        with pytest.raises(ClosedError):
             await asyncio.wait_for(work, 20)
 
 
@@ -169,18 +169,18 @@ def test_a_forked_process_is_refused(server: Server) -> None:
 
 
 async def test_wrong_use_has_a_helpful_error(client: Abide) -> None:
-    with pytest.raises(BadRequest, match="connect"):
+    with pytest.raises(BadRequestError, match="connect"):
         Abide.open("http://127.0.0.1:7341")
-    with pytest.raises(BadRequest, match="connect"):
+    with pytest.raises(BadRequestError, match="connect"):
         SyncAbide.open("http://127.0.0.1:7341")
-    with pytest.raises(BadRequest, match="by name"):
+    with pytest.raises(BadRequestError, match="by name"):
         await client.call.create_session("a")
     for call in ({"reducer": "create_session", "args": {}}, "create_session", ("create_session",), ("create_session", [1]), None):
-        with pytest.raises(BadRequest, match="call 1 of the batch"):
+        with pytest.raises(BadRequestError, match="call 1 of the batch"):
             await client.batch([call])  # type: ignore[list-item]
-    with pytest.raises(BadRequest, match="NaN"):
+    with pytest.raises(BadRequestError, match="NaN"):
         await client.sql("SELECT ?", [math.nan])
-    with pytest.raises(BadRequest, match="nested"):
+    with pytest.raises(BadRequestError, match="nested"):
         await client.call.create_session(agent="a", metadata={"x": eval("[" * 90 + "]" * 90), "y": eval("[" * 150 + "]" * 150)})
 
 
@@ -219,5 +219,5 @@ def test_missing_packages_of_conversions(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_adapter_needs_a_client() -> None:
-    with pytest.raises(BadRequest, match="an adapter needs a client"):
+    with pytest.raises(BadRequestError, match="an adapter needs a client"):
         Bridge(None)  # type: ignore[arg-type]

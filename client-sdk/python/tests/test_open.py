@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from server import Server, binary, environment
 
-from abide import Abide, AbideError, BadRequest, EngineNotFound, UntrustedEngine, peer
+from abide import Abide, AbideError, BadRequestError, EngineNotFoundError, UntrustedEngineError, peer
 from abide.dial import Address, dial
 from abide.engine import Engine
 from abide.http_get import get_json
@@ -136,9 +136,9 @@ def listening(path: Path, user: int | None = None) -> Iterator[subprocess.Popen[
 async def refused_by(path: Path) -> tuple[str, str]:
     """The reasons for which a WebSocket and an HTTP request to a socket are refused."""
     address = Address("http://localhost", socket=str(path))
-    with pytest.raises(UntrustedEngine) as of_dial:
+    with pytest.raises(UntrustedEngineError) as of_dial:
         await dial(address)
-    with pytest.raises(UntrustedEngine) as of_get:
+    with pytest.raises(UntrustedEngineError) as of_get:
         await asyncio.to_thread(get_json, address, "/v1/schema")
     assert of_dial.value.code == of_get.value.code == "untrusted_engine"
     assert of_dial.value.hint
@@ -226,12 +226,12 @@ async def test_a_served_file_is_refused(server: Server) -> None:
 
 async def test_a_database_in_memory_is_refused(folder: Path) -> None:
     for name in (":memory:", "file::memory:?cache=shared"):
-        with pytest.raises(BadRequest, match="no databases in memory") as refused:
+        with pytest.raises(BadRequestError, match="no databases in memory") as refused:
             await Abide.open(folder / name)
         assert refused.value.hint
     assert not list(folder.iterdir())
 
 
 async def test_no_binary(folder: Path) -> None:
-    with pytest.raises(EngineNotFound):
+    with pytest.raises(EngineNotFoundError):
         await Engine(folder / "x.db", str(folder / "none"))()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_steps import counted
 
-from abide import Abide, BadRequest, Conflict, NotFound, Retryable, ToolFailed, UnknownOutcome
+from abide import Abide, BadRequestError, ConflictError, NotFoundError, RetryableError, ToolFailedError, UnknownOutcomeError
 
 
 def circular() -> list[Any]:
@@ -49,7 +49,7 @@ async def test_a_result_that_cannot_be_stored_fails_the_call(client: Abide, resu
     runs, run = counted(result)
     for effect in ("at_most_once", "idempotent"):
         for _ in range(2):
-            with pytest.raises(ToolFailed, match="the tool ran, but its result cannot be stored: ") as failed:
+            with pytest.raises(ToolFailedError, match="the tool ran, but its result cannot be stored: ") as failed:
                 await session.tool(f"pay_{effect}", {}, key=effect, run=run, effect=effect)
             assert failed.value.status == "failed"
     assert len(runs) == 2
@@ -88,7 +88,7 @@ async def test_any_error_of_a_tool_is_recorded(client: Abide) -> None:
 
         with pytest.raises((ValueError, Broken, RuntimeError)):
             await session.tool("t", {}, key=str(nth), run=fail, effect="idempotent")
-        with pytest.raises(ToolFailed) as failed:
+        with pytest.raises(ToolFailedError) as failed:
             await session.tool("t", {}, key=str(nth), run=fail)
         assert failed.value.error
         assert len(failed.value.error) < 20_000
@@ -102,17 +102,17 @@ async def test_a_settlement_without_a_result(client: Abide) -> None:
     for key in ("k", "failed"):
         await client.call.request_tool_call(call_id=session.call_id(key), session_id="s1", tool_name="pay", arguments={})
         claim = await client.call.claim_tool_call(call_id=session.call_id(key), worker="w", lease_ms=1)
-        with pytest.raises(UnknownOutcome) as unknown:
+        with pytest.raises(UnknownOutcomeError) as unknown:
             await session.tool("pay", {}, key=key, run=lambda _: 1)
         assert "unknown_tool_calls" in str(unknown.value)
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             # It is kept where the hint says.
             await client.call.complete_tool_call(call_id=session.call_id(key), fencing_token=claim["fencing_token"], result=7)
     assert (await client.sql("SELECT late_result FROM unknown_tool_calls WHERE call_id = ?", [call_id])).scalar() == "7"
     await client.call.settle_tool_call(call_id=call_id, outcome="succeeded")
     assert await session.tool("pay", {}, key="k", run=lambda _: 1) is None
     await client.call.settle_tool_call(call_id=session.call_id("failed"), outcome="failed")
-    with pytest.raises(ToolFailed, match="no reason was given"):
+    with pytest.raises(ToolFailedError, match="no reason was given"):
         await session.tool("pay", {}, key="failed", run=lambda _: 1)
 
 
@@ -125,7 +125,9 @@ async def test_an_unknown_outcome_has_the_reason_of_its_worker(client: Abide) ->
     await client.call.fail_tool_call(
         call_id=call_id, fencing_token=claim["fencing_token"], error="the bank answered 504", may_have_run=True
     )
-    with pytest.raises(UnknownOutcome, match=f"it is unknown whether call {call_id} of pay ran: the bank answered 504") as unknown:
+    with pytest.raises(
+        UnknownOutcomeError, match=f"it is unknown whether call {call_id} of pay ran: the bank answered 504"
+    ) as unknown:
         await session.tool("pay", {}, key="k", run=lambda _: 1)
     assert unknown.value.error == "the bank answered 504"
 
@@ -152,7 +154,7 @@ async def test_keys_are_texts(client: Abide) -> None:
             *([session.message("user", "x", key=key)] if key is not None else []),  # type: ignore[arg-type]
         ]
         for step in steps:
-            with pytest.raises(BadRequest, match="the key of a step") as refused:
+            with pytest.raises(BadRequestError, match="the key of a step") as refused:
                 await step
             assert refused.value.code == "bad_arguments"
     for table in ("tools", "tool_calls", "handoff_requests", "timers", "agent_state"):
@@ -164,20 +166,20 @@ async def test_a_key_of_another_step(client: Abide) -> None:
     await session.tool("t", {"n": 1}, key="k", run=lambda _: 1, effect="idempotent")
     await session.message("user", "one", key="k")
     for step in (session.tool("t", {"n": 2}, key="k", run=lambda _: 1), session.message("user", "two", key="k")):
-        with pytest.raises(Conflict, match="the key 'k' of session s1 belongs to a step with other arguments"):
+        with pytest.raises(ConflictError, match="the key 'k' of session s1 belongs to a step with other arguments"):
             await step
 
 
 async def test_invalid_steps_are_refused_before_anything_is_recorded(client: Abide) -> None:
     session = await client.session("s1")
     for run in (None, "refund", lambda: 1, lambda a, b: 1):
-        with pytest.raises(BadRequest):
+        with pytest.raises(BadRequestError):
             await session.tool("t", {}, key="k", run=run, effect="idempotent")  # type: ignore[arg-type]
-        with pytest.raises(BadRequest):
+        with pytest.raises(BadRequestError):
             await client.worker().serve({"t": run})  # type: ignore[dict-item]
-        with pytest.raises(BadRequest):
+        with pytest.raises(BadRequestError):
             await client.supervisor().serve("c", run)  # type: ignore[arg-type]
-    with pytest.raises(NotFound, match=r"tool t is not registered \(hint: pass effect= to register it\)"):
+    with pytest.raises(NotFoundError, match=r"tool t is not registered \(hint: pass effect= to register it\)"):
         await session.tool("t", {}, key="k", run=lambda _: 1)
     assert (await client.sql("SELECT count(*) FROM tool_calls")).scalar() == 0
     assert await session.tool("t", {}, key="k", run=lambda _: 1, effect="idempotent") == 1
@@ -186,7 +188,7 @@ async def test_invalid_steps_are_refused_before_anything_is_recorded(client: Abi
 async def test_a_session_of_another_agent(client: Abide) -> None:
     await client.session("s1", agent="a")
     assert (await client.session("s1")).id == (await client.session("s1", agent="a")).id == "s1"
-    with pytest.raises(Conflict, match="belongs to the agent a"):
+    with pytest.raises(ConflictError, match="belongs to the agent a"):
         await client.session("s1", agent="b")
 
 
@@ -251,8 +253,8 @@ async def test_a_retryable_error_has_a_bounded_number_of_attempts(client: Abide)
 
     def busy(_: Any) -> None:
         runs.append(1)
-        raise Retryable("busy")
+        raise RetryableError("busy")
 
-    with pytest.raises(ToolFailed, match="busy"):
+    with pytest.raises(ToolFailedError, match="busy"):
         await session.tool("t", {}, key="k", run=busy)
     assert len(runs) == 2

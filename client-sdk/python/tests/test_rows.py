@@ -11,7 +11,7 @@ import pytest
 
 from abide.checksum import checksum
 from abide.order import OrderTerm
-from abide.rows import Mismatch, ResultRows, identity
+from abide.rows import MismatchError, ResultRows, identity
 from abide.shape import Changes, Column, Shape
 from abide.values import Cell, Row
 
@@ -110,10 +110,10 @@ def test_changes_that_do_not_fit_change_nothing() -> None:
         Changes(inserts=[(3,)]),
     ]
     for changes in wrong:
-        with pytest.raises(Mismatch):
+        with pytest.raises(MismatchError):
             rows.apply(changes, 0)
         assert rows.rows == [(1,), (2,)]
-    with pytest.raises(Mismatch):
+    with pytest.raises(MismatchError):
         ResultRows(shape, [(1,), (1,)], None)
 
 
@@ -122,5 +122,5 @@ def test_one_and_one_point_zero_are_different_rows() -> None:
     rows = ResultRows(shape, [(1,), (1.0,), (1,)], None)
     rows.apply(Changes(deletes=[(1,)]), None)
     assert Counter(map(identity, rows.rows)) == Counter([identity((1,)), identity((1.0,))])
-    with pytest.raises(Mismatch):
+    with pytest.raises(MismatchError):
         rows.apply(Changes(deletes=[(1.0,), (1.0,)]), None)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from server import Server, environment
 
-from abide import Abide, Handoff, Rejected, Retryable, Session, ToolFailed, UnknownOutcome
+from abide import Abide, Handoff, RejectedError, RetryableError, Session, ToolFailedError, UnknownOutcomeError
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "refund.py"
 
@@ -54,7 +54,7 @@ async def test_a_failed_step_stays_failed(client: Abide) -> None:
 
     with pytest.raises(ValueError, match="no such order"):
         await session.tool("refund", {}, key="r", run=fail, effect="at_most_once")
-    with pytest.raises(ToolFailed) as failed:
+    with pytest.raises(ToolFailedError) as failed:
         await session.tool("refund", {}, key="r", run=fail)
     assert (failed.value.status, failed.value.error) == ("failed", "ValueError: no such order")
 
@@ -66,7 +66,7 @@ async def test_a_retryable_failure_runs_again(client: Abide) -> None:
     async def flaky(_: Any) -> int:
         attempts.append(1)
         if len(attempts) == 1:
-            raise Retryable("busy")
+            raise RetryableError("busy")
         return len(attempts)
 
     assert await session.tool("ping", {}, key="p", run=flaky, effect="idempotent") == 2
@@ -177,7 +177,7 @@ async def test_a_supervisor_answers_handoffs(client: Abide) -> None:
     async def answer(handoff: Handoff) -> str:
         seen.append((handoff.reason, handoff.data))
         if handoff.reason == "nonsense":
-            raise Rejected("this is no question")
+            raise RejectedError("this is no question")
         return "give them a voucher"
 
     serving = asyncio.create_task(supervisor.serve("complaints", answer))
@@ -242,7 +242,7 @@ async def test_an_at_most_once_tool_is_unknown_after_a_kill(server: Server, clie
     assert done.returncode == 1
     assert b"unknown_outcome" in done.stdout
     session = await client.session("s1")
-    with pytest.raises(UnknownOutcome) as unknown:
+    with pytest.raises(UnknownOutcomeError) as unknown:
         await session.tool("refund", {"order": 8812}, key="refund-8812", run=lambda _: None)
     await client.call.settle_tool_call(call_id=unknown.value.call_id, outcome="succeeded", result={"refunded": 8812})
     assert (await asyncio.to_thread(completed, server, folder)).returncode == 0
@@ -261,6 +261,6 @@ async def test_a_lost_lease_stops_the_work(client: Abide) -> None:
     step = asyncio.create_task(session.tool("slow", {}, key="k", run=slow, lease_ms=600))
     await started.wait()
     await client.call.cancel_tool_call(call_id=session.call_id("k"))
-    with pytest.raises(ToolFailed) as cancelled:
+    with pytest.raises(ToolFailedError) as cancelled:
         await step
     assert cancelled.value.status == "cancelled"

@@ -6,19 +6,20 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from server import Server, environment
 
 import abide
-from abide import AbideError, Closed, Conflict, ToolFailed, sync
+from abide import AbideError, ClosedError, ConflictError, ToolFailedError, sync
 from abide.sync import Abide
 
 
 def test_the_same_api_without_asyncio(server: Server) -> None:
     with Abide.connect(server.url) as client:
         assert client.call.create_session(agent="support", id="s1")["id"] == "s1"
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             client.call.create_session(agent="support", id="s1")
         with client.subscribe("SELECT id, content FROM agent_state ORDER BY id") as sub:
             assert sub.next() is not None
@@ -32,7 +33,7 @@ def test_the_same_api_without_asyncio(server: Server) -> None:
         assert session.tool("double", 4, key="k", run=lambda n: n * 2, effect="read_only") == 8
         assert client.batch([("create_session", {"agent": "a", "id": "s2"})]).value[0]["id"] == "s2"
         assert client.sql("SELECT count(*) FROM sessions").scalar() == 2
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         client.sql("SELECT 1")
     client.close()
 
@@ -51,6 +52,12 @@ def test_threads_share_a_client(server: Server) -> None:
         for thread in threads:
             thread.join()
         assert client.sql("SELECT count(*) FROM agent_state").scalar() == 160
+
+
+def test_the_generated_module_is_up_to_date() -> None:
+    generator = Path(__file__).resolve().parents[1] / "generate_sync.py"
+    checked = subprocess.run([sys.executable, str(generator), "--check"], stderr=subprocess.PIPE, text=True)
+    assert (checked.stderr, checked.returncode) == ("", 0)
 
 
 def test_nothing_of_the_asynchronous_api_is_missing() -> None:
@@ -156,7 +163,7 @@ def test_ctrl_c_in_a_step_keeps_what_the_tool_did(server: Server, how: str) -> N
         if how == "pays":
             assert client.session("s1").tool("pay", {"fails": False}, **step) == "paid"
         else:
-            with pytest.raises(ToolFailed, match="no money"):
+            with pytest.raises(ToolFailedError, match="no money"):
                 client.session("s1").tool("pay", {"fails": True}, **step)
 
 
@@ -183,8 +190,8 @@ def test_close_does_not_wait_for_a_tool_function(server: Server) -> None:
     client.close()
     assert not ended.is_set()
     thread.join()
-    assert [type(why) for why in outcomes] == [Closed]
-    with pytest.raises(Closed):
+    assert [type(why) for why in outcomes] == [ClosedError]
+    with pytest.raises(ClosedError):
         client.sql("SELECT 1")
     goes_on.set()
     assert ended.wait(60)

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from server import Server, create_token
 
-from abide import Abide, Conflict, Handoff, NotFound, Retryable, Session, Subscription, UnknownOutcome, sync
+from abide import Abide, ConflictError, Handoff, NotFoundError, RetryableError, Session, Subscription, UnknownOutcomeError, sync
 
 NAMESPACES = {"acme": "tenant=acme%207/", "zeta": "tenant=zeta/"}
 SCOPES = {"acme": "tenant=acme 7", "zeta": "tenant=zeta"}
@@ -113,7 +113,7 @@ async def test_a_session_that_exists_has_the_same_stored_id(tenants: Tenants) ->
         await serving
     assert runs == ["acme", "zeta"]
     acme = await tenants.client("acme")
-    with pytest.raises(Conflict, match="belongs to the agent support"):
+    with pytest.raises(ConflictError, match="belongs to the agent support"):
         await acme.session("order-1", agent="other")
 
 
@@ -145,7 +145,7 @@ async def test_the_steps_of_a_session_with_a_generated_id_are_found_again(tenant
     def look(_: Any) -> int:
         attempts.append(1)
         if len(attempts) == 1:
-            raise Retryable("busy")
+            raise RetryableError("busy")
         return len(attempts)
 
     deciding = asyncio.create_task(approve(root, f"{NAMESPACES['acme']}{session.id}/ask", 7))
@@ -162,7 +162,7 @@ async def test_the_steps_of_a_session_with_a_generated_id_are_found_again(tenant
     lost = session.call_id("lost")
     await acme.call.request_tool_call(call_id=lost, session_id=session.id, tool_name="pay", arguments={})
     await acme.call.claim_tool_call(call_id=lost, lease_ms=100, worker="gone")
-    with pytest.raises(UnknownOutcome) as unknown:
+    with pytest.raises(UnknownOutcomeError) as unknown:
         await asyncio.wait_for(again.tool("pay", {}, key="lost", run=pay), LIMIT)
     assert unknown.value.call_id == f"{NAMESPACES['acme']}{lost}"
     assert runs == [1]
@@ -239,7 +239,7 @@ async def test_another_tenants_stored_id_leads_to_nothing(tenants: Tenants) -> N
     stolen = Session(zeta, session.id)
     assert await stolen.messages() == []
     for step in (stolen.message("user", "hello", key="k"), stolen.sleep_until(0, key="sleep"), stolen.tool("pay", key="p", run=id)):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await asyncio.wait_for(step, LIMIT)
     # As an id that it chooses, it is one of its own namespace.
     assert (await zeta.session(session.id)).id == f"{NAMESPACES['zeta']}{session.id}"

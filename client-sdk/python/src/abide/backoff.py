@@ -17,11 +17,11 @@ class Backoff:
         self._next = _MIN_DELAY
 
     def next(self) -> float:
-        """The next pause."""
+        """Returns the next pause, and doubles the one after it."""
         whole = self._next
         self._next = min(whole * 2, _MAX_DELAY)
         return whole * random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """The next pause is the shortest again."""
+        """Makes the next pause the shortest again."""
         self._next = _MIN_DELAY

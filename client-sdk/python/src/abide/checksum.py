@@ -19,12 +19,12 @@ _LENGTH = Struct("<BQ")
 
 
 def checksum(rows: Iterable[Row]) -> int:
-    """The checksum of a multiset of rows; 0 for no rows."""
+    """Returns the checksum of a multiset of rows; 0 for no rows."""
     return sum(map(row_hash, rows)) & _MASK
 
 
 def row_hash(row: Row) -> int:
-    """The term of one row."""
+    """Returns the term of one row."""
     hashed = _BASIS
     for byte in b"".join(map(_cell_bytes, row)):
         hashed = ((hashed ^ byte) * _PRIME) & _MASK

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 from .connection import Connection
 from .dial import Address, Dial, dial
 from .engine import Engine
-from .errors import AbideError, BadRequest, ConnectionFailed, ProtocolError, member, reading
+from .errors import AbideError, BadRequestError, ConnectionFailedError, ProtocolError, get_member, reading
 from .http_get import get_json
 from .records import Result
 from .session import Session
@@ -36,14 +36,14 @@ class Committed(Generic[T]):
     """The reply to a call."""
 
     seq: int
-    """The call's position in the log; that of the original call if this one is a duplicate."""
+    """The call's position in the log. A duplicate has the position of the original call."""
     duplicate: bool
-    """Whether an earlier call with the same request id already took effect."""
+    """`True` if an earlier call with the same request id already took effect."""
     value: T
     """The result of the reducer."""
 
     def __getitem__(self, name: str) -> Any:
-        """A member of what the reducer returned."""
+        """Returns a member of what the reducer returned."""
         return self.value[name]  # type: ignore[index]
 
 
@@ -74,7 +74,7 @@ class Calls:
             raise AttributeError(reducer)
 
         def call(*positional: Any, **args: Any) -> Awaitable[Committed[Any]]:
-            check_named(reducer, positional)
+            check_no_positional(reducer, positional)
             return self(reducer, args)
 
         return call
@@ -94,8 +94,8 @@ class Calls:
         reply. `deadline` is in seconds.
 
         Raises:
-            Refused: nothing was written.
-            TimedOut: there was no answer in time; a retry with its `request_id` is safe.
+            RefusedError: nothing was written.
+            TimedOutError: there was no answer in time; a retry with its `request_id` is safe.
         """
         message = {
             "op": "call",
@@ -103,7 +103,7 @@ class Calls:
             "args": args or {},
             "request_id": request_id or new_request_id(),
         }
-        return _committed(await self._client._ask(message, f"the call of {reducer}", deadline))
+        return _committed(await self._client._request(message, f"the call of {reducer}", deadline))
 
 
 class Abide:
@@ -122,24 +122,24 @@ class Abide:
         # Where it was used first.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid: int | None = None
-        self.kept: dict[str, Any] = {}
-        """State of other parts of the package for all of their objects that use this client."""
-        self.call = Calls(self)
+        # What the adapters of this client share, by name.
+        self._shared: dict[str, Any] = {}
+        self.call: Calls = Calls(self)
         """Calls reducers; see `Calls`."""
 
     @staticmethod
     def open(path: str | os.PathLike[str] = "abide.db", *, binary: str | None = None, deadline: float = DEADLINE) -> Abide:
-        """A client of a database file, which is created if it does not exist.
+        """Returns a client of a database file, which is created if it does not exist.
 
         It starts the engine as a child process, or uses the one that another process has started for the same file. The
         engine ends with its last user.
 
         Raises:
-            BadRequest: `path` is the address of a server.
+            BadRequestError: `path` is the address of a server.
         """
         if "://" in str(path):
             detail = f"{path} is the URL of a server, not a file"
-            raise BadRequest(detail, code="bad_arguments", hint="use Abide.connect(url)")
+            raise BadRequestError(detail, code="bad_arguments", hint="use Abide.connect(url)")
         engine = Engine(path, binary)
         return Abide(engine, lambda: engine.address, deadline=deadline)
 
@@ -151,7 +151,7 @@ class Abide:
         scope: Mapping[str, str] | None = None,
         deadline: float = DEADLINE,
     ) -> Abide:
-        """A client of a server (`abide serve`).
+        """Returns a client of a server (`abide serve`).
 
         `scope` restricts the client to rows of this scope, in addition to the scope of its credentials.
         """
@@ -162,9 +162,9 @@ class Abide:
         """Connects. Awaiting the client does the same, and so does its first use.
 
         Raises:
-            ConnectionFailed: no server answers.
-            Unauthenticated: the server rejects the credentials.
-            Closed: the client was closed.
+            ConnectionFailedError: no server answers.
+            UnauthenticatedError: the server rejects the credentials.
+            ClosedError: the client was closed.
         """
         self._check_home()
         if not self._is_started:
@@ -176,13 +176,16 @@ class Abide:
         return self
 
     async def close(self) -> None:
-        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end. In a forked process it does nothing."""
+        """Closes the connection: unanswered requests raise `ClosedError`, and subscriptions end.
+
+        In a forked process it does nothing.
+        """
         if self._pid in (None, os.getpid()):
             self._check_home()
             await self._connection.close()
 
     def _check_home(self) -> None:
-        """Refuses another process and another event loop than those of the first use: nothing would ever arrive there."""
+        """Refuses another process or event loop than that of the first use: nothing would ever arrive there."""
         if self._pid is None:
             self._pid = os.getpid()
         check_process(self._pid)
@@ -198,17 +201,19 @@ class Abide:
     async def __aenter__(self) -> Abide:
         return await self.start()
 
-    async def __aexit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         await self.close()
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now. A client without one reconnects by itself."""
+        """`True` if there is a connection now. A client without one reconnects by itself."""
         return self._connection.connected
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed, or has ended with an error."""
+        """`True` if the client was closed, or has ended with an error."""
         return self._connection.ended
 
     @property
@@ -234,30 +239,36 @@ class Abide:
         self, calls: Iterable[AnyCall], *, request_id: str | None = None, deadline: float | None = None
     ) -> Committed[list[Committed[Any]]]:
         """Calls several reducers in one transaction, all or nothing. See `Calls.__call__` for the options."""
-        items = [_call_of(call, at) for at, call in enumerate(calls, start=1)]
+        items = [_check_call(call, at) for at, call in enumerate(calls, start=1)]
         message = {
             "op": "batch",
             "calls": [{"reducer": call.reducer, "args": call.args} for call in items],
             "request_id": request_id or new_request_id(),
         }
-        return _committed_batch(await self._ask(message, f"the batch of {len(items)} calls", deadline), len(items))
+        return _committed_batch(await self._request(message, f"the batch of {len(items)} calls", deadline), len(items))
 
-    async def _without_id(self, calls: list[Call]) -> list[Committed[Any]]:
-        """Calls in one transaction, without a request id, which takes space in the database.
+    async def _call_without_id(self, calls: list[Call]) -> list[Committed[Any]]:
+        """Executes calls in one transaction, without a request id, which takes space in the database.
 
         If the connection is lost, they are executed again. So they have to be of a kind whose repetition is harmless or a
         conflict.
         """
         items = [{"reducer": call.reducer, "args": call.args} for call in calls]
         if len(items) == 1:
-            return [_committed(await self._ask({"op": "call", **items[0]}, f"the call of {calls[0].reducer}", None))]
+            return [_committed(await self._request({"op": "call", **items[0]}, f"the call of {calls[0].reducer}", None))]
         return _committed_batch(
-            await self._ask({"op": "batch", "calls": items}, f"the batch of {len(items)} calls", None), len(items)
+            await self._request({"op": "batch", "calls": items}, f"the batch of {len(items)} calls", None), len(items)
         ).value
 
     @overload
     async def sql(
-        self, sql: str, params: Params | None = None, *, as_of: int | None = None, deadline: float | None = None
+        self,
+        sql: str,
+        params: Params | None = None,
+        *,
+        into: None = None,
+        as_of: int | None = None,
+        deadline: float | None = None,
     ) -> Result[Any]: ...
     @overload
     async def sql(
@@ -284,20 +295,20 @@ class Abide:
         after a seq.
 
         Raises:
-            BadRequest: the statement is invalid.
+            BadRequestError: the statement is invalid.
         """
         message: dict[str, Any] = {"op": "sql", "sql": sql}
         if params:
             message["params"] = encode_params(params)
         if as_of is not None:
             message["as_of"] = as_of
-        frame = await self._ask(message, "the query", deadline)
+        frame = await self._request(message, "the query", deadline)
         with reading("the result of a query"):
-            columns = tuple(member(frame, "columns", list))
-            cells = [decode_row(row) for row in member(frame, "rows", list)]
+            columns = tuple(get_member(frame, "columns", list))
+            cells = [decode_row(row) for row in get_member(frame, "rows", list)]
             if not all(type(name) is str for name in columns) or any(len(row) != len(columns) for row in cells):
                 raise ProtocolError("the rows of a result do not fit its columns")
-            seq = member(frame, "seq", int)
+            seq = get_member(frame, "seq", int)
         return Result(seq, columns, cells, into)
 
     @overload
@@ -306,6 +317,7 @@ class Abide:
         sql: str,
         params: Params | None = None,
         *,
+        into: None = None,
         after_seq: int | None = None,
         as_of: int | None = None,
         checksum: bool = True,
@@ -351,22 +363,22 @@ class Abide:
         return Subscription(self._connection, query, start, into, self._deadline, self.start)
 
     async def explain(self, sql: str, params: Params | None = None) -> dict[str, Any]:
-        """How a live query would be maintained, and at what cost; see docs/protocol.md."""
+        """Returns how a live query would be maintained, and at what cost; see docs/protocol.md."""
         message: dict[str, Any] = {"op": "explain", "sql": sql, "params": encode_params(params)}
-        frame = await self._ask(message, "the explanation", None)
+        frame = await self._request(message, "the explanation", None)
         return {name: value for name, value in frame.items() if name not in ("op", "id")}
 
     async def get(self, path: str) -> Any:
-        """The JSON document at a path of the server, such as `/v1/schema` or `/openapi.json`.
+        """Returns the JSON document at a path of the server, such as `/v1/schema` or `/openapi.json`.
 
         Raises:
-            BadRequest: `path` is not a path of the server, such as a URL of another one.
-            Refused: the server refuses it.
+            BadRequestError: `path` is not a path of the server, such as a URL of another one.
+            RefusedError: the server refuses it.
         """
         await self.start()
         address = self._address()
         if address is None:
-            raise ConnectionFailed("the client is not connected", hint="await it first")
+            raise ConnectionFailedError("the client is not connected", hint="await it first")
         return await asyncio.to_thread(get_json, address, path)
 
     async def session(
@@ -377,37 +389,37 @@ class Abide:
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Session:
-        """The session with this id, which is created if it does not exist; a new one without an id.
+        """Returns the session with this id, which is created if it does not exist; without an id, a new one.
 
-        A new session belongs to `agent` (default `agent`). `title` and `metadata` are those of a new session only.
+        A new session belongs to `agent` (default `agent`). `title` and `metadata` have no effect on a session that exists.
 
         Raises:
-            Conflict: the session belongs to another agent than `agent`.
+            ConflictError: the session belongs to another agent than `agent`.
         """
         return await Session.open(self, session_id, agent=agent, title=title, metadata=metadata)
 
     async def find_session(self, session_id: str) -> Session | None:
-        """The session with this id; `None` if there is none that the caller can see.
+        """Returns the session with this id; `None` if there is none that the caller can see.
 
         A caller with a scope can give the id that it chose, or the stored id, which begins with the namespace of its scope.
         """
         return await Session.find(self, session_id)
 
     def worker(self, name: str | None = None, *, lease_ms: int = 30_000) -> Worker:
-        """A worker that runs tool calls; see `Worker.serve`."""
+        """Returns a worker that runs tool calls; see `Worker.serve`."""
         return Worker(self, name, lease_ms=lease_ms)
 
     def supervisor(self, *, lease_ms: int = 30_000) -> Supervisor:
-        """A supervisor that takes over sessions; see `Supervisor.serve`."""
+        """Returns a supervisor that takes over sessions; see `Supervisor.serve`."""
         return Supervisor(self, lease_ms=lease_ms)
 
-    async def _ask(self, message: dict[str, Any], what: str, deadline: float | None) -> dict[str, Any]:
+    async def _request(self, message: dict[str, Any], what: str, deadline: float | None) -> dict[str, Any]:
         await self.start()
         return await self._connection.request(message, what, self._deadline if deadline is None else deadline)
 
 
 def wrong_event_loop() -> AbideError:
-    """The error of a use on another event loop than that of the client."""
+    """Returns the error of a use on another event loop than the client's."""
     hint = "make a client in each event loop, or use abide.sync, whose client serves all threads"
     return AbideError("the client belongs to another event loop", code="wrong_event_loop", hint=hint)
 
@@ -419,40 +431,40 @@ def check_process(pid: int) -> None:
         raise AbideError(detail, code="wrong_process", hint="make a client in each process")
 
 
-def check_named(reducer: str, positional: tuple[Any, ...]) -> None:
+def check_no_positional(reducer: str, positional: tuple[Any, ...]) -> None:
     """Refuses arguments without a name."""
     if positional:
         hint = f'client.call.{reducer}(name=value), or client.call("{reducer}", {{"name": value}})'
-        raise BadRequest(f"{reducer} takes its arguments by name", code="bad_arguments", hint=hint)
+        raise BadRequestError(f"{reducer} takes its arguments by name", code="bad_arguments", hint=hint)
 
 
 def _committed(frame: dict[str, Any]) -> Committed[Any]:
-    """The reply to a call."""
-    return Committed(member(frame, "seq", int), member(frame, "duplicate", bool), frame.get("result"))
+    """Returns the reply to a call."""
+    return Committed(get_member(frame, "seq", int), get_member(frame, "duplicate", bool), frame.get("result"))
 
 
 def _committed_batch(frame: dict[str, Any], count: int) -> Committed[list[Committed[Any]]]:
-    """The reply to a batch of `count` calls."""
-    duplicate, answers = member(frame, "duplicate", bool), member(frame, "results", list)
+    """Returns the reply to a batch of `count` calls."""
+    duplicate, answers = get_member(frame, "duplicate", bool), get_member(frame, "results", list)
     if len(answers) != count:
         raise ProtocolError(f"a batch of {count} calls has {len(answers)} results")
-    results = [Committed(member(one, "seq", int), duplicate, one.get("result")) for one in answers]
-    return Committed(member(frame, "seq", int), duplicate, results)
+    results = [Committed(get_member(one, "seq", int), duplicate, one.get("result")) for one in answers]
+    return Committed(get_member(frame, "seq", int), duplicate, results)
 
 
-def _call_of(call: Any, at: int) -> Call:
-    """A call of a batch."""
+def _check_call(call: Any, at: int) -> Call:
+    """Returns a call of a batch, and refuses what is not one."""
     if isinstance(call, Call):
         return call
     match call:
         case (str() as reducer, Mapping() as args):
             return Call(reducer, args)
     hint = 'a call is a pair such as ("create_session", {"agent": "support"}), or abide.Call'
-    raise BadRequest(f"call {at} of the batch is not a call: {call!r:.100}", code="bad_arguments", hint=hint)
+    raise BadRequestError(f"call {at} of the batch is not a call: {call!r:.100}", code="bad_arguments", hint=hint)
 
 
 def new_request_id() -> str:
-    """A UUID of version 7: unique, and ordered by time."""
+    """Returns a UUID of version 7: unique, and ordered by time."""
     random = int.from_bytes(os.urandom(10), "big")
     high = (time.time_ns() // 1_000_000) << 80
     number = high | (7 << 76) | ((random >> 68) & 0xFFF) << 64 | (2 << 62) | (random & ((1 << 62) - 1))

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from .backoff import Backoff
 from .dial import Dial
-from .errors import TEMPORARY, AbideError, Closed, TimedOut, copied, member, reading, refusal
+from .errors import TEMPORARY, AbideError, ClosedError, TimedOutError, copy_error, error_from_problem, get_member, reading
 from .subscriptions import Subscriptions
 from .values import encode_message
 
@@ -63,16 +63,16 @@ class Connection:
         self._backoff = Backoff()
         self._last_error: str | None = None
         self._ended: AbideError | None = None
-        self.subscriptions = Subscriptions(self._send_message)
-        self.reconnects = 0
+        self.subscriptions: Subscriptions = Subscriptions(self._send_message)
+        self.reconnects: int = 0
         self.namespace: str | None = None
         """The namespace of the caller, from the first message of the last connection."""
-        self.changed = asyncio.Event()
+        self.changed: asyncio.Event = asyncio.Event()
         """Set, and replaced, whenever `connected` changes."""
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now."""
+        """`True` if there is a connection now."""
         return self._socket is not None
 
     async def start(self) -> None:
@@ -85,12 +85,12 @@ class Connection:
         socket = await self._dial()
         if self._ended is not None:
             await socket.close()
-            raise copied(self._ended)
+            raise copy_error(self._ended)
         self._task = asyncio.create_task(self._run(socket), name="abide connection")
 
     async def close(self) -> None:
-        """Ends it: pending requests and subscriptions get `Closed`."""
-        self._end(Closed())
+        """Ends it: pending requests and subscriptions get `ClosedError`."""
+        self._end(ClosedError())
         if self._socket is not None:
             await self._socket.close()
         if self._task is not None:
@@ -100,13 +100,13 @@ class Connection:
 
     @property
     def ended(self) -> bool:
-        """Whether it was closed, or has failed for good."""
+        """`True` if it was closed, or has failed for good."""
         return self._ended is not None
 
     def check_open(self) -> None:
         """Raises the error with which the connection has ended."""
         if self._ended is not None:
-            raise copied(self._ended)
+            raise copy_error(self._ended)
 
     async def request(self, message: Frame, what: str, deadline: float) -> Frame:
         """Sends a request until it is answered. A temporary refusal is retried after a pause.
@@ -114,8 +114,8 @@ class Connection:
         `deadline` is in seconds, `what` names the request in errors.
 
         Raises:
-            Refused: the server refused it, and nothing was written.
-            TimedOut: there was no answer in time.
+            RefusedError: the server refused it, and nothing was written.
+            TimedOutError: there was no answer in time.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
@@ -133,17 +133,17 @@ class Connection:
                 self._send(request.text)
             try:
                 return await request.answer
-            except (asyncio.CancelledError, TimedOut):
+            except (asyncio.CancelledError, TimedOutError):
                 # A query that was sent does not have to run to its end.
                 if self._socket is not None and message["op"] in ("sql", "explain"):
                     self._send(b'{"op":"cancel","id":"%s"}' % name.encode())
                 raise
-            except TEMPORARY as why:
+            except TEMPORARY as exc:
                 is_uncertain |= request.is_uncertain
-                again = loop.time() + max(backoff.next(), (why.retry_after_ms or 0) / 1000)
+                again = loop.time() + max(backoff.next(), (exc.retry_after_ms or 0) / 1000)
                 if again >= until:
                     if is_uncertain:
-                        raise self._timed_out(what, message.get("request_id"), deadline, str(why)) from why
+                        raise self._timed_out(what, message.get("request_id"), deadline, str(exc)) from exc
                     raise
                 await asyncio.sleep(again - loop.time())
             finally:
@@ -153,9 +153,9 @@ class Connection:
     def _expire(self, request: _Request, what: str, request_id: str | None, deadline: float) -> None:
         request.fail(self._timed_out(what, request_id, deadline, self._last_error))
 
-    def _timed_out(self, what: str, request_id: str | None, deadline: float, why: str | None) -> TimedOut:
-        because = f" ({why})" if why else ""
-        return TimedOut(f"{what} was not answered within {deadline:g} s{because}", request_id=request_id)
+    def _timed_out(self, what: str, request_id: str | None, deadline: float, last_error: str | None) -> TimedOutError:
+        reason = f" ({last_error})" if last_error else ""
+        return TimedOutError(f"{what} was not answered within {deadline:g} s{reason}", request_id=request_id)
 
     def _send_message(self, message: Frame) -> None:
         if self._socket is not None:
@@ -169,18 +169,18 @@ class Connection:
         """Serves one connection after the other."""
         try:
             while True:
-                why = await self._serve(socket)
-                _LOG.info("the connection to the server was lost: %s", why)
-                self._last_error = why
+                reason = await self._serve(socket)
+                _LOG.info("the connection to the server was lost: %s", reason)
+                self._last_error = reason
                 socket = await self._reconnect()
                 self._last_error = None
                 self.reconnects += 1
-        except AbideError as why:
-            _LOG.error("the client ends: %s", why)
-            self._end(why)
-        except Exception as why:
+        except AbideError as exc:
+            _LOG.error("the client ends: %s", exc)
+            self._end(exc)
+        except Exception as exc:
             _LOG.exception("the connection has failed")
-            self._end(AbideError(f"the connection has failed: {why!r}", code="internal"))
+            self._end(AbideError(f"the connection has failed: {exc!r}", code="internal"))
 
     async def _reconnect(self) -> ClientConnection:
         """Connects again, however long that takes."""
@@ -188,10 +188,10 @@ class Connection:
             await asyncio.sleep(self._backoff.next())
             try:
                 return await self._dial()
-            except AbideError as why:
-                if why.code in ("unauthenticated", "denied", "incompatible_version", "engine_not_found"):
+            except AbideError as exc:
+                if exc.code in ("unauthenticated", "denied", "incompatible_version", "engine_not_found"):
                     raise
-                self._last_error = why.detail
+                self._last_error = exc.detail
 
     async def _serve(self, socket: ClientConnection) -> str:
         """Reads one connection until it ends. Returns why it ended."""
@@ -204,8 +204,8 @@ class Connection:
                 text = await socket.recv()
                 self._received_at = asyncio.get_running_loop().time()
                 self._handle(text)
-        except ConnectionClosed as why:
-            return why.rcvd.reason if why.rcvd and why.rcvd.reason else "the server closed the connection"
+        except ConnectionClosed as exc:
+            return exc.rcvd.reason if exc.rcvd and exc.rcvd.reason else "the server closed the connection"
         finally:
             self._disconnect()
             for helper in helpers:
@@ -224,7 +224,7 @@ class Connection:
 
     def _disconnect(self) -> None:
         self._socket = None
-        self.subscriptions.disconnected()
+        self.subscriptions.handle_disconnect()
         self._signal()
 
     def _signal(self) -> None:
@@ -262,34 +262,34 @@ class Connection:
                 if request is not None and not request.answer.done():
                     request.answer.set_result(frame)
             elif op == "delta":
-                self.subscriptions.delta(frame)
+                self.subscriptions.handle_delta(frame)
             elif op == "snapshot":
-                self.subscriptions.snapshot(frame)
+                self.subscriptions.handle_snapshot(frame)
             elif op == "progress":
-                self.subscriptions.progress(member(frame, "seq", int))
+                self.subscriptions.handle_progress(get_member(frame, "seq", int))
             elif op == "rerun":
-                self.subscriptions.rerun(frame)
+                self.subscriptions.handle_rerun(frame)
             elif op == "hello":
-                self.namespace = member(frame, "namespace", str) if "namespace" in frame else ""
-                self.subscriptions.connected(frame.get("timeline"))
+                self.namespace = get_member(frame, "namespace", str) if "namespace" in frame else ""
+                self.subscriptions.handle_connect(frame.get("timeline"))
             elif op == "error":
-                self._refused(frame)
+                self._handle_error(frame)
         self._backoff.reset()
 
-    def _refused(self, frame: Frame) -> None:
+    def _handle_error(self, frame: Frame) -> None:
         request = self._requests.get(str(frame.get("id")))
         if request is not None:
-            request.fail(refusal(frame))
+            request.fail(error_from_problem(frame))
         elif frame.get("id") is None and frame.get("code") == "unauthenticated":
             # The server closes the connection; its answer to the next one counts.
             _LOG.debug("the credentials are no longer valid")
-        elif not self.subscriptions.refused(frame):
+        elif not self.subscriptions.handle_error(frame):
             _LOG.warning("the server refused an unknown request: %s", frame.get("detail"))
 
     def _end(self, error: AbideError) -> None:
         if self._ended is None:
             self._ended = error
             for request in list(self._requests.values()):
-                request.fail(copied(error))
+                request.fail(copy_error(error))
             self.subscriptions.end(error)
             self._signal()

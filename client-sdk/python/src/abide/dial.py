@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
 from . import peer
-from .errors import AbideError, BadRequest, ConnectionFailed, Denied, Unauthenticated, refusal
+from .errors import AbideError, BadRequestError, ConnectionFailedError, DeniedError, UnauthenticatedError, error_from_problem
 
 SUBPROTOCOL = Subprotocol("abide.v1")
 """The WebSocket subprotocol, and the version of the protocol that this package speaks."""
@@ -39,33 +39,33 @@ class Address:
     """The path of a Unix socket."""
     token: str | None = None
     scope: Mapping[str, str] | None = None
-    """Restricts the connection to this scope, in addition to that of the credentials."""
+    """Restricts the connection to this scope, in addition to the scope of the credentials."""
 
     def __repr__(self) -> str:
         # The token is a secret.
         return f"Address({self.socket or self.url!r})"
 
     def headers(self) -> dict[str, str]:
-        """The headers of every request."""
+        """Returns the headers of every request."""
         headers = {}
         if self.token is not None:
             if not self.token.isascii() or not self.token.isprintable():
-                raise BadRequest("the token has characters that are not allowed in a header", code="bad_arguments")
+                raise BadRequestError("the token has characters that are not allowed in a header", code="bad_arguments")
             headers["Authorization"] = f"Bearer {self.token}"
         if self.scope:
             headers["Abide-Scope"] = json.dumps(dict(self.scope), separators=(",", ":"))
         return headers
 
     def websocket_url(self) -> str:
-        """The URL of the WebSocket.
+        """Returns the URL of the WebSocket.
 
         Raises:
-            BadRequest: the address is not `http(s)://host[:port][/path]`.
+            BadRequestError: the address is not `http(s)://host[:port][/path]`.
         """
         parts = urlsplit(self.url)
         schemes = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
         if parts.scheme not in schemes or not parts.hostname or parts.query or "@" in parts.netloc:
-            raise BadRequest(
+            raise BadRequestError(
                 f"{self.url!r} is not a server address",
                 code="bad_arguments",
                 hint="for example http://127.0.0.1:7341; pass a token with token=",
@@ -84,8 +84,8 @@ async def dial(address: Address) -> ClientConnection:
     """Opens a WebSocket.
 
     Raises:
-        ConnectionFailed: there is no server, or another user listens at its Unix socket.
-        Refused: the server rejects the credentials or the scope.
+        ConnectionFailedError: there is no server, or another user listens at its Unix socket.
+        RefusedError: the server rejects the credentials or the scope.
     """
     options: dict[str, Any] = {
         "subprotocols": [SUBPROTOCOL],
@@ -106,33 +106,33 @@ async def dial(address: Address) -> ClientConnection:
                 socket.close()
                 raise
         return await _Connect(url, proxy=None, **options)
-    except InvalidStatus as why:
-        raise _rejected(address, why) from why
-    except (OSError, EOFError, InvalidHandshake, asyncio.TimeoutError) as why:
-        detail = str(why).lower() or f"no answer within {CONNECT_TIMEOUT:.0f} s"
-        raise ConnectionFailed(
+    except InvalidStatus as exc:
+        raise _error_from_response(address, exc) from exc
+    except (OSError, EOFError, InvalidHandshake, asyncio.TimeoutError) as exc:
+        detail = str(exc).lower() or f"no answer within {CONNECT_TIMEOUT:.0f} s"
+        raise ConnectionFailedError(
             f"{address.socket or address.url} cannot be reached: {detail}",
             hint="start the server with `abide serve`, or check the address",
-        ) from why
+        ) from exc
 
 
-def _rejected(address: Address, why: InvalidStatus) -> AbideError:
-    """The error of an answer that is not a WebSocket upgrade."""
-    response = why.response
+def _error_from_response(address: Address, exc: InvalidStatus) -> AbideError:
+    """Returns the error of an answer that is not a WebSocket upgrade."""
+    response = exc.response
     try:
         problem = json.loads(response.body or b"")
     except (ValueError, RecursionError):
         problem = None
     if isinstance(problem, dict) and "code" in problem and "detail" in problem:
-        return refusal(problem)
+        return error_from_problem(problem)
     if response.status_code == 401:
-        return Unauthenticated("the server requires a valid token", code="unauthenticated")
+        return UnauthenticatedError("the server requires a valid token", code="unauthenticated")
     if response.status_code == 403:
-        return Denied("the server responds with HTTP 403 and names no reason", code="denied")
+        return DeniedError("the server responds with HTTP 403 and names no reason", code="denied")
     detail = f"it responds with HTTP {response.status_code} instead of opening a WebSocket"
     if response.status_code >= 500:  # a proxy reports that the server behind it does not answer
-        return ConnectionFailed(f"{address.url} cannot be reached: {detail}")
-    return ConnectionFailed(
+        return ConnectionFailedError(f"{address.url} cannot be reached: {detail}")
+    return ConnectionFailedError(
         f"{address.url} is not an Abide server: {detail}",
         hint="check the URL: another program listens there",
     )

@@ -17,26 +17,34 @@ from websockets.asyncio.client import ClientConnection
 
 from .backoff import Backoff
 from .dial import SUBPROTOCOL, Address, dial
-from .errors import AbideError, ConnectionFailed, EngineNotFound, IncompatibleVersion, member, reading, refusal
+from .errors import (
+    AbideError,
+    ConnectionFailedError,
+    EngineNotFoundError,
+    IncompatibleVersionError,
+    error_from_problem,
+    get_member,
+    reading,
+)
 
 _ATTEMPTS = 5
 
 
 def find_binary() -> str:
-    """The `abide` binary: of `ABIDE_BINARY`, of this package, or on PATH.
+    """Returns the path of the `abide` binary: of `ABIDE_BINARY`, of this package, or on PATH.
 
     Raises:
-        EngineNotFound: there is none.
+        EngineNotFoundError: there is no binary.
     """
-    given = os.environ.get("ABIDE_BINARY")
-    if given:
-        return given
+    configured = os.environ.get("ABIDE_BINARY")
+    if configured:
+        return configured
     packed = Path(__file__).parent / "_bin" / ("abide.exe" if os.name == "nt" else "abide")
     if packed.is_file():
         return str(packed)
     found = shutil.which("abide")
     if found is None:
-        raise EngineNotFound(
+        raise EngineNotFoundError(
             "there is no abide binary",
             hint="install a wheel for this platform, put abide on PATH, or set ABIDE_BINARY",
         )
@@ -68,7 +76,7 @@ class Engine:
                 if self._address is None:
                     self._address = await asyncio.to_thread(self._open)
                 return await dial(self._address)
-            except ConnectionFailed:
+            except ConnectionFailedError:
                 # The engine was about to end, it was killed, or another user listens at its address.
                 self._address = None
                 if attempt == _ATTEMPTS:
@@ -81,10 +89,10 @@ class Engine:
         command = [self._binary or find_binary(), "open", self._path, "--json"]
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        except OSError as why:
-            raise EngineNotFound(
-                f"{command[0]} cannot be run: {why}", hint="install a wheel for this platform, or set ABIDE_BINARY"
-            ) from why
+        except OSError as exc:
+            raise EngineNotFoundError(
+                f"{command[0]} cannot be run: {exc}", hint="install a wheel for this platform, or set ABIDE_BINARY"
+            ) from exc
         assert process.stdout is not None
         with process.stdout as stdout:
             line = stdout.readline()
@@ -96,19 +104,19 @@ class Engine:
 def _read_address(line: bytes, path: str) -> Address:
     failed = AbideError(f"the engine of {path} did not start", code="engine_failed", hint=f"run `abide open {path}` to see why")
     try:
-        said = json.loads(line)
-    except (ValueError, RecursionError) as why:
-        raise failed from why
-    if not isinstance(said, dict):
+        answer = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise failed from exc
+    if not isinstance(answer, dict):
         raise failed
-    if isinstance(said.get("error"), dict):
-        raise refusal(said["error"])
-    if said.get("protocol") != SUBPROTOCOL:
-        raise IncompatibleVersion(
-            f"the engine {said.get('version')} speaks {said.get('protocol')}, this package {SUBPROTOCOL}",
+    if isinstance(answer.get("error"), dict):
+        raise error_from_problem(answer["error"])
+    if answer.get("protocol") != SUBPROTOCOL:
+        raise IncompatibleVersionError(
+            f"the engine {answer.get('version')} speaks {answer.get('protocol')}, this package {SUBPROTOCOL}",
             hint="install a package and an engine of the same version",
         )
     with reading("the answer of abide open"):
-        if "socket" in said:
-            return Address("http://localhost", socket=member(said, "socket", str), token=said.get("token"))
-        return Address(member(said, "url", str), token=said.get("token"))
+        if "socket" in answer:
+            return Address("http://localhost", socket=get_member(answer, "socket", str), token=answer.get("token"))
+        return Address(get_member(answer, "url", str), token=answer.get("token"))

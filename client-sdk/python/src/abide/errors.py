@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -32,8 +33,18 @@ class AbideError(Exception):
         hint = f" (hint: {self.hint})" if self.hint else ""
         return f"{self.code}: {self.detail}{hint}"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # `Exception` would call the constructor with the text alone, but most of these need more: errors could not be copied or
+        # sent to another process.
+        return _restore, (type(self), self.args), self.__dict__
 
-class Refused(AbideError):
+
+def _restore(kind: type[AbideError], args: tuple[Any, ...]) -> AbideError:
+    """Returns an error without its attributes; `copy` and `pickle` add them."""
+    return kind.__new__(kind, *args)
+
+
+class RefusedError(AbideError):
     """The server refused the request, and nothing was written.
 
     The subclasses cover the codes on which programs branch most often; `code` has the exact one.
@@ -44,63 +55,63 @@ class Refused(AbideError):
         self.retry_after_ms = retry_after_ms
 
 
-class BadRequest(Refused):
+class BadRequestError(RefusedError):
     """The request, its arguments or its SQL are wrong. A retry without a change fails again."""
 
 
-class Unauthenticated(Refused):
+class UnauthenticatedError(RefusedError):
     """The credentials are missing, invalid or revoked."""
 
 
-class Denied(Refused):
+class DeniedError(RefusedError):
     """The caller lacks the permission."""
 
 
-class NotFound(Refused):
+class NotFoundError(RefusedError):
     """The object does not exist, or the caller may not see it."""
 
 
-class Conflict(Refused):
+class ConflictError(RefusedError):
     """The state of the row does not allow it, or an id is used by something else."""
 
 
-class LeaseLost(Conflict):
+class LeaseLostError(ConflictError):
     """The caller no longer holds the lease."""
 
 
-class LimitExceeded(Refused):
+class LimitExceededError(RefusedError):
     """The request exceeds a limit."""
 
 
-class RateLimited(Refused):
+class RateLimitedError(RefusedError):
     """A rate, a quota or a limit of concurrent work holds the request back. A later retry can succeed."""
 
 
-class Overloaded(Refused):
+class OverloadedError(RefusedError):
     """A queue or a buffer of the server is full. A later retry can succeed."""
 
 
-class Unavailable(Refused):
+class UnavailableError(RefusedError):
     """The engine closes, or the file is in use. A later retry can succeed."""
 
 
-TEMPORARY = (RateLimited, Overloaded, Unavailable)
+TEMPORARY = (RateLimitedError, OverloadedError, UnavailableError)
 """The refusals that are retried: the request had no effect, and may succeed after a pause."""
 
 
-class ConnectionFailed(AbideError):
+class ConnectionFailedError(AbideError):
     """No server answers at the address. Nothing was sent."""
 
     code = "unreachable"
 
 
-class UntrustedEngine(ConnectionFailed):
+class UntrustedEngineError(ConnectionFailedError):
     """The socket of the engine belongs to another user, or another user can replace it. Nothing was sent."""
 
     code = "untrusted_engine"
 
 
-class TimedOut(AbideError):
+class TimedOutError(AbideError):
     """There was no answer within the deadline. It is unknown whether the call took effect.
 
     A retry with the same `request_id` takes effect at most once.
@@ -125,8 +136,8 @@ class ProtocolError(AbideError):
         super().__init__(detail, hint="use an SDK and a server of the same version")
 
 
-class MalformedEntry(AbideError):
-    """An entry that an adapter reads is none that it writes. Another caller of the scope may have written it."""
+class MalformedEntryError(AbideError):
+    """An adapter has read an entry that no adapter writes. Another caller of the scope may have written it."""
 
     code = "malformed_entry"
 
@@ -134,19 +145,19 @@ class MalformedEntry(AbideError):
         super().__init__(detail, hint="delete the entry or its collection with delete_entries, or restrict who can write_entries")
 
 
-class IncompatibleVersion(AbideError):
+class IncompatibleVersionError(AbideError):
     """The engine speaks another version of the protocol."""
 
     code = "incompatible_version"
 
 
-class EngineNotFound(AbideError):
+class EngineNotFoundError(AbideError):
     """There is no `abide` binary."""
 
     code = "engine_not_found"
 
 
-class Closed(AbideError):
+class ClosedError(AbideError):
     """The client was closed."""
 
     code = "closed"
@@ -155,7 +166,7 @@ class Closed(AbideError):
         super().__init__(detail)
 
 
-class UnknownOutcome(AbideError):
+class UnknownOutcomeError(AbideError):
     """A tool call may have run: its worker disappeared or could not tell, and its tool must not run twice.
 
     Find out whether it ran, and record that with the reducer `settle_tool_call`. If the worker lost its lease and reported its
@@ -175,7 +186,7 @@ class UnknownOutcome(AbideError):
         self.error = error
 
 
-class ToolFailed(AbideError):
+class ToolFailedError(AbideError):
     """A tool call ended without a result: it failed, was rejected, or was cancelled. `status` says which."""
 
     code = "tool_failed"
@@ -187,52 +198,52 @@ class ToolFailed(AbideError):
         self.error = error
 
 
-_BY_CODE: dict[str, type[Refused]] = {
-    "bad_request": BadRequest,
-    "bad_arguments": BadRequest,
-    "bad_sql": BadRequest,
-    "unsupported_sql": BadRequest,
-    "unknown_reducer": BadRequest,
-    "unauthenticated": Unauthenticated,
-    "denied": Denied,
-    "not_found": NotFound,
-    "conflict": Conflict,
-    "bad_transition": Conflict,
-    "call_id_conflict": Conflict,
-    "request_id_conflict": Conflict,
-    "lease_lost": LeaseLost,
-    "limit_exceeded": LimitExceeded,
-    "rate_limited": RateLimited,
-    "overloaded": Overloaded,
-    "unavailable": Unavailable,
+_BY_CODE: dict[str, type[RefusedError]] = {
+    "bad_request": BadRequestError,
+    "bad_arguments": BadRequestError,
+    "bad_sql": BadRequestError,
+    "unsupported_sql": BadRequestError,
+    "unknown_reducer": BadRequestError,
+    "unauthenticated": UnauthenticatedError,
+    "denied": DeniedError,
+    "not_found": NotFoundError,
+    "conflict": ConflictError,
+    "bad_transition": ConflictError,
+    "call_id_conflict": ConflictError,
+    "request_id_conflict": ConflictError,
+    "lease_lost": LeaseLostError,
+    "limit_exceeded": LimitExceededError,
+    "rate_limited": RateLimitedError,
+    "overloaded": OverloadedError,
+    "unavailable": UnavailableError,
 }
 
 
-def _cut(text: str) -> str:
-    """A text of a server that fits in a message: a server decides how long its texts are."""
+def _truncate(text: str) -> str:
+    """Shortens a text of a server, which decides how long its texts are."""
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} … ({len(text) - _LONGEST_TEXT} more characters)"
 
 
-def refusal(problem: dict[str, Any]) -> Refused:
-    """The error of a problem document or of an `error` message. Members of another type than expected are omitted."""
-    code = _cut(str(problem.get("code") or "internal"))
-    detail = _cut(str(problem.get("detail") or "the server gives no reason"))
+def error_from_problem(problem: dict[str, Any]) -> RefusedError:
+    """Returns the error of a problem document or of an `error` message. Members of another type than expected are omitted."""
+    code = _truncate(str(problem.get("code") or "internal"))
+    detail = _truncate(str(problem.get("detail") or "the server gives no reason"))
     if type(position := problem.get("batch_position")) is int:
         detail = f"call {position} of the batch: {detail}"
     hint = problem.get("hint")
     retry = problem.get("retry_after_ms")
-    kind = _BY_CODE.get(code, Refused)
+    kind = _BY_CODE.get(code, RefusedError)
     return kind(
         detail,
         code=code,
-        hint=_cut(hint) if isinstance(hint, str) else None,
+        hint=_truncate(hint) if isinstance(hint, str) else None,
         retry_after_ms=min(max(retry, 0), _LONGEST_RETRY_MS) if type(retry) is int else None,
     )
 
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Reads what a server sent: any error that is none of this package means that it is malformed. `what` names it.
+    """Reads what a server sent: an error from outside of this package means that it is malformed. `what` names it.
 
     Raises:
         ProtocolError: it is malformed.
@@ -241,15 +252,15 @@ def reading(what: str) -> Iterator[None]:
         yield
     except AbideError:
         raise
-    except Exception as why:
-        raise ProtocolError(f"{what} is malformed: {short(why)}") from why
+    except Exception as exc:
+        raise ProtocolError(f"{what} is malformed: {describe(exc)}") from exc
 
 
-def member(message: Any, name: str, kind: type[T]) -> T:
-    """A member of a message, which must have a type. A boolean is not an integer.
+def get_member(message: Any, name: str, kind: type[T]) -> T:
+    """Returns a member of a message, and checks its type. A boolean is not an integer.
 
     Raises:
-        ProtocolError: there is none, or it has another type.
+        ProtocolError: the member is missing, or has another type.
     """
     value = message.get(name) if isinstance(message, dict) else None
     if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
@@ -257,14 +268,56 @@ def member(message: Any, name: str, kind: type[T]) -> T:
     raise ProtocolError(f"a message has no valid {name!r}")
 
 
-def short(why: Exception) -> str:
-    """The type and the text of an error, at most 200 characters."""
-    text = f"{type(why).__name__}: {why}"
+def describe(exc: Exception) -> str:
+    """Describes an error by its type and its text, in at most 200 characters."""
+    text = f"{type(exc).__name__}: {exc}"
     return text if len(text) <= _SHORT else text[:_SHORT] + "…"
 
 
-def copied(error: AbideError) -> AbideError:
-    """A new instance for each caller: a raised exception keeps the traceback of its caller."""
-    made = type(error).__new__(type(error))
-    made.args, made.__dict__ = error.args, dict(error.__dict__)
-    return made
+def copy_error(error: AbideError) -> AbideError:
+    """Returns a new instance, to be raised for one caller: a raised exception keeps the traceback of its caller."""
+    return copy(error)
+
+
+# Former names, for programs that were written before all errors ended in `Error`. Each is the same class.
+
+BadRequest = BadRequestError
+"""The former name of `BadRequestError`."""
+Closed = ClosedError
+"""The former name of `ClosedError`."""
+Conflict = ConflictError
+"""The former name of `ConflictError`."""
+ConnectionFailed = ConnectionFailedError
+"""The former name of `ConnectionFailedError`."""
+Denied = DeniedError
+"""The former name of `DeniedError`."""
+EngineNotFound = EngineNotFoundError
+"""The former name of `EngineNotFoundError`."""
+IncompatibleVersion = IncompatibleVersionError
+"""The former name of `IncompatibleVersionError`."""
+LeaseLost = LeaseLostError
+"""The former name of `LeaseLostError`."""
+LimitExceeded = LimitExceededError
+"""The former name of `LimitExceededError`."""
+MalformedEntry = MalformedEntryError
+"""The former name of `MalformedEntryError`."""
+NotFound = NotFoundError
+"""The former name of `NotFoundError`."""
+Overloaded = OverloadedError
+"""The former name of `OverloadedError`."""
+RateLimited = RateLimitedError
+"""The former name of `RateLimitedError`."""
+Refused = RefusedError
+"""The former name of `RefusedError`."""
+TimedOut = TimedOutError
+"""The former name of `TimedOutError`."""
+ToolFailed = ToolFailedError
+"""The former name of `ToolFailedError`."""
+Unauthenticated = UnauthenticatedError
+"""The former name of `UnauthenticatedError`."""
+Unavailable = UnavailableError
+"""The former name of `UnavailableError`."""
+UnknownOutcome = UnknownOutcomeError
+"""The former name of `UnknownOutcomeError`."""
+UntrustedEngine = UntrustedEngineError
+"""The former name of `UntrustedEngineError`."""

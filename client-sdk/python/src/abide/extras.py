@@ -8,20 +8,24 @@ from contextlib import contextmanager
 from .errors import AbideError
 
 
-class MissingPackage(AbideError, ImportError):
+class MissingPackageError(AbideError, ImportError):
     """A package that an adapter or a conversion needs is not installed."""
 
     code = "missing_package"
 
 
+MissingPackage = MissingPackageError
+"""The former name of `MissingPackageError`."""
+
+
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Imports in this context need the extra `name` of this package.
+    """Names the extra `name` of this package in the error if an import in this context fails.
 
     Raises:
-        MissingPackage: it is not installed.
+        MissingPackageError: it is not installed.
     """
     try:
         yield
-    except ModuleNotFoundError as why:
-        raise MissingPackage(f"there is no module {why.name}", hint=f'pip install "abide-client[{name}]"') from why
+    except ModuleNotFoundError as exc:
+        raise MissingPackageError(f"there is no module {exc.name}", hint=f'pip install "abide-client[{name}]"') from exc

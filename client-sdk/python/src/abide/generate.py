@@ -5,8 +5,8 @@ object in arguments and results, the error codes, and a class `Calls` with a typ
 
 ```python
 calls = Calls(client)
-made = await calls.create_session(agent="support")
-print(made.value["id"])
+created = await calls.create_session(agent="support")
+print(created.value["id"])
 ```
 
 It reads `/v1/schema` and `/openapi.json`, so it includes the tables and reducers of your own modules.
@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .client import Abide
-from .errors import AbideError, NotFound, ProtocolError, reading
+from .errors import AbideError, NotFoundError, ProtocolError, reading
 
 Schema = Any
 
@@ -51,7 +51,7 @@ _SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bo
 
 
 def generate(schema: dict[str, Any], openapi: dict[str, Any]) -> str:
-    """The text of the module.
+    """Returns the text of the module.
 
     Every name and text of the server becomes an identifier, a string literal or a docstring, and no other code.
 
@@ -78,7 +78,7 @@ class _Module:
         if codes:
             parts.append(f"ErrorCode: TypeAlias = {_literal(codes)}\n")
         reducers = sorted(_reducer_name(reducer) for reducer in schema["reducers"])
-        parts += [self._named(name, self._schemas[name]) for name in self._reachable(reducers)]
+        parts += [self._named_type(name, self._schemas[name]) for name in self._reachable(reducers)]
         parts.append(self._calls_class(schema["reducers"]))
         return "\n\n".join(parts)
 
@@ -91,17 +91,17 @@ class _Module:
         return class_name
 
     def _row_class(self, table: dict[str, Any]) -> str:
-        name = _text(table["name"])
+        name = _check_text(table["name"])
         lines = ["@dataclass(frozen=True, slots=True)", f"class {self._define(_class_name(name) + 'Row', name)}:"]
         lines.append(_doc(table.get("description") or f"A row of {name}.", 1))
         fields = _field_names(column["name"] for column in table["columns"])
         for column in table["columns"]:
-            kind = _CELLS.get(_text(column["type"]), "Any") + (" | None" if column["nullable"] else "")
+            kind = _CELLS.get(_check_text(column["type"]), "Any") + (" | None" if column["nullable"] else "")
             field = fields[column["name"]]
             lines.append(f"    {field}: {kind}")
             described = [f"The column {column['name']!r}."] if field != column["name"] else []
             if column.get("description"):
-                described.append(_text(column["description"]) + (" JSON text." if column.get("json") else ""))
+                described.append(_check_text(column["description"]) + (" JSON text." if column.get("json") else ""))
             if described:
                 lines.append(_doc(" ".join(described), 1))
         return "\n".join(lines) + "\n"
@@ -109,10 +109,10 @@ class _Module:
     def _error_codes(self) -> list[str]:
         problem = self._schemas.get("problem") or self._schemas.get("Problem") or {}
         codes = problem.get("properties", {}).get("code", {}).get("enum", [])
-        return [_text(code) for code in codes]
+        return [_check_text(code) for code in codes]
 
     def _reachable(self, reducers: list[str]) -> list[str]:
-        """The named types of arguments and results, those of the reducers themselves included where they are objects."""
+        """Returns the named types of arguments and results, and the results of reducers that are objects."""
         found: set[str] = set()
         stack = [f"{name}_{part}" for name in reducers for part in ("arguments", "result")]
         while stack:
@@ -123,7 +123,7 @@ class _Module:
             stack += _references(self._schemas[name])
         return sorted(name for name in found if not name.endswith("_arguments"))
 
-    def _named(self, name: str, schema: Schema) -> str:
+    def _named_type(self, name: str, schema: Schema) -> str:
         class_name = self._define(_class_name(name), name)
         if not isinstance(schema, dict) or not schema.get("properties"):
             return f"{class_name}: TypeAlias = {_type(schema)!r}\n"
@@ -171,10 +171,10 @@ class _Module:
         result = f"{name}_result"
         returned = _class_name(result) if result in self._schemas else "Any"
         lines.append(f"    ) -> Committed[{returned}]:")
-        lines.append(_doc(_with_arguments(_text(reducer["description"]), arguments, fields), 2))
-        given = ", ".join(f"{field!r}: {fields[field]}" for field in ordered if field in required)
+        lines.append(_doc(_with_arguments(_check_text(reducer["description"]), arguments, fields), 2))
+        present = ", ".join(f"{field!r}: {fields[field]}" for field in ordered if field in required)
         omitted = ", ".join(f"{field!r}: {fields[field]}" for field in ordered if field not in required)
-        lines.append(f"        done: Committed[{returned}] = await self._call({name!r}, {{{given}}}, {{{omitted}}})")
+        lines.append(f"        done: Committed[{returned}] = await self._call({name!r}, {{{present}}}, {{{omitted}}})")
         lines.append("        return done")
         return lines
 
@@ -182,7 +182,7 @@ class _Module:
 def _references(schema: Schema) -> Iterator[str]:
     if isinstance(schema, dict):
         if "$ref" in schema:
-            yield _referenced(schema)
+            yield _referenced_name(schema)
         for value in schema.values():
             yield from _references(value)
     elif isinstance(schema, list):
@@ -190,13 +190,13 @@ def _references(schema: Schema) -> Iterator[str]:
             yield from _references(value)
 
 
-def _referenced(schema: dict[str, Any]) -> str:
-    return _text(schema["$ref"]).rsplit("/", 1)[1]
+def _referenced_name(schema: dict[str, Any]) -> str:
+    return _check_text(schema["$ref"]).rsplit("/", 1)[1]
 
 
 def _with_arguments(description: str, arguments: Schema, fields: dict[str, str]) -> str:
     described = [
-        f"{fields[field]}: {_text(kind['description'])}"
+        f"{fields[field]}: {_check_text(kind['description'])}"
         for field, kind in arguments.get("properties", {}).items()
         if isinstance(kind, dict) and kind.get("description")
     ]
@@ -204,11 +204,11 @@ def _with_arguments(description: str, arguments: Schema, fields: dict[str, str])
 
 
 def _type(schema: Schema) -> str:
-    """The Python type of a JSON Schema."""
+    """Returns the Python type of a JSON Schema."""
     if not isinstance(schema, dict):
         return "Any"
     if "$ref" in schema:
-        return _class_name(_referenced(schema))
+        return _class_name(_referenced_name(schema))
     if "enum" in schema:
         return _literal(schema["enum"])
     if "const" in schema:
@@ -234,20 +234,20 @@ def _union(kinds: list[str]) -> str:
 
 
 def _literal(values: list[Any]) -> str:
-    # `repr` of these four types is a literal; that of others is not a type.
+    # `repr` makes a literal of these four types only.
     if not values or any(type(value) not in (str, int, bool, type(None)) for value in values):
         return "Any"
     return f"Literal[{', '.join(map(repr, values))}]"
 
 
-def _text(value: Any) -> str:
+def _check_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ProtocolError(f"the schema has a {type(value).__name__} instead of a text")
     return value
 
 
 def _reducer_name(reducer: dict[str, Any]) -> str:
-    name = _text(reducer["name"])
+    name = _check_text(reducer["name"])
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ProtocolError(f"{name!r} is not the name of a reducer")
     return name
@@ -255,36 +255,36 @@ def _reducer_name(reducer: dict[str, Any]) -> str:
 
 def _class_name(name: str) -> str:
     words = re.split(r"[^0-9A-Za-z]+", name)
-    made = "".join(word[:1].upper() + word[1:] for word in words)
-    return made if made[:1].isalpha() else f"_{made}"
+    identifier = "".join(word[:1].upper() + word[1:] for word in words)
+    return identifier if identifier[:1].isalpha() else f"_{identifier}"
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name is a Python identifier as it is."""
+    """Returns `True` if a name is a Python identifier as it is."""
     return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
 
 
 def _field_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """A distinct identifier for each name: the name itself if it is one."""
-    given = [_text(name) for name in names]
-    used = {*taken, *filter(_is_plain, given)}
+    """Returns a distinct identifier for each name: the name itself if it is one."""
+    checked = [_check_text(name) for name in names]
+    used = {*taken, *filter(_is_plain, checked)}
     found: dict[str, str] = {}
-    for name in given:
-        made = name
+    for name in checked:
+        identifier = name
         if not _is_plain(name) or name in taken:
-            made = re.sub(r"[^0-9A-Za-z_]+", "_", name)
-            made = f"_{made}" if not made or made[0].isdigit() else made
-            while made in used or not _is_plain(made):
-                made += "_"
-            used.add(made)
-        found[name] = made
+            identifier = re.sub(r"[^0-9A-Za-z_]+", "_", name)
+            identifier = f"_{identifier}" if not identifier or identifier[0].isdigit() else identifier
+            while identifier in used or not _is_plain(identifier):
+                identifier += "_"
+            used.add(identifier)
+        found[name] = identifier
     return found
 
 
 def _doc(text: str, depth: int) -> str:
-    """A docstring. What is neither printable nor the end of a line is escaped, as are backslashes and triple quotes."""
+    """Returns a docstring, with escapes for backslashes, triple quotes, and what is neither printable nor the end of a line."""
     indent = "    " * depth
-    clean = _text(text).replace("\\", "\\\\").replace('"""', "'''").strip()
+    clean = _check_text(text).replace("\\", "\\\\").replace('"""', "'''").strip()
     clean = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in clean)
     if clean.endswith('"'):
         clean += " "
@@ -311,10 +311,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.db and not os.path.isfile(options.db):
-            raise NotFound(f"there is no file {options.db}", code="not_found", hint="--db takes an existing database file")
+            raise NotFoundError(f"there is no file {options.db}", code="not_found", hint="--db takes an existing database file")
         print(asyncio.run(_read(options)), end="")
-    except AbideError as why:
-        text = "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(why))
+    except AbideError as exc:
+        text = "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(exc))
         print(f"error: {text}", file=sys.stderr)
         return 1
     return 0

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from .dial import CONNECT_TIMEOUT, MESSAGE_BYTES, Address
-from .errors import BadRequest, ConnectionFailed, LimitExceeded, ProtocolError, refusal
+from .errors import BadRequestError, ConnectionFailedError, LimitExceededError, ProtocolError, error_from_problem
 from .peer import connect_blocking
 
 _PATH = re.compile(r"/(?!/)[!$-;=?-\[\]_a-z~]*")
@@ -21,31 +21,31 @@ def check_path(path: str) -> None:
     """Refuses everything but a path of the server itself, since the request carries the token.
 
     Raises:
-        BadRequest: it names another host, or leaves the path with `..`.
+        BadRequestError: it names another host, or leaves the path with `..`.
     """
-    if not isinstance(path, str) or not _PATH.fullmatch(path) or not _stays(path.split("?", 1)[0]):
-        raise BadRequest(
+    if not isinstance(path, str) or not _PATH.fullmatch(path) or _has_dot_segments(path.split("?", 1)[0]):
+        raise BadRequestError(
             f"{path!r} is not a path of the server",
             code="bad_arguments",
             hint="a path looks like /v1/schema",
         )
 
 
-def _stays(path: str) -> bool:
-    """Whether a path has no `..`, however often a proxy decodes it."""
+def _has_dot_segments(path: str) -> bool:
+    """Returns `True` if a path has `.` or `..` as a segment, however often a proxy decodes it."""
     before = None
     while path != before:
         path, before = unquote(path), path
-    return "\\" not in path and not {".", ".."}.intersection(path.split("/"))
+    return "\\" in path or not {".", ".."}.isdisjoint(path.split("/"))
 
 
 def get_json(address: Address, path: str) -> Any:
-    """The document at a path. It blocks, and follows no redirect and no proxy.
+    """Returns the document at a path. It blocks, and follows no redirect and no proxy.
 
     Raises:
-        BadRequest: `path` is not a path of the server.
-        ConnectionFailed: there is no answer.
-        Refused: the server refuses it.
+        BadRequestError: `path` is not a path of the server.
+        ConnectionFailedError: there is no answer.
+        RefusedError: the server refuses it.
         ProtocolError: the answer is not JSON.
     """
     check_path(path)
@@ -57,23 +57,23 @@ def get_json(address: Address, path: str) -> Any:
         connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
         response = connection.getresponse()
         body = response.read(MESSAGE_BYTES + 1)
-    except (OSError, http.client.HTTPException) as why:
-        raise ConnectionFailed(f"{path} cannot be read: {str(why) or type(why).__name__}") from why
+    except (OSError, http.client.HTTPException) as exc:
+        raise ConnectionFailedError(f"{path} cannot be read: {str(exc) or type(exc).__name__}") from exc
     finally:
         connection.close()
     if len(body) > MESSAGE_BYTES:
-        raise LimitExceeded(f"{path} is longer than {MESSAGE_BYTES} bytes", code="limit_exceeded")
+        raise LimitExceededError(f"{path} is longer than {MESSAGE_BYTES} bytes", code="limit_exceeded")
     try:
         document = json.loads(body)
-    except (ValueError, RecursionError) as why:
+    except (ValueError, RecursionError) as exc:
         if response.status == 200:
-            raise ProtocolError(f"{path} is not a JSON document") from why
+            raise ProtocolError(f"{path} is not a JSON document") from exc
         document = None
     if response.status == 200:
         return document
     if isinstance(document, dict) and response.status >= 400:
-        raise refusal(document)
-    raise ConnectionFailed(f"{path} cannot be read: the server responds with HTTP {response.status}")
+        raise error_from_problem(document)
+    raise ConnectionFailedError(f"{path} cannot be read: the server responds with HTTP {response.status}")
 
 
 def _connection(address: Address) -> http.client.HTTPConnection:

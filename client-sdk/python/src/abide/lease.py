@@ -7,29 +7,29 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from .errors import BadRequest, TimedOut
+from .errors import BadRequestError, TimedOutError
 
-Function: TypeAlias = Callable[..., Any]
-"""A function of the caller: a coroutine function, or a plain one, which runs in a thread."""
+Function: TypeAlias = Callable[[Any], Any]
+"""A function of the caller with one argument: a coroutine function, or a plain one, which runs in a thread."""
 
 
 def check_function(function: Any, what: str) -> None:
     """Refuses what cannot be called with one argument, before anything is recorded. `what` names it in the error.
 
     Raises:
-        BadRequest: it cannot be called in this way.
+        BadRequestError: it cannot be called in this way.
     """
     hint = "pass a function of one argument, such as a coroutine function `async def f(args)`"
     if not callable(function):
-        raise BadRequest(f"{what} is {function!r}, not a function", code="bad_arguments", hint=hint)
+        raise BadRequestError(f"{what} is {function!r}, not a function", code="bad_arguments", hint=hint)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # A built-in function without a signature.
     try:
         signature.bind(None)
-    except TypeError as why:
-        raise BadRequest(f"{what} cannot be called with one argument: {why}", code="bad_arguments", hint=hint) from why
+    except TypeError as exc:
+        raise BadRequestError(f"{what} cannot be called with one argument: {exc}", code="bad_arguments", hint=hint) from exc
 
 
 class Running:
@@ -56,15 +56,15 @@ class Running:
 def _call(function: Function, args: tuple[Any, ...]) -> Any:
     try:
         return function(*args)
-    except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as why:
+    except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as exc:
         # As the outcome of a task, these would end the event loop, or would be lost.
-        raise RuntimeError(f"the function raised {type(why).__name__} {why}".rstrip()) from why
+        raise RuntimeError(f"the function raised {type(exc).__name__} {exc}".rstrip()) from exc
 
 
 async def run_under_lease(work: Running, heartbeat: Callable[[], Awaitable[bool]], lease_ms: int) -> tuple[Any, bool]:
     """Waits for `work`, and calls `heartbeat` each third of the lease. Returns the result, and whether the work was cancelled.
 
-    `heartbeat` returns whether the work is still wanted. If it raises, the lease is lost: the work is cancelled, and the
+    `heartbeat` returns `True` while the work should go on. If it raises, the lease is lost: the work is cancelled, and the
     error raised. A plain function in a thread cannot be cancelled; its result is discarded.
     """
     task = work.task
@@ -74,10 +74,10 @@ async def run_under_lease(work: Running, heartbeat: Callable[[], Awaitable[bool]
             if done:
                 return task.result(), False
             try:
-                is_wanted = await heartbeat()
-            except TimedOut:
+                should_continue = await heartbeat()
+            except TimedOutError:
                 continue  # The server is not reachable; the lease may still hold when it is again.
-            if not is_wanted and not task.done():
+            if not should_continue and not task.done():
                 return None, True
     finally:
         if not task.done():

@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from .client import Abide
 
 
-async def namespace_of(client: Abide) -> str:
-    """The namespace of the caller; empty without a scope."""
+async def fetch_namespace(client: Abide) -> str:
+    """Returns the namespace of the caller; empty without a scope."""
     if client.namespace is None:
         # The first message of a connection states it, so it precedes every answer.
         await client.sql("SELECT 1")
     return client.namespace or ""
 
 
-async def find_stored_id(client: Abide, sql: str, given: str) -> str | None:
-    """The stored id that a query selects by `:id`; `None` if there is none.
+async def find_stored_id(client: Abide, sql: str, requested_id: str) -> str | None:
+    """Returns the stored id that a query selects by `:id`; `None` if there is none.
 
-    The id is looked for as it is given and then in the namespace of the caller: in this order the server looks for it, too.
+    The id is tried as it is, and then in the namespace of the caller, as the server does.
     """
 
-    async def select(chosen: str) -> str | None:
-        found = (await client.sql(sql, {"id": chosen})).first()
+    async def select(candidate: str) -> str | None:
+        found = (await client.sql(sql, {"id": candidate})).first()
         return None if found is None else str(found[0])
 
-    found = await select(given)
-    namespace = await namespace_of(client)
-    if found is not None or given.startswith(namespace):
+    found = await select(requested_id)
+    namespace = await fetch_namespace(client)
+    if found is not None or requested_id.startswith(namespace):
         return found
-    return await select(namespace + given)
+    return await select(namespace + requested_id)

@@ -34,7 +34,7 @@ _COLLATIONS: dict[str, Callable[[str], Any]] = {
 
 
 def cell_key(cell: Cell, collation: Callable[[str], Any] = _COLLATIONS["BINARY"]) -> SortKey:
-    """The sort key of a cell. Numbers compare by value: 1 equals 1.0."""
+    """Returns the sort key of a cell. Numbers compare by value: 1 equals 1.0."""
     if cell is None:
         return (0,)
     if isinstance(cell, (int, float)):
@@ -45,7 +45,7 @@ def cell_key(cell: Cell, collation: Callable[[str], Any] = _COLLATIONS["BINARY"]
 
 
 def exact_key(cell: Cell) -> SortKey:
-    """The sort key of a cell that also distinguishes 1 from 1.0, and 0.0 from -0.0."""
+    """Returns the sort key of a cell that also distinguishes 1 from 1.0, and 0.0 from -0.0."""
     if isinstance(cell, float):
         return (1, cell, 0, math.copysign(1.0, cell))
     if isinstance(cell, int):
@@ -85,7 +85,7 @@ class OrderTerm:
     """`BINARY`, `NOCASE` or `RTRIM`."""
 
     def key(self) -> Callable[[Row], Any]:
-        """A function from a row to its sort key for this term."""
+        """Returns a function from a row to its sort key for this term."""
         collate = _COLLATIONS.get(self.collation.upper())
         if collate is None:
             raise ProtocolError(f"unknown collation {self.collation}")

@@ -13,7 +13,7 @@ import stat
 import struct
 import sys
 
-from .errors import UntrustedEngine
+from .errors import UntrustedEngineError
 
 _LINUX_PEER = struct.Struct("=iII")
 _BSD_PEER = struct.Struct("=II")
@@ -23,48 +23,48 @@ _BSD_PEER_BYTES = 76
 
 
 async def connect(path: str) -> socket.socket:
-    """A connection to a Unix socket of this user, non-blocking.
+    """Returns a connection to a Unix socket of this user, non-blocking.
 
     Raises:
-        UntrustedEngine: another user listens at the path, or can replace the socket.
+        UntrustedEngineError: another user listens at the path, or can replace the socket.
         OSError: no process listens at the path.
     """
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        made.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(made, path)
-        check(made, path)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, path)
+        check(connection, path)
     except BaseException:
-        made.close()
+        connection.close()
         raise
-    return made
+    return connection
 
 
 def connect_blocking(path: str, timeout: float) -> socket.socket:
-    """The same, for a thread. `timeout` is in seconds, for each operation on the socket."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    """Like `connect`, but blocks. `timeout` is in seconds, for each operation on the socket."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        made.settimeout(timeout)
-        made.connect(path)
-        check(made, path)
+        connection.settimeout(timeout)
+        connection.connect(path)
+        check(connection, path)
     except BaseException:
-        made.close()
+        connection.close()
         raise
-    return made
+    return connection
 
 
 def check(connected: socket.socket, path: str) -> None:
     """Checks the folder of a socket, and the user of the process that listens.
 
     Raises:
-        UntrustedEngine: one of them is not that of this process.
+        UntrustedEngineError: the folder or the process belongs to another user, or others can write in the folder.
     """
     folder = os.path.dirname(path)
     own = os.geteuid()
     try:
         found = os.lstat(folder)
-    except OSError as why:
-        raise _untrusted(path, f"its folder cannot be read: {why.strerror}") from why
+    except OSError as exc:
+        raise _untrusted(path, f"its folder cannot be read: {exc.strerror}") from exc
     if not stat.S_ISDIR(found.st_mode):
         raise _untrusted(path, f"{folder} is not a directory")
     if found.st_uid != own:
@@ -77,7 +77,7 @@ def check(connected: socket.socket, path: str) -> None:
 
 
 def peer_user(connected: socket.socket) -> int | None:
-    """The user id of the process that listens; `None` where the system does not report it."""
+    """Returns the user id of the process that listens; `None` where the system does not report it."""
     if sys.platform == "linux":
         option = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _LINUX_PEER.size)
         return int(_LINUX_PEER.unpack(option)[1])
@@ -88,8 +88,8 @@ def peer_user(connected: socket.socket) -> int | None:
     return None
 
 
-def _untrusted(path: str, why: str) -> UntrustedEngine:
-    return UntrustedEngine(
-        f"the engine at {path} is not trusted: {why}",
+def _untrusted(path: str, reason: str) -> UntrustedEngineError:
+    return UntrustedEngineError(
+        f"the engine at {path} is not trusted: {reason}",
         hint="set TMPDIR to a folder that only this user can write",
     )

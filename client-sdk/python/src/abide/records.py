@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from .errors import NotFound
+from .errors import NotFoundError
 from .extras import extra
 from .values import Row
 
@@ -21,13 +21,13 @@ R = TypeVar("R")
 @lru_cache(maxsize=1024)
 def row_type(columns: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
     """Makes named tuples with these fields. A column that is no Python name is `_` and its position."""
-    made: Any = namedtuple("Row", columns, rename=True)  # type: ignore[misc]
-    make: Callable[[Iterable[Any]], Any] = made._make
+    row_class: Any = namedtuple("Row", columns, rename=True)  # type: ignore[misc]
+    make: Callable[[Iterable[Any]], Any] = row_class._make
     return make
 
 
 def row_maker(columns: tuple[str, ...], into: type[R] | None) -> Callable[[Row], R]:
-    """A function from cells to a row: a named tuple, or an instance of `into` with the columns as arguments."""
+    """Returns a function from cells to a row: a named tuple, or an instance of `into` with the columns as arguments."""
     if into is None:
         return row_type(columns)
     return lambda row: into(**dict(zip(columns, row, strict=True)))
@@ -39,18 +39,18 @@ class Result(Sequence[R], Generic[R]):
     __slots__ = ("_rows", "cells", "columns", "seq")
 
     def __init__(self, seq: int, columns: tuple[str, ...], cells: list[Row], into: type[R] | None) -> None:
-        self.seq = seq
+        self.seq: int = seq
         """The state that the query read; it is durable."""
-        self.columns = columns
+        self.columns: tuple[str, ...] = columns
         """The names of the columns."""
-        self.cells = cells
+        self.cells: list[Row] = cells
         """The rows as plain tuples."""
         # Named tuples are made when they are needed.
         self._rows: list[R] | None = None if into is None else list(map(row_maker(columns, into), cells))
 
     @property
     def rows(self) -> list[R]:
-        """The rows as named tuples, or as the type that was asked for."""
+        """The rows as named tuples, or as instances of `into`."""
         if self._rows is None:
             self._rows = list(map(row_maker(self.columns, None), self.cells))
         return self._rows
@@ -72,30 +72,30 @@ class Result(Sequence[R], Generic[R]):
         return f"Result(seq={self.seq}, rows={self.rows!r})"
 
     def first(self) -> R | None:
-        """The first row; `None` if there is none."""
+        """Returns the first row; `None` if there is none."""
         return self.rows[0] if self.rows else None
 
     def one(self) -> R:
-        """The only row.
+        """Returns the only row.
 
         Raises:
-            NotFound: there are no rows, or several.
+            NotFoundError: there are no rows, or several.
         """
         if len(self.rows) != 1:
-            raise NotFound(f"the query has {len(self.rows)} rows, not one", code="not_found")
+            raise NotFoundError(f"the query has {len(self.rows)} rows, not one", code="not_found")
         return self.rows[0]
 
     def scalar(self) -> Any:
-        """The first cell of the only row."""
+        """Returns the first cell of the only row."""
         self.one()
         return self.cells[0][0]
 
     def dicts(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries."""
+        """Returns the rows as dictionaries."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.cells]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a pandas data frame. It needs the package `pandas`.
+        """Returns the rows as a pandas data frame. It needs the package `pandas`.
 
         A column of integers is `int64`, and `Int64` if it has NULL: a `float64` would round integers beyond 53 bits.
         """
@@ -111,7 +111,7 @@ class Result(Sequence[R], Generic[R]):
         return frame
 
     def to_arrow(self) -> pyarrow.Table:
-        """The rows as an Arrow table. It needs the package `pyarrow`."""
+        """Returns the rows as an Arrow table. It needs the package `pyarrow`."""
         with extra("arrow"):
             import pyarrow
 

@@ -10,16 +10,25 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from .errors import BadRequest, Closed, Conflict, NotFound, ToolFailed, UnknownOutcome, member, reading
+from .errors import (
+    BadRequestError,
+    ClosedError,
+    ConflictError,
+    NotFoundError,
+    ToolFailedError,
+    UnknownOutcomeError,
+    get_member,
+    reading,
+)
 from .lease import Function, check_function
 from .namespace import find_stored_id
-from .tool_run import ClaimedCall, Retryable, run_tool
+from .tool_run import ClaimedCall, RetryableError, run_tool
 
 if TYPE_CHECKING:
     from .client import Abide
@@ -44,7 +53,7 @@ class Decision:
 
     approved: bool
     arguments: Any
-    """The arguments as approved: those of the approver if it changed them."""
+    """The arguments as approved; the approver may have changed them."""
     decided_by: str | None
     comment: str | None
 
@@ -78,11 +87,11 @@ class Session:
         optional = {"id": session_id, "title": title, "metadata": metadata}
         args = {name: value for name, value in optional.items() if value is not None}
         opened = (await client.call.open_session(agent=_AGENT if agent is None else agent, **args)).value
-        owner = member(opened, "agent", str)
+        owner = get_member(opened, "agent", str)
         if agent not in (None, owner):
             detail = f"session {session_id} belongs to the agent {owner}, not to {agent}"
-            raise Conflict(detail, code="conflict", hint="use another id, or omit agent=")
-        return Session(client, member(opened, "id", str))
+            raise ConflictError(detail, code="conflict", hint="use another id, or omit agent=")
+        return Session(client, get_member(opened, "id", str))
 
     @staticmethod
     async def find(client: Abide, session_id: str) -> Session | None:
@@ -100,12 +109,12 @@ class Session:
         if data is not None:
             args["data"] = data
         request_id = None if key is None else self._step_id("message", key)
-        with self._same_step(key):
-            made = await self.client.call("append_message", args, request_id=request_id)
-        return member(made.value, "id", int)
+        with self._explain_conflict(key):
+            appended = await self.client.call("append_message", args, request_id=request_id)
+        return get_member(appended.value, "id", int)
 
     async def messages(self) -> list[Any]:
-        """The messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
+        """Returns the messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
         sql = "SELECT id, role, kind, content, data, created_at FROM agent_state WHERE session_id = :id ORDER BY id"
         return (await self.client.sql(sql, {"id": self.id})).rows
 
@@ -127,43 +136,43 @@ class Session:
         is unknown: `read_only` and `idempotent` tools run again when their worker disappears, `at_most_once` tools do not.
         A plain function runs in a thread.
 
-        What `run` raises is recorded: the step has failed for ever under this key, and raises `ToolFailed` when it is
-        repeated. After `Retryable` it is tried again by the retry policy of the tool (default: 3 attempts).
+        What `run` raises is recorded: the step has failed for ever under this key, and raises `ToolFailedError` when it is
+        repeated. After `RetryableError` it is tried again by the retry policy of the tool (default: 3 attempts).
 
-        `lease_ms` bounds how long a repeated step waits after a crash. A function that blocks the event loop longer than that
-        loses the lease.
+        `lease_ms` bounds how long a repeated step waits after a crash. A coroutine function that blocks the event loop longer
+        than that loses the lease.
 
-        If the step is cancelled, a coroutine function is cancelled, and the call of an `idempotent` or `read_only` tool is pending
-        again at once. A plain function runs to its end first, and its outcome is recorded. A second cancellation waits for
-        nothing.
+        If the step is cancelled, a coroutine function is cancelled, and the call of an `idempotent` or `read_only` tool is
+        pending again at once. A plain function runs to its end first, and its outcome is recorded. A second cancellation
+        waits for nothing.
 
         Raises:
-            NotFound: the tool is not registered, and there is no `effect`.
-            UnknownOutcome: the worker of an earlier attempt disappeared, and the tool must not run twice.
-            ToolFailed: an earlier attempt failed, the call was rejected or cancelled, or its result has no JSON form.
-            LeaseLost: the lease ended while `run` ran; its result is in `lost_leases`.
+            NotFoundError: the tool is not registered, and there is no `effect`.
+            UnknownOutcomeError: the worker of an earlier attempt disappeared, and the tool must not run twice.
+            ToolFailedError: an earlier attempt failed, the call was rejected or cancelled, or its result has no JSON form.
+            LeaseLostError: the lease ended while `run` ran; its result is in `lost_leases`.
             Exception: what `run` raised; the call has failed then.
         """
         check_function(run, "run")
-        chosen = self.call_id(key)
-        request = {"call_id": chosen, "session_id": self.id, "tool_name": name, "arguments": args}
+        requested_id = self.call_id(key)
+        request = {"call_id": requested_id, "session_id": self.id, "tool_name": name, "arguments": args}
         if needs_approval is not None:
             request["needs_approval"] = needs_approval
-        claim = {"call_id": chosen, "lease_ms": lease_ms, "worker": worker_name()}
-        with self._same_step(key):
+        claim = {"call_id": requested_id, "lease_ms": lease_ms, "worker": worker_name()}
+        with self._explain_conflict(key):
             try:
                 call_id, claimed = await self._request_and_claim(request, claim)
-            except NotFound:
+            except NotFoundError:
                 await self._register(name, effect)
                 call_id, claimed = await self._request_and_claim(request, claim)
         while True:
             if claimed is None:
-                claimed, result = await self._claim_or_outcome(call_id, name, claim)
+                claimed, result = await self._wait_for_claim_or_outcome(call_id, name, claim)
                 if claimed is None:
                     return result
             try:
                 return await run_tool(self.client, claimed, run, lease_ms)
-            except Retryable:
+            except RetryableError:
                 claimed = None  # It is pending again, or has no attempts left.
 
     async def approval(self, prompt: str, args: Any = None, *, key: str) -> Decision:
@@ -175,15 +184,15 @@ class Session:
             "arguments": {"prompt": prompt, "args": args},
             "needs_approval": True,
         }
-        with self._same_step(key):
+        with self._explain_conflict(key):
             try:
                 requested = await self.client.call.request_tool_call(**request)
-            except NotFound:
+            except NotFoundError:
                 await self._register("approval", "read_only")
                 requested = await self.client.call.request_tool_call(**request)
-        call_id = member(requested.value, "call_id", str)
-        row = await self._until(_APPROVAL, {"call_id": call_id}, lambda row: row.decision != "pending")
-        decided = _json(row.approved_arguments or row.arguments, "the arguments of an approval")
+        call_id = get_member(requested.value, "call_id", str)
+        row = await self._wait_until(_APPROVAL, {"call_id": call_id}, lambda row: row.decision != "pending")
+        decided = _parse_json(row.approved_arguments or row.arguments, "the arguments of an approval")
         # An approver may have replaced the whole document.
         arguments = decided.get("args") if isinstance(decided, dict) else decided
         if row.decision != "approved":
@@ -208,10 +217,12 @@ class Session:
         if expires_after_ms is not None:
             args["expires_after_ms"] = expires_after_ms
         request_id = self._step_id("handoff", key)
-        with self._same_step(key):
+        with self._explain_conflict(key):
             handoff = await self.client.call("request_supervisor_handoff", args, request_id=request_id)
         sql = "SELECT status, resolution FROM handoff_requests WHERE id = :id"
-        row = await self._until(sql, {"id": member(handoff.value, "id", str)}, lambda row: row.status not in ("pending", "claimed"))
+        row = await self._wait_until(
+            sql, {"id": get_member(handoff.value, "id", str)}, lambda row: row.status not in ("pending", "claimed")
+        )
         return Resolution(row.status, row.resolution)
 
     async def sleep_until(self, when: datetime | float, *, key: str) -> None:
@@ -223,118 +234,118 @@ class Session:
         timer_id = self.call_id(key)
         args = {"id": timer_id, "session_id": self.id, "due_at": int(seconds * 1_000_000)}
         try:
-            timer_id = member((await self.client.call.set_timer(**args)).value, "id", str)
-        except Conflict:
+            timer_id = get_member((await self.client.call.set_timer(**args)).value, "id", str)
+        except ConflictError:
             found = await find_stored_id(self.client, "SELECT id FROM timers WHERE id = :id", timer_id)
             if found is None:
                 raise
             timer_id = found
         sql = "SELECT status FROM timers WHERE id = :id"
-        row = await self._until(sql, {"id": timer_id}, lambda row: row.status != "pending")
+        row = await self._wait_until(sql, {"id": timer_id}, lambda row: row.status != "pending")
         if row.status == "cancelled":
-            raise ToolFailed(timer_id, "cancelled", "the session has ended")
+            raise ToolFailedError(timer_id, "cancelled", "the session has ended")
 
     async def complete(self, result: Any = None) -> None:
         """Completes the session."""
         await self.client.call.complete_session(session_id=self.id, **({} if result is None else {"result": result}))
 
     def call_id(self, key: str) -> str:
-        """The id of the tool call, or of the timer, of a step. All SDKs derive it in this way.
+        """Returns the id of the tool call, or of the timer, of a step. All SDKs derive it in this way.
 
         For a caller with a scope, whose session has a generated id, it is stored in the namespace of the scope. Calls accept both
         ids; answers and queries have the stored id.
         """
-        return f"{self.id}/{_checked(key)}"
+        return f"{self.id}/{_check_key(key)}"
 
     def _step_id(self, kind: str, key: str) -> str:
-        return f"{kind}/{self.id}/{_checked(key)}"
+        return f"{kind}/{self.id}/{_check_key(key)}"
 
     @contextmanager
-    def _same_step(self, key: str | None) -> Iterator[None]:
-        """Explains a conflict of ids in terms of the key that was given."""
+    def _explain_conflict(self, key: str | None) -> Iterator[None]:
+        """Explains a conflict of ids in terms of the key."""
         try:
             yield
-        except Conflict as why:
-            if why.code not in ("call_id_conflict", "request_id_conflict"):
+        except ConflictError as exc:
+            if exc.code not in ("call_id_conflict", "request_id_conflict"):
                 raise
             detail = f"the key {key!r} of session {self.id} belongs to a step with other arguments"
             hint = "a step is repeated with the same arguments; give another step another key"
-            raise Conflict(detail, code=why.code, hint=hint) from why
+            raise ConflictError(detail, code=exc.code, hint=hint) from exc
 
     async def _register(self, name: str, effect: str | None) -> None:
         """Registers a tool that is unknown; does nothing if it is known."""
         if effect is not None:
             await self.client.call.register_tool(name=name, effect=effect)
         elif not await self.client.sql("SELECT 1 FROM tools WHERE name = :name", {"name": name}):
-            raise NotFound(f"tool {name} is not registered", code="not_found", hint="pass effect= to register it")
+            raise NotFoundError(f"tool {name} is not registered", code="not_found", hint="pass effect= to register it")
 
     async def _request_and_claim(self, request: dict[str, Any], claim: dict[str, Any]) -> tuple[str, ClaimedCall | None]:
         """Requests a call and claims it in the same transaction. Returns its stored id; `None` if it cannot be claimed at once."""
         try:
             done = await self.client.batch([("request_tool_call", request), ("claim_tool_call", claim)])
-            claimed = ClaimedCall.of(done.value[1].value)
+            claimed = ClaimedCall.from_row(done.value[1].value)
             return claimed.call_id, claimed
-        except NotFound:
+        except NotFoundError:
             raise
-        except Conflict:
+        except ConflictError:
             # The call exists, or waits for an approval.
             requested = await self.client.call.request_tool_call(**request)
-            return member(requested.value, "call_id", str), None
+            return get_member(requested.value, "call_id", str), None
 
-    async def _claim_or_outcome(self, call_id: str, name: str, claim: dict[str, Any]) -> tuple[ClaimedCall | None, Any]:
+    async def _wait_for_claim_or_outcome(self, call_id: str, name: str, claim: dict[str, Any]) -> tuple[ClaimedCall | None, Any]:
         """Waits until the call can be claimed, or has ended: then returns its result."""
         async with self.client.subscribe(_CALL, {"call_id": call_id}) as call:
             async for _ in call:
                 if not call.rows:
-                    raise NotFound(f"there is no tool call {call_id} that this client may read", code="not_found")
+                    raise NotFoundError(f"there is no tool call {call_id} that this client may read", code="not_found")
                 row = call.rows[0]
                 if row.status == "succeeded":
-                    return None, _json(row.result, "the result of a tool call")
+                    return None, _parse_json(row.result, "the result of a tool call")
                 if row.status == "unknown":
-                    raise UnknownOutcome(call_id, name, row.error)
+                    raise UnknownOutcomeError(call_id, name, row.error)
                 if row.status in ("failed", "rejected", "cancelled"):
-                    raise ToolFailed(call_id, row.status, row.error)
+                    raise ToolFailedError(call_id, row.status, row.error)
                 if row.status == "pending" and row.retry_at is None:
                     try:
-                        return ClaimedCall.of((await self.client.call.claim_tool_call(**claim)).value), None
-                    except Conflict:
+                        return ClaimedCall.from_row((await self.client.call.claim_tool_call(**claim)).value), None
+                    except ConflictError:
                         continue  # Another worker was first, or it waits; a change follows.
-        raise Closed
+        raise ClosedError
 
     async def _complete_approved(self, call_id: str) -> None:
         """Ends the call of an approval. Another process of the session may do the same."""
         try:
             claim = (await self.client.call.claim_tool_call(call_id=call_id, worker=worker_name())).value
             await self.client.call.complete_tool_call(
-                call_id=call_id, fencing_token=member(claim, "fencing_token", int), result={"approved": True}
+                call_id=call_id, fencing_token=get_member(claim, "fencing_token", int), result={"approved": True}
             )
-        except Conflict:
+        except ConflictError:
             pass
 
-    async def _until(self, sql: str, params: dict[str, Any], is_done: Function) -> Any:
+    async def _wait_until(self, sql: str, params: dict[str, Any], is_done: Callable[[Any], bool]) -> Any:
         """Waits until the only row of a query satisfies a condition, and returns it."""
         async with self.client.subscribe(sql, params) as subscription:
             async for _ in subscription:
                 rows = subscription.rows
                 if rows and is_done(rows[0]):
                     return rows[0]
-        raise Closed
+        raise ClosedError
 
 
-def _checked(key: Any) -> str:
-    """A key of a step. Anything else would be a key by accident, such as "None"."""
+def _check_key(key: Any) -> str:
+    """Returns a key of a step, and refuses what would be a key by accident, such as None."""
     if isinstance(key, str) and key:
         return key
     detail = f"the key of a step must be a non-empty string, not {key!r}"
-    raise BadRequest(detail, code="bad_arguments", hint="a step that is repeated has the same key, such as refund-8812")
+    raise BadRequestError(detail, code="bad_arguments", hint="a step that is repeated has the same key, such as refund-8812")
 
 
-def _json(text: str | None, what: str) -> Any:
-    """A stored JSON value; `what` names it in errors. A settlement without a result stores none."""
+def _parse_json(text: str | None, what: str) -> Any:
+    """Decodes a stored JSON value; `what` names it in errors. A settlement without a result stores none."""
     with reading(what):
         return None if text is None else json.loads(text)
 
 
 def worker_name() -> str:
-    """A name for one claim: of this process, and unique."""
+    """Returns a unique name for one claim of this process."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

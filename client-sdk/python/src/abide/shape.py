@@ -72,7 +72,7 @@ class PositionedChanges:
 
 
 def read_shape(message: dict[str, Any]) -> Shape:
-    """The shape in a snapshot, or in the answer to a resume."""
+    """Returns the shape in a snapshot, or in the answer to a resume."""
     columns = tuple(
         Column(column, "")
         if isinstance(column, str)
@@ -87,7 +87,7 @@ def read_shape(message: dict[str, Any]) -> Shape:
 
 
 def read_plan(message: dict[str, Any]) -> Plan:
-    """The plan in a snapshot; an older server sends none."""
+    """Returns the plan in a snapshot; an older server sends none."""
     plan = message.get("plan") or {}
     return Plan(
         plan.get("rule", ""),
@@ -98,7 +98,7 @@ def read_plan(message: dict[str, Any]) -> Plan:
 
 
 def read_changes(entry: dict[str, Any]) -> Changes:
-    """The changes in one entry of a frame."""
+    """Returns the changes in one entry of a frame."""
     deletes, inserts = entry.get("deletes") or (), entry.get("inserts") or ()
     updates = entry.get("updates") or ()
     for items in (deletes, inserts, updates):

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from .connection import Connection
-from .errors import AbideError, Closed, ProtocolError, TimedOut
+from .errors import AbideError, ClosedError, ProtocolError, TimedOutError
 from .records import row_maker, row_type
-from .rows import Mismatch, ResultRows
+from .rows import MismatchError, ResultRows
 from .shape import Changes, Column, Plan, PositionedChanges, Shape
 from .subscriptions import Start
 from .values import Row
@@ -87,12 +87,12 @@ class _Feed(Generic[R]):
         self._history_changed |= history_changed
         if not self.holds_rows:
             self._open(shape, plan)
-            self._publish(seq, _whole(rows, shape), reset=True)
+            self._publish(seq, _insert_all(rows, shape), reset=True)
             return
         try:
             result = ResultRows(shape, rows, checksum)
-        except Mismatch as why:
-            self._repair(why)
+        except MismatchError as exc:
+            self._repair(exc)
             return
         before, is_same = self.result, self.shape == shape
         self.result = result
@@ -100,7 +100,7 @@ class _Feed(Generic[R]):
         if before is not None and is_same:
             self._publish(seq, before.changes_to(result))
         else:
-            self._publish(seq, _whole(result.rows, shape), reset=True)
+            self._publish(seq, _insert_all(result.rows, shape), reset=True)
 
     def on_delta(self, to: int, changes: Changes, checksum: int | None, opening: tuple[Shape, Plan] | None) -> None:
         if self._waits_for_snapshot:
@@ -108,10 +108,10 @@ class _Feed(Generic[R]):
         if self.result is not None:
             try:
                 if opening is not None and opening[0] != self.shape:
-                    raise Mismatch("the columns of the query have changed")
+                    raise MismatchError("the columns of the query have changed")
                 changes = self.result.apply(changes, checksum)
-            except Mismatch as why:
-                self._repair(why)
+            except MismatchError as exc:
+                self._repair(exc)
                 return
         elif opening is not None:
             self._open(*opening)
@@ -131,18 +131,18 @@ class _Feed(Generic[R]):
 
     # Methods for the subscription.
 
-    async def begun(self) -> None:
+    async def wait_until_begun(self) -> None:
         """Waits for the first result."""
         while not self._has_begun and self.error is None:
             await self._wait()
 
     async def next(self) -> Update[R] | None:
-        """The next update; `None` after the end."""
+        """Returns the next update; `None` after the end."""
         while True:
             if self._is_behind:
                 self._is_behind = False
                 rows = self.result.rows if self.result is not None else []
-                return self._update(self.seq, self.seq, _whole(rows, self.shape), reset=True)
+                return self._update(self.seq, self.seq, _insert_all(rows, self.shape), reset=True)
             if self.queue:
                 return self.queue.popleft()
             if self.error is not None or self.is_closed:
@@ -150,7 +150,7 @@ class _Feed(Generic[R]):
             await self._wait()
 
     def rows(self) -> list[R]:
-        """The rows as the caller sees them."""
+        """Returns the rows as the caller sees them."""
         return self._visible(self.result.rows) if self.result is not None else []
 
     def close(self) -> None:
@@ -204,16 +204,16 @@ class _Feed(Generic[R]):
             return list(map(self._make_row, rows))
         return [self._make_row(row[: self._width]) for row in rows]
 
-    def _repair(self, why: Mismatch) -> None:
-        """The rows would be wrong: keeps the current rows and fetches the result again."""
+    def _repair(self, exc: MismatchError) -> None:
+        """Keeps the current rows, and fetches the result again: the change would make them wrong."""
         self.mismatches += 1
         self._mismatches_in_a_row += 1
         if self._mismatches_in_a_row > _REPAIRS:
-            _LOG.error("a subscription repeatedly received changes that do not apply: %s", why)
+            _LOG.error("a subscription repeatedly received changes that do not apply: %s", exc)
             self.connection.subscriptions.remove(self)
-            self.on_end(ProtocolError(str(why)))
+            self.on_end(ProtocolError(str(exc)))
             return
-        _LOG.error("a change of a subscription does not apply, it starts again: %s", why)
+        _LOG.error("a change of a subscription does not apply, it starts again: %s", exc)
         self._waits_for_snapshot = True
         self.connection.subscriptions.restart(self)
 
@@ -264,16 +264,16 @@ class Subscription(Generic[R]):
         """Waits for the first result. Awaiting the subscription does the same.
 
         Raises:
-            Refused: the query cannot be live.
-            TimedOut: there was no result in time.
+            RefusedError: the query cannot be live.
+            TimedOutError: there was no result in time.
         """
         await self._connect()
         self._begin()
         try:
-            await asyncio.wait_for(self._feed.begun(), self._deadline)
-        except asyncio.TimeoutError as why:
+            await asyncio.wait_for(self._feed.wait_until_begun(), self._deadline)
+        except asyncio.TimeoutError as exc:
             self.close()
-            raise TimedOut(f"the subscription was not answered within {self._deadline:g} s") from why
+            raise TimedOutError(f"the subscription was not answered within {self._deadline:g} s") from exc
         if self._feed.error is not None and not self._feed.queue:
             raise self._feed.error
         return self
@@ -299,7 +299,9 @@ class Subscription(Generic[R]):
     async def __aenter__(self) -> Subscription[R]:
         return await self.start()
 
-    async def __aexit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def __aiter__(self) -> AsyncIterator[Update[R]]:
@@ -313,7 +315,7 @@ class Subscription(Generic[R]):
         if update is not None:
             return update
         error = self._feed.error
-        if error is None or isinstance(error, Closed):
+        if error is None or isinstance(error, ClosedError):
             raise StopAsyncIteration
         raise error
 
@@ -356,7 +358,7 @@ class Subscription(Generic[R]):
         return f"Subscription(seq={self.seq}, rows={len(self.rows)}, error={self.error!r})"
 
 
-def _whole(rows: list[Row], shape: Shape) -> Changes:
+def _insert_all(rows: list[Row], shape: Shape) -> Changes:
     at = PositionedChanges([], list(enumerate(rows)), []) if shape.top_n else None
     return Changes(inserts=list(rows), positioned=at)
 

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from .backoff import Backoff
-from .errors import TEMPORARY, AbideError, member, refusal
+from .errors import TEMPORARY, AbideError, error_from_problem, get_member
 from .shape import Changes, Plan, Shape, read_changes, read_plan, read_shape
 from .values import Row, decode_row
 
@@ -41,16 +41,16 @@ class Consumer(Protocol):
     """The receiver of the events of one subscription, in order and without gaps."""
 
     def on_snapshot(self, seq: int, shape: Shape, plan: Plan, rows: list[Row], checksum: int | None, history_changed: bool) -> None:
-        """The whole result."""
+        """Receives the whole result."""
 
     def on_delta(self, to: int, changes: Changes, checksum: int | None, opening: tuple[Shape, Plan] | None) -> None:
-        """The changes up to a seq, with the shape if this answers a resume."""
+        """Receives the changes up to a seq, with the shape if this answers a resume."""
 
     def on_progress(self, seq: int) -> None:
-        """Nothing changed up to a seq."""
+        """Learns that nothing changed up to a seq."""
 
     def on_end(self, error: AbideError) -> None:
-        """The subscription has ended."""
+        """Learns that the subscription has ended."""
 
 
 class _State(Enum):
@@ -65,9 +65,9 @@ class _Entry:
     query: dict[str, Any]
     consumer: Consumer
     start: Start
-    # Everything up to here is with the consumer.
+    # The consumer has everything up to here.
     seq: int | None
-    # That of the last connection on which it was live, or on which the caller chose `seq`.
+    # The timeline of the last connection on which it was live, or on which the caller chose `seq`.
     timeline: str | None
     state: _State = _State.OFF
     # Each start has a new id, so that frames of an earlier one cannot be mistaken for it.
@@ -79,7 +79,7 @@ class _Entry:
     retry: asyncio.TimerHandle | None = None
 
     def position(self, received: int | None) -> int | None:
-        """The seq up to which it is complete, on a connection that has received everything up to `received`."""
+        """Returns the seq up to which it is complete, on a connection that has received everything up to `received`."""
         if self.stale or received is None:
             return self.seq
         return received if self.seq is None else max(self.seq, received)
@@ -104,7 +104,7 @@ class Subscriptions:
 
     @property
     def timeline(self) -> str | None:
-        """That of the connection, or of the last one."""
+        """The history of the connection, or of the last one."""
         return self._timeline
 
     def add(self, consumer: Consumer, query: dict[str, Any], start: Start) -> None:
@@ -121,7 +121,7 @@ class Subscriptions:
             self._begin(entry)
 
     def remove(self, consumer: Consumer) -> None:
-        """The consumer has left."""
+        """Ends a subscription whose consumer has left."""
         entry = self._all.pop(consumer, None)
         if entry is not None:
             self._stop(entry)
@@ -133,8 +133,8 @@ class Subscriptions:
             self._stop(entry)
             entry.consumer.on_end(error)
 
-    def connected(self, timeline: str | None) -> None:
-        """The first frame of a connection: starts all again."""
+    def handle_connect(self, timeline: str | None) -> None:
+        """Starts all again: this is the first frame of a connection."""
         received, self._received = self._received, None
         self._timeline, self._connected = timeline, True
         self._by_name.clear()
@@ -145,12 +145,12 @@ class Subscriptions:
             entry.state = _State.OFF
             self._begin(entry)
 
-    def disconnected(self) -> None:
-        """The connection is lost; positions are kept for the next one."""
+    def handle_disconnect(self) -> None:
+        """Notes that the connection is lost; positions are kept for the next one."""
         self._connected = False
 
-    def snapshot(self, frame: dict[str, Any]) -> None:
-        """One part of a result."""
+    def handle_snapshot(self, frame: dict[str, Any]) -> None:
+        """Applies one part of a result."""
         entry = self._by_name.get(frame["id"])
         if entry is None:
             return
@@ -158,7 +158,7 @@ class Subscriptions:
         if frame.get("more"):
             return
         rows, entry.parts = entry.parts, []
-        seq = member(frame, "seq", int)
+        seq = get_member(frame, "seq", int)
         entry.seq, entry.stale, entry.timeline = seq, False, self._timeline
         name = entry.name
         more_to_come = self._unanswered.get(name, Start()).as_of is not None
@@ -166,7 +166,7 @@ class Subscriptions:
             # A past state; the changes since follow as one delta.
             self._unanswered[name] = Start(after_seq=seq)
         else:
-            self._answered(entry)
+            self._mark_live(entry)
         entry.consumer.on_snapshot(
             seq, read_shape(frame), read_plan(frame), rows, _checksum(frame), frame.get("history_changed", False)
         )
@@ -174,18 +174,18 @@ class Subscriptions:
         if behind and not more_to_come and entry.name == name:
             self._begin(entry)
 
-    def delta(self, frame: dict[str, Any]) -> None:
-        """The changes of one commit in all subscriptions, or the answer to a resume."""
-        start = member(frame, "from", int)
-        to = member(frame, "to", int)
+    def handle_delta(self, frame: dict[str, Any]) -> None:
+        """Applies the changes of one commit in all subscriptions, or the answer to a resume."""
+        start = get_member(frame, "from", int)
+        to = get_member(frame, "to", int)
         changes: list[dict[str, Any]] = frame.get("changes", [])
-        name = self._answer_of(start, changes)
+        name = self._find_answered_start(start, changes)
         if name is not None:
             entry = self._by_name.get(name)
             self._drop_unanswered(name)
             if entry is not None:
-                self._answered(entry)
-                self._resumed(entry, start, to, changes[0] if changes else {})
+                self._mark_live(entry)
+                self._handle_resume(entry, start, to, changes[0] if changes else {})
             # Earlier changes for the other subscriptions arrived before the answer.
             self._advance(to)
             return
@@ -206,9 +206,9 @@ class Subscriptions:
             entry.consumer.on_delta(to, read_changes(change), _checksum(change), _opening(change))
         self._advance(to)
 
-    def rerun(self, frame: dict[str, Any]) -> None:
-        """An outdated query was run again; this brings its subscription alone to a seq."""
-        to = member(frame, "seq", int)
+    def handle_rerun(self, frame: dict[str, Any]) -> None:
+        """Applies the new result of an outdated query, which brings its subscription alone to a seq."""
+        to = get_member(frame, "seq", int)
         for change in frame.get("changes", []):
             entry = self._by_name.get(change["id"])
             if entry is None or entry.state is not _State.LIVE or (entry.seq or 0) > to:
@@ -216,20 +216,20 @@ class Subscriptions:
             entry.seq, entry.stale = to, change.get("stale", False)
             entry.consumer.on_delta(to, read_changes(change), _checksum(change), _opening(change))
 
-    def progress(self, seq: int) -> None:
-        """No changes for this connection up to a seq."""
+    def handle_progress(self, seq: int) -> None:
+        """Notes that nothing changed for this connection up to a seq."""
         self._advance(seq)
         for entry in list(self._all.values()):
             if entry.state is _State.LIVE and not entry.stale and (entry.seq is None or entry.seq < seq):
                 entry.seq = seq
                 entry.consumer.on_progress(seq)
 
-    def refused(self, frame: dict[str, Any]) -> bool:
-        """The server refuses or ends a subscription; `False` if the id is none of a subscription."""
+    def handle_error(self, frame: dict[str, Any]) -> bool:
+        """Handles the refusal or the end of a subscription. Returns `False` if the id is not that of a subscription."""
         name = frame.get("id")
         if not isinstance(name, str) or not name.startswith("q"):
             return False
-        error = refusal(frame)
+        error = error_from_problem(frame)
         if error.code != "resync_required":
             # Refusals do not wait for the answers before them.
             self._unanswered.pop(name, None)
@@ -281,7 +281,7 @@ class Subscriptions:
             self._send({"op": "unsubscribe", "id": entry.name})
         entry.state = _State.OFF
 
-    def _answered(self, entry: _Entry) -> None:
+    def _mark_live(self, entry: _Entry) -> None:
         self._drop_unanswered(entry.name)
         entry.state, entry.timeline = _State.LIVE, self._timeline
         entry.backoff.reset()
@@ -294,8 +294,8 @@ class Subscriptions:
                 if other == name:
                     break
 
-    def _answer_of(self, start: int, changes: list[dict[str, Any]]) -> str | None:
-        """The start that a delta answers, if it is an answer."""
+    def _find_answered_start(self, start: int, changes: list[dict[str, Any]]) -> str | None:
+        """Returns the id of the start that a delta answers; `None` if it is no answer."""
         if len(changes) == 1:
             name = changes[0]["id"]
             return name if name in self._unanswered else None
@@ -304,7 +304,7 @@ class Subscriptions:
         waiting = (name for name, other in self._unanswered.items() if other.after_seq == start)
         return next(waiting, None)
 
-    def _resumed(self, entry: _Entry, start: int, to: int, change: dict[str, Any]) -> None:
+    def _handle_resume(self, entry: _Entry, start: int, to: int, change: dict[str, Any]) -> None:
         at = entry.seq
         missed = self._received is not None and self._received > to
         if at is None or start > at or missed:
@@ -319,7 +319,7 @@ class Subscriptions:
             self._received = to
 
     def _close_gap(self, start: int) -> None:
-        """A frame begins after the end of the previous one: subscriptions behind it start again."""
+        """Starts subscriptions again that miss changes, since a frame begins after the end of the previous one."""
         for entry in list(self._all.values()):
             at = entry.position(self._received)
             if entry.state is _State.LIVE and (at is None or at < start):

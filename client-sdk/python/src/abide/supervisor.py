@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import AbideError, Closed, Conflict, reading
+from .errors import AbideError, ClosedError, ConflictError, reading
 from .lease import Function, Running, check_function, run_under_lease
 
 if TYPE_CHECKING:
@@ -21,8 +22,12 @@ _PENDING = (
 )
 
 
-class Rejected(Exception):
+class RejectedError(Exception):
     """Raise it from a supervisor's function to reject the handoff. The text is the reason."""
+
+
+Rejected = RejectedError
+"""The former name of `RejectedError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +54,14 @@ class Supervisor:
         """Lets `serve` return after the handoffs that it works on."""
         self._stopping.set()
 
-    async def serve(self, capability: str, run: Function, *, concurrency: int = 8) -> None:
+    async def serve(self, capability: str, run: Callable[[Handoff], Any], *, concurrency: int = 8) -> None:
         """Claims handoffs that require this capability, until `stop` is called.
 
-        `run(handoff)` returns the resolution, a text that becomes a message of the session. It raises `Rejected` to reject
+        `run(handoff)` returns the resolution, a text that becomes a message of the session. It raises `RejectedError` to reject
         the handoff; after any other error the handoff is released to other supervisors.
 
         Raises:
-            Closed: the client is closed.
+            ClosedError: the client is closed.
         """
         check_function(run, "the function of a supervisor")
         running: set[asyncio.Task[None]] = set()
@@ -80,7 +85,7 @@ class Supervisor:
                         changed = asyncio.ensure_future(handoffs.__anext__())
             except StopAsyncIteration:
                 if not self._stopping.is_set():
-                    raise Closed from None
+                    raise ClosedError from None
             finally:
                 stopping.cancel()
                 changed.cancel()
@@ -89,18 +94,18 @@ class Supervisor:
     async def _take(self, handoff_id: str, run: Function) -> None:
         try:
             row = (await self._client.call.claim_handoff(id=handoff_id, lease_ms=self._lease_ms)).value
-        except Conflict:
+        except ConflictError:
             return  # Another supervisor was first.
-        except AbideError as why:
-            _LOG.error("handoff %s cannot be claimed: %s", handoff_id, why)
+        except AbideError as exc:
+            _LOG.error("handoff %s cannot be claimed: %s", handoff_id, exc)
             return
         try:
             with reading("the answer to a claim"):
                 data = None if row["data"] is None else json.loads(row["data"])
                 handoff = Handoff(row["id"], row["session_id"], row["reason"], data)
                 holder = {"id": handoff.id, "fencing_token": row["fencing_token"]}
-        except AbideError as why:
-            _LOG.error("handoff %s: %s", handoff_id, why)
+        except AbideError as exc:
+            _LOG.error("handoff %s: %s", handoff_id, exc)
             return
 
         async def heartbeat() -> bool:
@@ -113,15 +118,15 @@ class Supervisor:
                 text, _ = await run_under_lease(Running(run, handoff), heartbeat, self._lease_ms)
                 if text is None:
                     raise TypeError("the function returned None, not the text of the resolution")
-            except Rejected as why:
-                await self._client.call.reject_handoff(**holder, reason=str(why) or "rejected")
+            except RejectedError as exc:
+                await self._client.call.reject_handoff(**holder, reason=str(exc) or "rejected")
             except AbideError:
                 raise
-            except Exception as why:
-                _LOG.warning("the supervisor of handoff %s failed: %r", handoff.id, why)
+            except Exception as exc:
+                _LOG.warning("the supervisor of handoff %s failed: %r", handoff.id, exc)
                 self._failed.add(handoff.id)
                 await self._client.call.release_handoff(**holder)
             else:
                 await self._client.call.resolve_handoff(**holder, resolution=str(text))
-        except AbideError as why:
-            _LOG.error("handoff %s: %s", handoff.id, why)
+        except AbideError as exc:
+            _LOG.error("handoff %s: %s", handoff.id, exc)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import AbideError, BadRequest, LimitExceeded, ToolFailed, reading
+from .errors import AbideError, BadRequestError, LimitExceededError, ToolFailedError, reading
 from .lease import Function, Running, run_under_lease
 from .values import encode_message
 
@@ -30,8 +30,12 @@ _RELEASE_SECONDS = 5.0
 """How long a cancelled step waits for the release of its lease."""
 
 
-class Retryable(Exception):
+class RetryableError(Exception):
     """Raise it from a tool: the call failed, has had no effect, and can be tried again."""
+
+
+Retryable = RetryableError
+"""The former name of `RetryableError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,8 @@ class ClaimedCall:
     fencing_token: int
 
     @staticmethod
-    def of(row: dict[str, Any]) -> ClaimedCall:
-        """The call in the answer of a claim."""
+    def from_row(row: dict[str, Any]) -> ClaimedCall:
+        """Returns the call in the answer of a claim."""
         with reading("the answer to a claim"):
             return ClaimedCall(row["call_id"], row["tool_name"], json.loads(row["arguments"]), row["fencing_token"])
 
@@ -58,8 +62,8 @@ async def run_tool(client: Abide, call: ClaimedCall, run: Function, lease_ms: in
     waits for nothing.
 
     Raises:
-        LeaseLost: another worker has the call now; the result is kept for a settlement.
-        ToolFailed: the call was cancelled, or the tool ran and its result cannot be stored.
+        LeaseLostError: another worker has the call now; the result is kept for a settlement.
+        ToolFailedError: the call was cancelled, or the tool ran and its result cannot be stored.
         Exception: what the function raised.
     """
     work = Running(run, call.arguments)
@@ -76,9 +80,9 @@ async def run_tool(client: Abide, call: ClaimedCall, run: Function, lease_ms: in
         except asyncio.CancelledError:
             attempt.cancel()
             raise
-        why = None if attempt.cancelled() else attempt.exception()
-        if why is not None:
-            _LOG.warning("call %s of %s was cancelled and has failed: %r", call.call_id, call.tool_name, why)
+        exc = None if attempt.cancelled() else attempt.exception()
+        if exc is not None:
+            _LOG.warning("call %s of %s was cancelled and has failed: %r", call.call_id, call.tool_name, exc)
         raise
 
 
@@ -97,15 +101,15 @@ async def _attempt(client: Abide, call: ClaimedCall, work: Running, lease_ms: in
             with suppress(AbideError):
                 await _release(client, call, holder)
         raise
-    except Retryable as why:
-        await client.call.fail_tool_call(**holder, error=_text_of(why) or "the tool asks for a retry", retryable=True)
+    except RetryableError as exc:
+        await client.call.fail_tool_call(**holder, error=_error_text(exc) or "the tool asks for a retry", retryable=True)
         raise
-    except Exception as why:
-        await client.call.fail_tool_call(**holder, error=f"{type(why).__name__}: {_text_of(why)}")
+    except Exception as exc:
+        await client.call.fail_tool_call(**holder, error=f"{type(exc).__name__}: {_error_text(exc)}")
         raise
     if is_cancelled:
         await client.call.acknowledge_cancel(**holder)
-        raise ToolFailed(call.call_id, "cancelled", "the call was cancelled while it ran")
+        raise ToolFailedError(call.call_id, "cancelled", "the call was cancelled while it ran")
     await _complete(client, call, holder, result)
     return result
 
@@ -115,11 +119,11 @@ async def _complete(client: Abide, call: ClaimedCall, holder: dict[str, Any], re
     try:
         encode_message({"result": result}, "the result")
         await client.call.complete_tool_call(**holder, result=result)
-    except (BadRequest, LimitExceeded) as why:
-        reason = why.detail.removeprefix("the result: ").removeprefix("the call of complete_tool_call: ")
-        error = _storable(f"the tool ran, but its result cannot be stored: {reason}")
+    except (BadRequestError, LimitExceededError) as exc:
+        reason = exc.detail.removeprefix("the result: ").removeprefix("the call of complete_tool_call: ")
+        error = _sanitize(f"the tool ran, but its result cannot be stored: {reason}")
         await client.call.fail_tool_call(**holder, error=error)
-        raise ToolFailed(call.call_id, "failed", error) from why
+        raise ToolFailedError(call.call_id, "failed", error) from exc
 
 
 async def _release(client: Abide, call: ClaimedCall, holder: dict[str, Any]) -> None:
@@ -130,14 +134,14 @@ async def _release(client: Abide, call: ClaimedCall, holder: dict[str, Any]) -> 
         await client.call("fail_tool_call", failure, deadline=_RELEASE_SECONDS)
 
 
-def _text_of(why: Exception) -> str:
+def _error_text(exc: Exception) -> str:
     try:
-        return _storable(str(why))
+        return _sanitize(str(exc))
     except Exception as broken:
         return f"the error has no text: {type(broken).__name__}"
 
 
-def _storable(text: str) -> str:
-    """A text without lone surrogates, and not too long."""
+def _sanitize(text: str) -> str:
+    """Escapes lone surrogates in a text, and shortens it."""
     cut = text if len(text) <= _ERROR_CHARACTERS else text[:_ERROR_CHARACTERS] + "…"
     return cut.encode("utf-8", "backslashreplace").decode()

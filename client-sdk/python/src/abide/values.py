@@ -17,7 +17,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from .errors import BadRequest, LimitExceeded, ProtocolError
+from .errors import BadRequestError, LimitExceededError, ProtocolError
 
 Cell: TypeAlias = int | float | str | bytes | None
 """A cell of a row: one of SQLite's five storage classes."""
@@ -36,10 +36,10 @@ DEPTH = 127
 
 
 def decode_cell(value: Any) -> Cell:
-    """A cell from its JSON form.
+    """Decodes a cell.
 
     Raises:
-        ProtocolError: it has none of these forms.
+        ProtocolError: the form is unknown.
     """
     if type(value) not in _UNUSUAL:
         return value  # type: ignore[no-any-return]
@@ -58,33 +58,35 @@ _UNUSUAL = frozenset({dict, list, bool})
 
 
 def decode_row(cells: list[Any]) -> Row:
-    """A row from its JSON form."""
+    """Decodes a row."""
     return tuple([decode_cell(cell) if type(cell) in _UNUSUAL else cell for cell in cells])
 
 
 def encode_cell(value: Any) -> Any:
-    """The JSON form of a parameter.
+    """Encodes a parameter.
 
     Raises:
-        BadRequest: it is NaN, which SQLite does not have.
+        BadRequestError: it is NaN, which SQLite does not have.
     """
     match value:
         case bytes() | bytearray() | memoryview():
             return encode_blob(bytes(value))
         case float() if math.isnan(value):
-            raise BadRequest("a parameter is NaN, which is not a value in SQLite", code="bad_arguments", hint="use None for NULL")
+            raise BadRequestError(
+                "a parameter is NaN, which is not a value in SQLite", code="bad_arguments", hint="use None for NULL"
+            )
         case float() if math.isinf(value):
             return {"$real": "Infinity" if value > 0 else "-Infinity"}
     return value
 
 
 def encode_blob(data: bytes) -> dict[str, str]:
-    """The JSON form of bytes."""
+    """Encodes bytes."""
     return {"$blob": b64encode(data).decode("ascii")}
 
 
 def encode_params(params: Params | None) -> dict[str, Any]:
-    """The parameters of a statement; positions count from 1."""
+    """Encodes the parameters of a statement; positions count from 1."""
     if params is None:
         return {}
     if isinstance(params, Mapping):
@@ -102,34 +104,34 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 
 def encode_message(message: dict[str, Any], what: str) -> bytes:
-    """A message of the client as UTF-8. `what` names it in errors.
+    """Encodes a message of the client as UTF-8. `what` names it in errors.
 
     Raises:
-        BadRequest: a value has no JSON form.
-        LimitExceeded: it is longer than a server reads.
+        BadRequestError: a value has no JSON form.
+        LimitExceededError: it is longer than a server reads.
     """
     try:
         text = _ENCODER.encode(message).encode()
-    except (TypeError, ValueError, RecursionError) as why:
-        raise BadRequest(
-            f"{what}: {why}",
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise BadRequestError(
+            f"{what}: {exc}",
             code="bad_arguments",
             hint="arguments are JSON: None, bool, int, finite float, str, bytes, list and dict",
-        ) from why
+        ) from exc
     if len(text) > MESSAGE_BYTES:
-        raise LimitExceeded(
+        raise LimitExceededError(
             f"{what}: the message has {len(text)} bytes; the limit is {MESSAGE_BYTES}",
             code="limit_exceeded",
             hint="send several smaller requests",
         )
     if text.count(b"[") + text.count(b"{") > DEPTH and _depth(message) > DEPTH:
         detail = f"{what}: lists and objects are nested more than {DEPTH} deep"
-        raise BadRequest(detail, code="bad_arguments", hint="store a flatter value, or a text")
+        raise BadRequestError(detail, code="bad_arguments", hint="store a flatter value, or a text")
     return text
 
 
 def _depth(value: Any) -> int:
-    """How deep lists and objects are nested in a value that was encoded."""
+    """Returns how deep lists and objects are nested in a value that was encoded."""
     depth, level = 0, [value]
     while level:
         depth += 1

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .errors import TEMPORARY, AbideError, Closed, Conflict, NotFound, TimedOut
+from .errors import TEMPORARY, AbideError, ClosedError, ConflictError, NotFoundError, TimedOutError
 from .lease import Function, check_function
 from .session import worker_name
 from .tool_run import ClaimedCall, run_tool
@@ -26,7 +26,7 @@ class Worker:
     """Runs tool calls. Make it with `client.worker(…)`."""
 
     def __init__(self, client: Abide, name: str | None = None, *, lease_ms: int = 30_000) -> None:
-        self.name = name or worker_name()
+        self.name: str = name or worker_name()
         """A display name, in `tool_calls.claimed_by`."""
         self._client = client
         self._lease_ms = lease_ms
@@ -45,11 +45,11 @@ class Worker:
         """Runs calls of these tools, `concurrency` at a time, until `stop` is called.
 
         A tool is a coroutine function or a plain one (which runs in a thread), and gets the arguments. Its errors are
-        recorded as the outcome; `Retryable` makes the call pending again.
+        recorded as the outcome; `RetryableError` makes the call pending again.
 
         Raises:
-            Closed: the client is closed.
-            Refused: the client may not read the calls.
+            ClosedError: the client is closed.
+            RefusedError: the client may not read the calls.
         """
         for name, run in tools.items():
             check_function(run, f"the tool {name}")
@@ -90,7 +90,7 @@ class Worker:
                         self._pending.set()
                     else:
                         self._tools.discard(tool)
-            raise Closed
+            raise ClosedError
         finally:
             self._pending.set()
 
@@ -103,12 +103,12 @@ class Worker:
             while True:
                 try:
                     claim = self._client.call("claim_next_tool_call", args, request_id=request_id, deadline=_RETRY_SECONDS)
-                    return ClaimedCall.of((await claim).value)
-                except TimedOut as why:
+                    return ClaimedCall.from_row((await claim).value)
+                except TimedOutError as exc:
                     if self._stopping.is_set():
                         return None
-                    request_id = why.request_id  # The same claim: it takes effect at most once.
-        except NotFound:
+                    request_id = exc.request_id  # The same claim: it takes effect at most once.
+        except NotFoundError:
             return None
         except TEMPORARY:
             # A limit of the tool holds the calls back. No row changes when the limit ends.
@@ -118,11 +118,11 @@ class Worker:
     async def _run(self, call: ClaimedCall, run: Function, slots: asyncio.Semaphore) -> None:
         try:
             await run_tool(self._client, call, run, self._lease_ms)
-        except Conflict as why:
-            _LOG.warning("call %s of %s: %s", call.call_id, call.tool_name, why)
-        except AbideError as why:
-            _LOG.error("call %s of %s: %s", call.call_id, call.tool_name, why)
-        except Exception as why:
-            _LOG.warning("call %s of %s failed: %r", call.call_id, call.tool_name, why)
+        except ConflictError as exc:
+            _LOG.warning("call %s of %s: %s", call.call_id, call.tool_name, exc)
+        except AbideError as exc:
+            _LOG.error("call %s of %s: %s", call.call_id, call.tool_name, exc)
+        except Exception as exc:
+            _LOG.warning("call %s of %s failed: %r", call.call_id, call.tool_name, exc)
         finally:
             slots.release()

@@ -27,7 +27,7 @@ from abide.adapters.google_adk import AbideSessionService
 from abide.adapters.langgraph_store import AbideStore
 from abide.adapters.llama_index import AbideChatStore
 from abide.adapters.openai_agents import AbideSession
-from abide.errors import LeaseLost
+from abide.errors import LeaseLostError
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -178,7 +178,7 @@ async def test_an_adk_session_that_a_worker_has_fenced(client: Abide) -> None:
     args = {"collection_id": "google-adk/app/ann/s1", "puts": [{"key": "other", "data": 1}], **claim}
     await client.call("write_entries", args)
     for delta in ({}, {"a": 1}):
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLostError):
             await service.append_event(session, Event(author="user", actions=EventActions(state_delta=delta)))
 
 

@@ -15,7 +15,7 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.graph import START, MessagesState, StateGraph
 from server import Server, environment
 
-from abide import Abide, Closed, sync
+from abide import Abide, ClosedError, sync
 from abide.adapters.langgraph import AbideSaver
 from abide.adapters.langgraph_store import AbideStore
 
@@ -109,16 +109,16 @@ async def test_an_adapter_of_a_closed_client(server: Server) -> None:
     closed = sync.Abide.connect(server.url)
     saver = AbideSaver(closed)
     closed.close()
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         saver.get_tuple(config("t"))
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         await saver.aget_tuple(config("t"))
     closing = sync.Abide.connect(server.url)
     server.kill()
     read = asyncio.create_task(AbideSaver(closing).aget_tuple(config("t")))
     await asyncio.sleep(0)
     await asyncio.to_thread(closing.close)
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         await read
 
 

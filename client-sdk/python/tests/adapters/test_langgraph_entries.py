@@ -20,11 +20,11 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from proxy import Proxy
 from server import Server
 
-from abide import Abide, LimitExceeded, MalformedEntry
+from abide import Abide, LimitExceededError, MalformedEntryError
 from abide.adapters import langgraph_entries
 from abide.adapters.langgraph import AbideSaver
 from abide.adapters.langgraph_bytes import compress_entry
-from abide.adapters.langgraph_keys import bytes_of, checkpoint_key, time_after, time_at
+from abide.adapters.langgraph_keys import checkpoint_key, short_id_to_bytes, time_after, time_at
 
 LONG = "a text that is not stored in the checkpoint itself, because it is too long for that"
 
@@ -300,7 +300,7 @@ async def test_forged_entries_are_malformed(client: Abide) -> None:
     """Circles, missing values, ids and counts that do not fit, and other types. Other threads are not affected."""
     own_id, other_id = str(uuid6()), str(uuid6())
     key, other = checkpoint_key("", own_id), checkpoint_key("", other_id)
-    parent = bytes_of(other[3:])
+    parent = short_id_to_bytes(other[3:])
     empty: Any = [None, HEAD, {}, [], {}]
 
     async def plant(key: str, record: Any, data: Any = None) -> None:
@@ -368,7 +368,7 @@ async def test_forged_entries_are_malformed(client: Abide) -> None:
     ]
     for record in forged:
         await plant(key, record)
-        with pytest.raises(MalformedEntry) as refused:
+        with pytest.raises(MalformedEntryError) as refused:
             await AbideSaver(client).aget_tuple(config("t", own_id))
         assert (refused.value.code, bool(refused.value.hint)) == ("malformed_entry", True)
     names = {found.config["configurable"]["thread_id"] async for found in AbideSaver(client).alist(None)}
@@ -377,10 +377,10 @@ async def test_forged_entries_are_malformed(client: Abide) -> None:
     assert await loaded(client, own_id) == {}
     for record in (b"no deflate", [], ["c"], ["c", "", 7], [7, "", ONE], [["a", "b"], "", ONE], [["a"], "", ONE, 7]):
         await plant(f"w{key[1:]}/task/0", record)
-        with pytest.raises(MalformedEntry):
+        with pytest.raises(MalformedEntryError):
             await AbideSaver(client).aget_tuple(config("t", own_id))
     # Such a thread cannot be pruned, but deleted.
-    with pytest.raises(MalformedEntry):
+    with pytest.raises(MalformedEntryError):
         await AbideSaver(client).aprune(["t"])
     await AbideSaver(client).adelete_thread("t")
     assert await entries(client) == {}
@@ -399,7 +399,7 @@ async def test_the_bytes_of_forged_entries_are_bounded(client: Abide) -> None:
     ):
         blob = compress_entry(ormsgpack.packb(record))
         await client.call.write_entries(collection_id="langgraph/t", kind="langgraph", puts=[{"key": key, "blob": blob}])
-        with pytest.raises(LimitExceeded):
+        with pytest.raises(LimitExceededError):
             await AbideSaver(client).aget_tuple(config("t", made_id))
 
 

@@ -26,7 +26,7 @@ from llama_index.core.base.llms.types import ChatMessage, ImageBlock
 from pydantic_ai.messages import ModelRequest
 from server import Server, binary
 
-from abide import Abide, BadRequest, LimitExceeded, MalformedEntry
+from abide import Abide, BadRequestError, LimitExceededError, MalformedEntryError
 from abide.adapters.google_adk import AbideSessionService
 from abide.adapters.langgraph import AbideSaver
 from abide.adapters.langgraph_dictionary import DICTIONARY
@@ -91,7 +91,7 @@ async def put_former(client: Abide, value: Any) -> tuple[str, Any, bytes]:
 
 async def loads_or_is_malformed(saver: AbideSaver) -> None:
     """Loads the thread: an error of any other class would be one that the application does not expect."""
-    with suppress(MalformedEntry):
+    with suppress(MalformedEntryError):
         await saver.aget_tuple(THREAD)
 
 
@@ -256,7 +256,7 @@ async def test_the_bytes_of_a_checkpoint_are_bounded(tenants: Tenants) -> None:
             (f"w{key[1:]}/task/0", {"c": "value"}, bomb),
         ):
             await plant(other, target, data, bytes_)
-            with pytest.raises(LimitExceeded) as refused:
+            with pytest.raises(LimitExceededError) as refused:
                 await AbideSaver(client).aget_tuple(THREAD)
             assert "max_bytes" in str(refused.value)
             await plant(other, key, head, blob)
@@ -269,7 +269,7 @@ async def test_the_bytes_of_a_checkpoint_are_bounded(tenants: Tenants) -> None:
 
 async def test_a_value_that_is_too_large_is_not_written(client: Abide) -> None:
     saver = AbideSaver(client, max_bytes=1000)
-    with pytest.raises(LimitExceeded):
+    with pytest.raises(LimitExceededError):
         await put_checkpoint(saver, "x" * 2000)
     assert await saver.aget_tuple(THREAD) is None
 
@@ -309,10 +309,10 @@ async def test_forged_references_end(tenants: Tenants) -> None:
         ]
         for data in forged:
             await plant(other, key, data, one)
-            with pytest.raises(MalformedEntry) as refused:
+            with pytest.raises(MalformedEntryError) as refused:
                 await AbideSaver(client).aget_tuple(THREAD)
             assert (refused.value.code, bool(refused.value.hint)) == ("malformed_entry", True)
-            with pytest.raises(MalformedEntry):
+            with pytest.raises(MalformedEntryError):
                 _ = [found async for found in AbideSaver(client).alist(THREAD)]
         names = {found.config["configurable"]["thread_id"] async for found in AbideSaver(client).alist(None)}
         assert names == {"good"}
@@ -375,12 +375,12 @@ async def test_malformed_items_are_errors_of_their_conversation(tenants: Tenants
                 await plant(other, "k", data, collection=f"{kind}/u")
             if data != [{"role": 7, "kind": 7, "blocks": 7}]:  # Any object is an item of the OpenAI SDK.
                 for limit in (None, 1):
-                    with pytest.raises(MalformedEntry):
+                    with pytest.raises(MalformedEntryError):
                         await AbideSession("u", client).get_items(limit)
             for _ in range(2):
-                with pytest.raises(MalformedEntry):
+                with pytest.raises(MalformedEntryError):
                     await AbideHistory("u", client).load()
-                with pytest.raises(MalformedEntry):
+                with pytest.raises(MalformedEntryError):
                     await AbideChatStore(client).aget_messages("u")
         assert await AbideSession("good", client).get_items() == [item]
         assert len(await AbideHistory("good", client).load()) == 1
@@ -400,12 +400,12 @@ async def test_malformed_sessions_of_adk(tenants: Tenants) -> None:
             await other.call.write_entries(
                 collection_id=f"google-adk/app/u/bad{at}", kind=kind, puts=[{"key": "session", "data": head}]
             )
-            with pytest.raises(MalformedEntry):
+            with pytest.raises(MalformedEntryError):
                 await service.get_session(**name, session_id=f"bad{at}")
         good = {"state": {}, "updated": 1.0}
         puts = [{"key": "session", "data": good}, {"key": "e/0/x", "data": {"author": 7}}]
         await other.call.write_entries(collection_id="google-adk/app/u/event", kind=kind, puts=puts)
-        with pytest.raises(MalformedEntry):
+        with pytest.raises(MalformedEntryError):
             await service.get_session(**name, session_id="event")
         for collection in ("google-adk/app/u/a/b", "google-adk/app/u", "elsewhere"):
             await other.call.write_entries(collection_id=collection, kind=kind, puts=[{"key": "session", "data": good}])
@@ -437,19 +437,19 @@ async def test_no_stored_message_names_a_local_file(tenants: Tenants, folder: Pa
         for block in blocks:
             for item in ({"role": "user", "blocks": [block]}, {"role": "user", "content": [block]}):
                 await plant(other, "k", [item], collection="llama-index/u")
-                with pytest.raises(MalformedEntry, match="local file"):
+                with pytest.raises(MalformedEntryError, match="local file"):
                     await store.aget_messages("u")
-                with pytest.raises(MalformedEntry):
+                with pytest.raises(MalformedEntryError):
                     await store.adelete_message("u", 0)
         message = ChatMessage(blocks=[ImageBlock(path=secret)])
-        with pytest.raises(BadRequest):
+        with pytest.raises(BadRequestError):
             await store.async_add_message("v", message)
         allowing = AbideChatStore(client, allow_local_paths=True)
         await allowing.async_add_message("v", message)
         [found] = await allowing.aget_messages("v")
         assert isinstance(found.blocks[0], ImageBlock)
         assert found.blocks[0].resolve_image().read() == b"secret"
-        with pytest.raises(MalformedEntry):
+        with pytest.raises(MalformedEntryError):
             await store.aget_messages("v")
         plain = ChatMessage(blocks=[ImageBlock(url="https://example.com/a.png"), ImageBlock(image=b"\x89PNG\r\n\x1a\n")])
         await store.async_add_message("w", plain)

@@ -9,7 +9,7 @@ from server import Server
 
 from abide import Abide
 from abide.adapters.collection import Collections, put
-from abide.errors import Closed, Conflict, LimitExceeded
+from abide.errors import ClosedError, ConflictError, LimitExceededError
 
 
 def collections(client: Abide) -> Collections:
@@ -42,7 +42,7 @@ async def test_a_refused_write_does_not_affect_others(client: Abide) -> None:
     ]
     done = await asyncio.gather(*writes, return_exceptions=True)
     failed = {at: type(result).__name__ for at, result in enumerate(done) if isinstance(result, Exception)}
-    assert failed == {1: LimitExceeded.__name__, 3: Conflict.__name__, 4: "BadRequest"}
+    assert failed == {1: LimitExceededError.__name__, 3: ConflictError.__name__, 4: "BadRequestError"}
     assert sorted(await keys(client)) == [("test/a", "1"), ("test/a", "2"), ("test/d", "1")]
 
 
@@ -66,12 +66,12 @@ async def test_an_entry_that_a_write_needs(client: Abide) -> None:
     needs_good = made.begin("test/a", [put("4", 1)], [("3", good)])
     assert needs_good is not None
     done = await asyncio.gather(bad.done, needs_bad.done, good.done, needs_good.done, return_exceptions=True)
-    assert [type(result) for result in done] == [LimitExceeded, Conflict, type(None), type(None)]
+    assert [type(result) for result in done] == [LimitExceededError, ConflictError, type(None), type(None)]
     later = made.begin("test/a", [put("5", 1)], [("3", good)])
     assert later is not None
     await later.done
     await made.write("test/a", [put("3", 2)])
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await made.write("test/a", [put("6", 1)], needs=[("3", good)])
     assert sorted(key for _, key in await keys(client)) == ["3", "4", "5"]
 
@@ -89,7 +89,7 @@ async def test_a_cancelled_write_does_not_affect_others(client: Abide) -> None:
 async def test_a_closed_client_ends_its_writes(client: Abide) -> None:
     made = collections(client)
     await client.close()
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         await asyncio.wait_for(made.write("test/a", [put("1", 1)]), 10)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from .. import sync
 from ..client import Abide, wrong_event_loop
-from ..errors import AbideError, BadRequest
+from ..errors import AbideError, BadRequestError
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Bridge:
     def __init__(self, client: Abide | sync.Abide) -> None:
         if not isinstance(client, (Abide, sync.Abide)):
             detail = f"an adapter needs a client of Abide, not {client!r:.100}"
-            raise BadRequest(detail, code="bad_arguments", hint="pass an abide.Abide or an abide.sync.Abide")
+            raise BadRequestError(detail, code="bad_arguments", hint="pass an abide.Abide or an abide.sync.Abide")
         self.client: Abide
         """The asynchronous client."""
         self._sync = client if isinstance(client, sync.Abide) else None
@@ -78,7 +78,7 @@ class Bridge:
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> Bridge:
-        """A bridge with its own client of a database file."""
+        """Returns a bridge with its own client of a database file."""
         return Bridge(sync.Abide.open(path))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ..client import Abide
-from ..errors import LimitExceeded, MalformedEntry, short
+from ..errors import LimitExceededError, MalformedEntryError, describe
 from ..records import Result
 
 Decode: TypeAlias = Callable[[str, str], Any]
@@ -88,12 +88,12 @@ class Cache:
         self._size = 0
 
     def has(self, collection_id: str) -> bool:
-        """Whether a read will fetch only what has changed."""
+        """Returns `True` if a read will fetch only what has changed."""
         known = self._known.get(collection_id)
         return known is not None and known.seq > 0
 
     def peek(self, collection_id: str, key: str) -> Cached | None:
-        """An entry as it was at the last read."""
+        """Returns an entry as it was at the last read."""
         known = self._known.get(collection_id)
         return known.entries.get(key) if known is not None else None
 
@@ -104,14 +104,14 @@ class Cache:
             self._size -= known.size
 
     def update(self, collection_id: str, key: str, seq: int, data: str) -> None:
-        """An entry that exists has been written by this process. The next read fetches it again."""
+        """Notes that this process has written an entry that exists. The next read fetches it again."""
         known = self._known.get(collection_id)
         earlier = known.entries.get(key) if known is not None else None
         if known is not None and earlier is not None and earlier.seq < seq:
             self._put(collection_id, known, [(key, seq, data)])
 
     async def read(self, collection_id: str, others: Sequence[str] = ()) -> Read:
-        """All entries of a collection as they are now, and those of other collections."""
+        """Returns all entries of a collection as they are now, and all entries of other collections."""
         known = self._known.get(collection_id) or self._known.setdefault(collection_id, _Known())
         async with known.lock:
             found = None
@@ -137,7 +137,7 @@ class Cache:
         params = {"c": collection_id, "seq": known.seq, "limit": _AT_ONCE, "others": json.dumps(list(others))}
         try:
             result = await self._client.sql(_CHANGED, params)
-        except LimitExceeded:
+        except LimitExceededError:
             await self._load(collection_id, known)
             return None
         if self._client.timeline != timeline or result.seq < known.seq:
@@ -171,7 +171,7 @@ class Cache:
         while True:
             try:
                 page: Result[Any] = await self._client.sql(_PAGED, {"c": collection_id, "after": after, "limit": limit})
-            except LimitExceeded:
+            except LimitExceededError:
                 if limit == 1:
                     raise
                 limit //= 2
@@ -199,10 +199,10 @@ class Cache:
             size = len(data) * _BYTES_PER_BYTE + self._bytes_per_value
             try:
                 value = self._decode(key, data)
-            except Exception as why:
+            except Exception as exc:
                 known.size = before
                 self._clear(collection_id, known)
-                raise MalformedEntry(f"the entry {key!r} of {collection_id!r} is malformed: {short(why)}") from why
+                raise MalformedEntryError(f"the entry {key!r} of {collection_id!r} is malformed: {describe(exc)}") from exc
             known.size += size - (earlier.size if earlier is not None else 0)
             known.entries[key] = Cached(seq, value, size)
         if not is_sorted:
@@ -221,12 +221,12 @@ class Cache:
             self._size -= oldest.size
 
 
-def copied(value: Any) -> Any:
-    """A deep copy of a JSON value."""
+def copy_json(value: Any) -> Any:
+    """Returns a deep copy of a JSON value."""
     if type(value) is dict:
-        return {name: copied(part) if type(part) in _NESTED else part for name, part in value.items()}
+        return {name: copy_json(part) if type(part) in _NESTED else part for name, part in value.items()}
     if type(value) is list:
-        return [copied(part) if type(part) in _NESTED else part for part in value]
+        return [copy_json(part) if type(part) in _NESTED else part for part in value]
     return value
 
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from ..client import Abide, Call
-from ..namespace import namespace_of
+from ..namespace import fetch_namespace
 from .cache import BYTES_PER_VALUE, Cache, Decode
-from .writer import MOST_PUTS, Entry, Needs, Write, Writer, parts_of
+from .writer import MOST_PUTS, Entry, Needs, Write, Writer, split_entries
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ _IS_PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*").fullmatch
 
 
 def escape(part: str) -> str:
-    """A part of an id or key without separators, control characters, and characters that ids reserve."""
+    """Escapes separators, control characters, and characters that ids reserve, in a part of an id or key."""
     if _IS_PLAIN(part):
         return part
     # `quote` leaves ~ as it is.
@@ -40,12 +40,12 @@ def escape(part: str) -> str:
 
 
 def unescape(part: str) -> str:
-    """The inverse of `escape`."""
+    """Reverses `escape`."""
     return unquote(part) if "%" in part else part
 
 
 def path(*parts: str) -> str:
-    """An id or a key of these parts. Keys that begin with the same parts are neighbours."""
+    """Returns the id or key of these parts. Keys that begin with the same parts are neighbours."""
     return "/".join(map(escape, parts))
 
 
@@ -58,8 +58,15 @@ def put(
     expected_seq: int | None = None,
     append: bool = False,
 ) -> dict[str, Any]:
-    """An entry to write. `keep` leaves an entry that exists; `expected_seq` is that of the entry to replace; with `append`
-    the server adds digits to the key, which put it after all that were appended before.
+    """Returns an entry to write.
+
+    Args:
+        key: the key.
+        data: a JSON value.
+        blob: bytes.
+        keep: an entry that exists is left as it is.
+        expected_seq: the version of the entry that is replaced; 0 for a new one.
+        append: the server adds digits to the key, which put the entry after all that were appended before.
     """
     entry: dict[str, Any] = {"key": key}
     if data is not None:
@@ -81,26 +88,26 @@ class Collections:
     def __init__(self, client: Abide, kind: str, decode: Decode, bytes_per_value: int) -> None:
         self.client = client
         self.kind = kind
-        self.cache = Cache(client, decode, bytes_per_value)
+        self.cache: Cache = Cache(client, decode, bytes_per_value)
         """The entries that have been read."""
-        self._writer = _kept(client, "writer", lambda: Writer(client))
+        self._writer = _get_or_create(client, "writer", lambda: Writer(client))
 
     @staticmethod
-    def of(
+    def for_client(
         client: Abide,
         kind: str,
         decode: Decode = lambda _, data: json.loads(data),
         bytes_per_value: int = BYTES_PER_VALUE,
     ) -> Collections:
-        """Those of a client. `decode` makes the cached value of an entry from its key and its JSON."""
-        return _kept(client, f"collections {kind}", lambda: Collections(client, kind, decode, bytes_per_value))
+        """Returns the collections of a client. `decode` makes the cached value of an entry from its key and its JSON."""
+        return _get_or_create(client, f"collections {kind}", lambda: Collections(client, kind, decode, bytes_per_value))
 
     async def stored_id(self, *parts: str) -> str:
-        """The stored id of a collection. A caller with a scope has its own namespace."""
-        return await namespace_of(self.client) + path(self.kind, *parts)
+        """Returns the stored id of a collection. A caller with a scope has its own namespace."""
+        return await fetch_namespace(self.client) + path(self.kind, *parts)
 
     def parts(self, stored_id: str) -> list[str]:
-        """The parts of a stored id; none if it is that of another scope, or does not begin with the kind.
+        """Returns the parts of a stored id; none if the id belongs to another scope, or does not begin with the kind.
 
         Any caller of the scope can make a collection of a kind.
         """
@@ -124,22 +131,22 @@ class Collections:
         """Writes entries: all or nothing, unless they are too many for one call. Returns the last write."""
         write = Write(self.kind, collection_id, puts, deletes, needs)
         if write.fits:
-            return await self._finished(write)
+            return await self._run_write(write)
         for at in range(0, len(deletes), MOST_PUTS):
-            write = await self._finished(Write(self.kind, collection_id, [], deletes[at : at + MOST_PUTS]))
-        for part in parts_of(puts, _PART_BYTES):
-            write = await self._finished(Write(self.kind, collection_id, part, (), needs))
+            write = await self._run_write(Write(self.kind, collection_id, [], deletes[at : at + MOST_PUTS]))
+        for part in split_entries(puts, _PART_BYTES):
+            write = await self._run_write(Write(self.kind, collection_id, part, (), needs))
             needs = ()
         return write
 
-    async def _finished(self, write: Write) -> Write:
+    async def _run_write(self, write: Write) -> Write:
         self._writer.add(write)
         await write.done
         return write
 
     async def replace(self, collection_id: str, puts: list[Entry]) -> None:
         """Replaces all entries of a collection in one transaction, if the new ones are at most 12 MiB."""
-        parts = list(parts_of(puts, _PART_BYTES))
+        parts = list(split_entries(puts, _PART_BYTES))
         first, rest = parts[:_PARTS_OF_A_BATCH], parts[_PARTS_OF_A_BATCH:]
         writes = [Call("write_entries", {"collection_id": collection_id, "kind": self.kind, "puts": part}) for part in first]
         while True:
@@ -151,7 +158,7 @@ class Collections:
             if not results[needed - 1]["more"]:
                 break
         for part in rest:
-            await self._finished(Write(self.kind, collection_id, part))
+            await self._run_write(Write(self.kind, collection_id, part))
 
     async def delete(self, collection_id: str, prefix: str | None = None) -> None:
         """Deletes the entries with a prefix; all entries and the collection without one."""
@@ -160,7 +167,7 @@ class Collections:
             pass
 
 
-def _kept(client: Abide, name: str, make: Callable[[], T]) -> T:
-    """The common part of the adapters of a client."""
-    found: T = client.kept.get(name) or client.kept.setdefault(name, make())
+def _get_or_create(client: Abide, name: str, make: Callable[[], T]) -> T:
+    """Returns what the adapters of a client share under a name; the first one makes it."""
+    found: T = client._shared.get(name) or client._shared.setdefault(name, make())
     return found

@@ -33,11 +33,11 @@ with extra("google-adk"):
 
 from .. import sync
 from ..client import Abide
-from ..errors import Conflict, LeaseLost
+from ..errors import ConflictError, LeaseLostError
 from .bridge import Bridge
-from .cache import copied
+from .cache import copy_json
 from .collection import Collections, escape, put
-from .models import Master
+from .models import Prototype
 from .untrusted import decoding
 
 _KIND = "google-adk"
@@ -73,10 +73,10 @@ class AbideSessionService(BaseSessionService):
     """Stores ADK sessions in Abide: an event and its changes of the state of the session are one transaction."""
 
     def __init__(self, client: Abide | sync.Abide) -> None:
-        """A service over a client."""
+        """Makes a service over a client."""
         self._bridge = Bridge(client)
-        self._sessions = Collections.of(self._bridge.client, _KIND, _decode, _BYTES_OF_AN_EVENT)
-        self._states = Collections.of(self._bridge.client, _STATE_KIND)
+        self._sessions = Collections.for_client(self._bridge.client, _KIND, _decode, _BYTES_OF_AN_EVENT)
+        self._states = Collections.for_client(self._bridge.client, _STATE_KIND)
 
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
@@ -96,8 +96,8 @@ class AbideSessionService(BaseSessionService):
         try:
             head = {"state": parts["session"], "updated": now}
             await self._sessions.write(collection, [put(_HEAD, head, expected_seq=0)])
-        except Conflict as why:
-            raise AlreadyExistsError(f"Session with id {name} already exists.") from why
+        except ConflictError as exc:
+            raise AlreadyExistsError(f"Session with id {name} already exists.") from exc
         await self._change_shared(app_name, user_id, parts)
         merged = {**parts["session"], **await self._shared(app_name, user_id)}
         return Session(app_name=app_name, user_id=user_id, id=name, state=merged, events=[], last_update_time=now)
@@ -105,7 +105,7 @@ class AbideSessionService(BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
-        """A session with its events, or with some of the latest."""
+        """Returns a session with its events, or with some of the latest."""
         return await self._bridge.arun(self._get(app_name, user_id, session_id.strip(), config))
 
     async def _get(self, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None) -> Session | None:
@@ -119,21 +119,21 @@ class AbideSessionService(BaseSessionService):
         head = read.entries.get(_HEAD)
         if head is None:
             return None
-        found: list[Master] = [entry.value for key, entry in read.entries.items() if key.startswith("e/")]
+        found: list[Prototype] = [entry.value for key, entry in read.entries.items() if key.startswith("e/")]
         events = [event for event in found if event.value.timestamp >= since] if since else found
         return Session(
             app_name=app_name,
             user_id=user_id,
             id=session_id,
-            state={**copied(head.value["state"]), **_shared(owners, read.others)},
-            events=[event.copied() for event in (events[-limit:] if limit else [])],
+            state={**copy_json(head.value["state"]), **_shared(owners, read.others)},
+            events=[event.copy() for event in (events[-limit:] if limit else [])],
             last_update_time=found[-1].value.timestamp if found else head.value["updated"],
         )
 
     async def _get_recent(
         self, collection: str, owners: list[str], name: tuple[str, str, str], since: float, limit: int
     ) -> Session | None:
-        """A session with some of its events, without a read of the others."""
+        """Returns a session with some of its events, without a read of the others."""
         params = {"c": collection, "since": since, "limit": limit, "others": json.dumps(owners)}
         head: Any = None
         updated: float | None = None
@@ -164,7 +164,7 @@ class AbideSessionService(BaseSessionService):
         )
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """The sessions of a user or of all users, without events, the latest last."""
+        """Returns the sessions of a user or of all users, without events, the latest last."""
         return await self._bridge.arun(self._list(app_name, user_id))
 
     async def _list(self, app_name: str, user_id: str | None) -> ListSessionsResponse:
@@ -176,12 +176,12 @@ class AbideSessionService(BaseSessionService):
             try:
                 _, owner, name = self._sessions.parts(row.id)
                 head = _decode(_HEAD, row.data)
-            except ValueError as why:
-                _LOG.warning("the collection %r is not a session: %s", row.id, why)
+            except ValueError as exc:
+                _LOG.warning("the collection %r is not a session: %s", row.id, exc)
                 continue
             if owner not in shared:
                 shared[owner] = await self._shared(app_name, owner)
-            state = {**head["state"], **copied(shared[owner])}
+            state = {**head["state"], **copy_json(shared[owner])}
             updated = row.updated if isinstance(row.updated, (int, float)) else head["updated"]
             sessions.append(Session(app_name=app_name, user_id=owner, id=name, state=state, last_update_time=updated))
         sessions.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
@@ -193,7 +193,7 @@ class AbideSessionService(BaseSessionService):
         await self._bridge.arun(self._sessions.delete(collection))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """The state of a user, without the prefix `user:`."""
+        """Returns the state of a user, without the prefix `user:`."""
         return await self._bridge.arun(self._state(app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
@@ -230,9 +230,9 @@ class AbideSessionService(BaseSessionService):
                     done = await self._sessions.write(collection, puts)
                     self._sessions.cache.update(collection, _HEAD, done.seq, json.dumps(changed))
                 break
-            except LeaseLost:
+            except LeaseLostError:
                 raise
-            except Conflict:
+            except ConflictError:
                 head = None  # Another event came first; its changes of the state are kept.
         await self._change_shared(session.app_name, session.user_id, parts)
 
@@ -241,7 +241,7 @@ class AbideSessionService(BaseSessionService):
         return (None, 0) if row is None else (json.loads(row.data), row.seq)
 
     async def _shared(self, app_name: str, user_id: str) -> dict[str, Any]:
-        """The state of the app and of the user, with their prefixes."""
+        """Returns the state of the app and of the user, with their prefixes."""
         owners = [await self._states.stored_id(app_name), await self._states.stored_id(app_name, user_id)]
         rows = (await self._bridge.client.sql(_ENTRIES, {"c": json.dumps(owners)})).cells
         return _shared(owners, [(str(owner), json.loads(str(data))) for owner, data in rows])
@@ -258,7 +258,7 @@ class AbideSessionService(BaseSessionService):
 
 
 def _shared(owners: list[str], entries: list[tuple[str, Any]]) -> dict[str, Any]:
-    """State of the app and of the user, with their prefixes, from entries of their collections."""
+    """Returns the state of the app and of the user, with their prefixes, from entries of their collections."""
     found: dict[str, Any] = {}
     for owner, prefix in zip(owners, (State.APP_PREFIX, State.USER_PREFIX), strict=True):
         found |= {prefix + key: value for key, value in _pairs(entry for by, entry in entries if by == owner)}
@@ -266,7 +266,7 @@ def _shared(owners: list[str], entries: list[tuple[str, Any]]) -> dict[str, Any]
 
 
 def _pairs(entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values of state. An entry that is none is omitted: it would end all sessions of the app."""
+    """Yields names and values of state. A malformed entry is omitted: it would end all sessions of the app."""
     for entry in entries:
         if type(entry) is list and len(entry) == 2 and type(entry[0]) is str:
             yield entry[0], entry[1]
@@ -276,7 +276,7 @@ def _pairs(entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 def _decode(key: str, data: str) -> Any:
     if key.startswith("e/"):
-        return Master(Event.model_validate_json(data))
+        return Prototype(Event.model_validate_json(data))
     value = json.loads(data)
     if key == _HEAD and not (
         type(value) is dict and type(value.get("state")) is dict and isinstance(value.get("updated"), (int, float))
@@ -286,8 +286,8 @@ def _decode(key: str, data: str) -> Any:
 
 
 def _dump(event: Event) -> dict[str, Any]:
-    """An event as JSON, without fields that are empty."""
-    said: dict[str, Any] = json.loads(event.model_dump_json(exclude_none=True))
+    """Encodes an event as JSON, without empty fields."""
+    document: dict[str, Any] = json.loads(event.model_dump_json(exclude_none=True))
     for name in ("actions", "node_info"):
-        said[name] = {field: value for field, value in said.get(name, {}).items() if value not in ({}, "")}
-    return {name: value for name, value in said.items() if value or name not in ("actions", "node_info", "invocation_id")}
+        document[name] = {field: value for field, value in document.get(name, {}).items() if value not in ({}, "")}
+    return {name: value for name, value in document.items() if value or name not in ("actions", "node_info", "invocation_id")}

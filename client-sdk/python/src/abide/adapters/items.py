@@ -1,7 +1,7 @@
 """An ordered list of JSON items: the history of a conversation, as several frameworks keep it.
 
 A list is a collection. The server makes the keys of appended items, in the order of the log: the clock of a process can be
-behind that of another one, and a result would come before its call.
+behind the clock of another one, and a result would come before its call.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from ..client import Abide
-from .cache import copied
+from .cache import copy_json
 from .collection import Collections, put
 from .untrusted import decoding
 
@@ -27,7 +27,7 @@ class ItemList:
     @staticmethod
     def collections(client: Abide, kind: str) -> Collections:
         """Collections that are lists."""
-        return Collections.of(client, kind, lambda _, data: _item(data))
+        return Collections.for_client(client, kind, lambda _, data: _item(data))
 
     async def _id(self) -> str:
         return await self._collections.stored_id(*self._parts)
@@ -42,20 +42,20 @@ class ItemList:
         await self._collections.replace(await self._id(), _entries(items))
 
     async def read(self) -> list[Any]:
-        """All items. Their callers can change them."""
+        """Returns all items. Their callers can change them."""
         return [item for _, item in await self.read_with_keys()]
 
     async def read_with_keys(self) -> list[tuple[str, Any]]:
-        """All items with their keys, in order."""
+        """Returns all items with their keys, in order."""
         read = await self._collections.cache.read(await self._id())
-        return [(key, copied(cached.value)) for key, cached in read.entries.items()]
+        return [(key, copy_json(cached.value)) for key, cached in read.entries.items()]
 
     async def last(self, limit: int) -> list[Any]:
-        """The last items, in order."""
+        """Returns the last items, in order."""
         return [item for _, item in reversed(await self.last_with_keys(limit))]
 
     async def last_with_keys(self, limit: int) -> list[tuple[str, Any]]:
-        """The last items with their keys, the last one first."""
+        """Returns the last items with their keys, the last one first."""
         collection_id = await self._id()
         rows = (await self._collections.client.sql(_LAST, {"c": collection_id, "limit": limit})).cells
         with decoding(f"an entry of {collection_id!r}"):

@@ -53,7 +53,7 @@ with extra("langgraph"):
 
 from .. import sync
 from ..client import Abide
-from ..errors import Conflict, LimitExceeded, MalformedEntry
+from ..errors import ConflictError, LimitExceededError, MalformedEntryError
 from .bridge import Bridge
 from .collection import Collections, escape, path, put, unescape
 from .langgraph_chains import Chains
@@ -64,13 +64,13 @@ from .langgraph_entries import (
     Entries,
     Value,
     WriteEntry,
-    json_of_value,
+    value_to_json,
     write_checkpoint,
     write_writes,
 )
 from .langgraph_keys import (
     checkpoint_key,
-    entry_of,
+    entry_key,
     long_id,
     short_id,
     time_after,
@@ -136,7 +136,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         allowed_types: AllowedTypes = (),
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """A saver over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop.
+        """Makes a saver over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop.
 
         Args:
             client: the client.
@@ -146,7 +146,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """
         super().__init__(serde=StrictSerializer(allowed_types) if serde is None else serde)
         self._bridge = Bridge(client)
-        self._collections = Collections.of(self._bridge.client, _KIND)
+        self._collections = Collections.for_client(self._bridge.client, _KIND)
         self._values = Values(self.serde, max_bytes)
         self._chains = Chains(self._bridge.client)
 
@@ -158,7 +158,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         allowed_types: AllowedTypes = (),
         max_bytes: int = MAX_BYTES,
     ) -> AbideSaver:
-        """A saver over a database file, with its own client. Close it, or use it in `with`."""
+        """Returns a saver over a database file, with its own client. Close it, or use it in `with`."""
         return AbideSaver(sync.Abide.open(path), serde=serde, allowed_types=allowed_types, max_bytes=max_bytes)
 
     def close(self) -> None:
@@ -168,24 +168,24 @@ class AbideSaver(BaseCheckpointSaver[str]):
     def __enter__(self) -> AbideSaver:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> AbideSaver:
-        """A clone whose serializer also reads these types."""
+        """Returns a clone whose serializer also reads these types."""
         clone = cast(AbideSaver, super().with_allowlist(extra_allowlist))
         if clone is not self:
             clone._values = Values(clone.serde, self._values.max_bytes)
         return clone
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """The next version of a channel."""
+        """Returns the next version of a channel."""
         return version_prefix(1 + (0 if current is None else version_count(str(current))))
 
     # Reading.
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint of a configuration, or the latest of its thread."""
+        """Returns the checkpoint of a configuration, or the latest of its thread."""
         return await self._bridge.arun(self._get_tuple(config))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -202,25 +202,25 @@ class AbideSaver(BaseCheckpointSaver[str]):
         return await self._load(collection, thread_id, path("c", namespace) + "/", None)
 
     async def _load(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
-        """The checkpoint with a key; the last one if the key is a prefix.
+        """Returns the checkpoint with a key; the last one if the key is a prefix.
 
         Raises:
-            MalformedEntry: it is none that a saver wrote.
-            LimitExceeded: its values are too large.
+            MalformedEntryError: no saver wrote it.
+            LimitExceededError: its values are too large.
         """
         try:
             return await self._load_once(collection, thread_id, key, config)
-        except MalformedEntry:
+        except MalformedEntryError:
             # Several statements have read it, and another process may have deleted it in between.
             return await self._load_once(collection, thread_id, key, config)
 
     async def _load_once(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
         end = key[:-1] + "0" if key.endswith("/") else key + "\0"
-        self._values.begin(self._collections.client.timeline)
+        self._values.check_timeline(self._collections.client.timeline)
         expected = json.dumps(self._values.expected(collection, key))
         params = {"c": collection, "first": key, "end": end, "expected": expected}
         rows: builtins.list[tuple[Any, ...]] = (await self._collections.client.sql(_LATEST, params)).cells
-        self._values.begin(self._collections.client.timeline)
+        self._values.check_timeline(self._collections.client.timeline)
         if not rows:
             return None
         with decoding(f"the checkpoint {rows[0][0]!r} of {collection!r}"):
@@ -229,7 +229,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
     async def _decode(
         self, collection: str, thread_id: str, rows: builtins.list[tuple[Any, ...]], config: RunnableConfig | None
     ) -> CheckpointTuple:
-        """A checkpoint from its entry, its pending writes and its values."""
+        """Returns a checkpoint from its entry, its pending writes and its values."""
         entries = Entries(Budget(self._values.max_bytes))
         seqs: dict[str, int] = {}
         for name, data, blob, seq in rows:
@@ -248,7 +248,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         values: dict[str, Any] = {}
         missing: dict[str, str] = {}
         for channel, name in names.items():
-            found = self._values.remembered(collection, f"{namespace}/{channel}", name, seqs.get(entry_of(name), 0))
+            found = self._values.remembered(collection, f"{namespace}/{channel}", name, seqs.get(entry_key(name), 0))
             if found is None:
                 missing[channel] = name
             else:
@@ -273,7 +273,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         )
 
     def _writes(self, entries: Entries, keys: builtins.list[str]) -> builtins.list[tuple[str, str, Any]]:
-        """The pending writes in entries, in the order of their tasks."""
+        """Returns the pending writes in entries, in the order of their tasks."""
         found: dict[tuple[str, int], tuple[Any, tuple[str, str, Any]]] = {}
         # The first write with an index counts; a special one has been replaced by the latest.
         for key in sorted(keys, key=lambda key: (key.startswith("w/") and entries.stored[key].seq, len(key), key)):
@@ -299,14 +299,14 @@ class AbideSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """The checkpoints of a thread, or of all threads, the latest first."""
+        """Yields the checkpoints of a thread, or of all threads, the latest first."""
         found = await self._bridge.arun(self._keys(config, before))
         count = 0
         for thread_id, collection, key in found:
             if limit is not None and count >= limit:
                 return
             loaded = await self._bridge.arun(self._load_listed(collection, thread_id, key, config))
-            if loaded is not None and _has(loaded.metadata, filter):
+            if loaded is not None and _matches(loaded.metadata, filter):
                 count += 1
                 yield loaded
 
@@ -324,24 +324,24 @@ class AbideSaver(BaseCheckpointSaver[str]):
             if limit is not None and count >= limit:
                 return
             loaded = self._bridge.run(self._load_listed(collection, thread_id, key, config))
-            if loaded is not None and _has(loaded.metadata, filter):
+            if loaded is not None and _matches(loaded.metadata, filter):
                 count += 1
                 yield loaded
 
     async def _load_listed(
         self, collection: str, thread_id: str, key: str, config: RunnableConfig | None
     ) -> CheckpointTuple | None:
-        """A checkpoint of a list. In that of all threads a malformed one is omitted, so that it hides no other thread."""
+        """Returns a checkpoint of a list; `None` if the list is that of all threads, and the checkpoint is malformed."""
         try:
             return await self._load(collection, thread_id, key, None)
-        except (MalformedEntry, LimitExceeded) as why:
+        except (MalformedEntryError, LimitExceededError) as exc:
             if config is not None and "thread_id" in config["configurable"]:
                 raise
-            _LOG.warning("a checkpoint is omitted: %s", why)
+            _LOG.warning("a checkpoint is omitted: %s", exc)
             return None
 
     async def _keys(self, config: RunnableConfig | None, before: RunnableConfig | None) -> builtins.list[tuple[str, str, str]]:
-        """Thread, collection and key of checkpoints, the latest first."""
+        """Returns thread, collection and key of checkpoints, the latest first."""
         configurable = config["configurable"] if config else {}
         namespace = configurable.get("checkpoint_ns")
         checkpoint_id = get_checkpoint_id(config) if config else None
@@ -417,10 +417,10 @@ class AbideSaver(BaseCheckpointSaver[str]):
         configurable = config["configurable"]
         thread_id, namespace = str(configurable["thread_id"]), configurable.get("checkpoint_ns", "")
         collection = await self._collections.stored_id(thread_id)
-        self._values.begin(self._collections.client.timeline)
+        self._values.check_timeline(self._collections.client.timeline)
         try:
             await self._write_checkpoint(collection, config, checkpoint, metadata, new_versions)
-        except Conflict:
+        except ConflictError:
             await self._replace_checkpoint(collection, config, checkpoint, metadata)
         return _config(thread_id, namespace, checkpoint["id"])
 
@@ -437,7 +437,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             try:
                 await self._write_checkpoint(collection, config, checkpoint, metadata, {}, entries)
                 return
-            except Conflict:
+            except ConflictError:
                 if attempt == _ATTEMPTS:
                     raise
 
@@ -450,7 +450,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
         earlier: Entries | None = None,
     ) -> None:
-        """Writes a checkpoint: one that should not exist, or one in place of `earlier`."""
+        """Writes a checkpoint in place of `earlier`; without it, the checkpoint should not exist."""
         configurable = config["configurable"]
         key = checkpoint_key(configurable.get("checkpoint_ns", ""), checkpoint["id"])
         parent = configurable.get("checkpoint_id")
@@ -465,25 +465,25 @@ class AbideSaver(BaseCheckpointSaver[str]):
         head: dict[str, Any] = {name: part for name, part in checkpoint.items() if name not in ("channel_values", "id")}
         head["ts"] = time_after(checkpoint["id"], checkpoint["ts"])
         kind, raw = self._values.dump((head, all_metadata, draft.inline))
-        others = {name: place.name for name, place in draft.places.items() if entry_of(place.name) != key}
+        others = {name: place.name for name, place in draft.places.items() if entry_key(place.name) != key}
         entry = CheckpointEntry(short_id(parent) if parent else None, kind, raw, others, draft.own)
         seq = 0
         if earlier is not None and earlier.stored:
             seq, entry.writes = earlier.stored[key].seq, earlier.checkpoint(key).writes
         data = {"r": all_metadata["run_id"]} if all_metadata.get("run_id") else None
-        made = put(key, data, write_checkpoint(key, entry), expected_seq=seq)
-        write = await self._begin(collection, [*draft.puts, made], draft.needs, parent_key)
+        checkpoint_put = put(key, data, write_checkpoint(key, entry), expected_seq=seq)
+        write = await self._begin(collection, [*draft.puts, checkpoint_put], draft.needs, parent_key)
         if write is not None and draft.encoded is not None:
-            self._values.wrote(collection, draft.encoded, write)
-            known = Known(write, draft.places, Pending(entry, made, draft.size, parent_key))
-            write.done.add_done_callback(known.has_ended)
+            self._values.remember_write(collection, draft.encoded, write)
+            known = Known(write, draft.places, Pending(entry, checkpoint_put, draft.size, parent_key))
+            write.done.add_done_callback(known.mark_ended)
             self._values.remember(collection, key, known)
         try:
-            await self._end(write)
-        except Conflict:
+            await self._wait_for(write)
+        except ConflictError:
             # The answer to an earlier attempt may have been lost.
             stored = (await self._collections.client.sql(_ONE, {"c": collection, "key": key})).cells
-            if not stored or stored[0][2] != made["blob"]:
+            if not stored or stored[0][2] != checkpoint_put["blob"]:
                 raise
 
     def _draft(
@@ -516,7 +516,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             size = len(one.value.between)
             if size > MOST_IN_ENTRY or draft.size + size > _MOST_IN_CHECKPOINT or name in draft.own:
                 one.name = value_key(key, name, short + suffix)
-                draft.puts.append(put(one.name, *json_of_value(one.name, one.value), expected_seq=0))
+                draft.puts.append(put(one.name, *value_to_json(one.name, one.value), expected_seq=0))
             else:
                 draft.own[name] = one.value
                 draft.size += size
@@ -535,10 +535,10 @@ class AbideSaver(BaseCheckpointSaver[str]):
             await self._collections.write(collection, puts, needs=self._values.needs(collection, needs, None))
         return write
 
-    async def _end(self, write: Write | None) -> None:
+    async def _wait_for(self, write: Write | None) -> None:
         if write is not None:
             # Others may wait for the same write.
-            write.done.add_done_callback(_ignore)
+            write.done.add_done_callback(_retrieve_exception)
             await asyncio.shield(write.done)
 
     async def aput_writes(
@@ -558,10 +558,10 @@ class AbideSaver(BaseCheckpointSaver[str]):
         prefix = writes_prefix(checkpoint) + short_id(task_id)
         if not writes:
             return
-        self._values.begin(self._collections.client.timeline)
+        self._values.check_timeline(self._collections.client.timeline)
         try:
             await self._write_writes(collection, checkpoint, prefix, writes, task_path, True)
-        except Conflict:
+        except ConflictError:
             self._values.forget(collection)
             await self._write_writes(collection, checkpoint, prefix, writes, task_path, False)
 
@@ -596,7 +596,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 name = key.removeprefix(writes_prefix(checkpoint))
                 joined = self._write_with_checkpoint(collection, checkpoint, name, entry, one)
                 if joined is not None:
-                    await self._end(joined)
+                    await self._wait_for(joined)
                     return
             # Others can refer to it, so it is never replaced. An earlier one is a conflict if this one has references.
             only = {"expected_seq": 0} if refers else {"keep": True}
@@ -604,8 +604,8 @@ class AbideSaver(BaseCheckpointSaver[str]):
             encoded.append(one)
         write = await self._begin(collection, puts, encoded[0].needs if encoded else {}, checkpoint)
         if write is not None and refers:
-            self._values.wrote(collection, encoded, write)
-        await self._end(write)
+            self._values.remember_write(collection, encoded, write)
+        await self._wait_for(write)
 
     def _write_with_checkpoint(self, collection: str, checkpoint: str, name: str, entry: WriteEntry, one: Encoded) -> Write | None:
         """Makes writes a part of the entry of their checkpoint, if it is not sent yet: two entries take more space."""
@@ -623,7 +623,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         write.size += size * 2
         needs = {key: written for key, written in one.needs.items() if written is not write}
         write.needs = [*write.needs, *self._values.needs(collection, needs, pending.parent)]
-        self._values.wrote(collection, [one], write)
+        self._values.remember_write(collection, [one], write)
         return write
 
     # Deleting and copying.
@@ -654,8 +654,8 @@ class AbideSaver(BaseCheckpointSaver[str]):
         by_collection: dict[str, set[str]] = {}
         for collection, key in await self._collections.client.sql(_OF_RUNS, params):
             by_collection.setdefault(collection, set()).add(key)
-        for collection, gone in by_collection.items():
-            await self._remove(collection, gone)
+        for collection, keys in by_collection.items():
+            await self._remove(collection, keys)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all checkpoints and writes of a thread to another one."""
@@ -695,7 +695,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             await self._remove(collection, set(keys) - kept)
 
     async def _with_ancestors(self, collection: str, thread_id: str, key: str) -> set[str]:
-        """A checkpoint, and the ancestors from which its delta channels are rebuilt."""
+        """Returns a checkpoint, and the ancestors from which its delta channels are rebuilt."""
         kept = {key}
         loaded = await self._load(collection, thread_id, key, None)
         if loaded is None:
@@ -713,14 +713,14 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 waiting -= loaded.checkpoint["channel_values"].keys()
         return kept
 
-    async def _remove(self, collection: str, gone: set[str]) -> None:
+    async def _remove(self, collection: str, keys: set[str]) -> None:
         """Deletes checkpoints, with their writes, and the values that no other checkpoint needs."""
         self._values.forget(collection)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                await Pruning(self._collections, collection, self._values.max_bytes).remove(gone)
+                await Pruning(self._collections, collection, self._values.max_bytes).remove(keys)
                 return
-            except Conflict:
+            except ConflictError:
                 if attempt == _ATTEMPTS:
                     raise
 
@@ -733,7 +733,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """The writes of channels since their nearest stored value, along the ancestors of a checkpoint."""
+        """Returns the writes of channels since their nearest stored value, along the ancestors of a checkpoint."""
         return await self._bridge.arun(self._delta_history(config, channels))
 
     async def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
@@ -770,7 +770,7 @@ class _Draft:
     """The bytes of the new values in the entry of the checkpoint."""
 
 
-def _ignore(done: asyncio.Future[None]) -> None:
+def _retrieve_exception(done: asyncio.Future[None]) -> None:
     """Marks the error of a write as seen: its callers may have been cancelled."""
     if not done.cancelled():
         done.exception()
@@ -781,9 +781,9 @@ def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfi
 
 
 def _is_small(value: Any) -> bool:
-    """Whether a value is stored in each checkpoint: an entry of its own would take more space."""
+    """Returns `True` if a value is stored in each checkpoint: an entry of its own would take more space."""
     return value is None or type(value) in (bool, int, float) or (type(value) is str and len(value) <= _SMALL_TEXT)
 
 
-def _has(metadata: CheckpointMetadata, filter: dict[str, Any] | None) -> bool:
+def _matches(metadata: CheckpointMetadata, filter: dict[str, Any] | None) -> bool:
     return not filter or all(name in metadata and metadata.get(name) == value for name, value in filter.items())

@@ -1,7 +1,7 @@
 """The bytes of LangGraph's values: each value is stored once.
 
 LangGraph saves a message up to three times: as the input of a graph, as the pending write of a task, and in a channel. The
-bytes that a value has in common with one that is stored already (its root) are not stored again: it is stored as parts of
+bytes that a value has in common with a stored value (its root) are not stored again: it is stored as parts of
 the root and the bytes between them. What remains is compressed with a dictionary of the texts that occur in all
 checkpoints and messages.
 """
@@ -43,7 +43,7 @@ class Copy(NamedTuple):
 
 
 def compress(raw: bytes) -> bytes | None:
-    """Smaller bytes; `None` if there are none."""
+    """Compresses bytes; returns `None` if they do not get smaller."""
     if len(raw) < _COMPRESS_FROM:
         return None
     level = _LEVEL if len(raw) < _LONG_FROM else _LEVEL_OF_LONG
@@ -53,7 +53,7 @@ def compress(raw: bytes) -> bytes | None:
 
 
 def compress_entry(first: bytes, second: bytes = b"") -> bytes:
-    """The bytes of an entry, whose second part has other bytes than the first one."""
+    """Returns the bytes of an entry, whose second part has other bytes than the first one."""
     level = _LEVEL if len(first) + len(second) < _LONG_FROM else _LEVEL_OF_LONG
     packer = zlib.compressobj(level, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, DICTIONARY_OF_ENTRIES)
     small = packer.compress(first)
@@ -63,15 +63,15 @@ def compress_entry(first: bytes, second: bytes = b"") -> bytes:
 
 
 def decompress_entry(small: bytes, budget: Budget) -> bytes:
-    """The inverse of `compress_entry`; see `decompress`."""
+    """Reverses `compress_entry`; see `decompress`."""
     return _inflated(small, DICTIONARY_OF_ENTRIES, budget)
 
 
 def decompress(small: bytes, budget: Budget) -> bytes:
-    """The inverse of `compress`.
+    """Reverses `compress`.
 
     Raises:
-        LimitExceeded: the bytes exceed the budget.
+        LimitExceededError: the bytes exceed the budget.
         ValueError: they are not compressed bytes.
     """
     return _inflated(small, DICTIONARY, budget)
@@ -87,7 +87,7 @@ def _inflated(small: bytes, dictionary: bytes, budget: Budget) -> bytes:
 
 
 def difference(value: bytes, root: bytes) -> tuple[list[int], bytes] | None:
-    """A value as parts of a root, and the bytes between them; `None` if they have less than a half of it in common.
+    """Returns a value as parts of a root, and the bytes between them; `None` if they have less than a half of it in common.
 
     The parts are flat: the number of bytes before the part, its offset in the root, and its length.
     """
@@ -111,10 +111,10 @@ def difference(value: bytes, root: bytes) -> tuple[list[int], bytes] | None:
 
 
 def rebuild(flat: list[int], between: bytes, root: bytes, budget: Budget) -> bytes:
-    """The inverse of `difference`.
+    """Reverses `difference`.
 
     Raises:
-        LimitExceeded: the bytes exceed the budget.
+        LimitExceededError: the bytes exceed the budget.
         ValueError: a part is not within its bytes.
     """
     parts: list[bytes] = []
@@ -131,7 +131,7 @@ def rebuild(flat: list[int], between: bytes, root: bytes, budget: Budget) -> byt
 
 
 def _common_parts(value: bytes, root: bytes) -> list[Copy]:
-    """Long parts that occur in both. It searches for bytes in the middle, and extends what it finds in both directions."""
+    """Yields long parts that occur in both. It searches for bytes in the middle, and extends what it finds in both directions."""
     found: list[Copy] = []
     waiting = [(0, len(value))]
     searched = 0
@@ -155,7 +155,7 @@ def _common_parts(value: bytes, root: bytes) -> list[Copy]:
 
 
 def _common_start(left: bytes, right: bytes) -> int:
-    """The number of equal bytes at the start."""
+    """Returns the number of equal bytes at the start."""
     low, high = 0, min(len(left), len(right))
     if left[:high] == right[:high]:
         return high
@@ -169,6 +169,6 @@ def _common_start(left: bytes, right: bytes) -> int:
 
 
 def _common_end(left: bytes, right: bytes) -> int:
-    """The number of equal bytes at the end."""
+    """Returns the number of equal bytes at the end."""
     most = min(len(left), len(right))
     return _common_start(left[len(left) - most :][::-1], right[len(right) - most :][::-1])

@@ -10,9 +10,9 @@ import json
 from typing import Any, cast
 
 from ..client import Abide
-from ..errors import MalformedEntry
+from ..errors import MalformedEntryError
 from .langgraph_entries import Entries
-from .langgraph_keys import entry_of
+from .langgraph_keys import entry_key
 
 _SIZE = "coalesce(length(e.blob), 0) + coalesce(length(CAST(e.data AS BLOB)), 0)"
 _OF_KEYS = "entries AS e WHERE e.collection_id = :c AND e.key IN (SELECT value FROM json_each(:keys))"
@@ -30,7 +30,7 @@ _ENTRIES_BETWEEN = (
 _KEYS_AT_ONCE = 1000
 _BYTES_AT_ONCE = 4 << 20
 
-# A chain leads through one folder, of which a request reads up to 1,000 entries. More requests are those of a forged chain.
+# A chain leads through one folder, of which a request reads up to 1,000 entries. Only a forged chain needs more requests.
 _MOST_PAGES = 1000
 
 _Row = tuple[str, Any, Any, int]
@@ -46,8 +46,8 @@ class Chains:
         """Reads the entries of values, and those that they refer to. An entry that does not exist is omitted.
 
         Raises:
-            MalformedEntry: they refer to too many others.
-            LimitExceeded: they are too large together.
+            MalformedEntryError: they refer to too many others.
+            LimitExceededError: they are too large together.
         """
         await self._fetch(collection, entries, [name for name in names if not entries.has(name)])
         done: set[str] = set()
@@ -58,12 +58,12 @@ class Chains:
             at: str | None = name
             while at is not None and at not in done:
                 done.add(at)
-                key = entry_of(at)
+                key = entry_key(at)
                 if not entries.has(at):
                     if key not in ahead:
                         pages += 1
                         if pages > _MOST_PAGES:
-                            raise MalformedEntry(f"the entry {name!r} of {collection!r} refers to too many others")
+                            raise MalformedEntryError(f"the entry {name!r} of {collection!r} refers to too many others")
                         ahead = await self._page(collection, key)
                     if key not in ahead:
                         break
@@ -75,7 +75,7 @@ class Chains:
         await self._fetch(collection, entries, [root for root in roots if not entries.has(root)])
 
     async def _page(self, collection: str, last: str) -> dict[str, _Row]:
-        """Entries of a folder: one, and those before it."""
+        """Returns an entry of a folder and those before it."""
         params: dict[str, Any] = {"c": collection, "first": last.rsplit("/", 1)[0] + "/", "last": last}
         left = _BYTES_AT_ONCE
         first = last
@@ -89,7 +89,7 @@ class Chains:
 
     async def _fetch(self, collection: str, entries: Entries, names: list[str]) -> None:
         """Reads the entries of values, in several requests if they are large."""
-        keys = list(dict.fromkeys(map(entry_of, names)))
+        keys = list(dict.fromkeys(map(entry_key, names)))
         for first in range(0, len(keys), _KEYS_AT_ONCE):
             params = {"c": collection, "keys": json.dumps(keys[first : first + _KEYS_AT_ONCE])}
             waiting: list[str] = []

@@ -28,14 +28,14 @@ async def copy(collections: Collections, source: str, target: str) -> None:
 
 
 async def _pages(collections: Collections, source: str, after: str, end: str) -> AsyncIterator[list[Copy]]:
-    """Entries in pages. Those of one task are on one page, unless they are more than a page."""
+    """Yields entries in pages. Those of one task are on one page, unless they are more than a page."""
     while True:
         rows = (await collections.client.sql(_PAGE, {"c": source, "after": after, "end": end})).cells
         if not rows:
             return
         if len(rows) == _ROWS and str(rows[-1][0]).startswith("w/"):
-            last = _task_of(str(rows[-1][0]))
-            rows = [row for row in rows if _task_of(str(row[0])) != last] or rows
+            last = _task_key(str(rows[-1][0]))
+            rows = [row for row in rows if _task_key(str(row[0])) != last] or rows
         after = str(rows[-1][0])
         yield [
             (cast(int, seq), put(str(key), None if data is None else json.loads(str(data)), cast("bytes | None", blob)))
@@ -44,17 +44,17 @@ async def _pages(collections: Collections, source: str, after: str, end: str) ->
 
 
 def _calls(copies: list[Copy]) -> Iterator[list[Entry]]:
-    """The writes of a task that has written again keep their order: the first ones count. So the later ones are later calls."""
+    """Yields the entries of each call. The first writes of a task count, so those that it has repeated are in later calls."""
     first: dict[str, Entry] = {}
     later: list[Entry] = []
     for _, entry in sorted(copies, key=itemgetter(0)):
         key: str = entry["key"]
-        if first.setdefault(_task_of(key) if key.startswith("w/") else key, entry) is not entry:
+        if first.setdefault(_task_key(key) if key.startswith("w/") else key, entry) is not entry:
             later.append(entry)
     yield list(first.values())
     for entry in later:
         yield [entry]
 
 
-def _task_of(key: str) -> str:
+def _task_key(key: str) -> str:
     return key.rsplit("/", 1)[0]

@@ -22,7 +22,7 @@ from typing import Any
 import ormsgpack
 
 from . import langgraph_bytes
-from .langgraph_keys import base_key, bytes_of, entry_of, short_id_of, value_key
+from .langgraph_keys import base_key, bytes_to_short_id, entry_key, short_id_to_bytes, value_key
 from .untrusted import Budget
 
 MOST_IN_ENTRY = 4 << 10
@@ -53,7 +53,7 @@ class Value:
     parts: list[int] | None = None
     """The parts of the root, see `langgraph_bytes`."""
     kept: int | None = None
-    """How many items a list keeps of its base; `None` if it is not a list. The bytes are those of the others."""
+    """How many items a list keeps of its base; `None` if it is not a list. The bytes are the other items."""
     base: str | None = None
     """The name of an earlier version."""
 
@@ -74,7 +74,7 @@ class CheckpointEntry:
     writes: dict[str, WriteEntry] = field(default_factory=dict)
     """Its first pending writes, by task and index."""
     is_former: bool = False
-    """Whether an earlier release has written it."""
+    """`True` if an earlier release has written it."""
 
 
 @dataclass(slots=True)
@@ -82,11 +82,11 @@ class WriteEntry:
     """The pending writes of a task."""
 
     channels: str | list[str]
-    """The channel of a write; a list of those of several."""
+    """The channel of a write, or a list of channels for several writes."""
     path: str
     """The path of the task."""
     value: Value
-    """The value; a list of those of several."""
+    """The value, or a list of values for several writes."""
     indexes: list[int] | None = None
     """The indexes of several writes, if they are not consecutive."""
 
@@ -117,11 +117,11 @@ class Entries:
         self.stored[key] = Stored(None if data is None else json.loads(data), blob or b"", seq)
 
     def has(self, name: str) -> bool:
-        """Whether the entry with a value was read."""
-        return entry_of(name) in self.stored
+        """Returns `True` if the entry with a value was read."""
+        return entry_key(name) in self.stored
 
     def checkpoint(self, key: str) -> CheckpointEntry:
-        """A checkpoint.
+        """Returns a checkpoint.
 
         Raises:
             ValueError: it does not exist. Malformed entries also raise other errors.
@@ -132,16 +132,16 @@ class Entries:
         return found
 
     def write(self, key: str) -> WriteEntry:
-        """Pending writes, by the name of their value."""
+        """Returns pending writes, by the name of their value."""
         if key.startswith("c/"):
-            return self.checkpoint(entry_of(key)).writes[key.split("/", 3)[3]]
+            return self.checkpoint(entry_key(key)).writes[key.split("/", 3)[3]]
         found = self._writes.get(key)
         if found is None:
             found = self._writes[key] = read_write(key, self._entry(key), self.budget)
         return found
 
     def value(self, name: str) -> Value:
-        """The value with a name."""
+        """Returns the value with a name."""
         found = self._values.get(name)
         if found is None:
             found = self._values[name] = self._read_value(name)
@@ -152,12 +152,12 @@ class Entries:
         if is_write:
             return self.write(name).value
         if name.startswith("c/"):
-            return self.checkpoint(entry_of(name)).own[name.rsplit("/", 1)[1]]
+            return self.checkpoint(entry_key(name)).own[name.rsplit("/", 1)[1]]
         stored = self._entry(name)
-        return _value_of_json(name, stored.data, stored.blob, self.budget)
+        return _value_from_json(name, stored.data, stored.blob, self.budget)
 
     def raw(self, name: str) -> bytes:
-        """The bytes of a value, with those of its root."""
+        """Returns the bytes of a value, with those of its root."""
         value = self.value(name)
         if value.root is None:
             return value.between
@@ -203,17 +203,17 @@ class _Names:
         kind = "w" if len(rest) == 1 else "c"
         return f"{kind}/{self.namespace}/{checkpoint}/{_unpacked_id(second)}/{rest[0]}"
 
-    def of_parent(self, channel: str) -> str:
-        """The value of a channel in the entry of the parent."""
+    def in_parent(self, channel: str) -> str:
+        """Returns the value of a channel in the entry of the parent."""
         return f"c/{self.namespace}/{self.parent}/{channel}"
 
 
 def write_checkpoint(key: str, entry: CheckpointEntry) -> bytes:
-    """The bytes of a checkpoint."""
+    """Returns the bytes of a checkpoint."""
     names = _Names(key, entry.parent)
     parent = None if entry.parent is None else _packed_id(entry.parent)
     head = entry.head if entry.kind == _USUAL_KIND else [entry.kind, entry.head]
-    places = {channel: _PARENT if name == names.of_parent(channel) else names.pack(name) for channel, name in entry.places.items()}
+    places = {channel: _PARENT if name == names.in_parent(channel) else names.pack(name) for channel, name in entry.places.items()}
     own = {channel: _packed_value(value, names, channel) for channel, value in entry.own.items()}
     writes = []
     for name, one in entry.writes.items():
@@ -225,7 +225,7 @@ def write_checkpoint(key: str, entry: CheckpointEntry) -> bytes:
 
 
 def read_checkpoint(key: str, stored: Stored, budget: Budget) -> CheckpointEntry:
-    """The inverse of `write_checkpoint`."""
+    """Reverses `write_checkpoint`."""
     data = stored.data
     if isinstance(data, dict) and "p" in data:
         kind, head = _decompressed(data, stored.blob, budget)
@@ -238,36 +238,36 @@ def read_checkpoint(key: str, stored: Stored, budget: Budget) -> CheckpointEntry
         names.parent,
         kind,
         _bytes(head),
-        {channel: names.of_parent(channel) if place == _PARENT else names.unpack(place) for channel, place in places.items()},
+        {channel: names.in_parent(channel) if place == _PARENT else names.unpack(place) for channel, place in places.items()},
         {channel: _unpacked_value(packed, names, channel) for channel, packed in own.items()},
         {f"{_unpacked_id(task)}/{index}": _unpacked_write(packed, names) for task, index, *packed in writes},
     )
 
 
 def write_writes(key: str, entry: WriteEntry) -> tuple[dict[str, Any] | None, bytes | None]:
-    """The JSON and the bytes of pending writes."""
+    """Returns the JSON and the bytes of pending writes."""
     path, value = entry.path, entry.value
     if len(value.between) > MOST_IN_ENTRY:
-        data, blob = json_of_value(key, value)
-        said = {"q": path.removeprefix(_PATH_OF_NODE)} if path.startswith(_PATH_OF_NODE) else {"p": path} if path else {}
+        data, blob = value_to_json(key, value)
+        path_field = {"q": path.removeprefix(_PATH_OF_NODE)} if path.startswith(_PATH_OF_NODE) else {"p": path} if path else {}
         if entry.indexes is not None:
             data["i"] = entry.indexes
-        return {**data, "c": entry.channels, **said}, blob
+        return {**data, "c": entry.channels, **path_field}, blob
     return None, langgraph_bytes.compress_entry(_pack(_packed_write(entry, _Names(key, None))))
 
 
 def read_write(key: str, stored: Stored, budget: Budget) -> WriteEntry:
-    """The inverse of `write_writes`."""
+    """Reverses `write_writes`."""
     data = stored.data
     if data is not None:
         path = _PATH_OF_NODE + str(data["q"]) if "q" in data else data.get("p", "")
-        return WriteEntry(data["c"], path, _value_of_json(key, data, stored.blob, budget), data.get("i"))
+        return WriteEntry(data["c"], path, _value_from_json(key, data, stored.blob, budget), data.get("i"))
     packed = ormsgpack.unpackb(langgraph_bytes.decompress_entry(stored.blob, budget))
     return _unpacked_write(packed, _Names(key, None))
 
 
-def json_of_value(key: str, value: Value) -> tuple[dict[str, Any], bytes | None]:
-    """The JSON and the bytes of a value with an entry of its own."""
+def value_to_json(key: str, value: Value) -> tuple[dict[str, Any], bytes | None]:
+    """Returns the JSON and the bytes of a value with an entry of its own."""
     data, blob = _compressed(value.kind, value.between)
     if value.kept is not None:
         data["n"] = 1
@@ -279,20 +279,20 @@ def json_of_value(key: str, value: Value) -> tuple[dict[str, Any], bytes | None]
     return data, blob or None
 
 
-def references_of_json(name: str, data: Any) -> list[str]:
-    """The names in the JSON of a value."""
+def references_in_json(name: str, data: Any) -> list[str]:
+    """Returns the names in the JSON of a value."""
     if not isinstance(data, dict):
         return []
     base, root = data.get("b"), data.get("f")
     return [*([base_key(name, base)] if isinstance(base, str) else []), *([root] if isinstance(root, str) else [])]
 
 
-def references_of(value: Value) -> list[str]:
-    """The names of the values that one refers to."""
+def references_in_value(value: Value) -> list[str]:
+    """Returns the names of the values that one refers to."""
     return [name for name in (value.base, value.root) if name is not None]
 
 
-def _value_of_json(name: str, data: Any, blob: bytes, budget: Budget) -> Value:
+def _value_from_json(name: str, data: Any, blob: bytes, budget: Budget) -> Value:
     kind, between = _decompressed(data, blob, budget)
     value = Value(between, kind)
     if "n" in data:
@@ -323,7 +323,7 @@ def _packed_value(value: Value, names: _Names, channel: str) -> Any:
     if is_usual and value.root is None and value.kept is None:
         return value.between
     # The base in the entry of the parent is the usual one.
-    base = None if value.base is None or value.base == names.of_parent(channel) else names.pack(value.base)
+    base = None if value.base is None or value.base == names.in_parent(channel) else names.pack(value.base)
     root = None if value.root is None else names.pack(value.root)
     packed = [value.between, None if is_usual else value.kind, root, value.parts, value.kept, base]
     while packed[-1] is None:
@@ -342,19 +342,19 @@ def _unpacked_value(packed: Any, names: _Names, channel: str) -> Value:
         if base is not None:
             value.base = names.unpack(base)
         elif kept:
-            value.base = names.of_parent(channel)
+            value.base = names.in_parent(channel)
     return value
 
 
 def _packed_id(part: str) -> bytes | str:
-    return bytes_of(part) if part.startswith("=") and len(part) == 23 else part
+    return short_id_to_bytes(part) if part.startswith("=") and len(part) == 23 else part
 
 
 def _unpacked_id(packed: Any) -> str:
     if isinstance(packed, bytes):
         if len(packed) != 16:
             raise ValueError("an id has not 16 bytes")
-        return short_id_of(packed)
+        return bytes_to_short_id(packed)
     if not isinstance(packed, str) or "/" in packed:
         raise ValueError("an id is neither bytes nor a text without a slash")
     return packed

@@ -10,8 +10,8 @@ import builtins
 from typing import Any, cast
 
 from .collection import Collections, put
-from .langgraph_entries import CheckpointEntry, Entries, references_of, references_of_json, write_checkpoint
-from .langgraph_keys import entry_of
+from .langgraph_entries import CheckpointEntry, Entries, references_in_json, references_in_value, write_checkpoint
+from .langgraph_keys import entry_key
 from .untrusted import Budget, decoding
 from .writer import Entry
 
@@ -34,16 +34,16 @@ class Pruning:
         self._seqs: dict[str, int] = {}
         self._references: dict[str, builtins.list[str]] = {}
 
-    async def remove(self, gone: set[str]) -> None:
+    async def remove(self, removed: set[str]) -> None:
         """Deletes checkpoints, with their writes, and the values that no other checkpoint needs.
 
         Raises:
-            Conflict: another process has changed the thread meanwhile.
+            ConflictError: another process has changed the thread meanwhile.
         """
         await self._read()
-        live = {key for key in self._checkpoints if key not in gone and key not in self._deleted}
+        live = {key for key in self._checkpoints if key not in removed and key not in self._deleted}
         needed = self._needed(live)
-        entries = {entry_of(name) for name in needed}
+        entries = {entry_key(name) for name in needed}
         deletes = [key for key in self._seqs if key not in live and key not in entries]
         puts = [self._without_checkpoint(key, needed) for key in self._checkpoints if key not in live and key in entries]
         # Changed entries still exist after a conflict, so the puts come first.
@@ -72,16 +72,16 @@ class Pruning:
             if data == _DELETED:
                 self._deleted.add(key)
             for channel, value in checkpoint.own.items():
-                self._references[f"{key}/{channel}"] = references_of(value)
+                self._references[f"{key}/{channel}"] = references_in_value(value)
             for name, write in checkpoint.writes.items():
-                self._references[f"{key}/{name}"] = references_of(write.value)
+                self._references[f"{key}/{name}"] = references_in_value(write.value)
         elif data is None:
-            self._references[key] = references_of(entries.value(key))
+            self._references[key] = references_in_value(entries.value(key))
         else:
-            self._references[key] = references_of_json(key, data)
+            self._references[key] = references_in_json(key, data)
 
     def _needed(self, live: set[str]) -> set[str]:
-        """The names of the values that these checkpoints and their writes need."""
+        """Returns the names of the values that these checkpoints and their writes need."""
         waiting = [name for key in live for name in self._checkpoints[key].places.values()]
         waiting += [f"{key}/{name}" for key in live for name in (*self._checkpoints[key].own, *self._checkpoints[key].writes)]
         prefixes = {"w" + key[1:] for key in live}

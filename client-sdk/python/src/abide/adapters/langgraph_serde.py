@@ -25,15 +25,15 @@ class StrictSerializer(JsonPlusSerializer):
     """
 
     def __init__(self, allowed_types: AllowedTypes = ()) -> None:
-        super().__init__(allowed_msgpack_modules=tuple(map(_named, allowed_types)) or None)
+        super().__init__(allowed_msgpack_modules=tuple(map(_type_name, allowed_types)) or None)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """The value of bytes."""
+        """Decodes a value."""
         if data[0] not in _KINDS:
             raise ValueError(f"values of the kind {data[0]!r} are not read")
         return super().loads_typed(data)
 
 
-def _named(allowed: type | tuple[str, str]) -> tuple[str, str]:
+def _type_name(allowed: type | tuple[str, str]) -> tuple[str, str]:
     # A stored object names its class by `__name__`.
     return (allowed.__module__, allowed.__name__) if isinstance(allowed, type) else allowed

@@ -60,13 +60,13 @@ class AbideStore(BaseStore):
     """Stores items in Abide."""
 
     def __init__(self, client: Abide | sync.Abide) -> None:
-        """A store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
+        """Makes a store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
         self._bridge = Bridge(client)
-        self._collections = Collections.of(self._bridge.client, _KIND)
+        self._collections = Collections.for_client(self._bridge.client, _KIND)
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> AbideStore:
-        """A store over a database file, with its own client. Close it, or use it in `with`."""
+        """Returns a store over a database file, with its own client. Close it, or use it in `with`."""
         return AbideStore(sync.Abide.open(path))
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class AbideStore(BaseStore):
     def __enter__(self) -> AbideStore:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -141,7 +141,7 @@ class AbideStore(BaseStore):
         kept = {
             namespace[: op.max_depth]
             for namespace in namespaces
-            if all(_has(namespace, condition) for condition in op.match_conditions or ())
+            if all(_matches_condition(namespace, condition) for condition in op.match_conditions or ())
         }
         return sorted(kept)[op.offset : op.offset + op.limit]
 
@@ -151,7 +151,7 @@ def _key(namespace: tuple[str, ...], key: str) -> str:
 
 
 def _range(prefix: tuple[str, ...]) -> tuple[str, str]:
-    """The keys of a namespace, and of those below it."""
+    """Returns the keys of a namespace, and of those below it."""
     if not prefix:
         return "", "\U0010ffff"
     first = path(*prefix) + "/"
@@ -159,7 +159,7 @@ def _range(prefix: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _is_own(row: Any) -> bool:
-    """Whether an entry is one of a store: another caller of the scope may write others, which are omitted."""
+    """Returns `True` if a store wrote an entry. Other callers of the scope may write other entries, which are omitted."""
     is_own = "//" in row.key and row.data is not None and isinstance(json.loads(row.data), dict)
     if not is_own:
         _LOG.warning("the entry %r of %s is not an item of a store", row.key, _KIND)
@@ -181,28 +181,28 @@ def _time(micros: int) -> datetime:
     return datetime.fromtimestamp(micros / 1_000_000, timezone.utc)
 
 
-def _has(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
-    """Whether a namespace has a prefix or a suffix, in which `*` is any part."""
-    wanted = tuple(condition.path)
-    if len(namespace) < len(wanted):
+def _matches_condition(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
+    """Returns `True` if a namespace has a prefix or a suffix, in which `*` is any part."""
+    expected = tuple(condition.path)
+    if len(namespace) < len(expected):
         return False
-    part = namespace[: len(wanted)] if condition.match_type == "prefix" else namespace[len(namespace) - len(wanted) :]
-    return all(label in ("*", found) for label, found in zip(wanted, part, strict=True))
+    part = namespace[: len(expected)] if condition.match_type == "prefix" else namespace[len(namespace) - len(expected) :]
+    return all(label in ("*", found) for label, found in zip(expected, part, strict=True))
 
 
-def _matches(value: Any, wanted: Any) -> bool:
-    """Whether a value satisfies a filter."""
-    if isinstance(wanted, dict):
-        if any(name.startswith("$") for name in wanted):
-            return all(_compare(value, operator, operand) for operator, operand in wanted.items())
-        return isinstance(value, dict) and all(_matches(value.get(name), part) for name, part in wanted.items())
-    if isinstance(wanted, (list, tuple)):
+def _matches(value: Any, expected: Any) -> bool:
+    """Returns `True` if a value satisfies a filter."""
+    if isinstance(expected, dict):
+        if any(name.startswith("$") for name in expected):
+            return all(_compare(value, operator, operand) for operator, operand in expected.items())
+        return isinstance(value, dict) and all(_matches(value.get(name), part) for name, part in expected.items())
+    if isinstance(expected, (list, tuple)):
         return (
             isinstance(value, (list, tuple))
-            and len(value) == len(wanted)
-            and all(_matches(one, part) for one, part in zip(value, wanted, strict=True))
+            and len(value) == len(expected)
+            and all(_matches(one, part) for one, part in zip(value, expected, strict=True))
         )
-    return bool(value == wanted)
+    return bool(value == expected)
 
 
 def _compare(value: Any, operator: str, operand: Any) -> bool:

@@ -18,8 +18,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from . import langgraph_bytes
 from .langgraph_entries import CheckpointEntry, Entries, Value
-from .langgraph_keys import entry_of, writes_prefix
-from .models import IMMUTABLE, Master
+from .langgraph_keys import entry_key, writes_prefix
+from .models import IMMUTABLE, Prototype
 from .untrusted import decoding, too_large
 from .writer import Entry, Write
 
@@ -72,13 +72,13 @@ class Known:
     pending: Pending | None = None
     """The written values, as long as this process writes them for the first time."""
 
-    def has_ended(self, _: object) -> None:
-        """Its write has ended."""
+    def mark_ended(self, _: object) -> None:
+        """Forgets the written values: the write has ended."""
         self.pending = None
 
     @property
     def has_failed(self) -> bool:
-        """Whether the entry may not exist."""
+        """`True` if the entry may not exist."""
         return isinstance(self.written, Write) and self.written.has_failed
 
 
@@ -91,9 +91,9 @@ class Raw:
     written: Write | int
     """The version of its entry, or the write that makes it."""
     is_root: bool
-    """Whether others can refer to it."""
+    """`True` if others can refer to it."""
     is_value: bool
-    """Whether it is the value of a version: not only the new items of a list, and no pending write."""
+    """`True` if it is the value of a version: not only the new items of a list, and no pending write."""
 
     @property
     def seq(self) -> int:
@@ -102,7 +102,7 @@ class Raw:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the entry may not exist."""
+        """`True` if the entry may not exist."""
         return isinstance(self.written, Write) and self.written.has_failed
 
 
@@ -113,19 +113,19 @@ class Encoded:
     name: str
     value: Value
     raw: bytes
-    """Its bytes; of a list those of its new items."""
+    """Its bytes; for a list, the bytes of the new items."""
     needs: dict[str, Write | int] = field(default_factory=dict)
     """The keys of the entries that it refers to."""
     folder: str | None = None
     """Namespace and channel, if it is the value of a channel."""
-    items: list[Master] | None = None
+    items: list[Prototype] | None = None
     """The items of a list."""
     size: int = 0
     """The bytes of all items."""
 
     @property
     def is_root(self) -> bool:
-        """Whether others can refer to it."""
+        """`True` if others can refer to it."""
         return self.value.root is None and len(self.raw) >= _ROOT_FROM
 
 
@@ -140,17 +140,17 @@ class Values:
         self._raws = _Raws()
         self._checkpoints: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()
 
-    def begin(self, timeline: str | None) -> None:
+    def check_timeline(self, timeline: str | None) -> None:
         """Forgets everything that was written in another history of the database."""
         if timeline != self._timeline:
             self._timeline = timeline
             self._lists, self._raws, self._checkpoints = _Lists(), _Raws(), OrderedDict()
 
     def dump(self, value: Any) -> tuple[str, bytes]:
-        """The kind and the bytes of a value.
+        """Returns the kind and the bytes of a value.
 
         Raises:
-            LimitExceeded: they are too many.
+            LimitExceededError: they are too many.
         """
         kind, raw = self._serde.dumps_typed(value)
         if len(raw) > self.max_bytes:
@@ -158,23 +158,23 @@ class Values:
         return kind, raw
 
     def load(self, kind: str, raw: bytes) -> Any:
-        """The inverse of `dump`."""
+        """Reverses `dump`."""
         return self._serde.loads_typed((kind, raw))
 
     def encode(self, collection: str, name: str, value: Any, earlier: list[Encoded] | None) -> Encoded:
-        """A value to be stored under a name, after others of the same write. Without `earlier` it refers to nothing."""
+        """Encodes a value, to be stored under a name after others of the same write. Without `earlier` it refers to nothing."""
         kind, raw = self.dump(value)
         if earlier is not None and len(raw) >= _ROOT_FROM:
             for root_name, root, written in self._roots(collection, earlier):
                 found = langgraph_bytes.difference(raw, root)
                 if found is not None:
                     flat, between = found
-                    needs = {} if written is None else {entry_of(root_name): written}
+                    needs = {} if written is None else {entry_key(root_name): written}
                     return Encoded(name, Value(between, kind, root_name, flat), raw, needs)
         return Encoded(name, Value(raw, kind), raw)
 
     def encode_channel(self, collection: str, folder: str, name: str, value: Any, earlier: list[Encoded] | None) -> Encoded:
-        """The value of a channel, see `encode`. `folder` is its namespace and the channel."""
+        """Returns the value of a channel, see `encode`. `folder` is its namespace and the channel."""
         if type(value) is not list or not value:
             whole = self.encode(collection, name, value, earlier)
             whole.folder = folder
@@ -182,8 +182,8 @@ class Values:
         base = self._lists.get(collection, folder) if earlier is not None else None
         kept = 0
         if base is not None:
-            for item, master in zip(value, base.items, strict=False):
-                if not self._is_same(item, master):
+            for item, prototype in zip(value, base.items, strict=False):
+                if not self._equals(item, prototype):
                     break
                 kept += 1
         added = value[kept:]
@@ -195,13 +195,13 @@ class Values:
         if base is not None and kept:
             encoded.size += base.size
             encoded.value.base = base.name
-            encoded.needs[entry_of(base.name)] = base.written
+            encoded.needs[entry_key(base.name)] = base.written
             items = None if items is None else base.items[:kept] + items
         encoded.items = items
         return encoded
 
     def _roots(self, collection: str, earlier: list[Encoded]) -> Iterator[tuple[str, bytes, Write | int | None]]:
-        """Values that one can refer to, the latest first. Those of the same write need no check."""
+        """Yields values that one can refer to, the latest first. Those of the same write need no check."""
         for one in reversed(earlier):
             if one.is_root:
                 yield one.name, one.raw, None
@@ -211,11 +211,11 @@ class Values:
                 yield name, raw.raw, raw.written
 
     def needs(self, collection: str, needs: dict[str, Write | int], parent: str | None) -> list[tuple[str, Write | int]]:
-        """The entries that must exist. A checkpoint has all of its values and writes, so that the parent stands for them."""
+        """Returns the entries that must exist. A checkpoint needs its values and writes, so the parent stands for them."""
         known = self.known(collection, parent)
         if known is None or parent is None:
             return list(needs.items())
-        keys = {parent, *(entry_of(place.name) for place in known.places.values())}
+        keys = {parent, *(entry_key(place.name) for place in known.places.values())}
         prefix = writes_prefix(parent)
         left: list[tuple[str, Write | int]] = []
         for key, written in needs.items():
@@ -226,7 +226,7 @@ class Values:
         return left
 
     def known(self, collection: str, key: str | None) -> Known | None:
-        """A checkpoint that this process remembers."""
+        """Returns a checkpoint that this process remembers."""
         found = self._checkpoints.get(collection, _NO_CHECKPOINTS).get(key or "")
         return None if found is None or found.has_failed else found
 
@@ -241,7 +241,7 @@ class Values:
         if len(self._checkpoints) > _COLLECTIONS:
             self._checkpoints.popitem(last=False)
 
-    def wrote(self, collection: str, encoded: list[Encoded], write: Write) -> None:
+    def remember_write(self, collection: str, encoded: list[Encoded], write: Write) -> None:
         """Remembers what a write has, which begins now. If it fails, nothing refers to it."""
         for one in encoded:
             if one.folder is not None and one.items is not None:
@@ -251,16 +251,19 @@ class Values:
                 self._raws.put(collection, one.name, Raw(one.value.kind, one.raw, write, one.is_root, is_value))
 
     def expected(self, collection: str, prefix: str) -> list[str]:
-        """The keys of the entries whose values the process probably remembers: those of the latest checkpoint with a prefix."""
+        """Returns the keys of the entries whose values the process probably remembers.
+
+        They belong to the latest checkpoint with a prefix.
+        """
         for key, known in reversed(self._checkpoints.get(collection, _NO_CHECKPOINTS).items()):
             if key.startswith(prefix):
-                keys = {entry_of(place.name) for place in known.places.values()}
+                keys = {entry_key(place.name) for place in known.places.values()}
                 keys.discard(key)
                 return list(keys)
         return []
 
     def remembered(self, collection: str, folder: str, name: str, seq: int) -> tuple[Any] | None:
-        """The value of a channel, if this process remembers this version of its entry."""
+        """Returns the value of a channel, if this process remembers this version of its entry."""
         version = self._lists.get(collection, folder)
         if version is not None and version.name == name and version.seq == seq:
             copies = _copies(version.items)
@@ -269,10 +272,10 @@ class Values:
         return None if raw is None or raw.seq != seq or not raw.is_value else (self.load(raw.kind, raw.raw),)
 
     def decode(self, collection: str, folder: str, name: str, entries: Entries) -> Any:
-        """The value of a channel. `entries` has its entry, and those that it refers to.
+        """Returns the value of a channel. `entries` has its entry, and those that it refers to.
 
         Raises:
-            MalformedEntry: entries are malformed, refer to each other in a circle, or to an entry that does not exist.
+            MalformedEntryError: entries are malformed, refer to each other in a circle, or to an entry that does not exist.
         """
         with decoding(f"the value {name!r} of {collection!r}"):
             stored = entries.value(name)
@@ -281,7 +284,7 @@ class Values:
             raw = entries.raw(name)
             value = self.load(stored.kind, raw)
             is_root = stored.root is None and len(raw) >= _ROOT_FROM
-            seq = entries.stored[entry_of(name)].seq
+            seq = entries.stored[entry_key(name)].seq
             self._raws.put(collection, name, Raw(stored.kind, raw, seq, is_root, True))
             return value
 
@@ -308,7 +311,7 @@ class Values:
             size += len(raw)
         items = _items(value)
         if items is not None:
-            seq = entries.stored[entry_of(name)].seq
+            seq = entries.stored[entry_key(name)].seq
             self._lists.put(collection, folder, _Version(name, seq, items, size))
         return value
 
@@ -318,12 +321,12 @@ class Values:
         self._raws.forget(collection)
         self._checkpoints.pop(collection, None)
 
-    def _is_same(self, item: Any, master: Master) -> bool:
-        """Whether an item equals what is stored, types included."""
-        value = master.value
+    def _equals(self, item: Any, prototype: Prototype) -> bool:
+        """Returns `True` if an item equals what is stored, types included."""
+        value = prototype.value
         if type(item) is not type(value):
             return False
-        if master.is_simple and not item.__pydantic_extra__:
+        if prototype.is_simple and not item.__pydantic_extra__:
             return bool(item.__dict__ == value.__dict__)
         if isinstance(item, BaseMessage) and not item.__pydantic_extra__ and not value.__pydantic_extra__:
             item, value = item.__dict__, value.__dict__
@@ -335,7 +338,7 @@ class _Version:
 
     __slots__ = ("items", "name", "size", "written")
 
-    def __init__(self, name: str, written: Write | int, items: list[Master], size: int) -> None:
+    def __init__(self, name: str, written: Write | int, items: list[Prototype], size: int) -> None:
         self.name = name
         self.written = written
         self.items = items
@@ -396,7 +399,7 @@ class _Raws:
         return raws.get(name) if raws is not None else None
 
     def roots(self, collection: str) -> deque[str]:
-        """The names of the latest that can be roots, the last one at the end."""
+        """Returns the names of the latest that can be roots, the last one at the end."""
         return self._roots.get(collection, _NO_KEYS)
 
     def put(self, collection: str, name: str, raw: Raw) -> None:
@@ -421,7 +424,7 @@ class _Raws:
 
 
 def _is_identical(value: Any, other: Any, serde: SerializerProtocol) -> bool:
-    """Whether two values are equal, types included."""
+    """Returns `True` if two values are equal, types included."""
     kind = type(value)
     if kind is not type(other):
         return False
@@ -434,16 +437,16 @@ def _is_identical(value: Any, other: Any, serde: SerializerProtocol) -> bool:
     return serde.dumps_typed(value) == serde.dumps_typed(other)
 
 
-def _items(values: list[Any]) -> list[Master] | None:
-    """Items with deep copies of these values; `None` if one cannot be copied."""
+def _items(values: list[Any]) -> list[Prototype] | None:
+    """Returns items with deep copies of these values; `None` if one cannot be copied."""
     try:
-        return [Master(Master(value).copied()) for value in values]
+        return [Prototype(Prototype(value).copy()) for value in values]
     except Exception:
         return None
 
 
-def _copies(items: list[Master]) -> list[Any] | None:
+def _copies(items: list[Prototype]) -> list[Any] | None:
     try:
-        return [item.copied() for item in items]
+        return [item.copy() for item in items]
     except Exception:
         return None

@@ -23,7 +23,7 @@ with extra("llama-index"):
 
 from .. import sync
 from ..client import Abide
-from ..errors import BadRequest
+from ..errors import BadRequestError
 from .bridge import Bridge
 from .collection import Collections
 from .items import ItemList
@@ -40,7 +40,7 @@ class AbideChatStore(BaseChatStore):
     _allows_paths: bool = PrivateAttr()
 
     def __init__(self, client: Abide | sync.Abide, *, allow_local_paths: bool = False, **fields: Any) -> None:
-        """A store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop.
+        """Makes a store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop.
 
         A block with the path of a local file is refused, because every caller of the scope can write one, and LlamaIndex
         reads the file when the block is resolved. `allow_local_paths` allows them.
@@ -52,12 +52,12 @@ class AbideChatStore(BaseChatStore):
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> AbideChatStore:
-        """A store over a database file, with its own client."""
+        """Returns a store over a database file, with its own client."""
         return AbideChatStore(sync.Abide.open(path))
 
     @classmethod
     def class_name(cls) -> str:
-        """The name of the class."""
+        """Returns the name of the class."""
         return "AbideChatStore"
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class AbideChatStore(BaseChatStore):
         await self._list(key).replace([self._dump(message) for message in messages])
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
-        """The messages of a key."""
+        """Returns the messages of a key."""
         return await self._bridge.arun(self._get(key))
 
     def get_messages(self, key: str) -> list[ChatMessage]:
@@ -140,7 +140,7 @@ class AbideChatStore(BaseChatStore):
         return None if item is None else self._message(key, item)
 
     async def aget_keys(self) -> list[str]:
-        """The keys that have messages."""
+        """Returns the keys that have messages."""
         return await self._bridge.arun(self._keys())
 
     def get_keys(self) -> list[str]:
@@ -155,7 +155,7 @@ class AbideChatStore(BaseChatStore):
         return [parts[0] for parts in named if len(parts) == 1]
 
     def _message(self, key: str, item: Any) -> ChatMessage:
-        """A message of a key. It is checked first: the validation of a block looks at its file."""
+        """Decodes a message of a key. It is checked first, because the validation of a block reads its file."""
         with decoding(f"a message of {key!r}"):
             if not self._allows_paths and _names_file(item):
                 raise ValueError("a block names a local file")
@@ -164,7 +164,7 @@ class AbideChatStore(BaseChatStore):
     def _dump(self, message: ChatMessage) -> Any:
         item = message.model_dump(mode="json")
         if not self._allows_paths and _names_file(item):
-            raise BadRequest(
+            raise BadRequestError(
                 "a block names a local file",
                 code="bad_arguments",
                 hint="store its bytes (image=…, data=…), or make the store with allow_local_paths=True",
@@ -173,7 +173,7 @@ class AbideChatStore(BaseChatStore):
 
 
 def _names_file(item: Any) -> bool:
-    """Whether a block, or one within it, has the path of a file, or a URL that is none of the web."""
+    """Returns `True` if a block, or one within it, has the path of a file, or a URL that does not lead to the web."""
     # `content` can have blocks too; `additional_kwargs` has none.
     waiting: list[Any] = [part for name, part in item.items() if name != "additional_kwargs"] if isinstance(item, dict) else []
     while waiting:

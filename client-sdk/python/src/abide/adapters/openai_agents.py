@@ -31,14 +31,14 @@ class AbideSession(SessionABC):
     """The history of one conversation. The runner adds the items of a turn in one transaction."""
 
     def __init__(self, session_id: str, client: Abide | sync.Abide, *, session_settings: SessionSettings | None = None) -> None:
-        """The session with this id, which need not exist."""
+        """Makes the session with this id, which need not exist in the database."""
         self.session_id = session_id
-        self.session_settings = session_settings or SessionSettings()
+        self.session_settings: SessionSettings | None = session_settings or SessionSettings()
         self._bridge = Bridge(client)
         self._items = ItemList(ItemList.collections(self._bridge.client, "openai-agents"), session_id)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """All items, or the last ones, in order."""
+        """Returns all items, or the last ones, in order."""
         most = resolve_session_limit(limit, self.session_settings)
         if most is not None and most <= 0:
             return []

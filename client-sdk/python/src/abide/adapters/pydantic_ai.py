@@ -29,19 +29,19 @@ class AbideHistory:
     """The messages of one conversation, as entries of the collection `pydantic-ai/<conversation id>`."""
 
     def __init__(self, conversation_id: str, client: Abide | sync.Abide) -> None:
-        """The history with this id, which need not exist."""
+        """Makes the history with this id, which need not exist in the database."""
         self._conversation_id = conversation_id
         self._bridge = Bridge(client)
         self._items = ItemList(ItemList.collections(self._bridge.client, "pydantic-ai"), conversation_id)
 
     async def load(self) -> list[ModelMessage]:
-        """All messages, for `message_history`."""
+        """Returns all messages, for `message_history`."""
         items = await self._bridge.arun(self._items.read())
         with decoding(f"the conversation {self._conversation_id!r}"):
             return ModelMessagesTypeAdapter.validate_python(items)
 
     async def append(self, messages: Sequence[ModelMessage]) -> None:
-        """Appends messages: those of `result.new_messages()`."""
+        """Appends messages, usually `result.new_messages()`."""
         items = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
         await self._bridge.arun(self._items.append(items))
 

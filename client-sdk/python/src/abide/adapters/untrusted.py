@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import AbideError, LimitExceeded, MalformedEntry, short
+from ..errors import AbideError, LimitExceededError, MalformedEntryError, describe
 
 
 @contextmanager
@@ -13,14 +13,14 @@ def decoding(what: str) -> Iterator[None]:
     """Decodes stored data: an error of any kind means that it is malformed. `what` names it.
 
     Raises:
-        MalformedEntry: it is malformed.
+        MalformedEntryError: it is malformed.
     """
     try:
         yield
     except AbideError:
         raise
-    except Exception as why:
-        raise MalformedEntry(f"{what} is malformed: {short(why)}") from why
+    except Exception as exc:
+        raise MalformedEntryError(f"{what} is malformed: {describe(exc)}") from exc
 
 
 class Budget:
@@ -30,22 +30,22 @@ class Budget:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.left = most
+        self.left: int = most
 
     def take(self, count: int) -> None:
         """Counts bytes.
 
         Raises:
-            LimitExceeded: they are too many.
+            LimitExceededError: they are too many.
         """
         self.left -= count
         if self.left < 0:
             raise too_large(self._most)
 
 
-def too_large(most: int) -> LimitExceeded:
-    """The error of a checkpoint with too many bytes."""
-    return LimitExceeded(
+def too_large(most: int) -> LimitExceededError:
+    """Returns the error of a checkpoint with too many bytes."""
+    return LimitExceededError(
         f"the values of a checkpoint have more than {most} bytes",
         code="limit_exceeded",
         hint="if they are your own, pass a larger max_bytes to AbideSaver",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ..client import Abide, Call, Committed
-from ..errors import TEMPORARY, AbideError, Conflict, Refused, copied
+from ..errors import TEMPORARY, AbideError, ConflictError, RefusedError, copy_error
 
 MOST_PUTS = 1000
 """Entries that one call can write."""
@@ -46,38 +46,41 @@ class Write:
         needs: Needs = (),
         is_repeatable: bool = False,
     ) -> None:
-        """`is_repeatable`: a second attempt has the same effect, or is a conflict. So its calls need no request id."""
-        self.kind = kind
-        self.collection_id = collection_id
-        self.puts = puts
-        self.deletes = deletes
-        self.needs = needs
+        """Makes a write.
+
+        It is repeatable if a second attempt has the same effect, or is a conflict. Then its calls need no request id.
+        """
+        self.kind: str = kind
+        self.collection_id: str = collection_id
+        self.puts: list[Entry] = puts
+        self.deletes: Sequence[str] = deletes
+        self.needs: Needs = needs
         """Keys of entries that it refers to, with their versions or the writes that wrote them. If one of them does not
         exist or has been replaced, the write is a conflict."""
-        self.size = sum(map(size_of, puts))
-        self.seq = 0
+        self.size: int = sum(map(entry_size, puts))
+        self.seq: int = 0
         """The version of its entries; 0 before it is acknowledged."""
-        self.deleted = 0
+        self.deleted: int = 0
         """Entries that it has deleted."""
-        self.is_sent = False
-        """Whether a request has it, so that it must not be changed."""
-        self.is_repeatable = is_repeatable
+        self.is_sent: bool = False
+        """`True` if a request has it, so that it must not be changed."""
+        self.is_repeatable: bool = is_repeatable
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def fits(self) -> bool:
-        """Whether it fits one call."""
+        """`True` if it fits one call."""
         return self.size <= CALL_BYTES and len(self.puts) + len(self.deletes) + len(self.needs) <= MOST_PUTS
 
     @property
     def has_failed(self) -> bool:
-        """Whether its entries may not exist."""
+        """`True` if its entries may not exist."""
         return self.done.done() and not self.seq
 
-    def fail(self, why: BaseException) -> None:
+    def fail(self, exc: BaseException) -> None:
         """Reports an error to the caller, if it still waits."""
         if not self.done.done():
-            self.done.set_exception(why)
+            self.done.set_exception(exc)
 
 
 Needs: TypeAlias = Sequence[tuple[str, Write | int]]
@@ -126,7 +129,7 @@ class Writer:
             self._send(request)
 
     def _take(self, collection_id: str) -> list[Write]:
-        """The next writes of a collection that fit one call."""
+        """Returns the next writes of a collection that fit one call."""
         waiting = self._waiting[collection_id]
         group: list[Write] = []
         count = size = 0
@@ -167,11 +170,11 @@ class Writer:
         writes = [write for group in request for write in group]
         try:
             replies = await self._call(request)
-        except Exception as why:
+        except Exception as exc:
             # An overloaded server has been asked again until the deadline.
-            if not isinstance(why, Refused) or isinstance(why, TEMPORARY) or len(writes) == 1:
+            if not isinstance(exc, RefusedError) or isinstance(exc, TEMPORARY) or len(writes) == 1:
                 for write in writes:
-                    write.fail(copied(why) if isinstance(why, AbideError) else why)
+                    write.fail(copy_error(exc) if isinstance(exc, AbideError) else exc)
             elif len(request) > 1:
                 await asyncio.gather(*[self._request([group]) for group in request])
             else:
@@ -192,17 +195,17 @@ class Writer:
     async def _call(self, request: list[list[Write]]) -> list[Committed[Any]]:
         calls = [Call("write_entries", _arguments(group)) for group in request]
         if all(write.is_repeatable for group in request for write in group):
-            return await self._client._without_id(calls)
+            return await self._client._call_without_id(calls)
         if len(calls) == 1:
             return [await self._client.call(calls[0].reducer, calls[0].args)]
         return (await self._client.batch(calls)).value
 
 
 def _arguments(group: list[Write]) -> dict[str, Any]:
-    """The arguments of one call for several writes.
+    """Returns the arguments of one call for several writes.
 
     Raises:
-        Conflict: an entry that a write refers to was not written.
+        ConflictError: an entry that a write refers to was not written.
     """
     args: dict[str, Any] = {"collection_id": group[0].collection_id}
     needs: dict[str, int] = {}
@@ -211,7 +214,7 @@ def _arguments(group: list[Write]) -> dict[str, Any]:
             if isinstance(earlier, int):
                 needs[key] = earlier
             elif earlier.has_failed:
-                raise Conflict(f"entry {key} was not written", code="conflict")
+                raise ConflictError(f"entry {key} was not written", code="conflict")
             elif earlier not in group:
                 needs[key] = earlier.seq
     puts: list[Entry] = [{"key": key, "keep": True, "expected_seq": seq} for key, seq in needs.items()]
@@ -229,19 +232,19 @@ def _arguments(group: list[Write]) -> dict[str, Any]:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=lambda _: None)
 
 
-def size_of(entry: Entry) -> int:
-    """The bytes of an entry in a call, where bytes are base64."""
+def entry_size(entry: Entry) -> int:
+    """Returns the size of an entry in a call, where bytes are base64."""
     data = entry.get("data")
     size = len(entry["key"]) + len(entry.get("blob") or b"") * 4 // 3
     return size + (len(_ENCODER.encode(data).encode("utf-8", "surrogatepass")) if data else 0)
 
 
-def parts_of(puts: list[Entry], most: int) -> Iterable[list[Entry]]:
-    """Parts that each fit one call, in order."""
+def split_entries(puts: list[Entry], most: int) -> Iterable[list[Entry]]:
+    """Yields parts that each fit one call, in order."""
     part: list[Entry] = []
     size = 0
     for entry in puts:
-        bytes_of_entry = size_of(entry)
+        bytes_of_entry = entry_size(entry)
         if part and (len(part) == MOST_PUTS or size + bytes_of_entry > most):
             yield part
             part, size = [], 0
