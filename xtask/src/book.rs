@@ -34,7 +34,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let broken = broken_links(&root.join(BUILT)).map_err(|why| format!("{BUILT}: {why}"))?;
     broken.iter().for_each(|link| println!("{link}"));
     println!("book: {BUILT}/index.html, {} broken links", findings.len() + broken.len());
-    Ok(crate::command::verdict(findings.is_empty() && broken.is_empty()))
+    Ok(crate::command::exit_code(findings.is_empty() && broken.is_empty()))
 }
 
 /// The mdBook on the path, or our own, which is built if it is missing.

@@ -35,7 +35,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let (checked, findings) = check(root)?;
     findings.iter().for_each(|finding| println!("{finding}"));
     println!("tidy: {checked}, {} findings", findings.len());
-    Ok(crate::command::verdict(findings.is_empty()))
+    Ok(crate::command::exit_code(findings.is_empty()))
 }
 
 /// A summary of the checked input, and the findings.
