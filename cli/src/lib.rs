@@ -100,6 +100,10 @@ pub use abide_server as server;
 
 pub use command_line::{Program, main};
 
+/// The allocator of the program `abide`, for the `#[global_allocator]` of other programs. Values are allocated on one
+/// thread and freed on another, which it does better than the allocators of C libraries.
+pub use mimalloc::MiMalloc as Allocator;
+
 /// The names that a module needs: `use abide::prelude::*;`.
 pub mod prelude {
     pub use abide_client::{Abide, Session};

@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Values are allocated on one thread and freed on another, and large ones come and go.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: abide::Allocator = abide::Allocator;
 
 fn main() -> ExitCode {
     abide::main(Vec::new())

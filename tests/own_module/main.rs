@@ -1,7 +1,8 @@
 //! `examples/own-module`: a package outside of the workspace, with a table and a reducer of its own, as real processes.
 //!
-//! It turns on `serde_json/preserve_order`, as any dependency of a user's program can. The log must not depend on that:
-//! the same calls are logged with the same texts as by the standard binary, whose file this program replays.
+//! The tests build a copy of it that turns on `serde_json/preserve_order`, as any dependency of a user's program can. The
+//! log must not depend on that: the same calls are logged with the same texts as by the standard binary, whose file this
+//! program replays.
 //!
 //! A binary of its own, so that the build of the example does not compete with tests of running processes.
 
@@ -79,26 +80,36 @@ const WRITTEN: [&str; 5] = [
     "SELECT arguments FROM tool_calls",
 ];
 
-/// The example as a user builds it. A feature of `serde_json` recompiles what depends on it; the rest is what the tests have
-/// compiled, because the profile and the folder are the workspace's.
+/// The example as a user builds it.
 fn own_module() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(build)
 }
 
+/// Builds a copy of the example, with one more dependency. The profile and the folder are the workspace's, so that only what
+/// depends on `serde_json` is compiled again.
 fn build() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let package = root.join("examples/own-module");
+    let artifacts = program::program().ancestors().nth(2).unwrap();
+    let package = artifacts.join("own-module");
+    for folder in ["src", ".cargo"] {
+        fs::create_dir_all(package.join(folder)).unwrap();
+    }
+    let example = root.join("examples/own-module");
+    for file in ["src/main.rs", "src/notes.rs", ".cargo/config.toml"] {
+        fs::copy(example.join(file), package.join(file)).unwrap();
+    }
+    // JSON objects keep the order in which their keys were written.
+    let dependency =
+        "[dependencies]\nserde_json = { version = \"1\", features = [\"preserve_order\"] }\n";
+    let manifest = fs::read_to_string(example.join("Cargo.toml")).unwrap();
+    let manifest = manifest.replace("[dependencies]\n", dependency);
+    let manifest = manifest.replace("../../cli", root.join("cli").to_str().unwrap());
+    fs::write(package.join("Cargo.toml"), manifest).unwrap();
     // The versions of the workspace, which are known to build and are downloaded.
     fs::copy(root.join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
-    let artifacts = program::program().ancestors().nth(2).unwrap();
     let mut build = program::cargo();
-    build.args(["build", "--quiet", "--config", "../../Cargo.toml"]);
-    for recompiled in ["engine", "live", "log", "schema", "store"] {
-        // It makes a few calls, so that optimisation takes longer than it saves.
-        let level = format!("profile.dev.package.abide-{recompiled}.opt-level=0");
-        build.args(["--config", &level]);
-    }
+    build.args(["build", "--quiet", "--config"]).arg(root.join("Cargo.toml"));
     build.arg("--target-dir").arg(artifacts).current_dir(package);
     assert!(build.status().unwrap().success(), "the example does not build");
     artifacts.join("debug/own-module")
@@ -208,11 +219,22 @@ fn the_order_of_keys_in_the_program_does_not_reach_its_log() {
 }
 
 #[test]
+fn the_example_is_built_like_the_packages_of_abide() {
+    let (_, profile) =
+        include_str!("../../examples/own-module/Cargo.toml").split_once("[profile.dist]").unwrap();
+    assert!(include_str!("../../Cargo.toml").contains(profile));
+    let (_, options) =
+        include_str!("../../examples/own-module/.cargo/config.toml").split_once("[env]").unwrap();
+    assert!(include_str!("../../.cargo/config.toml").contains(options.trim()));
+}
+
+#[test]
 fn the_pages_show_the_example() {
     let page = include_str!("../../docs/own-modules.md");
     assert!(page.contains(include_str!("../../examples/own-module/src/main.rs")));
     assert!(page.contains(include_str!("../../examples/own-module/src/notes.rs")));
     assert!(page.contains(include_str!("../../examples/own-module/Cargo.toml")));
+    assert!(page.contains(include_str!("../../examples/own-module/.cargo/config.toml")));
     let (_, entry) =
         include_str!("../../examples/own-module/src/main.rs").split_once("\nfn main").unwrap();
     assert!(include_str!("../../README.md").contains(entry));

@@ -24,18 +24,14 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let target = command::target(root);
     let folder = target.join("a2a_conformance");
     let kit = folder.join("a2a-tck");
-    let python = folder.join("venv/bin/python");
     if !kit.is_dir() {
         fs::create_dir_all(&folder).map_err(|why| format!("{}: {why}", folder.display()))?;
         let mut unpack = Command::new("tar");
         unpack.arg("xzf").arg(&archive).arg("-C").arg(&folder);
         command::succeed(&mut unpack, "tar")?;
     }
-    if !python.is_file() {
-        let mut venv = Command::new("python3");
-        venv.args(["-m", "venv"]).arg(folder.join("venv"));
-        command::succeed(&mut venv, "python3 -m venv (it needs Python 3.11 or newer with venv)")?;
-    }
+    // The kit needs Python 3.11.
+    let python = command::virtual_environment(&folder.join("venv"))?.join("python");
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--quiet", "--editable"]).arg(&kit);
     install.arg("--editable").arg(root.join("client-sdk/python"));
@@ -47,5 +43,5 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     tests.arg(root.join("tests/clients/a2a_tck.py")).arg(&kit);
     tests.env("ABIDE_BINARY", target.join("debug/abide"));
     let status = tests.status().map_err(|why| format!("cannot run the kit: {why}"))?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(command::exit_code(status.success()))
 }

@@ -4,7 +4,6 @@
 //! are copied into `target/book/src`, and their links are changed. mdBook itself is built once, into
 //! `target/mdbook`, unless it is on the path.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,22 +18,16 @@ const VERSION: &str = "0.5.4";
 const SOURCE: &str = "target/book/src";
 const BUILT: &str = "target/book/html";
 
-/// Checks the links of the pages, builds the book, and checks the links of the book.
+/// Builds the book, and checks the links of its pages.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
-    let findings = tidy::links_of_pages(root)?;
-    findings.iter().for_each(|finding| println!("{finding}"));
     let mdbook = mdbook(root)?;
     stage(root).map_err(|why| format!("cannot copy the pages to {SOURCE}: {why}"))?;
     let mut build = Command::new(&mdbook);
-    let status = build.arg("build").current_dir(root).stdin(Stdio::null()).status();
-    let built = status.map_err(|why| format!("cannot run {}: {why}", mdbook.display()))?;
-    if !built.success() {
-        return Ok(ExitCode::FAILURE);
-    }
-    let broken = broken_links(&root.join(BUILT)).map_err(|why| format!("{BUILT}: {why}"))?;
-    broken.iter().for_each(|link| println!("{link}"));
-    println!("book: {BUILT}/index.html, {} broken links", findings.len() + broken.len());
-    Ok(crate::command::verdict(findings.is_empty() && broken.is_empty()))
+    build.arg("build").current_dir(root).stdin(Stdio::null());
+    crate::command::succeed(&mut build, "mdbook")?;
+    let links_are_good = tidy::check_links(root, &[BUILT])?;
+    println!("book: {BUILT}/index.html");
+    Ok(crate::command::exit_code(links_are_good))
 }
 
 /// The mdBook on the path, or our own, which is built if it is missing.
@@ -86,33 +79,4 @@ fn stage(root: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Every broken link of the built pages.
-fn broken_links(folder: &Path) -> io::Result<BTreeSet<String>> {
-    let mut broken = BTreeSet::new();
-    for entry in fs::read_dir(folder)? {
-        let page = entry?.path();
-        if page.extension().is_none_or(|end| end != "html") {
-            continue;
-        }
-        let text = fs::read_to_string(&page)?;
-        let links = ["href=\"", "src=\""].iter().flat_map(|name| text.split(name).skip(1));
-        for link in links.filter_map(|after| after.split('"').next()) {
-            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
-            if link.contains(':') || link.is_empty() {
-                continue;
-            }
-            let target = if file.is_empty() { page.clone() } else { folder.join(file) };
-            let there = target.exists() && (anchor.is_empty() || has_anchor(&target, anchor)?);
-            if !there {
-                broken.insert(format!("{}: links to {link}, which does not exist", page.display()));
-            }
-        }
-    }
-    Ok(broken)
-}
-
-fn has_anchor(page: &Path, anchor: &str) -> io::Result<bool> {
-    Ok(fs::read_to_string(page)?.contains(&format!("id=\"{anchor}\"")))
 }

@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// The cargo that runs this program, with the root as its working directory.
+/// If this environment variable is set, nothing may be skipped because a tool is missing. The tests read it, too.
+pub(crate) const NEED_ALL: &str = "ABIDE_TESTS_NEED_ALL";
+
+/// Returns the cargo that runs this program, with the root as its working directory.
 ///
-/// Without the variables that describe the package of this program: the build script of `ring` depends on them, so `ring`
-/// and all that uses it would be compiled again after each cargo of a shell or of a test.
+/// The variables that describe the package of this program are removed: the build script of `ring` depends on them, so
+/// `ring` and all that uses it would be compiled again after each cargo of a shell or of a test.
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     for (name, _) in env::vars_os() {
@@ -23,14 +26,25 @@ pub(crate) fn cargo(root: &Path) -> Command {
     cargo
 }
 
-/// The folder of what cargo builds.
+/// Returns the folder of what cargo builds.
 pub(crate) fn target(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
-/// Exit code 0 for success, 1 for failure.
-pub(crate) fn verdict(good: bool) -> ExitCode {
+/// Returns exit code 0 for success, 1 for failure.
+pub(crate) fn exit_code(good: bool) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Creates the virtual environment of Python in a folder, unless it exists. Returns its folder of programs.
+pub(crate) fn virtual_environment(folder: &Path) -> Result<PathBuf, String> {
+    let bin = folder.join("bin");
+    if !bin.join("python").is_file() {
+        let mut venv = Command::new("python3");
+        venv.args(["-m", "venv"]).arg(folder);
+        succeed(&mut venv, "python3 -m venv (it needs Python 3.10 or newer with venv)")?;
+    }
+    Ok(bin)
 }
 
 /// Runs a program that must succeed.
@@ -55,12 +69,8 @@ impl fmt::Display for StepResult {
 
 /// Prints the results of all steps and their total duration. Returns whether all steps succeeded.
 pub(crate) fn print_results(results: &[StepResult]) -> bool {
-    print_concurrent_results(results, results.iter().map(|step| step.took).sum())
-}
-
-/// Prints the results of steps of which some ran at the same time, and which together took that long.
-pub(crate) fn print_concurrent_results(results: &[StepResult], took: Duration) -> bool {
     let good = results.iter().all(|step| step.good);
+    let took = results.iter().map(|step| step.took).sum();
     println!("\n==== all steps");
     results.iter().for_each(|step| println!("{step}"));
     println!("{}", StepResult { name: "total".to_owned(), good, took });

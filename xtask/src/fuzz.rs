@@ -31,7 +31,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     for target in targets {
         good &= fuzz(root, &program, target, (seconds, seed))?;
     }
-    Ok(crate::command::verdict(good))
+    Ok(crate::command::exit_code(good))
 }
 
 fn wanted(words: &[String]) -> Result<(u64, Option<u32>, Vec<&'static str>), String> {

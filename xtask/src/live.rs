@@ -35,7 +35,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     }
     cargo.env(variable, number.to_string());
     let status = cargo.status().map_err(|why| format!("cannot start cargo: {why}"))?;
-    Ok(crate::command::verdict(status.success()))
+    Ok(crate::command::exit_code(status.success()))
 }
 
 /// The environment variable with the extent, and its value.

@@ -1,14 +1,12 @@
 //! `cargo xtask <verb>`: the project's automation.
 //!
-//! Each verb is one file: `test` runs the suite, `generate` writes generated files, `live` tests live SQL for any time, `visibility` tests what restricted
-//! callers see, `crash`, `sim`, `bugs`, `interleave`, `fuzz`, `soak`, `overload` and `recovery` test durability,
-//! `proofs` runs all of these in full, `tidy` checks the style, `ci` runs all steps of `.ci/run`.
-//! Nothing here is shipped.
+//! `cargo xtask help` lists the verbs; each is one file, in most cases with its name. Nothing here is shipped.
 
 mod a2a_conformance;
 mod book;
 mod ci;
 mod command;
+mod figures;
 mod fuzz;
 mod generate;
 mod live;
@@ -153,6 +151,12 @@ const VERBS: &[Subcommand] = &[
         about: "check the style rules without a build",
         takes: "",
         run: |root, _| tidy::run(root),
+    },
+    Subcommand {
+        name: "figures",
+        about: "print figures of the source and of a program, to compare two states",
+        takes: figures::TAKES,
+        run: figures::run,
     },
     Subcommand {
         name: "book",

@@ -61,7 +61,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     inspector.args(["--test", "--test-force-exit", "inspector.test.mjs"]).env("PATH", &paths);
     let (good, _) = printed(inspector.current_dir(&folder))?;
     results.push(StepResult { name: "MCP Inspector".to_owned(), good, took: started.elapsed() });
-    Ok(command::verdict(command::print_results(&results)))
+    Ok(command::exit_code(command::print_results(&results)))
 }
 
 /// The suite of MCP.

@@ -14,13 +14,8 @@ const MLFLOW: &str = "mlflow==3.17.2";
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let target = command::target(root);
     let folder = target.join("mlflow");
-    let python = folder.join("venv/bin/python");
     fs::create_dir_all(&folder).map_err(|why| format!("{}: {why}", folder.display()))?;
-    if !python.is_file() {
-        let mut venv = Command::new("python3");
-        venv.args(["-m", "venv"]).arg(folder.join("venv"));
-        command::succeed(&mut venv, "python3 -m venv (it needs Python 3.10 or newer with venv)")?;
-    }
+    let python = command::virtual_environment(&folder.join("venv"))?.join("python");
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--quiet", MLFLOW]);
     command::succeed(&mut install, "pip install")?;
@@ -31,5 +26,5 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     tests.arg(root.join("tests/clients/mlflow_prompts.py"));
     tests.env("ABIDE_BINARY", target.join("debug/abide"));
     let status = tests.status().map_err(|why| format!("cannot run the test: {why}"))?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(command::exit_code(status.success()))
 }

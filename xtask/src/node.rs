@@ -6,9 +6,9 @@ use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
-/// If this environment variable is set, nothing may be skipped for lack of Node or Python. The tests read it, too.
-pub(crate) const NEEDED: &str = "ABIDE_TESTS_NEED_ALL";
+use crate::command;
 
 const FOLDER: &str = "agent/tools/tests/node";
 
@@ -26,18 +26,20 @@ pub(crate) fn install(root: &Path) -> Result<(), String> {
         Ok(status) => format!("npm ci failed: {status}"),
         Err(why) => format!("cannot run npm: {why}"),
     };
-    if env::var_os(NEEDED).is_some() {
+    if env::var_os(command::NEED_ALL).is_some() {
         return Err(format!("{why}; install Node 20 or newer with npm"));
     }
     println!("          {why}: tests that need its servers are skipped");
     Ok(())
 }
 
-/// Whether the installation matches the lock file: npm stores a copy of it, which is newer than the lock file.
+/// Returns `true` if the installation matches the lock file: npm stores a copy of it, which is newer.
 fn is_installed(folder: &Path) -> bool {
-    let written = |path: &str| fs::metadata(folder.join(path)).and_then(|file| file.modified());
-    match (written("package-lock.json"), written("node_modules/.package-lock.json")) {
-        (Ok(lock), Ok(installed)) => lock <= installed,
-        _ => false,
-    }
+    let lock = modified(&folder.join("package-lock.json"));
+    let installed = modified(&folder.join("node_modules/.package-lock.json"));
+    lock.is_some() && lock <= installed
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).ok()?.modified().ok()
 }

@@ -12,13 +12,7 @@ const COLLECTOR: &str = "rotel==0.0.1a15";
 /// Runs the collector and an agent; fails if a span is missing.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let target = command::target(root);
-    let venv = target.join("otlp_collector");
-    let python = venv.join("bin/python");
-    if !python.is_file() {
-        let mut create = Command::new("python3");
-        create.args(["-m", "venv"]).arg(&venv);
-        command::succeed(&mut create, "python3 -m venv (it needs Python 3.10 or newer with venv)")?;
-    }
+    let python = command::virtual_environment(&target.join("otlp_collector"))?.join("python");
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--quiet", COLLECTOR]);
     command::succeed(&mut install, "pip install")?;
@@ -29,5 +23,5 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     test.arg(root.join("tests/clients/otlp_collector.py"));
     test.env("ABIDE_BINARY", target.join("debug/abide"));
     let status = test.status().map_err(|why| format!("cannot run the test: {why}"))?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(command::exit_code(status.success()))
 }

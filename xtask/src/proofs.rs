@@ -80,7 +80,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     if !is_share {
         write(&page, &table)?;
     }
-    Ok(command::verdict(good))
+    Ok(command::exit_code(good))
 }
 
 /// Sorts the figures in the order of [`PROOFS`], and removes others.

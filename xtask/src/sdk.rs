@@ -2,13 +2,11 @@
 //!
 //! `cargo xtask test` runs [`SUITES`]. `--frameworks` runs [`FRAMEWORKS`] after them: the adapters against the real
 //! frameworks, whose installation takes minutes, and packages as they are published. Where Node or Python is missing, the suites that
-//! need it are reported as skipped; if nothing may be skipped ([`crate::node::NEEDED`]), that is an error.
+//! need it are reported as skipped; if nothing may be skipped ([`command::NEED_ALL`]), that is an error.
 
 use std::env;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::thread;
 use std::time::Instant;
 
 use crate::command::{self, StepResult};
@@ -116,7 +114,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     };
     let Ran { results, skipped } = run_all(root, &suites)?;
     skipped.iter().for_each(|what| println!("skipped   {what}"));
-    Ok(command::verdict(command::print_results(&results)))
+    Ok(command::exit_code(command::print_results(&results)))
 }
 
 /// Writes the types of the built-in tables and reducers. Fails without Node.
@@ -125,12 +123,12 @@ pub(crate) fn write_types(root: &Path) -> Result<ExitCode, String> {
     if !skipped.is_empty() {
         return Err(format!("the types of {} need {}", TYPES.folder, TYPES.language.needs()));
     }
-    Ok(command::verdict(command::print_results(&results)))
+    Ok(command::exit_code(command::print_results(&results)))
 }
 
-/// The command that was run.
+/// The result of a set of suites.
 pub(crate) struct Ran {
-    /// One for each command.
+    /// The commands that were run.
     pub(crate) results: Vec<StepResult>,
     /// The suites that were not run, with the reason.
     pub(crate) skipped: Vec<String>,
@@ -141,59 +139,44 @@ pub(crate) fn run_sdks(root: &Path) -> Result<Ran, String> {
     run_all(root, &SUITES.iter().collect::<Vec<_>>())
 }
 
-/// Runs the suites of each language one after the other, and the languages at the same time: most of the time is spent
-/// on waiting.
+/// Runs the suites one after the other.
 fn run_all(root: &Path, suites: &[&Suite]) -> Result<Ran, String> {
     let toolchain = Toolchain::find(root)?;
-    let run_language = |language| {
-        let of_language = suites.iter().filter(|suite| suite.language == language);
-        run_suites(root, &toolchain, of_language)
-    };
-    thread::scope(|scope| {
-        let python = scope.spawn(|| run_language(Language::Python));
-        let mut ran = run_language(Language::TypeScript)?;
-        let Ran { results, skipped } = python.join().expect("no panic")?;
-        ran.results.extend(results);
-        ran.skipped.extend(skipped);
-        Ok(ran)
-    })
-}
-
-fn run_suites<'a>(
-    root: &Path,
-    toolchain: &Toolchain,
-    suites: impl Iterator<Item = &'a &'a Suite>,
-) -> Result<Ran, String> {
-    let mut results = Vec::new();
-    let mut skipped = Vec::new();
+    let mut ran = Ran { results: Vec::new(), skipped: Vec::new() };
     for suite in suites {
-        let Some(path) = toolchain.path_for(suite.language) else {
-            let needs = suite.language.needs();
-            skipped.push(format!("the tests of {}: {needs} is not here", suite.folder));
-            continue;
-        };
-        for line in suite.commands {
-            let start = Instant::now();
-            println!("running   {line} in {}", suite.folder);
-            let mut shell = Command::new("sh");
-            // One stream, in the order in which it was written.
-            shell.args(["-c", &format!("exec 2>&1; {line}")]).current_dir(root.join(suite.folder));
-            shell.env("PATH", path).env("ABIDE_BINARY", &toolchain.binary).stdin(Stdio::null());
-            let output = shell.output().map_err(|why| format!("cannot run sh: {why}"))?;
-            let name = format!("{}: {line}", suite.folder);
-            let good = output.status.success();
-            let mut stdout = io::stdout().lock();
-            let printed = writeln!(stdout, "---- output of {name}")
-                .and_then(|()| stdout.write_all(&output.stdout))
-                .and_then(|()| writeln!(stdout, "---- end of {name}"));
-            printed.map_err(|why| format!("cannot write: {why}"))?;
-            results.push(StepResult { name, good, took: start.elapsed() });
-            if !good {
-                break;
+        match toolchain.path_for(suite.language) {
+            Some(path) => ran.results.extend(run_suite(root, suite, &toolchain.binary, path)?),
+            None => {
+                let needs = suite.language.needs();
+                ran.skipped.push(format!("the tests of {}: {needs} is not here", suite.folder));
             }
         }
     }
-    Ok(Ran { results, skipped })
+    Ok(ran)
+}
+
+/// Runs the commands of a suite until one fails, with this search path.
+fn run_suite(
+    root: &Path,
+    suite: &Suite,
+    binary: &Path,
+    path: &str,
+) -> Result<Vec<StepResult>, String> {
+    let mut results = Vec::new();
+    for line in suite.commands {
+        println!("running   {line} in {}", suite.folder);
+        let start = Instant::now();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).current_dir(root.join(suite.folder)).stdin(Stdio::null());
+        shell.env("PATH", path).env("ABIDE_BINARY", binary);
+        let status = shell.status().map_err(|why| format!("cannot run sh: {why}"))?;
+        let name = format!("{}: {line}", suite.folder);
+        results.push(StepResult { name, good: status.success(), took: start.elapsed() });
+        if !status.success() {
+            break;
+        }
+    }
+    Ok(results)
 }
 
 impl Language {
@@ -229,7 +212,7 @@ impl Toolchain {
         let node = succeeds("npm", &["--version"]).then(|| search.clone());
         let python = python(&target)?.map(|bin| format!("{}:{search}", bin.display()));
         let is_complete = node.is_some() && python.is_some();
-        if env::var_os(crate::node::NEEDED).is_some() && !is_complete {
+        if env::var_os(command::NEED_ALL).is_some() && !is_complete {
             let needs = [Language::TypeScript, Language::Python].map(Language::needs);
             return Err(format!("install {}", needs.join(", and ")));
         }
@@ -244,34 +227,22 @@ impl Toolchain {
     }
 }
 
-/// The folder of programs of the virtual environment for the tests, which is created if necessary; `None` without
-/// Python.
+/// Returns the folder of programs of the virtual environment for the tests, which is created if necessary; `None`
+/// without Python.
 fn python(target: &Path) -> Result<Option<PathBuf>, String> {
-    let folder = target.join("sdk-python");
-    let bin = folder.join("bin");
-    if bin.join("python").exists() {
-        return Ok(Some(bin));
-    }
-    if !succeeds(
-        "python3",
-        &["-c", "import sys, venv, ensurepip; assert sys.version_info >= (3, 10)"],
-    ) {
+    const IS_NEW_ENOUGH: &str = "import sys, venv, ensurepip; assert sys.version_info >= (3, 10)";
+    if !succeeds("python3", &["-c", IS_NEW_ENOUGH]) {
         return Ok(None);
     }
-    let mut venv = Command::new("python3");
-    venv.args(["-m", "venv"]).arg(&folder).stdin(Stdio::null());
-    let status = venv.status().map_err(|why| format!("cannot run python3: {why}"))?;
-    if !status.success() {
-        return Err("python3 -m venv failed".to_owned());
-    }
+    let bin = command::virtual_environment(&target.join("sdk-python"))?;
     // Groups of dependencies need pip 25.1.
-    if !succeeds(bin.join("pip"), &["install", "--quiet", "--upgrade", "pip"]) {
-        return Err("pip cannot be upgraded".to_owned());
-    }
+    let mut pip = Command::new(bin.join("pip"));
+    pip.args(["install", "--quiet", "pip>=25.1"]).stdin(Stdio::null());
+    command::succeed(&mut pip, "pip install")?;
     Ok(Some(bin))
 }
 
-fn succeeds(program: impl AsRef<std::ffi::OsStr>, arguments: &[&str]) -> bool {
+fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())

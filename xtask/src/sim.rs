@@ -37,7 +37,7 @@ pub(crate) fn interleave(root: &Path) -> Result<ExitCode, String> {
     cargo.args(["test", "--quiet", "--package", "abide-engine", "--features", "interleavings"]);
     let status = cargo.args(["--lib", "interleavings"]).stdin(Stdio::null()).status();
     let status = status.map_err(|why| format!("cannot start cargo: {why}"))?;
-    Ok(crate::command::verdict(status.success()))
+    Ok(crate::command::exit_code(status.success()))
 }
 
 fn simulator(
@@ -50,5 +50,5 @@ fn simulator(
     cargo.args(["run", "--quiet", "--package", "abide-sim"]).args(build).args(["--", verb]);
     let status = cargo.args(words).stdin(Stdio::null()).status();
     let status = status.map_err(|why| format!("cannot start cargo: {why}"))?;
-    Ok(crate::command::verdict(status.success()))
+    Ok(crate::command::exit_code(status.success()))
 }

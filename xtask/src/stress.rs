@@ -42,11 +42,11 @@ fn run_stress(root: &Path, verb: &str, words: &[String]) -> Result<ExitCode, Str
     ]);
     let built = build.stdin(Stdio::null()).status();
     if !built.map_err(|why| format!("cannot start cargo: {why}"))?.success() {
-        return Ok(crate::command::verdict(false));
+        return Ok(crate::command::exit_code(false));
     }
     let program = crate::command::target(root).join("release/abide-stress");
     let mut stress = Command::new(&program);
     let status = stress.arg(verb).args(words).current_dir(root).stdin(Stdio::null()).status();
     let status = status.map_err(|why| format!("cannot start {}: {why}", program.display()))?;
-    Ok(crate::command::verdict(status.success()))
+    Ok(crate::command::exit_code(status.success()))
 }

@@ -1,7 +1,6 @@
 //! `cargo xtask test`: all tests of the workspace and of the SDKs of other languages, and a summary.
 //!
-//! It runs `cargo test`, and at the same time the suites of the SDKs, which mostly wait, and adds the totals over all
-//! test binaries. A test that must leave something out (for
+//! It runs `cargo test`, then the suites of the SDKs, and adds the totals over all test binaries. A test that must leave something out (for
 //! example, recordings that are not on this machine) prints a line past the harness' capture, which is repeated at
 //! the end: `writeln!(std::io::stdout(), "skipped: 12 of 13 files (ABIDE_EXTERNAL_FIXTURES)")`. A test with a time
 //! budget prints its progress in the same way, after `counted: `.
@@ -22,8 +21,6 @@ use tally::Tally;
 
 const COMMAND: [&str; 3] = ["test", "--workspace", "--no-fail-fast"];
 
-const BUILD: [&str; 3] = ["test", "--workspace", "--no-run"];
-
 /// Runs the suite; the last line is `N passed, N failed`.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     crate::node::install(root)?;
@@ -31,25 +28,13 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     println!("running   {command}: unit, integration and doc tests of every crate, including tidy");
 
     let start = Instant::now();
-    let mut build = crate::command::cargo(root);
-    let built = build.args(BUILD).stdin(Stdio::null()).status();
-    if !built.map_err(|why| format!("cannot start cargo: {why}"))?.success() {
-        return Err("the tests do not build".to_owned());
-    }
-    println!("built     the tests in {:.0} s", start.elapsed().as_secs_f64());
-
-    let (tally, sdks) = thread::scope(|scope| {
-        let sdks = scope.spawn(|| crate::sdk::run_sdks(root));
-        let tally = run_cargo(root, &command);
-        (tally, sdks.join().expect("no panic"))
-    });
-    let mut tally = tally?;
-    let sdks = sdks?;
+    let mut tally = run_cargo(root, &command)?;
+    let sdks = crate::sdk::run_sdks(root)?;
     println!("\nran       all tests in {:.0} s", start.elapsed().as_secs_f64());
     sdks.results.iter().for_each(|suite| tally.add(suite));
     tally.skipped.extend(sdks.skipped);
     print!("{tally}");
-    Ok(crate::command::verdict(tally.failed == 0))
+    Ok(crate::command::exit_code(tally.failed == 0))
 }
 
 /// Tests that run at the same time: twice the processors, because many tests wait for processes and the disk.

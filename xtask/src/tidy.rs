@@ -1,22 +1,19 @@
 //! `cargo xtask tidy`: the style rules as a check.
 //!
 //! Each rule is one file with a pure function from its input to findings. This file collects the input (the list of
-//! files from git, the dependency graph from cargo) and prints the findings. It also runs as a test, so `cargo test
-//! --workspace` covers it. Rules that rustc, clippy and rustfmt can check are configured there.
+//! files from git, the dependency graph from cargo) and prints the findings. The rules also run as a test, so `cargo
+//! test --workspace` covers them. What rustc, clippy, rustfmt, cargo-deny and lychee can check is configured there.
 
 mod cycles;
 mod dependencies;
-mod features;
 mod finding;
-mod licences;
-mod links;
+mod named_files;
 mod opening;
 mod places;
-mod root;
-mod scripts;
+mod sleeps;
 mod sockets;
 mod source;
-mod words;
+mod tools;
 
 #[cfg(test)]
 mod tests;
@@ -28,40 +25,44 @@ use std::process::{Command, ExitCode};
 use cargo_metadata::{Metadata, MetadataCommand};
 
 use finding::Finding;
-use source::{File, Source};
+pub(crate) use source::{File, Source};
+pub(crate) use tools::check_links;
 
-/// Prints the findings.
+/// Checks the rules, then dependencies and links by their tools. Prints all findings.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let (checked, findings) = check(root)?;
     findings.iter().for_each(|finding| println!("{finding}"));
     println!("tidy: {checked}, {} findings", findings.len());
-    Ok(crate::command::verdict(findings.is_empty()))
+    let mut pages = list_files(root)?;
+    pages.retain(|path| path.ends_with(".md"));
+    let dependencies_are_good = tools::check_dependencies(root)?;
+    let links_are_good = check_links(root, &pages)?;
+    let is_tidy = findings.is_empty() && dependencies_are_good && links_are_good;
+    Ok(crate::command::exit_code(is_tidy))
 }
 
-/// A summary of the checked input, and the findings.
+/// Checks the rules. Returns a summary of the checked input, and the findings.
 fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
-    let paths = paths(root)?;
+    let paths = list_files(root)?;
     let files = read(root, &paths)?;
     let sources: Vec<Source> =
         files.iter().filter(|f| f.path.ends_with(".rs")).map(Source::parse).collect();
     let metadata = metadata(root)?;
 
-    let mut findings = root::check(&paths);
-    findings.extend(links::check(&files, &paths));
-    findings.extend(files.iter().flat_map(scripts::check));
-    findings.extend(files.iter().flat_map(places::check));
-    findings.extend(files.iter().flat_map(sockets::check_page));
+    let mut findings = Vec::new();
+    for file in &files {
+        findings.extend(named_files::check(file, &paths));
+        findings.extend(places::check(file));
+        findings.extend(sleeps::check_script(file));
+        findings.extend(sockets::check_page(file));
+    }
     for source in &sources {
         findings.extend(opening::check(source));
-        findings.extend(words::check(source));
+        findings.extend(sleeps::check(source));
         findings.extend(sockets::check(source));
     }
     findings.extend(cycles::check(&sources));
     findings.extend(dependencies::check(&dependencies::edges(&metadata)));
-    let packages = metadata.packages.iter().map(|package| package.name.as_str());
-    findings.extend(dependencies::check_packages(packages));
-    findings.extend(features::check(&features::built(&metadata)));
-    findings.extend(licences::check(&metadata));
 
     let sources = sources.len();
     let packages = metadata.packages.len();
@@ -69,14 +70,8 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     Ok((checked, findings))
 }
 
-/// The errors in the links between the pages.
-pub(crate) fn links_of_pages(root: &Path) -> Result<Vec<Finding>, String> {
-    let paths = paths(root)?;
-    Ok(links::check(&read(root, &paths)?, &paths))
-}
-
-/// Every file that is or would be committed, relative to the root.
-fn paths(root: &Path) -> Result<Vec<String>, String> {
+/// Returns every file that is or would be committed, relative to the root.
+pub(crate) fn list_files(root: &Path) -> Result<Vec<String>, String> {
     let git = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"])
         .current_dir(root)
@@ -93,8 +88,8 @@ fn paths(root: &Path) -> Result<Vec<String>, String> {
         .collect())
 }
 
-/// The text files.
-fn read(root: &Path, paths: &[String]) -> Result<Vec<File>, String> {
+/// Reads the text files.
+pub(crate) fn read(root: &Path, paths: &[String]) -> Result<Vec<File>, String> {
     let mut files = Vec::new();
     for path in paths {
         let bytes = fs::read(root.join(path)).map_err(|why| format!("{path}: {why}"))?;

