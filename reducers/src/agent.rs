@@ -22,7 +22,7 @@ pub use rows::{Agent, AgentMode, AgentRevision};
 /// Version 2: definitions say who may start runs. The tables do not change.
 const ALLOW: &str = "SELECT 1";
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new(MODULE)
@@ -62,7 +62,7 @@ pub fn register_agent(
     let before = ctx.get::<Agent>(&name)?;
     let revision = before.as_ref().map_or(0, |before| before.revision);
     if let Some(expected) = expected_revision.filter(|expected| *expected != revision) {
-        return Err(other_revision(&name, revision, expected).into());
+        return Err(revision_conflict(&name, revision, expected).into());
     }
     allow::check_definition(&definition.value())?;
     let native = native.unwrap_or(false);
@@ -94,7 +94,8 @@ pub fn register_agent(
     }
     check_acyclic(ctx, &agent.name, &definition.value())?;
     agent.revision += i64::from(defined_anew);
-    (agent.updated_at, agent.seq) = (ctx.now, ctx.seq);
+    agent.updated_at = ctx.now;
+    agent.seq = ctx.seq;
     match before {
         None => drop(ctx.insert(agent.clone())?),
         Some(_) => ctx.update(&agent)?,
@@ -122,7 +123,8 @@ pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<ReducerResult
         return Ok(ReducerResult::Duplicate(agent.seq, agent));
     }
     agent.retired_at = Some(ctx.now);
-    (agent.updated_at, agent.seq) = (ctx.now, ctx.seq);
+    agent.updated_at = ctx.now;
+    agent.seq = ctx.seq;
     ctx.update(&agent)?;
     Ok(ReducerResult::Fresh(agent))
 }
@@ -154,8 +156,8 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
     Err(Refusal::new(Code::BadArguments, detail).hint(hint).into())
 }
 
-/// The delegation cycle that contains an agent: its names in order, with the first one repeated at the end. `None`
-/// if there is no such cycle. `delegates` returns the agents that an agent delegates to, and is called once for
+/// Returns the delegation cycle that contains an agent: its names in order, with the first one repeated at the end.
+/// `None` if there is no such cycle. `delegates` returns the agents that an agent delegates to, and is called once for
 /// each.
 ///
 /// # Errors
@@ -188,8 +190,8 @@ pub fn delegation_cycle<E>(
     Ok(None)
 }
 
-/// The names of the agents that an agent delegates to, including its inline agents and those that they delegate to. The
-/// name of an inline agent begins with that of its parent.
+/// Returns the names of the agents that an agent delegates to, including its inline agents and those that they delegate
+/// to. The name of an inline agent begins with that of its parent.
 pub(crate) fn subagents(name: &str, definition: &JsonValue) -> Vec<String> {
     let mut names = Vec::new();
     let mut open = vec![(name.to_owned(), definition)];
@@ -216,8 +218,8 @@ fn check_unbounded(ctx: &Context<'_>) -> Result<(), Refusal> {
     Err(Refusal::new(Code::Denied, detail).hint("let an identity without a scope register it"))
 }
 
-/// The refusal of a change of another revision.
-fn other_revision(name: &str, newest: i64, expected: i64) -> Refusal {
+/// Returns the refusal of a change of another revision.
+fn revision_conflict(name: &str, newest: i64, expected: i64) -> Refusal {
     if expected == 0 {
         let detail = format!("agent {name} exists, at revision {newest}");
         let hint = format!(
@@ -235,7 +237,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Agent, Abort> {
     let by = ctx.caller.clone();
     match ctx.get::<Agent>(name)? {
         Some(agent) if allow::may_know(ctx, &agent, &by)? => Ok(agent),
-        _ => Err(allow::unknown(ctx, name, &by)?.into()),
+        _ => Err(allow::no_such_agent(ctx, name, &by)?.into()),
     }
 }
 
@@ -251,7 +253,8 @@ pub(crate) fn check_owns_sessions(ctx: &mut Context<'_>, name: &str) -> Result<(
     }
 }
 
-/// Whether the caller may know the agent for which a tool stands. A caller with a scope cannot tell a hidden agent from none.
+/// Returns `true` if the caller may know the agent for which a tool stands. A caller with a scope cannot tell a hidden
+/// agent from none.
 pub(crate) fn is_known(ctx: &mut Context<'_>, name: &str) -> Result<bool, Abort> {
     let by = ctx.caller.clone();
     match ctx.without_policies(|ctx| ctx.get::<Agent>(name))? {
@@ -282,10 +285,11 @@ fn check_mode(agent: &Agent, purpose: RunPurpose) -> Result<(), Abort> {
 /// the run waits counts. Otherwise the driver knows the time that is left.
 pub(crate) fn time_limit(
     ctx: &mut Context<'_>,
-    revision: (&str, i64),
+    agent: &str,
+    revision: i64,
     began_at: Micros,
 ) -> Result<Option<Micros>, Abort> {
-    let defined = ctx.without_policies(|ctx| ctx.get::<AgentRevision>(revision))?;
+    let defined = ctx.without_policies(|ctx| ctx.get::<AgentRevision>((agent, revision)))?;
     let limits = defined.map(|it| it.definition.value()["limits"].take()).unwrap_or_default();
     if limits["wall_clock_counts_waits"] != true && !ctx.is_before("run", 10) {
         return Ok(None);
@@ -294,7 +298,7 @@ pub(crate) fn time_limit(
     Ok(seconds.map(|seconds| began_at.plus_ms(seconds.saturating_mul(1_000))))
 }
 
-/// The refusal of a run of a retired agent.
+/// Returns the refusal of a run of a retired agent.
 pub(crate) fn retired(name: &str) -> Refusal {
     let detail = format!("agent {name} is retired and cannot start runs");
     let hint = "use another agent, or restore its file; `register_agent` registers it again";
@@ -320,7 +324,7 @@ pub(crate) fn ready(
     session_scope: &Json,
 ) -> Result<Agent, Abort> {
     let Some(agent) = ctx.get::<Agent>(name)? else {
-        return Err(allow::unknown(ctx, name, starter)?.into());
+        return Err(allow::no_such_agent(ctx, name, starter)?.into());
     };
     allow::check(ctx, &agent, starter, session_scope)?;
     if agent.retired_at.is_some() {

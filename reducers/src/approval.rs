@@ -121,7 +121,7 @@ const COPIES_OF_APPROVED_ARGUMENTS: &[ColumnName] =
 const COPIES_OF_COMMENTS: &[ColumnName] =
     &[("tool_calls", "error"), ("agent_state", "content"), ("run_events", "data")];
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new(MODULE)
@@ -175,11 +175,11 @@ pub fn decide_approval(
         return Ok(ReducerResult::Duplicate(approval.seq, approval));
     }
     if approval.status != ApprovalStatus::Pending {
-        return Err(decided(ctx, &approval)?.into());
+        return Err(already_decided(ctx, &approval)?.into());
     }
     if decision == Decision::Reject && approved_arguments.is_some() {
-        let detail = "a rejection has no approved_arguments";
-        let hint = "omit approved_arguments, or decide approve";
+        let detail = "approved_arguments is not valid with decision=reject";
+        let hint = "omit approved_arguments, or give decision=approve";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     // A caller who can see the approval may decide, even if it cannot see the call.
@@ -193,14 +193,14 @@ pub fn decide_approval(
         Decision::Approve if exchange::rows::asker(&call).is_some() => {
             let answer = approved_arguments.as_ref();
             let comment = comment.as_deref();
-            call.result = Some(exchange::answer::accepted(ctx, &call, answer, comment)?);
+            call.result = Some(exchange::answer::accept(ctx, &call, answer, comment)?);
             call.status = ToolCallStatus::Succeeded;
         }
         Decision::Approve => {
             if let Some(arguments) = approved_arguments.map(Arc::new) {
                 let tool = tool_call::pinned(ctx, &call)?;
                 tool.check_arguments(ctx, &arguments)?;
-                call.arguments = Json::of(&arguments);
+                call.arguments = Json::from(&*arguments);
             }
             call.status = ToolCallStatus::Pending;
         }
@@ -210,7 +210,7 @@ pub fn decide_approval(
         }
     }
     let call = ctx.without_policies(|ctx| tool_call::save(ctx, call))?;
-    exchange::rows::answered(ctx, &call)?;
+    exchange::rows::resume_asker(ctx, &call)?;
     approval.status = status;
     approval.approved_arguments = approved_arguments_text;
     approval.decided_by = Some(by);
@@ -240,7 +240,7 @@ pub fn expire_approval(
     };
     call.error = Some(error.to_owned());
     let call = tool_call::save(ctx, call)?;
-    exchange::rows::answered(ctx, &call)?;
+    exchange::rows::resume_asker(ctx, &call)?;
     run::continue_if_decided(ctx, &approval.session_id)?;
     approval.status = ApprovalStatus::Expired;
     save(ctx, approval)
@@ -283,15 +283,18 @@ pub(crate) fn request_with(
     approval.map(drop)
 }
 
-/// The arguments with which a call was first requested, if it needed an approval.
-pub(crate) fn asked_for(ctx: &mut Context<'_>, call_id: &str) -> Result<Option<Json>, Abort> {
-    let found = ctx.without_policies(|ctx| of_call(ctx, call_id))?;
+/// Returns the arguments with which a call was first requested, if it needed an approval.
+pub(crate) fn requested_arguments(
+    ctx: &mut Context<'_>,
+    call_id: &str,
+) -> Result<Option<Json>, Abort> {
+    let found = ctx.without_policies(|ctx| find_by_call(ctx, call_id))?;
     Ok(found.map(|approval| approval.arguments))
 }
 
 /// Cancels the pending approval of a call.
 pub(crate) fn cancel(ctx: &mut Context<'_>, call_id: &str) -> Result<(), Abort> {
-    match of_call(ctx, call_id)? {
+    match find_by_call(ctx, call_id)? {
         Some(mut approval) if approval.status == ApprovalStatus::Pending => {
             approval.status = ApprovalStatus::Cancelled;
             save(ctx, approval).map(drop)
@@ -307,7 +310,7 @@ fn save(ctx: &mut Context<'_>, mut approval: Approval) -> Result<Approval, Abort
     Ok(approval)
 }
 
-fn of_call(ctx: &mut Context<'_>, call_id: &str) -> Result<Option<Approval>, Abort> {
+fn find_by_call(ctx: &mut Context<'_>, call_id: &str) -> Result<Option<Approval>, Abort> {
     let found = ctx.find::<Approval>("WHERE call_id = ?1", &[Value::from(call_id)])?;
     Ok(found.into_iter().next())
 }
@@ -315,10 +318,10 @@ fn of_call(ctx: &mut Context<'_>, call_id: &str) -> Result<Option<Approval>, Abo
 fn find(ctx: &mut Context<'_>, id: Option<&str>, call_id: Option<&str>) -> Result<Approval, Abort> {
     let (found, name) = match (id, call_id) {
         (Some(id), None) => (ctx.get::<Approval>(id)?, id),
-        (None, Some(call_id)) => (of_call(ctx, call_id)?, call_id),
+        (None, Some(call_id)) => (find_by_call(ctx, call_id)?, call_id),
         _ => {
-            let detail = "the call names neither or both of id and call_id";
-            let hint = "id is that of the approval, call_id that of the tool call";
+            let detail = "exactly one of id and call_id is required";
+            let hint = "id names the approval, call_id the tool call";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
     };
@@ -339,8 +342,8 @@ fn check_hash(approval: &Approval, arguments_hash: Option<&str>) -> Result<(), R
     }
 }
 
-/// The refusal of a decision on an approval that is no longer pending.
-fn decided(ctx: &mut Context<'_>, approval: &Approval) -> Result<Refusal, Abort> {
+/// Returns the refusal of a decision on an approval that is no longer pending.
+fn already_decided(ctx: &mut Context<'_>, approval: &Approval) -> Result<Refusal, Abort> {
     if approval.status == ApprovalStatus::Cancelled
         && let Some(run) = run_of_cancellation(ctx, approval)?
     {
@@ -360,7 +363,7 @@ fn decided(ctx: &mut Context<'_>, approval: &Approval) -> Result<Refusal, Abort>
     Ok(Refusal::new(Code::Conflict, detail))
 }
 
-/// The run whose end or abort has cancelled a call, unless a policy hides it.
+/// Returns the run whose end or abort has cancelled a call, unless a policy hides it.
 fn run_of_cancellation(ctx: &mut Context<'_>, approval: &Approval) -> Result<Option<Run>, Abort> {
     let last =
         "WHERE session_id = ?1 AND created_at <= ?2 ORDER BY created_at DESC, id DESC LIMIT 1";
@@ -374,7 +377,7 @@ fn run_of_cancellation(ctx: &mut Context<'_>, approval: &Approval) -> Result<Opt
     }))
 }
 
-/// The refusal of a decision on a call that was cancelled with its run. `has_ended`: its session has ended too.
+/// Returns the refusal of a decision on a call that was cancelled with its run. `has_ended`: its session has ended too.
 fn cancelled_with(approval: &Approval, run: &Run, has_ended: bool) -> Refusal {
     let Run { id, status, .. } = run;
     let why = run.error_message.as_ref().map(|why| format!(": {why}")).unwrap_or_default();

@@ -56,7 +56,7 @@ pub struct Reservation {
     pub seq: Seq,
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("budget")
@@ -77,7 +77,7 @@ pub(crate) fn reserve(ctx: &mut Context<'_>, run: &Run, amount: Amount) -> Resul
         release_amount(ctx, run)?;
         let mut budgets = Vec::new();
         for run in chain(ctx, run)? {
-            budgets.extend(budget_of(ctx, &run)?);
+            budgets.extend(find_or_define(ctx, &run)?);
         }
         for budget in &budgets {
             budget.check(amount)?;
@@ -85,7 +85,7 @@ pub(crate) fn reserve(ctx: &mut Context<'_>, run: &Run, amount: Amount) -> Resul
         for budget in &mut budgets {
             budget.reserved_tokens += amount.tokens;
             budget.reserved_cost_micros += amount.cost_micros;
-            put(ctx, budget.clone())?;
+            save(ctx, budget.clone())?;
         }
         if !budgets.is_empty() {
             ctx.insert(Reservation {
@@ -120,7 +120,7 @@ pub(crate) fn settle(
             let Some(mut budget) = ctx.get::<RunBudget>(&run.id)? else { continue };
             budget.tokens += tokens.unwrap_or(reserved.tokens);
             budget.cost_micros += cost_micros.unwrap_or(reserved.cost_micros);
-            put(ctx, budget)?;
+            save(ctx, budget)?;
         }
         Ok(())
     })
@@ -139,7 +139,7 @@ fn release_amount(ctx: &mut Context<'_>, run: &Run) -> Result<Option<Amount>, Ab
         let Some(mut budget) = ctx.get::<RunBudget>(&run.id)? else { continue };
         budget.reserved_tokens -= tokens;
         budget.reserved_cost_micros -= cost_micros;
-        put(ctx, budget)?;
+        save(ctx, budget)?;
     }
     ctx.delete::<Reservation>(&run.id)?;
     Ok(Some(Amount { tokens, cost_micros }))
@@ -153,14 +153,14 @@ pub(crate) fn restore(
     cost_micros: i64,
 ) -> Result<(), Abort> {
     ctx.without_policies(|ctx| {
-        let Some(mut budget) = budget_of(ctx, run)? else { return Ok(()) };
+        let Some(mut budget) = find_or_define(ctx, run)? else { return Ok(()) };
         budget.tokens = budget.tokens.max(tokens);
         budget.cost_micros = budget.cost_micros.max(cost_micros);
-        put(ctx, budget)
+        save(ctx, budget)
     })
 }
 
-/// A run and the runs above it.
+/// Returns a run and the runs above it.
 fn chain(ctx: &mut Context<'_>, run: &Run) -> Result<Vec<Run>, Abort> {
     let mut chain = vec![run.clone()];
     let mut above = run.parent_id.clone();
@@ -174,8 +174,8 @@ fn chain(ctx: &mut Context<'_>, run: &Run) -> Result<Vec<Run>, Abort> {
     Ok(chain)
 }
 
-/// The budget of a run, if its definition sets one.
-fn budget_of(ctx: &mut Context<'_>, run: &Run) -> Result<Option<RunBudget>, Abort> {
+/// Returns the budget of a run, if its definition sets one.
+fn find_or_define(ctx: &mut Context<'_>, run: &Run) -> Result<Option<RunBudget>, Abort> {
     if let Some(budget) = ctx.get::<RunBudget>(&run.id)? {
         return Ok(Some(budget));
     }
@@ -203,12 +203,22 @@ fn budget_of(ctx: &mut Context<'_>, run: &Run) -> Result<Option<RunBudget>, Abor
     }))
 }
 
-fn put(ctx: &mut Context<'_>, mut budget: RunBudget) -> Result<(), Abort> {
-    (budget.updated_at, budget.seq) = (ctx.now, ctx.seq);
+fn save(ctx: &mut Context<'_>, mut budget: RunBudget) -> Result<(), Abort> {
+    budget.updated_at = ctx.now;
+    budget.seq = ctx.seq;
     match ctx.get::<RunBudget>(&budget.run_id)? {
         Some(_) => ctx.update(&budget),
         None => ctx.insert(budget).map(drop),
     }
+}
+
+/// One of the resources that a budget limits.
+struct Resource {
+    unit: &'static str,
+    limit: Option<i64>,
+    spent: i64,
+    reserved: i64,
+    requested: i64,
 }
 
 impl RunBudget {
@@ -216,24 +226,30 @@ impl RunBudget {
     /// single answer may exceed it: its usage is known only afterwards.
     fn check(&self, amount: Amount) -> Result<(), Refusal> {
         let run = &self.run_id;
-        let kinds = [
-            (self.token_limit, self.tokens, self.reserved_tokens, amount.tokens, "tokens"),
-            (
-                self.cost_limit_micros,
-                self.cost_micros,
-                self.reserved_cost_micros,
-                amount.cost_micros,
-                "millionths of a dollar",
-            ),
+        let resources = [
+            Resource {
+                unit: "tokens",
+                limit: self.token_limit,
+                spent: self.tokens,
+                reserved: self.reserved_tokens,
+                requested: amount.tokens,
+            },
+            Resource {
+                unit: "millionths of a dollar",
+                limit: self.cost_limit_micros,
+                spent: self.cost_micros,
+                reserved: self.reserved_cost_micros,
+                requested: amount.cost_micros,
+            },
         ];
-        for (limit, spent, reserved, wanted, unit) in kinds {
+        for Resource { unit, limit, spent, reserved, requested } in resources {
             let Some(limit) = limit else { continue };
             if spent >= limit {
                 let detail = format!("run {run} has reached its limit of {limit} {unit}");
                 let hint = "limits.tokens and limits.cost_usd of its agent include delegated runs";
                 return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
             }
-            if reserved > 0 && spent.saturating_add(reserved).saturating_add(wanted) > limit {
+            if reserved > 0 && spent.saturating_add(reserved).saturating_add(requested) > limit {
                 let left = limit - spent;
                 let detail = format!(
                     "run {run} has {left} {unit} left, of which {reserved} are reserved by other requests"

@@ -21,13 +21,16 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
 
 /// Returns an argument of a command in a hint, quoted for a POSIX shell if necessary: others have chosen the ids in it.
 pub(crate) fn shell_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c);
-    let starts_plainly = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if starts_plainly && text.chars().all(is_plain) && !text.contains("=~") && !text.contains(":~")
-    {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
+    let is_plain = text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c))
+        && !text.contains("=~")
+        && !text.contains(":~");
+    if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+/// Returns `true` if the names of agents, prompts and namespaces may contain a character.
+pub(crate) fn is_path_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/')
 }
 
 /// Checks a name that can be omitted.
@@ -38,7 +41,7 @@ pub(crate) fn optional_name(what: &str, text: Option<&str>) -> Result<(), Refusa
 /// Checks that a person sees each character of an id or name.
 pub(crate) fn characters(what: &str, text: &str) -> Result<(), Refusal> {
     let Some(c) = forbidden_character(text) else { return Ok(()) };
-    let detail = format!("{what} has the character U+{:04X}", u32::from(c));
+    let detail = format!("{what} contains the character U+{:04X}", u32::from(c));
     let hint = "control, invisible and bidirectional characters are not allowed, and no blank but the space";
     Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }
@@ -52,14 +55,14 @@ pub(crate) fn within(
     match number {
         Some(number) if !range.contains(&number) => {
             let (least, max) = range.clone().into_inner();
-            let detail = format!("{what} is {number}, not between {least} and {max}");
+            let detail = format!("{what} must be between {least} and {max}, not {number}");
             Err(Refusal::new(Code::BadArguments, detail))
         }
         _ => Ok(()),
     }
 }
 
-/// The time after an optional delay.
+/// Returns the time after an optional delay.
 pub(crate) fn after(
     what: &str,
     now: Micros,
@@ -69,7 +72,7 @@ pub(crate) fn after(
     Ok(span_ms.map(|span_ms| now.plus_ms(span_ms)))
 }
 
-/// The refusal of a deadline call for a row that is not due at that time.
+/// Returns the refusal of a deadline call for a row that is not due at that time.
 pub(crate) fn not_due(id: &str, at: Micros) -> Refusal {
     Refusal::new(Code::Conflict, format!("{id} is not due at {at}"))
 }
@@ -98,7 +101,7 @@ pub(crate) fn capability(
 pub(crate) fn lease(now: Micros, lease_ms: i64) -> Result<Micros, Refusal> {
     if !limits::LEASE_MS.contains(&lease_ms) {
         let (least, max) = limits::LEASE_MS.into_inner();
-        let detail = format!("a lease of {lease_ms} ms is not between {least} and {max}");
+        let detail = format!("lease_ms must be between {least} and {max}, not {lease_ms}");
         let hint = "lease_ms is in milliseconds; a heartbeat extends a lease";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }

@@ -14,8 +14,8 @@ use crate::session::Session;
 /// The queue of runs without a driver. Queues of tool calls have a letter and the tool's name.
 pub(crate) const RUNS: &str = "r";
 
-/// The queue of a tool's calls.
-pub(crate) fn calls_of(tool: &str) -> String {
+/// Returns the queue of a tool's calls.
+pub(crate) fn tool_queue(tool: &str) -> String {
     format!("t{tool}")
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn set(
     })
 }
 
-/// One key of a scope and its value, as text.
+/// Returns one key of a scope and its value, as text.
 pub(crate) fn part(key: &str, value: &str) -> String {
     serde_json::json!([key, value]).to_string()
 }
@@ -106,7 +106,7 @@ impl ClaimBudget {
         ClaimBudget { rows: limits::ROWS_EXAMINED_PER_CLAIM, bytes: limits::CLAIM_BYTES }
     }
 
-    /// The same, with any number of bytes.
+    /// Returns the same, with any number of bytes.
     pub(crate) fn without_bytes(self) -> ClaimBudget {
         ClaimBudget { bytes: usize::MAX, ..self }
     }
@@ -170,12 +170,12 @@ enum QueueHead {
     End,
 }
 
-/// The next entry in the caller's scope after a given one. `looks` is the remaining number of lookups.
+/// Returns the next entry in the caller's scope after a given one. `lookups` is the remaining number of lookups.
 fn next(
     ctx: &mut Context<'_>,
     queue: &str,
     behind: Option<(i64, &str)>,
-    looks: &mut usize,
+    lookups: &mut usize,
 ) -> Result<QueueHead, Abort> {
     let scope = ctx.caller.scope().clone();
     let parts: Vec<String> = scope.iter().map(|(key, value)| part(key, value)).collect();
@@ -185,10 +185,10 @@ fn next(
     let mut exclusive = true;
     let mut agreed = 0;
     for part in parts.iter().cycle() {
-        if *looks == 0 {
+        if *lookups == 0 {
             return Ok(QueueHead::End);
         }
-        *looks -= 1;
+        *lookups -= 1;
         let by = if exclusive { ">" } else { ">=" };
         let clause = format!(
             "WHERE queue = ?1 AND part = ?2 AND (since, id) {by} (?3, ?4) ORDER BY since, id LIMIT 1"
@@ -200,7 +200,8 @@ fn next(
         let Some(found) = found.into_iter().next() else { return Ok(QueueHead::End) };
         let at = (found.since, found.id);
         agreed = if !exclusive && at == place { agreed + 1 } else { 1 };
-        (place, exclusive) = (at, false);
+        place = at;
+        exclusive = false;
         if agreed == parts.len() {
             return Ok(QueueHead::Found(place.0, place.1));
         }

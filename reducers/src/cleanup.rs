@@ -75,7 +75,7 @@ pub fn continue_cleanup(
 }
 
 impl Task {
-    /// The session where the cleanup started.
+    /// Returns the session where the cleanup started.
     fn top_session(&self, ctx: &mut Context<'_>) -> Result<String, Abort> {
         let top = match (&self.top, self.kind) {
             (Some(top), CleanupKind::Abort) => ctx.get::<Run>(top)?.map(|run| run.session_id),
@@ -121,12 +121,14 @@ impl Task {
         // An ended or marked run has its own cleanup for the runs that it delegated.
         let run = ctx.get::<Run>(&child.run_id)?;
         let bytes = run.as_ref().map_or(0, Run::bytes);
-        let Some(run) = run.filter(run::stop::is_wanted) else {
+        let Some(run) = run.filter(run::stop::may_continue) else {
             return Ok(Below::Passed { bytes });
         };
         self.top.get_or_insert(run_id);
-        (self.session_id, self.run_id) = (child.session_id, Some(child.run_id));
-        (self.up_to, self.after) = (ctx.seq, None);
+        self.session_id = child.session_id;
+        self.run_id = Some(child.run_id);
+        self.up_to = ctx.seq;
+        self.after = None;
         run::stop::stop_alone(ctx, run, Some(run::stop::CUT_OFF))?;
         // The run, and the row of its delegation.
         Ok(Below::Reached { rows: 2, bytes })
@@ -139,16 +141,16 @@ impl Task {
             return Ok(false);
         }
         if self.kind == CleanupKind::Abort {
-            let above = ctx.get::<Delegation>(&reached)?.map(|it| it.parent_id);
-            let above = above.map_or(Ok(None), |above| ctx.get::<Run>(&above))?;
-            let Some(above) = above else { return Ok(false) };
-            (self.session_id, self.run_id) = (above.session_id, Some(above.id));
+            let Some(delegation) = ctx.get::<Delegation>(&reached)? else { return Ok(false) };
+            let Some(above) = ctx.get::<Run>(&delegation.parent_id)? else { return Ok(false) };
+            self.session_id = above.session_id;
+            self.run_id = Some(above.id);
             // The calls of the parent are ended; its remaining calls belong to a later run.
             self.up_to = Seq::ZERO;
         } else {
-            let above = ctx.get::<Session>(&reached)?.and_then(|session| session.parent_id);
-            let Some(above) = above else { return Ok(false) };
-            self.session_id = above;
+            let parent_id = ctx.get::<Session>(&reached)?.and_then(|session| session.parent_id);
+            let Some(parent_id) = parent_id else { return Ok(false) };
+            self.session_id = parent_id;
         }
         self.after = Some(reached);
         Ok(true)

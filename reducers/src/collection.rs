@@ -110,7 +110,7 @@ pub struct EntriesDeleted {
     pub more: bool,
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("collection")
@@ -225,7 +225,8 @@ pub fn delete_entries(
         }
         for entry in found {
             ctx.delete::<Entry>((collection_id.as_str(), entry.key.as_str()))?;
-            (deleted, bytes) = (deleted + 1, bytes + entry.bytes());
+            deleted += 1;
+            bytes += entry.bytes();
         }
     };
     if !more && prefix.is_empty() && !is_fenced && is_empty(ctx, &collection_id)? {
@@ -234,7 +235,7 @@ pub fn delete_entries(
     Ok(ReducerResult::Fresh(EntriesDeleted { deleted, more }))
 }
 
-/// Whether a collection has no entries, also none that the caller cannot see.
+/// Returns `true` if a collection has no entries, also none that the caller cannot see.
 fn is_empty(ctx: &mut Context<'_>, collection_id: &str) -> Result<bool, Abort> {
     let clause = "WHERE id = ?1 AND EXISTS (SELECT 1 FROM entries WHERE collection_id = ?1)";
     Ok(ctx.without_policies(|ctx| ctx.count::<Collection>(clause, &[collection_id.into()]))? == 0)
@@ -243,7 +244,7 @@ fn is_empty(ctx: &mut Context<'_>, collection_id: &str) -> Result<bool, Abort> {
 /// The entries that [`delete_entries`] reads at a time.
 const DELETED_AT_ONCE: i64 = 4;
 
-/// The first entries whose keys begin with a prefix.
+/// Returns the first entries whose keys begin with a prefix.
 fn first_entries(
     ctx: &mut Context<'_>,
     collection_id: &str,
@@ -283,14 +284,14 @@ impl BytesRead {
 }
 
 impl Entry {
-    /// The bytes of its values.
+    /// Returns the bytes of its values.
     fn bytes(&self) -> usize {
         let data = self.data.as_ref().map_or(0, |data| data.as_str().len());
         data + self.blob.as_ref().map_or(0, Vec::len) + self.key.len()
     }
 }
 
-/// The first text after all that begin with a prefix, in the order of their bytes; `None` if there is none.
+/// Returns the first text after all that begin with a prefix, in the order of their bytes; `None` if there is none.
 fn after_prefix(prefix: &str) -> Option<String> {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {
@@ -346,14 +347,18 @@ impl Claim {
     fn check(self, ctx: &mut Context<'_>, fencing_token: Option<i64>) -> Result<(), Abort> {
         match (self.call_id, self.run_id, self.handoff_id, fencing_token) {
             (None, None, None, None) => Ok(()),
-            (Some(id), None, None, Some(token)) => tool_call::find_held(ctx, &id, token).map(drop),
-            (None, Some(id), None, Some(token)) => run::drive::find_held(ctx, &id, token).map(drop),
-            (None, None, Some(id), Some(token)) => handoff::find_held(ctx, &id, token).map(drop),
+            (Some(id), None, None, Some(token)) => {
+                tool_call::find_claimed(ctx, &id, token).map(drop)
+            }
+            (None, Some(id), None, Some(token)) => {
+                run::drive::find_claimed(ctx, &id, token).map(drop)
+            }
+            (None, None, Some(id), Some(token)) => handoff::find_claimed(ctx, &id, token).map(drop),
             // Calls that were logged before the claim had to be named.
             (None, None, None, Some(_)) if ctx.is_replay() => Ok(()),
             _ => {
-                let detail = "a fencing token needs the claim that it belongs to, and only that";
-                let hint = "give fencing_token together with call_id, run_id or handoff_id";
+                let detail = "fencing_token must be given with exactly one of call_id, run_id and handoff_id";
+                let hint = "name the claim that the token is from, or omit all of them";
                 Err(Refusal::new(Code::BadArguments, detail).hint(hint).into())
             }
         }
@@ -361,14 +366,13 @@ impl Claim {
 }
 
 /// Refuses a write with an older token than that of the last write, or without one.
-fn check_token(id: &str, stored: Option<&Collection>, given: Option<i64>) -> Result<(), Abort> {
-    let stored = stored.and_then(|stored| stored.fencing_token);
-    if given >= stored {
+fn check_token(id: &str, stored: Option<&Collection>, token: Option<i64>) -> Result<(), Abort> {
+    if token >= stored.and_then(|stored| stored.fencing_token) {
         return Ok(());
     }
-    let detail = match given {
-        Some(_) => format!("collection {id} has been written with a newer fencing token"),
-        None => format!("collection {id} is fenced, and the write has no fencing token"),
+    let detail = match token {
+        Some(_) => format!("collection {id} was written with a newer fencing token"),
+        None => format!("collection {id} is fenced: fencing_token is required"),
     };
     let hint = "claim the work again, and pass the fencing token of that claim";
     Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
@@ -379,10 +383,17 @@ struct Changes<'c> {
     collection_id: &'c str,
     in_order: Vec<Change>,
     /// The version and the time of creation of each key of the call; `None` if it does not exist.
-    known: HashMap<String, Option<(Seq, Micros)>>,
+    known: HashMap<String, Option<EntryVersion>>,
     read: BytesRead,
     /// Entries with `append` so far; at most [`limits::ENTRIES_OF_A_CALL`], which is less than 4,096.
     appended: usize,
+}
+
+/// What a change must know of an entry that exists.
+#[derive(Clone, Copy)]
+struct EntryVersion {
+    seq: Seq,
+    created_at: Micros,
 }
 
 /// A change of one entry.
@@ -404,39 +415,41 @@ impl<'c> Changes<'c> {
         let read = BytesRead::default();
         let mut changes = Changes { collection_id, in_order: Vec::new(), known, read, appended: 0 };
         for key in deletes {
-            if changes.version_of(ctx, &key)?.is_some() {
+            if changes.find_version(ctx, &key)?.is_some() {
                 changes.known.insert(key.clone(), None);
                 changes.in_order.push(Change::Delete(key));
             }
         }
         for put in puts {
-            changes.put(ctx, put)?;
+            changes.add_put(ctx, put)?;
         }
         Ok(changes)
     }
 
-    /// The version and the time of creation of an entry, after the changes before.
-    fn version_of(
+    /// Returns the version and the time of creation of an entry, after the changes before.
+    fn find_version(
         &mut self,
         ctx: &mut Context<'_>,
         key: &str,
-    ) -> Result<Option<(Seq, Micros)>, Abort> {
+    ) -> Result<Option<EntryVersion>, Abort> {
         if let Some(known) = self.known.get(key) {
             return Ok(*known);
         }
         let stored = ctx.get::<Entry>((self.collection_id, key))?;
-        stored.as_ref().map_or(Ok(()), |stored| self.read.add(stored))?;
-        let version = stored.map(|stored| (stored.seq, stored.created_at));
+        if let Some(stored) = &stored {
+            self.read.add(stored)?;
+        }
+        let version = stored.map(|Entry { seq, created_at, .. }| EntryVersion { seq, created_at });
         self.known.insert(key.to_owned(), version);
         Ok(version)
     }
 
-    fn put(&mut self, ctx: &mut Context<'_>, put: EntryPut) -> Result<(), Abort> {
+    fn add_put(&mut self, ctx: &mut Context<'_>, put: EntryPut) -> Result<(), Abort> {
         let EntryPut { key, data, blob, expected_seq, keep, append } = put;
         let key = if append == Some(true) {
             if expected_seq.is_some() || keep.is_some() {
-                let detail = "an appended entry has a new key, so nothing can be expected of it";
-                let hint = "omit expected_seq and keep, or append";
+                let detail = "expected_seq and keep are not valid with append=true";
+                let hint = "an appended entry has a new key: omit expected_seq and keep, or append";
                 return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
             }
             self.appended += 1;
@@ -446,12 +459,14 @@ impl<'c> Changes<'c> {
         };
         check_key(&key)?;
         let blob = blob.map(|blob| read_blob(&key, &blob)).transpose()?;
-        let before = self.version_of(ctx, &key)?;
-        let found = before.map_or(0, |(seq, _)| seq.0);
+        let before = self.find_version(ctx, &key)?;
+        let found = before.map_or(0, |version| version.seq.0);
         if let Some(expected) = expected_seq.filter(|expected| *expected != found) {
             let detail = match found {
-                0 => format!("entry {key} does not exist; the call expected event {expected}"),
-                found => format!("entry {key} was written by event {found}"),
+                0 => format!("entry {key} does not exist; expected_seq is {expected}"),
+                found => {
+                    format!("entry {key} was written by event {found}; expected_seq is {expected}")
+                }
             };
             let hint = match found {
                 0 => "omit expected_seq, or give 0, to create it",
@@ -462,8 +477,8 @@ impl<'c> Changes<'c> {
         if before.is_some() && keep == Some(true) {
             return Ok(());
         }
-        let created_at = before.map_or(ctx.now, |(_, created_at)| created_at);
-        self.known.insert(key.clone(), Some((ctx.seq, created_at)));
+        let created_at = before.map_or(ctx.now, |version| version.created_at);
+        self.known.insert(key.clone(), Some(EntryVersion { seq: ctx.seq, created_at }));
         let entry = Entry {
             collection_id: self.collection_id.to_owned(),
             key,
@@ -483,7 +498,7 @@ fn read_blob(key: &str, blob: &JsonValue) -> Result<Vec<u8>, Refusal> {
     match Value::from_json(blob) {
         Ok(Value::Blob(bytes)) => Ok(bytes),
         _ => {
-            let detail = format!("the blob of entry {key} is not in the form of bytes");
+            let detail = format!("the blob of entry {key} is not valid");
             let hint = "write it as {\"$blob\": \"<base64>\"}";
             Err(Refusal::new(Code::BadArguments, detail).hint(hint))
         }
@@ -495,7 +510,7 @@ fn check_key(key: &str) -> Result<(), Refusal> {
     if (1..=max).contains(&key.len()) {
         return Ok(());
     }
-    let detail = format!("the key has {} bytes; it must have 1 to {max}", key.len());
+    let detail = format!("key must have 1 to {max} bytes, not {}", key.len());
     Err(Refusal::new(Code::LimitExceeded, detail).hint("use a digest as the end of a long key"))
 }
 
@@ -504,7 +519,7 @@ fn check_count(count: usize) -> Result<(), Refusal> {
     if count <= max {
         return Ok(());
     }
-    let detail = format!("the call has {count} entries; the limit is {max}");
+    let detail = format!("puts and deletes have {count} entries; the limit is {max}");
     Err(Refusal::new(Code::LimitExceeded, detail).hint("write them in several calls"))
 }
 

@@ -98,7 +98,7 @@ pub struct CorrectedLine {
     pub events: Vec<NewRunEvent>,
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("correction")
@@ -130,9 +130,9 @@ pub fn correct_run(
     for (one, next) in lines.iter().zip(lines.iter().skip(1)) {
         let detail = match one.number.cmp(&next.number) {
             Ordering::Less => continue,
-            Ordering::Equal => format!("lines has the number {} twice", one.number),
+            Ordering::Equal => format!("lines contains the number {} twice", one.number),
             Ordering::Greater => {
-                format!("lines has the number {} after {}", next.number, one.number)
+                format!("lines contains the number {} after {}", next.number, one.number)
             }
         };
         let hint = "give each line once, in the order of the numbers";
@@ -140,15 +140,15 @@ pub fn correct_run(
     }
     let run = run::find(ctx, &id)?;
     if !run.status.is_terminal() {
-        let detail = format!("run {id} is {}, and has no result to correct", run.status);
+        let detail = format!("run {id} is {} and has no result yet", run.status);
         return Err(Refusal::new(Code::BadTransition, detail)
             .hint("correct the run when it has ended")
             .into());
     }
     let numbers = 1..=run.events;
     lines.iter().try_for_each(|line| check::within("number", Some(line.number), &numbers))?;
-    let last = "WHERE run_id = ?1 ORDER BY number DESC LIMIT 1";
-    let last = ctx.find::<RunCorrection>(last, &[Value::from(id.as_str())])?.into_iter().next();
+    let newest = "WHERE run_id = ?1 ORDER BY number DESC LIMIT 1";
+    let last = ctx.find::<RunCorrection>(newest, &[Value::from(id.as_str())])?.into_iter().next();
     let after = Json::from(json!(result));
     let lines = Json::from(json!(lines));
     let (number, before) = match last {
@@ -171,7 +171,7 @@ pub fn correct_run(
     ctx.insert(correction).map(ReducerResult::Fresh)
 }
 
-/// The result of a run as it is in its row.
+/// Returns the result of a run as it is in its row.
 #[must_use]
 pub fn recorded_result(run: &Run) -> CorrectedResult {
     let output = run.output.as_ref().map(Json::value).unwrap_or_default();
@@ -209,7 +209,7 @@ fn check_result(result: &CorrectedResult) -> Result<(), Refusal> {
     if is_valid {
         return Ok(());
     }
-    let detail = format!("the status {} of the result does not fit its error", result.status);
+    let detail = format!("result.status {} contradicts the error of the result", result.status);
     let hint = "status is done without an error, failed with error_code, or aborted";
     Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }

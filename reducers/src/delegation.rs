@@ -7,7 +7,7 @@
 
 use abide_schema::reducer::{DERIVED, ReducerResult, RowVisibility};
 use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, Value, limits, reducer};
-use serde_json::json;
+use serde_json::{Value as JsonValue, json};
 
 use crate::agent::{AgentRevision, RunPurpose};
 use crate::run::{self, NewRun, Run, RunEventKind};
@@ -19,7 +19,7 @@ mod rows;
 pub use rows::Delegation;
 pub(crate) use rows::{active_children, children, delegates, is_cut_off, next_child};
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("delegation")
@@ -40,12 +40,12 @@ pub fn start_child_run(
     /// Time limit of the child in milliseconds. It never exceeds what is left of the parent's time limit.
     deadline_ms: Option<i64>,
 ) -> Result<ReducerResult<Run>, Abort> {
-    let call = tool_call::find_held(ctx, &call_id, fencing_token)?;
-    let parent = parent_of(ctx, &call)?;
+    let call = tool_call::find_claimed(ctx, &call_id, fencing_token)?;
+    let parent = find_requester(ctx, &call)?;
     let id = format!("{call_id}{DERIVED}run");
     if let Some(mut before) = ctx.get::<Run>(&id)? {
         lease::hide(ctx, &mut before.fencing_token)?;
-        return again(before, &call, &parent, &agent);
+        return repeat(before, &call, &parent, &agent);
     }
     let starter = run::starter::starter(ctx, &parent.id)?;
     let scope = session::find(ctx, &call.session_id)?.scope;
@@ -72,7 +72,7 @@ pub fn start_child_run(
         parent = run::save(ctx, parent)?;
     }
     let child = run::begin(ctx, child, new)?;
-    note(ctx, &child, &parent, place, Some(call_id))?;
+    insert_row(ctx, &child, &parent, place, Some(call_id))?;
     if is_former {
         run::add_consequence(ctx, &mut parent, RunEventKind::Delegation, data)?;
         run::save(ctx, parent)?;
@@ -91,13 +91,12 @@ fn deadline(
     if run::is_former(ctx) {
         return Ok(parent.deadline_at);
     }
-    let revision = (parent.agent.as_str(), parent.revision);
-    let of_agent = agent::time_limit(ctx, revision, parent.created_at)?;
+    let of_agent = agent::time_limit(ctx, &parent.agent, parent.revision, parent.created_at)?;
     Ok([own, parent.deadline_at, of_agent].into_iter().flatten().min())
 }
 
-/// The run that requested a call. Only the holder of a run can request a call with its id.
-fn parent_of(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Run, Abort> {
+/// Returns the run that requested a call. Only the holder of a run can request a call with its id.
+fn find_requester(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Run, Abort> {
     let run = match call.call_id.rsplit_once(DERIVED) {
         Some((run, _)) => ctx.get::<Run>(run)?,
         None => None,
@@ -113,7 +112,7 @@ fn parent_of(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Run, Abort> {
 }
 
 /// Returns an existing child run, if it is the one that would be started.
-fn again(
+fn repeat(
     before: Run,
     call: &ToolCall,
     parent: &Run,
@@ -138,7 +137,7 @@ pub(crate) struct TreePosition {
 
 /// Admits one more run under a parent, if the parent is active and the limits allow it.
 pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition, Abort> {
-    if !run::stop::is_wanted(parent) || is_cut_off(ctx, &parent.id)? {
+    if !run::stop::may_continue(parent) || is_cut_off(ctx, &parent.id)? {
         let detail =
             format!("run {} has ended or is being aborted, and cannot delegate", parent.id);
         let hint = "start_run starts a run that does not depend on another one";
@@ -147,9 +146,10 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition,
     let above = ctx.without_policies(|ctx| ctx.get::<Delegation>(&parent.id))?;
     let (root_id, depth) =
         above.map_or((parent.id.clone(), 1), |above| (above.root_id, above.depth + 1));
-    let (deepest, max) = allowed(ctx, &root_id)?;
-    if depth > deepest {
-        let detail = format!("run {} is {} deep; the limit is {deepest}", parent.id, depth - 1);
+    let limits = tree_limits(ctx, &root_id)?;
+    if depth > limits.depth {
+        let detail =
+            format!("run {} is {} deep; the limit is {}", parent.id, depth - 1, limits.depth);
         let hint =
             "limits.delegation_depth of the first agent sets it, up to the limit of the server";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
@@ -157,6 +157,7 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition,
     // All runs of one tree are within the scope of its root.
     let of_root = "WHERE root_id = ?1";
     let count = ctx.count_everywhere::<Delegation>(of_root, &[Value::from(root_id.as_str())])?;
+    let max = limits.descendants;
     if count >= max {
         let detail = format!("run {root_id} has {count} descendants; the limit is {max}");
         let hint = "limits.descendants of its agent sets it, up to the limit of the server";
@@ -165,23 +166,33 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition,
     Ok(TreePosition { root_id, depth })
 }
 
-/// Depth and number of runs allowed in a tree, from the definition of the root's agent.
-fn allowed(ctx: &mut Context<'_>, root_id: &str) -> Result<(i64, i64), Abort> {
+/// The limits of a tree of runs.
+struct TreeLimits {
+    depth: i64,
+    descendants: i64,
+}
+
+/// Returns the limits of a tree, from the definition of the root's agent.
+fn tree_limits(ctx: &mut Context<'_>, root_id: &str) -> Result<TreeLimits, Abort> {
     let defined = ctx.without_policies(|ctx| {
         let Some(root) = ctx.get::<Run>(root_id)? else { return Ok(None) };
         ctx.get::<AgentRevision>((root.agent.as_str(), root.revision))
     })?;
-    let limits = defined.map(|defined| defined.definition.value()["limits"].clone());
-    let at_most = |name: &str, max: i64| {
-        let own = limits.as_ref().and_then(|limits| limits[name].as_i64());
-        own.map_or(max, |own| own.clamp(0, max))
-    };
-    let depth = at_most("delegation_depth", limits::DELEGATION_DEPTH);
-    Ok((depth, at_most("descendants", limits::RUN_DESCENDANTS)))
+    let definition = defined.map(|defined| defined.definition.value()).unwrap_or_default();
+    let own = &definition["limits"];
+    Ok(TreeLimits {
+        depth: lower_limit(&own["delegation_depth"], limits::DELEGATION_DEPTH),
+        descendants: lower_limit(&own["descendants"], limits::RUN_DESCENDANTS),
+    })
+}
+
+/// Returns the limit that a definition sets, or `max` if it sets none or a higher one.
+fn lower_limit(own: &JsonValue, max: i64) -> i64 {
+    own.as_i64().map_or(max, |own| own.clamp(0, max))
 }
 
 /// Records a run as a descendant of its parent.
-pub(crate) fn note(
+pub(crate) fn insert_row(
     ctx: &mut Context<'_>,
     child: &Run,
     parent: &Run,

@@ -48,7 +48,7 @@ pub struct NewInput {
     pub url: Option<String>,
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("exchange")
@@ -68,7 +68,7 @@ pub fn record_exchange(
     /// The steps.
     entries: Vec<NewExchange>,
 ) -> Result<ToolCall, Abort> {
-    let call = tool_call::find_held(ctx, &call_id, fencing_token)?;
+    let call = tool_call::find_claimed(ctx, &call_id, fencing_token)?;
     record(ctx, &call, entries)?;
     Ok(call)
 }
@@ -88,7 +88,7 @@ pub fn suspend_tool_call(
     /// When the call can be claimed again.
     retry_ms: Option<i64>,
 ) -> Result<ToolCall, Abort> {
-    let mut call = tool_call::find_held(ctx, &call_id, fencing_token)?;
+    let mut call = tool_call::find_claimed(ctx, &call_id, fencing_token)?;
     if call.cancel_requested_at.is_some() {
         let detail = format!("call {call_id} is being cancelled");
         let hint = "end it with acknowledge_cancel, complete_tool_call or fail_tool_call";
@@ -106,7 +106,7 @@ pub fn suspend_tool_call(
             call.status = ToolCallStatus::Pending;
         }
         _ => {
-            let detail = "the call has neither or both of inputs and retry_ms";
+            let detail = "exactly one of inputs and retry_ms is required";
             let hint = "inputs are questions of the server; retry_ms is for a task of the server";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
@@ -126,7 +126,7 @@ pub fn close_exchange(
     fencing_token: Option<i64>,
 ) -> Result<ToolCall, Abort> {
     let mut call = match fencing_token {
-        Some(fencing_token) => tool_call::find_held(ctx, &call_id, fencing_token)?,
+        Some(fencing_token) => tool_call::find_claimed(ctx, &call_id, fencing_token)?,
         None => tool_call::find(ctx, &call_id)?,
     };
     if fencing_token.is_none() && !call.status.is_terminal() {
@@ -155,14 +155,14 @@ fn record(ctx: &mut Context<'_>, call: &ToolCall, entries: Vec<NewExchange>) -> 
         let bytes = data.as_str().len();
         let limit = limits::EXCHANGE_BYTES;
         if bytes > limit {
-            let detail = format!("a step of call {} has {bytes} bytes", call.call_id);
-            let hint = format!("at most {limit} are stored: record what another worker needs");
+            let detail = format!("a step in entries has {bytes} bytes; the limit is {limit}");
+            let hint = "record only what another worker needs to continue";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
         number += 1;
         if number > max {
             let id = &call.call_id;
-            let detail = format!("call {id} has {max} recorded steps; the limit is {max}");
+            let detail = format!("call {id} has reached the limit of {max} recorded steps");
             let hint = "fail the call: its server keeps asking";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
@@ -190,9 +190,13 @@ fn ask(
 ) -> Result<(), Abort> {
     let count = inputs.len();
     let max = limits::INPUTS_AT_ONCE;
-    if count > max || step == 0 {
-        let detail = format!("the server of call {} asks {count} questions", call.call_id);
-        let hint = format!("at most {max} are allowed at a time, with a step that records them");
+    if count > max {
+        let detail = format!("inputs has {count} questions; the limit is {max}");
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint("fail the call").into());
+    }
+    if step == 0 {
+        let detail = "inputs requires a step in entries that records the questions";
+        let hint = "give entries with the request of the server";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
     let policy = tool_call::pinned(ctx, call)?.approval();
@@ -220,21 +224,20 @@ fn ask(
     Ok(())
 }
 
-/// The arguments of the call for a question. Only `message`, `schema` and `url` are from the server.
+/// Returns the arguments of the call for a question. Only `message`, `schema` and `url` are from the server.
 fn arguments(ctx: &mut Context<'_>, call: &ToolCall, input: &NewInput) -> Result<JsonValue, Abort> {
     let bytes = input.message.len();
     let max = limits::INPUT_MESSAGE_BYTES;
     if bytes > max || input.url.as_ref().is_some_and(|url| url.len() > max) {
-        let detail = format!("a question of call {} has more than {max} bytes", call.call_id);
+        let detail = format!("message or url of an input has more than {max} bytes");
         return Err(Refusal::new(Code::LimitExceeded, detail).hint("fail the call").into());
     }
     let mut arguments = json!({"tool": call.tool_name, "call_id": call.call_id,
         "message": input.message});
     if let Some(schema) = &input.schema {
         if schema["type"] != "object" {
-            let detail =
-                format!("the form of a question of call {} must be an object", call.call_id);
-            let hint = "the schema of a form has the type object";
+            let detail = "schema of an input must have the type object";
+            let hint = "put other values into a property of an object";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         tool::check_schema(ctx, INPUT_TOOL, &Json::from(schema.clone()))?;
@@ -242,9 +245,8 @@ fn arguments(ctx: &mut Context<'_>, call: &ToolCall, input: &NewInput) -> Result
     }
     if let Some(url) = &input.url {
         if !url.starts_with("https://") && !url.starts_with("http://") {
-            let detail = format!("the question of call {} has an invalid URL", call.call_id);
-            let hint = "the URL must begin with https:// or http://";
-            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+            let detail = "url of an input must begin with https:// or http://";
+            return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         arguments["url"] = json!(url);
     }

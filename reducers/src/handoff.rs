@@ -135,7 +135,7 @@ const OF_CALLS: &str = "CREATE TABLE handoff_calls (
 CREATE UNIQUE INDEX handoff_calls_call_id ON handoff_calls (call_id);
 CREATE INDEX handoff_calls_session_id ON handoff_calls (session_id)";
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new(MODULE)
@@ -206,8 +206,8 @@ pub fn request_supervisor_handoff(
     let session = session::find_accepting(ctx, &session_id)?;
     if session.status == SessionStatus::HandedOff {
         let open = "WHERE session_id = ?1 AND status IN ('pending', 'claimed')";
-        let open = ctx.find::<HandoffRequest>(open, &[Value::from(session_id.as_str())])?;
-        let which = open.first().map_or("another handoff", |handoff| handoff.id.as_str());
+        let found = ctx.find::<HandoffRequest>(open, &[Value::from(session_id.as_str())])?;
+        let which = found.first().map_or("another handoff", |handoff| handoff.id.as_str());
         let detail = format!("session {session_id} is already handed off, by {which}");
         let hint = "a session has one handoff at a time; wait for the answer of the supervisor";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
@@ -257,12 +257,12 @@ fn claimed_call(
         (Some(call_id), Some(fencing_token)) => (call_id, fencing_token),
         (None, None) => return Ok(None),
         _ => {
-            let detail = "the call has only one of call_id and call_fencing_token";
+            let detail = "call_id and call_fencing_token must be given together";
             let hint = "the worker of the tool call gives both; other callers omit both";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
     };
-    let call = tool_call::find_held(ctx, call_id, fencing_token)?;
+    let call = tool_call::find_claimed(ctx, call_id, fencing_token)?;
     if call.session_id != session_id {
         let detail = format!("call {call_id} belongs to another session");
         let hint = format!("hand off its session, {}", call.session_id);
@@ -371,8 +371,11 @@ pub fn lapse_handoff(
     lease_expires_at: Micros,
 ) -> Result<HandoffRequest, Abort> {
     let handoff = find(ctx, &id)?;
-    let held = handoff.status == HandoffStatus::Claimed;
-    if !held || handoff.lease_expires_at != Some(lease_expires_at) || ctx.now < lease_expires_at {
+    let is_claimed = handoff.status == HandoffStatus::Claimed;
+    if !is_claimed
+        || handoff.lease_expires_at != Some(lease_expires_at)
+        || ctx.now < lease_expires_at
+    {
         return Err(check::not_due(&id, lease_expires_at).into());
     }
     put_back(ctx, handoff)
@@ -518,8 +521,7 @@ fn save(ctx: &mut Context<'_>, mut handoff: HandoffRequest) -> Result<HandoffReq
 }
 
 fn find(ctx: &mut Context<'_>, id: &str) -> Result<HandoffRequest, Abort> {
-    let handoff = ctx.get::<HandoffRequest>(id)?;
-    let handoff = handoff.ok_or_else(|| {
+    let handoff = ctx.get::<HandoffRequest>(id)?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no handoff {id}"))
             .hint_query("SELECT id, status FROM handoff_requests")
     })?;
@@ -527,8 +529,8 @@ fn find(ctx: &mut Context<'_>, id: &str) -> Result<HandoffRequest, Abort> {
     Ok(handoff)
 }
 
-/// A handoff that this caller has claimed with this token.
-pub(crate) fn find_held(
+/// Returns a handoff that this caller has claimed with this token.
+pub(crate) fn find_claimed(
     ctx: &mut Context<'_>,
     id: &str,
     fencing_token: i64,
@@ -536,22 +538,22 @@ pub(crate) fn find_held(
     claimed(ctx, id, Some(fencing_token))
 }
 
-/// A handoff that this caller has claimed, with this token if one is given.
+/// Returns a handoff that this caller has claimed, with this token if one is given.
 fn claimed(
     ctx: &mut Context<'_>,
     id: &str,
     fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     let handoff = find(ctx, id)?;
-    let ended = !matches!(handoff.status, HandoffStatus::Pending | HandoffStatus::Claimed);
-    let mine = fencing_token.is_none_or(|token| handoff.fencing_token == Some(token));
-    if handoff.status == HandoffStatus::Claimed && mine {
+    let has_ended = !matches!(handoff.status, HandoffStatus::Pending | HandoffStatus::Claimed);
+    let is_this_claim = fencing_token.is_none_or(|token| handoff.fencing_token == Some(token));
+    if handoff.status == HandoffStatus::Claimed && is_this_claim {
         if handoff.claimed_by.as_deref() == Some(ctx.caller.id()) {
             return Ok(handoff);
         }
         return Err(not_to_be_claimed(&handoff).into());
     }
-    if fencing_token.is_some() && !ended {
+    if fencing_token.is_some() && !has_ended {
         let detail =
             format!("the claim of handoff {id} has expired; the handoff is {}", handoff.status);
         return Err(Refusal::new(Code::LeaseLost, detail)
@@ -560,7 +562,7 @@ fn claimed(
     }
     let detail = format!("handoff {id} is {}, not claimed", handoff.status);
     let refusal = Refusal::new(Code::Conflict, detail);
-    Err(if ended {
+    Err(if has_ended {
         refusal
     } else {
         refusal.hint(format!("claim it first with `abide call claim_handoff id={id}`"))
@@ -568,7 +570,8 @@ fn claimed(
     .into())
 }
 
-/// A claimed handoff, if the caller still has the required capability. Without it, the caller can only release the handoff.
+/// Returns a claimed handoff, if the caller still has the required capability. Without it, the caller can only release
+/// the handoff.
 fn still_capable(
     ctx: &mut Context<'_>,
     id: &str,

@@ -105,14 +105,16 @@ pub struct NewHealth {
 }
 
 impl NewHealth {
-    /// The row of an answer of a run of a session.
+    /// Returns the row of an answer of a run of a session.
     #[must_use]
-    pub fn row(
+    pub fn into_row(
         self,
-        (run_id, session_id): (&str, &str),
+        run_id: &str,
+        session_id: &str,
         iteration: i64,
         action: HealthAction,
-        (created_at, seq): (Micros, Seq),
+        created_at: Micros,
+        seq: Seq,
     ) -> RunHealth {
         let NewHealth { tokens, token_drift, messages, new_messages, tool_messages, .. } = self;
         RunHealth {
@@ -136,7 +138,7 @@ impl NewHealth {
     }
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("health")
@@ -168,12 +170,13 @@ pub fn record_health(
     /// The action of the watchdog; nothing if omitted.
     action: Option<HealthAction>,
 ) -> Result<ReducerResult<RunHealth>, Abort> {
-    let run = run::drive::find_held(ctx, &id, fencing_token)?;
+    let run = run::drive::find_claimed(ctx, &id, fencing_token)?;
     check_health(iteration, &health)?;
     let action = action.unwrap_or(HealthAction::None);
     if let Some(mut before) = ctx.get::<RunHealth>((run.id.as_str(), iteration))? {
         if (before.action, action) == (HealthAction::None, HealthAction::Compact) {
-            (before.action, before.seq) = (action, ctx.seq);
+            before.action = action;
+            before.seq = ctx.seq;
             ctx.update(&before)?;
             count(ctx, action)?;
             return Ok(ReducerResult::Fresh(before));
@@ -185,7 +188,7 @@ pub fn record_health(
     if ctx.get::<RunHealth>((run.id.as_str(), oldest))?.is_some() {
         ctx.delete::<RunHealth>((run.id.as_str(), oldest))?;
     }
-    let row = insert(ctx, (&run.id, &run.session_id), iteration, health, action)?;
+    let row = insert(ctx, &run.id, &run.session_id, iteration, health, action)?;
     count(ctx, action)?;
     Ok(ReducerResult::Fresh(row))
 }
@@ -193,14 +196,14 @@ pub fn record_health(
 /// Writes a row for an answer of a run of a session.
 pub(crate) fn insert(
     ctx: &mut Context<'_>,
-    (run_id, session_id): (&str, &str),
+    run_id: &str,
+    session_id: &str,
     iteration: i64,
     health: NewHealth,
     action: HealthAction,
 ) -> Result<RunHealth, Abort> {
-    let now = ctx.now;
-    let seq = ctx.seq;
-    ctx.insert(health.row((run_id, session_id), iteration, action, (now, seq)))
+    let row = health.into_row(run_id, session_id, iteration, action, ctx.now, ctx.seq);
+    ctx.insert(row)
 }
 
 /// Counts an action.
@@ -210,7 +213,8 @@ fn count(ctx: &mut Context<'_>, action: HealthAction) -> Result<(), Abort> {
     }
     ctx.without_policies(|ctx| match ctx.get::<WatchdogActions>(action.as_str())? {
         Some(mut counted) => {
-            (counted.count, counted.seq) = (counted.count + 1, ctx.seq);
+            counted.count += 1;
+            counted.seq = ctx.seq;
             ctx.update(&counted)
         }
         None => ctx.insert(WatchdogActions { action, count: 1, seq: ctx.seq }).map(drop),
@@ -239,13 +243,13 @@ pub(crate) fn check_health(iteration: i64, health: &NewHealth) -> Result<(), Ref
         if !(0.0..=1e9).contains(&rate) {
             return Err(Refusal::new(
                 Code::BadArguments,
-                format!("{what} is {rate}; it must be from 0 to 1000000000"),
+                format!("{what} must be between 0 and 1000000000, not {rate}"),
             ));
         }
     }
     match health.signals.iter().find(|name| !SIGNALS.contains(&name.as_str())) {
         Some(name) => {
-            let detail = format!("there is no signal {name}");
+            let detail = format!("unknown signal {name}");
             let hint = format!("the signals are {}", SIGNALS.join(", "));
             Err(Refusal::new(Code::BadArguments, detail).hint(hint))
         }

@@ -3,20 +3,20 @@
 
 use abide_schema::{Abort, Code, Context, Refusal, Seq};
 
-/// Whether the caller is the identity that made the claim with this token.
+/// Returns `true` if the caller is the identity that made the claim with this token.
 pub(crate) fn is_holder(ctx: &mut Context<'_>, fencing_token: i64) -> Result<bool, Abort> {
     let holder = ctx.caller_of(Seq(fencing_token))?;
     Ok(holder.is_some_and(|holder| holder == ctx.caller.id()))
 }
 
-/// The refusal of a caller that has never held the lease.
+/// Returns the refusal of a caller that has never held the lease.
 pub(crate) fn not_the_holder(what: &str) -> Refusal {
     let detail = format!("the lease on {what} is held by another identity");
     Refusal::new(Code::Denied, detail)
         .hint("claim it with this identity first, when that lease has expired")
 }
 
-/// The refusal of such a caller when nothing holds a lease any more. `state` is what became of the row.
+/// Returns the refusal of such a caller when nothing holds a lease any more. `state` is what became of the row.
 pub(crate) fn was_not_the_holder(what: &str, state: &str) -> Refusal {
     let detail = format!("{what} is {state}, and its lease was held by another identity");
     Refusal::new(Code::Denied, detail)

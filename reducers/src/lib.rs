@@ -99,7 +99,7 @@ pub use trace::{RunTrace, TraceStatus};
 pub use webhook::{Webhook, WebhookState, WebhookStatus};
 pub use withheld::WithheldAnswer;
 
-/// The built-in modules, in the order in which their tables are created. Custom modules are registered
+/// Returns the built-in modules, in the order in which their tables are created. Custom modules are registered
 /// after them in the same way.
 #[must_use]
 pub fn modules() -> Vec<Module> {

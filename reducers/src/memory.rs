@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use abide_schema::caller::namespace;
+use abide_schema::caller;
 use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Scope, Seq, Value, limits, reducer, table,
@@ -118,7 +118,7 @@ pub struct MemoriesEmbedded {
     pub stored: usize,
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("memory")
@@ -161,9 +161,9 @@ pub fn save_memories(
     fencing_token: Option<i64>,
 ) -> Result<ReducerResult<MemoriesSaved>, Abort> {
     check_namespace(&namespace)?;
-    check_count(facts.len())?;
+    check_count("facts", facts.len())?;
     check_holder(ctx, run_id.as_deref(), fencing_token)?;
-    let place = Place::of(ctx, namespace, scope, session_id)?;
+    let place = Place::resolve(ctx, namespace, scope, session_id)?;
     let mut done = MemoriesSaved { space: place.space.clone(), saved: 0, unchanged: 0 };
     // A call that is refused after it has written makes its whole group run again, so all checks come first.
     let mut keys = BTreeSet::new();
@@ -171,7 +171,7 @@ pub fn save_memories(
     for fact in facts {
         check_fact(ctx, &fact)?;
         if !keys.insert(fact.key.clone()) {
-            let detail = format!("two facts have the key {}", fact.key);
+            let detail = format!("facts contains the key {} twice", fact.key);
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         match place.change(ctx, fact)? {
@@ -216,7 +216,7 @@ pub fn forget_memories(
     let max = limits::MEMORIES_OF_A_CALL;
     let found = match keys {
         Some(keys) => {
-            check_count(keys.len())?;
+            check_count("keys", keys.len())?;
             let keys: BTreeSet<String> = keys.into_iter().collect();
             let mut found = Vec::new();
             for key in keys {
@@ -251,7 +251,7 @@ pub fn embed_memories(
     vectors: Vec<NewMemoryVector>,
 ) -> Result<ReducerResult<MemoriesEmbedded>, Abort> {
     check::name("model", &model)?;
-    check_count(vectors.len())?;
+    check_count("vectors", vectors.len())?;
     let mut rows = Vec::new();
     for new in vectors {
         let vector = read_vector(&new)?;
@@ -286,42 +286,45 @@ struct Place {
 }
 
 impl Place {
-    fn of(
+    fn resolve(
         ctx: &mut Context<'_>,
         namespace: String,
-        given: Option<serde_json::Map<String, JsonValue>>,
+        scope: Option<serde_json::Map<String, JsonValue>>,
         session_id: Option<String>,
     ) -> Result<Place, Abort> {
-        let scope = match (&session_id, given) {
+        let scope = match (&session_id, scope) {
             (Some(_), Some(_)) => {
-                let hint = "facts of a session have the scope of the session: omit scope";
-                let detail = "session_id and scope exclude each other";
+                let hint = "omit scope: facts of a session have the scope of the session";
+                let detail = "scope is not valid with session_id";
                 return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
             }
-            (Some(session_id), None) => texts(&session::find(ctx, session_id)?.scope.value()),
-            (None, given) => {
-                let mut scope = given.unwrap_or_default();
+            (Some(session_id), None) => {
+                scope::text_entries(&session::find(ctx, session_id)?.scope.value())
+            }
+            (None, scope) => {
+                let mut scope = scope.unwrap_or_default();
                 if let Some((key, _)) = scope.iter().find(|(_, value)| !value.is_string()) {
                     let detail = format!("scope.{key} must be a string");
                     let hint = "for example {\"tenant\": \"acme\"}";
                     return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
                 }
                 scope::confine(&mut scope, ctx.caller)?;
-                texts(&JsonValue::Object(scope))
+                scope::text_entries(&JsonValue::Object(scope))
             }
         };
-        let space = space_of(&namespace, &scope, session_id.as_deref());
+        let space = space_name(&namespace, &scope, session_id.as_deref());
         let scope = Json::from(serde_json::json!(scope));
         Ok(Place { space, namespace, session_id, scope })
     }
 
-    /// The row of a fact, with the id 0 if it is new; `None` if it is known.
+    /// Returns the row of a fact, with the id 0 if it is new; `None` if it is known.
     fn change(&self, ctx: &mut Context<'_>, fact: NewMemory) -> Result<Option<Memory>, Abort> {
         let before = find(ctx, &self.space, &fact.key)?;
         let confidence = fact.confidence.unwrap_or(1.0);
-        let is_known =
-            |it: &Memory| it.value == fact.value && it.confidence.total_cmp(&confidence).is_eq();
-        if before.as_ref().is_some_and(is_known) {
+        if let Some(before) = &before
+            && before.value == fact.value
+            && before.confidence.total_cmp(&confidence).is_eq()
+        {
             return Ok(None);
         }
         Ok(Some(Memory {
@@ -341,9 +344,9 @@ impl Place {
     }
 }
 
-/// The facts that belong to one session alone and have not changed since an event, the one that changed last at the end: those in
-/// these spaces, and those of the session's agent.
-pub(crate) fn of_session(
+/// Returns the facts that belong to one session alone and have not changed since an event, the one that changed last at
+/// the end: those in these spaces, and those of the session's agent.
+pub(crate) fn find_of_session(
     ctx: &mut Context<'_>,
     session: &Session,
     spaces: &BTreeSet<String>,
@@ -359,9 +362,9 @@ pub(crate) fn of_session(
     Ok(found)
 }
 
-/// The facts of a session in one space that have not changed since an event: at most `max` of them behind `after`, which is the
-/// time of the last change and the id, in that order.
-pub(crate) fn next_of_session(
+/// Returns the facts of a session in one space that have not changed since an event: at most `max` of them behind
+/// `after`, which is the time of the last change and the id, in that order.
+pub(crate) fn find_next_of_session(
     ctx: &mut Context<'_>,
     session: &Session,
     space: &str,
@@ -377,9 +380,9 @@ pub(crate) fn next_of_session(
     ctx.find::<Memory>(next, &params)
 }
 
-/// The space of the facts that belong to a session alone, in the namespace of its agent.
+/// Returns the space of the facts that belong to a session alone, in the namespace of its agent.
 pub(crate) fn own_space(session: &Session) -> String {
-    space_of(&session.agent, &texts(&session.scope.value()), Some(&session.id))
+    space_name(&session.agent, &scope::text_entries(&session.scope.value()), Some(&session.id))
 }
 
 /// Writes facts of a copied session, which has none with these keys in this namespace yet.
@@ -390,9 +393,9 @@ pub(crate) fn restore(
     facts: Vec<NewMemory>,
 ) -> Result<(), Abort> {
     check_namespace(namespace)?;
-    let scope = texts(&session.scope.value());
+    let scope = scope::text_entries(&session.scope.value());
     let place = Place {
-        space: space_of(namespace, &scope, Some(&session.id)),
+        space: space_name(namespace, &scope, Some(&session.id)),
         namespace: namespace.to_owned(),
         session_id: Some(session.id.clone()),
         scope: Json::from(serde_json::json!(scope)),
@@ -403,7 +406,7 @@ pub(crate) fn restore(
         match place.change(ctx, fact)?.filter(|memory| memory.id == 0) {
             Some(memory) => ctx.insert(memory).map(drop)?,
             None => {
-                let detail = format!("two facts of the namespace {namespace} have the same key");
+                let detail = format!("facts of namespace {namespace} have the same key");
                 return Err(Refusal::new(Code::BadArguments, detail).into());
             }
         }
@@ -411,19 +414,13 @@ pub(crate) fn restore(
     Ok(())
 }
 
-/// The space of a namespace within a scope, or within a session of this scope. The parts cannot be confused: a
+/// Returns the space of a namespace within a scope, or within a session of this scope. The parts cannot be confused: a
 /// namespace has no `@`, and a scope has no `/`.
 #[must_use]
-pub fn space_of(namespace_name: &str, scope: &Scope, session_id: Option<&str>) -> String {
-    let scope = namespace(scope);
-    let scope = if scope.is_empty() { "/" } else { &scope };
-    format!("{namespace_name}@{scope}{}", session_id.unwrap_or_default())
-}
-
-/// The texts of a scope. Other values decide nothing.
-fn texts(scope: &JsonValue) -> Scope {
-    let pairs = scope.as_object().into_iter().flatten();
-    pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+pub fn space_name(namespace: &str, scope: &Scope, session_id: Option<&str>) -> String {
+    let prefix = caller::namespace(scope);
+    let prefix = if prefix.is_empty() { "/" } else { &prefix };
+    format!("{namespace}@{prefix}{}", session_id.unwrap_or_default())
 }
 
 fn find(ctx: &mut Context<'_>, space: &str, key: &str) -> Result<Option<Memory>, Abort> {
@@ -447,9 +444,9 @@ fn check_holder(
 ) -> Result<(), Abort> {
     match (run_id, fencing_token) {
         (None, None) => Ok(()),
-        (Some(id), Some(token)) => run::drive::find_held(ctx, id, token).map(drop),
+        (Some(id), Some(token)) => run::drive::find_claimed(ctx, id, token).map(drop),
         _ => {
-            let detail = "the call has only one of run_id and fencing_token";
+            let detail = "run_id and fencing_token must be given together";
             Err(Refusal::new(Code::BadArguments, detail)
                 .hint("the driver of a run gives both; other callers omit both")
                 .into())
@@ -460,11 +457,10 @@ fn check_holder(
 /// A name as agents have it, so that the parts of a space cannot be confused.
 fn check_namespace(name: &str) -> Result<(), Refusal> {
     check::name("namespace", name)?;
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
-    if name.chars().all(fits) {
+    if name.chars().all(check::is_path_character) {
         return Ok(());
     }
-    let detail = format!("{name:?} is not a namespace");
+    let detail = format!("namespace {name:?} is not valid");
     let hint = "letters, digits, . _ - and / are allowed, as in the name of an agent";
     Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }
@@ -494,12 +490,12 @@ fn check_fact(ctx: &Context<'_>, fact: &NewMemory) -> Result<(), Refusal> {
     check::within("source_seq", fact.source_seq, &(1..=ctx.seq.0))
 }
 
-fn check_count(count: usize) -> Result<(), Refusal> {
+fn check_count(argument: &str, count: usize) -> Result<(), Refusal> {
     let max = limits::MEMORIES_OF_A_CALL;
     if count <= max {
         return Ok(());
     }
-    let detail = format!("the call has {count} facts; the limit is {max}");
+    let detail = format!("{argument} has {count} items; the limit is {max}");
     Err(Refusal::new(Code::LimitExceeded, detail).hint("make several calls"))
 }
 
@@ -509,12 +505,12 @@ fn check_room(ctx: &mut Context<'_>, space: &str, new: usize) -> Result<(), Abor
         return Ok(());
     }
     // A policy may hide some of them.
-    let held = ctx.count_everywhere::<Memory>("WHERE space = ?1", &[Value::from(space)])?;
+    let stored = ctx.count_everywhere::<Memory>("WHERE space = ?1", &[Value::from(space)])?;
     let max = limits::MEMORIES_OF_A_SPACE;
-    if held + new as i64 <= max {
+    if stored + new as i64 <= max {
         return Ok(());
     }
-    let detail = format!("the memory has {held} facts; the limit is {max}");
+    let detail = format!("space {space} has {stored} facts; the limit is {max}");
     let hint = "forget facts that are no longer needed, or replace them by saving the same key";
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }
@@ -523,18 +519,21 @@ fn read_vector(new: &NewMemoryVector) -> Result<Vec<u8>, Refusal> {
     let hint = "a vector is 32-bit floats, little-endian, as {\"$blob\": \"<base64>\"}";
     let id = new.memory_id;
     let Ok(Value::Blob(bytes)) = Value::from_json(&new.vector) else {
-        let detail = format!("the vector of fact {id} is not in the form of bytes");
+        let detail = format!("the vector of fact {id} is not valid");
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     };
     let max = limits::EMBEDDING_BYTES;
     if bytes.is_empty() || bytes.len() > max || bytes.len() % 4 != 0 {
-        let detail = format!("the vector of fact {id} has {} bytes, not 4 to {max}", bytes.len());
+        let detail = format!(
+            "the vector of fact {id} must have 4 to {max} bytes, in fours, not {}",
+            bytes.len()
+        );
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     let mut numbers =
         bytes.chunks_exact(4).map(|it| f32::from_le_bytes([it[0], it[1], it[2], it[3]]));
     if !numbers.all(f32::is_finite) {
-        let detail = format!("the vector of fact {id} has numbers that are not finite");
+        let detail = format!("the vector of fact {id} contains a number that is not finite");
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     Ok(bytes)
@@ -549,16 +548,16 @@ mod tests {
     fn no_two_places_have_the_same_space() {
         let scope = |key: &str, value: &str| Scope::from_iter([(key.into(), value.into())]);
         let places = [
-            space_of("a", &Scope::new(), None),
-            space_of("a", &Scope::new(), Some("x=1/")),
-            space_of("a", &Scope::new(), Some("/")),
-            space_of("a", &scope("x", "1"), None),
-            space_of("a", &scope("x", "1"), Some("x=1/")),
-            space_of("a", &scope("x", "1/"), None),
-            space_of("a", &scope("x", "1,y=2"), None),
-            space_of("a/b", &scope("x", "1"), None),
-            space_of("a/b", &Scope::new(), Some("x=1/")),
-            space_of("a", &scope("", ""), None),
+            space_name("a", &Scope::new(), None),
+            space_name("a", &Scope::new(), Some("x=1/")),
+            space_name("a", &Scope::new(), Some("/")),
+            space_name("a", &scope("x", "1"), None),
+            space_name("a", &scope("x", "1"), Some("x=1/")),
+            space_name("a", &scope("x", "1/"), None),
+            space_name("a", &scope("x", "1,y=2"), None),
+            space_name("a/b", &scope("x", "1"), None),
+            space_name("a/b", &Scope::new(), Some("x=1/")),
+            space_name("a", &scope("", ""), None),
         ];
         let distinct: BTreeSet<&String> = places.iter().collect();
         assert_eq!(distinct.len(), places.len(), "{places:?}");

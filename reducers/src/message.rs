@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
 use crate::check;
-use crate::run::drive::find_held;
+use crate::run::drive::find_claimed;
 use crate::run::{Run, active_agent};
 use crate::session::{self, Session, SessionStatus};
 
@@ -26,7 +26,7 @@ pub struct Appended {
     pub id: i64,
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new(rows::MODULE)
@@ -111,7 +111,7 @@ fn check_author(
     let is_trusted = ctx.caller.is_unrestricted();
     match (run_id, fencing_token) {
         (Some(run_id), Some(token)) => {
-            let run = find_held(ctx, run_id, token)?;
+            let run = find_claimed(ctx, run_id, token)?;
             if run.session_id != session_id {
                 let detail = format!("run {} belongs to another session", run.id);
                 let hint = "a driver writes to the session of its run only";
@@ -127,14 +127,15 @@ fn check_author(
             Err(Refusal::new(Code::Denied, detail).hint(hint).into())
         }
         _ => {
-            let detail = "the call has only one of run_id and run_fencing_token";
+            let detail = "run_id and run_fencing_token must be given together";
             let hint = "the driver of a run gives both; other callers omit both";
             Err(Refusal::new(Code::BadArguments, detail).hint(hint).into())
         }
     }
 }
 
-/// Whether the built-in role of a caller may write instructions: it runs agents, or can do everything within its scope.
+/// Returns `true` if the built-in role of a caller may write instructions: it runs agents, or can do everything within
+/// its scope.
 fn gives_instructions(caller: &Caller) -> bool {
     [Caller::ADMIN, "app", "agent"].contains(&caller.role())
 }

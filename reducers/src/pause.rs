@@ -12,7 +12,7 @@ use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, limits, reducer};
 use serde_json::json;
 
-use crate::run::drive::find_held;
+use crate::run::drive::find_claimed;
 use crate::run::{self, PAUSED, Run, RunEventKind, RunStatus};
 use crate::{budget, check, lease};
 
@@ -20,7 +20,7 @@ pub(crate) mod rows;
 
 pub use rows::{Pause, PauseStage, PauseStatus};
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("pause")
@@ -64,9 +64,9 @@ pub fn pause_run(
         reason,
         requested_by,
         requested_at: ctx.now,
-        ..of_run(ctx, &run, before.as_ref())
+        ..new_pause(ctx, &run, before.as_ref())
     };
-    put(ctx, pause, before.is_some()).map(ReducerResult::Fresh)
+    save(ctx, pause, before.is_some()).map(ReducerResult::Fresh)
 }
 
 /// Pauses a run at a stage that it has reached: for its driver. With `reason` a rule or a callback demands it. Without
@@ -83,33 +83,33 @@ pub fn record_pause(
     /// When the run ends if it still waits: the time limit of an agent that has taken over the turn, if it includes waits.
     ends_at: Option<Micros>,
 ) -> Result<Run, Abort> {
-    let mut run = find_held(ctx, &id, fencing_token)?;
+    let mut run = find_claimed(ctx, &id, fencing_token)?;
     check_reason(reason.as_deref())?;
     let before = ctx.without_policies(|ctx| ctx.get::<Pause>(&id))?;
     let request = before.clone().filter(|pause| {
         pause.status == PauseStatus::Requested
-            && pause.requested_stage.is_none_or(|wanted| wanted == stage)
+            && pause.requested_stage.is_none_or(|requested| requested == stage)
     });
     if run.abort_requested_at.is_some() || (reason.is_none() && request.is_none()) {
         return Ok(run);
     }
-    let asked = request.as_ref();
-    let requested_stage = asked.and_then(|it| it.requested_stage);
+    let request = request.as_ref();
+    let requested_stage = request.and_then(|it| it.requested_stage);
     let pause = Pause {
         status: PauseStatus::Paused,
         requested_stage,
         stage: Some(stage),
         iteration: Some(run.iterations),
-        reason: reason.or_else(|| asked.and_then(|it| it.reason.clone())),
-        requested_by: asked.and_then(|it| it.requested_by.clone()),
-        requested_at: asked.map_or(ctx.now, |it| it.requested_at),
+        reason: reason.or_else(|| request.and_then(|it| it.reason.clone())),
+        requested_by: request.and_then(|it| it.requested_by.clone()),
+        requested_at: request.map_or(ctx.now, |it| it.requested_at),
         paused_at: Some(ctx.now),
-        ..of_run(ctx, &run, None)
+        ..new_pause(ctx, &run, None)
     };
     let event = json!({"run_id": run.id, "session_id": run.session_id, "reason": PAUSED,
         "stage": stage, "iteration": run.iterations, "why": pause.reason,
         "action_requests": []});
-    ctx.without_policies(|ctx| put(ctx, pause, before.is_some()))?;
+    ctx.without_policies(|ctx| save(ctx, pause, before.is_some()))?;
     budget::release(ctx, &run)?;
     run::limit_wait(ctx, &run, ends_at)?;
     run::add_consequence(ctx, &mut run, RunEventKind::Interrupt, event)?;
@@ -129,17 +129,19 @@ pub fn resume_run(
     let mut run = run::find(ctx, &id)?;
     let is_paused = run.status == RunStatus::Waiting && run.reason.as_deref() == Some(PAUSED);
     let before = ctx.without_policies(|ctx| ctx.get::<Pause>(&id))?;
-    let pends = before.as_ref().is_some_and(|it| it.status == PauseStatus::Requested);
-    let is_withdrawn = pends && !run.status.is_terminal();
-    if !is_paused && !is_withdrawn {
+    let is_requested = before.as_ref().is_some_and(|it| it.status == PauseStatus::Requested)
+        && !run.status.is_terminal();
+    if !is_paused && !is_requested {
         lease::hide(ctx, &mut run.fencing_token)?;
         let resumed = before.filter(|it| it.status == PauseStatus::Resumed);
         if let Some(resumed) = resumed.filter(|_| run.status == RunStatus::Running) {
             return Ok(ReducerResult::Duplicate(resumed.seq, run));
         }
-        let waits = run.reason.as_deref().filter(|_| run.status == RunStatus::Waiting);
-        let waits = waits.map(|reason| format!(" for {reason}")).unwrap_or_default();
-        let detail = format!("run {id} is {}{waits}, not paused", run.status);
+        let status = match &run.reason {
+            Some(reason) if run.status == RunStatus::Waiting => format!("waiting for {reason}"),
+            _ => run.status.to_string(),
+        };
+        let detail = format!("run {id} is {status}, not paused");
         let hint = if run.status.is_terminal() {
             another_run_hint(&run)
         } else {
@@ -155,7 +157,7 @@ pub fn resume_run(
     if let Some(mut pause) = before {
         pause.status = PauseStatus::Resumed;
         pause.resumed_at = Some(ctx.now);
-        ctx.without_policies(|ctx| put(ctx, pause, true))?;
+        ctx.without_policies(|ctx| save(ctx, pause, true))?;
     }
     if !is_paused {
         lease::hide(ctx, &mut run.fencing_token)?;
@@ -178,13 +180,13 @@ pub(crate) fn restore(
         stage: Some(stage),
         iteration: Some(iteration),
         resumed_at: Some(ctx.now),
-        ..of_run(ctx, run, None)
+        ..new_pause(ctx, run, None)
     };
-    ctx.without_policies(|ctx| put(ctx, pause, false)).map(drop)
+    ctx.without_policies(|ctx| save(ctx, pause, false)).map(drop)
 }
 
-/// A pause of a run without its status: what the former one knows of the last stage.
-fn of_run(ctx: &Context<'_>, run: &Run, before: Option<&Pause>) -> Pause {
+/// Returns a pause of a run without its status: what the former one knows of the last stage.
+fn new_pause(ctx: &Context<'_>, run: &Run, before: Option<&Pause>) -> Pause {
     Pause {
         run_id: run.id.clone(),
         session_id: run.session_id.clone(),
@@ -201,7 +203,7 @@ fn of_run(ctx: &Context<'_>, run: &Run, before: Option<&Pause>) -> Pause {
     }
 }
 
-fn put(ctx: &mut Context<'_>, mut pause: Pause, exists: bool) -> Result<Pause, Abort> {
+fn save(ctx: &mut Context<'_>, mut pause: Pause, exists: bool) -> Result<Pause, Abort> {
     pause.seq = ctx.seq;
     if exists {
         ctx.update(&pause)?

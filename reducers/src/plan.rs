@@ -155,7 +155,7 @@ pub struct NewPlanStep {
     pub evidence: Option<String>,
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("plan")
@@ -179,7 +179,7 @@ pub fn write_plan(
     /// All steps, in order.
     steps: Vec<NewPlanStep>,
 ) -> Result<SessionPlan, Abort> {
-    let run = run::drive::find_held(ctx, &id, fencing_token)?;
+    let run = run::drive::find_claimed(ctx, &id, fencing_token)?;
     let before = ctx.get::<SessionPlan>(run.session_id.as_str())?;
     let version = before.as_ref().map_or(0, |before| before.version);
     if version != expected_version {
@@ -223,11 +223,11 @@ fn put_version(
         session_id: session_id.to_owned(),
         version,
         run_id: run_id.to_owned(),
-        steps: Json::of(&json!(steps)),
+        steps: Json::from(json!(steps)),
         created_at: ctx.now,
         seq: ctx.seq,
     })?;
-    let completed = steps.iter().filter(|step| step.status == PlanStepStatus::Completed).count();
+    let completed = count(steps, PlanStepStatus::Completed);
     Ok(SessionPlan {
         session_id: session_id.to_owned(),
         version,
@@ -254,9 +254,9 @@ pub(crate) fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
         }
         let owner = step.owner.as_deref().unwrap_or_default();
         check::characters(&format!("the owner of step {number}"), owner)?;
-        let texts = [&step.description, &step.owner, &step.exit_criteria, &step.evidence];
-        let texts = texts.into_iter().flatten().chain([&step.title]);
-        if let Some(long) = texts.into_iter().find(|text| text.len() > PLAN_TEXT_BYTES) {
+        let optional = [&step.description, &step.owner, &step.exit_criteria, &step.evidence];
+        let mut texts = optional.into_iter().flatten().chain([&step.title]);
+        if let Some(long) = texts.find(|text| text.len() > PLAN_TEXT_BYTES) {
             let bytes = long.len();
             let detail = format!(
                 "a text of step {number} has {bytes} bytes; the limit is {PLAN_TEXT_BYTES}"
@@ -264,12 +264,10 @@ pub(crate) fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
             return Err(Refusal::new(Code::LimitExceeded, detail));
         }
     }
-    let count = |status| steps.iter().filter(|step| step.status == status).count();
     use PlanStepStatus::{Blocked, Completed, InProgress, NotStarted};
-    let in_progress = count(InProgress);
-    let has_begun = count(Completed) + count(Blocked) > 0;
-    let detail = match in_progress {
-        0 if has_begun && count(NotStarted) > 0 => {
+    let has_begun = count(steps, Completed) + count(steps, Blocked) > 0;
+    let detail = match count(steps, InProgress) {
+        0 if has_begun && count(steps, NotStarted) > 0 => {
             "no step is in progress, but steps are left and work has begun".to_owned()
         }
         0 | 1 => return Ok(()),
@@ -277,6 +275,11 @@ pub(crate) fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
     };
     let hint = "exactly one step is in progress while steps are left and work has begun";
     Err(Refusal::new(Code::BadTransition, detail).hint(hint))
+}
+
+/// Returns the number of steps with a status.
+fn count(steps: &[NewPlanStep], status: PlanStepStatus) -> usize {
+    steps.iter().filter(|step| step.status == status).count()
 }
 
 /// Writes the rows that change. The step that is in progress is written last, because there is at most one.

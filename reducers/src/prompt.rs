@@ -87,7 +87,7 @@ pub const PROMPT_VERSION_AT: &str = "SELECT p.name, p.description, p.version AS 
       WHEN :at = 'latest' THEN p.version \
       ELSE (SELECT l.version FROM prompt_labels l WHERE l.prompt = p.name AND l.label = :at) END";
 
-/// The number of a version: `3` or `v3`. Anything else is a label, and 0.
+/// Returns the number of a version: `3` or `v3`. Anything else is a label, and 0.
 #[must_use]
 pub fn prompt_version(at: &str) -> i64 {
     at.strip_prefix('v').unwrap_or(at).parse().unwrap_or(0)
@@ -98,7 +98,7 @@ const MODULE: &str = "prompt";
 /// Version 2 changes no table: a text that the caller may not read always gets a new version.
 const GUESSES: &str = "SELECT 1";
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new(MODULE)
@@ -152,7 +152,7 @@ pub fn put_prompt(
             description: description.or_else(|| before.description.clone()),
             ..before.clone()
         },
-        None => created(ctx, name, description, scope)?,
+        None => new_prompt(ctx, name, description, scope)?,
     };
     let moved = moved_labels(ctx, &prompt, labels)?;
     if before.as_ref() == Some(&prompt) && moved.is_empty() {
@@ -222,7 +222,7 @@ pub fn unlabel_prompt(
     Ok(removed)
 }
 
-/// The newest version, if the caller may read its text. Otherwise a comparison would confirm a guess of it.
+/// Returns the newest version, if the caller may read its text. Otherwise a comparison would confirm a guess of it.
 fn newest_known(
     ctx: &mut Context<'_>,
     name: &str,
@@ -238,8 +238,8 @@ fn newest_known(
     ctx.get::<PromptVersion>(key)
 }
 
-/// A prompt that does not exist yet.
-fn created(
+/// Returns a prompt that does not exist yet.
+fn new_prompt(
     ctx: &Context<'_>,
     name: String,
     description: Option<String>,
@@ -255,7 +255,7 @@ fn created(
     Ok(Prompt { name, scope, description, version: 1, created_at, updated_at, seq: ctx.seq })
 }
 
-/// The rows of the labels that do not point to the version of the prompt yet.
+/// Returns the rows of the labels that do not point to the version of the prompt yet.
 fn moved_labels(
     ctx: &mut Context<'_>,
     prompt: &Prompt,
@@ -280,11 +280,11 @@ fn moved_labels(
     }
     if new > 0 {
         // A policy may hide some of them.
-        let held = ctx.count_everywhere::<PromptLabel>("WHERE prompt = ?1", &[name.into()])?;
+        let stored = ctx.count_everywhere::<PromptLabel>("WHERE prompt = ?1", &[name.into()])?;
+        let count = stored + new;
         let max = limits::PROMPT_LABELS;
-        let all = held + new;
-        if all > max {
-            let detail = format!("prompt {name} would have {all} labels; the limit is {max}");
+        if count > max {
+            let detail = format!("prompt {name} would have {count} labels; the limit is {max}");
             let hint = "remove one with `abide prompt unlabel`";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
@@ -317,26 +317,27 @@ fn find_label(ctx: &mut Context<'_>, name: &str, label: &str) -> Result<PromptLa
 /// A name without `@`, which separates the version, and without what only a scope has.
 fn check_name(name: &str) -> Result<(), Refusal> {
     check::name("name", name)?;
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
-    if name.chars().all(fits) {
+    if name.chars().all(check::is_path_character) {
         return Ok(());
     }
-    let detail = format!("{name:?} is not the name of a prompt");
+    let detail = format!("name {name:?} is not valid");
     let hint = "letters, digits, . _ - and / are allowed";
     Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }
 
 /// A label that cannot be confused with the number of a version.
 fn check_label(label: &str) -> Result<(), Refusal> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let begins = label.starts_with(|c: char| c.is_ascii_alphabetic());
     let number = label.strip_prefix('v').unwrap_or(label);
     let is_number = number.chars().all(|c| c.is_ascii_digit());
-    let is_short = label.len() <= limits::PROMPT_LABEL_BYTES;
-    if begins && label.chars().all(fits) && !is_number && label != LATEST && is_short {
+    if label.starts_with(|c: char| c.is_ascii_alphabetic())
+        && label.chars().all(|c| c != '/' && check::is_path_character(c))
+        && label.len() <= limits::PROMPT_LABEL_BYTES
+        && label != LATEST
+        && !is_number
+    {
         return Ok(());
     }
-    let detail = format!("{label:?} cannot be a label");
+    let detail = format!("label {label:?} is not valid");
     let max = limits::PROMPT_LABEL_BYTES;
     let hint = format!(
         "a label begins with a letter, has letters, digits, . _ and -, at most {max} bytes, and is neither \
@@ -350,21 +351,24 @@ const LATEST: &str = "latest";
 
 fn check_text(text: &str) -> Result<(), Refusal> {
     if text.trim().is_empty() {
-        return Err(Refusal::new(Code::BadArguments, "the text of the prompt is empty")
-            .hint("give the text of the prompt"));
+        return Err(
+            Refusal::new(Code::BadArguments, "text is empty").hint("give the text of the prompt")
+        );
     }
     let bytes = text.len();
     let max = limits::PROMPT_BYTES;
     if bytes > max {
-        let detail = format!("the prompt has {bytes} bytes; the limit is {max}");
+        let detail = format!("text has {bytes} bytes; the limit is {max}");
         let hint = "shorten it, or move parts into skills";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
     let count = template::variables(text).len();
     let max = limits::PROMPT_VARIABLES;
     if count > max {
-        let detail = format!("the prompt has {count} variables; the limit is {max}");
-        return Err(Refusal::new(Code::LimitExceeded, detail).hint("join variables"));
+        let detail = format!("text has {count} variables; the limit is {max}");
+        return Err(
+            Refusal::new(Code::LimitExceeded, detail).hint("combine some variables into one")
+        );
     }
     Ok(())
 }

@@ -85,7 +85,7 @@ const ABORTED_LAPSE: &str = "SELECT 1";
 /// Version 12: the calls of a run that fails end as those of an aborted run. The tables do not change.
 const FAILED_CALLS: &str = "SELECT 1";
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("run")

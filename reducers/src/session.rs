@@ -34,14 +34,14 @@ pub(crate) use create::{NewSession, insert, make_child};
 pub use create::{create_session, open_session};
 use end::{CANCELLED, end};
 pub(crate) use end::{mark_cancelled, stopped};
-use rows::not_from;
+use rows::wrong_status;
 pub use rows::{Session, SessionStatus};
 pub(crate) use rows::{
     begin_copy, end_copy, fail_copy, find, made_for, next_made_for, open, to_status, touch,
 };
 pub use update::update_session;
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("session")
@@ -66,7 +66,7 @@ pub fn suspend_session(
     reason: Option<String>,
 ) -> Result<Session, Abort> {
     if reason.as_ref().is_some_and(|reason| reason.starts_with(run::CALL_WAITS)) {
-        let detail = format!("a reason cannot begin with {:?}", run::CALL_WAITS);
+        let detail = format!("reason must not begin with {:?}", run::CALL_WAITS);
         let hint = "the engine gives this reason to sessions that it suspends itself";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
@@ -90,7 +90,7 @@ pub fn resume_session(
 ) -> Result<Session, Abort> {
     let session = find(ctx, &session_id)?;
     if session.status != SessionStatus::Suspended {
-        return Err(not_from(&session, "resumed").into());
+        return Err(wrong_status(&session, "resumed").into());
     }
     run::starter::check_continues(ctx, &session_id)?;
     let session =
@@ -150,7 +150,7 @@ pub fn cancel_session(
         return Ok(ReducerResult::Duplicate(session.seq, session));
     }
     if session.status.is_terminal() {
-        return Err(not_from(&session, "cancelled").into());
+        return Err(wrong_status(&session, "cancelled").into());
     }
     let session = mark_cancelled(ctx, session, reason.as_deref())?;
     cleanup::begin(ctx, Task::cancel(&session_id, reason.as_deref()))?;

@@ -8,8 +8,11 @@
 //! The format is in `snapshot/format.rs`, what is read of a conversation in `snapshot/conversation.rs`; then follow
 //! [`mod@export`], [`mod@import`] and [`mod@fork`].
 
+use std::fmt;
+
 use abide_schema::reducer::{Continuation, RowVisibility};
-use abide_schema::{Module, limits};
+use abide_schema::{Code, Json, Module, Refusal, limits};
+use serde_json::{Map, Value as JsonValue};
 
 pub mod export;
 pub mod fork;
@@ -19,7 +22,6 @@ mod context;
 mod conversation;
 mod format;
 mod handoffs;
-mod refusal;
 mod rows;
 
 pub use context::{
@@ -61,7 +63,7 @@ const FAILED_RESULTS: &str = "SELECT 1";
 /// Version 10: a fork has the calls that had not begun, as cancelled ones. The tables do not change.
 const NOT_BEGUN: &str = "SELECT 1";
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("snapshot")
@@ -94,4 +96,26 @@ pub fn module() -> Module {
         .reducer(export_run::definition())
         .reducer(import_run::definition().wrapping(limits::SNAPSHOT_DEPTH))
         .reducer(fork_session::definition())
+}
+
+/// Returns the refusal of a snapshot that cannot be right.
+fn invalid(detail: impl fmt::Display) -> Refusal {
+    Refusal::new(Code::BadArguments, format!("invalid snapshot: {detail}"))
+        .hint("export the run again; an edited snapshot is refused")
+}
+
+/// Returns the refusal of a history with more rows than one call copies.
+fn too_many_rows(rows: usize) -> Refusal {
+    let max = limits::SNAPSHOT_ROWS;
+    let detail =
+        format!("the history has {rows} messages and tool calls or more; the limit is {max}");
+    Refusal::new(Code::LimitExceeded, detail).hint("fork the session at an earlier event")
+}
+
+/// Returns the members of a column that holds an object.
+fn object(column: &Json) -> Map<String, JsonValue> {
+    match column.value() {
+        JsonValue::Object(members) => members,
+        _ => Map::new(),
+    }
 }

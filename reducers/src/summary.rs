@@ -143,7 +143,7 @@ pub struct NewSummary {
     pub tokens_before: i64,
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("summary")
@@ -167,7 +167,7 @@ pub fn record_summary(
     /// The results that it archives. Their messages are in the session.
     archived: Option<Vec<NewArchivedResult>>,
 ) -> Result<ContextSummary, Abort> {
-    let run = run::drive::find_held(ctx, &id, fencing_token)?;
+    let run = run::drive::find_claimed(ctx, &id, fencing_token)?;
     let last = ctx.find::<ContextSummary>(
         "WHERE session_id = ?1 ORDER BY number DESC LIMIT 1",
         &[Value::from(run.session_id.as_str())],
@@ -181,7 +181,7 @@ pub fn record_summary(
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     check_numbers(&summary)?;
-    entry(ctx, &run, summary.through_id)?;
+    check_entry(ctx, &run, summary.through_id)?;
     for result in archived.unwrap_or_default() {
         archive(ctx, &run, number + 1, &summary, result)?;
     }
@@ -223,7 +223,7 @@ fn archive(
     result: NewArchivedResult,
 ) -> Result<(), Abort> {
     let NewArchivedResult { entry_id, call_id, provider_call_id, tool_name, characters } = result;
-    entry(ctx, run, entry_id)?;
+    check_entry(ctx, run, entry_id)?;
     if entry_id > summary.through_id {
         let through = summary.through_id;
         let detail = format!("the summary covers messages up to {through}, not {entry_id}");
@@ -247,7 +247,7 @@ fn archive(
 }
 
 /// Checks that a message belongs to the session of a run.
-fn entry(ctx: &mut Context<'_>, run: &Run, id: i64) -> Result<(), Abort> {
+fn check_entry(ctx: &mut Context<'_>, run: &Run, id: i64) -> Result<(), Abort> {
     let found = ctx.get::<AgentState>(id)?;
     if found.is_some_and(|entry| entry.session_id == run.session_id) {
         return Ok(());

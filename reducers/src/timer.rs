@@ -7,11 +7,12 @@ use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, canonical, limits, reducer,
     table,
 };
-use serde_json::{Map, Value as JsonValue, json};
+use serde_json::{Value as JsonValue, json};
 
 use crate::check;
 use crate::cleanup::rows::Room;
 use crate::message::rows::{NewEntry, append};
+use crate::session::scope::text_entries;
 use crate::session::{self, Session, SessionStatus};
 
 /// Status of a timer.
@@ -96,7 +97,7 @@ INSERT INTO timer_counts SELECT scope, count(*) FROM (
 const BY_STATUS: &str = "DROP INDEX timers_session_id;
 CREATE INDEX timers_session_id_status ON timers (session_id, status) WHERE session_id IS NOT NULL";
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("timer")
@@ -134,8 +135,7 @@ pub fn set_timer(
     /// Other data.
     data: Option<JsonValue>,
 ) -> Result<ReducerResult<Timer>, Abort> {
-    let given =
-        id.as_deref().map(|id| check::name("id", id).map(|()| id.to_owned())).transpose()?;
+    check::optional_name("id", id.as_deref())?;
     check::optional_name("name", name.as_deref())?;
     let resume = resume.unwrap_or(false);
     if session_id.is_none() && (message.is_some() || resume) {
@@ -143,11 +143,11 @@ pub fn set_timer(
         let hint = "give session_id, or omit message and resume";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
-    let due_at = moment(ctx.now, in_ms, due_at)?;
+    let due_at = resolve_due_at(ctx.now, in_ms, due_at)?;
     let now = ctx.now;
     let seq = ctx.seq;
     let timer = Timer {
-        id: given.unwrap_or_else(|| ctx.new_id("tm")),
+        id: id.unwrap_or_else(|| ctx.new_id("tm")),
         session_id,
         name,
         status: TimerStatus::Pending,
@@ -203,7 +203,7 @@ pub fn fire_timer(ctx: &mut Context<'_>, id: String, due_at: Micros) -> Result<T
         return Err(check::not_due(&id, due_at).into());
     }
     if let Some(session_id) = timer.session_id.clone()
-        && !tell(ctx, &timer, &session_id)?
+        && !deliver(ctx, &timer, &session_id)?
     {
         timer.status = TimerStatus::Cancelled;
         return save_ended(ctx, timer);
@@ -240,7 +240,7 @@ impl Timer {
     }
 }
 
-/// Whether a session has a timer with this status.
+/// Returns `true` if a session has a timer with this status.
 pub(crate) fn any(
     ctx: &mut Context<'_>,
     session_id: &str,
@@ -252,17 +252,19 @@ pub(crate) fn any(
 }
 
 /// Delivers a timer to its session. Returns whether the session still accepts it.
-fn tell(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<bool, Abort> {
+fn deliver(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<bool, Abort> {
     let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(false) };
     if session::is_closing(ctx, &session)? {
         return Ok(false);
     }
     if let Some(message) = &timer.message {
-        let data = timer.data.as_ref().map(Json::value);
-        let data = json!({"timer_id": timer.id, "name": timer.name, "data": data});
+        let data = json!({
+            "timer_id": timer.id,
+            "name": timer.name,
+            "data": timer.data.as_ref().map(Json::value),
+        });
         let content = Some(message.clone());
-        let data = Some(Json::from(data));
-        append(ctx, &session, NewEntry::new("system", "timer", content, data))?;
+        append(ctx, &session, NewEntry::new("system", "timer", content, Some(Json::from(data))))?;
     }
     if timer.resume && session.status == SessionStatus::Suspended {
         session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
@@ -272,7 +274,11 @@ fn tell(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<bool, 
     Ok(true)
 }
 
-fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Micros, Refusal> {
+fn resolve_due_at(
+    now: Micros,
+    in_ms: Option<i64>,
+    due_at: Option<Micros>,
+) -> Result<Micros, Refusal> {
     match (check::after("in_ms", now, in_ms)?, due_at) {
         (Some(due_at), None) => Ok(due_at),
         (None, Some(due_at)) => {
@@ -284,12 +290,8 @@ fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Mic
             }
             Ok(due_at)
         }
-        _ => {
-            Err(Refusal::new(Code::BadArguments, "set_timer needs exactly one of in_ms and due_at")
-                .hint(
-                    "in_ms is a delay in milliseconds; due_at is a time in microseconds since 1970",
-                ))
-        }
+        _ => Err(Refusal::new(Code::BadArguments, "exactly one of in_ms and due_at is required")
+            .hint("in_ms is a delay in milliseconds; due_at is a time in microseconds since 1970")),
     }
 }
 
@@ -322,17 +324,19 @@ fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<ReducerResu
 fn count(ctx: &mut Context<'_>, timer: &Timer, change: i64) -> Result<(), Abort> {
     // The count is that of all callers of the scope, and nothing else of their timers is shown.
     ctx.without_policies(|ctx| {
-        let session = timer.session_id.as_deref().map(|id| ctx.get::<Session>(id));
-        let session = session.transpose()?.flatten();
-        let scope = session.map_or_else(|| "{}".to_owned(), |it| it.scope.as_str().to_owned());
-        let texts = texts_of(&scope);
+        let session = match timer.session_id.as_deref() {
+            Some(id) => ctx.get::<Session>(id)?,
+            None => None,
+        };
+        let scope = session.map_or_else(|| Json::from(json!({})), |session| session.scope);
+        let entries = text_entries(&scope.value());
         if change > 0 && !ctx.is_replay() {
-            check_limit(ctx, &scope, &texts)?;
+            check_limit(ctx, scope.as_str(), &entries)?;
         }
-        add(ctx, &scope, change)?;
-        for (key, value) in &texts {
+        add(ctx, scope.as_str(), change)?;
+        for (key, value) in &entries {
             let part = part(key, value);
-            if part != scope {
+            if part != scope.as_str() {
                 add(ctx, &part, change)?;
             }
         }
@@ -340,33 +344,23 @@ fn count(ctx: &mut Context<'_>, timer: &Timer, change: i64) -> Result<(), Abort>
     })
 }
 
-/// The texts of a scope.
-fn texts_of(scope: &str) -> Scope {
-    let scope: Map<String, JsonValue> = serde_json::from_str(scope).unwrap_or_default();
-    let texts = scope.into_iter().filter_map(|(key, value)| match value {
-        JsonValue::String(text) => Some((key, text)),
-        _ => None,
-    });
-    texts.collect()
-}
-
-/// The scope that consists of one key.
+/// Returns the scope that consists of one key.
 fn part(key: &str, value: &str) -> String {
     canonical::to_text(&json!({key: value}))
 }
 
 /// Checks that one more timer may be pending.
-fn check_limit(ctx: &mut Context<'_>, scope: &str, texts: &Scope) -> Result<(), Abort> {
+fn check_limit(ctx: &mut Context<'_>, scope: &str, entries: &Scope) -> Result<(), Abort> {
     let mut pending = pending_in(ctx, scope)?;
-    let tenant = ctx.tenant_of(texts);
+    let tenant = ctx.tenant_of(entries);
     // A caller can narrow its scope at will, so all scopes of a tenant have the limit together. Of a tenant with several keys
     // each key has at least its timers.
-    if tenant.len() < texts.len() {
-        let mut of_tenant = i64::MAX;
+    if tenant.len() < entries.len() {
+        let mut pending_of_tenant = i64::MAX;
         for (key, value) in &tenant {
-            of_tenant = of_tenant.min(pending_in(ctx, &part(key, value))?);
+            pending_of_tenant = pending_of_tenant.min(pending_in(ctx, &part(key, value))?);
         }
-        pending = pending.max(of_tenant);
+        pending = pending.max(pending_of_tenant);
     }
     let max = match scope {
         "{}" => limits::TIMERS_WITHOUT_SCOPE,
@@ -408,8 +402,7 @@ fn save_ended(ctx: &mut Context<'_>, mut timer: Timer) -> Result<Timer, Abort> {
 }
 
 fn find(ctx: &mut Context<'_>, id: &str) -> Result<Timer, Abort> {
-    let timer = ctx.get::<Timer>(id)?;
-    let timer = timer.ok_or_else(|| {
+    let timer = ctx.get::<Timer>(id)?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no timer {id}"))
             .hint_query("SELECT id, status, due_at FROM timers")
     })?;

@@ -17,6 +17,7 @@ use crate::check;
 
 mod arguments;
 
+use arguments::Subject;
 pub(crate) use arguments::check_schema;
 
 /// Whether a tool can safely run twice.
@@ -31,20 +32,19 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Whether a call can run again if it is unknown whether it ran.
+    /// Returns `true` if a call can run again if it is unknown whether it ran.
     #[must_use]
     pub fn may_run_again(self) -> bool {
         self != Effect::AtMostOnce
     }
 
-    /// The effect from an MCP server's annotations. They are hints: nothing is assumed from omitted ones.
+    /// Returns the effect from an MCP server's annotations. They are hints: nothing is assumed from omitted ones.
     /// <https://modelcontextprotocol.io/specification/2025-06-18/schema#toolannotations>
     #[must_use]
-    pub fn of_annotations(annotations: &JsonValue) -> Effect {
-        let hint = |name: &str| annotations[name] == true;
-        if hint("readOnlyHint") {
+    pub fn from_annotations(annotations: &JsonValue) -> Effect {
+        if annotations["readOnlyHint"] == true {
             Effect::ReadOnly
-        } else if hint("idempotentHint") {
+        } else if annotations["idempotentHint"] == true {
             Effect::Idempotent
         } else {
             Effect::AtMostOnce
@@ -202,22 +202,22 @@ pub struct ToolVersion {
 }
 
 impl Tool {
-    /// Its retry policy.
+    /// Returns its retry policy.
     #[must_use]
     pub fn retry(&self) -> Retry {
-        read(self.retry.as_ref())
+        from_column(self.retry.as_ref())
     }
 
-    /// Its approval settings.
+    /// Returns its approval settings.
     #[must_use]
     pub fn approval(&self) -> ApprovalPolicy {
-        read(self.approval.as_ref())
+        from_column(self.approval.as_ref())
     }
 
-    /// Its limits.
+    /// Returns its limits.
     #[must_use]
     pub fn limits(&self) -> ToolLimits {
-        read(self.limits.as_ref())
+        from_column(self.limits.as_ref())
     }
 
     /// Checks the arguments of a call against its schema.
@@ -227,7 +227,8 @@ impl Tool {
         arguments: &Arc<JsonValue>,
     ) -> Result<(), Abort> {
         let Some(schema) = &self.input_schema else { return Ok(()) };
-        arguments::check(ctx, (&self.name, self.version), schema, arguments)
+        let subject = Subject::Arguments { tool: self.name.clone(), version: self.version };
+        arguments::check(ctx, subject, schema, arguments)
     }
 
     /// Keeps what the tool required before: a worker cannot lift an approval, or let workers without a capability claim calls.
@@ -243,40 +244,41 @@ impl Tool {
     }
 
     fn is_same_but_for_time(&self, other: &Tool) -> bool {
-        let of_that_time = Tool {
+        let other_then = Tool {
             version: self.version,
             created_at: self.created_at,
             updated_at: self.updated_at,
             seq: self.seq,
             ..other.clone()
         };
-        *self == of_that_time
+        *self == other_then
     }
 }
 
-/// Checks a value against a schema that belongs to one call of a tool.
-pub(crate) fn check_value(
+/// Checks the answer to the question that a call stands for.
+pub(crate) fn check_answer(
     ctx: &mut Context<'_>,
-    tool: &str,
+    call_id: &str,
     schema: &Json,
-    value: &Arc<JsonValue>,
+    answer: &Arc<JsonValue>,
 ) -> Result<(), Abort> {
-    arguments::check(ctx, (tool, 0), schema, value)
+    let subject = Subject::Answer { call_id: call_id.to_owned() };
+    arguments::check(ctx, subject, schema, answer)
 }
 
 /// Parses a column whose value was validated when it was written.
-fn read<T: for<'de> Deserialize<'de> + Default>(stored: Option<&Json>) -> T {
-    stored.and_then(|json| serde_json::from_str(json.as_str()).ok()).unwrap_or_default()
+fn from_column<T: for<'de> Deserialize<'de> + Default>(column: Option<&Json>) -> T {
+    column.and_then(|json| serde_json::from_str(json.as_str()).ok()).unwrap_or_default()
 }
 
-fn stored(value: impl Serialize) -> Json {
+fn to_column(value: impl Serialize) -> Json {
     Json::from(serde_json::to_value(value).expect("a policy has string keys and serialises"))
 }
 
 /// Version 2: only admins and apps lift the terms of a tool. The tables do not change.
 const TERMS_STAY: &str = "SELECT 1";
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("tool")
@@ -322,7 +324,7 @@ pub fn register_tool(
         check_schema(ctx, &name, schema)?;
     }
     let annotations = annotations.map(JsonValue::Object);
-    let effect = effect.or_else(|| annotations.as_ref().map(Effect::of_annotations));
+    let effect = effect.or_else(|| annotations.as_ref().map(Effect::from_annotations));
     let before = ctx.get::<Tool>(&name)?;
     let now = ctx.now;
     let seq = ctx.seq;
@@ -334,11 +336,11 @@ pub fn register_tool(
         effect: effect.unwrap_or(Effect::AtMostOnce),
         annotations: annotations.map(Json::from),
         needs_approval: needs_approval.unwrap_or(approval.is_some()),
-        approval: approval.map(stored),
+        approval: approval.map(to_column),
         timeout_ms,
-        retry: retry.map(stored),
+        retry: retry.map(to_column),
         required_capability,
-        limits: limits.map(stored),
+        limits: limits.map(to_column),
         created_at: before.as_ref().map_or(now, |before| before.created_at),
         updated_at: now,
         seq,
@@ -355,7 +357,7 @@ pub fn register_tool(
     }
     let name = tool.name.clone();
     let version = tool.version;
-    let manifest = stored(&tool);
+    let manifest = to_column(&tool);
     ctx.insert(ToolVersion { name, version, manifest, created_at: now, seq })?;
     Ok(ReducerResult::Fresh(tool))
 }
@@ -379,8 +381,8 @@ fn check_policies(
     limits: Option<&ToolLimits>,
 ) -> Result<(), Refusal> {
     if let Some(timeout_ms) = timeout_ms.filter(|timeout_ms| *timeout_ms < 1) {
-        let detail = format!("a timeout of {timeout_ms} ms leaves no time to run");
-        let hint = "timeout_ms is at least 1; omit it for no time limit";
+        let detail = format!("timeout_ms must be at least 1, not {timeout_ms}");
+        let hint = "omit timeout_ms for no time limit";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     retry.map_or(Ok(()), Retry::check)?;

@@ -33,8 +33,8 @@ mod rows;
 pub use cancel::{acknowledge_cancel, cancel_tool_call};
 pub use claim::{claim_next_tool_call, claim_tool_call, heartbeat_tool_call, retry_tool_call};
 pub use finish::{complete_tool_call, fail_tool_call, lapse_tool_call, settle_tool_call};
-pub(crate) use holder::find_held;
-use holder::{is_held, lost_lease, refusal};
+pub(crate) use holder::find_claimed;
+use holder::{holds_claim, lost_lease, refusal};
 pub use pace::ToolClaim;
 pub use request::request_tool_call;
 pub use rows::{LostLease, Outcome, ToolCall, ToolCallStatus};
@@ -125,7 +125,7 @@ FROM tool_calls c
 LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
 WHERE c.status = 'unknown'";
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new(rows::MODULE)

@@ -41,7 +41,7 @@ pub struct RunTrace {
     pub seq: Seq,
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("trace")
@@ -70,7 +70,7 @@ pub fn record_trace(
     }
     let run = run::find(ctx, &id)?;
     if !run.status.is_terminal() {
-        let detail = format!("run {id} is {}, and its trace is not complete", run.status);
+        let detail = format!("run {id} is {} and has no complete trace yet", run.status);
         let hint = "record the trace when the run has ended";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }

@@ -11,7 +11,7 @@ const MODEL_USAGE: &str = "SELECT e.session_id, e.run_id, e.number,
   e.created_at, e.seq
 FROM run_events e WHERE e.kind = 'usage'";
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("usage").view("model_usage", MODEL_USAGE)

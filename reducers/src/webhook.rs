@@ -108,7 +108,7 @@ impl From<Webhook> for WebhookState {
     }
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("webhook")
@@ -236,16 +236,18 @@ pub fn record_delivery(
         return Err(Refusal::new(Code::LimitExceeded, detail).into());
     }
     let run_id = webhook.run_id.clone();
-    let run = ctx.without_policies(|ctx| ctx.get::<Run>(&run_id))?;
-    let run = run.ok_or_else(|| run::missing(&run_id))?;
+    let run = ctx
+        .without_policies(|ctx| ctx.get::<Run>(&run_id))?
+        .ok_or_else(|| run::missing(&run_id))?;
     check::within("delivered", Some(delivered), &(webhook.delivered..=run.events))?;
     if delivered > webhook.delivered {
-        (webhook.delivered, webhook.attempts) = (delivered, 0);
+        webhook.delivered = delivered;
+        webhook.attempts = 0;
     }
     webhook.due_at = check::after("retry_in_ms", ctx.now, retry_in_ms)?;
     match (&error, retry_in_ms) {
         (None, Some(_)) => {
-            let detail = "retry_in_ms is valid with error only";
+            let detail = "retry_in_ms is valid only with error";
             let hint = "a delivery is retried only if it failed";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
@@ -279,30 +281,33 @@ pub fn retry_webhook(
 impl Webhook {
     /// Nothing is sent any more, so the secrets are not needed.
     fn close(&mut self, status: WebhookStatus) {
-        (self.status, self.due_at) = (status, None);
-        (self.token, self.credentials) = (None, None);
+        self.status = status;
+        self.due_at = None;
+        self.token = None;
+        self.credentials = None;
     }
 
-    /// Whether setting it again changes nothing.
+    /// Returns `true` if setting it again changes nothing.
     fn is_same(&self, other: &Webhook) -> bool {
-        let of = |it: &Webhook| {
-            (it.url.clone(), it.token.clone(), it.scheme.clone(), it.credentials.clone())
-        };
-        of(self) == of(other)
-            && (&self.set_by, &self.authority) == (&other.set_by, &other.authority)
+        self.url == other.url
+            && self.token == other.token
+            && self.scheme == other.scheme
+            && self.credentials == other.credentials
+            && self.set_by == other.set_by
+            && self.authority == other.authority
             && self.status == other.status
     }
 }
 
 fn save(ctx: &mut Context<'_>, mut webhook: Webhook) -> Result<Webhook, Abort> {
-    (webhook.updated_at, webhook.seq) = (ctx.now, ctx.seq);
+    webhook.updated_at = ctx.now;
+    webhook.seq = ctx.seq;
     ctx.update(&webhook)?;
     Ok(webhook)
 }
 
 fn find(ctx: &mut Context<'_>, id: &str) -> Result<Webhook, Abort> {
-    let webhook = ctx.get::<Webhook>(id)?;
-    let webhook = webhook.ok_or_else(|| {
+    let webhook = ctx.get::<Webhook>(id)?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no webhook {id}"))
             .hint_query("SELECT id, run_id, name, status FROM webhooks")
     })?;
@@ -312,12 +317,13 @@ fn find(ctx: &mut Context<'_>, id: &str) -> Result<Webhook, Abort> {
 
 /// A policy may hide some of them.
 fn check_room(ctx: &mut Context<'_>, run_id: &str) -> Result<(), Abort> {
-    let of_run = [Value::from(run_id)];
-    let count = ctx.without_policies(|ctx| ctx.count::<Webhook>("WHERE run_id = ?1", &of_run))?;
+    let params = [Value::from(run_id)];
+    let count = ctx.without_policies(|ctx| ctx.count::<Webhook>("WHERE run_id = ?1", &params))?;
     if count < limits::WEBHOOKS_OF_A_RUN {
         return Ok(());
     }
-    let detail = format!("run {run_id} has {count} webhooks, which is the maximum");
+    let detail =
+        format!("run {run_id} has {count} webhooks; the limit is {}", limits::WEBHOOKS_OF_A_RUN);
     let hint = "delete one with delete_webhook";
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }
@@ -346,7 +352,7 @@ fn check_secret(what: &str, text: Option<&str>) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     if text.is_empty() || !text.bytes().all(|byte| (0x20..0x7F).contains(&byte)) {
-        let detail = format!("{what} is empty or has characters that a header cannot have");
+        let detail = format!("{what} is empty or contains characters that a header cannot have");
         return Err(Refusal::new(Code::BadArguments, detail).hint("printable ASCII is allowed"));
     }
     Ok(())
@@ -355,7 +361,7 @@ fn check_secret(what: &str, text: Option<&str>) -> Result<(), Refusal> {
 fn check_scheme(scheme: Option<&str>, has_credentials: bool) -> Result<(), Refusal> {
     match scheme {
         None if has_credentials => {
-            let detail = "credentials without scheme";
+            let detail = "scheme is required with credentials";
             Err(Refusal::new(Code::BadArguments, detail).hint("give scheme, such as Bearer"))
         }
         Some(scheme)
@@ -363,7 +369,7 @@ fn check_scheme(scheme: Option<&str>, has_credentials: bool) -> Result<(), Refus
                 || scheme.len() > 64
                 || !scheme.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-') =>
         {
-            let detail = "scheme is not the name of an authentication scheme";
+            let detail = "scheme must be the name of an authentication scheme";
             Err(Refusal::new(Code::BadArguments, detail).hint("such as Bearer or Basic"))
         }
         _ => Ok(()),

@@ -29,7 +29,7 @@ pub struct WithheldAnswer {
     pub seq: Seq,
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("withheld")
@@ -53,7 +53,7 @@ pub fn withhold_answer(
     original: JsonValue,
 ) -> Result<ReducerResult<WithheldKey>, Abort> {
     // The event names no session: events of a session are visible to everyone in its scope.
-    let run = run::drive::find_held_unnamed(ctx, &id, fencing_token)?;
+    let run = run::drive::find_claimed_unnamed(ctx, &id, fencing_token)?;
     let original = Json::from(original);
     let key = WithheldKey { run_id: run.id, iteration };
     let before =

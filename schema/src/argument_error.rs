@@ -16,39 +16,40 @@ pub(crate) struct ArgumentError {
 
 impl ArgumentError {
     pub(crate) fn missing(path: &str) -> ArgumentError {
-        ArgumentError { detail: format!("argument {path} is missing"), hint: None }
+        ArgumentError { detail: format!("missing argument {path}"), hint: None }
     }
 
-    /// A name that is none of the known ones.
+    /// Returns the error of a name that is not among the known ones.
     pub(crate) fn unknown(path: &str, field: &str, known: &[&str]) -> ArgumentError {
         // The path ends with the unknown name.
         let parent = path.strip_suffix(field).map_or(path, |parent| parent.trim_end_matches('.'));
         let hint = match nearest(field, known.iter().copied()) {
-            Some(name) => Some(format!("did you mean {}?", joined(parent, name))),
+            Some(name) => Some(format!("did you mean {}?", join(parent, name))),
             None if parent.is_empty() => None,
             None => Some(format!("{parent} has {}", known.join(", "))),
         };
-        ArgumentError { detail: format!("there is no argument {}", joined(parent, field)), hint }
+        ArgumentError { detail: format!("unexpected argument {}", join(parent, field)), hint }
     }
 
-    /// An error of `serde` within an argument, at a path as `serde_path_to_error` writes it.
-    pub(crate) fn of(argument: &str, path: &str, why: &str) -> ArgumentError {
+    /// Translates an error of `serde` within an argument, at a path as `serde_path_to_error` writes it.
+    pub(crate) fn from_serde(argument: &str, path: &str, why: &str) -> ArgumentError {
         let path = &match path.trim_matches('.') {
             "" => argument.to_owned(),
             path if path.starts_with('[') => format!("{argument}{path}"),
             path => format!("{argument}.{path}"),
         };
-        if let Some((field, _)) = named(why, "missing field ") {
-            return ArgumentError::missing(&joined(path, field));
+        if let Some((field, _)) = split_name(why, "missing field ") {
+            return ArgumentError::missing(&join(path, field));
         }
-        if let Some((field, rest)) = named(why, "unknown field ") {
+        if let Some((field, rest)) = split_name(why, "unknown field ") {
             let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
             return ArgumentError::unknown(path, field, &known);
         }
         let mismatch = why.strip_prefix("invalid type: ").or(why.strip_prefix("invalid value: "));
         let detail = match mismatch.and_then(|why| why.rsplit_once(", expected ")) {
             Some((found, kind)) => {
-                format!("argument {path}: expected {}, found {}", expected(kind), shown(found))
+                let expected = json_type(kind);
+                format!("argument {path}: expected {expected}, found {}", json_value(found))
             }
             None => format!("argument {path}: {why}"),
         };
@@ -56,17 +57,17 @@ impl ArgumentError {
     }
 }
 
-/// The name in backticks after the beginning of a text, and the rest.
-fn named<'a>(text: &'a str, beginning: &str) -> Option<(&'a str, &'a str)> {
+/// Splits a text after its beginning into a name in backticks and the rest.
+fn split_name<'a>(text: &'a str, beginning: &str) -> Option<(&'a str, &'a str)> {
     text.strip_prefix(beginning)?.strip_prefix('`')?.split_once('`')
 }
 
-fn joined(path: &str, name: &str) -> String {
+fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// A type in the words of JSON.
-fn expected(kind: &str) -> &str {
+/// Returns the name in JSON of a type that `serde` names.
+fn json_type(kind: &str) -> &str {
     match kind {
         "i8" | "i16" | "i32" | "i64" | "isize" => "an integer",
         "u8" | "u16" | "u32" | "u64" | "usize" => "an integer of 0 or more",
@@ -79,23 +80,19 @@ fn expected(kind: &str) -> &str {
     }
 }
 
-/// A found value in the words of JSON.
-fn shown(found: &str) -> String {
+/// Returns the description in JSON of a value that `serde` describes.
+fn json_value(found: &str) -> String {
     match found {
         "map" => return "an object".to_owned(),
         "sequence" => return "an array".to_owned(),
         "unit" => return "null".to_owned(),
         _ => {}
     }
-    let quoted = |kind: &str| found.strip_prefix(kind)?.strip_prefix(" `")?.strip_suffix('`');
-    if let Some(integer) = quoted("integer") {
-        return format!("the integer {integer}");
-    }
-    if let Some(number) = quoted("floating point") {
-        return format!("the number {number}");
-    }
-    if let Some(boolean) = quoted("boolean") {
-        return boolean.to_owned();
+    match found.strip_suffix('`').and_then(|found| found.split_once(" `")) {
+        Some(("integer", integer)) => return format!("the integer {integer}"),
+        Some(("floating point", number)) => return format!("the number {number}"),
+        Some(("boolean", boolean)) => return boolean.to_owned(),
+        _ => {}
     }
     match found.strip_prefix("string ") {
         Some(text) if text.chars().count() > FOUND_CHARACTERS => {

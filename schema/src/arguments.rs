@@ -4,8 +4,11 @@
 //! type of an argument are generic: derived code for each struct of arguments was a third of what the compiler generated
 //! for the reducers.
 
-use schemars::{Schema, SchemaGenerator};
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::argument_error::ArgumentError;
@@ -24,7 +27,7 @@ pub struct ArgumentSpec {
     pub schema: fn(&mut SchemaGenerator) -> Schema,
 }
 
-/// The JSON Schema of the arguments, an object.
+/// Returns the JSON Schema of the arguments, an object.
 #[must_use]
 pub fn schema(arguments: &[ArgumentSpec]) -> JsonValue {
     let mut generator = SchemaGenerator::default();
@@ -86,7 +89,7 @@ impl<'a> ArgumentReader<'a> {
         }
     }
 
-    /// An argument that the caller must name.
+    /// Returns an argument that the caller must name.
     ///
     /// # Errors
     /// `bad_arguments` if it is missing, or has another type.
@@ -97,7 +100,7 @@ impl<'a> ArgumentReader<'a> {
         }
     }
 
-    /// An argument that may be omitted, or null.
+    /// Returns an argument that may be omitted, or null.
     ///
     /// # Errors
     /// `bad_arguments` if it has another type.
@@ -126,22 +129,72 @@ impl<'a> ArgumentReader<'a> {
     }
 
     fn refused(&self, name: &str, path: &str, why: &serde_json::Error) -> Refusal {
-        refusal(self.reducer, self.specs, ArgumentError::of(name, path, &why.to_string()))
+        refusal(self.reducer, self.specs, ArgumentError::from_serde(name, path, &why.to_string()))
     }
 }
 
 fn refusal(reducer: &str, specs: &[ArgumentSpec], error: ArgumentError) -> Refusal {
-    let hint = error.hint.unwrap_or_else(|| format!("{reducer} takes {}", taken(specs)));
+    let hint = error.hint.unwrap_or_else(|| format!("{reducer} takes {}", list_names(specs)));
     Refusal::new(Code::BadArguments, format!("{reducer}: {}", error.detail)).hint(hint)
 }
 
-/// The names of the arguments; a question mark follows those that may be omitted.
-fn taken(specs: &[ArgumentSpec]) -> String {
+/// Returns the names of the arguments; a question mark follows those that may be omitted.
+fn list_names(specs: &[ArgumentSpec]) -> String {
     let names: Vec<String> = specs
         .iter()
         .map(|spec| format!("{}{}", spec.name, if spec.optional { "?" } else { "" }))
         .collect();
     if names.is_empty() { "no arguments".to_owned() } else { names.join(", ") }
+}
+
+/// A required argument that can be null. (A plain `Option` can be omitted.)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nullable<T>(pub Option<T>);
+
+impl<T> From<T> for Nullable<T> {
+    fn from(value: T) -> Nullable<T> {
+        Nullable(Some(value))
+    }
+}
+
+impl<T> From<Option<T>> for Nullable<T> {
+    fn from(value: Option<T>) -> Nullable<T> {
+        Nullable(value)
+    }
+}
+
+impl From<&str> for Nullable<String> {
+    fn from(value: &str) -> Nullable<String> {
+        Nullable(Some(value.to_owned()))
+    }
+}
+
+impl<T: Serialize> Serialize for Nullable<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Nullable<T> {
+    fn schema_name() -> Cow<'static, str> {
+        Option::<T>::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Option::<T>::json_schema(generator)
+    }
+}
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Nullable<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Through a JSON value: `deserialize_option` would treat a missing field as null.
+        match JsonValue::deserialize(deserializer)? {
+            JsonValue::Null => Ok(Nullable(None)),
+            value => T::deserialize(value)
+                .map(|value| Nullable(Some(value)))
+                .map_err(serde::de::Error::custom),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -151,8 +204,6 @@ mod tests {
     use std::fmt::Debug;
 
     use proptest::prelude::*;
-    use serde::Deserialize;
-    use serde_json::json;
 
     use super::*;
 
@@ -203,7 +254,7 @@ mod tests {
         let cut =
             format!("argument count: expected an integer, found the string \"{}…\"", &long[1..40]);
         let cases = [
-            (json!({}), "argument name is missing"),
+            (json!({}), "missing argument name"),
             (json!({"name": 7}), "argument name: expected a string, found the integer 7"),
             (json!({"name": null}), "argument name: expected a string, found null"),
             (
@@ -215,9 +266,9 @@ mod tests {
                 "argument count: expected an integer, found the string \", expected x\"",
             ),
             (json!({"name": "a", "count": long}), &cut),
-            (json!({"name": "a", "coumt": 1}), "there is no argument coumt"),
-            (json!({"name": "a", "limits": {}}), "argument limits.per_ms is missing"),
-            (json!({"name": "a", "limits": {"per_s": 1}}), "there is no argument limits.per_s"),
+            (json!({"name": "a", "coumt": 1}), "unexpected argument coumt"),
+            (json!({"name": "a", "limits": {}}), "missing argument limits.per_ms"),
+            (json!({"name": "a", "limits": {"per_s": 1}}), "unexpected argument limits.per_s"),
             (
                 json!({"name": "a", "limits": true}),
                 "argument limits: expected an object, found true",
@@ -312,7 +363,7 @@ mod tests {
             check_decoded::<crate::Micros>(&value);
             check_decoded::<crate::Json>(&value);
             check_decoded::<Option<i64>>(&value);
-            check_decoded::<crate::reducer::Nullable<String>>(&value);
+            check_decoded::<Nullable<String>>(&value);
             check_decoded::<Vec<String>>(&value);
             check_decoded::<Vec<JsonValue>>(&value);
             check_decoded::<(i64, String)>(&value);

@@ -32,7 +32,7 @@ pub struct CallArguments {
 }
 
 impl CallArguments {
-    /// The arguments in a value. Null means none. Of a value that is no object only that is kept
+    /// Returns the arguments in a value. Null means none. Of a value that is no object only that is kept
     /// ([`CallArguments::is_object`]), since no reducer takes it.
     #[must_use]
     pub fn from_value(value: &JsonValue) -> CallArguments {
@@ -42,22 +42,25 @@ impl CallArguments {
         }
     }
 
-    /// The arguments with these names and values.
+    /// Returns the arguments with these names and values.
     #[must_use]
     pub fn from_members(members: &Map<String, JsonValue>) -> CallArguments {
         let unwritable = members
             .iter()
             .filter(|(_, value)| integers::check_depth_within(value, WRITABLE_LEVELS).is_err());
         let Some(first) = unwritable.map(|(name, _)| name).min() else {
-            return CallArguments::of(Canonical::of(members));
+            return CallArguments::from_canonical(Canonical::from_members(members));
         };
-        let before = members.iter().filter(|(name, _)| *name < first);
-        let before = before.map(|(name, value)| (name.clone(), value.clone())).collect();
-        let written = CallArguments::of(Canonical::of(&before));
+        let before = members
+            .iter()
+            .filter(|(name, _)| *name < first)
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let written = CallArguments::from_canonical(Canonical::from_members(&before));
         CallArguments { unwritten: Some(first.clone()), ..written }
     }
 
-    fn of(canonical: Canonical) -> CallArguments {
+    fn from_canonical(canonical: Canonical) -> CallArguments {
         let Canonical { text, members, has_large_number, has_reserved_name } = canonical;
         if text == "null" {
             return CallArguments::default();
@@ -73,27 +76,27 @@ impl CallArguments {
         }
     }
 
-    /// Whether they are a JSON object, as the arguments of every reducer are.
+    /// Returns `true` if they are a JSON object, as the arguments of every reducer are.
     #[must_use]
     pub fn is_object(&self) -> bool {
         self.is_object
     }
 
-    /// The canonical text.
+    /// Returns the canonical text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether a number may be an integer beyond signed 64 bits. The text that they were read from must then be checked
-    /// ([`integers::check`]), because a very large integer has become a double here.
+    /// Returns `true` if a number may be an integer beyond signed 64 bits. The text that they were read from must then
+    /// be checked ([`integers::check`]), because a very large integer has become a double here.
     #[must_use]
     pub fn has_large_number(&self) -> bool {
         self.has_large_number
     }
 
-    /// Whether a member at any depth has the name [`integers::RESERVED_NAME`]. Its object would be read as another value than the
-    /// one that is stored.
+    /// Returns `true` if a member at any depth has the name [`integers::RESERVED_NAME`]. Its object would be read as
+    /// another value than the one that is stored.
     #[must_use]
     pub fn has_reserved_name(&self) -> bool {
         self.has_reserved_name
@@ -114,16 +117,16 @@ impl CallArguments {
     pub fn check_depths(&self, max: usize) -> Result<(), (String, TooDeep)> {
         let max = max.min(WRITABLE_LEVELS);
         let deeper = self.members.iter().find(|member| member.depth > max);
-        let name = deeper.map(|member| unquoted(&self.text[member.name.clone()]));
+        let name = deeper.map(|member| unquote(&self.text[member.name.clone()]));
         name.or_else(|| self.unwritten.clone()).map_or(Ok(()), |name| Err((name, TooDeep { max })))
     }
 
-    /// The members, in the order of their names.
+    /// Returns the members, in the order of their names.
     pub fn members(&self) -> impl Iterator<Item = CallArgument<'_>> {
         self.members.iter().map(|member| CallArgument { text: &self.text, member })
     }
 
-    /// The canonical text of a member. The name must be that of a reducer's argument, which needs no escapes.
+    /// Returns the canonical text of a member. The name must be that of a reducer's argument, which needs no escapes.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.members().find(|argument| argument.is_named(name)).map(|argument| argument.value())
@@ -152,7 +155,7 @@ impl From<&JsonValue> for CallArguments {
 
 impl<'de> Deserialize<'de> for CallArguments {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<CallArguments, D::Error> {
-        Canonical::deserialize(from).map(CallArguments::of)
+        Canonical::deserialize(from).map(CallArguments::from_canonical)
     }
 }
 
@@ -164,26 +167,26 @@ pub struct CallArgument<'a> {
 }
 
 impl<'a> CallArgument<'a> {
-    /// Whether it has this name, which must be one that needs no escapes.
+    /// Returns `true` if it has this name, which must be one that needs no escapes.
     #[must_use]
     pub fn is_named(self, name: &str) -> bool {
         let quoted = self.quoted_name();
         quoted.len() == name.len() + 2 && quoted[1..].starts_with(name)
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(self) -> String {
-        unquoted(self.quoted_name())
+        unquote(self.quoted_name())
     }
 
-    /// Its name as it is in the text, with quotes.
+    /// Returns its name as it is in the text, with quotes.
     #[must_use]
     pub fn quoted_name(self) -> &'a str {
         &self.text[self.member.name.clone()]
     }
 
-    /// Its value as it is in the text.
+    /// Returns its value as it is in the text.
     #[must_use]
     pub fn value(self) -> &'a str {
         &self.text[self.place()]
@@ -196,7 +199,7 @@ impl<'a> CallArgument<'a> {
     }
 }
 
-fn unquoted(name: &str) -> String {
+fn unquote(name: &str) -> String {
     serde_json::from_str(name).expect("a name is a JSON string")
 }
 

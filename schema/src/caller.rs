@@ -32,7 +32,7 @@ pub struct CallLimits {
 }
 
 impl CallLimits {
-    /// Whether there is a rate limit or a quota.
+    /// Returns `true` if there is a rate limit or a quota.
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.rate.is_some() || self.quota.is_some()
@@ -50,11 +50,13 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Whether this allows no more than another in any period: neither a larger burst nor a higher rate.
+    /// Returns `true` if this allows no more than another in any period: neither a larger burst nor a higher rate.
     #[must_use]
     pub fn is_within(self, other: RateLimit) -> bool {
-        let over = |a: RateLimit, b: RateLimit| i128::from(a.calls) * i128::from(b.per_ms);
-        self.calls <= other.calls && over(self, other) <= over(other, self)
+        // The rates are fractions, compared without division.
+        let own_rate = i128::from(self.calls) * i128::from(other.per_ms);
+        let other_rate = i128::from(other.calls) * i128::from(self.per_ms);
+        self.calls <= other.calls && own_rate <= other_rate
     }
 }
 
@@ -212,7 +214,7 @@ impl Caller {
     /// In a set of capabilities, stands for all of them.
     pub const EVERY_CAPABILITY: &'static str = "*";
 
-    /// An unrestricted caller with that id. A caller is unrestricted if it has the role `admin`, the capability `*` and
+    /// Creates an unrestricted caller with an id. A caller is unrestricted if it has the role `admin`, the capability `*` and
     /// no scope: an embedding program, `--db`, the socket of `abide open`, loopback without tokens, or such an identity.
     #[must_use]
     pub fn new(id: impl Into<String>) -> Caller {
@@ -220,7 +222,7 @@ impl Caller {
         Caller::with(id, Caller::ADMIN, capabilities, Scope::new())
     }
 
-    /// A caller with a role, capabilities and a scope.
+    /// Returns a caller with a role, capabilities and a scope.
     #[must_use]
     pub fn with(
         id: impl Into<String>,
@@ -254,7 +256,7 @@ impl Caller {
         }))
     }
 
-    /// The same caller, admitted with a credential that is checked again when a call runs.
+    /// Returns the same caller, admitted with a credential that is checked again when a call runs.
     #[must_use]
     pub fn admitted(self, credential: AdmittedCredential) -> Caller {
         let mut authority = Arc::unwrap_or_clone(self.0);
@@ -262,14 +264,14 @@ impl Caller {
         Caller(Arc::new(authority))
     }
 
-    /// The credential that it was admitted with. `None` for a caller whose permission cannot be revoked: a program
-    /// that embeds the engine, the engine itself, and the server's own token.
+    /// Returns the credential that it was admitted with. `None` for a caller whose permission cannot be revoked: a
+    /// program that embeds the engine, the engine itself, and the server's own token.
     #[must_use]
     pub fn credential(&self) -> Option<&AdmittedCredential> {
         self.0.credential.as_ref()
     }
 
-    /// The same caller with these limits.
+    /// Returns the same caller with these limits.
     #[must_use]
     pub fn limited(self, limits: CallLimits) -> Caller {
         let mut authority = Arc::unwrap_or_clone(self.0);
@@ -277,8 +279,8 @@ impl Caller {
         Caller(Arc::new(authority))
     }
 
-    /// The same caller, restricted to this scope in addition to its own. For services that act for one tenant at
-    /// a time.
+    /// Returns the same caller, restricted to this scope in addition to its own. For services that act for one tenant
+    /// at a time.
     ///
     /// # Errors
     /// `denied` if its own scope has a different value for one of the keys.
@@ -287,7 +289,7 @@ impl Caller {
         let mut both = self.0.scope.clone();
         for (key, value) in scope {
             if both.entry(key.clone()).or_insert_with(|| value.clone()) != value {
-                let detail = format!("a scope with this {key} is outside your own");
+                let detail = format!("scope.{key} is outside the caller's own scope");
                 return Err(Refusal::new(Code::Denied, detail));
             }
         }
@@ -297,23 +299,24 @@ impl Caller {
             None if is_narrower && !sees_all => Some(self.0.scope.clone()),
             own_scope => own_scope.clone(),
         };
-        let within = Caller::with(id, role, capabilities.clone(), both).limited(*limits);
-        let within = within.narrowed_from_scope(own_scope);
-        let Some(credential) = &self.0.credential else { return Ok(within) };
-        let mut authority = Arc::unwrap_or_clone(within.admitted(credential.clone()).0);
+        let narrowed = Caller::with(id, role, capabilities.clone(), both)
+            .limited(*limits)
+            .narrowed_from_scope(own_scope);
+        let Some(credential) = &self.0.credential else { return Ok(narrowed) };
+        let mut authority = Arc::unwrap_or_clone(narrowed.admitted(credential.clone()).0);
         authority.narrowed_from = Some(self.checked_as().clone());
         Ok(Caller(Arc::new(authority)))
     }
 
-    /// The scope that a caller had before [`Caller::acting_for`] narrowed it. Policies permit only what they permit in
-    /// both scopes: otherwise a caller could choose a scope in which a policy shows more. `None` for a caller that is
-    /// not narrowed, and for one that saw every row before.
+    /// Returns the scope that a caller had before [`Caller::acting_for`] narrowed it. Policies permit only what they
+    /// permit in both scopes: otherwise a caller could choose a scope in which a policy shows more. `None` for a caller
+    /// that is not narrowed, and for one that saw every row before.
     #[must_use]
     pub fn own_scope(&self) -> Option<&Scope> {
         self.0.own_scope.as_ref()
     }
 
-    /// The log contains both scopes, because a replay evaluates the same policies.
+    /// Adds the scope before narrowing. The log contains both scopes, because a replay evaluates the same policies.
     fn narrowed_from_scope(self, own_scope: Option<Scope>) -> Caller {
         let Some(own_scope) = own_scope else { return self };
         let mut authority = Arc::unwrap_or_clone(self.0);
@@ -326,91 +329,92 @@ impl Caller {
         Caller(Arc::new(authority))
     }
 
-    /// The caller that the credential was checked for: this one without the scope added by [`Caller::acting_for`].
+    /// Returns the caller that the credential was checked for: this one without the scope added by
+    /// [`Caller::acting_for`].
     #[must_use]
     pub fn checked_as(&self) -> &Caller {
         self.0.narrowed_from.as_ref().unwrap_or(self)
     }
 
-    /// The key for rate limits and queue lanes. It is the principal of the caller that
+    /// Returns the key for rate limits and queue lanes. It is the principal of the caller that
     /// the credential was checked for, so that a caller gains no quota by narrowing its scope.
     #[must_use]
     pub fn quota_key(&self) -> &str {
         self.checked_as().principal()
     }
 
-    /// The caller on loopback while no credentials exist.
+    /// Returns the caller on loopback while no credentials exist.
     #[must_use]
     pub fn local() -> Caller {
         Caller::new("local")
     }
 
-    /// The engine itself.
+    /// Returns the caller that stands for the engine itself.
     #[must_use]
     pub fn system() -> Caller {
         Caller::new(Caller::SYSTEM)
     }
 
-    /// The identity's id, as in the log. Subjects of an issuer have ids that no identity
+    /// Returns the identity's id, as in the log. Subjects of an issuer have ids that no identity
     /// of the database can have: `jwt:<issuer>#<subject>`.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.0.id
     }
 
-    /// The namespace of its request ids: the id and the scope. One subject with two scopes is two principals.
+    /// Returns the namespace of its request ids: the id and the scope. One subject with two scopes is two principals.
     #[must_use]
     pub fn principal(&self) -> &str {
         self.0.principal.as_deref().unwrap_or(&self.0.id)
     }
 
-    /// Its role, which determines the reducers it may call: `app`, `agent`, `worker`, `supervisor`, `auditor`,
+    /// Returns its role, which determines the reducers it may call: `app`, `agent`, `worker`, `supervisor`, `auditor`,
     /// `admin` or a custom role.
     #[must_use]
     pub fn role(&self) -> &str {
         &self.0.role
     }
 
-    /// Its capabilities; `*` means all.
+    /// Returns its capabilities; `*` means all.
     #[must_use]
     pub fn capabilities(&self) -> &BTreeSet<String> {
         &self.0.capabilities
     }
 
-    /// Its scope.
+    /// Returns its scope.
     #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.0.scope
     }
 
-    /// The prefix of the ids that it chooses: `tenant=acme/` for the scope `{"tenant": "acme"}`, empty without a
-    /// scope. Keys are sorted and joined by `,`; separators within keys and values are percent-encoded, so the
+    /// Returns the prefix of the ids that it chooses: `tenant=acme/` for the scope `{"tenant": "acme"}`, empty without
+    /// a scope. Keys are sorted and joined by `,`; separators within keys and values are percent-encoded, so the
     /// namespaces of different scopes are disjoint.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.0.namespace
     }
 
-    /// Its limits.
+    /// Returns its limits.
     #[must_use]
     pub fn limits(&self) -> CallLimits {
         self.0.limits
     }
 
-    /// Whether it has a capability.
+    /// Returns `true` if it has a capability.
     #[must_use]
     pub fn can(&self, capability: &str) -> bool {
-        let held = &self.0.capabilities;
-        held.contains(Caller::EVERY_CAPABILITY) || held.contains(capability)
+        let capabilities = &self.0.capabilities;
+        capabilities.contains(Caller::EVERY_CAPABILITY) || capabilities.contains(capability)
     }
 
-    /// Whether it is unrestricted: see [`Caller::new`].
+    /// Returns `true` if it is unrestricted: see [`Caller::new`].
     #[must_use]
     pub fn is_unrestricted(&self) -> bool {
         self.0.recorded.is_none()
     }
 
-    /// Its restrictions as recorded in the log: canonical JSON of `role`, `capabilities` and `scope`, and of
+    /// Returns its restrictions as recorded in the log: canonical JSON of `role`, `capabilities` and `scope`, and of
     /// `own_scope` if it has one. `None` for an unrestricted caller.
     #[must_use]
     pub fn authority(&self) -> Option<&str> {
@@ -434,7 +438,7 @@ impl Caller {
         Caller::with(id, role, capabilities, scope).narrowed_from_scope(own_scope)
     }
 
-    /// Whether something with that scope, a JSON object or NULL, is within its own: every key of the
+    /// Returns `true` if something with that scope, a JSON object or NULL, is within its own: every key of the
     /// caller's scope is present with the same value.
     #[must_use]
     pub fn reaches(&self, scope: Option<&JsonValue>) -> bool {
@@ -447,16 +451,17 @@ impl Caller {
 /// The bytes of a scope that its namespace escapes: all but letters, digits, `-`, `_` and `.`.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
-/// The namespace of a scope, see [`Caller::namespace`].
+/// Returns the namespace of a scope, see [`Caller::namespace`].
 #[must_use]
 pub fn namespace(scope: &Scope) -> String {
-    let escaped = |text| utf8_percent_encode(text, ESCAPED);
-    let pairs = scope.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value)));
     if scope.is_empty() {
-        String::new()
-    } else {
-        format!("{}/", pairs.collect::<Vec<_>>().join(","))
+        return String::new();
     }
+    let pairs = scope.iter().map(|(key, value)| {
+        let key = utf8_percent_encode(key, ESCAPED);
+        format!("{key}={}", utf8_percent_encode(value, ESCAPED))
+    });
+    format!("{}/", pairs.collect::<Vec<_>>().join(","))
 }
 
 impl fmt::Debug for Caller {

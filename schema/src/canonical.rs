@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::integers::RESERVED_NAME;
 
-/// The canonical text of a JSON value.
+/// Returns the canonical text of a JSON value.
 #[must_use]
 pub fn to_text(value: &Value) -> String {
     let mut writer = Writer::new();
@@ -53,9 +53,9 @@ pub struct Member {
 }
 
 impl Canonical {
-    /// The canonical form of an object.
+    /// Returns the canonical form of an object.
     #[must_use]
-    pub fn of(members: &Map<String, Value>) -> Canonical {
+    pub fn from_members(members: &Map<String, Value>) -> Canonical {
         let mut writer = Writer::new();
         writer.object(members);
         writer.finish()
@@ -178,7 +178,7 @@ impl<'a> Writer<'a> {
         to.extend_from_slice(&self.text[at..part.end]);
     }
 
-    /// The first unsorted object that begins in a part of the text.
+    /// Returns the first unsorted object that begins in a part of the text.
     fn next_unsorted(&self, from: usize, to: usize) -> Option<&UnsortedObject> {
         let nth = self.unsorted.partition_point(|object| object.place.start < from);
         self.unsorted.get(nth).filter(|object| object.place.start < to)
@@ -309,8 +309,8 @@ impl<'a> Writer<'a> {
                 _ => self.members.push(named),
             }
         }
-        let members = self.members[object.first..].iter().map(|named| named.member.clone());
-        let members = members.collect();
+        let members =
+            self.members[object.first..].iter().map(|named| named.member.clone()).collect();
         self.unsorted.push(UnsortedObject { place: object.begin..self.text.len(), members });
     }
 }
@@ -375,11 +375,11 @@ impl<'de> Visitor<'de> for ValueSeed<'_, 'de> {
         loop {
             let before = self.0.text.len();
             self.0.separate(position);
-            let Some(of_item) = items.next_element_seed(ValueSeed(&mut *self.0))? else {
+            let Some(item_depth) = items.next_element_seed(ValueSeed(&mut *self.0))? else {
                 self.0.text.truncate(before);
                 return Ok(self.0.close_array(depth));
             };
-            depth = depth.max(of_item);
+            depth = depth.max(item_depth);
             position += 1;
         }
     }
@@ -523,7 +523,7 @@ mod tests {
         if !value.is_object() {
             return;
         }
-        let made = Canonical::of(&members);
+        let made = Canonical::from_members(&members);
         assert_eq!(made.text, read.text);
         assert!(made.has_large_number || integers::check(&made.text).is_ok());
         check_members(&made, &members);
@@ -557,7 +557,7 @@ mod tests {
         let mut value = json!({"a": [{"b": 1}]});
         value["a"][0][name] = json!("1");
         let members = value.as_object().expect("an object");
-        assert!(Canonical::of(members).has_reserved_name);
+        assert!(Canonical::from_members(members).has_reserved_name);
     }
 
     #[test]

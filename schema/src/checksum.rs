@@ -34,7 +34,7 @@ const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 pub struct Checksum(pub u64);
 
 impl Checksum {
-    /// The checksum of these rows.
+    /// Returns the checksum of these rows.
     pub fn of<R: AsRef<[Value]>>(rows: impl IntoIterator<Item = R>) -> Checksum {
         let mut sum = Checksum::default();
         rows.into_iter().for_each(|row| sum.add(row.as_ref()));
@@ -51,7 +51,7 @@ impl Checksum {
         self.0 = self.0.wrapping_sub(row_hash(row));
     }
 
-    /// The sum of both; for a result and a change of it, the checksum after the change.
+    /// Returns the sum of both; for a result and a change of it, the checksum after the change.
     #[must_use]
     pub fn plus(self, change: Checksum) -> Checksum {
         Checksum(self.0.wrapping_add(change.0))

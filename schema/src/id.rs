@@ -26,7 +26,7 @@ impl Seq {
     /// Before the first event.
     pub const ZERO: Seq = Seq(0);
 
-    /// The position after this one.
+    /// Returns the position after this one.
     #[must_use]
     pub fn next(self) -> Seq {
         Seq(self.0 + 1)
@@ -70,7 +70,7 @@ impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.div_euclid(1_000_000);
         let days = seconds.div_euclid(86_400);
-        let of_day = seconds.rem_euclid(86_400);
+        let second_of_day = seconds.rem_euclid(86_400);
         // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
         let z = days + 719_468;
         let era = z.div_euclid(146_097);
@@ -82,9 +82,9 @@ impl fmt::Display for Micros {
         let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
         let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
         let year = year_of_era + era * 400 + i64::from(month <= 2);
-        let hour = of_day / 3_600;
-        let minute = of_day / 60 % 60;
-        let second = of_day % 60;
+        let hour = second_of_day / 3_600;
+        let minute = second_of_day / 60 % 60;
+        let second = second_of_day % 60;
         write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
     }
 }
@@ -96,8 +96,8 @@ pub fn forbidden_character(text: &str) -> Option<char> {
     text.chars().find(|c| is_invisible(*c) || (*c != ' ' && c.is_whitespace()))
 }
 
-/// Whether a character has no glyph of its own, or another one on each machine, so that it can hide, reorder or smuggle
-/// text. These are, by their general category in Unicode:
+/// Returns `true` if a character has no glyph of its own, or another one on each machine, so that it can hide, reorder
+/// or smuggle text. These are, by their general category in Unicode:
 ///
 /// - Cc, Zl, Zp: control characters, separators of lines and paragraphs
 /// - Cf: zero-width characters, the controls of the bidirectional algorithm (UAX #9), tags. Seven signs of Arabic,
@@ -121,7 +121,7 @@ pub fn is_invisible(c: char) -> bool {
         || u32::from(c) & 0xFFFE == 0xFFFE
 }
 
-/// A ULID: 48 bits of milliseconds, then 80 bits of randomness, in Crockford base 32 (26 characters),
+/// Returns a ULID: 48 bits of milliseconds, then 80 bits of randomness, in Crockford base 32 (26 characters),
 /// so that ids sort by creation time. Layout: <https://github.com/ulid/spec>.
 #[must_use]
 pub fn ulid(at: Micros, randomness: [u8; 10]) -> String {

@@ -27,7 +27,7 @@ pub fn check_most(text: &str, max: usize) -> Result<(), Refusal> {
         .hint("send several requests, or send a large array as one string"))
 }
 
-/// The number of characters outside of strings that a value, or the key of one, follows.
+/// Returns the number of characters outside of strings that a value, or the key of one, follows.
 fn count(text: &[u8]) -> usize {
     let mut values = 0;
     let mut at = 0;
@@ -42,7 +42,7 @@ fn count(text: &[u8]) -> usize {
     values
 }
 
-/// The position after the closing quote.
+/// Returns the position after the closing quote.
 fn end_of_string(text: &[u8], mut at: usize) -> usize {
     while let Some(byte) = text.get(at) {
         match byte {

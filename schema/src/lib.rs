@@ -27,7 +27,6 @@ pub mod json_values;
 pub mod limits;
 mod module;
 pub mod nearest;
-mod nullable;
 pub mod reducer;
 pub mod refusal;
 pub mod row_values;

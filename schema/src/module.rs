@@ -50,9 +50,9 @@ pub struct Continuation {
 }
 
 impl Deadline {
-    /// The query for the rows due first, behind a place and up to a time: at most `?1` rows of the alias `r`, in the order of
-    /// their due times. A row has its place ([`Deadline::place`]), then its key, then `scope`. The place is `?2` and so on, and the
-    /// time is the last parameter.
+    /// Returns the query for the rows due first, behind a place and up to a time: at most `?1` rows of the alias `r`,
+    /// in the order of their due times. A row has its place ([`Deadline::place`]), then its key, then `scope`. The
+    /// place is `?2` and so on, and the time is the last parameter.
     #[must_use]
     pub fn query(&self, scope: &str) -> String {
         let keys = self.keys().join(", ");
@@ -65,7 +65,7 @@ impl Deadline {
         )
     }
 
-    /// The query for the first due time behind a place. The place is `?2` and so on; `?1` is unused.
+    /// Returns the query for the first due time behind a place. The place is `?2` and so on; `?1` is unused.
     #[must_use]
     pub fn next_query(&self) -> String {
         let from = self.behind_place();
@@ -91,16 +91,20 @@ impl Deadline {
         )
     }
 
-    /// The query whether the row with the due time `?1` and the key `?2` and so on is still due then: `scope`, or nothing. The
-    /// columns of the continuation follow, if there is one: the subject, the caller and its authority.
+    /// Returns the query whether the row with the due time `?1` and the key `?2` and so on is still due then: `scope`,
+    /// or nothing. The columns of the continuation follow, if there is one: the subject, the caller and its authority.
     #[must_use]
     pub fn row_query(&self, scope: &str) -> String {
         let Deadline { table, column, condition, continuation, .. } = self;
         let further = continuation.map_or_else(String::new, |it| {
             format!(", r.{}, r.{}, r.{}", it.subject, it.caller, it.authority)
         });
-        let keys = self.keys().into_iter().enumerate();
-        let keys: Vec<String> = keys.map(|(at, key)| format!("r.{key} = ?{}", at + 2)).collect();
+        let keys: Vec<String> = self
+            .keys()
+            .into_iter()
+            .enumerate()
+            .map(|(at, key)| format!("r.{key} = ?{}", at + 2))
+            .collect();
         format!(
             // Without the plus, SQLite might read all rows with this due time.
             "SELECT {scope}{further} FROM {name} AS r WHERE {keys} AND +r.{column} = ?1 AND {condition}",

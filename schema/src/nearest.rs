@@ -3,7 +3,7 @@
 /// A caller chooses the text, and the comparison takes time in proportion to its length. No name is longer.
 const TEXT_BYTES: usize = 64;
 
-/// The known name that is nearest to a text, if one is near enough to be a misspelling of it.
+/// Returns the known name that is nearest to a text, if one is near enough to be a misspelling of it.
 #[must_use]
 pub fn nearest<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let text = &text[..text.floor_char_boundary(TEXT_BYTES)];

@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
+pub use crate::arguments::Nullable;
 use crate::call_arguments::CallArguments;
 use crate::caller::Scope;
 pub use crate::caller::{BuiltInRole, Caller};
@@ -25,11 +26,10 @@ pub use crate::module::{
     ColumnCopies, ColumnName, Continuation, CredentialQueries, Deadline, Guard, MetricSeries,
     Module, PolicyTables, RowVisibility, Step,
 };
-pub use crate::nullable::Nullable;
 use crate::refusal::{Code, Refusal};
 use crate::table::{Key, Table, TableSpec};
 use crate::value::{Row, Value};
-use crate::work::{FinishedWork, PolicyChecker, PolicyTrial, WHOLE, Work, WorkBudget};
+use crate::work::{PolicyChecker, PolicyTrial, WHOLE, Work, WorkBudget};
 
 /// Separator in derived ids: the id of the parent, this character, and the rest. A caller cannot choose
 /// an id that contains it, so no other caller can take a derived id.
@@ -61,7 +61,7 @@ pub fn check_chosen(id: &str) -> Result<(), Refusal> {
 
 /// An argument that can be declared `#[id(…)]`.
 pub trait IdArgument: Sized {
-    /// The argument with the stored id, see [`Context::stored_id`].
+    /// Returns the argument with the stored id, see [`Context::stored_id`].
     ///
     /// # Errors
     /// The errors of [`Context::stored_id`].
@@ -156,8 +156,8 @@ pub trait Transaction {
     /// [`Abort::Broken`] when the storage fails.
     fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort>;
 
-    /// The last event before the file came to a version of a module; see [`Context::is_before`]. 0 where the file has
-    /// been at that version from the start.
+    /// Returns the last event before the file came to a version of a module; see [`Context::is_before`]. 0 where the
+    /// file has been at that version from the start.
     fn last_before(&mut self, module: &str, version: u32) -> Seq {
         let _ = (module, version);
         Seq::ZERO
@@ -183,7 +183,7 @@ pub trait Transaction {
         Ok(id)
     }
 
-    /// The validator of policies. A replay has none: the log has only valid policies.
+    /// Returns the validator of policies. A replay has none: the log has only valid policies.
     fn policy_checker(&self) -> Option<Arc<dyn PolicyChecker>> {
         None
     }
@@ -194,7 +194,7 @@ pub trait Transaction {
     /// [`Abort::Refused`] with the first name that is none.
     fn check_reducer_names(&mut self, names: &BTreeSet<String>) -> Result<(), Abort>;
 
-    /// Whether a replay makes the call again.
+    /// Returns `true` if a replay makes the call again.
     fn is_replay(&self) -> bool {
         false
     }
@@ -243,8 +243,8 @@ const ID_TAG: &[u8] = b"abide.id.v1\n";
 const DIGEST_TAG: &[u8] = b"abide.digest.v1\n";
 const KEYED_TAG: &[u8] = b"abide.keyed.v1\n";
 
-/// A digest of a text under a key, in hexadecimal. Unlike [`Context::digest`] it is the same in several calls. The key must
-/// have a fixed length.
+/// Returns a digest of a text under a key, in hexadecimal. Unlike [`Context::digest`] it is the same in several calls.
+/// The key must have a fixed length.
 #[must_use]
 pub fn keyed_digest(key: &str, text: &str) -> String {
     let digest = Sha256::new().chain_update(KEYED_TAG).chain_update(key);
@@ -296,7 +296,7 @@ impl<'a> Context<'a> {
         self.session_id = Some(session_id.to_owned());
     }
 
-    /// The session named by [`Context::about`].
+    /// Returns the session named by [`Context::about`].
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         self.session_id.as_deref()
@@ -317,7 +317,7 @@ impl<'a> Context<'a> {
         format!("{prefix}_{}", ulid(self.now, *randomness))
     }
 
-    /// A digest of a text for storage in a row, in hexadecimal: SHA-256 over the call's salt and the text. It
+    /// Returns a digest of a text for storage in a row, in hexadecimal: SHA-256 over the call's salt and the text. It
     /// distinguishes texts, but does not confirm a guess of one. Calls of format 1 have no salt and give the
     /// plain SHA-256.
     #[must_use]
@@ -330,7 +330,7 @@ impl<'a> Context<'a> {
         hex::encode(digest)
     }
 
-    /// The stored id of the row that the caller calls `id`. A caller with a scope chooses ids in the
+    /// Returns the stored id of the row that the caller calls `id`. A caller with a scope chooses ids in the
     /// namespace of its scope ([`Caller::namespace`]): an id that it names is looked up unchanged first, then in
     /// that namespace; an id for a new row is placed there. For all other callers it is `id`.
     ///
@@ -401,8 +401,8 @@ impl<'a> Context<'a> {
         self.rows.caller_of(seq)
     }
 
-    /// Whether the event of this call is from before the file came to a version of a module. A rule that changes with a
-    /// version does for such an event what it did then, so that a replay gives the same rows.
+    /// Returns `true` if the event of this call is from before the file came to a version of a module. A rule that
+    /// changes with a version does for such an event what it did then, so that a replay gives the same rows.
     pub fn is_before(&mut self, module: &str, version: u32) -> bool {
         self.seq <= self.rows.last_before(module, version)
     }
@@ -431,7 +431,8 @@ impl<'a> Context<'a> {
         self.rows.check_reducer_names(names)
     }
 
-    /// Whether a replay makes the call again. A check that was added after calls were logged must accept those.
+    /// Returns `true` if a replay makes the call again. A check that was added after calls were logged must accept
+    /// those.
     #[must_use]
     pub fn is_replay(&self) -> bool {
         self.rows.is_replay()
@@ -494,12 +495,11 @@ impl Context<'_> {
             let verdict = work.attempt(WHOLE);
             return Ok(verdict.expect("the whole work has a verdict")?);
         };
-        let is_it = |finished: &&FinishedWork| {
+        for finished in work_budget.finished.iter().filter(|it| it.call == work_budget.call) {
             let done: &dyn Any = &*finished.work;
-            finished.call == work_budget.call && done.downcast_ref::<W>() == Some(work)
-        };
-        if let Some(finished) = work_budget.finished.iter().find(is_it) {
-            return Ok(finished.verdict.clone()?);
+            if done.downcast_ref::<W>() == Some(work) {
+                return Ok(finished.verdict.clone()?);
+            }
         }
         if let Some(verdict) = work.attempt(work_budget.steps) {
             return Ok(verdict?);
@@ -543,7 +543,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    fn of(result: &impl Serialize) -> Reply {
+    fn new(result: &impl Serialize) -> Reply {
         let result =
             serde_json::to_string(result).expect("a result has string keys and serialises");
         Reply { result, duplicate_of: None, refusal: None }
@@ -575,7 +575,7 @@ impl<T: Serialize + schemars::JsonSchema> IntoReply for T {
     type Result = T;
 
     fn into_reply(self) -> Reply {
-        Reply::of(&self)
+        Reply::new(&self)
     }
 }
 
@@ -584,11 +584,11 @@ impl<T: Serialize + schemars::JsonSchema> IntoReply for ReducerResult<T> {
 
     fn into_reply(self) -> Reply {
         match self {
-            ReducerResult::Fresh(result) => Reply::of(&result),
+            ReducerResult::Fresh(result) => Reply::new(&result),
             ReducerResult::Duplicate(seq, result) => {
-                Reply { duplicate_of: Some(seq), ..Reply::of(&result) }
+                Reply { duplicate_of: Some(seq), ..Reply::new(&result) }
             }
-            ReducerResult::Refused(refusal) => Reply { refusal: Some(refusal), ..Reply::of(&()) },
+            ReducerResult::Refused(refusal) => Reply { refusal: Some(refusal), ..Reply::new(&()) },
         }
     }
 }
@@ -665,7 +665,7 @@ impl fmt::Debug for Definition {
     }
 }
 
-/// The JSON Schema of serialised data: a nullable column is always present.
+/// Returns the JSON Schema of serialised data: a nullable column is always present.
 #[doc(hidden)]
 #[must_use]
 pub fn result_schema<T: schemars::JsonSchema>() -> JsonValue {

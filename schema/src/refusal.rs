@@ -20,25 +20,25 @@ macro_rules! codes {
             /// All codes, in the order of the documentation.
             pub const ALL: &'static [Code] = &[$(Code::$name),+];
 
-            /// The code on the wire.
+            /// Returns the code on the wire.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Code::$name => $text),+ }
             }
 
-            /// Its HTTP status.
+            /// Returns its HTTP status.
             #[must_use]
             pub fn http_status(self) -> u16 {
                 match self { $(Code::$name => $status),+ }
             }
 
-            /// The short title of its problem document (RFC 9457).
+            /// Returns the short title of its problem document (RFC 9457).
             #[must_use]
             pub fn title(self) -> &'static str {
                 match self { $(Code::$name => $title),+ }
             }
 
-            /// Whether the same call may succeed later, unchanged.
+            /// Returns `true` if the same call may succeed later, unchanged.
             #[must_use]
             pub fn retryable(self) -> bool {
                 match self { $(Code::$name => $retryable),+ }
@@ -97,7 +97,7 @@ codes! {
 }
 
 impl Code {
-    /// Whether the request had no effect and may succeed after a pause. SDKs repeat it.
+    /// Returns `true` if the request had no effect and may succeed after a pause. SDKs repeat it.
     #[must_use]
     pub fn is_temporary(self) -> bool {
         matches!(self, Code::RateLimited | Code::Overloaded | Code::Unavailable)
@@ -149,7 +149,7 @@ impl Listing {
     /// All listings.
     pub const ALL: [Listing; 3] = [Listing::Tables, Listing::Columns, Listing::Reducers];
 
-    /// The text of a hint.
+    /// Returns the text of a hint.
     #[must_use]
     pub const fn hint(self) -> &'static str {
         match self {
@@ -210,7 +210,7 @@ impl Refusal {
         self.hint(format!("{before}{sql}{after}"))
     }
 
-    /// The query of [`Refusal::hint_query`].
+    /// Returns the query of [`Refusal::hint_query`].
     #[must_use]
     pub fn hinted_query(&self) -> Option<&str> {
         let [before, after] = QUERY_HINT;
@@ -219,11 +219,11 @@ impl Refusal {
 
     /// Replaces each listing in the hint by the text of an interface.
     #[must_use]
-    pub fn show_listings(self, shown: impl Fn(Listing) -> &'static str) -> Refusal {
+    pub fn show_listings(self, text: impl Fn(Listing) -> &'static str) -> Refusal {
         Refusal {
             hint: self.hint.map(|hint| {
                 let all = Listing::ALL.into_iter();
-                all.fold(hint, |hint, listing| hint.replace(listing.hint(), shown(listing)))
+                all.fold(hint, |hint, listing| hint.replace(listing.hint(), text(listing)))
             }),
             ..self
         }
@@ -236,13 +236,14 @@ impl Refusal {
         self
     }
 
-    /// The refusal without the position of the call in its batch: for a batch that the program made, not its user.
+    /// Returns the refusal without the position of the call in its batch: for a batch that the program made, not its
+    /// user.
     #[must_use]
     pub fn outside_batch(self) -> Refusal {
         Refusal { batch_position: None, ..self }
     }
 
-    /// The problem document of RFC 9457, with our `code`, `hint` and `retryable`.
+    /// Returns the problem document of RFC 9457, with our `code`, `hint` and `retryable`.
     #[must_use]
     pub fn problem(&self) -> Value {
         let mut problem = json!({

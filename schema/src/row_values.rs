@@ -37,22 +37,24 @@ impl RowValues {
     /// A text that names the column, if it is missing or has a value of another type.
     pub fn take<T: Cell + DeserializeOwned>(&mut self, at: usize) -> Result<T, String> {
         let column = self.columns[at].name;
-        let wrong = |why: &dyn fmt::Display| format!("column {column}: {why}");
-        match self.values[at].take() {
-            None if !T::NULLABLE => Err(format!("column {column} is missing")),
-            Some(value) if is_wire_form(T::KIND, &value) => {
-                let cell = Value::from_json(&value).map_err(|why| wrong(&why))?;
-                T::from_value(&cell).map_err(|why| wrong(&why))
-            }
-            value => T::deserialize(value.unwrap_or_default()).map_err(|why| wrong(&why)),
-        }
+        let cell = match self.values[at].take() {
+            None if !T::NULLABLE => return Err(format!("missing column {column}")),
+            Some(value) if is_wire_form(T::KIND, &value) => from_wire_form(&value),
+            value => T::deserialize(value.unwrap_or_default()).map_err(|why| why.to_string()),
+        };
+        cell.map_err(|why| format!("column {column}: {why}"))
     }
 }
 
-/// Whether a value has the form of the protocol, which can differ from that of the column's type: a Boolean is 0 or 1, and
-/// bytes are an object.
+/// Returns `true` if a value has the form of the protocol, which can differ from that of the column's type: a Boolean
+/// is 0 or 1, and bytes are an object.
 fn is_wire_form(kind: Kind, value: &JsonValue) -> bool {
     (kind != Kind::Text && value.is_object()) || (kind == Kind::Integer && value.is_number())
+}
+
+fn from_wire_form<T: Cell>(value: &JsonValue) -> Result<T, String> {
+    let cell = Value::from_json(value).map_err(|why| why.to_string())?;
+    T::from_value(&cell).map_err(|why| why.to_string())
 }
 
 struct RowVisitor(&'static TableSpec);
@@ -105,9 +107,10 @@ impl Visitor<'_> for ColumnSeed {
 
     fn visit_str<E>(self, name: &str) -> Result<Option<usize>, E> {
         let (before, after) = self.columns.split_at(self.next);
-        let is_named = |column: &ColumnSpec| column.name == name;
-        let later = after.iter().position(is_named).map(|at| at + self.next);
-        Ok(later.or_else(|| before.iter().position(is_named)))
+        let later = after.iter().position(|column| column.name == name);
+        Ok(later
+            .map(|at| at + self.next)
+            .or_else(|| before.iter().position(|column| column.name == name)))
     }
 }
 
@@ -183,7 +186,7 @@ mod tests {
     #[test]
     fn an_error_names_the_column() {
         let error = |json| part(json).expect_err("it is no part");
-        assert_eq!(error(json!({"id": "a", "is_new": true})), "column weight is missing");
+        assert_eq!(error(json!({"id": "a", "is_new": true})), "missing column weight");
         assert_eq!(
             error(json!({"id": 7, "is_new": true, "weight": 1})),
             "column id: invalid type: integer `7`, expected a string"

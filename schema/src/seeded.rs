@@ -91,14 +91,14 @@ pub fn make(bug: Option<SeededBug>) {
     MADE.store(number, std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Whether this bug is enabled.
+/// Returns `true` if this bug is enabled.
 #[cfg(feature = "seeded-bugs")]
 #[must_use]
 pub fn makes(bug: SeededBug) -> bool {
     MADE.load(std::sync::atomic::Ordering::SeqCst) == bug as u8
 }
 
-/// Whether this bug is enabled: never in this build.
+/// Returns `true` if this bug is enabled: never in this build.
 #[cfg(not(feature = "seeded-bugs"))]
 #[must_use]
 pub const fn makes(_: SeededBug) -> bool {

@@ -26,7 +26,8 @@ pub enum ShareKey {
 }
 
 impl ShareKey {
-    /// The key of a caller. It is that of the caller that the credential was checked for: a narrower scope adds no share.
+    /// Returns the key of a caller. It is that of the caller that the credential was checked for: a narrower scope adds
+    /// no share.
     #[must_use]
     pub fn of(caller: &Caller) -> ShareKey {
         let checked = caller.checked_as();
@@ -52,14 +53,14 @@ impl CommonScopeKeys {
         }
     }
 
-    /// The keys that a scope has, too.
+    /// Removes the keys that a scope does not have, and returns the others.
     fn retain(&mut self, scope: &Scope) -> &BTreeSet<String> {
         let common = self.0.get_or_insert_with(|| scope.keys().cloned().collect());
         common.retain(|key| scope.contains_key(key));
         common
     }
 
-    /// Whether two keys are those of one tenant. If no scope key is common, each scope is a tenant.
+    /// Returns `true` if two keys are those of one tenant. If no scope key is common, each scope is a tenant.
     #[must_use]
     pub fn are_of_one_tenant(&self, one: &ShareKey, other: &ShareKey) -> bool {
         match (one, other, &self.0) {
@@ -77,8 +78,9 @@ impl CommonScopeKeys {
 pub struct Tenants(Arc<Mutex<CommonScopeKeys>>);
 
 impl Tenants {
-    /// The namespace of those scope keys that all scopes have. If no scope key is common, that of the whole scope; of a caller
-    /// without a scope, [`Caller::principal`]. The scope is that of the credential: a narrower one adds no share.
+    /// Returns the namespace of those scope keys that all scopes have. If no scope key is common, that of the whole
+    /// scope; of a caller without a scope, [`Caller::principal`]. The scope is that of the credential: a narrower one
+    /// adds no share.
     #[must_use]
     pub fn key(&self, caller: &Caller) -> String {
         let checked = caller.checked_as();
@@ -95,14 +97,14 @@ impl Tenants {
         namespace(&within(scope, common))
     }
 
-    /// The namespace of the tenant that a stored scope belongs to, see [`Tenants::of_scope`].
+    /// Returns the namespace of the tenant that a stored scope belongs to, see [`Tenants::of_scope`].
     #[must_use]
     pub fn key_of_scope(&self, scope: &Scope) -> String {
         namespace(&self.of_scope(scope))
     }
 
-    /// The tenant that a stored scope belongs to: the scope without the keys that not all scopes have. It is no scope of a
-    /// caller, so it does not change which keys all scopes have.
+    /// Returns the tenant that a stored scope belongs to: the scope without the keys that not all scopes have. It is no
+    /// scope of a caller, so it does not change which keys all scopes have.
     #[must_use]
     pub fn of_scope(&self, scope: &Scope) -> Scope {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +119,7 @@ impl Tenants {
     }
 }
 
-/// These keys of a scope.
+/// Returns these keys of a scope.
 fn within(scope: &Scope, keys: &BTreeSet<String>) -> Scope {
     let pairs = scope.iter().filter(|(key, _)| keys.contains(*key));
     pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
@@ -147,7 +149,7 @@ impl Shares {
         Shares { limit, total: 0, used: BTreeMap::new() }
     }
 
-    /// The share of one tenant.
+    /// Returns the share of one tenant.
     #[must_use]
     pub fn share(limit: usize) -> usize {
         (limit / SHARE).max(1)
@@ -172,9 +174,9 @@ impl Shares {
         }
         let is_operator = *key == ShareKey::Operator;
         // What the operator uses is not taken from the others' part, except where the limit ends.
-        let of_operator = self.used.get(&ShareKey::Operator).copied().unwrap_or_default();
-        let is_full =
-            total >= self.limit || (!is_operator && total - of_operator >= self.limit - reserved);
+        let used_by_operator = self.used.get(&ShareKey::Operator).copied().unwrap_or_default();
+        let is_full = total >= self.limit
+            || (!is_operator && total - used_by_operator >= self.limit - reserved);
         let own = pending + self.used_by(key, common);
         if own >= share && (is_full || !is_operator) {
             return Err(NoRoom::Own);
@@ -182,7 +184,7 @@ impl Shares {
         if is_full { Err(NoRoom::Others) } else { Ok(()) }
     }
 
-    /// The number of uses of the tenant of this key.
+    /// Returns the number of uses of the tenant of this key.
     #[must_use]
     pub fn used_by(&self, key: &ShareKey, common: &CommonScopeKeys) -> usize {
         let own = self.used.iter().filter(|(other, _)| common.are_of_one_tenant(key, other));
@@ -208,7 +210,7 @@ impl Shares {
         }
     }
 
-    /// The number of uses of all keys.
+    /// Returns the number of uses of all keys.
     #[must_use]
     pub fn total(&self) -> usize {
         self.total
@@ -279,15 +281,15 @@ mod tests {
     #[test]
     fn further_scope_keys_do_not_change_the_name_of_a_tenant() {
         let tenants = Tenants::default();
-        let named = |id: &str, scope: &[(&str, &str)]| {
+        let tenant_key = |id: &str, scope: &[(&str, &str)]| {
             let pairs = scope.iter().map(|(key, value)| (key.to_string(), value.to_string()));
             tenants.key(&Caller::with(id, "app", BTreeSet::new(), pairs.collect()))
         };
-        assert_eq!(named("ann", &[("tenant", "a")]), "tenant=a/");
-        assert_eq!(named("bob", &[("tenant", "a"), ("desk", "1")]), "tenant=a/");
-        assert_eq!(named("bob", &[("tenant", "a"), ("desk", "2")]), "tenant=a/");
-        assert_eq!(named("eve", &[("tenant", "b"), ("desk", "2")]), "tenant=b/");
-        assert_eq!(named("root", &[]), "root");
-        assert_eq!(named("sam", &[("team", "a")]), "team=a/", "no key is common");
+        assert_eq!(tenant_key("ann", &[("tenant", "a")]), "tenant=a/");
+        assert_eq!(tenant_key("bob", &[("tenant", "a"), ("desk", "1")]), "tenant=a/");
+        assert_eq!(tenant_key("bob", &[("tenant", "a"), ("desk", "2")]), "tenant=a/");
+        assert_eq!(tenant_key("eve", &[("tenant", "b"), ("desk", "2")]), "tenant=b/");
+        assert_eq!(tenant_key("root", &[]), "root");
+        assert_eq!(tenant_key("sam", &[("team", "a")]), "team=a/", "no key is common");
     }
 }

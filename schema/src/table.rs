@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The type as SQL names it.
+    /// Returns the type as SQL names it.
     #[must_use]
     pub fn sql(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ pub struct IndexSpec {
 }
 
 impl IndexSpec {
-    /// The words of its condition, including column names.
+    /// Returns the words of its condition, including column names.
     pub fn words(&self) -> impl Iterator<Item = &'static str> {
         let condition = self.condition.unwrap_or_default();
         condition.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -117,25 +117,25 @@ pub struct TableSpec {
 }
 
 impl TableSpec {
-    /// The position of a column; SQL identifiers are case-insensitive.
+    /// Returns the position of a column; SQL identifiers are case-insensitive.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
     }
 
-    /// The primary-key cells of a row.
+    /// Returns the primary-key cells of a row.
     #[must_use]
     pub fn key_of(&self, row: &[Value]) -> Vec<Value> {
         self.key.iter().map(|at| row[*at].clone()).collect()
     }
 
-    /// Whether the database assigns the keys.
+    /// Returns `true` if the database assigns the keys.
     #[must_use]
     pub fn numbered(&self) -> bool {
         matches!(self.key, [at] if self.columns[*at].kind == Kind::Integer && !self.without_rowid)
     }
 
-    /// The statements that create the table, its indexes and its triggers.
+    /// Returns the statements that create the table, its indexes and its triggers.
     #[must_use]
     pub fn ddl(&self) -> Vec<String> {
         let mut statements = vec![self.create_table()];
@@ -153,7 +153,7 @@ impl TableSpec {
         statements
     }
 
-    /// The name of one of its indexes.
+    /// Returns the name of one of its indexes.
     #[must_use]
     pub fn index_name(&self, index: &IndexSpec) -> String {
         format!("{}_{}", self.name, index.columns.join("_"))
@@ -194,7 +194,7 @@ impl TableSpec {
         sql
     }
 
-    /// The conditions that each row fulfils: those of CHECK constraints, of the columns with these names.
+    /// Returns the conditions that each row fulfils: those of CHECK constraints, of the columns with these names.
     #[must_use]
     pub fn checks(&self, columns: &[String]) -> Vec<String> {
         let present: Vec<&ColumnSpec> = self
@@ -202,16 +202,19 @@ impl TableSpec {
             .iter()
             .filter(|column| columns.iter().any(|name| name == column.name))
             .collect();
-        let of_columns = present.iter().filter(|column| !column.one_of.is_empty());
-        let mut checks: Vec<String> = of_columns.map(|column| column.alternatives()).collect();
+        let mut checks: Vec<String> = present
+            .iter()
+            .filter(|column| !column.one_of.is_empty())
+            .map(|column| column.alternatives())
+            .collect();
         if present.len() == self.columns.len() {
-            let of_table = self.constraints.iter().filter_map(|sql| sql.strip_prefix("CHECK "));
-            checks.extend(of_table.map(str::to_owned));
+            let constraints = self.constraints.iter().filter_map(|sql| sql.strip_prefix("CHECK "));
+            checks.extend(constraints.map(str::to_owned));
         }
         checks
     }
 
-    /// The table as in `/v1/schema`: columns with types and descriptions, key, and the JSON Schema
+    /// Returns the table as in `/v1/schema`: columns with types and descriptions, key, and the JSON Schema
     /// of a row.
     #[must_use]
     pub fn describe(&self) -> JsonValue {
@@ -219,13 +222,13 @@ impl TableSpec {
         self.describe_columns(&all)
     }
 
-    /// The table as in `/v1/schema`, restricted to these columns.
+    /// Returns the table as in `/v1/schema`, restricted to these columns.
     #[must_use]
-    pub fn describe_columns(&self, shown: &[&str]) -> JsonValue {
+    pub fn describe_columns(&self, visible: &[&str]) -> JsonValue {
         let columns: Vec<JsonValue> = self
             .columns
             .iter()
-            .filter(|column| shown.contains(&column.name))
+            .filter(|column| visible.contains(&column.name))
             .map(|column| {
                 json!({
                     "name": column.name,
@@ -236,22 +239,26 @@ impl TableSpec {
                 })
             })
             .collect();
-        let key = self.key.iter().map(|at| self.columns[*at].name);
-        let key: Vec<&str> = key.filter(|name| shown.contains(name)).collect();
+        let key: Vec<&str> = self
+            .key
+            .iter()
+            .map(|at| self.columns[*at].name)
+            .filter(|name| visible.contains(name))
+            .collect();
         json!({
             "name": self.name,
             "description": self.doc,
             "columns": columns,
             "key": key,
-            "row_schema": self.row_schema(shown),
+            "row_schema": self.row_schema(visible),
         })
     }
 
-    /// The JSON Schema (2020-12) of one row as an object of these columns.
+    /// Returns the JSON Schema (2020-12) of one row as an object of these columns.
     #[must_use]
-    pub fn row_schema(&self, shown: &[&str]) -> JsonValue {
+    pub fn row_schema(&self, visible: &[&str]) -> JsonValue {
         let mut properties = Map::new();
-        for column in self.columns.iter().filter(|column| shown.contains(&column.name)) {
+        for column in self.columns.iter().filter(|column| visible.contains(&column.name)) {
             let base = match column.kind {
                 Kind::Integer => "integer",
                 Kind::Real => "number",
@@ -274,7 +281,7 @@ impl TableSpec {
             "type": "object",
             "title": self.name,
             "properties": properties,
-            "required": shown,
+            "required": visible,
             "additionalProperties": false,
         })
     }
@@ -285,7 +292,7 @@ pub trait Table: Serialize + Sized + Send + 'static {
     /// The declaration.
     const SPEC: &'static TableSpec;
 
-    /// The cells, in column order.
+    /// Returns the cells, in column order.
     fn into_row(self) -> Vec<Value>;
 
     /// Builds the struct from a row.
@@ -297,7 +304,7 @@ pub trait Table: Serialize + Sized + Send + 'static {
 
 /// A cell that its column's Rust type cannot hold.
 #[derive(Debug, thiserror::Error)]
-#[error("expected {expected}, found {}", kind_of(found))]
+#[error("expected {expected}, found {}", describe(found))]
 pub struct WrongCell {
     /// The expected type.
     pub expected: &'static str,
@@ -305,8 +312,8 @@ pub struct WrongCell {
     pub found: Value,
 }
 
-/// A value in the words of an error. Texts and bytes can be long and private, so that they are not repeated.
-fn kind_of(value: &Value) -> String {
+/// Returns a value in the words of an error. Texts and bytes can be long and private, so that they are not repeated.
+fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Integer(integer) => format!("the integer {integer}"),
@@ -398,20 +405,14 @@ fn json_text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
 }
 
 impl Json {
-    /// The canonical text.
+    /// Returns the canonical text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The stored form of a value.
-    #[must_use]
-    pub fn of(value: &JsonValue) -> Json {
-        Json(canonical::to_text(value))
-    }
-
-    /// The value. Null for a value that a program has built and no text of JSON has, such as one of thousands of levels: no
-    /// call accepts one.
+    /// Returns the value. Null for a value that a program has built and no text of JSON has, such as one of thousands
+    /// of levels: no call accepts one.
     #[must_use]
     pub fn value(&self) -> JsonValue {
         integers::parse(&self.0).unwrap_or_default()
@@ -420,7 +421,13 @@ impl Json {
 
 impl From<JsonValue> for Json {
     fn from(value: JsonValue) -> Json {
-        Json(canonical::to_text(&value))
+        Json::from(&value)
+    }
+}
+
+impl From<&JsonValue> for Json {
+    fn from(value: &JsonValue) -> Json {
+        Json(canonical::to_text(value))
     }
 }
 
@@ -443,7 +450,7 @@ impl Cell for Json {
 
 /// A primary key as argument of a lookup: one cell, or a tuple of them.
 pub trait Key {
-    /// The cells, in key order.
+    /// Returns the cells, in key order.
     fn cells(self) -> Vec<Value>;
 }
 

@@ -30,7 +30,7 @@ fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// The variables of a template, in the order of their first use.
+/// Returns the variables of a template, in the order of their first use.
 #[must_use]
 pub fn variables(template: &str) -> Vec<String> {
     let mut seen = BTreeSet::new();
@@ -41,7 +41,7 @@ pub fn variables(template: &str) -> Vec<String> {
     names.filter(|name| seen.insert(*name)).map(str::to_owned).collect()
 }
 
-/// The text of a template with these values. A value is text: variables in it stay as they are.
+/// Returns the text of a template with these values. A value is text: variables in it stay as they are.
 ///
 /// # Errors
 /// [`TemplateError`]. Each variable needs a value, and each value a variable.
@@ -105,7 +105,7 @@ fn parts(template: &str) -> impl Iterator<Item = Part<'_>> {
     })
 }
 
-/// The variable at the beginning of a text that begins with `{{`, and the length of its mention.
+/// Returns the variable at the beginning of a text that begins with `{{`, and the length of its mention.
 fn variable_at(text: &str) -> Option<(&str, usize)> {
     let inner = text.get(2..)?;
     // A longer name is none, and the search must not read the whole text at each pair of braces.

@@ -32,7 +32,7 @@ pub type Row = Arc<[Value]>;
 pub struct NotACell(&'static str);
 
 impl Value {
-    /// The JSON form of the protocol: NULL → null, INTEGER → number, REAL → number with a fraction
+    /// Returns the JSON form of the protocol: NULL → null, INTEGER → number, REAL → number with a fraction
     /// or exponent, TEXT → string, BLOB → `{"$blob": base64}`. The two infinities, which JSON
     /// numbers cannot express, are `{"$real": "Infinity"}` and `{"$real": "-Infinity"}`.
     #[must_use]
@@ -55,7 +55,7 @@ impl Value {
         }
     }
 
-    /// The inverse of [`Value::to_json`]; `true` and `false` are 1 and 0, as in SQLite.
+    /// Returns the inverse of [`Value::to_json`]; `true` and `false` are 1 and 0, as in SQLite.
     ///
     /// # Errors
     /// [`NotACell`] for arrays, other objects, invalid base64, and integers beyond 64 bits.
@@ -87,7 +87,7 @@ impl Value {
         })
     }
 
-    /// The size of the cell in bytes, for limits and accounting.
+    /// Returns the size of the cell in bytes, for limits and accounting.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {

@@ -446,7 +446,7 @@ pub enum ServerMessage {
 }
 
 impl ServerMessage {
-    /// A refusal as a message.
+    /// Returns a refusal as a message.
     #[must_use]
     pub fn error(id: Option<String>, refusal: &Refusal) -> ServerMessage {
         ServerMessage::Error {
@@ -459,7 +459,7 @@ impl ServerMessage {
         }
     }
 
-    /// The message as text.
+    /// Returns the message as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("a message has string keys and serialises")

@@ -19,7 +19,7 @@ pub type Verdict = Result<(), Refusal>;
 
 /// Work whose verdict depends on its input alone. Two values are equal if their inputs are.
 pub trait Work: Any + fmt::Debug + Send + Sync {
-    /// The verdict, if it takes at most this many steps. With [`WHOLE`] there is always one.
+    /// Returns the verdict, if it takes at most this many steps. With [`WHOLE`] there is always one.
     fn attempt(&self, steps: u64) -> Option<Verdict>;
 }
 
@@ -29,7 +29,7 @@ pub const WHOLE: u64 = u64::MAX;
 /// Validates policies: checks that the table and its columns exist, and that the condition can be evaluated and be
 /// part of a live query.
 pub trait PolicyChecker: fmt::Debug + Send + Sync {
-    /// The verdict on a policy.
+    /// Returns the verdict on a policy.
     ///
     /// # Errors
     /// The refusal of an invalid policy.

@@ -108,7 +108,7 @@ pub(crate) fn test_row(id: i64, role: &str, content: &str, data: Option<&Value>)
         role: role.to_owned(),
         kind: "message".to_owned(),
         content: Some(content.to_owned()),
-        data: data.map(Json::of),
+        data: data.map(Json::from),
         created_at: abide_client::Micros(0),
         seq: abide_client::Seq(id),
         run_id: data.map(|_| "r".to_owned()),

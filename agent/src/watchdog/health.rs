@@ -179,9 +179,10 @@ pub(crate) fn observe(
     };
     let before = driver.health.last.as_ref();
     let (health, action) = evaluate(&settings, &observation, before);
-    let of = (driver.state.run.id.as_str(), driver.state.run.session_id.as_str());
+    let run = &driver.state.run;
+    let iteration = observation.iteration;
     // The database sets the time and the event.
-    Some(health.row(of, observation.iteration, action, (Micros(0), Seq(0))))
+    Some(health.into_row(&run.id, &run.session_id, iteration, action, Micros(0), Seq(0)))
 }
 
 /// The call that records measurements.

@@ -239,7 +239,7 @@ fn agent_check_reports_composition_errors() {
         b.yaml: the tool name task belongs to the runtime: choose another name
         d.yaml: agents c and d both use the tool name same
         e.yaml: an agent with as_tool or as_handoff needs mode: subagent or all
-        f.yaml: as_tool.input is not a supported JSON Schema: type is 7, which is not the name of a type
+        f.yaml: as_tool.input is not a supported JSON Schema: type must be the name of a type, not 7
         g.g.yaml: "g.g" is not a tool name; a name has 1 to 64 letters, digits, _ and -; set name
         h.yaml: an agent with cli cannot take over a turn: remove as_handoff
         i.yaml: an agent with cli takes only the middleware observability, because its output cannot be held back

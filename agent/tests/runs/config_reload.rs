@@ -204,11 +204,11 @@ async fn a_broken_configuration_changes_nothing_and_is_reported() {
             CONFIG
                 .replace("before", "after")
                 .replace("command:", "retry: { max_attempts: 0 }, command:"),
-            "problem: abide.yaml:6:13: the tool look cannot be registered: max_attempts is 0, not between 1 and 1000",
+            "problem: abide.yaml:6:13: the tool look cannot be registered: max_attempts must be between 1 and 1000, not 0",
         ),
         (
             CONFIG.replace("command:", "limits: { rate: { calls: 0, per_ms: 1 } }, command:"),
-            "problem: abide.yaml:6:13: the tool look cannot be registered: rate.calls is 0, not between 1 and ",
+            "problem: abide.yaml:6:13: the tool look cannot be registered: rate.calls must be between 1 and ",
         ),
         (with("sandbox: { workspace: nowhere }"), "problem: abide.yaml:7:1: "),
         (with("models: ["), "problem: abide.yaml:"),

@@ -111,7 +111,7 @@ async fn a_run_is_named_with_its_lease_only() {
         errors.into_iter().map(|it| format!("{}\n", it.expect_err("it is refused"))).collect();
     expect![[r#"
         run r1 is waiting and has no driver
-        the call has only one of run_id and run_fencing_token
+        run_id and run_fencing_token must be given together
     "#]]
     .assert_eq(&errors);
     fixture.close().await;

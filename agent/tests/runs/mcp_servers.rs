@@ -499,9 +499,9 @@ async fn a_malicious_question_fails_only_its_call() {
     let roots = json!({"method": "roots/list", "params": {}});
     for (asked, expected) in [
         (json!({"who": question(&"x".repeat(9_000), "name")}), "has more than 8192 bytes"),
-        (json!({"who": file}), "has an invalid URL"),
+        (json!({"who": file}), "url of an input must begin with https:// or http://"),
         (json!({"who": roots}), "something else than input of a person"),
-        (many, "asks 9 questions"),
+        (many, "inputs has 9 questions"),
     ] {
         let agency = Agency::start().await;
         agency.state.lock().expect("no test panicked").questions = Some(asked);

@@ -31,7 +31,7 @@ pub struct DeniedAttempt {
 const AUDITORS: RowVisibility =
     RowVisibility::Where(":caller_role = 'auditor' AND :caller_scope = '{}'", &[]);
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("denial")

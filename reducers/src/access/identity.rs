@@ -13,8 +13,8 @@ use abide_schema::{
 };
 use serde_json::json;
 
-use crate::access::call_limits::{check_limits, checked};
 use crate::access::role::{self, Role};
+use crate::access::{check_limits, limits_to_column};
 use crate::{check, session};
 
 /// An identity that can call reducers: a person, a program, an agent.
@@ -48,20 +48,20 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Its own capabilities, without those of its role.
+    /// Returns its own capabilities, without those of its role.
     #[must_use]
     pub fn capabilities(&self) -> BTreeSet<String> {
         serde_json::from_value(self.capabilities.value()).unwrap_or_default()
     }
 
-    /// Its scope.
+    /// Returns its scope.
     #[must_use]
     pub fn scope(&self) -> Scope {
         serde_json::from_value(self.scope.value()).unwrap_or_default()
     }
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("identity")
@@ -88,18 +88,19 @@ pub(crate) fn check_unchanged(ctx: &mut Context<'_>) -> Result<(), Abort> {
     let scope = caller.own_scope().unwrap_or(caller.scope());
     let mut capabilities = identity.capabilities();
     capabilities.extend(role.as_ref().map(Role::capabilities).unwrap_or_default());
-    let has = |capability: &String| capabilities.contains(capability) || capabilities.contains("*");
+    let has_every_capability = capabilities.contains(Caller::EVERY_CAPABILITY)
+        || capabilities.is_superset(caller.capabilities());
     if identity.disabled_at.is_none()
         && identity.role == caller.role()
         && identity.scope == Json::from(json!(scope))
-        && caller.capabilities().iter().all(has)
+        && has_every_capability
     {
         return Ok(());
     }
-    Err(changed(caller.id()))
+    Err(permissions_changed(caller.id()))
 }
 
-fn changed(id: &str) -> Abort {
+fn permissions_changed(id: &str) -> Abort {
     let detail = format!("{id} was disabled, or has other permissions since");
     Refusal::new(Code::Denied, detail).into()
 }
@@ -130,7 +131,7 @@ fn check_unchanged_everywhere(ctx: &mut Context<'_>) -> Result<(), Abort> {
         capabilities.as_str().into(),
     ];
     match ctx.count_everywhere::<Identity>(unchanged, &params)? {
-        0 => Err(changed(caller.id())),
+        0 => Err(permissions_changed(caller.id())),
         _ => Ok(()),
     }
 }
@@ -154,8 +155,8 @@ pub fn create_identity(
         id,
         role,
         capabilities: Json::from(json!(capabilities.unwrap_or_default())),
-        scope: Json::from(json!(confined(ctx.caller, scope.unwrap_or_default())?)),
-        limits: checked(limits)?,
+        scope: Json::from(json!(confine(ctx.caller, scope.unwrap_or_default())?)),
+        limits: limits_to_column(limits)?,
         disabled_at: None,
         disabled_reason: None,
         created_by: ctx.caller.id().to_owned(),
@@ -201,10 +202,10 @@ pub fn change_identity(
         identity.capabilities = Json::from(json!(capabilities));
     }
     if let Some(scope) = scope {
-        identity.scope = Json::from(json!(confined(ctx.caller, scope)?));
+        identity.scope = Json::from(json!(confine(ctx.caller, scope)?));
     }
     if limits.is_some() {
-        identity.limits = checked(limits)?;
+        identity.limits = limits_to_column(limits)?;
     }
     if identity == before {
         return Ok(ReducerResult::Duplicate(before.seq, before));
@@ -280,7 +281,7 @@ pub(crate) fn check_within(ctx: &mut Context<'_>, identity: &Identity) -> Result
         let hint = "ask an admin who has it; with the file, --db needs no capability";
         return Err(Refusal::new(Code::Denied, detail).hint(hint).into());
     }
-    capabilities.iter().try_for_each(|name| check::name("a capability", name))?;
+    capabilities.iter().try_for_each(|name| check::name("a name in capabilities", name))?;
     Ok(())
 }
 
@@ -291,25 +292,26 @@ pub(crate) fn check_pace(ctx: &mut Context<'_>, identity: &Identity) -> Result<(
     check_limits(ctx.caller, &format!("identity {}", identity.id), &limits)
 }
 
-/// An identity's limits: its own, or its role's.
+/// Returns an identity's limits: its own, or its role's.
 fn effective_limits(ctx: &mut Context<'_>, identity: &Identity) -> Result<CallLimits, Abort> {
-    let read = |stored: &Json| serde_json::from_value(stored.value()).unwrap_or_default();
-    if let Some(own) = &identity.limits {
-        return Ok(read(own));
-    }
-    let role = role::find(ctx, &identity.role)?;
-    Ok(role.and_then(|role| role.limits).as_ref().map(read).unwrap_or_default())
+    let column = match &identity.limits {
+        Some(own) => Some(own.clone()),
+        None => role::find(ctx, &identity.role)?.and_then(|role| role.limits),
+    };
+    let limits = column.map(|column| serde_json::from_value(column.value()).unwrap_or_default());
+    Ok(limits.unwrap_or_default())
 }
 
-fn confined(caller: &Caller, scope: Scope) -> Result<Scope, Refusal> {
-    let mut scope = scope.into_iter().map(|(key, value)| (key, value.into())).collect();
-    session::scope::confine(&mut scope, caller)?;
-    let scope: Scope = scope
-        .into_iter()
-        .map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()))
-        .collect();
-    scope.iter().try_for_each(|(key, value)| check::name(key, value))?;
-    Ok(scope)
+fn confine(caller: &Caller, scope: Scope) -> Result<Scope, Refusal> {
+    let mut members = scope.into_iter().map(|(key, value)| (key, value.into())).collect();
+    session::scope::confine(&mut members, caller)?;
+    let mut confined = Scope::new();
+    for (key, value) in members {
+        let value = value.as_str().unwrap_or_default();
+        check::name(&format!("scope.{key}"), value)?;
+        confined.insert(key, value.to_owned());
+    }
+    Ok(confined)
 }
 
 /// Names with a special meaning in the log.
@@ -318,7 +320,7 @@ const RESERVED: [&str; 4] = [Caller::SYSTEM, "local", "token", "embedded"];
 fn check_id(id: &str) -> Result<(), Refusal> {
     check::name("id", id)?;
     if RESERVED.contains(&id) {
-        let detail = format!("{id} is a reserved name");
+        let detail = format!("id {id} is reserved");
         return Err(Refusal::new(Code::BadArguments, detail).hint("choose another id"));
     }
     Ok(())
@@ -337,8 +339,8 @@ fn check_issued(caller: &Caller, id: &str) -> Result<(), Refusal> {
         .hint("ask an admin without a scope to create an identity with that id and disable it"))
 }
 
-/// Whether an id is that of an issuer's subject. Such an identity can be disabled, but it cannot have tokens in
-/// the database: they would authenticate a different caller.
+/// Returns `true` if an id is that of an issuer's subject. Such an identity can be disabled, but it cannot have tokens
+/// in the database: they would authenticate a different caller.
 pub(crate) fn is_issued(id: &str) -> bool {
     id.starts_with(Caller::ISSUED)
 }

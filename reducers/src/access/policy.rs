@@ -53,7 +53,7 @@ const POLICY_TABLES: PolicyTables = PolicyTables {
     identities: Identity::SPEC,
 };
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("policy")
@@ -80,20 +80,20 @@ pub fn set_policy(
     check::name("table", &table)?;
     check::name("role", &role)?;
     check::name("name", &name)?;
-    if condition.as_ref().is_some_and(|condition| condition.len() > limits::POLICY_BYTES) {
-        let detail = format!("a condition has at most {} bytes", limits::POLICY_BYTES);
+    if let Some(bytes) = condition.as_ref().map(String::len)
+        && bytes > limits::POLICY_BYTES
+    {
+        let detail = format!("condition has {bytes} bytes; the limit is {}", limits::POLICY_BYTES);
         let hint = "shorten it; a subquery can read long lists from a table";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
-    role::check_named(ctx, &role)?;
+    role::check_exists(ctx, &role)?;
     ctx.validate_policy(&table, condition.as_deref(), &hidden)?;
     let hidden = Json::from(serde_json::json!(hidden));
     let now = ctx.now;
     let seq = ctx.seq;
     let set_by = ctx.caller.id().to_owned();
-    let key = (table.clone(), role.clone(), name.clone());
-    let before = ctx.get::<Policy>((&*table, &*role, &*name))?;
-    if let Some(before) = before {
+    if let Some(before) = ctx.get::<Policy>((&*table, &*role, &*name))? {
         if before.condition == condition && before.hidden == hidden {
             return Ok(ReducerResult::Duplicate(before.seq, before));
         }
@@ -101,16 +101,22 @@ pub fn set_policy(
         ctx.update(&policy)?;
         return Ok(ReducerResult::Fresh(policy));
     }
-    require_room(ctx, &key)?;
-    let (table_name, role, name) = key;
-    let created_at = now;
-    let updated_at = now;
-    let policy =
-        Policy { table_name, role, name, condition, hidden, set_by, created_at, updated_at, seq };
+    check_room(ctx, &table, &role)?;
+    let policy = Policy {
+        table_name: table,
+        role,
+        name,
+        condition,
+        hidden,
+        set_by,
+        created_at: now,
+        updated_at: now,
+        seq,
+    };
     ctx.insert(policy).map(ReducerResult::Fresh)
 }
 
-/// Whether a policy hides a column of a table from the caller.
+/// Returns `true` if a policy hides a column of a table from the caller.
 pub(crate) fn hides(ctx: &mut Context<'_>, table: &str, column: &str) -> Result<bool, Abort> {
     if ctx.caller.is_unrestricted() {
         return Ok(false);
@@ -118,9 +124,8 @@ pub(crate) fn hides(ctx: &mut Context<'_>, table: &str, column: &str) -> Result<
     let params = [Value::from(table), Value::from(ctx.caller.role())];
     let of_role = "WHERE table_name = ?1 AND (role = ?2 OR role = '*')";
     let policies = ctx.without_policies(|ctx| ctx.find::<Policy>(of_role, &params))?;
-    let names = |policy: &Policy| serde_json::from_str(policy.hidden.as_str()).unwrap_or_default();
     Ok(policies.iter().any(|policy| {
-        let hidden: Vec<String> = names(policy);
+        let hidden: Vec<String> = serde_json::from_str(policy.hidden.as_str()).unwrap_or_default();
         hidden.iter().any(|name| name.eq_ignore_ascii_case(column))
     }))
 }
@@ -135,8 +140,7 @@ pub fn drop_policy(
 ) -> Result<Policy, Abort> {
     require_administrator(ctx.caller)?;
     let name = name.unwrap_or_else(|| ONLY.to_owned());
-    let key = (&*table, &*role, &*name);
-    let policy = ctx.get::<Policy>(key)?.ok_or_else(|| {
+    let policy = ctx.get::<Policy>((&*table, &*role, &*name))?.ok_or_else(|| {
         let detail = format!("there is no policy {name} of {table} for {role}");
         Refusal::new(Code::NotFound, detail)
             .hint_query("SELECT table_name, role, name FROM policies")
@@ -155,16 +159,13 @@ fn require_administrator(caller: &Caller) -> Result<(), Refusal> {
 }
 
 /// Limits policies: all policies of a role are part of every statement of its callers.
-fn require_room(
-    ctx: &mut Context<'_>,
-    (table, role, _): &(String, String, String),
-) -> Result<(), Abort> {
-    let of_both = [Value::from(&**table), Value::from(&**role)];
-    let count = ctx.count::<Policy>("WHERE table_name = ?1 AND role = ?2", &of_both)?;
+fn check_room(ctx: &mut Context<'_>, table: &str, role: &str) -> Result<(), Abort> {
+    let params = [Value::from(table), Value::from(role)];
+    let count = ctx.count::<Policy>("WHERE table_name = ?1 AND role = ?2", &params)?;
     if count >= limits::POLICIES_OF_ONE {
         let max = limits::POLICIES_OF_ONE;
         let detail =
-            format!("table {table} has {count} policies for role {role}, the maximum is {max}");
+            format!("table {table} has {count} policies for role {role}; the limit is {max}");
         let refusal = Refusal::new(Code::LimitExceeded, detail);
         return Err(refusal.hint("combine conditions with OR in one policy").into());
     }
@@ -172,7 +173,7 @@ fn require_room(
     if count < limits::POLICIES {
         return Ok(());
     }
-    let detail = format!("there are {count} policies already");
+    let detail = format!("there are {count} policies; the limit is {}", limits::POLICIES);
     Err(Refusal::new(Code::LimitExceeded, detail)
         .hint("delete one with `abide call drop_policy`")
         .into())

@@ -10,7 +10,7 @@ use abide_schema::{
 };
 use serde_json::json;
 
-use crate::access::call_limits;
+use crate::access::{check_limits, limits_to_column};
 use crate::check;
 
 /// Every reducer that an application may call.
@@ -46,8 +46,8 @@ impl Role {
         serde_json::from_value(self.capabilities.value()).unwrap_or_default()
     }
 
-    /// Whether it may call a reducer that declares these roles. `*` leaves out what an application may not call; a
-    /// role has to name that.
+    /// Returns `true` if it may call a reducer that declares these roles. `*` leaves out what an application may not
+    /// call; a role has to name that.
     fn lets_call(&self, reducer: &str, declared: &[BuiltInRole]) -> bool {
         let reducers: Vec<String> =
             serde_json::from_value(self.reducers.value()).unwrap_or_default();
@@ -56,7 +56,7 @@ impl Role {
     }
 }
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("role")
@@ -87,22 +87,22 @@ pub fn set_role(
     if is_built_in(&name) {
         return Err(built_in(&name).hint("choose another name for a role of your own").into());
     }
-    reducers.iter().try_for_each(|name| check::name("a reducer", name))?;
+    reducers.iter().try_for_each(|name| check::name("a name in reducers", name))?;
     ctx.check_reducer_names(&reducers.iter().filter(|name| *name != ALL).cloned().collect())?;
     let capabilities = capabilities.unwrap_or_default();
     for capability in &capabilities {
-        check::name("a capability", capability)?;
+        check::name("a name in capabilities", capability)?;
         check::capability(ctx.caller, Some(capability), "giving this capability to a role")?;
     }
     // A role's limits apply to identities without their own, so they must not exceed the caller's.
-    call_limits::check_limits(ctx.caller, &format!("role {name}"), &limits.unwrap_or_default())?;
+    check_limits(ctx.caller, &format!("role {name}"), &limits.unwrap_or_default())?;
     let before = ctx.get::<Role>(&name)?;
     let role = Role {
         name,
         description,
         reducers: Json::from(json!(reducers)),
         capabilities: Json::from(json!(capabilities)),
-        limits: call_limits::checked(limits)?,
+        limits: limits_to_column(limits)?,
         created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
         updated_at: before.as_ref().map_or(ctx.now, |before| before.updated_at),
         seq: before.as_ref().map_or(ctx.seq, |before| before.seq),
@@ -125,7 +125,7 @@ pub fn remove_role(ctx: &mut Context<'_>, name: String) -> Result<Role, Abort> {
     if is_built_in(&name) {
         return Err(built_in(&name).hint("only roles of your own can be removed").into());
     }
-    let Some(role) = ctx.get::<Role>(&name)? else { return Err(unknown(ctx, &name)?.into()) };
+    let Some(role) = ctx.get::<Role>(&name)? else { return Err(no_such_role(ctx, &name)?.into()) };
     ctx.delete::<Role>(&name)?;
     Ok(role)
 }
@@ -134,8 +134,8 @@ fn built_in(name: &str) -> Refusal {
     Refusal::new(Code::Conflict, format!("{name} is a built-in role and cannot be changed"))
 }
 
-/// The refusal of a name that no role has.
-fn unknown(ctx: &mut Context<'_>, name: &str) -> Result<Refusal, Abort> {
+/// Returns the refusal of a name that no role has.
+fn no_such_role(ctx: &mut Context<'_>, name: &str) -> Result<Refusal, Abort> {
     let own = ctx.find::<Role>("ORDER BY name LIMIT 100", &[])?;
     let mut names: Vec<&str> = BuiltInRole::ALL.into_iter().map(BuiltInRole::name).collect();
     names.extend(own.iter().map(|role| &*role.name));
@@ -147,21 +147,21 @@ fn unknown(ctx: &mut Context<'_>, name: &str) -> Result<Refusal, Abort> {
 }
 
 /// Checks that there is a role of this name, or that it stands for every role.
-pub(crate) fn check_named(ctx: &mut Context<'_>, name: &str) -> Result<(), Abort> {
+pub(crate) fn check_exists(ctx: &mut Context<'_>, name: &str) -> Result<(), Abort> {
     if name == ALL || ctx.is_replay() {
         return Ok(());
     }
     find(ctx, name).map(drop)
 }
 
-/// The row of a role; `None` for the built-in ones.
+/// Returns the row of a role; `None` for the built-in ones.
 pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Option<Role>, Abort> {
     if is_built_in(name) {
         return Ok(None);
     }
     match ctx.get::<Role>(name)? {
         Some(role) => Ok(Some(role)),
-        None => Err(unknown(ctx, name)?.into()),
+        None => Err(no_such_role(ctx, name)?.into()),
     }
 }
 

@@ -51,7 +51,7 @@ const DIRECTORY: CredentialQueries = CredentialQueries {
     disabled: "SELECT disabled_at IS NOT NULL, scope FROM identities WHERE id = :id",
 };
 
-/// The module.
+/// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("token")
@@ -139,9 +139,10 @@ pub fn revoke_token(ctx: &mut Context<'_>, id: String) -> Result<ReducerResult<T
 
 // An invalid hash may be the token itself, which must not get into the log.
 fn check_form(id: &str, hash: &str, last_four: &str) -> Result<(), Refusal> {
-    let lower = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let is_hash = hash.len() == 64 && lower(hash) && hash.bytes().all(|b| b.is_ascii_hexdigit());
-    let wrong = if !(8..=32).contains(&id.len()) || !lower(id) {
+    let is_hash = hash.len() == 64
+        && is_lower_alphanumeric(hash)
+        && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let detail = if !(8..=32).contains(&id.len()) || !is_lower_alphanumeric(id) {
         "id must be 8 to 32 lower-case letters and digits"
     } else if !is_hash {
         "hash must be a SHA-256 in 64 lower-case hexadecimal digits"
@@ -150,6 +151,10 @@ fn check_form(id: &str, hash: &str, last_four: &str) -> Result<(), Refusal> {
     } else {
         return Ok(());
     };
-    Err(Refusal::new(Code::BadArguments, wrong)
+    Err(Refusal::new(Code::BadArguments, detail)
         .hint("`abide token create` creates a token and shows it once"))
+}
+
+fn is_lower_alphanumeric(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value as JsonValue;
 
 use super::rows::{Agent, AgentRevision, MODULE};
+use crate::session::scope::text_entries;
 
 /// Who may start runs of an agent: a caller that matches one entry of each list that is given. An unrestricted caller
 /// (role `admin`, capability `*`, no scope) always may.
@@ -90,11 +91,11 @@ pub(crate) const VISIBLE_TOOL_VERSIONS: &str = concat!(
 
 impl AgentAllow {
     /// Reads the rule of a definition; `None` if it has none.
-    fn of(definition: &JsonValue) -> Result<Option<AgentAllow>, serde_json::Error> {
+    fn from_definition(definition: &JsonValue) -> Result<Option<AgentAllow>, serde_json::Error> {
         definition.get("allow").map(AgentAllow::deserialize).transpose()
     }
 
-    /// The rule that admits only unrestricted callers.
+    /// Returns the rule that admits only unrestricted callers.
     fn nobody() -> AgentAllow {
         let roles = Some(BTreeSet::new());
         let scopes = Some(BTreeSet::new());
@@ -106,14 +107,18 @@ impl AgentAllow {
     /// # Errors
     /// What is wrong, in one sentence.
     pub fn check(&self) -> Result<(), String> {
-        let names = self.roles.iter().chain(&self.capabilities).flatten();
-        if names.into_iter().any(String::is_empty) {
+        let mut roles_and_capabilities = self.roles.iter().chain(&self.capabilities).flatten();
+        if roles_and_capabilities.any(String::is_empty) {
             return Err("allow has an empty name".to_owned());
         }
         let scopes = self.scopes.iter().flatten().flatten();
-        let names = self.roles.iter().chain(&self.capabilities).flatten();
-        let names = names.chain(scopes.flat_map(|(key, value)| [key, value]));
-        if let Some(c) = names.into_iter().find_map(|name| forbidden_character(name)) {
+        let mut names = self
+            .roles
+            .iter()
+            .chain(&self.capabilities)
+            .flatten()
+            .chain(scopes.flat_map(|(key, value)| [key, value]));
+        if let Some(c) = names.find_map(|name| forbidden_character(name)) {
             return Err(format!("allow has a name with the character U+{:04X}", u32::from(c)));
         }
         if self.scopes.iter().flatten().any(Scope::is_empty) {
@@ -123,7 +128,7 @@ impl AgentAllow {
         Ok(())
     }
 
-    /// Whether a scope is one of the rule's, or within one of them.
+    /// Returns `true` if a scope is one of the rule's, or within one of them.
     fn covers(&self, scope: &Scope) -> bool {
         let Some(scopes) = &self.scopes else { return true };
         scopes.iter().any(|one| one.iter().all(|(key, value)| scope.get(key) == Some(value)))
@@ -132,7 +137,7 @@ impl AgentAllow {
 
 /// Refuses a definition whose `allow` is malformed: nobody could start its runs.
 pub(super) fn check_definition(definition: &JsonValue) -> Result<(), Refusal> {
-    let checked = match AgentAllow::of(definition) {
+    let checked = match AgentAllow::from_definition(definition) {
         Ok(allow) => allow.map_or(Ok(()), |allow| allow.check()),
         Err(why) => Err(format!("allow is malformed: {why}")),
     };
@@ -153,37 +158,42 @@ pub(crate) fn check(
     if starter.is_unrestricted() || ctx.is_before(MODULE, 2) {
         return Ok(());
     }
-    let rule = Rule::of(ctx, agent)?;
+    let rule = Rule::load(ctx, agent)?;
     if !rule.shows_agent_to(starter) {
-        return Err(unknown(ctx, &agent.name, starter)?.into());
+        return Err(no_such_agent(ctx, &agent.name, starter)?.into());
     }
     let Rule::Allow(allow) = rule else { return Ok(()) };
     let name = &agent.name;
-    let refused = if starter.scope().is_empty() && !allow.covers(&scope_of(session_scope)) {
-        format!("agent {name} may not work in a session with this scope")
-    } else if allow.roles.is_some_and(|roles| !roles.contains(starter.role())) {
-        format!("the role {} may not start runs of agent {name}", starter.role())
-    } else if allow.capabilities.is_some_and(|all| !all.iter().any(|it| starter.can(it))) {
-        format!("starting runs of agent {name} requires a capability that the caller lacks")
-    } else {
-        return Ok(());
-    };
+    let refused =
+        if starter.scope().is_empty() && !allow.covers(&text_entries(&session_scope.value())) {
+            format!("agent {name} may not work in a session with this scope")
+        } else if allow.roles.is_some_and(|roles| !roles.contains(starter.role())) {
+            format!("the role {} may not start runs of agent {name}", starter.role())
+        } else if allow.capabilities.is_some_and(|all| !all.iter().any(|it| starter.can(it))) {
+            format!("starting runs of agent {name} requires a capability that the caller lacks")
+        } else {
+            return Ok(());
+        };
     let hint = "an operator can extend `allow` in the definition of the agent";
     Err(Refusal::new(Code::Denied, refused).hint(hint).into())
 }
 
-/// Whether a caller may know an agent.
+/// Returns `true` if a caller may know an agent.
 pub(super) fn may_know(
     ctx: &mut Context<'_>,
     agent: &Agent,
     caller: &Caller,
 ) -> Result<bool, Abort> {
     let is_free = caller.is_unrestricted() || ctx.is_before(MODULE, 2);
-    Ok(is_free || Rule::of(ctx, agent)?.shows_agent_to(caller))
+    Ok(is_free || Rule::load(ctx, agent)?.shows_agent_to(caller))
 }
 
-/// The refusal of a name that no agent has, or none that the caller may know.
-pub(super) fn unknown(ctx: &mut Context<'_>, name: &str, by: &Caller) -> Result<Refusal, Abort> {
+/// Returns the refusal of a name that no agent has, or none that the caller may know.
+pub(super) fn no_such_agent(
+    ctx: &mut Context<'_>,
+    name: &str,
+    by: &Caller,
+) -> Result<Refusal, Abort> {
     let mut known = Vec::new();
     for agent in ctx.find::<Agent>("WHERE retired_at IS NULL ORDER BY name LIMIT 100", &[])? {
         if may_know(ctx, &agent, by)? {
@@ -205,11 +215,11 @@ enum Rule {
 }
 
 impl Rule {
-    /// The rule of the newest definition. One that cannot be read admits nobody.
-    fn of(ctx: &mut Context<'_>, agent: &Agent) -> Result<Rule, Abort> {
+    /// Returns the rule of the newest definition. One that cannot be read admits nobody.
+    fn load(ctx: &mut Context<'_>, agent: &Agent) -> Result<Rule, Abort> {
         let key = (agent.name.as_str(), agent.revision);
         let revision = ctx.without_policies(|ctx| ctx.get::<AgentRevision>(key))?;
-        Ok(match revision.map(|it| AgentAllow::of(&it.definition.value())) {
+        Ok(match revision.map(|it| AgentAllow::from_definition(&it.definition.value())) {
             Some(Ok(None)) if agent.native => Rule::BuiltIn,
             Some(Ok(allow)) => Rule::Allow(allow.unwrap_or_default()),
             Some(Err(_)) | None => Rule::Allow(AgentAllow::nobody()),
@@ -226,16 +236,4 @@ impl Rule {
                 }
         })
     }
-}
-
-/// The keys of a session's scope whose values are texts: `allow` names only such.
-fn scope_of(session: &Json) -> Scope {
-    let JsonValue::Object(scope) = session.value() else { return Scope::new() };
-    scope
-        .into_iter()
-        .filter_map(|(key, value)| match value {
-            JsonValue::String(value) => Some((key, value)),
-            _ => None,
-        })
-        .collect()
 }

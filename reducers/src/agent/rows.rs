@@ -18,13 +18,13 @@ pub enum AgentMode {
 }
 
 impl AgentMode {
-    /// Whether it can own a session.
+    /// Returns `true` if it can own a session.
     #[must_use]
     pub fn is_primary(self) -> bool {
         self != AgentMode::Subagent
     }
 
-    /// Whether another agent can delegate a task to it.
+    /// Returns `true` if another agent can delegate a task to it.
     #[must_use]
     pub fn is_subagent(self) -> bool {
         self != AgentMode::Primary

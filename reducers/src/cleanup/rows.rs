@@ -121,18 +121,18 @@ impl Room {
     }
 }
 
-/// Whether the rules of version 1 apply: in a replay of events of that version.
+/// Returns `true` if the rules of version 1 apply: in a replay of events of that version.
 pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before(MODULE, 2)
 }
 
-/// Whether there is an unfinished cleanup. If there is none, every descendant that must end is marked.
+/// Returns `true` if there is an unfinished cleanup. If there is none, every descendant that must end is marked.
 pub(crate) fn are_any(ctx: &mut Context<'_>) -> Result<bool, Abort> {
     const FIRST: &str = "WHERE id = (SELECT min(id) FROM cleanups)";
     Ok(ctx.count_everywhere::<Cleanup>(FIRST, &[])? > 0)
 }
 
-/// Whether a cleanup will cancel a call, because its run was aborted or has failed.
+/// Returns `true` if a cleanup will cancel a call, because its run was aborted or has failed.
 pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
     let of_session = "WHERE session_id = ?1 AND up_to >= ?2";
     let params = [call.session_id.as_str().into(), call.created_seq.0.into()];

@@ -31,7 +31,7 @@ pub struct Delegation {
     pub seq: Seq,
 }
 
-/// Whether a run has delegated to a run that is active and not marked as aborted.
+/// Returns `true` if a run has delegated to a run that is active and not marked as aborted.
 pub(crate) fn delegates(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abort> {
     // At most as many are looked at as a run may have descendants.
     let of_run = "WHERE parent_id = ?1 AND EXISTS (SELECT 1 FROM runs AS r WHERE r.id = run_id
@@ -39,7 +39,7 @@ pub(crate) fn delegates(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abo
     Ok(ctx.count_everywhere::<Delegation>(of_run, &[Value::from(run_id)])? > 0)
 }
 
-/// The next run that a run has delegated to directly, in the order of ids.
+/// Returns the next run that a run has delegated to directly, in the order of ids.
 pub(crate) fn next_child(
     ctx: &mut Context<'_>,
     run_id: &str,
@@ -49,14 +49,14 @@ pub(crate) fn next_child(
     Ok(ctx.find::<Delegation>(next, &[run_id.into(), after.into()])?.pop())
 }
 
-/// The active runs that a run has delegated to directly. Others can have large outputs, and are not read.
+/// Returns the active runs that a run has delegated to directly. Others can have large outputs, and are not read.
 pub(crate) fn active_children(ctx: &mut Context<'_>, run_id: &str) -> Result<Vec<Run>, Abort> {
     let active = "WHERE status IN ('running', 'waiting') AND id IN
         (SELECT run_id FROM delegations WHERE parent_id = ?1) ORDER BY id";
     ctx.find::<Run>(active, &[Value::from(run_id)])
 }
 
-/// The runs that a run has delegated to directly. At most [`limits::RUN_DESCENDANTS`].
+/// Returns the runs that a run has delegated to directly. At most [`limits::RUN_DESCENDANTS`].
 pub(crate) fn children(ctx: &mut Context<'_>, run_id: &str) -> Result<Vec<Run>, Abort> {
     let of_run = "WHERE parent_id = ?1";
     let rows = ctx.find::<Delegation>(of_run, &[Value::from(run_id)])?;
@@ -72,8 +72,8 @@ const ABOVE: &str = "WITH RECURSIVE above(id, depth) AS (
   WHERE above.depth < ?2)
   SELECT id FROM above";
 
-/// Whether an ancestor of a run has ended or is being aborted, so that a cleanup will abort this run. Such a run
-/// starts nothing new.
+/// Returns `true` if an ancestor of a run has ended or is being aborted, so that a cleanup will abort this run. Such a
+/// run starts nothing new.
 pub(crate) fn is_cut_off(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abort> {
     if !cleanup::are_any(ctx)? {
         return Ok(false);

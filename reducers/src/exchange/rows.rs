@@ -48,14 +48,14 @@ pub struct ToolExchange {
     pub seq: Seq,
 }
 
-/// The id of the call for a question.
+/// Returns the id of the call for a question.
 #[must_use]
 pub fn input_id(call_id: &str, step: i64, index: usize) -> String {
-    format!("{}{INPUT}{step}.{index}", inputs_of(call_id))
+    format!("{}{INPUT}{step}.{index}", question_prefix(call_id))
 }
 
-/// The prefix of the ids of a call's questions.
-fn inputs_of(call_id: &str) -> String {
+/// Returns the prefix of the ids of a call's questions.
+fn question_prefix(call_id: &str) -> String {
     // An id of a run has a separator already: only the holder of the run can make others that begin with it.
     let separator = if call_id.contains(DERIVED) { INSIDE } else { DERIVED };
     format!("{call_id}{separator}")
@@ -67,11 +67,10 @@ const INSIDE: char = '.';
 /// Marks the id of a question.
 const INPUT: &str = "input.";
 
-/// The call that asks, if this is the id of a question. No other caller can choose such an id.
+/// Returns the call that asks, if this is the id of a question. No other caller can choose such an id.
 #[must_use]
 pub fn asked_by(call_id: &str) -> Option<&str> {
     let (before, rest) = call_id.rsplit_once(INPUT)?;
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
     let (step, index) = rest.split_once('.')?;
     let asker = match before.strip_suffix(DERIVED) {
         Some(asker) => Some(asker).filter(|asker| !asker.contains(DERIVED)),
@@ -80,7 +79,11 @@ pub fn asked_by(call_id: &str) -> Option<&str> {
     asker.filter(|asker| !asker.is_empty() && is_number(step) && is_number(index))
 }
 
-/// The call that asks, if a call stands for a question.
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Returns the call that asks, if a call stands for a question.
 pub(crate) fn asker(call: &ToolCall) -> Option<&str> {
     asked_by(&call.call_id).filter(|_| call.tool_name == INPUT_TOOL)
 }
@@ -90,28 +93,29 @@ pub(crate) struct Progress {
     /// Whether the server continues the call as a task that has not ended.
     pub(crate) has_task: bool,
     /// How often the server has asked: each answer needed a claim that was no repetition.
-    pub(crate) asked: i64,
+    pub(crate) requests_for_input: i64,
 }
 
 /// How far the exchange of a call has come.
 pub(crate) fn progress(ctx: &mut Context<'_>, call_id: &str) -> Result<Progress, Abort> {
     let has_task = !open_tasks(ctx, call_id)?.is_empty();
-    let of_call = [Value::from(call_id)];
     let asked = "WHERE call_id = ?1 AND kind = 'asked'";
-    let asked = ctx.without_policies(|ctx| ctx.count::<ToolExchange>(asked, &of_call))?;
-    Ok(Progress { has_task, asked })
+    let params = [Value::from(call_id)];
+    let requests_for_input =
+        ctx.without_policies(|ctx| ctx.count::<ToolExchange>(asked, &params))?;
+    Ok(Progress { has_task, requests_for_input })
 }
 
-/// The tasks of a call that have not ended.
+/// Returns the tasks of a call that have not ended.
 pub(crate) fn open_tasks(ctx: &mut Context<'_>, call_id: &str) -> Result<Vec<ToolExchange>, Abort> {
     let open = "WHERE call_id = ?1 AND kind = 'task' AND ended_at IS NULL ORDER BY number";
     ctx.without_policies(|ctx| ctx.find::<ToolExchange>(open, &[Value::from(call_id)]))
 }
 
-/// The undecided questions of a call.
+/// Returns the undecided questions of a call.
 pub(crate) fn questions(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Vec<ToolCall>, Abort> {
     // Their ids have this prefix, and end before the next character.
-    let first = format!("{}{INPUT}", inputs_of(&call.call_id));
+    let first = format!("{}{INPUT}", question_prefix(&call.call_id));
     let end = format!("{}/", first.trim_end_matches('.'));
     // With `+` by id: many other calls of a file can wait.
     let undecided = "WHERE call_id > ?1 AND call_id < ?2 AND +status = 'awaiting_approval'
@@ -122,7 +126,7 @@ pub(crate) fn questions(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Vec<To
 }
 
 /// Lets the call that asks go on, if this was its last undecided question.
-pub(crate) fn answered(ctx: &mut Context<'_>, question: &ToolCall) -> Result<(), Abort> {
+pub(crate) fn resume_asker(ctx: &mut Context<'_>, question: &ToolCall) -> Result<(), Abort> {
     let Some(asker) = asker(question) else { return Ok(()) };
     ctx.without_policies(|ctx| {
         let Some(mut call) = ctx.get::<ToolCall>(asker)? else { return Ok(()) };

@@ -94,19 +94,19 @@ pub(crate) fn append(
     mut entry: NewEntry,
 ) -> Result<AgentState, Abort> {
     if is_former(ctx) {
-        entry.run_id = entry.data.as_ref().and_then(|data| named_run(&data.value()));
+        entry.run_id = entry.data.as_ref().and_then(|data| run_in_data(&data.value()));
     }
     // The insertion assigns the number.
     ctx.insert(entry.into_row(session.id.clone(), 0, ctx.now, ctx.seq))
 }
 
-/// Whether the rules before version 2 of the module apply, in a replay.
+/// Returns `true` if the rules before version 2 of the module apply, in a replay.
 pub(super) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before(MODULE, 2)
 }
 
-/// The run that the data of an entry names, as [`AUTHORS`] finds it.
-pub(crate) fn named_run(data: &JsonValue) -> Option<String> {
+/// Returns the run that the data of an entry names, as [`AUTHORS`] finds it.
+pub(crate) fn run_in_data(data: &JsonValue) -> Option<String> {
     data["run_id"]
         .as_str()
         .or_else(|| data["call_id"].as_str()?.rsplit_once('~').map(|(run, _)| run))

@@ -31,7 +31,7 @@ pub(super) const OWNERS: &str = "CREATE TABLE active_agents (
 ) STRICT;
 CREATE INDEX active_agents_session_id ON active_agents (session_id)";
 
-/// Whether the rules before version 9 apply, in a replay.
+/// Returns `true` if the rules before version 9 apply, in a replay.
 pub(crate) fn is_before_owners(ctx: &mut Context<'_>) -> bool {
     ctx.is_before("run", 9)
 }
@@ -69,7 +69,7 @@ pub(crate) fn apply(ctx: &mut Context<'_>, run_id: &str, data: &JsonValue) -> Re
 }
 
 /// Returns the agents that have taken over the turn of a run, in order.
-pub(super) fn of_run(ctx: &mut Context<'_>, run_id: &str) -> Result<Vec<String>, Abort> {
+pub(super) fn find_names(ctx: &mut Context<'_>, run_id: &str) -> Result<Vec<String>, Abort> {
     let row = ctx.without_policies(|ctx| ctx.get::<ActiveAgent>(run_id))?;
     Ok(row.as_ref().map(ActiveAgent::names).unwrap_or_default())
 }
@@ -83,7 +83,7 @@ pub(super) fn last_of_session(
     let params = [Value::from(session_id)];
     let run = ctx.without_policies(|ctx| ctx.find::<Run>(last, &params))?.pop();
     let Some(run) = run else { return Ok(None) };
-    Ok(Some(of_run(ctx, &run.id)?.pop().unwrap_or(run.agent)))
+    Ok(Some(find_names(ctx, &run.id)?.pop().unwrap_or(run.agent)))
 }
 
 impl ActiveAgent {

@@ -56,7 +56,7 @@ fn goes_on(session: &Session) -> bool {
     !session.status.is_terminal() && session.cancel_requested_at.is_none()
 }
 
-/// Whether calls or timers of the session are left for a cleanup.
+/// Returns `true` if calls or timers of the session are left for a cleanup.
 fn needs_cleanup(ctx: &mut Context<'_>, session_id: &str, calls: LeftCalls) -> Result<bool, Abort> {
     use ToolCallStatus::{AwaitingApproval, Claimed, Pending};
     for status in [AwaitingApproval, Claimed, Pending] {

@@ -30,7 +30,7 @@ pub struct ModelUsage {
 }
 
 impl ModelUsage {
-    /// Whether it reports tool calls and no answer.
+    /// Returns `true` if it reports tool calls and no answer.
     fn is_calls_alone(&self) -> bool {
         let is_usage = self.input_tokens.is_some()
             || self.output_tokens.is_some()
@@ -104,21 +104,12 @@ pub fn claim_next_run(
 /// The hint for a run that has ended.
 const ENDED: &str = "start_run starts another run in the session";
 
-/// The run that has waited longest, unless a policy hides it or it is about to be aborted.
+/// Returns the run that has waited longest, unless a policy hides it or it is about to be aborted.
 fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
-    let following = |ctx: &mut Context<'_>, behind: Option<&str>| {
-        let behind = behind.map_or(Ok(None), |id| ctx.get::<Run>(id))?;
-        let (created_at, id) =
-            behind.map_or((i64::MIN, String::new()), |run| (run.created_at.0, run.id));
-        let next = "WHERE status = 'running' AND driver IS NULL AND (created_at, id) > (?1, ?2)
-            ORDER BY created_at, id LIMIT 1";
-        let found = ctx.find::<Run>(next, &[created_at.into(), id.as_str().into()])?;
-        Ok(found.into_iter().next().map(|run| run.id))
-    };
     let mut scan = QueueScan::new(claim_queue::RUNS.to_owned());
     // An active run has no output, so that they are small.
     let mut budget = ClaimBudget::new();
-    while let Some(id) = scan.next(ctx, &mut budget, following)? {
+    while let Some(id) = scan.next(ctx, &mut budget, find_waiting_behind)? {
         if let Some(run) = ctx.get::<Run>(&*id)?
             && !delegation::is_cut_off(ctx, &id)?
         {
@@ -126,6 +117,23 @@ fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
         }
     }
     Ok(None)
+}
+
+/// Returns the id of the run that has waited longest for a driver, behind another one.
+fn find_waiting_behind(
+    ctx: &mut Context<'_>,
+    behind: Option<&str>,
+) -> Result<Option<String>, Abort> {
+    let behind = match behind {
+        Some(id) => ctx.get::<Run>(id)?,
+        None => None,
+    };
+    let (created_at, id) =
+        behind.map_or((i64::MIN, String::new()), |run| (run.created_at.0, run.id));
+    let next = "WHERE status = 'running' AND driver IS NULL AND (created_at, id) > (?1, ?2)
+        ORDER BY created_at, id LIMIT 1";
+    let found = ctx.find::<Run>(next, &[created_at.into(), id.as_str().into()])?;
+    Ok(found.into_iter().next().map(|run| run.id))
 }
 
 fn take(ctx: &mut Context<'_>, mut run: Run, driver: String, lease_ms: i64) -> Result<Run, Abort> {
@@ -143,7 +151,7 @@ pub fn heartbeat_run(
     fencing_token: i64,
     lease_ms: i64,
 ) -> Result<Run, Abort> {
-    let mut run = find_held(ctx, &id, fencing_token)?;
+    let mut run = find_claimed(ctx, &id, fencing_token)?;
     run.lease_expires_at = Some(check::lease(ctx.now, lease_ms)?);
     save(ctx, run)
 }
@@ -166,7 +174,7 @@ pub fn record_run(
     /// after it, the call is refused with `conflict`; if not, the driver need not read them again.
     unchanged_since: Option<i64>,
 ) -> Result<Run, Abort> {
-    let mut run = find_held(ctx, &id, fencing_token)?;
+    let mut run = find_claimed(ctx, &id, fencing_token)?;
     if let Some(known) = unchanged_since {
         check_unchanged(ctx, &run, Seq(known))?;
     }
@@ -174,7 +182,7 @@ pub fn record_run(
         run.lease_expires_at = Some(check::lease(ctx.now, lease_ms)?);
     }
     if let Some(spent) = spent {
-        add(&mut run, &spent)?;
+        add_usage(&mut run, &spent)?;
         // Calls that a program reports while it runs say nothing about its usage.
         if !spent.is_calls_alone() {
             let reported = spent.input_tokens.zip(spent.output_tokens);
@@ -195,7 +203,7 @@ pub(super) fn add_driver_events(
 ) -> Result<(), Abort> {
     if events.len() > limits::RUN_EVENTS {
         let detail =
-            format!("the call has {} events; the limit is {}", events.len(), limits::RUN_EVENTS);
+            format!("events has {} items; the limit is {}", events.len(), limits::RUN_EVENTS);
         let hint = "record them with several calls of record_run";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
@@ -235,7 +243,7 @@ fn check_unchanged(ctx: &mut Context<'_>, run: &Run, known: Seq) -> Result<(), A
     Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }
 
-fn add(run: &mut Run, spent: &ModelUsage) -> Result<(), Refusal> {
+fn add_usage(run: &mut Run, spent: &ModelUsage) -> Result<(), Refusal> {
     let counts = 0..=i64::from(u32::MAX);
     check::within("tool_calls", Some(spent.tool_calls), &counts)?;
     check::within("input_tokens", spent.input_tokens, &counts)?;
@@ -254,8 +262,12 @@ fn add(run: &mut Run, spent: &ModelUsage) -> Result<(), Refusal> {
 }
 
 /// Loads a run, if the caller holds it with this token.
-pub(crate) fn find_held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Result<Run, Abort> {
-    let run = find_held_unnamed(ctx, id, fencing_token)?;
+pub(crate) fn find_claimed(
+    ctx: &mut Context<'_>,
+    id: &str,
+    fencing_token: i64,
+) -> Result<Run, Abort> {
+    let run = find_claimed_unnamed(ctx, id, fencing_token)?;
     ctx.about(&run.session_id);
     Ok(run)
 }
@@ -267,7 +279,7 @@ pub(super) fn find_continuing(
     id: &str,
     fencing_token: i64,
 ) -> Result<Run, Abort> {
-    let run = find_held(ctx, id, fencing_token)?;
+    let run = find_claimed(ctx, id, fencing_token)?;
     let session = ctx.without_policies(|ctx| ctx.get::<Session>(&*run.session_id))?;
     let is_closing = match &session {
         Some(session) => session::is_closing(ctx, session)?,
@@ -287,24 +299,24 @@ pub(super) fn find_continuing(
 }
 
 /// Loads a run, if the caller holds it with this token. The event does not name the session.
-pub(crate) fn find_held_unnamed(
+pub(crate) fn find_claimed_unnamed(
     ctx: &mut Context<'_>,
     id: &str,
     fencing_token: i64,
 ) -> Result<Run, Abort> {
     let run = ctx.get::<Run>(id)?.ok_or_else(|| missing(id))?;
-    let driven = run.status == RunStatus::Running && run.driver.is_some();
+    let has_driver = run.status == RunStatus::Running && run.driver.is_some();
     // The current claim's token determines the holder: the given token could be any event of the caller.
-    let holder = match run.fencing_token {
+    let is_holder = match run.fencing_token {
         Some(current) => lease::is_holder(ctx, current)?,
         None => false,
     };
-    if holder && driven && run.fencing_token == Some(fencing_token) {
+    if is_holder && has_driver && run.fencing_token == Some(fencing_token) {
         return Ok(run);
     }
-    if run.fencing_token.is_some() && !holder {
+    if run.fencing_token.is_some() && !is_holder {
         let what = format!("run {id}");
-        return Err(if driven {
+        return Err(if has_driver {
             lease::not_the_holder(&what)
         } else {
             lease::was_not_the_holder(&what, run.status.as_str())

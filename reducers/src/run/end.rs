@@ -6,7 +6,7 @@ use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, TextEnum, reduce
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::delegated_session::LeftCalls;
-use super::drive::{add_driver_events, find_continuing, find_held};
+use super::drive::{add_driver_events, find_claimed, find_continuing};
 use super::stop::{
     ABORTED, aborted_message, end_overdue, fail, stop, stop_alone, stop_delegated_at_once,
 };
@@ -41,12 +41,12 @@ pub fn finish_run(
     message: Option<String>,
     events: Option<Vec<NewRunEvent>>,
 ) -> Result<ReducerResult<Run>, Abort> {
-    if let Some(ended) = ended_so(ctx, &id, fencing_token, end)? {
+    if let Some(ended) = find_ended_by(ctx, &id, fencing_token, end)? {
         return Ok(ReducerResult::Duplicate(ended.seq, ended));
     }
     let mut run = match end {
         RunEnd::Done => find_continuing(ctx, &id, fencing_token)?,
-        RunEnd::Failed | RunEnd::Aborted => find_held(ctx, &id, fencing_token)?,
+        RunEnd::Failed | RunEnd::Aborted => find_claimed(ctx, &id, fencing_token)?,
     };
     budget::release(ctx, &run)?;
     add_driver_events(ctx, &mut run, events.unwrap_or_default())?;
@@ -65,8 +65,9 @@ pub fn finish_run(
             fail(ctx, &mut run, RunStatus::Failed, &code, &message)?;
         }
         (RunEnd::Aborted, None) => {
-            let message = message.or_else(|| run.reason.clone());
-            let message = message.unwrap_or_else(|| aborted_message(ctx).to_owned());
+            let message = message
+                .or_else(|| run.reason.clone())
+                .unwrap_or_else(|| aborted_message(ctx).to_owned());
             fail(ctx, &mut run, RunStatus::Aborted, ABORTED, &message)?;
         }
         (RunEnd::Failed, None) => {
@@ -75,7 +76,7 @@ pub fn finish_run(
             return Err(refusal.into());
         }
         (RunEnd::Done | RunEnd::Aborted, Some(_)) => {
-            let detail = "code is valid with end=failed only";
+            let detail = "code is valid only with end=failed";
             let refusal = Refusal::new(Code::BadArguments, detail).hint("omit code");
             return Err(refusal.into());
         }
@@ -110,7 +111,7 @@ fn stop_delegated(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
 
 /// Whether the caller is the last driver and repeats the call that ended the run: its result was lost. Returns the
 /// run.
-fn ended_so(
+fn find_ended_by(
     ctx: &mut Context<'_>,
     id: &str,
     fencing_token: i64,
@@ -159,7 +160,7 @@ pub fn expire_run(ctx: &mut Context<'_>, id: String, deadline_at: Micros) -> Res
     if !is_due || ctx.now < deadline_at {
         return Err(check::not_due(&id, deadline_at).into());
     }
-    end_with_parts(ctx, run)
+    end_overdue_tree(ctx, run)
 }
 
 /// Ends a run that still waits at the time limit of the agent that has taken over its turn, as `expire_run` does.
@@ -172,14 +173,14 @@ pub fn expire_wait(ctx: &mut Context<'_>, run_id: String, ends_at: Micros) -> Re
     }
     ctx.delete::<WaitLimit>(&run_id)?;
     match run.status {
-        RunStatus::Waiting => end_with_parts(ctx, run),
+        RunStatus::Waiting => end_overdue_tree(ctx, run),
         // It has continued: its driver ends it, unless the agent has handed back.
         _ => Ok(run),
     }
 }
 
 /// Ends an overdue run, and begins to end its calls and the runs that it delegated.
-fn end_with_parts(ctx: &mut Context<'_>, run: Run) -> Result<Run, Abort> {
+fn end_overdue_tree(ctx: &mut Context<'_>, run: Run) -> Result<Run, Abort> {
     let task = Task::abort(&run, ctx.seq);
     let run = end_overdue(ctx, run)?;
     cleanup::begin(ctx, task)?;

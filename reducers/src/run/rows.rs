@@ -26,7 +26,7 @@ pub enum RunStatus {
 }
 
 impl RunStatus {
-    /// Whether the status is final.
+    /// Returns `true` if the status is final.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         !matches!(self, RunStatus::Running | RunStatus::Waiting)
@@ -241,7 +241,7 @@ pub(crate) fn missing(id: &str) -> Refusal {
         .hint_query("SELECT id, session_id, status FROM runs")
 }
 
-/// The active run of a session, if any.
+/// Returns the active run of a session, if any.
 pub(crate) fn active(ctx: &mut Context<'_>, session_id: &str) -> Result<Option<Run>, Abort> {
     let active = "WHERE session_id = ?1 AND status IN ('running', 'waiting')";
     Ok(ctx.find::<Run>(active, &[Value::from(session_id)])?.into_iter().next())
@@ -270,7 +270,7 @@ pub(super) fn add_event(
     kind: RunEventKind,
     data: JsonValue,
 ) -> Result<(), Abort> {
-    insert_event(ctx, run, kind, Json::of(&data))?;
+    insert_event(ctx, run, kind, Json::from(&data))?;
     match &run.parent_id {
         Some(parent) if !is_former(ctx) => copy_to_runs_above(ctx, run, parent.clone(), kind, data),
         _ => Ok(()),
@@ -338,8 +338,8 @@ const DELEGATING: &str = "delegating";
 /// The reason of a run that is paused. Only `resume_run` continues it.
 pub(crate) const PAUSED: &str = "pause";
 
-/// Whether the rules before version 4 of runs apply, in a replay: a delegated run reported only to itself, had only the
-/// time limit that its parent was started with, and did not make its parent wait.
+/// Returns `true` if the rules before version 4 of runs apply, in a replay: a delegated run reported only to itself,
+/// had only the time limit that its parent was started with, and did not make its parent wait.
 pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before("run", 4)
 }
@@ -369,7 +369,7 @@ pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
 }
 
 impl Run {
-    /// Whether a driver can claim it now.
+    /// Returns `true` if a driver can claim it now.
     fn is_claimable(&self) -> bool {
         self.status == RunStatus::Running && self.driver.is_none()
     }
@@ -416,7 +416,7 @@ impl Run {
         }
     }
 
-    /// Its queue entry.
+    /// Returns its queue entry.
     pub(crate) fn entry(&self) -> claim_queue::QueueEntry<'_> {
         let queue = claim_queue::RUNS.to_owned();
         let since = self.created_at.0;

@@ -33,7 +33,7 @@ pub fn start_run(
     if let Some(id) = &id {
         check::name("id", id)?;
         if let Some(before) = ctx.get::<Run>(id)? {
-            return again(ctx, before, &session_id, agent.as_deref());
+            return repeat(ctx, before, &session_id, agent.as_deref());
         }
     }
     let session = session::find_accepting(ctx, &session_id)?;
@@ -70,12 +70,12 @@ pub(crate) fn begin(
         check_owner(ctx, &session, &agent.name)?;
     }
     if let Some(active) = ctx.without_policies(|ctx| active(ctx, &session_id))? {
-        return Err(taken(ctx, &session_id, &active)?.into());
+        return Err(session_has_run(ctx, &session_id, &active)?.into());
     }
     let session = open(ctx, session, input)?;
     let now = ctx.now;
     let seq = ctx.seq;
-    let deadline_at = must_end(ctx, (&agent.name, agent.revision), now, deadline_at)?;
+    let deadline_at = must_end(ctx, &agent.name, agent.revision, now, deadline_at)?;
     let mut run = Run {
         id: id.unwrap_or_else(|| ctx.new_id("run")),
         session_id,
@@ -132,32 +132,35 @@ fn check_owner(ctx: &mut Context<'_>, session: &Session, agent: &str) -> Result<
 /// When a run must have ended, whether it waits or not: at the given time, or earlier by the limit of its agent.
 pub(crate) fn must_end(
     ctx: &mut Context<'_>,
-    revision: (&str, i64),
+    agent: &str,
+    revision: i64,
     began_at: Micros,
-    given: Option<Micros>,
+    deadline_at: Option<Micros>,
 ) -> Result<Option<Micros>, Abort> {
     // Before, only drivers knew the limit of the agent.
     if ctx.is_before("run", 5) {
-        return Ok(given);
+        return Ok(deadline_at);
     }
-    let of_agent = agent::time_limit(ctx, revision, began_at)?;
-    Ok(given.into_iter().chain(of_agent).min())
+    let of_agent = agent::time_limit(ctx, agent, revision, began_at)?;
+    Ok(deadline_at.into_iter().chain(of_agent).min())
 }
 
-/// The refusal if a session already has a run; names the run only if the caller may see it.
-fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusal, Abort> {
-    let (detail, hint) = match ctx.get::<Run>(&active.id)? {
-        Some(run) => {
-            let Run { id, status, reason, .. } = run;
-            let hint = match reason.filter(|_| status == RunStatus::Waiting) {
-                Some(reason) => format!("it continues after the {reason} that it waits for"),
-                None => "wait until it ends".to_owned(),
-            };
-            let hint = format!("{hint}; `abide agent abort {id}` ends it");
-            (format!("session {session_id} has run {id}, which is {status}"), hint)
-        }
-        None => (format!("session {session_id} has a run"), "wait until it ends".to_owned()),
+/// Returns the refusal if a session already has a run; names the run only if the caller may see it.
+fn session_has_run(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    active: &Run,
+) -> Result<Refusal, Abort> {
+    let Some(Run { id, status, reason, .. }) = ctx.get::<Run>(&active.id)? else {
+        let detail = format!("session {session_id} has a run");
+        return Ok(Refusal::new(Code::Conflict, detail).hint("wait until it ends"));
     };
+    let detail = format!("session {session_id} has run {id}, which is {status}");
+    let advice = match reason.filter(|_| status == RunStatus::Waiting) {
+        Some(reason) => format!("it continues after the {reason} that it waits for"),
+        None => "wait until it ends".to_owned(),
+    };
+    let hint = format!("{advice}; `abide agent abort {id}` ends it");
     Ok(Refusal::new(Code::Conflict, detail).hint(hint))
 }
 
@@ -182,15 +185,15 @@ fn open(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Resul
     }
 }
 
-fn again(
+fn repeat(
     ctx: &mut Context<'_>,
     mut before: Run,
     session_id: &str,
     agent: Option<&str>,
 ) -> Result<ReducerResult<Run>, Abort> {
     ctx.about(&before.session_id);
-    let of_same = before.session_id == session_id && before.parent_id.is_none();
-    if of_same && agent.is_none_or(|agent| agent == before.agent) {
+    let is_same = before.session_id == session_id && before.parent_id.is_none();
+    if is_same && agent.is_none_or(|agent| agent == before.agent) {
         lease::hide(ctx, &mut before.fencing_token)?;
         return Ok(ReducerResult::Duplicate(before.seq, before));
     }

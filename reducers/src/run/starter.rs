@@ -69,7 +69,7 @@ pub(crate) fn check_allowed(
     by: Option<&Caller>,
 ) -> Result<(), Abort> {
     let starter = starter(ctx, &run.id)?;
-    let mut agents = active_agent::of_run(ctx, &run.id)?;
+    let mut agents = active_agent::find_names(ctx, &run.id)?;
     agents.insert(0, run.agent.clone());
     for agent in &agents {
         check_agent(ctx, run, agent, &starter)?;

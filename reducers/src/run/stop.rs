@@ -23,7 +23,7 @@ pub(super) const WITHDRAW_HANDOFFS: &str = "SELECT 1";
 /// The code of an aborted run.
 pub(super) const ABORTED: &str = "aborted";
 
-/// The message of a run that was aborted without a reason.
+/// Returns the message of a run that was aborted without a reason.
 pub(super) fn aborted_message(ctx: &mut Context<'_>) -> &'static str {
     if ctx.is_before("run", 6) { "nobody wants the run any more" } else { "the run was aborted" }
 }
@@ -31,8 +31,8 @@ pub(super) fn aborted_message(ctx: &mut Context<'_>) -> &'static str {
 /// The reason for aborting delegated runs.
 pub(crate) const CUT_OFF: &str = "the run that delegated it has ended";
 
-/// Whether a run is active, and its driver was not asked to stop.
-pub(crate) fn is_wanted(run: &Run) -> bool {
+/// Returns `true` if a run is active, and its driver was not asked to stop.
+pub(crate) fn may_continue(run: &Run) -> bool {
     !run.status.is_terminal() && run.abort_requested_at.is_none()
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn abort_of_session(
     session_id: &str,
     is_cancelled: bool,
 ) -> Result<(), Abort> {
-    let Some(run) = active(ctx, session_id)?.filter(is_wanted) else { return Ok(()) };
+    let Some(run) = active(ctx, session_id)?.filter(may_continue) else { return Ok(()) };
     let delegated = (!is_cancelled && !cleanup::is_former(ctx)).then(|| Task::delegated(&run));
     let run = stop(ctx, run, Some("the session has ended"))?;
     match delegated {
@@ -181,7 +181,7 @@ pub(super) fn fail(
 pub(super) fn stop_delegated_at_once(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
     ctx.without_policies(|ctx| {
         for child in delegation::children(ctx, &run.id)? {
-            if is_wanted(&child) {
+            if may_continue(&child) {
                 cleanup::later(ctx, Task::abort_alone(&child, ctx.seq))?;
                 stop(ctx, child, Some(CUT_OFF))?;
             }

@@ -66,7 +66,7 @@ pub(crate) fn limit_wait(
 /// The reason for which a run waits while its session is suspended.
 const RESUME: &str = "resume";
 
-/// The reason for which a session's run has to wait before it can continue, if any.
+/// Returns the reason for which a session's run has to wait before it can continue, if any.
 fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
     use ToolCallStatus::{AwaitingApproval, Unknown};
     // A call that waits for a supervisor waits for no approval.
@@ -84,7 +84,7 @@ fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, A
     })
 }
 
-/// The reason for which a run has to wait because a run that it delegated waits, if one does.
+/// Returns the reason for which a run has to wait because a run that it delegated waits, if one does.
 fn awaited_below(ctx: &mut Context<'_>, run: &Run) -> Result<Option<String>, Abort> {
     if is_former(ctx) {
         return Ok(None);
@@ -151,7 +151,7 @@ pub(crate) fn suspend_for_call(ctx: &mut Context<'_>, session_id: &str) -> Resul
     })
 }
 
-/// Whether a session is suspended only because a call of it waits for a decision.
+/// Returns `true` if a session is suspended only because a call of it waits for a decision.
 pub(crate) fn is_suspended_for_call(session: &Session) -> bool {
     session.status == SessionStatus::Suspended
         && session.reason.as_deref().is_some_and(|reason| reason.starts_with(CALL_WAITS))

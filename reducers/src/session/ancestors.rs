@@ -15,8 +15,8 @@ const ABOVE: &str = "WITH RECURSIVE above(id, parent_id, depth) AS (
     AND (s.cancel_requested_at IS NOT NULL OR s.status NOT IN ('completed', 'failed')))
   SELECT id FROM above";
 
-/// Whether a session has ended, is cancelled, or has a cancelled ancestor: then nothing new starts in it. Ancestors
-/// are checked only while a cleanup is unfinished; afterwards all descendants are marked.
+/// Returns `true` if a session has ended, is cancelled, or has a cancelled ancestor: then nothing new starts in it.
+/// Ancestors are checked only while a cleanup is unfinished; afterwards all descendants are marked.
 pub(crate) fn is_closing(ctx: &mut Context<'_>, session: &Session) -> Result<bool, Abort> {
     if session.cancel_requested_at.is_some() || session.status.is_terminal() {
         return Ok(true);

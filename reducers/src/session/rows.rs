@@ -30,13 +30,13 @@ impl SessionStatus {
         SessionStatus::Failed,
     ];
 
-    /// Whether the status is final.
+    /// Returns `true` if the status is final.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(self, SessionStatus::Completed | SessionStatus::Failed)
     }
 
-    /// Whether a session may change from this status to another. Keeping the status is not a transition.
+    /// Returns `true` if a session may change from this status to another. Keeping the status is not a transition.
     #[must_use]
     pub fn may_become(self, to: SessionStatus) -> bool {
         use SessionStatus::{Active, Completed, Created, Failed, HandedOff, Suspended};
@@ -115,7 +115,7 @@ pub struct Session {
 const COPYING: &str = "the copy of the history is in progress";
 
 impl Session {
-    /// Whether its history is still being copied. No other call sets the reason of a new session.
+    /// Returns `true` if its history is still being copied. No other call sets the reason of a new session.
     pub(crate) fn is_being_copied(&self) -> bool {
         self.status == SessionStatus::Created && self.reason.as_deref() == Some(COPYING)
     }
@@ -168,8 +168,7 @@ pub(crate) fn fail_copy(
 
 /// Loads a session; the event will name it. Refused while its history is copied.
 pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
-    let session = ctx.get::<Session>(id)?;
-    let session = session.ok_or_else(|| {
+    let session = ctx.get::<Session>(id)?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no session {id}"))
             .hint_query("SELECT id, agent, status FROM sessions")
     })?;
@@ -192,7 +191,7 @@ pub(crate) fn open(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     Ok(session)
 }
 
-/// The next child session, in the order of ids.
+/// Returns the next child session, in the order of ids.
 pub(crate) fn next_made_for(
     ctx: &mut Context<'_>,
     parent_id: &str,
@@ -201,7 +200,7 @@ pub(crate) fn next_made_for(
     Ok(made_for(ctx, parent_id, after, 1)?.pop())
 }
 
-/// At most `max` child sessions after an id, in the order of ids.
+/// Returns at most `max` child sessions after an id, in the order of ids.
 pub(crate) fn made_for(
     ctx: &mut Context<'_>,
     parent_id: &str,
@@ -227,7 +226,7 @@ pub(crate) fn to_status(
     with: impl FnOnce(&mut Session),
 ) -> Result<Session, Abort> {
     if !session.status.may_become(status) {
-        return Err(not_from(&session, status.as_str()).into());
+        return Err(wrong_status(&session, status.as_str()).into());
     }
     session.status = status;
     session.reason = None;
@@ -238,13 +237,11 @@ pub(crate) fn to_status(
     Ok(session)
 }
 
-pub(crate) fn not_from(session: &Session, what: &str) -> Refusal {
+pub(crate) fn wrong_status(session: &Session, what: &str) -> Refusal {
     let id = &session.id;
     let status = session.status;
-    let refusal = Refusal::new(
-        Code::BadTransition,
-        format!("session {id} is {status}, so it cannot be {what}"),
-    );
+    let refusal =
+        Refusal::new(Code::BadTransition, format!("session {id} is {status} and cannot be {what}"));
     match status {
         SessionStatus::Completed | SessionStatus::Failed => {
             refusal.hint("an ended session cannot change; create a new one")

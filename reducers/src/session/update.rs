@@ -16,7 +16,7 @@ pub fn update_session(
     metadata: Option<Map<String, JsonValue>>,
 ) -> Result<Session, Abort> {
     if title.is_none() && metadata.is_none() {
-        let detail = "there is nothing to change: title and metadata are missing";
+        let detail = "at least one of title and metadata is required";
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
     let mut session = open(ctx, &session_id)?;
@@ -31,7 +31,7 @@ pub fn update_session(
         let bytes = session.metadata.as_str().len();
         if bytes > limits::SESSION_METADATA_BYTES {
             let max = limits::SESSION_METADATA_BYTES;
-            let detail = format!("the metadata would have {bytes} bytes; the limit is {max}");
+            let detail = format!("metadata would have {bytes} bytes; the limit is {max}");
             return Err(Refusal::new(Code::LimitExceeded, detail)
                 .hint("remove members by null, or keep large values in entries")
                 .into());

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
 use super::conversation::NewIds;
-use super::refusal::wrong;
+use super::invalid;
 use crate::check;
 use crate::health::{self, HealthAction, NewHealth, RunHealth};
 use crate::memory::{self, NewMemory};
@@ -163,12 +163,12 @@ pub(super) fn read(
     let row = ctx.find::<PlanVersion>(newest, &of_session)?.pop();
     let plan = row.map(|row| {
         count(row.steps.as_str().len())?;
-        let steps = serde_json::from_str(row.steps.as_str());
-        let steps = steps.map_err(|why| Abort::Broken(Box::new(why)))?;
+        let steps =
+            serde_json::from_str(row.steps.as_str()).map_err(|why| Abort::Broken(Box::new(why)))?;
         Ok::<_, Abort>(SnapshotPlan { version: row.version, steps })
     });
     let mut facts = Vec::new();
-    for fact in memory::of_session(ctx, session, spaces, at)? {
+    for fact in memory::find_of_session(ctx, session, spaces, at)? {
         count(fact.key.len() + fact.value.len())?;
         let namespace = fact.namespace;
         let key = fact.key;
@@ -179,8 +179,8 @@ pub(super) fn read(
     Ok(SessionContext { context, summary_run })
 }
 
-/// The number of the last message of the copy before the first one that is newer than `id`.
-fn number_of(ids: &[i64], id: i64) -> i64 {
+/// Returns the number of the last message of the copy before the first one that is newer than `id`.
+fn message_number(ids: &[i64], id: i64) -> i64 {
     ids.iter().take_while(|it| **it <= id).count() as i64
 }
 
@@ -191,16 +191,18 @@ fn read_summary(
     ids: &[i64],
     count: &mut Count<'_>,
 ) -> Result<Option<SnapshotSummary>, Abort> {
-    let through = number_of(ids, row.through_id);
+    let through = message_number(ids, row.through_id);
     if through == 0 {
         return Ok(None);
     }
     count(row.summary.as_str().len() + row.kept.as_str().len() + row.handoffs.as_str().len())?;
     let numbers: BTreeMap<i64, i64> = ids.iter().copied().zip(1..).collect();
-    let list = |json: &Json| json.value().as_array().cloned().unwrap_or_default();
-    let kept = list(&row.kept).into_iter().filter_map(|id| numbers.get(&id.as_i64()?).copied());
-    let folded = number_of(ids, row.folded_id);
-    let kept = kept.filter(|number| *number <= folded);
+    let folded = message_number(ids, row.folded_id);
+    let kept = array(&row.kept)
+        .iter()
+        .filter_map(|id| numbers.get(&id.as_i64()?).copied())
+        .filter(|number| *number <= folded)
+        .collect();
     let of_session = "WHERE session_id = ?1 ORDER BY call_id LIMIT ?2";
     let params = [Value::from(row.session_id.as_str()), (limits::SNAPSHOT_ROWS as i64 + 1).into()];
     let mut archived = Vec::new();
@@ -224,12 +226,12 @@ fn read_summary(
         number: row.number,
         through,
         folded,
-        goal: number_of(ids, row.goal_id),
-        goal_folded: number_of(ids, row.goal_folded_id),
+        goal: message_number(ids, row.goal_id),
+        goal_folded: message_number(ids, row.goal_folded_id),
         summary: row.summary.value(),
-        kept: kept.collect(),
+        kept,
         answers: row.answers,
-        handoffs: list(&row.handoffs),
+        handoffs: array(&row.handoffs),
         origin: row.origin,
         repaired: row.repaired.map(|json| json.value()),
         tokens_before: row.tokens_before,
@@ -237,11 +239,16 @@ fn read_summary(
     }))
 }
 
+/// Returns the items of a column that holds an array.
+fn array(column: &Json) -> Vec<JsonValue> {
+    column.value().as_array().cloned().unwrap_or_default()
+}
+
 /// Reads the newest measurements of a run.
 pub(super) fn read_health(ctx: &mut Context<'_>, run: &Run) -> Result<Vec<SnapshotHealth>, Abort> {
     let newest = "WHERE run_id = ?1 ORDER BY iteration DESC LIMIT ?2";
     let rows = ctx.find::<RunHealth>(newest, &[run.id.as_str().into(), HEALTH_ROWS.into()])?;
-    let rows = rows.into_iter().rev().map(|row| SnapshotHealth {
+    let measurements = rows.into_iter().rev().map(|row| SnapshotHealth {
         iteration: row.iteration,
         action: row.action,
         measured: NewHealth {
@@ -257,10 +264,10 @@ pub(super) fn read_health(ctx: &mut Context<'_>, run: &Run) -> Result<Vec<Snapsh
             unhealthy: row.unhealthy,
         },
     });
-    Ok(rows.collect())
+    Ok(measurements.collect())
 }
 
-/// The spaces of facts that a message of the runtime names.
+/// Returns the spaces of facts that a message of the runtime names.
 pub(super) fn space_in(kind: &str, data: &JsonValue) -> Option<String> {
     let space = data["space"].as_str().filter(|_| kind == "memory")?;
     Some(space.to_owned())
@@ -285,13 +292,13 @@ impl SnapshotContext {
         }
         if self.health.len() as i64 > HEALTH_ROWS {
             let max = HEALTH_ROWS;
-            return Err(wrong(format!("it has measurements of more than {max} answers")));
+            return Err(invalid(format!("it has measurements of more than {max} answers")));
         }
         let mut before = 0;
         for row in &self.health {
             health::check_health(row.iteration, &row.measured)?;
             if row.iteration <= before {
-                return Err(wrong("its measurements are not in order".to_owned()));
+                return Err(invalid("its measurements are not in order"));
             }
             before = row.iteration;
         }
@@ -327,7 +334,7 @@ impl SnapshotSummary {
             check::name("tool_name", &result.tool_name)?;
             if !known.insert(result.message) {
                 let detail = format!("the result in message {} is archived twice", result.message);
-                return Err(wrong(detail));
+                return Err(invalid(detail));
             }
         }
         Ok(())
@@ -345,7 +352,7 @@ pub(super) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// The id of a message; 0 for the place before all.
+    /// Returns the id of a message; 0 for the place before all.
     fn message(&self, number: i64) -> i64 {
         let at = usize::try_from(number - 1).ok();
         at.and_then(|at| self.messages.get(at)).copied().unwrap_or(0)
@@ -362,7 +369,7 @@ impl Target<'_> {
         for result in &source.archived {
             let call_id =
                 self.ids.calls.get(&result.call_id).cloned().ok_or_else(|| {
-                    wrong(format!("no message names the call {}", result.call_id))
+                    invalid(format!("no message names the call {}", result.call_id))
                 })?;
             ctx.insert(ArchivedResult {
                 entry_id: self.message(result.message),
@@ -390,7 +397,7 @@ impl Target<'_> {
             folded_id: self.message(source.folded),
             goal_id: self.message(source.goal),
             goal_folded_id: self.message(source.goal_folded),
-            summary: Json::of(&source.summary),
+            summary: Json::from(&source.summary),
             kept: Json::from(json!(kept)),
             answers: source.answers,
             handoffs: Json::from(JsonValue::Array(handoffs.collect())),
@@ -442,7 +449,8 @@ impl Target<'_> {
         for row in source.iter().filter(|row| row.iteration <= iterations) {
             health::insert(
                 ctx,
-                (self.run_id, &self.session.id),
+                self.run_id,
+                &self.session.id,
                 row.iteration,
                 row.measured.clone(),
                 row.action,

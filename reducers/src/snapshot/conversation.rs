@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_schema::{Abort, Context, Refusal, limits};
+use abide_schema::{Abort, Context, limits};
 use serde_json::Value as JsonValue;
 
-use super::refusal::too_many;
+use super::too_many_rows;
 use crate::message::AgentState;
 use crate::session::Session;
 
@@ -30,9 +30,10 @@ pub(super) fn each_message(
         let page = ctx.find::<AgentState>(next, &params)?;
         let is_last = (page.len() as i64) < PAGE;
         for entry in page {
-            (after, count) = (entry.id, count + 1);
+            after = entry.id;
+            count += 1;
             if count > limits::SNAPSHOT_ROWS {
-                return Err(Refusal::into(too_many(count)));
+                return Err(too_many_rows(count).into());
             }
             each(ctx, entry)?;
         }
@@ -42,14 +43,14 @@ pub(super) fn each_message(
     }
 }
 
-/// The ids of the calls that a message names.
+/// Returns the ids of the calls that a message names.
 pub(super) fn call_ids(data: &JsonValue) -> Vec<&str> {
     let requested = data["calls"].as_array().into_iter().flatten();
-    let requested = requested.filter_map(|call| call["call_id"].as_str());
-    requested.chain(data["call_id"].as_str()).collect()
+    let ids = requested.filter_map(|call| call["call_id"].as_str());
+    ids.chain(data["call_id"].as_str()).collect()
 }
 
-/// The agents that take over in a message or in the result of a handoff, with their revisions.
+/// Returns the agents that take over in a message or in the result of a handoff, with their revisions.
 pub(super) fn handoffs(value: &JsonValue) -> Option<(&str, i64)> {
     let handoff = &value["handoff"];
     Some((handoff["agent"].as_str()?, handoff["revision"].as_i64()?))

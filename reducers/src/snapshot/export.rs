@@ -14,8 +14,8 @@ use super::format::{
     self, FIRST_VERSION, FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus,
     SnapshotMessage, SnapshotRun, WITHOUT_AUTHORS, WITHOUT_WORK, check_tag,
 };
-use super::refusal::too_many;
 use super::rows::RunMove;
+use super::{object, too_many_rows};
 use crate::access::policy::Policy;
 use crate::agent::AgentRevision;
 use crate::budget::RunBudget;
@@ -47,8 +47,8 @@ pub fn export_run(
     let run = run::find(ctx, &id)?;
     check_whole(ctx, &run)?;
     if let Some(moved) = ctx.without_policies(|ctx| ctx.get::<RunMove>(&id))? {
-        let snapshot = serde_json::from_value(moved.snapshot.value());
-        let snapshot = snapshot.map_err(|why| Abort::Broken(Box::new(why)))?;
+        let snapshot = serde_json::from_value(moved.snapshot.value())
+            .map_err(|why| Abort::Broken(Box::new(why)))?;
         return Ok(ReducerResult::Duplicate(moved.seq, snapshot));
     }
     check_status(&run)?;
@@ -205,7 +205,7 @@ impl Export {
         }
         self.add_agent(ctx, &run.agent, run.revision)?;
         let mut messages = Vec::new();
-        let mut named = NamedCalls::default();
+        let mut named_calls = NamedCalls::default();
         let mut ids = Vec::new();
         let mut spaces = BTreeSet::new();
         each_message(ctx, &session, i64::MAX, |ctx, entry| {
@@ -213,11 +213,11 @@ impl Export {
             spaces.extend(
                 entry.data.as_ref().and_then(|it| context::space_in(&entry.kind, &it.value())),
             );
-            self.add_message(ctx, entry, &mut messages, &mut named)
+            self.add_message(ctx, entry, &mut messages, &mut named_calls)
         })?;
         let context = self.context(ctx, &run, &session, &ids, &spaces)?;
         let mut calls = Vec::new();
-        for id in &named.ids {
+        for id in &named_calls.ids {
             let Some(call) = ctx.get::<ToolCall>(id)? else { continue };
             if call.session_id != session.id {
                 continue;
@@ -225,7 +225,7 @@ impl Export {
             // A call without an outcome is requested again, with its tool.
             self.tools.insert(call.tool_name.clone());
             let delegated = below.iter().any(|child| child.session_id == call.call_id);
-            let status = match SnapshotCallStatus::of(call.status) {
+            let status = match SnapshotCallStatus::from_outcome(call.status) {
                 Some(status) => status,
                 None if delegated => SnapshotCallStatus::Delegated,
                 None => continue,
@@ -235,7 +235,7 @@ impl Export {
         let budget = ctx.without_policies(|ctx| ctx.get::<RunBudget>(&run.id))?;
         let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(&run.id))?;
         let worked_us = (self.version > WITHOUT_WORK).then(|| run.worked_us(ctx.now));
-        let output = of_run(run, session, budget, (messages, calls), context);
+        let output = snapshot_run(run, session, budget, messages, calls, context);
         let (stage, stage_iteration) = pause.map_or((None, None), |it| (it.stage, it.iteration));
         let turn = output.turn.filter(|_| self.version > FIRST_VERSION);
         self.runs.push(SnapshotRun { stage, stage_iteration, turn, worked_us, ..output });
@@ -253,10 +253,10 @@ impl Export {
         if self.version == FIRST_VERSION {
             return Ok(SnapshotContext::default());
         }
-        let mut count = |bytes| self.count(bytes);
-        let found = context::read(ctx, session, i64::MAX, ids, spaces, &mut count)?;
-        let mut context = found.context;
-        if found.summary_run.as_ref() != Some(&run.id)
+        let count = &mut |bytes| self.count(bytes);
+        let read = context::read(ctx, session, i64::MAX, ids, spaces, count)?;
+        let mut context = read.context;
+        if read.summary_run.as_ref() != Some(&run.id)
             && let Some(summary) = &mut context.summary
         {
             // They were in effect in an earlier run.
@@ -271,7 +271,7 @@ impl Export {
         ctx: &mut Context<'_>,
         entry: AgentState,
         messages: &mut Vec<SnapshotMessage>,
-        named: &mut NamedCalls,
+        named_calls: &mut NamedCalls,
     ) -> Result<(), Abort> {
         let AgentState { role, kind, content, data, run_id, .. } = entry;
         let is_of_run = run_id.is_some() && self.version > WITHOUT_AUTHORS;
@@ -279,7 +279,7 @@ impl Export {
         self.count(bytes + data.as_ref().map_or(0, |data| data.as_str().len()))?;
         let data = data.map(|data| data.value());
         if let Some(data) = &data {
-            named.add(data);
+            named_calls.add(data);
             if let Some((agent, revision)) = handoffs(data) {
                 self.add_agent(ctx, agent, revision)?;
             }
@@ -322,7 +322,7 @@ impl Export {
         self.rows += 1;
         self.bytes += bytes;
         if self.rows > limits::SNAPSHOT_ROWS {
-            return Err(too_many(self.rows));
+            return Err(too_many_rows(self.rows));
         }
         if self.bytes > limits::SNAPSHOT_BYTES { Err(too_large(self.bytes)) } else { Ok(()) }
     }
@@ -348,7 +348,7 @@ impl Export {
             _ => None,
         };
         if let Some(definition) = &definition {
-            for tool in selected(ctx, definition)? {
+            for tool in selected_tools(ctx, definition)? {
                 self.tools.insert(tool);
             }
         }
@@ -358,19 +358,15 @@ impl Export {
     }
 }
 
-/// The registered tools that a definition selects.
-fn selected(
+/// Returns the registered tools that a definition selects.
+fn selected_tools(
     ctx: &mut Context<'_>,
     definition: &Map<String, JsonValue>,
 ) -> Result<BTreeSet<String>, Abort> {
-    let names = |member: &str| {
-        let names = definition.get(member).and_then(JsonValue::as_array).into_iter().flatten();
-        names.filter_map(JsonValue::as_str).map(str::to_owned).collect::<Vec<_>>()
-    };
     let mut tools = BTreeSet::new();
-    for name in names("tools") {
+    for name in names(definition, "tools") {
         let Some(prefix) = name.strip_suffix('*') else {
-            tools.insert(name);
+            tools.insert(name.to_owned());
             continue;
         };
         let of_prefix = "WHERE name >= ?1 AND substr(name, 1, length(?1)) = ?1
@@ -382,23 +378,29 @@ fn selected(
             tools.extend(found.into_iter().map(|tool| tool.name));
         }
     }
-    for excluded in names("excluded_tools") {
-        tools.remove(&excluded);
+    for excluded in names(definition, "excluded_tools") {
+        tools.remove(excluded);
     }
     Ok(tools)
 }
 
-fn of_run(
+/// Returns the names that a member of a definition lists.
+fn names<'a>(
+    definition: &'a Map<String, JsonValue>,
+    member: &str,
+) -> impl Iterator<Item = &'a str> {
+    let names = definition.get(member).and_then(JsonValue::as_array).into_iter().flatten();
+    names.filter_map(JsonValue::as_str)
+}
+
+fn snapshot_run(
     run: Run,
     session: Session,
     budget: Option<RunBudget>,
-    (messages, calls): (Vec<SnapshotMessage>, Vec<SnapshotCall>),
+    messages: Vec<SnapshotMessage>,
+    calls: Vec<SnapshotCall>,
     context: SnapshotContext,
 ) -> SnapshotRun {
-    let object = |json: Json| match json.value() {
-        JsonValue::Object(object) => object,
-        _ => Map::new(),
-    };
     let own_tokens = run.input_tokens + run.output_tokens;
     let own_cost = run.cost_micros.unwrap_or(0);
     SnapshotRun {
@@ -408,8 +410,8 @@ fn of_run(
         revision: run.revision,
         parent_id: run.parent_id,
         title: session.title,
-        scope: object(session.scope),
-        metadata: object(session.metadata),
+        scope: object(&session.scope),
+        metadata: object(&session.metadata),
         reason: run.reason,
         turn: Some(run.turn),
         iterations: run.iterations,

@@ -16,12 +16,12 @@ use std::collections::BTreeSet;
 use abide_schema::reducer::{DERIVED, ReducerResult, keyed_digest};
 use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, Seq, Value, limits, reducer};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value as JsonValue, json};
+use serde_json::{Value as JsonValue, json};
 
 use super::context;
 use super::conversation::{NewIds, call_ids};
-use super::refusal::too_many;
 use super::rows::{SessionCopy, SessionFork};
+use super::{object, too_many_rows};
 use crate::access::identity;
 use crate::check;
 use crate::handoff::HandoffCall;
@@ -49,10 +49,9 @@ pub fn fork_session(
     /// The title of the new session; that of the other one if omitted.
     title: Option<String>,
 ) -> Result<ReducerResult<SessionFork>, Abort> {
-    let wanted_at = at;
     // First, so that a caller that may not read the session learns nothing of the log.
     let origin = session::find(ctx, &session_id)?;
-    let at = checked(ctx, at)?;
+    let last_event = resolve_at(ctx, at)?;
     let id = match id {
         Some(id) => id,
         None => ctx.new_id("s"),
@@ -60,7 +59,7 @@ pub fn fork_session(
     check::name("id", &id)?;
     if let Some(existing) = ctx.get::<Session>(&id)? {
         let same_title = title.is_none() || title == existing.title;
-        if same_title && let Some(fork) = earlier(ctx, &existing, &origin, wanted_at)? {
+        if same_title && let Some(fork) = find_earlier(ctx, &existing, &origin, at)? {
             ctx.about(&id);
             return Ok(ReducerResult::Duplicate(fork.seq, fork));
         }
@@ -68,10 +67,6 @@ pub fn fork_session(
         let hint = "omit id to get a generated one";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
-    let object = |json: &Json| match json.value() {
-        JsonValue::Object(object) => object,
-        _ => Map::new(),
-    };
     let new = NewSession {
         id: id.clone(),
         agent: origin.agent.clone(),
@@ -86,7 +81,7 @@ pub fn fork_session(
     let fork = ctx.insert(SessionFork {
         session_id: id,
         origin_id: origin.id.clone(),
-        at: Seq(at),
+        at: Seq(last_event),
         messages: 0,
         calls: 0,
         forked_by: ctx.caller.id().to_owned(),
@@ -105,7 +100,7 @@ pub fn fork_session(
 
 /// Returns the fork that an earlier call of the caller has begun: its process can have ended before the answer. A copy that
 /// failed is none.
-fn earlier(
+fn find_earlier(
     ctx: &mut Context<'_>,
     copy: &Session,
     origin: &Session,
@@ -167,19 +162,19 @@ pub fn continue_fork(
     let origin = ctx.get::<Session>(&*fork.origin_id)?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no session {}", fork.origin_id))
     })?;
-    let progress = serde_json::from_str(row.progress.as_str());
-    let progress = progress.map_err(|why| Abort::Broken(Box::new(why)))?;
+    let progress =
+        serde_json::from_str(row.progress.as_str()).map_err(|why| Abort::Broken(Box::new(why)))?;
     ForkStep::new(origin, session, fork, progress).take_step(ctx)
 }
 
-/// The event that the history ends with.
-fn checked(ctx: &Context<'_>, at: Option<i64>) -> Result<i64, Refusal> {
+/// Returns the event that the history ends with.
+fn resolve_at(ctx: &Context<'_>, at: Option<i64>) -> Result<i64, Refusal> {
     let newest = ctx.seq.0 - 1;
     let at = at.unwrap_or(newest);
     if (1..=newest).contains(&at) {
         return Ok(at);
     }
-    let detail = format!("at is {at}, not between 1 and {newest}, the newest event");
+    let detail = format!("at must be between 1 and {newest}, the newest event, not {at}");
     let hint = "at is a seq of the log: `abide events --session SESSION` lists them";
     Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }
@@ -343,9 +338,9 @@ impl ForkStep {
             && !summary.folded.is_passed
             && let Some(row) = self.source_summary(ctx)?
         {
-            let kept = row.kept.value();
+            let ids = row.kept.value();
             self.kept =
-                kept.as_array().into_iter().flatten().filter_map(JsonValue::as_i64).collect();
+                ids.as_array().into_iter().flatten().filter_map(JsonValue::as_i64).collect();
         }
         let is_complete = self.copy(ctx)?;
         let has_messages = self.fork.messages > 0;
@@ -408,13 +403,13 @@ impl ForkStep {
         }
         let mut data = data.map(|data| data.value());
         if let Some(data) = &mut data {
-            let named = call_ids(data);
+            let ids = call_ids(data);
             let max = limits::FORK_CALLS_OF_A_MESSAGE;
-            if named.len() > max {
+            if ids.len() > max {
                 let detail = format!("message {origin} names more than {max} tool calls");
                 return Err(Refusal::new(Code::LimitExceeded, detail).into());
             }
-            for call_id in &named {
+            for call_id in &ids {
                 if !self.add_call(ctx, call_id)? {
                     return Ok(false);
                 }
@@ -425,7 +420,7 @@ impl ForkStep {
             match data["calls"].as_array().filter(|_| role == "assistant") {
                 Some(calls) => {
                     self.write_tail(ctx)?;
-                    self.open = calls.iter().filter_map(OpenCall::of).collect();
+                    self.open = calls.iter().filter_map(OpenCall::from_request).collect();
                     self.holds_back = true;
                 }
                 // A later answer ends the one before. The outcomes of its open calls are rows of the copy, and a message behind
@@ -529,11 +524,11 @@ impl ForkStep {
         let of_call = "WHERE call_id = ?1";
         let id = [Value::from(call.call_id.as_str())];
         let handoff = ctx.without_policies(|ctx| ctx.find::<HandoffCall>(of_call, &id))?;
-        let had_asked = handoff.iter().any(|handoff| handoff.seq <= self.fork.at);
-        Ok(had_asked.then_some("No supervisor has answered: the session was forked before."))
+        let was_handed_off = handoff.iter().any(|handoff| handoff.seq <= self.fork.at);
+        Ok(was_handed_off.then_some("No supervisor has answered: the session was forked before."))
     }
 
-    /// The id of a call in the copy. It is below the new session, so that no other caller can take it.
+    /// Returns the id of a call in the copy. It is below the new session, so that no other caller can take it.
     fn new_id(&self, call_id: &str) -> String {
         let digest = keyed_digest(&self.progress.key, call_id);
         format!("{}{DERIVED}{}", self.session.id, &digest[..16])
@@ -561,8 +556,14 @@ impl ForkStep {
                 }
                 let CopiedSpace { space, after, .. } = &self.progress.spaces[nth];
                 let max = self.rows_left;
-                let facts =
-                    memory::next_of_session(ctx, &self.origin, space, self.fork.at.0, *after, max)?;
+                let facts = memory::find_next_of_session(
+                    ctx,
+                    &self.origin,
+                    space,
+                    self.fork.at.0,
+                    *after,
+                    max,
+                )?;
                 self.progress.spaces[nth].is_complete = facts.len() < max;
                 for fact in facts {
                     self.progress.spaces[nth].after = (fact.updated_at.0, fact.id);
@@ -638,7 +639,7 @@ impl ForkStep {
 
     fn write(&mut self, ctx: &mut Context<'_>, message: NewMessage) -> Result<(), Abort> {
         let NewMessage { origin, role, kind, content, data, is_of_run, is_copy } = message;
-        let run_id = data.as_ref().filter(|_| is_of_run).and_then(rows::named_run);
+        let run_id = data.as_ref().filter(|_| is_of_run).and_then(rows::run_in_data);
         let data = data.map(Json::from);
         let entry =
             rows::append(ctx, &self.session, NewEntry { role, kind, content, data, run_id })?;
@@ -646,7 +647,7 @@ impl ForkStep {
         self.fork.messages += 1;
         self.progress.after = self.progress.after.max(origin);
         if self.fork.messages > limits::SNAPSHOT_ROWS as i64 {
-            return Err(too_many(limits::SNAPSHOT_ROWS + 1).into());
+            return Err(too_many_rows(limits::SNAPSHOT_ROWS + 1).into());
         }
         let Some(summary) = &mut self.progress.summary else { return Ok(()) };
         let is_covered = summary.through.note(origin, entry.id);
@@ -685,7 +686,7 @@ impl ForkStep {
         .map(drop)
     }
 
-    /// The summary of the origin.
+    /// Returns the summary of the origin.
     fn source_summary(&self, ctx: &mut Context<'_>) -> Result<Option<ContextSummary>, Abort> {
         let Some(summary) = &self.progress.summary else { return Ok(None) };
         ctx.get::<ContextSummary>((self.origin.id.as_str(), summary.number))
@@ -719,7 +720,7 @@ impl ForkStep {
         self.rows_left > 0 && self.bytes_left > 0
     }
 
-    /// Whether the step may copy one more row of this size.
+    /// Returns `true` if the step may copy one more row of this size.
     fn has_room_for(&self, ctx: &mut Context<'_>, bytes: usize) -> bool {
         // The last row of a step could have any size.
         if ctx.is_before("snapshot", 9) {
@@ -754,8 +755,8 @@ impl ForkStep {
 }
 
 impl OpenCall {
-    /// Reads a call of an answer.
-    fn of(call: &JsonValue) -> Option<OpenCall> {
+    /// Reads a call that an answer requests.
+    fn from_request(call: &JsonValue) -> Option<OpenCall> {
         let call_id = call["call_id"].as_str()?.to_owned();
         Some(OpenCall { call_id, provider_call_id: call["provider_call_id"].clone() })
     }
@@ -767,17 +768,15 @@ impl CopiedSpace {
     }
 }
 
-/// The outcome of a call as a text for a model, and whether it is an error.
+/// Returns the outcome of a call as a text for a model, and whether it is an error.
 fn outcome(call: &ToolCall) -> (String, bool) {
-    let text_of = |value: &JsonValue| match value {
-        JsonValue::String(text) => text.clone(),
-        other => other.to_string(),
-    };
     match call.status {
         ToolCallStatus::Succeeded => {
             let result = call.result.as_ref().map(Json::value).unwrap_or_default();
-            let text = result.get("text").unwrap_or(&result);
-            (text_of(text), false)
+            match result.get("text").unwrap_or(&result) {
+                JsonValue::String(text) => (text.clone(), false),
+                other => (other.to_string(), false),
+            }
         }
         _ => (call.error.clone().unwrap_or_else(|| format!("The call is {}.", call.status)), true),
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue};
 
 use super::context::SnapshotContext;
-use super::refusal::{too_many, wrong};
+use super::{invalid, too_many_rows};
 use crate::check;
 use crate::pause::PauseStage;
 use crate::tool_call::ToolCallStatus;
@@ -30,22 +30,26 @@ pub(super) const WITHOUT_AUTHORS: i64 = 2;
 /// The first version. It can still be imported.
 pub(super) const FIRST_VERSION: i64 = 1;
 
-/// The version that an export writes; an earlier one in a replay.
+/// Returns the version that an export writes; an earlier one in a replay.
 pub(super) fn version(ctx: &mut Context<'_>) -> i64 {
-    match is_former(ctx) {
-        true => FIRST_VERSION,
-        false if ctx.is_before("snapshot", 3) => WITHOUT_AUTHORS,
-        false if ctx.is_before("snapshot", 8) => WITHOUT_WORK,
-        false => VERSION,
+    if is_former(ctx) {
+        FIRST_VERSION
+    } else if ctx.is_before("snapshot", 3) {
+        WITHOUT_AUTHORS
+    } else if ctx.is_before("snapshot", 8) {
+        WITHOUT_WORK
+    } else {
+        VERSION
     }
 }
 
-/// Whether the rules before version 2 of the module apply, in a replay: only conversations and calls were copied.
+/// Returns `true` if the rules before version 2 of the module apply, in a replay: only conversations and calls were
+/// copied.
 pub(super) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before("snapshot", 2)
 }
 
-/// Whether a result is that of a failed call: the exit code of its program.
+/// Returns `true` if a result is that of a failed call: the exit code of its program.
 fn is_exit_code(result: &JsonValue) -> bool {
     let members = result.as_object().filter(|members| members.len() == 1);
     members.is_some_and(|members| members.get("exit_code").is_some_and(JsonValue::is_i64))
@@ -219,8 +223,8 @@ pub enum SnapshotCallStatus {
 }
 
 impl SnapshotCallStatus {
-    /// Of a row; `None` if the call has no outcome yet.
-    pub(super) fn of(status: ToolCallStatus) -> Option<SnapshotCallStatus> {
+    /// Returns the status of a call that has an outcome; `None` if it has none yet.
+    pub(super) fn from_outcome(status: ToolCallStatus) -> Option<SnapshotCallStatus> {
         Some(match status {
             ToolCallStatus::Succeeded => SnapshotCallStatus::Succeeded,
             ToolCallStatus::Failed => SnapshotCallStatus::Failed,
@@ -231,8 +235,8 @@ impl SnapshotCallStatus {
         })
     }
 
-    /// The status of the row.
-    pub(super) fn row(self) -> ToolCallStatus {
+    /// Returns the status of the imported call.
+    pub(super) fn imported(self) -> ToolCallStatus {
         match self {
             SnapshotCallStatus::Delegated => ToolCallStatus::Pending,
             SnapshotCallStatus::Succeeded => ToolCallStatus::Succeeded,
@@ -250,7 +254,7 @@ pub(super) fn check_tag(tag: Option<&str>) -> Result<(), Refusal> {
         Some(tag) if tag.len() > limits::REASON_BYTES => {
             let bytes = tag.len();
             let max = limits::REASON_BYTES;
-            let detail = format!("the tag has {bytes} bytes; the limit is {max}");
+            let detail = format!("tag has {bytes} bytes; the limit is {max}");
             Err(Refusal::new(Code::LimitExceeded, detail))
         }
         _ => Ok(()),
@@ -262,27 +266,26 @@ impl RunSnapshot {
     /// may be forged.
     pub(super) fn check(&self, ctx: &Context<'_>) -> Result<(), Refusal> {
         if self.format != FORMAT {
-            let detail = format!("format is {:?}, not {FORMAT:?}", self.format);
-            return Err(wrong(detail).hint("`abide agent export` makes a snapshot"));
+            let detail = format!("format must be {FORMAT:?}, not {:?}", self.format);
+            return Err(invalid(detail).hint("`abide agent export` makes a snapshot"));
         }
         if !(FIRST_VERSION..=VERSION).contains(&self.version) {
             let detail = format!(
-                "the snapshot has version {}, not {FIRST_VERSION} to {VERSION}",
+                "version must be between {FIRST_VERSION} and {VERSION}, not {}",
                 self.version
             );
-            return Err(wrong(detail).hint("import it with the version of abide that made it"));
+            return Err(invalid(detail).hint("import it with the version of abide that made it"));
         }
         check::name("snapshot.id", &self.id)?;
         check_tag(self.tag.as_deref())?;
-        let rows = |run: &SnapshotRun| run.messages.len() + run.calls.len() + run.context.rows();
-        let rows = self.runs.iter().map(rows).sum::<usize>();
+        let rows = self.runs.iter().map(SnapshotRun::rows).sum::<usize>();
         if rows > limits::SNAPSHOT_ROWS {
-            return Err(too_many(rows));
+            return Err(too_many_rows(rows));
         }
         let max = limits::RUN_DESCENDANTS as usize + 1;
         if self.runs.is_empty() || self.runs.len() > max {
-            let detail = format!("the snapshot has {} runs, not 1 to {max}", self.runs.len());
-            return Err(wrong(detail));
+            let detail = format!("runs must have 1 to {max} items, not {}", self.runs.len());
+            return Err(invalid(detail));
         }
         for (at, run) in self.runs.iter().enumerate() {
             run.check(ctx, &self.runs[..at]).map_err(|refusal| Refusal {
@@ -292,13 +295,18 @@ impl RunSnapshot {
         }
         let agents: BTreeSet<&str> = self.agents.iter().map(|agent| &*agent.name).collect();
         match self.runs.iter().find(|run| !agents.contains(&*run.agent)) {
-            Some(run) => Err(wrong(format!("agents does not name {}", run.agent))),
+            Some(run) => Err(invalid(format!("agents does not name {}", run.agent))),
             None => Ok(()),
         }
     }
 }
 
 impl SnapshotRun {
+    /// Returns how many rows an import of it writes.
+    fn rows(&self) -> usize {
+        self.messages.len() + self.calls.len() + self.context.rows()
+    }
+
     fn check(&self, ctx: &Context<'_>, before: &[SnapshotRun]) -> Result<(), Refusal> {
         check::name("id", &self.id)?;
         check::name("agent", &self.agent)?;
@@ -333,7 +341,7 @@ impl SnapshotRun {
             check::name("call_id", &call.call_id)?;
             check::within("attempt", Some(call.attempt), &counts)?;
             if !ids.insert(call.call_id.as_str()) {
-                return Err(wrong(format!("call {} is there twice", call.call_id)));
+                return Err(invalid(format!("calls contains call {} twice", call.call_id)));
             }
             let fits = match call.status {
                 SnapshotCallStatus::Succeeded => call.result.is_some() && call.error.is_none(),
@@ -343,7 +351,9 @@ impl SnapshotRun {
             if !fits {
                 let id = &call.call_id;
                 let status = call.status;
-                return Err(wrong(format!("call {id} is {status}: its result does not fit")));
+                return Err(invalid(format!(
+                    "the result of call {id} contradicts its status {status}"
+                )));
             }
         }
         for message in &self.messages {
@@ -354,20 +364,20 @@ impl SnapshotRun {
             (None, true) => Ok(()),
             (Some(parent), false) => self.check_parent(parent, before),
             (Some(_), true) => {
-                Err(wrong("the first run has parent_id: export the run that delegated it".into()))
+                Err(invalid("the first run has parent_id: export the run that delegated it"))
             }
-            (None, false) => Err(wrong("only the first run has no parent_id".to_owned())),
+            (None, false) => Err(invalid("only the first run has no parent_id")),
         }
     }
 
     fn check_times(&self, now: Micros) -> Result<(), Refusal> {
         if self.began_at > now {
-            return Err(wrong("began_at is in the future".to_owned()));
+            return Err(invalid("began_at is in the future"));
         }
         // An older run is claimed before younger ones.
         let times = [("began_at", Some(self.began_at)), ("deadline_at", self.deadline_at)];
         match times.into_iter().find(|(_, time)| time.is_some_and(|time| time < Micros(0))) {
-            Some((name, _)) => Err(wrong(format!("{name} is before 1970"))),
+            Some((name, _)) => Err(invalid(format!("{name} is before 1970"))),
             None => Ok(()),
         }
     }
@@ -375,21 +385,21 @@ impl SnapshotRun {
     /// A delegated run belongs to a call of the run that delegated it, and its ids say so.
     fn check_parent(&self, parent: &str, before: &[SnapshotRun]) -> Result<(), Refusal> {
         let Some(parent) = before.iter().find(|run| run.id == parent) else {
-            return Err(wrong(format!("the run that delegated it, {parent}, is not before it")));
+            return Err(invalid(format!("the run that delegated it, {parent}, is not before it")));
         };
-        let is_call = |call: &&SnapshotCall| {
+        let own_calls = parent.calls.iter().filter(|call| {
             call.call_id == self.session_id && call.status == SnapshotCallStatus::Delegated
-        };
+        });
         let is_derived = self.session_id.strip_prefix(&*parent.id).is_some_and(|rest| {
             rest.strip_prefix(DERIVED).is_some_and(|rest| !rest.contains(DERIVED))
         });
         let own_id = format!("{}{DERIVED}run", self.session_id);
-        if !is_derived || self.id != own_id || parent.calls.iter().filter(is_call).count() != 1 {
+        if !is_derived || self.id != own_id || own_calls.count() != 1 {
             let detail = format!("it does not belong to a call of run {}", parent.id);
-            return Err(wrong(detail));
+            return Err(invalid(detail));
         }
         if before.iter().any(|run| run.id == self.id) {
-            Err(wrong(format!("run {} is there twice", self.id)))
+            Err(invalid(format!("runs contains run {} twice", self.id)))
         } else {
             Ok(())
         }

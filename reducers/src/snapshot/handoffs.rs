@@ -7,7 +7,7 @@ use abide_schema::{Abort, Context, Json, Micros, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use super::format::{SnapshotMessage, SnapshotRun};
-use super::refusal::wrong;
+use super::invalid;
 use crate::agent::{self, AgentRevision, RunPurpose};
 
 /// Counters of an imported run. Those of its handoffs are not larger.
@@ -24,7 +24,8 @@ pub(super) fn check<'a>(
     ctx: &mut Context<'_>,
     source: &'a SnapshotRun,
     results: impl Iterator<Item = &'a SnapshotMessage>,
-    (revisions, counters): (&BTreeMap<String, i64>, Counters),
+    revisions: &BTreeMap<String, i64>,
+    counters: Counters,
 ) -> Result<(), Abort> {
     let scope = Json::from(json!(source.scope));
     let of_summary = source.context.summary.iter().flat_map(|summary| &summary.handoffs);
@@ -40,7 +41,7 @@ pub(super) fn check<'a>(
                 continue;
             };
             let from = active.last().copied().unwrap_or_default();
-            check_agents(ctx, revisions, &scope, [from, to])?;
+            check_agents(ctx, revisions, &scope, from, to)?;
             check_numbers(handoff, source, counters, ctx.now)?;
             active.push(to);
         }
@@ -53,11 +54,12 @@ fn check_agents(
     ctx: &mut Context<'_>,
     revisions: &BTreeMap<String, i64>,
     session_scope: &Json,
-    [from, to]: [&str; 2],
+    from: &str,
+    to: &str,
 ) -> Result<(), Abort> {
     if !revisions.contains_key(to) {
         return Err(
-            wrong(format!("agents does not name {to}, which a message makes active")).into()
+            invalid(format!("agents does not name {to}, which a message makes active")).into()
         );
     }
     let starter = ctx.caller.clone();
@@ -68,7 +70,7 @@ fn check_agents(
     if allowed.unwrap_or_default().iter().any(|name| name == to) {
         Ok(())
     } else {
-        Err(wrong(format!("agent {from} does not hand over to {to} here")).into())
+        Err(invalid(format!("agent {from} does not hand over to {to} here")).into())
     }
 }
 
@@ -90,7 +92,7 @@ fn check_numbers(
     ] {
         let number = handoff.get(name).map_or(Some(0), JsonValue::as_i64);
         if !number.is_some_and(|number| (0..=max).contains(&number)) {
-            return Err(wrong(format!("{name} of a handoff is not between 0 and {max}")));
+            return Err(invalid(format!("{name} of a handoff must be between 0 and {max}")));
         }
     }
     Ok(())
@@ -115,12 +117,15 @@ pub(super) fn check_order(
             let calls = data["calls"].as_array().into_iter().flatten();
             tool_calls += calls.filter(|call| call["name"] != "response").count() as i64;
         }
-        let handoff = data.get("handoff").filter(|it| it["run_id"] == source.id.as_str());
-        let Some(handoff) = handoff.filter(|_| message.role == "tool") else { continue };
-        let number = |name: &str| handoff[name].as_i64().unwrap_or(0);
-        let is_late = first_iteration.is_some_and(|first| number("iterations") >= first);
-        if is_late || number("tool_calls") + tool_calls > counters.tool_calls {
-            return Err(wrong("a handoff counts answers or calls that follow it".to_owned()));
+        let Some(handoff) = data.get("handoff") else { continue };
+        if handoff["run_id"] != source.id.as_str() || message.role != "tool" {
+            continue;
+        }
+        let iterations_before = handoff["iterations"].as_i64().unwrap_or(0);
+        let calls_before = handoff["tool_calls"].as_i64().unwrap_or(0);
+        let is_late = first_iteration.is_some_and(|first| iterations_before >= first);
+        if is_late || calls_before + tool_calls > counters.tool_calls {
+            return Err(invalid("a handoff counts answers or calls that follow it"));
         }
     }
     Ok(())

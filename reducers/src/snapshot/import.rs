@@ -18,7 +18,7 @@ use super::format::{
     RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotMessage, SnapshotRun, WITHOUT_AUTHORS,
 };
 use super::handoffs::{self, Counters};
-use super::refusal::wrong;
+use super::invalid;
 use super::rows::RunImport;
 use crate::agent::{Agent, AgentRevision, RunPurpose};
 use crate::message::rows::{self, NewEntry};
@@ -68,12 +68,12 @@ pub fn import_run(
     let mut first = None;
     for (at, source) in snapshot.runs.iter().enumerate() {
         let run = match at {
-            0 => import.add(ctx, source, (id.clone(), session_id.clone()), None)?,
+            0 => import.add(ctx, source, id.clone(), session_id.clone(), None)?,
             _ => import.add_delegated(ctx, source)?,
         };
         first.get_or_insert(run);
     }
-    let run = first.ok_or_else(|| wrong("it has no run".to_owned()))?;
+    let run = first.ok_or_else(|| invalid("it has no run"))?;
     ctx.about(&session_id);
     ctx.insert(RunImport {
         run_id: id.clone(),
@@ -90,7 +90,7 @@ pub fn import_run(
 
 const NEW: IdArgumentKind = IdArgumentKind::New;
 
-/// The run of this snapshot, if it was imported before.
+/// Returns the run of this snapshot, if it was imported before.
 fn imported(ctx: &mut Context<'_>, snapshot_id: &str) -> Result<Option<Run>, Abort> {
     let of_snapshot = "WHERE snapshot_id = ?1 ORDER BY run_id LIMIT 1";
     let found = ctx.find::<RunImport>(of_snapshot, &[Value::from(snapshot_id)])?;
@@ -133,7 +133,7 @@ fn check_tools(ctx: &mut Context<'_>, snapshot: &RunSnapshot) -> Result<(), Abor
         calls.map(|call| &*call.tool_name).chain(snapshot.tools.iter().map(|it| &**it)).collect();
     let mut missing = Vec::new();
     for name in names {
-        check::name("a tool", name)?;
+        check::name("a name in tools", name)?;
         if ctx.get::<Tool>(name)?.is_none() {
             missing.push(name);
         }
@@ -147,7 +147,7 @@ fn check_tools(ctx: &mut Context<'_>, snapshot: &RunSnapshot) -> Result<(), Abor
     Err(Refusal::new(Code::NotFound, detail).hint(hint).into())
 }
 
-/// The revisions of the agents in this file.
+/// Returns the revisions of the agents in this file.
 fn revisions(
     ctx: &mut Context<'_>,
     snapshot: &RunSnapshot,
@@ -155,7 +155,7 @@ fn revisions(
 ) -> Result<BTreeMap<String, i64>, Abort> {
     let mut revisions = BTreeMap::new();
     for source in &snapshot.agents {
-        check::name("an agent", &source.name)?;
+        check::name("the name of an agent", &source.name)?;
         let agent = agent::find(ctx, &source.name)?;
         if agent.retired_at.is_some() {
             return Err(agent::retired(&agent.name).into());
@@ -179,9 +179,12 @@ fn check_definition(
     // A caller with a scope learns nothing about a definition by comparing it with guesses.
     let may_read = ctx.caller.scope().is_empty();
     let own = ctx.get::<AgentRevision>((name.as_str(), agent.revision))?.filter(|_| may_read);
-    let source = snapshot.agents.iter().filter(|it| it.name == *name);
-    let source: Vec<&Map<String, JsonValue>> =
-        source.filter_map(|it| it.definition.as_ref()).collect();
+    let source: Vec<&Map<String, JsonValue>> = snapshot
+        .agents
+        .iter()
+        .filter(|agent| agent.name == *name)
+        .filter_map(|agent| agent.definition.as_ref())
+        .collect();
     let (Some(own), false) = (own, source.is_empty()) else {
         let detail = format!(
             "the definition of agent {name} at the origin cannot be compared with the one in this file"
@@ -227,13 +230,13 @@ struct Consumed {
 }
 
 impl Consumed {
-    fn of(snapshot: &RunSnapshot, run: &SnapshotRun) -> Consumed {
+    fn count(snapshot: &RunSnapshot, run: &SnapshotRun) -> Consumed {
         let mut counted = Consumed {
             tokens: run.input_tokens.saturating_add(run.output_tokens),
             cost_micros: run.cost_micros.unwrap_or(0),
         };
         let below = snapshot.runs.iter().filter(|it| it.parent_id.as_ref() == Some(&run.id));
-        for below in below.map(|run| Consumed::of(snapshot, run)) {
+        for below in below.map(|run| Consumed::count(snapshot, run)) {
             counted.tokens = counted.tokens.saturating_add(below.tokens);
             counted.cost_micros = counted.cost_micros.saturating_add(below.cost_micros);
         }
@@ -252,7 +255,7 @@ fn check_numbers(message: &SnapshotMessage) -> Result<(), Refusal> {
         let counts = 0..=i64::from(u32::MAX);
         let number = data.get(name).map_or(Some(0), JsonValue::as_i64);
         if !number.is_some_and(|number| counts.contains(&number)) {
-            return Err(wrong(format!("{name} of a message is not between 0 and {}", u32::MAX)));
+            return Err(invalid(format!("{name} of a message must be between 0 and {}", u32::MAX)));
         }
     }
     Ok(())
@@ -279,6 +282,12 @@ fn worked_us<'a>(
     worked.max(counted.unwrap_or(0)).min(lived)
 }
 
+/// Returns the part of a call's id behind the id of its run; `None` if it is not a call of this run.
+fn place_in_run(call_id: &str, run_id: &str) -> Option<String> {
+    let place = call_id.strip_prefix(run_id)?.strip_prefix(DERIVED)?;
+    (!place.is_empty() && !place.contains(DERIVED)).then(|| place.to_owned())
+}
+
 /// An import in progress.
 struct Import<'a> {
     snapshot: &'a RunSnapshot,
@@ -291,24 +300,24 @@ struct Import<'a> {
 impl Import<'_> {
     /// Adds a run that a run before it delegated.
     fn add_delegated(&mut self, ctx: &mut Context<'_>, source: &SnapshotRun) -> Result<Run, Abort> {
-        let missing = || wrong(format!("run {} has no parent", source.id));
-        let parent = source.parent_id.as_ref().and_then(|id| self.runs.get(id));
-        let (parent, ids) = parent.ok_or_else(missing)?;
-        let call_id = ids.calls.get(&source.session_id).cloned().ok_or_else(missing)?;
-        let parent = ctx.get::<Run>(&parent.id)?.ok_or_else(missing)?;
+        let missing_parent = || invalid(format!("run {} has no parent", source.id));
+        let (parent, ids) = source
+            .parent_id
+            .as_ref()
+            .and_then(|id| self.runs.get(id))
+            .ok_or_else(missing_parent)?;
+        let call_id = ids.calls.get(&source.session_id).cloned().ok_or_else(missing_parent)?;
+        // As it is stored now: its children have changed it.
+        let parent = ctx.get::<Run>(&parent.id)?.ok_or_else(missing_parent)?;
         let above = session::find_accepting(ctx, &parent.session_id)?;
         let starter = ctx.caller.clone();
         let purpose = RunPurpose::Delegation;
         let agent = agent::ready(ctx, &source.agent, purpose, &starter, &above.scope)?;
         let place = delegation::admit(ctx, &parent)?;
-        let new = (format!("{call_id}{DERIVED}run"), call_id.clone());
-        let run = self.add(
-            ctx,
-            &SnapshotRun { agent: agent.name, ..source.clone() },
-            new,
-            Some(&parent),
-        )?;
-        delegation::note(ctx, &run, &parent, place, Some(call_id))?;
+        let id = format!("{call_id}{DERIVED}run");
+        let source = SnapshotRun { agent: agent.name, ..source.clone() };
+        let run = self.add(ctx, &source, id, call_id.clone(), Some(&parent))?;
+        delegation::insert_row(ctx, &run, &parent, place, Some(call_id))?;
         Ok(run)
     }
 
@@ -316,7 +325,8 @@ impl Import<'_> {
         &mut self,
         ctx: &mut Context<'_>,
         source: &SnapshotRun,
-        (id, session_id): (String, String),
+        id: String,
+        session_id: String,
         parent: Option<&Run>,
     ) -> Result<Run, Abort> {
         let session = match parent {
@@ -351,7 +361,7 @@ impl Import<'_> {
             let kind = message.kind.clone();
             let content = message.content.clone();
             let run_id =
-                data.as_ref().filter(|_| self.is_of_run(message)).and_then(rows::named_run);
+                data.as_ref().filter(|_| self.is_of_run(message)).and_then(rows::run_in_data);
             let data = data.map(Json::from);
             let entry = NewEntry { role, kind, content, data, run_id };
             messages.push(rows::append(ctx, &session, entry)?.id);
@@ -363,7 +373,7 @@ impl Import<'_> {
         for message in source.messages.iter().filter(|it| it.role == "tool" && self.is_of_run(it)) {
             let mut data = message.data.clone().unwrap_or_default();
             ids.apply(&mut data);
-            if rows::named_run(&data).as_ref() == Some(&run.id) {
+            if rows::run_in_data(&data).as_ref() == Some(&run.id) {
                 run::active_agent::apply(ctx, &run.id, &data)?;
             }
         }
@@ -374,7 +384,7 @@ impl Import<'_> {
         let Consumed { tokens, cost_micros } = if ctx.is_before("snapshot", 5) {
             Consumed { tokens: source.budget_tokens, cost_micros: source.budget_cost_micros }
         } else {
-            Consumed::of(self.snapshot, source)
+            Consumed::count(self.snapshot, source)
         };
         budget::restore(ctx, &run, tokens, cost_micros)?;
         let target = Target { session: &session, run_id: &run.id, messages: &messages, ids: &ids };
@@ -383,32 +393,35 @@ impl Import<'_> {
         Ok(run)
     }
 
-    /// Whether the driver of a run wrote a message.
+    /// Returns `true` if the driver of a run wrote a message.
     fn is_of_run(&self, message: &SnapshotMessage) -> bool {
         message.is_of_run || self.snapshot.version <= WITHOUT_AUTHORS
     }
 
-    /// The ids of a run's calls: those of the run keep their place in it; others, of earlier runs in the session, get
-    /// ids that the run cannot request.
+    /// Returns the ids of a run's calls: those of the run keep their place in it; others, of earlier runs in the
+    /// session, get ids that the run cannot request.
     fn new_ids(&self, source: &SnapshotRun, id: &str) -> NewIds {
-        let mut named = NamedCalls::default();
+        let mut named_calls = NamedCalls::default();
         source
             .messages
             .iter()
             .filter_map(|message| message.data.as_ref())
-            .for_each(|it| named.add(it));
-        source.calls.iter().for_each(|call| named.add(&json!({"call_id": call.call_id})));
-        let own = |call: &str| {
-            let rest = call.strip_prefix(&*source.id)?.strip_prefix(DERIVED)?;
-            (!rest.is_empty() && !rest.contains(DERIVED)).then(|| rest.to_owned())
-        };
-        let taken: BTreeSet<String> = named.ids.iter().filter_map(|call| own(call)).collect();
+            .for_each(|it| named_calls.add(it));
+        source.calls.iter().for_each(|call| named_calls.add(&json!({"call_id": call.call_id})));
+        let taken: BTreeSet<String> = named_calls
+            .ids
+            .iter()
+            .filter_map(|call_id| place_in_run(call_id, &source.id))
+            .collect();
         let mut free = (1..).map(|n: usize| format!("h{n}")).filter(|it| !taken.contains(it));
-        let calls = named.ids.into_iter().filter_map(|call| {
-            let rest = own(&call).or_else(|| free.next())?;
-            Some((call, format!("{id}{DERIVED}{rest}")))
-        });
-        let calls = calls.collect();
+        let calls = named_calls
+            .ids
+            .into_iter()
+            .filter_map(|call_id| {
+                let place = place_in_run(&call_id, &source.id).or_else(|| free.next())?;
+                Some((call_id, format!("{id}{DERIVED}{place}")))
+            })
+            .collect();
         let run = Some((source.id.clone(), id.to_owned()));
         NewIds { run, calls, revisions: self.revisions.clone() }
     }
@@ -424,11 +437,11 @@ impl Import<'_> {
             .calls
             .get(&source.call_id)
             .cloned()
-            .ok_or_else(|| wrong(format!("call {} has no id", source.call_id)))?;
+            .ok_or_else(|| invalid(format!("call {} has no id", source.call_id)))?;
         check::name("call_id", &call_id)?;
         let tool = ctx
             .get::<Tool>(&*source.tool_name)?
-            .ok_or_else(|| wrong(format!("there is no tool {}", source.tool_name)))?;
+            .ok_or_else(|| invalid(format!("there is no tool {}", source.tool_name)))?;
         let mut result = source.result.clone();
         if let Some(content) = result.as_mut().and_then(|result| result.get_mut("content")) {
             ids.apply_handoff(content);
@@ -442,9 +455,9 @@ impl Import<'_> {
             session_id: session.id.clone(),
             tool_name: tool.name.clone(),
             tool_version: tool.version,
-            arguments: Json::of(&source.arguments),
+            arguments: Json::from(&source.arguments),
             provider_call_id: source.provider_call_id.clone(),
-            status: source.status.row(),
+            status: source.status.imported(),
         };
         let call = ToolCall {
             attempt: source.attempt,
@@ -471,16 +484,21 @@ impl Import<'_> {
         let is_checked = !ctx.is_before("snapshot", 4);
         // Before, messages of others counted too.
         let written = source.messages.iter().filter(|it| !is_checked || self.is_of_run(it));
-        let answers = written.clone().filter_map(|message| message.data.as_ref());
-        let answers = answers.filter(|it| it["run_id"] == source.id.as_str());
+        let answers = written
+            .clone()
+            .filter_map(|message| message.data.as_ref())
+            .filter(|data| data["run_id"] == source.id.as_str());
         let counted = answers.clone().filter_map(|it| it["iteration"].as_i64()).max();
         let counts = 0..=i64::from(u32::MAX);
         if let Some(number) = counted.filter(|it| is_checked && !counts.contains(it)) {
-            return Err(wrong(format!("an answer has the number {number}")).into());
+            return Err(invalid(format!("an answer has the number {number}")).into());
         }
         // The structured answer is not a tool call.
-        let requested = answers.filter_map(|it| it["calls"].as_array()).flatten();
-        let requested = requested.filter(|call| call["name"] != "response").count();
+        let requested = answers
+            .filter_map(|data| data["calls"].as_array())
+            .flatten()
+            .filter(|call| call["name"] != "response")
+            .count();
         let counters = Counters {
             iterations: source.iterations.max(counted.unwrap_or(0)),
             tool_calls: source.tool_calls.max(requested as i64),
@@ -488,7 +506,7 @@ impl Import<'_> {
         };
         if is_checked {
             let messages = written.clone().filter(|message| message.role == "tool");
-            handoffs::check(ctx, source, messages, (&self.revisions, counters))?;
+            handoffs::check(ctx, source, messages, &self.revisions, counters)?;
         }
         if !ctx.is_replay() {
             written.clone().try_for_each(check_numbers)?;
@@ -510,14 +528,14 @@ impl Import<'_> {
         let seq = ctx.seq;
         let revision = self.revisions.get(&source.agent).copied().unwrap_or_default();
         // Neither must a forged time, or the limit of another definition.
-        let defined = (source.agent.as_str(), revision);
-        let deadline_at = run::must_end(ctx, defined, source.began_at, source.deadline_at)?;
-        let (deadline_at, usage_missing) = if ctx.is_before("snapshot", 7) {
-            (deadline_at, source.usage_missing)
-        } else {
+        let mut deadline_at =
+            run::must_end(ctx, &source.agent, revision, source.began_at, source.deadline_at)?;
+        let mut usage_missing = source.usage_missing;
+        if !ctx.is_before("snapshot", 7) {
             let last = now.plus_ms(*limits::AHEAD_MS.end());
-            (deadline_at.map(|at| at.min(last)), source.usage_missing.min(iterations))
-        };
+            deadline_at = deadline_at.map(|at| at.min(last));
+            usage_missing = usage_missing.min(iterations);
+        }
         let mut run = Run {
             id,
             session_id: session.id.clone(),

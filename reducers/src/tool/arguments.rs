@@ -1,4 +1,4 @@
-//! Validates arguments against a tool's JSON Schema.
+//! Validates the arguments of a call against its tool's JSON Schema, and the answer to a question against its form.
 //!
 //! A schema is untrusted data. It is limited when it is registered: in bytes, depth, patterns, and in
 //! size with its references expanded. Each evaluation counts its steps and stops when the budget is used up
@@ -9,6 +9,7 @@
 //! before the call runs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_json_schema::{Failure, Schema};
@@ -16,8 +17,8 @@ use abide_schema::work::{Verdict, WHOLE, Work};
 use abide_schema::{Abort, Code, Context, Json, Refusal, limits};
 use serde_json::Value as JsonValue;
 
-/// Cached compiled schemas: a tool is called more often than registered.
-const KEPT: usize = 256;
+/// Maximum number of compiled schemas in the cache: a tool is called more often than registered.
+const CACHED_SCHEMAS: usize = 256;
 
 /// Maximum nesting of references.
 const NESTED_REFERENCES: usize = 64;
@@ -33,17 +34,25 @@ pub(crate) fn check_schema(ctx: &mut Context<'_>, tool: &str, schema: &Json) -> 
     ctx.settle(&Registration { tool: tool.to_owned(), schema: schema.clone() })
 }
 
-/// Checks a call's arguments against the schema of a version of a tool.
+/// What a validated value is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Subject {
+    /// The arguments of a call of a tool, in a version.
+    Arguments { tool: String, version: i64 },
+    /// The answer to the question that a call stands for.
+    Answer { call_id: String },
+}
+
+/// Checks a value against a schema.
 pub(crate) fn check(
     ctx: &mut Context<'_>,
-    (tool, version): (&str, i64),
+    subject: Subject,
     schema: &Json,
-    arguments: &Arc<JsonValue>,
+    value: &Arc<JsonValue>,
 ) -> Result<(), Abort> {
-    let tool = tool.to_owned();
     let schema = schema.clone();
-    let arguments = Arc::clone(arguments);
-    ctx.settle(&Validation { tool, version, schema, arguments })
+    let value = Arc::clone(value);
+    ctx.settle(&Validation { subject, schema, value })
 }
 
 /// The check of a schema at registration.
@@ -56,70 +65,82 @@ struct Registration {
 impl Work for Registration {
     fn attempt(&self, steps: u64) -> Option<Verdict> {
         let Registration { tool, schema } = self;
-        (steps == WHOLE || is_small(schema)).then(|| acceptable(tool, schema))
+        (steps == WHOLE || is_small(schema)).then(|| check_supported(tool, schema))
     }
 }
 
-/// The check of a call's arguments.
+/// The check of a value.
 #[derive(Clone, Debug, PartialEq)]
 struct Validation {
-    tool: String,
-    version: i64,
+    subject: Subject,
     schema: Json,
-    arguments: Arc<JsonValue>,
+    value: Arc<JsonValue>,
 }
 
 impl Work for Validation {
     fn attempt(&self, steps: u64) -> Option<Verdict> {
-        let Validation { tool, schema, arguments, .. } = self;
-        let schema = match known(schema) {
+        let Validation { subject, schema, value } = self;
+        let schema = match find_compiled(schema) {
             Some(schema) => schema,
             None if steps < WHOLE && !is_small(schema) => return None,
-            None => match compiled(schema) {
+            None => match compile(schema) {
                 Ok(schema) => schema,
                 Err(why) => {
-                    let detail = format!("invalid input_schema of {tool}: {why}");
+                    let detail = format!("invalid schema of the {subject}: {why}");
                     return Some(Err(Refusal::new(Code::Internal, detail)));
                 }
             },
         };
         let max = limits::TOOL_SCHEMA_STEPS;
-        match schema.check(arguments, steps.min(max)) {
+        match schema.check(value, steps.min(max)) {
             Ok(()) => Some(Ok(())),
-            Err(Failure::Mismatch { path, what }) => Some(Err(self.mismatch(&path, &what))),
+            Err(Failure::Mismatch { path, what }) => Some(Err(subject.mismatch(&path, &what))),
             // It may also exceed the depth limit, and then fails with any budget.
             Err(Failure::OverBudget) if steps < max => None,
             Err(Failure::OverBudget) => {
-                let detail =
-                    format!("validating the arguments of {tool} takes more than {max} steps");
-                Some(Err(Refusal::new(Code::LimitExceeded, detail)
-                    .hint("send smaller arguments, or register a schema with fewer alternatives")))
+                let detail = format!("validating the {subject} takes more than {max} steps");
+                let hint = "send a smaller value, or register a schema with fewer alternatives";
+                Some(Err(Refusal::new(Code::LimitExceeded, detail).hint(hint)))
             }
         }
     }
 }
 
-impl Validation {
+impl Subject {
     fn mismatch(&self, path: &str, what: &str) -> Refusal {
-        let Validation { tool, version, .. } = self;
         let place = if path.is_empty() { String::new() } else { format!("at {path}: ") };
         let why: String = what.chars().take(WHY_CHARS).collect();
-        let detail = format!("the arguments do not fit {tool}: {place}{why}");
-        let hint = format!(
-            "see `abide sql \"SELECT json_extract(manifest, '$.input_schema') FROM tool_versions \
-             WHERE name = '{tool}' AND version = {version}\"`"
-        );
+        let detail = format!("invalid {self}: {place}{why}");
+        let hint = match self {
+            Subject::Arguments { tool, version } => format!(
+                "see `abide sql \"SELECT json_extract(manifest, '$.input_schema') FROM tool_versions \
+                 WHERE name = '{tool}' AND version = {version}\"`"
+            ),
+            Subject::Answer { call_id } => format!(
+                "approve with `approved_arguments='{{\"answer\": {{…}}}}'` that fits the schema in \
+                 the arguments of {call_id}"
+            ),
+        };
         Refusal::new(Code::BadArguments, detail).hint(hint)
     }
 }
 
-/// Whether a schema is so small that compiling it takes less time than the rest of a call.
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Arguments { tool, .. } => write!(f, "arguments for {tool}"),
+            Subject::Answer { .. } => f.write_str("answer"),
+        }
+    }
+}
+
+/// Returns `true` if a schema is so small that compiling it takes less time than the rest of a call.
 fn is_small(schema: &Json) -> bool {
     let text = schema.as_str();
     text.len() <= limits::WRITER_SCHEMA_BYTES && !text.contains("\"pattern")
 }
 
-fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
+fn check_supported(tool: &str, schema: &Json) -> Result<(), Refusal> {
     let bytes = schema.as_str().len();
     let max = limits::TOOL_SCHEMA_BYTES;
     if bytes > max {
@@ -134,7 +155,7 @@ fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
     let root = schema.value();
-    SchemaWalk::over(&root).see(&root).and_then(|()| compiled(schema).map(drop)).map_err(|why| {
+    SchemaWalk::new(&root).visit(&root).and_then(|()| compile(schema).map(drop)).map_err(|why| {
         let detail = format!("unsupported input_schema of {tool}: {why}");
         Refusal::new(Code::BadArguments, detail).hint(
             "JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…",
@@ -164,21 +185,21 @@ fn depth(text: &str) -> usize {
     deepest
 }
 
-fn known(schema: &Json) -> Option<Arc<Schema>> {
-    let kept = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-    kept.get(schema.as_str()).cloned()
+fn find_compiled(schema: &Json) -> Option<Arc<Schema>> {
+    let cache = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    cache.get(schema.as_str()).cloned()
 }
 
-fn compiled(schema: &Json) -> Result<Arc<Schema>, String> {
-    if let Some(known) = known(schema) {
-        return Ok(known);
+fn compile(schema: &Json) -> Result<Arc<Schema>, String> {
+    if let Some(compiled) = find_compiled(schema) {
+        return Ok(compiled);
     }
     let fresh = Arc::new(Schema::compile(&schema.value())?);
-    let mut kept = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-    if kept.len() >= KEPT {
-        kept.clear();
+    let mut cache = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if cache.len() >= CACHED_SCHEMAS {
+        cache.clear();
     }
-    kept.insert(schema.as_str().to_owned(), Arc::clone(&fresh));
+    cache.insert(schema.as_str().to_owned(), Arc::clone(&fresh));
     Ok(fresh)
 }
 
@@ -192,29 +213,29 @@ struct SchemaWalk<'a> {
 }
 
 impl<'a> SchemaWalk<'a> {
-    fn over(root: &'a JsonValue) -> SchemaWalk<'a> {
+    fn new(root: &'a JsonValue) -> SchemaWalk<'a> {
         SchemaWalk { root, within: Vec::new(), left: limits::TOOL_SCHEMA_NODES }
     }
 
     /// # Errors
     /// A description of the problem in the schema.
-    fn see(&mut self, schema: &'a JsonValue) -> Result<(), String> {
+    fn visit(&mut self, schema: &'a JsonValue) -> Result<(), String> {
         let Some(left) = self.left.checked_sub(1) else {
             let max = limits::TOOL_SCHEMA_NODES;
-            return Err(format!("with its references expanded it has more than {max} subschemas"));
+            return Err(format!("more than {max} subschemas with all references expanded"));
         };
         self.left = left;
         match schema {
-            JsonValue::Array(items) => items.iter().try_for_each(|item| self.see(item)),
+            JsonValue::Array(items) => items.iter().try_for_each(|item| self.visit(item)),
             JsonValue::Object(members) => {
                 members.iter().try_for_each(|(name, value)| match (name.as_str(), value) {
                     ("$ref", JsonValue::String(target)) => self.follow(target),
                     ("$dynamicRef" | "$recursiveRef", JsonValue::String(_)) => {
-                        Err(format!("it has a {name}"))
+                        Err(format!("{name} is not supported"))
                     }
                     // Definitions cost nothing until they are referenced.
                     ("$defs" | "definitions", _) => Ok(()),
-                    _ => self.see(value),
+                    _ => self.visit(value),
                 })
             }
             _ => Ok(()),
@@ -226,14 +247,15 @@ impl<'a> SchemaWalk<'a> {
         if self.within.contains(&target) {
             return Ok(());
         }
-        let found = target.strip_prefix('#').and_then(|path| self.root.pointer(path));
-        let found =
-            found.ok_or_else(|| format!("it refers to {target:?}, which does not exist in it"))?;
+        let found = target
+            .strip_prefix('#')
+            .and_then(|path| self.root.pointer(path))
+            .ok_or_else(|| format!("unknown reference {target:?}"))?;
         if self.within.len() == NESTED_REFERENCES {
             return Err(format!("references are nested more than {NESTED_REFERENCES} deep"));
         }
         self.within.push(target);
-        self.see(found)?;
+        self.visit(found)?;
         self.within.pop();
         Ok(())
     }

@@ -21,7 +21,7 @@ fn delays_double_up_to_a_limit() {
 fn omitted_annotations_are_not_assumed() {
     let effect = |text: &str| {
         let annotations = serde_json::from_str(text).expect("it is JSON");
-        Effect::of_annotations(&annotations)
+        Effect::from_annotations(&annotations)
     };
     assert_eq!(effect(r#"{"readOnlyHint":true,"idempotentHint":false}"#), Effect::ReadOnly);
     assert_eq!(effect(r#"{"idempotentHint":true,"destructiveHint":true}"#), Effect::Idempotent);

@@ -5,7 +5,7 @@ use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Refusal, Seq, reducer};
 
 use super::holder::settlement_hint;
-use super::{ToolCall, ToolCallStatus, find, finish, is_held, refusal, save};
+use super::{ToolCall, ToolCallStatus, find, finish, holds_claim, refusal, save};
 use crate::cleanup::rows::Room;
 use crate::{approval, exchange, lease, run};
 
@@ -61,7 +61,7 @@ pub fn acknowledge_cancel(
     fencing_token: i64,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
-    if !is_held(ctx, &call, fencing_token)? {
+    if !holds_claim(ctx, &call, fencing_token)? {
         let again =
             call.status == ToolCallStatus::Cancelled && call.fencing_token == Some(fencing_token);
         if again && lease::is_holder(ctx, fencing_token)? {
@@ -115,7 +115,7 @@ fn drop_waiting(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, A
     call.cancel_requested_at = Some(ctx.now);
     call.retry_at = None;
     let call = save(ctx, call)?;
-    exchange::rows::answered(ctx, &call)?;
+    exchange::rows::resume_asker(ctx, &call)?;
     Ok(call)
 }
 

@@ -4,7 +4,7 @@ use abide_schema::reducer::DERIVED;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, Value, limits, reducer};
 
 use super::holder::settlement_hint;
-use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, pinned, refusal, save};
+use super::{ToolCall, ToolCallStatus, find, finish, holds_claim, pace, pinned, refusal, save};
 use crate::claim_queue::{self, ClaimBudget, QueueScan};
 use crate::run::{self, Run};
 use crate::session::{self, Session};
@@ -49,7 +49,7 @@ pub fn claim_tool_call(
         return Err(not_to_be_claimed(&call).into());
     };
     check_capable(ctx.caller, &pinned, &call)?;
-    if !is_wanted(ctx, &call)? {
+    if !may_run(ctx, &call)? {
         let (call, session) = (&call.call_id, &call.session_id);
         let detail = format!("call {call} is being cancelled with its run or session {session}");
         let hint = "claim another call with `abide call claim_next_tool_call`";
@@ -81,7 +81,7 @@ pub fn claim_next_tool_call(
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
         let count = tools.len();
         let max = limits::TOOLS_OF_A_CLAIM;
-        let detail = format!("the call names {count} tools; it must name 1 to {max}");
+        let detail = format!("tools must have 1 to {max} names, not {count}");
         let hint = "name the tools that this worker runs, in several calls if there are more";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
@@ -126,7 +126,7 @@ pub fn heartbeat_tool_call(
     lease_ms: Option<i64>,
 ) -> Result<ToolCall, Abort> {
     let mut call = find(ctx, &call_id)?;
-    if !is_held(ctx, &call, fencing_token)? {
+    if !holds_claim(ctx, &call, fencing_token)? {
         return Err(refusal(ctx, &call, fencing_token)?.into());
     }
     let until = check::lease(ctx.now, lease_ms.unwrap_or(LEASE_MS))?;
@@ -191,7 +191,7 @@ fn take_and_save(
     save(ctx, call)
 }
 
-/// The end of a lease, limited by the tool's timeout for an attempt.
+/// Returns the end of a lease, limited by the tool's timeout for an attempt.
 fn within_timeout(pinned: &Tool, since: Option<Micros>, until: Micros) -> Micros {
     match (pinned.timeout_ms, since) {
         (Some(timeout_ms), Some(since)) => until.min(since.plus_ms(timeout_ms)),
@@ -199,9 +199,9 @@ fn within_timeout(pinned: &Tool, since: Option<Micros>, until: Micros) -> Micros
     }
 }
 
-/// Whether the call is still wanted: its session is not ending, and its run was not aborted. Otherwise its cleanup
-/// will cancel it shortly.
-pub(super) fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
+/// Returns `true` if the call may still run: its session is not ending, and its run was not aborted. Otherwise its
+/// cleanup will cancel it shortly.
+pub(super) fn may_run(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
     ctx.without_policies(|ctx| {
         let Some(session) = ctx.get::<Session>(&call.session_id)? else { return Ok(false) };
         if session::is_closing(ctx, &session)? {
@@ -241,7 +241,7 @@ struct ToolSearch {
 
 impl ToolSearch {
     fn new(tool: Tool) -> ToolSearch {
-        let scan = QueueScan::new(claim_queue::calls_of(&tool.name));
+        let scan = QueueScan::new(claim_queue::tool_queue(&tool.name));
         ToolSearch { tool, scan, is_over: false, found: None, is_closing: false }
     }
 
@@ -263,8 +263,9 @@ impl ToolSearch {
         budget.spend(call.as_ref().map_or(0, ToolCall::bytes));
         // A policy can hide it.
         let Some(call) = ctx.get::<ToolCall>(&*id)? else { return Ok(()) };
-        if is_wanted(ctx, &call)? {
-            (self.found, self.is_over) = (Some(call), true);
+        if may_run(ctx, &call)? {
+            self.found = Some(call);
+            self.is_over = true;
         } else {
             self.is_closing = true;
         }

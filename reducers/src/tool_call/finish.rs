@@ -6,7 +6,7 @@ use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, reducer};
 use serde_json::{Value as JsonValue, json};
 
 use super::{
-    LostLease, Outcome, ToolCall, ToolCallStatus, find, holder, is_held, lost_lease, pinned,
+    LostLease, Outcome, ToolCall, ToolCallStatus, find, holder, holds_claim, lost_lease, pinned,
     refusal, save,
 };
 use crate::exchange::rows::{self, Progress};
@@ -22,8 +22,8 @@ struct Report {
 }
 
 impl Report {
-    /// Whether the call has ended with exactly this report, or was put back with it.
-    fn is_told_by(&self, call: &ToolCall) -> bool {
+    /// Returns `true` if the call has ended with exactly this report, or was put back with it.
+    fn is_recorded_in(&self, call: &ToolCall) -> bool {
         let is_recorded = match call.status {
             ToolCallStatus::Succeeded => self.outcome == Some(Outcome::Succeeded),
             ToolCallStatus::Failed | ToolCallStatus::Pending => {
@@ -50,7 +50,7 @@ pub fn complete_tool_call(
     let mut call = find(ctx, &call_id)?;
     let report =
         Report { outcome: Some(Outcome::Succeeded), result: Some(Json::from(result)), error: None };
-    if !is_held(ctx, &call, fencing_token)? {
+    if !holds_claim(ctx, &call, fencing_token)? {
         return after_the_end(ctx, call, fencing_token, report);
     }
     call.status = ToolCallStatus::Succeeded;
@@ -83,7 +83,7 @@ pub fn fail_tool_call(
     let result = exit_code.map(|code| Json::from(json!({ "exit_code": code })));
     let outcome = (!is_unknown).then_some(Outcome::Failed);
     let report = Report { outcome, result, error: Some(error) };
-    if !is_held(ctx, &call, fencing_token)? {
+    if !holds_claim(ctx, &call, fencing_token)? {
         return after_the_end(ctx, call, fencing_token, report);
     }
     let retry = tool.retry();
@@ -136,10 +136,10 @@ pub fn settle_tool_call(
     let evidence = evidence.map(Json::from);
     if call.status != ToolCallStatus::Unknown {
         let status = call.status;
-        let is_same = report.is_told_by(&call) && evidence == call.evidence;
+        let is_same = report.is_recorded_in(&call) && evidence == call.evidence;
         return match &call.settled_by {
             Some(_) if is_same => Ok(ReducerResult::Duplicate(call.seq, call)),
-            Some(by) if report.is_told_by(&call) => {
+            Some(by) if report.is_recorded_in(&call) => {
                 let detail =
                     format!("call {call_id} was settled as {status} by {by}, with other evidence");
                 Err(Refusal::new(Code::Conflict, detail)
@@ -179,8 +179,9 @@ pub fn lapse_tool_call(
     lease_expires_at: Micros,
 ) -> Result<ToolCall, Abort> {
     let call = find(ctx, &call_id)?;
-    let held = call.status == ToolCallStatus::Claimed;
-    if !held || call.lease_expires_at != Some(lease_expires_at) || ctx.now < lease_expires_at {
+    let is_claimed = call.status == ToolCallStatus::Claimed;
+    if !is_claimed || call.lease_expires_at != Some(lease_expires_at) || ctx.now < lease_expires_at
+    {
         return Err(check::not_due(&call_id, lease_expires_at).into());
     }
     note_lost(ctx, &call)?;
@@ -195,7 +196,7 @@ pub fn lapse_tool_call(
     end(ctx, after)
 }
 
-/// The status of a claimed call after its lease expired, by the policy of its tool: a call that must not run
+/// Returns the status of a claimed call after its lease expired, by the policy of its tool: a call that must not run
 /// twice is unknown; otherwise it is retried, unless it was cancelled or has no attempts left. A call whose server works on
 /// a task does not run again: the next worker continues with the task.
 pub(super) fn after_lapse(
@@ -212,7 +213,8 @@ pub(super) fn after_lapse(
         ToolCallStatus::Unknown
     } else if call.cancel_requested_at.is_some() {
         ToolCallStatus::Cancelled
-    } else if progress.has_task || call.attempt - progress.asked < retry.max_attempts() {
+    } else if progress.has_task || call.attempt - progress.requests_for_input < retry.max_attempts()
+    {
         after = put_back(after, &retry, now);
         ToolCallStatus::Pending
     } else {
@@ -255,9 +257,9 @@ pub(super) fn end(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abo
     Ok(call)
 }
 
-/// The attempts of a call, without those that only continued it with answers.
+/// Returns the attempts of a call, without those that only continued it with answers.
 fn attempts(ctx: &mut Context<'_>, call: &ToolCall) -> Result<i64, Abort> {
-    Ok(call.attempt - rows::progress(ctx, &call.call_id)?.asked)
+    Ok(call.attempt - rows::progress(ctx, &call.call_id)?.requests_for_input)
 }
 
 fn put_back(mut call: ToolCall, retry: &tool::Retry, now: Micros) -> ToolCall {
@@ -275,7 +277,7 @@ fn after_the_end(
     report: Report,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let Some(mut lost) = lost_lease(ctx, &call, fencing_token)? else {
-        let again = call.fencing_token == Some(fencing_token) && report.is_told_by(&call);
+        let again = call.fencing_token == Some(fencing_token) && report.is_recorded_in(&call);
         if again && lease::is_holder(ctx, fencing_token)? {
             return Ok(ReducerResult::Duplicate(call.seq, call));
         }
@@ -303,7 +305,7 @@ fn after_the_end(
     Ok(ReducerResult::Refused(refusal))
 }
 
-/// The hint of a late result, which its event records. Events before version 5 of the module have other words.
+/// Returns the hint of a late result, which its event records. Events before version 5 of the module have other words.
 fn late_hint(status: ToolCallStatus, is_before: bool) -> &'static str {
     match (status, is_before) {
         (ToolCallStatus::Unknown, true) => {

@@ -7,28 +7,28 @@ use super::{LostLease, ToolCall, ToolCallStatus, find, pinned};
 use crate::{check, lease};
 
 /// Loads a call, if the caller holds it with this token.
-pub(crate) fn find_held(
+pub(crate) fn find_claimed(
     ctx: &mut Context<'_>,
     call_id: &str,
     fencing_token: i64,
 ) -> Result<ToolCall, Abort> {
     let call = find(ctx, call_id)?;
-    if is_held(ctx, &call, fencing_token)? {
+    if holds_claim(ctx, &call, fencing_token)? {
         Ok(call)
     } else {
         Err(refusal(ctx, &call, fencing_token)?.into())
     }
 }
 
-/// Whether the caller holds the call with this token. A holder without the required capability is denied.
-pub(super) fn is_held(
+/// Returns `true` if the caller holds the call with this token. A holder without the required capability is denied.
+pub(super) fn holds_claim(
     ctx: &mut Context<'_>,
     call: &ToolCall,
     fencing_token: i64,
 ) -> Result<bool, Abort> {
     let Some(current) = call.fencing_token else { return Ok(false) };
-    let fenced = current != fencing_token && !makes(SeededBug::NoFencing);
-    if call.status != ToolCallStatus::Claimed || fenced || !lease::is_holder(ctx, current)? {
+    let is_fenced = current != fencing_token && !makes(SeededBug::NoFencing);
+    if call.status != ToolCallStatus::Claimed || is_fenced || !lease::is_holder(ctx, current)? {
         return Ok(false);
     }
     if !ctx.caller.can(Caller::EVERY_CAPABILITY) {
@@ -47,11 +47,11 @@ pub(super) fn refusal(
     fencing_token: i64,
 ) -> Result<Refusal, Abort> {
     let Some(current) = call.fencing_token else { return Ok(never_claimed(call)) };
-    let held = lease::is_holder(ctx, current)?
+    let was_holder = lease::is_holder(ctx, current)?
         || (lost_lease(ctx, call, fencing_token)?.is_some()
             && lease::is_holder(ctx, fencing_token)?);
-    if held {
-        return Ok(not_held(call, fencing_token));
+    if was_holder {
+        return Ok(claim_lost(call, fencing_token));
     }
     let what = format!("call {}", call.call_id);
     Ok(match call.status {
@@ -88,7 +88,7 @@ fn never_claimed(call: &ToolCall) -> Refusal {
 }
 
 /// Why a call cannot be ended, or its lease extended, with a token.
-fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
+fn claim_lost(call: &ToolCall, fencing_token: i64) -> Refusal {
     let id = &call.call_id;
     let status = call.status;
     let holder = call.claimed_by.as_deref().unwrap_or("no worker");

@@ -47,8 +47,9 @@ pub fn request_tool_call(
     let run = run_of_call(ctx, &call_id, &session_id, run_id.as_deref(), run_fencing_token)?;
     if let Some(mut stored) = ctx.get::<ToolCall>(&call_id)? {
         ctx.about(&stored.session_id);
-        let asks = needs_approval == Some(true);
-        check_same(ctx, &stored, &session_id, &tool_name, &Json::from(arguments), asks)?;
+        let arguments = Json::from(arguments);
+        let needs_approval = needs_approval == Some(true);
+        check_same(ctx, &stored, &session_id, &tool_name, &arguments, needs_approval)?;
         lease::hide(ctx, &mut stored.fencing_token)?;
         return Ok(ReducerResult::Duplicate(stored.created_seq, stored));
     }
@@ -62,7 +63,7 @@ pub fn request_tool_call(
         session_id,
         tool_name,
         tool_version: tool.version,
-        arguments: Json::of(&arguments),
+        arguments: Json::from(&*arguments),
         provider_call_id,
         status: ToolCallStatus::Pending,
     };
@@ -96,7 +97,7 @@ pub fn request_tool_call(
     Ok(ReducerResult::Fresh(call))
 }
 
-/// Whether the requester runs the call next. The driver of a run first stops where it is asked to.
+/// Returns `true` if the requester runs the call next. The driver of a run first stops where it is asked to.
 fn runs_next(
     ctx: &mut Context<'_>,
     session: &Session,
@@ -106,8 +107,8 @@ fn runs_next(
         return Ok(true);
     };
     let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(run_id))?;
-    let is_asked = pause.is_some_and(|pause| pause.status == PauseStatus::Requested);
-    Ok(!is_asked && session.status == SessionStatus::Active)
+    let must_pause = pause.is_some_and(|pause| pause.status == PauseStatus::Requested);
+    Ok(!must_pause && session.status == SessionStatus::Active)
 }
 
 /// Claims the new call for its requester, unless a capability or a limit of the tool is in the way.
@@ -119,7 +120,7 @@ fn claim_at_once(
     worker: Option<String>,
 ) -> Result<(), Abort> {
     let capable = tool.required_capability.as_deref().is_none_or(|it| ctx.caller.can(it));
-    if capable && claim::is_wanted(ctx, call)? && pace::held_up(ctx, tool)?.is_none() {
+    if capable && claim::may_run(ctx, call)? && pace::held_up(ctx, tool)?.is_none() {
         claim::take(ctx, tool, tool, call, lease_ms, worker)?;
     }
     Ok(())
@@ -145,14 +146,14 @@ fn run_of_call(
 ) -> Result<Option<Run>, Abort> {
     let (Some(run_id), Some(fencing_token)) = (run_id, fencing_token) else {
         if run_id.is_some() || fencing_token.is_some() {
-            let detail = "the call has only one of run_id and run_fencing_token";
+            let detail = "run_id and run_fencing_token must be given together";
             let hint = "the driver of a run gives both; other callers omit both";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         check_chosen(call_id)?;
         return Ok(None);
     };
-    let run = run::drive::find_held(ctx, run_id, fencing_token)?;
+    let run = run::drive::find_claimed(ctx, run_id, fencing_token)?;
     if run.session_id != session_id {
         let detail = format!("run {} belongs to another session", run.id);
         let hint = "a run requests calls in its own session only";
@@ -161,7 +162,7 @@ fn run_of_call(
     // No further separator in the rest, or it would be an id of a child of the run.
     let rest = call_id.strip_prefix(run.id.as_str()).and_then(|it| it.strip_prefix(DERIVED));
     if rest.is_none_or(|rest| rest.is_empty() || rest.contains(DERIVED)) {
-        let detail = format!("{call_id} is not a call id of run {}", run.id);
+        let detail = format!("call_id {call_id} does not belong to run {}", run.id);
         let hint = format!("calls of a run are named {}{DERIVED}<rest>", run.id);
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
@@ -205,7 +206,7 @@ fn check_same(
     session_id: &str,
     tool_name: &str,
     arguments: &Json,
-    asks: bool,
+    needs_approval: bool,
 ) -> Result<(), Abort> {
     let mut differs = Vec::new();
     if stored.session_id != session_id {
@@ -215,12 +216,12 @@ fn check_same(
         differs.push("tool");
     }
     // An approver may have changed the arguments; the approval has the requested ones.
-    if asks || stored.arguments != *arguments {
-        let asked_for = approval::asked_for(ctx, &stored.call_id)?;
-        if stored.arguments != *arguments && asked_for.as_ref() != Some(arguments) {
+    if needs_approval || stored.arguments != *arguments {
+        let requested = approval::requested_arguments(ctx, &stored.call_id)?;
+        if stored.arguments != *arguments && requested.as_ref() != Some(arguments) {
             differs.push("arguments");
         }
-        if asks && asked_for.is_none() {
+        if needs_approval && requested.is_none() {
             differs.push("approval");
         }
     }

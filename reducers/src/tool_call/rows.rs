@@ -31,7 +31,7 @@ pub enum ToolCallStatus {
 }
 
 impl ToolCallStatus {
-    /// Whether the status is final.
+    /// Returns `true` if the status is final.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         use ToolCallStatus::{Cancelled, Failed, Rejected, Succeeded};
@@ -138,9 +138,9 @@ pub struct ToolCall {
 impl ToolCall {
     /// Returns the bytes of its values that have no small limit.
     pub(crate) fn bytes(&self) -> usize {
-        let texts = [Some(&self.arguments), self.result.as_ref(), self.evidence.as_ref()];
-        let texts = texts.into_iter().flatten().map(|json| json.as_str().len());
-        texts.sum::<usize>() + self.error.as_ref().map_or(0, String::len)
+        let columns = [Some(&self.arguments), self.result.as_ref(), self.evidence.as_ref()];
+        let bytes = columns.into_iter().flatten().map(|json| json.as_str().len());
+        bytes.sum::<usize>() + self.error.as_ref().map_or(0, String::len)
     }
 }
 
@@ -185,8 +185,7 @@ pub enum Outcome {
 
 /// Loads a call; the event will name its session.
 pub(crate) fn find(ctx: &mut Context<'_>, call_id: &str) -> Result<ToolCall, Abort> {
-    let call = ctx.get::<ToolCall>(call_id)?;
-    let call = call.ok_or_else(|| {
+    let call = ctx.get::<ToolCall>(call_id)?.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no tool call {call_id}"))
             .hint_query("SELECT call_id, session_id, status FROM tool_calls")
     })?;
@@ -194,7 +193,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, call_id: &str) -> Result<ToolCall, Abo
     Ok(call)
 }
 
-/// Whether a session has a call with this status, visible or not.
+/// Returns `true` if a session has a call with this status, visible or not.
 pub(crate) fn any(
     ctx: &mut Context<'_>,
     session_id: &str,
@@ -220,14 +219,14 @@ pub(crate) fn save(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall
 }
 
 impl ToolCall {
-    /// Whether a worker can claim it now.
+    /// Returns `true` if a worker can claim it now.
     pub(super) fn is_claimable(&self) -> bool {
         self.status == ToolCallStatus::Pending && self.retry_at.is_none()
     }
 
-    /// Its queue entry.
+    /// Returns its queue entry.
     pub(crate) fn entry(&self) -> claim_queue::QueueEntry<'_> {
-        let queue = claim_queue::calls_of(&self.tool_name);
+        let queue = claim_queue::tool_queue(&self.tool_name);
         let since = self.created_seq.0;
         let id = &*self.call_id;
         let session_id = &*self.session_id;
@@ -235,7 +234,7 @@ impl ToolCall {
     }
 }
 
-/// The tool of a call, in the version with which the call was requested.
+/// Returns the tool of a call, in the version with which the call was requested.
 pub(crate) fn pinned(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Tool, Abort> {
     let newest = tool::find(ctx, &call.tool_name)?;
     if newest.version == call.tool_version {
@@ -259,7 +258,7 @@ pub(crate) struct RequestedCall {
 }
 
 impl RequestedCall {
-    /// The row of a call that the current event requests.
+    /// Returns the row of a call that the current event requests.
     pub(crate) fn into_row(self, ctx: &Context<'_>) -> ToolCall {
         ToolCall {
             call_id: self.call_id,

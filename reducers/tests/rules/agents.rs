@@ -100,7 +100,7 @@ fn a_mode_restricts_the_use_of_an_agent() {
             refused not_found: there is no agent noname (hint: the query `SELECT name FROM agents` lists them)
             seq 8 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 9 {id: r3, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused bad_arguments: start_run: there is no argument parent_id (hint: start_run takes session_id, agent?, input?, id?, deadline_ms?)
+            refused bad_arguments: start_run: unexpected argument parent_id (hint: start_run takes session_id, agent?, input?, id?, deadline_ms?)
             seq 10 {id: s5, status: created}
             refused bad_transition: agent clerk is subagent and cannot own a session (hint: set mode to primary or all)
         "#]],

@@ -99,7 +99,7 @@ fn a_rejection_counts_once() {
             seq 1 {name: pay, version: 1, effect: at_most_once}
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
-            refused bad_arguments: a rejection has no approved_arguments (hint: omit approved_arguments, or decide approve)
+            refused bad_arguments: approved_arguments is not valid with decision=reject (hint: omit approved_arguments, or give decision=approve)
             seq 4 {id: ap#1, call_id: c1, status: rejected, arguments: {"amount":100}, decided_by: ann, comment: too much}
             seq 4 again {id: ap#1, call_id: c1, status: rejected, arguments: {"amount":100}, decided_by: ann, comment: too much}
             refused conflict: approval ap#1 was rejected by ann
@@ -129,8 +129,8 @@ fn a_decision_on_an_unknown_or_decided_approval() {
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
             ("ap#1")
-            refused bad_arguments: the call names neither or both of id and call_id (hint: id is that of the approval, call_id that of the tool call)
-            refused bad_arguments: the call names neither or both of id and call_id (hint: id is that of the approval, call_id that of the tool call)
+            refused bad_arguments: exactly one of id and call_id is required (hint: id names the approval, call_id the tool call)
+            refused bad_arguments: exactly one of id and call_id is required (hint: id names the approval, call_id the tool call)
             refused not_found: there is no approval for ap_nobody (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
             refused not_found: there is no approval for c2 (hint: the query `SELECT id, call_id, status FROM approvals` lists them)
             refused bad_arguments: decide_approval: argument decision: "perhaps" is not one of approve, reject (hint: decide_approval takes id?, call_id?, decision, approved_arguments?, comment?, arguments_hash?)
@@ -221,7 +221,7 @@ fn edited_arguments_are_checked_against_the_schema() {
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
             seq 4 {name: pay, version: 2, effect: at_most_once}
-            refused bad_arguments: the arguments do not fit pay: at /amount: 101 is greater than the maximum of 100 (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: invalid arguments for pay: at /amount: 101 is greater than the maximum of 100 (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
             seq 5 {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, approved_arguments: {"amount":99}, decided_by: local}
             ("{\"amount\":99}")
             seq 6 {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"amount":99}}

@@ -37,17 +37,17 @@ fn wrong_missing_and_superfluous_arguments() {
         complete_tool_call call_id=c1 fencing_token=1
         "#,
         expect![[r#"
-            refused bad_arguments: create_session: argument agent is missing (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+            refused bad_arguments: create_session: missing argument agent (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
             refused bad_arguments: create_session: argument agent: expected a string, found the integer 7 (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
             refused bad_arguments: create_session: argument agent: expected a string, found null (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
-            refused bad_arguments: create_session: there is no argument color (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+            refused bad_arguments: create_session: unexpected argument color (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
             refused bad_arguments: create_session: the arguments are not a JSON object (hint: arguments are named: {"session_id": "…"})
             refused bad_arguments: create_session: the arguments are not a JSON object (hint: arguments are named: {"session_id": "…"})
             refused bad_arguments: claim_tool_call: argument lease_ms: expected an integer, found the string "1000" (hint: claim_tool_call takes call_id, lease_ms?, worker?)
             refused bad_arguments: claim_tool_call: argument lease_ms: expected an integer, found the number 1.5 (hint: claim_tool_call takes call_id, lease_ms?, worker?)
             refused bad_arguments: register_tool: argument effect: "maybe" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             refused bad_arguments: register_tool: argument needs_approval: expected a boolean, found the integer 1 (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
-            refused bad_arguments: complete_tool_call: argument result is missing (hint: complete_tool_call takes call_id, fencing_token, result)
+            refused bad_arguments: complete_tool_call: missing argument result (hint: complete_tool_call takes call_id, fencing_token, result)
         "#]],
     );
 }

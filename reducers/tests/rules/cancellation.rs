@@ -181,7 +181,7 @@ fn completed_before_the_worker_learned_of_it() {
             seq 9 {call_id: put1, status: succeeded, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00, result: 1}
             seq 10 {call_id: pay1, status: cancelled, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             ("completed", null)
-            refused bad_transition: session s1 is completed, so it cannot be cancelled (hint: an ended session cannot change; create a new one)
+            refused bad_transition: session s1 is completed and cannot be cancelled (hint: an ended session cannot change; create a new one)
         "#]],
     );
 }

@@ -70,8 +70,8 @@ fn appended_entries_are_in_the_order_of_the_log() {
             seq 2 again {}
             seq 3 {}
             ("0000000000000001001", "1", 1) ("0000000000000001002", "2", 1) ("0000000000000003001", "3", 3) ("e/0000000000000002001", "\"event\"", 2) ("z", "0", 1)
-            refused bad_arguments: an appended entry has a new key, so nothing can be expected of it (hint: omit expected_seq and keep, or append)
-            refused bad_arguments: an appended entry has a new key, so nothing can be expected of it (hint: omit expected_seq and keep, or append)
+            refused bad_arguments: expected_seq and keep are not valid with append=true (hint: an appended entry has a new key: omit expected_seq and keep, or append)
+            refused bad_arguments: expected_seq and keep are not valid with append=true (hint: an appended entry has a new key: omit expected_seq and keep, or append)
         "#]],
     );
 }
@@ -88,8 +88,8 @@ fn a_write_can_be_a_compare_and_set() {
         "#,
         expect![[r#"
             seq 1 {}
-            refused conflict: entry a was written by event 1 (hint: read it again and retry the change)
-            refused conflict: entry b2 does not exist; the call expected event 7 (hint: omit expected_seq, or give 0, to create it)
+            refused conflict: entry a was written by event 1; expected_seq is 0 (hint: read it again and retry the change)
+            refused conflict: entry b2 does not exist; expected_seq is 7 (hint: omit expected_seq, or give 0, to create it)
             seq 2 {}
             ("a", "2", 2)
         "#]],
@@ -109,9 +109,9 @@ fn bounds_are_checked() {
         "#,
         expect![[r#"
             refused bad_arguments: collection_id is empty
-            refused limit_exceeded: the key has 0 bytes; it must have 1 to 1024 (hint: use a digest as the end of a long key)
-            refused bad_arguments: the blob of entry a is not in the form of bytes (hint: write it as {"$blob": "<base64>"})
-            refused bad_arguments: write_entries: there is no argument puts[0].value (hint: puts[0] has key, data, blob, expected_seq, keep, append)
+            refused limit_exceeded: key must have 1 to 1024 bytes, not 0 (hint: use a digest as the end of a long key)
+            refused bad_arguments: the blob of entry a is not valid (hint: write it as {"$blob": "<base64>"})
+            refused bad_arguments: write_entries: unexpected argument puts[0].value (hint: puts[0] has key, data, blob, expected_seq, keep, append)
             refused bad_arguments: kind is empty
             (0)
         "#]],
@@ -180,8 +180,8 @@ fn a_late_writer_is_fenced_off() {
             seq 7 {}
             refused lease_lost: call c1 is claimed by bob under another token (hint: another worker may repeat this call; discard this result)
             refused denied: the lease on call c1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
-            refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
-            refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
+            refused lease_lost: collection t1 is fenced: fencing_token is required (hint: claim the work again, and pass the fencing token of that claim)
+            refused lease_lost: collection t1 is fenced: fencing_token is required (hint: claim the work again, and pass the fencing token of that claim)
             ("2")
             seq 9 {}
             refused lease_lost: call c1 is claimed by bob under another token (hint: another worker may repeat this call; discard this result)
@@ -232,11 +232,11 @@ fn a_token_is_that_of_a_claim_that_is_held() {
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: ann, lease_expires_at: 14:00:01}
             seq 4 {id: 1}
-            refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
+            refused bad_arguments: fencing_token must be given with exactly one of call_id, run_id and handoff_id (hint: name the claim that the token is from, or omit all of them)
             refused lease_lost: call c1 is claimed by ann under another token (hint: another worker may repeat this call; discard this result)
-            refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
-            refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
-            refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
+            refused bad_arguments: fencing_token must be given with exactly one of call_id, run_id and handoff_id (hint: name the claim that the token is from, or omit all of them)
+            refused bad_arguments: fencing_token must be given with exactly one of call_id, run_id and handoff_id (hint: name the claim that the token is from, or omit all of them)
+            refused bad_arguments: fencing_token must be given with exactly one of call_id, run_id and handoff_id (hint: name the claim that the token is from, or omit all of them)
             refused not_found: there is no tool call c2 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             refused denied: the lease on call c1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
             refused lease_lost: call c1 is claimed by ann under another token (hint: another worker may repeat this call; discard this result)
@@ -273,7 +273,7 @@ fn the_changes_of_a_call_see_each_other() {
         expect![[r#"
             seq 1 {}
             seq 2 {}
-            refused conflict: entry a does not exist; the call expected event 2 (hint: omit expected_seq, or give 0, to create it)
+            refused conflict: entry a does not exist; expected_seq is 2 (hint: omit expected_seq, or give 0, to create it)
             ("a", "3", 2) ("b", "4", 2)
         "#]],
     );

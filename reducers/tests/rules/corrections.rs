@@ -46,7 +46,7 @@ fn a_run_is_corrected_and_stays_as_it_happened() {
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 4, lease_expires_at: 14:00:01}
-            refused bad_transition: run r1 is running, and has no result to correct (hint: correct the run when it has ended)
+            refused bad_transition: run r1 is running and has no result yet (hint: correct the run when it has ended)
             seq 6 {id: r1, revision: 1, status: done, turn: 1, iterations: 0, tool_calls: 0, events: 4, fencing_token: 4}
             refused bad_arguments: the correction of run r1 changes nothing
             seq 7 {reason: a better parser}
@@ -97,14 +97,14 @@ fn a_correction_has_a_valid_result() {
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 6 {id: r1, revision: 1, status: done, turn: 1, iterations: 0, tool_calls: 0, events: 4, fencing_token: 4}
-            refused bad_arguments: the status running of the result does not fit its error (hint: status is done without an error, failed with error_code, or aborted)
-            refused bad_arguments: the status done of the result does not fit its error (hint: status is done without an error, failed with error_code, or aborted)
-            refused bad_arguments: the status failed of the result does not fit its error (hint: status is done without an error, failed with error_code, or aborted)
-            refused bad_arguments: cost_micros is -1, not between 0 and 9223372036854775807
-            refused bad_arguments: number is 9, not between 1 and 4
-            refused bad_arguments: lines has the number 2 twice (hint: give each line once, in the order of the numbers)
+            refused bad_arguments: result.status running contradicts the error of the result (hint: status is done without an error, failed with error_code, or aborted)
+            refused bad_arguments: result.status done contradicts the error of the result (hint: status is done without an error, failed with error_code, or aborted)
+            refused bad_arguments: result.status failed contradicts the error of the result (hint: status is done without an error, failed with error_code, or aborted)
+            refused bad_arguments: cost_micros must be between 0 and 9223372036854775807, not -1
+            refused bad_arguments: number must be between 1 and 4, not 9
+            refused bad_arguments: lines contains the number 2 twice (hint: give each line once, in the order of the numbers)
             refused bad_arguments: correct_run: argument lines[0].events[0].kind: "cheer" is not one of token, tool_call, tool_result, planning, step_complete, delegation, interrupt, status, usage, done, error, reasoning, restart, line (hint: correct_run takes id, result, lines, reason?)
-            refused bad_arguments: correct_run: there is no argument result.text (hint: result has status, error_code, error_message, answer, tool_calls, input_tokens, output_tokens, cost_micros)
+            refused bad_arguments: correct_run: unexpected argument result.text (hint: result has status, error_code, error_message, answer, tool_calls, input_tokens, output_tokens, cost_micros)
             refused limit_exceeded: reason has 4097 bytes; the limit is 4096
             refused not_found: there is no run r9 (hint: the query `SELECT id, session_id, status FROM runs` lists them)
             (0)

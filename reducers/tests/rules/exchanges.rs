@@ -69,9 +69,9 @@ fn a_call_waits_for_an_answer_without_a_worker() {
             ("c1", "book", "awaiting_approval", "{}") ("c1~input.1.1", "tool_input", "awaiting_approval", "{\"call_id\":\"c1\",\"message\":\"Who?\",\"schema\":{\"properties\":{\"name\":{\"type\":\"string\"}},\"required\":[\"name\"],\"type\":\"object\"},\"tool\":\"book\"}")
             ("c1~input.1.1", "pending", "Who?", "travel")
             refused denied: deciding on a call of tool_input requires the capability travel, which the caller lacks (hint: an admin can grant it: `abide identity change ID --capability …`)
-            refused bad_arguments: the answer does not fit the form: "name" is a required property (hint: approve with `approved_arguments='{"answer": {…}}'` that fits the schema in the arguments of c1~input.1.1)
-            refused bad_arguments: the answer does not fit the form: at /name: 7 is not of type "string" (hint: approve with `approved_arguments='{"answer": {…}}'` that fits the schema in the arguments of c1~input.1.1)
-            refused bad_arguments: the member tool of a question cannot be changed (hint: give only answer)
+            refused bad_arguments: invalid answer: "name" is a required property (hint: approve with `approved_arguments='{"answer": {…}}'` that fits the schema in the arguments of c1~input.1.1)
+            refused bad_arguments: invalid answer: at /name: 7 is not of type "string" (hint: approve with `approved_arguments='{"answer": {…}}'` that fits the schema in the arguments of c1~input.1.1)
+            refused bad_arguments: approved_arguments.tool differs from the question (hint: give only answer)
             seq 7 {id: ap#1, call_id: c1~input.1.1, status: approved, arguments: {"call_id":"c1","message":"Who?","schema":{"properties":{"name":{"type":"string"}},"required":["name"],"type":"object"},"tool":"book"}, approved_arguments: {"answer":{"name":"Ada"}}, prompt: Who?, decided_by: bea}
             seq 7 again {id: ap#1, call_id: c1~input.1.1, status: approved, arguments: {"call_id":"c1","message":"Who?","schema":{"properties":{"name":{"type":"string"}},"required":["name"],"type":"object"},"tool":"book"}, approved_arguments: {"answer":{"name":"Ada"}}, prompt: Who?, decided_by: bea}
             ("c1", "pending", null) ("c1~input.1.1", "succeeded", "{\"action\":\"accept\",\"content\":{\"name\":\"Ada\"}}")
@@ -162,14 +162,14 @@ fn messages_of_a_tool_server_are_bounded() {
         "#
         ),
         expect![[r#"
-            refused bad_arguments: the call has neither or both of inputs and retry_ms (hint: inputs are questions of the server; retry_ms is for a task of the server)
-            refused bad_arguments: the call has neither or both of inputs and retry_ms (hint: inputs are questions of the server; retry_ms is for a task of the server)
-            refused limit_exceeded: the server of call c1 asks 1 questions (hint: at most 8 are allowed at a time, with a step that records them)
-            refused limit_exceeded: a question of call c1 has more than 8192 bytes (hint: fail the call)
-            refused bad_arguments: the form of a question of call c1 must be an object (hint: the schema of a form has the type object)
-            refused bad_arguments: unsupported input_schema of tool_input: it refers to "https://evil.example/", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-            refused bad_arguments: the question of call c1 has an invalid URL (hint: the URL must begin with https:// or http://)
-            refused limit_exceeded: the server of call c1 asks 9 questions (hint: at most 8 are allowed at a time, with a step that records them)
+            refused bad_arguments: exactly one of inputs and retry_ms is required (hint: inputs are questions of the server; retry_ms is for a task of the server)
+            refused bad_arguments: exactly one of inputs and retry_ms is required (hint: inputs are questions of the server; retry_ms is for a task of the server)
+            refused limit_exceeded: inputs requires a step in entries that records the questions (hint: give entries with the request of the server)
+            refused limit_exceeded: message or url of an input has more than 8192 bytes (hint: fail the call)
+            refused bad_arguments: schema of an input must have the type object (hint: put other values into a property of an object)
+            refused bad_arguments: unsupported input_schema of tool_input: unknown reference "https://evil.example/" (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: url of an input must begin with https:// or http://
+            refused limit_exceeded: inputs has 9 questions; the limit is 8 (hint: fail the call)
             refused lease_lost: call c1 is claimed by local under another token (hint: another worker may repeat this call; discard this result)
             ("claimed")
             (0)

@@ -277,19 +277,19 @@ fn invalid_handoffs_are_refused() {
             refused conflict: session s1 is already handed off, by ho#1 (hint: a session has one handoff at a time; wait for the answer of the supervisor)
             refused not_found: there is no session s_nobody (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused bad_arguments: required_capability is empty
-            refused bad_arguments: request_supervisor_handoff: argument required_capability is missing (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?, call_id?, call_fencing_token?)
+            refused bad_arguments: request_supervisor_handoff: missing argument required_capability (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?, call_id?, call_fencing_token?)
             refused bad_arguments: escalate_to requires escalate_after_ms (hint: give escalate_after_ms too)
-            refused bad_arguments: escalate_after_ms is -1, not between 0 and 315360000000
+            refused bad_arguments: escalate_after_ms must be between 0 and 315360000000, not -1
             refused bad_arguments: escalate_to is empty
-            refused bad_arguments: expires_after_ms is 315360000001, not between 0 and 315360000000
+            refused bad_arguments: expires_after_ms must be between 0 and 315360000000, not 315360000001
             refused not_found: there is no handoff ho_nobody (hint: the query `SELECT id, status FROM handoff_requests` lists them)
-            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
-            refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
+            refused bad_arguments: lease_ms must be between 1 and 86400000, not 0 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
+            refused bad_arguments: lease_ms must be between 1 and 86400000, not 86400001 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with `abide call claim_handoff id=ho#1`)
-            refused bad_arguments: resolve_handoff: argument resolution is missing (hint: resolve_handoff takes id, resolution, fencing_token?)
-            refused bad_arguments: reject_handoff: argument reason is missing (hint: reject_handoff takes id, reason, fencing_token?)
-            refused bad_transition: session s1 is handed_off, so it cannot be suspended (hint: it continues when a supervisor resolves or rejects its handoff)
-            refused bad_transition: session s1 is handed_off, so it cannot be completed (hint: it continues when a supervisor resolves or rejects its handoff)
+            refused bad_arguments: resolve_handoff: missing argument resolution (hint: resolve_handoff takes id, resolution, fencing_token?)
+            refused bad_arguments: reject_handoff: missing argument reason (hint: reject_handoff takes id, reason, fencing_token?)
+            refused bad_transition: session s1 is handed_off and cannot be suspended (hint: it continues when a supervisor resolves or rejects its handoff)
+            refused bad_transition: session s1 is handed_off and cannot be completed (hint: it continues when a supervisor resolves or rejects its handoff)
             ("pending", 3)
         "#]],
     );

@@ -42,9 +42,9 @@ fn the_first_measurement_of_an_answer_stands() {
             seq 5 again {}
             seq 6 {}
             refused lease_lost: run r1 is driven by d under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)
-            refused bad_arguments: tokens is -1, not between 0 and 4294967295
-            refused bad_arguments: over_tooling is -1; it must be from 0 to 1000000000
-            refused bad_arguments: there is no signal mood (hint: the signals are token_drift, over_tooling, context_rot, repeats)
+            refused bad_arguments: tokens must be between 0 and 4294967295, not -1
+            refused bad_arguments: over_tooling must be between 0 and 1000000000, not -1
+            refused bad_arguments: unknown signal mood (hint: the signals are token_drift, over_tooling, context_rot, repeats)
             ("r1", 1, 9, 9, 0.75, "[\"over_tooling\"]", "warn") ("r1", 2, 9, 0, 0.75, "[\"over_tooling\"]", "warn")
             ("warn", 2)
             the same up to 6

@@ -64,9 +64,9 @@ fn identities_are_created_changed_disabled_and_enabled() {
             seq 1 again {id: ann, scope: {"tenant":"acme"}}
             refused conflict: identity ann already exists with other attributes (hint: `abide identity change` changes it)
             refused not_found: there is no role noname (hint: the roles are admin, app, agent, worker, supervisor, auditor; `abide role set` creates others)
-            refused bad_arguments: system is a reserved name (hint: choose another id)
+            refused bad_arguments: id system is reserved (hint: choose another id)
             refused bad_arguments: id is empty
-            refused bad_arguments: rate.calls is 0, not between 1 and 1000000000
+            refused bad_arguments: limits.rate.calls must be between 1 and 1000000000, not 0
             seq 2 {id: ann, scope: {"tenant":"acme"}}
             seq 2 again {id: ann, scope: {"tenant":"acme"}}
             refused not_found: there is no identity bob (hint: `abide identity list` lists them; `abide identity create` creates one)

@@ -29,7 +29,7 @@ async fn call(
 }
 
 /// A refund, a run and a handoff that `worker-1` holds; their tokens.
-async fn held() -> (World, [i64; 3]) {
+async fn claims() -> (World, [i64; 3]) {
     let world = World::new(abide_reducers::modules);
     let worker = caller("worker-1", "app", &["refunds"]);
     world.session("s1").await;
@@ -182,7 +182,7 @@ fn uses_of_exchanges(call: i64) -> [(&'static str, JsonValue); 4] {
 #[test]
 fn every_reducer_with_a_token_is_tested() {
     run(async {
-        let (world, tokens) = held().await;
+        let (world, tokens) = claims().await;
         let tried = uses(&world, tokens).await;
         for module in abide_reducers::modules() {
             for reducer in module.reducers {
@@ -197,7 +197,7 @@ fn every_reducer_with_a_token_is_tested() {
 #[test]
 fn non_holders_cannot_end_leases() {
     run(async {
-        let (world, tokens) = held().await;
+        let (world, tokens) = claims().await;
         world.call("cancel_tool_call", json!({"call_id": "c1"})).await.unwrap();
         let rows = "SELECT c.status, c.attempt, c.lease_expires_at,
             r.status, r.lease_expires_at, r.iterations,
@@ -259,7 +259,7 @@ fn non_holders_cannot_end_leases() {
 #[test]
 fn late_results_are_accepted_from_the_former_holder_only() {
     run(async {
-        let (world, [token, ..]) = held().await;
+        let (world, [token, ..]) = claims().await;
         world.pass_ms(61_000).await;
         let late =
             |result: &str| json!({"call_id": "c1", "fencing_token": token, "result": result});
@@ -282,7 +282,7 @@ fn late_results_are_accepted_from_the_former_holder_only() {
 #[test]
 fn only_holders_see_fencing_tokens() {
     run(async {
-        let (world, [token, ..]) = held().await;
+        let (world, [token, ..]) = claims().await;
         let app = caller("acme-app", "app", &[]);
         for table in ["tool_calls", "lost_leases", "runs", "handoff_requests"] {
             let sql = format!("SELECT fencing_token FROM {table}");

@@ -66,16 +66,16 @@ fn wrong_facts_are_refused_as_a_whole() {
         "#,
         expect![[r#"
             refused bad_arguments: the value of b is empty (hint: forget_memories deletes a fact)
-            refused bad_arguments: two facts have the key a
+            refused bad_arguments: facts contains the key a twice
             refused bad_arguments: the key of a fact is empty
-            refused bad_arguments: the key of a fact has the character U+000A (hint: control, invisible and bidirectional characters are not allowed, and no blank but the space)
+            refused bad_arguments: the key of a fact contains the character U+000A (hint: control, invisible and bidirectional characters are not allowed, and no blank but the space)
             refused bad_arguments: confidence must be between 0 and 1
-            refused bad_arguments: source_seq is 99, not between 1 and 1
-            refused bad_arguments: "su@pport" is not a namespace (hint: letters, digits, . _ - and / are allowed, as in the name of an agent)
-            refused bad_arguments: save_memories: there is no argument facts[0].tenant (hint: facts[0] has key, value, confidence, source_seq)
+            refused bad_arguments: source_seq must be between 1 and 1, not 99
+            refused bad_arguments: namespace "su@pport" is not valid (hint: letters, digits, . _ - and / are allowed, as in the name of an agent)
+            refused bad_arguments: save_memories: unexpected argument facts[0].tenant (hint: facts[0] has key, value, confidence, source_seq)
             refused bad_arguments: scope.tenant must be a string (hint: for example {"tenant": "acme"})
             refused not_found: there is no session s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
-            refused bad_arguments: the call has only one of run_id and fencing_token (hint: the driver of a run gives both; other callers omit both)
+            refused bad_arguments: run_id and fencing_token must be given together (hint: the driver of a run gives both; other callers omit both)
             seq 0 again {}
             (0)
         "#]],
@@ -104,9 +104,9 @@ fn a_vector_is_dropped_when_the_fact_changes() {
             seq 1 {}
             seq 2 {}
             seq 0 again {}
-            refused bad_arguments: the vector of fact 1 has 2 bytes, not 4 to 16384 (hint: a vector is 32-bit floats, little-endian, as {"$blob": "<base64>"})
-            refused bad_arguments: the vector of fact 1 is not in the form of bytes (hint: a vector is 32-bit floats, little-endian, as {"$blob": "<base64>"})
-            refused bad_arguments: the vector of fact 1 has numbers that are not finite (hint: a vector is 32-bit floats, little-endian, as {"$blob": "<base64>"})
+            refused bad_arguments: the vector of fact 1 must have 4 to 16384 bytes, in fours, not 2 (hint: a vector is 32-bit floats, little-endian, as {"$blob": "<base64>"})
+            refused bad_arguments: the vector of fact 1 is not valid (hint: a vector is 32-bit floats, little-endian, as {"$blob": "<base64>"})
+            refused bad_arguments: the vector of fact 1 contains a number that is not finite (hint: a vector is 32-bit floats, little-endian, as {"$blob": "<base64>"})
             (1, "m", "0000803F") (2, "m", "0000803F")
             seq 3 {}
             (2)
@@ -212,10 +212,10 @@ fn a_space_is_full_after_a_thousand_facts() {
             world.call("save_memories", facts(from, 100)).await.unwrap();
         }
         let refused = world.call("save_memories", facts(1_000, 1)).await.unwrap_err();
-        expect![[r#"limit_exceeded: the memory has 1000 facts; the limit is 1000"#]]
+        expect![[r#"limit_exceeded: space support@/ has 1000 facts; the limit is 1000"#]]
             .assert_eq(&format!("{}: {}", refused.code, refused.detail));
         let refused = world.call("save_memories", facts(0, 101)).await.unwrap_err();
-        expect![[r#"limit_exceeded: the call has 101 facts; the limit is 100"#]]
+        expect![[r#"limit_exceeded: facts has 101 items; the limit is 100"#]]
             .assert_eq(&format!("{}: {}", refused.code, refused.detail));
         // A fact that exists can be replaced.
         let changed = json!({"namespace": "support", "facts": [{"key": "k7", "value": "new"}]});

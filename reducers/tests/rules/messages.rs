@@ -71,9 +71,9 @@ fn invalid_messages_are_refused() {
             refused not_found: there is no session s_nobody (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused bad_arguments: role is empty
             refused bad_arguments: kind is empty
-            refused bad_arguments: append_message: argument content is missing (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
+            refused bad_arguments: append_message: missing argument content (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
             refused bad_arguments: append_message: argument content: expected a string, found the integer 7 (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
-            refused bad_arguments: append_message: there is no argument tool (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
+            refused bad_arguments: append_message: unexpected argument tool (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
             (0)
             ("created")
         "#]],
@@ -139,9 +139,9 @@ fn the_author_of_an_entry_is_checked() {
             seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 5, lease_expires_at: 14:01:00}
             refused denied: the role supervisor may not write system messages (hint: use the role user, or the name of the author)
-            refused bad_arguments: the call has only one of run_id and run_fencing_token (hint: the driver of a run gives both; other callers omit both)
+            refused bad_arguments: run_id and run_fencing_token must be given together (hint: the driver of a run gives both; other callers omit both)
             refused denied: the lease on run r1 is held by another identity (hint: claim it with this identity first, when that lease has expired)
-            refused bad_arguments: the call has only one of run_id and run_fencing_token (hint: the driver of a run gives both; other callers omit both)
+            refused bad_arguments: run_id and run_fencing_token must be given together (hint: the driver of a run gives both; other callers omit both)
             refused conflict: run r1 belongs to another session (hint: a driver writes to the session of its run only)
             seq 8 {id: 2}
             seq 9 {id: 3}

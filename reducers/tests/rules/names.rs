@@ -102,7 +102,7 @@ fn no_owner_of_a_step_has_an_invisible_character() {
             writeln!(script, "write_plan id=r1 fencing_token=4 expected_version=0 steps=[{step}]");
     }
     let output = play(&script);
-    let refused = "refused bad_arguments: the owner of step 1 has the character U+";
+    let refused = "refused bad_arguments: the owner of step 1 contains the character U+";
     assert_eq!(output.matches(refused).count(), INVISIBLE.len(), "{output}");
 }
 

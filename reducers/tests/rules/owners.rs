@@ -365,8 +365,8 @@ fn the_answer_of_a_supervisor_is_the_result_of_the_call() {
             seq 2 {id: s, status: created}
             seq 3 {id: other, status: created}
             seq 4 {call_id: c1, status: claimed, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:00:01}
-            refused bad_arguments: the call has only one of call_id and call_fencing_token (hint: the worker of the tool call gives both; other callers omit both)
-            refused bad_arguments: the call has only one of call_id and call_fencing_token (hint: the worker of the tool call gives both; other callers omit both)
+            refused bad_arguments: call_id and call_fencing_token must be given together (hint: the worker of the tool call gives both; other callers omit both)
+            refused bad_arguments: call_id and call_fencing_token must be given together (hint: the worker of the tool call gives both; other callers omit both)
             refused lease_lost: call c1 is claimed by local under another token (hint: another worker may repeat this call; discard this result)
             refused bad_arguments: call c1 belongs to another session (hint: hand off its session, s)
             seq 5 {id: ho#1, status: pending, reason: why}

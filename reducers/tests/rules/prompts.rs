@@ -75,13 +75,13 @@ fn wrong_prompts_are_refused() {
         unlabel_prompt name=a label=production
         "#,
         expect![[r#"
-            refused bad_arguments: "a@1" is not the name of a prompt (hint: letters, digits, . _ - and / are allowed)
-            refused bad_arguments: "a b" is not the name of a prompt (hint: letters, digits, . _ - and / are allowed)
+            refused bad_arguments: name "a@1" is not valid (hint: letters, digits, . _ - and / are allowed)
+            refused bad_arguments: name "a b" is not valid (hint: letters, digits, . _ - and / are allowed)
             refused bad_arguments: name is empty
-            refused bad_arguments: "tenant=acme/a" is not the name of a prompt (hint: letters, digits, . _ - and / are allowed)
-            refused bad_arguments: the text of the prompt is empty (hint: give the text of the prompt)
-            refused bad_arguments: "v3" cannot be a label (hint: a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
-            refused bad_arguments: "latest" cannot be a label (hint: a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
+            refused bad_arguments: name "tenant=acme/a" is not valid (hint: letters, digits, . _ - and / are allowed)
+            refused bad_arguments: text is empty (hint: give the text of the prompt)
+            refused bad_arguments: label "v3" is not valid (hint: a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
+            refused bad_arguments: label "latest" is not valid (hint: a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
             seq 1 {name: a, version: 1}
             refused not_found: there is no prompt b (hint: `abide prompt list` lists them)
             refused not_found: prompt a has no version 2 (hint: its newest version is 1)
@@ -106,8 +106,8 @@ fn prompts_are_bounded() {
         description = "x".repeat(limits::PROMPT_DESCRIPTION_BYTES + 1),
     ));
     expect![[r#"
-        refused limit_exceeded: the prompt has 1048577 bytes; the limit is 1048576 (hint: shorten it, or move parts into skills)
-        refused limit_exceeded: the prompt has 101 variables; the limit is 100 (hint: join variables)
+        refused limit_exceeded: text has 1048577 bytes; the limit is 1048576 (hint: shorten it, or move parts into skills)
+        refused limit_exceeded: text has 101 variables; the limit is 100 (hint: combine some variables into one)
         refused limit_exceeded: prompt a would have 51 labels; the limit is 50 (hint: remove one with `abide prompt unlabel`)
         refused limit_exceeded: description has 1025 bytes; the limit is 1024 (hint: shorten the description)
         (0)
@@ -138,7 +138,7 @@ fn a_tenant_has_prompts_of_its_own() {
             seq 1 {name: greeting, version: 1}
             seq 2 {name: tenant=acme/greeting, version: 1, scope: {"tenant":"acme"}}
             seq 3 {name: tenant=zeta/greeting, version: 1, scope: {"tenant":"zeta"}}
-            refused bad_arguments: "tenant=acme/greeting" is not the name of a prompt (hint: letters, digits, . _ - and / are allowed)
+            refused bad_arguments: name "tenant=acme/greeting" is not valid (hint: letters, digits, . _ - and / are allowed)
             seq 4 {name: tenant=acme/greeting, version: 2, scope: {"tenant":"acme"}}
             refused not_found: there is no prompt tenant=acme/greeting (hint: `abide prompt list` lists them)
             seq 5 {version: 1, prompt: tenant=acme/greeting}

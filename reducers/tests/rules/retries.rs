@@ -160,7 +160,7 @@ fn a_refusal_in_a_batch_has_no_effect() {
             seq 1 {name: search, version: 1, effect: at_most_once}
             refused lease_lost: call 4 of the batch: call c1 is claimed by local under another token (hint: another worker may repeat this call; discard this result)
             refused unknown_reducer: call 2 of the batch: there is no reducer "no_such_reducer" (hint: the schema lists the reducers)
-            refused bad_arguments: call 2 of the batch: append_message: argument role is missing (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
+            refused bad_arguments: call 2 of the batch: append_message: missing argument role (hint: append_message takes session_id, role, content, kind?, data?, run_id?, run_fencing_token?)
             refused conflict: call 2 of the batch: session s1 already exists (hint: omit id to get a generated one)
             refused bad_request: the batch is empty
             (0, 0, 1)

@@ -137,8 +137,8 @@ fn a_run_is_started_driven_and_completed() {
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 0, events: 2, fencing_token: 4, lease_expires_at: 14:00:01}
             refused bad_arguments: done is recorded by finish_run and wait_run, once per turn (hint: omit it, and end the turn with one of these calls)
             refused bad_arguments: record_run: argument events[0].kind: "cheer" is not one of token, tool_call, tool_result, planning, step_complete, delegation, interrupt, status, usage, done, error, reasoning, restart, line (hint: record_run takes id, fencing_token, events?, spent?, lease_ms?, unchanged_since?)
-            refused bad_arguments: tool_calls is -1, not between 0 and 4294967295
-            refused bad_arguments: code is valid with end=failed only (hint: omit code)
+            refused bad_arguments: tool_calls must be between 0 and 4294967295, not -1
+            refused bad_arguments: code is valid only with end=failed (hint: omit code)
             refused bad_arguments: end=failed requires code (hint: code is the error code of the run, such as code=timeout)
             seq 6 {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
             seq 6 again {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
@@ -570,7 +570,7 @@ fn usage_is_reserved_before_a_model_is_asked() {
             seq 7 {call_id: r1~1, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:01}
             seq 8 {id: r1~1~run, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
             seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
-            refused bad_arguments: tokens is -1, not between 0 and 4294967295
+            refused bad_arguments: tokens must be between 0 and 4294967295, not -1
             seq 10 {}
             refused rate_limited: run r1 has 100 tokens left, of which 60 are reserved by other requests (hint: reserve again when run_budgets has changed)
             seq 11 {}

@@ -40,9 +40,9 @@ fn a_new_session_gets_the_scope_of_its_creator() {
             refused denied: scope.tenant is outside the caller's own scope (hint: omit tenant; it is filled in)
             refused denied: scope.tenant is outside the caller's own scope (hint: omit tenant; it is filled in)
             seq 6 {id: tenant=acme/child, status: created, parent_id: tenant=acme/narrow, scope: {"team":"blue","tenant":"acme"}}
-            refused bad_arguments: scope.team differs from that of the parent session tenant=acme/narrow (hint: omit it: a session inherits the scope of its parent and can add keys)
+            refused bad_arguments: scope.team differs from the scope of the parent session tenant=acme/narrow (hint: omit it: a session inherits the scope of its parent and can add keys)
             seq 7 {id: grandchild, status: created, parent_id: tenant=acme/child, scope: {"desk":"4","team":"blue","tenant":"acme"}}
-            refused bad_arguments: scope.tenant differs from that of the parent session tenant=acme/child (hint: omit it: a session inherits the scope of its parent and can add keys)
+            refused bad_arguments: scope.tenant differs from the scope of the parent session tenant=acme/child (hint: omit it: a session inherits the scope of its parent and can add keys)
         "#]],
     );
 }

@@ -177,11 +177,11 @@ fn an_ended_session_accepts_no_calls() {
             refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
             refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
             refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
-            refused bad_transition: session s1 is completed, so it cannot be suspended (hint: an ended session cannot change; create a new one)
-            refused bad_transition: session s1 is completed, so it cannot be resumed (hint: an ended session cannot change; create a new one)
-            refused bad_transition: session s1 is completed, so it cannot be completed (hint: an ended session cannot change; create a new one)
-            refused bad_transition: session s1 is completed, so it cannot be failed (hint: an ended session cannot change; create a new one)
-            refused bad_transition: session s1 is completed, so it cannot be cancelled (hint: an ended session cannot change; create a new one)
+            refused bad_transition: session s1 is completed and cannot be suspended (hint: an ended session cannot change; create a new one)
+            refused bad_transition: session s1 is completed and cannot be resumed (hint: an ended session cannot change; create a new one)
+            refused bad_transition: session s1 is completed and cannot be completed (hint: an ended session cannot change; create a new one)
+            refused bad_transition: session s1 is completed and cannot be failed (hint: an ended session cannot change; create a new one)
+            refused bad_transition: session s1 is completed and cannot be cancelled (hint: an ended session cannot change; create a new one)
             ("completed", 3)
             (3)
         "#]],
@@ -271,40 +271,40 @@ fn every_reducer_from_every_status() {
     expect![[r#"
         created append_message: ("active")
         created suspend_session: ("suspended")
-        created resume_session: refused bad_transition: session s1 is created, so it cannot be resumed
+        created resume_session: refused bad_transition: session s1 is created and cannot be resumed
         created request_supervisor_handoff: ("handed_off")
         created complete_session: ("completed")
         created fail_session: ("failed")
         active append_message: ("active")
         active suspend_session: ("suspended")
-        active resume_session: refused bad_transition: session s1 is active, so it cannot be resumed
+        active resume_session: refused bad_transition: session s1 is active and cannot be resumed
         active request_supervisor_handoff: ("handed_off")
         active complete_session: ("completed")
         active fail_session: ("failed")
         suspended append_message: ("suspended")
-        suspended suspend_session: refused bad_transition: session s1 is suspended, so it cannot be suspended
+        suspended suspend_session: refused bad_transition: session s1 is suspended and cannot be suspended
         suspended resume_session: ("active")
         suspended request_supervisor_handoff: ("handed_off")
         suspended complete_session: ("completed")
         suspended fail_session: ("failed")
         handed_off append_message: ("handed_off")
-        handed_off suspend_session: refused bad_transition: session s1 is handed_off, so it cannot be suspended (hint: it continues when a supervisor resolves or rejects its handoff)
-        handed_off resume_session: refused bad_transition: session s1 is handed_off, so it cannot be resumed (hint: it continues when a supervisor resolves or rejects its handoff)
+        handed_off suspend_session: refused bad_transition: session s1 is handed_off and cannot be suspended (hint: it continues when a supervisor resolves or rejects its handoff)
+        handed_off resume_session: refused bad_transition: session s1 is handed_off and cannot be resumed (hint: it continues when a supervisor resolves or rejects its handoff)
         handed_off request_supervisor_handoff: refused conflict: session s1 is already handed off, by ho#1 (hint: a session has one handoff at a time; wait for the answer of the supervisor)
-        handed_off complete_session: refused bad_transition: session s1 is handed_off, so it cannot be completed (hint: it continues when a supervisor resolves or rejects its handoff)
+        handed_off complete_session: refused bad_transition: session s1 is handed_off and cannot be completed (hint: it continues when a supervisor resolves or rejects its handoff)
         handed_off fail_session: ("failed")
         completed append_message: refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
-        completed suspend_session: refused bad_transition: session s1 is completed, so it cannot be suspended (hint: an ended session cannot change; create a new one)
-        completed resume_session: refused bad_transition: session s1 is completed, so it cannot be resumed (hint: an ended session cannot change; create a new one)
+        completed suspend_session: refused bad_transition: session s1 is completed and cannot be suspended (hint: an ended session cannot change; create a new one)
+        completed resume_session: refused bad_transition: session s1 is completed and cannot be resumed (hint: an ended session cannot change; create a new one)
         completed request_supervisor_handoff: refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
-        completed complete_session: refused bad_transition: session s1 is completed, so it cannot be completed (hint: an ended session cannot change; create a new one)
-        completed fail_session: refused bad_transition: session s1 is completed, so it cannot be failed (hint: an ended session cannot change; create a new one)
+        completed complete_session: refused bad_transition: session s1 is completed and cannot be completed (hint: an ended session cannot change; create a new one)
+        completed fail_session: refused bad_transition: session s1 is completed and cannot be failed (hint: an ended session cannot change; create a new one)
         failed append_message: refused bad_transition: session s1 is failed and accepts nothing more (hint: create a new session)
-        failed suspend_session: refused bad_transition: session s1 is failed, so it cannot be suspended (hint: an ended session cannot change; create a new one)
-        failed resume_session: refused bad_transition: session s1 is failed, so it cannot be resumed (hint: an ended session cannot change; create a new one)
+        failed suspend_session: refused bad_transition: session s1 is failed and cannot be suspended (hint: an ended session cannot change; create a new one)
+        failed resume_session: refused bad_transition: session s1 is failed and cannot be resumed (hint: an ended session cannot change; create a new one)
         failed request_supervisor_handoff: refused bad_transition: session s1 is failed and accepts nothing more (hint: create a new session)
-        failed complete_session: refused bad_transition: session s1 is failed, so it cannot be completed (hint: an ended session cannot change; create a new one)
-        failed fail_session: refused bad_transition: session s1 is failed, so it cannot be failed (hint: an ended session cannot change; create a new one)
+        failed complete_session: refused bad_transition: session s1 is failed and cannot be completed (hint: an ended session cannot change; create a new one)
+        failed fail_session: refused bad_transition: session s1 is failed and cannot be failed (hint: an ended session cannot change; create a new one)
     "#]].assert_eq(&table);
 }
 
@@ -360,7 +360,7 @@ fn a_session_is_updated() {
             seq 2 {id: s1, status: created, metadata: {"a":1,"b":{"c":2}}, title: New}
             seq 3 {id: s1, status: created, metadata: {"b":{"c":2,"d":3},"e":{}}, title: New}
             seq 4 {id: s1, status: created, metadata: {"b":{"c":2,"d":3},"e":{}}}
-            refused bad_arguments: there is nothing to change: title and metadata are missing
+            refused bad_arguments: at least one of title and metadata is required
             refused not_found: there is no session s2 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             seq 5 {id: s1, status: completed, metadata: {"b":{"c":2,"d":3},"e":{}}}
             refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)

@@ -395,49 +395,49 @@ fn a_forged_snapshot_writes_nothing() {
             assert_eq!(before, target.state(None).await, "{what}");
         }
         expect![[r#"
-            summary beyond the messages: bad_arguments: run 0 of the snapshot: through is 9, not between 1 and 2
-            summary of nothing: bad_arguments: run 0 of the snapshot: through is 0, not between 1 and 2
-            summary folds more than it covers: bad_arguments: run 0 of the snapshot: folded is 3, not between 0 and 2
-            summary keeps what is not folded: bad_arguments: run 0 of the snapshot: kept is 2, not between 1 and 1
-            summary number: bad_arguments: run 0 of the snapshot: number is 0, not between 1 and 4294967295
-            summary answers: bad_arguments: run 0 of the snapshot: answers is -1, not between 0 and 2
-            archived twice: bad_arguments: run 0 of the snapshot: the snapshot is not valid: the result in message 1 is archived twice
-            archived call of another: bad_arguments: the snapshot is not valid: no message names the call other
-            plan version: bad_arguments: run 0 of the snapshot: version is 0, not between 1 and 4294967295
+            summary beyond the messages: bad_arguments: run 0 of the snapshot: through must be between 1 and 2, not 9
+            summary of nothing: bad_arguments: run 0 of the snapshot: through must be between 1 and 2, not 0
+            summary folds more than it covers: bad_arguments: run 0 of the snapshot: folded must be between 0 and 2, not 3
+            summary keeps what is not folded: bad_arguments: run 0 of the snapshot: kept must be between 1 and 1, not 2
+            summary number: bad_arguments: run 0 of the snapshot: number must be between 1 and 4294967295, not 0
+            summary answers: bad_arguments: run 0 of the snapshot: answers must be between 0 and 2, not -1
+            archived twice: bad_arguments: run 0 of the snapshot: invalid snapshot: the result in message 1 is archived twice
+            archived call of another: bad_arguments: invalid snapshot: no message names the call other
+            plan version: bad_arguments: run 0 of the snapshot: version must be between 1 and 4294967295, not 0
             plan with two steps: bad_transition: run 0 of the snapshot: 2 steps are in progress
-            fact twice: bad_arguments: two facts of the namespace clerk have the same key
+            fact twice: bad_arguments: facts of namespace clerk have the same key
             fact without a key: bad_arguments: the key of a fact is empty
-            fact in another space: bad_arguments: "clerk@tenant=v/" is not a namespace
-            measurements: bad_arguments: run 0 of the snapshot: tokens is -1, not between 0 and 4294967295
-            unknown member: bad_arguments: import_run: there is no argument snapshot.runs[0].context.plans
-            handoff to an unnamed agent: bad_arguments: the snapshot is not valid: agents does not name vault, which a message makes active
-            handoff to another's agent: bad_arguments: the snapshot is not valid: agent clerk does not hand over to vault here
-            handoff to a primary agent: bad_arguments: the snapshot is not valid: agent clerk does not hand over to clerk here
-            handoff after many calls: bad_arguments: the snapshot is not valid: tool_calls of a handoff is not between 0 and 2
-            handoff before: bad_arguments: the snapshot is not valid: iterations of a handoff is not between 0 and 1
-            handoff later: bad_arguments: the snapshot is not valid: at of a handoff is not between 0 and 1795269600000000
-            answer number: bad_arguments: the snapshot is not valid: an answer has the number 9223372036854775807
-            format: bad_arguments: the snapshot is not valid: format is "tar", not "abide-run"
-            version: bad_arguments: the snapshot is not valid: the snapshot has version 5, not 1 to 4
-            version 0: bad_arguments: the snapshot is not valid: the snapshot has version 0, not 1 to 4
-            no runs: bad_arguments: the snapshot is not valid: the snapshot has 0 runs, not 1 to 257
-            negative iterations: bad_arguments: run 0 of the snapshot: iterations is -5, not between 0 and 4294967295
-            negative tokens: bad_arguments: run 0 of the snapshot: input_tokens is -1000, not between 0 and 9007199254740992
-            negative budget: bad_arguments: run 0 of the snapshot: budget_tokens is -1000, not between 0 and 9007199254740992
-            future: bad_arguments: run 0 of the snapshot: the snapshot is not valid: began_at is in the future
+            fact in another space: bad_arguments: namespace "clerk@tenant=v/" is not valid
+            measurements: bad_arguments: run 0 of the snapshot: tokens must be between 0 and 4294967295, not -1
+            unknown member: bad_arguments: import_run: unexpected argument snapshot.runs[0].context.plans
+            handoff to an unnamed agent: bad_arguments: invalid snapshot: agents does not name vault, which a message makes active
+            handoff to another's agent: bad_arguments: invalid snapshot: agent clerk does not hand over to vault here
+            handoff to a primary agent: bad_arguments: invalid snapshot: agent clerk does not hand over to clerk here
+            handoff after many calls: bad_arguments: invalid snapshot: tool_calls of a handoff must be between 0 and 2
+            handoff before: bad_arguments: invalid snapshot: iterations of a handoff must be between 0 and 1
+            handoff later: bad_arguments: invalid snapshot: at of a handoff must be between 0 and 1795269600000000
+            answer number: bad_arguments: invalid snapshot: an answer has the number 9223372036854775807
+            format: bad_arguments: invalid snapshot: format must be "abide-run", not "tar"
+            version: bad_arguments: invalid snapshot: version must be between 1 and 4, not 5
+            version 0: bad_arguments: invalid snapshot: version must be between 1 and 4, not 0
+            no runs: bad_arguments: invalid snapshot: runs must have 1 to 257 items, not 0
+            negative iterations: bad_arguments: run 0 of the snapshot: iterations must be between 0 and 4294967295, not -5
+            negative tokens: bad_arguments: run 0 of the snapshot: input_tokens must be between 0 and 9007199254740992, not -1000
+            negative budget: bad_arguments: run 0 of the snapshot: budget_tokens must be between 0 and 9007199254740992, not -1000
+            future: bad_arguments: run 0 of the snapshot: invalid snapshot: began_at is in the future
             derived id: bad_arguments: the id "other~1.1" contains ~, which is reserved
             empty id: bad_arguments: run 0 of the snapshot: id is empty
             status: bad_arguments: import_run: argument snapshot.runs[0].calls[0].status: "claimed" is not one of delegated, succeeded, failed, rejected, cancelled, unknown
             status pending: bad_arguments: import_run: argument snapshot.runs[0].calls[0].status: "pending" is not one of delegated, succeeded, failed, rejected, cancelled, unknown
-            result: bad_arguments: run 0 of the snapshot: the snapshot is not valid: call r1~1.1 is failed: its result does not fit
+            result: bad_arguments: run 0 of the snapshot: invalid snapshot: the result of call r1~1.1 contradicts its status failed
             tool: not_found: this file does not have the tools of the run: rm
             tools: not_found: this file does not have the tools of the run: rm
-            agent: bad_arguments: the snapshot is not valid: agents does not name boss
-            agents: bad_arguments: the snapshot is not valid: agents does not name clerk
+            agent: bad_arguments: invalid snapshot: agents does not name boss
+            agents: bad_arguments: invalid snapshot: agents does not name clerk
             definition: conflict: agent clerk is defined differently here: limits, subagents, tools
-            role: bad_arguments: run 0 of the snapshot: role has the character U+000A
-            scope: limit_exceeded: the scope has 20 keys; the limit is 16
-            child: bad_arguments: run 1 of the snapshot: the snapshot is not valid: it does not belong to a call of run r1
+            role: bad_arguments: run 0 of the snapshot: role contains the character U+000A
+            scope: limit_exceeded: scope has 20 keys; the limit is 16
+            child: bad_arguments: run 1 of the snapshot: invalid snapshot: it does not belong to a call of run r1
         "#]].assert_eq(&output);
     });
 }
@@ -658,8 +658,8 @@ fn a_fork_is_refused_outside_of_the_log() {
         expect![[r#"
             seq 1 {id: tenant=acme/s1, status: created, scope: {"tenant":"acme"}}
             seq 2 {id: 1}
-            refused bad_arguments: at is 0, not between 1 and 2, the newest event (hint: at is a seq of the log: `abide events --session SESSION` lists them)
-            refused bad_arguments: at is 9, not between 1 and 2, the newest event (hint: at is a seq of the log: `abide events --session SESSION` lists them)
+            refused bad_arguments: at must be between 1 and 2, the newest event, not 0 (hint: at is a seq of the log: `abide events --session SESSION` lists them)
+            refused bad_arguments: at must be between 1 and 2, the newest event, not 9 (hint: at is a seq of the log: `abide events --session SESSION` lists them)
             refused not_found: there is no session s9 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused not_found: there is no session tenant=acme/s1 (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             seq 3 {}

@@ -53,7 +53,7 @@ fn a_summary_covers_messages_of_its_own_session() {
             seq 8 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 8, lease_expires_at: 14:00:01}
             refused not_found: session s1 has no message 1 (hint: the query `SELECT id, role FROM agent_state` lists them)
             refused not_found: session s1 has no message 1 (hint: the query `SELECT id, role FROM agent_state` lists them)
-            refused bad_arguments: folded_id is 4, not between 0 and 3
+            refused bad_arguments: folded_id must be between 0 and 3, not 4
             seq 9 {}
             refused conflict: the last summary of the session is number 1, through message 3 (hint: record the next number, for messages after that one)
             refused lease_lost: run r1 is driven by d under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)

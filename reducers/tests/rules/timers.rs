@@ -152,10 +152,10 @@ fn invalid_timers_are_refused() {
         sql SELECT status FROM timers
         "#,
         expect![[r#"
-            refused bad_arguments: set_timer needs exactly one of in_ms and due_at (hint: in_ms is a delay in milliseconds; due_at is a time in microseconds since 1970)
-            refused bad_arguments: set_timer needs exactly one of in_ms and due_at (hint: in_ms is a delay in milliseconds; due_at is a time in microseconds since 1970)
-            refused bad_arguments: in_ms is -1, not between 0 and 315360000000
-            refused bad_arguments: in_ms is 315360000001, not between 0 and 315360000000
+            refused bad_arguments: exactly one of in_ms and due_at is required (hint: in_ms is a delay in milliseconds; due_at is a time in microseconds since 1970)
+            refused bad_arguments: exactly one of in_ms and due_at is required (hint: in_ms is a delay in milliseconds; due_at is a time in microseconds since 1970)
+            refused bad_arguments: in_ms must be between 0 and 315360000000, not -1
+            refused bad_arguments: in_ms must be between 0 and 315360000000, not 315360000001
             refused bad_arguments: due_at must be a time between 1970 and 2036-11-18T14:00:00Z (hint: due_at is in microseconds since 1970; in_ms is a delay from now)
             refused bad_arguments: due_at must be a time between 1970 and 2036-11-18T14:00:00Z (hint: due_at is in microseconds since 1970; in_ms is a delay from now)
             refused bad_arguments: id is empty

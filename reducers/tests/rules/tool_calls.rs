@@ -189,8 +189,8 @@ fn invalid_calls_are_refused() {
             refused not_found: there is no tool nothing (hint: register it with `abide call register_tool name=nothing`)
             refused not_found: there is no session s_nobody (hint: the query `SELECT id, agent, status FROM sessions` lists them)
             refused bad_arguments: call_id is empty
-            refused bad_arguments: request_tool_call: argument arguments is missing (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?, worker?)
-            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
+            refused bad_arguments: request_tool_call: missing argument arguments (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?, worker?)
+            refused bad_arguments: lease_ms must be between 1 and 86400000, not 0 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             refused not_found: there is no tool call c1 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             refused not_found: there is no tool call c1 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
             refused not_found: there is no tool call c1 (hint: the query `SELECT call_id, session_id, status FROM tool_calls` lists them)
@@ -220,8 +220,8 @@ fn one_claimant_wins() {
             refused conflict: call pay1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:30Z (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'"`)
             refused conflict: call pay1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:30Z (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'"`)
             seq 9 {call_id: look1, status: claimed, attempt: 1, fencing_token: 9, claimed_by: by-name, lease_expires_at: 14:00:30}
-            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
-            refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
+            refused bad_arguments: lease_ms must be between 1 and 86400000, not 0 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
+            refused bad_arguments: lease_ms must be between 1 and 86400000, not 86400001 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             seq 10 {call_id: put1, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 2026-11-22T14:00:00}
             seq 11 {call_id: own, status: claimed, attempt: 1, fencing_token: 11, claimed_by: agent, lease_expires_at: 14:00:01}
             refused conflict: call own was claimed by agent and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with `abide watch "SELECT status FROM tool_calls WHERE call_id = 'own'"`)
@@ -743,9 +743,9 @@ fn the_longest_waiting_call_is_next() {
             seq 13 {call_id: look1, status: pending, attempt: 2, fencing_token: 12, claimed_by: local, retry_at: 14:00:02, error: busy}
             refused not_found: there is no pending call of look (hint: watch for calls: `abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL"`)
             seq 15 {call_id: look1, status: claimed, attempt: 3, fencing_token: 15, claimed_by: local, lease_expires_at: 14:00:32, error: busy}
-            refused bad_arguments: the call names 0 tools; it must name 1 to 100 (hint: name the tools that this worker runs, in several calls if there are more)
+            refused bad_arguments: tools must have 1 to 100 names, not 0 (hint: name the tools that this worker runs, in several calls if there are more)
             refused not_found: there is no tool unheard_of (hint: register it with `abide call register_tool name=unheard_of`)
-            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
+            refused bad_arguments: lease_ms must be between 1 and 86400000, not 0 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             ("claim_next_tool_call", "s1")
         "#]],
     );
@@ -803,13 +803,13 @@ fn arguments_are_checked_against_the_schema() {
             seq 1 {name: pay, version: 1, effect: at_most_once}
             seq 2 {name: never, version: 1, effect: at_most_once}
             seq 3 {id: s1, status: created}
-            refused bad_arguments: the arguments do not fit pay: "amount" is a required property (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
-            refused bad_arguments: the arguments do not fit pay: at /amount: 0 is less than the minimum of 1 (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
-            refused bad_arguments: the arguments do not fit pay: at /amount: 1.5 is not of type "integer" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
-            refused bad_arguments: the arguments do not fit pay: at /to: "elsewhere" does not match "^[A-Z]{2}[0-9]+$" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
-            refused bad_arguments: the arguments do not fit pay: Additional properties are not allowed ('note' was unexpected) (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
-            refused bad_arguments: the arguments do not fit pay: "pay one" is not of type "object" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
-            refused bad_arguments: the arguments do not fit never: False schema does not allow {} (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'never' AND version = 1"`)
+            refused bad_arguments: invalid arguments for pay: "amount" is a required property (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: invalid arguments for pay: at /amount: 0 is less than the minimum of 1 (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: invalid arguments for pay: at /amount: 1.5 is not of type "integer" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: invalid arguments for pay: at /to: "elsewhere" does not match "^[A-Z]{2}[0-9]+$" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: invalid arguments for pay: Additional properties are not allowed ('note' was unexpected) (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: invalid arguments for pay: "pay one" is not of type "object" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1"`)
+            refused bad_arguments: invalid arguments for never: False schema does not allow {} (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'never' AND version = 1"`)
             seq 4 {call_id: c1, status: pending, attempt: 0, arguments: {"amount":1,"to":"DE02"}}
             (1)
         "#]],

@@ -51,9 +51,9 @@ fn invalid_tools_are_refused() {
         expect![[r#"
             refused bad_arguments: name is empty
             refused bad_arguments: register_tool: argument effect: "sometimes" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
-            refused bad_arguments: a timeout of 0 ms leaves no time to run (hint: timeout_ms is at least 1; omit it for no time limit)
+            refused bad_arguments: timeout_ms must be at least 1, not 0 (hint: omit timeout_ms for no time limit)
             refused bad_arguments: register_tool: argument timeout_ms: expected an integer, found the string "5" (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
-            refused bad_arguments: register_tool: argument name is missing (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: missing argument name (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             (0)
         "#]],
     );
@@ -125,15 +125,15 @@ fn invalid_manifests_are_refused() {
         sql SELECT count(*) FROM tools
         "#,
         expect![[r#"
-            refused bad_arguments: max_attempts is 0, not between 1 and 1000
+            refused bad_arguments: max_attempts must be between 1 and 1000, not 0
             refused bad_arguments: register_tool: argument retry.max_attempts: expected an integer, found the string "3" (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
-            refused bad_arguments: register_tool: there is no argument retry.attempts (hint: did you mean retry.max_attempts?)
-            refused bad_arguments: backoff_ms is -1, not between 0 and 315360000000
-            refused bad_arguments: concurrency is 0, not between 1 and 10000
-            refused bad_arguments: register_tool: argument limits.rate.per_ms is missing (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
-            refused bad_arguments: rate.per_ms is 0, not between 1 and 86400000
-            refused bad_arguments: calls_per_session is 10001, not between 1 and 10000
-            refused bad_arguments: expires_after_ms is -1, not between 0 and 315360000000
+            refused bad_arguments: register_tool: unexpected argument retry.attempts (hint: did you mean retry.max_attempts?)
+            refused bad_arguments: backoff_ms must be between 0 and 315360000000, not -1
+            refused bad_arguments: concurrency must be between 1 and 10000, not 0
+            refused bad_arguments: register_tool: missing argument limits.rate.per_ms (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: rate.per_ms must be between 1 and 86400000, not 0
+            refused bad_arguments: calls_per_session must be between 1 and 10000, not 10001
+            refused bad_arguments: expires_after_ms must be between 0 and 315360000000, not -1
             refused bad_arguments: register_tool: argument approval: expected an object, found true (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             refused bad_arguments: register_tool: argument annotations: expected an object, found an array (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             (0)
@@ -160,14 +160,14 @@ fn invalid_schemas_are_refused() {
         "##,
         expect![[r##"
             refused bad_arguments: unsupported input_schema of a: 7 is not a schema (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-            refused bad_arguments: unsupported input_schema of a: type is "nonsense", which is not the name of a type (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-            refused bad_arguments: unsupported input_schema of a: it refers to "http://127.0.0.1:9/x", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-            refused bad_arguments: unsupported input_schema of a: it refers to "file:///etc/passwd", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-            refused bad_arguments: unsupported input_schema of a: it refers to "#/$defs/nowhere", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-            refused bad_arguments: unsupported input_schema of a: it refers to "#anchor", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-            refused bad_arguments: unsupported input_schema of a: it has a $dynamicRef (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-            refused bad_arguments: unsupported input_schema of a: "^(a+)\\1$" is not a pattern that can be matched in linear time (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-            refused bad_arguments: unsupported input_schema of a: the pattern "^(?!con$)[a-z]+$" uses lookaround, which is not supported (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: type must be the name of a type, not "nonsense" (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: unknown reference "http://127.0.0.1:9/x" (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: unknown reference "file:///etc/passwd" (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: unknown reference "#/$defs/nowhere" (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: unknown reference "#anchor" (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: $dynamicRef is not supported (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: the pattern "^(a+)\\1$" cannot be matched in linear time (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: lookaround in the pattern "^(?!con$)[a-z]+$" is not supported (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
             (0)
         "##]],
     );
@@ -192,7 +192,7 @@ fn invalid_schemas_are_refused() {
     check(
         &script,
         expect![[r#"
-            refused bad_arguments: unsupported input_schema of a: with its references expanded it has more than 10000 subschemas (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: more than 10000 subschemas with all references expanded (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
             refused bad_arguments: unsupported input_schema of a: references are nested more than 64 deep (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
             refused limit_exceeded: the input_schema of a has 65554 bytes; the limit is 65536 (hint: shorten descriptions, or register several tools)
             refused limit_exceeded: register_tool: the argument input_schema is nested more than 64 levels deep (hint: send deeply nested parts as a string of JSON)
@@ -224,9 +224,9 @@ fn recursive_schemas_are_evaluated_within_bounds() {
             seq 3 {name: self, version: 1, effect: at_most_once}
             seq 4 {name: redos, version: 1, effect: at_most_once}
             seq 5 {call_id: c1, status: pending, attempt: 0, arguments: {"children":[{"children":[]},{}]}}
-            refused bad_arguments: the arguments do not fit tree: at /children/0/children/0: Additional properties are not allowed ('x' was unexpected) (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'tree' AND version = 1"`)
+            refused bad_arguments: invalid arguments for tree: at /children/0/children/0: Additional properties are not allowed ('x' was unexpected) (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'tree' AND version = 1"`)
             seq 6 {call_id: c3, status: pending, attempt: 0, arguments: 1}
-            refused bad_arguments: the arguments do not fit redos: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa… does not match "^(a+)+$" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'redos' AND version = 1"`)
+            refused bad_arguments: invalid arguments for redos: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa… does not match "^(a+)+$" (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'redos' AND version = 1"`)
         "#]],
     );
 }
@@ -245,7 +245,7 @@ fn unevaluated_properties_are_refused() {
             seq 1 {id: s1, status: created}
             seq 2 {name: find, version: 1, effect: at_most_once}
             seq 3 {call_id: c1, status: pending, attempt: 0, arguments: {"name":1,"path":1}}
-            refused bad_arguments: the arguments do not fit find: Additional properties are not allowed ('nane' was unexpected) (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'find' AND version = 1"`)
+            refused bad_arguments: invalid arguments for find: Additional properties are not allowed ('nane' was unexpected) (hint: see `abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'find' AND version = 1"`)
         "#]],
     );
 }

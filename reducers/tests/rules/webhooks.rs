@@ -61,8 +61,8 @@ fn a_webhook_follows_its_run_to_the_end() {
             seq 4 again {id: r1~w, name: w, status: active}
             seq 5 {id: r1~late, name: late, status: active}
             refused conflict: webhook r1~w was replaced (hint: read the webhook again before the next delivery)
-            refused bad_arguments: delivered is 2, not between 0 and 1
-            refused bad_arguments: retry_in_ms is valid with error only (hint: a delivery is retried only if it failed)
+            refused bad_arguments: delivered must be between 0 and 1, not 2
+            refused bad_arguments: retry_in_ms is valid only with error (hint: a delivery is retried only if it failed)
             seq 6 {id: r1~w, name: w, status: active}
             ("r1~late", "active", 1, 0, null, 0) ("r1~w", "active", 0, 1, "no answer", 1)
             ("active", 1, 0)
@@ -113,13 +113,13 @@ fn invalid_webhooks_are_refused() {
             refused bad_arguments: url must begin with http:// or https://
             refused bad_arguments: url must begin with http:// or https://
             refused limit_exceeded: url has 3018 bytes; the limit is 2048
-            refused bad_arguments: token is empty or has characters that a header cannot have (hint: printable ASCII is allowed)
-            refused bad_arguments: token is empty or has characters that a header cannot have (hint: printable ASCII is allowed)
+            refused bad_arguments: token is empty or contains characters that a header cannot have (hint: printable ASCII is allowed)
+            refused bad_arguments: token is empty or contains characters that a header cannot have (hint: printable ASCII is allowed)
             refused limit_exceeded: token has 6000 bytes; the limit is 4096
-            refused bad_arguments: credentials without scheme (hint: give scheme, such as Bearer)
-            refused bad_arguments: scheme is not the name of an authentication scheme (hint: such as Bearer or Basic)
-            refused bad_arguments: after is 2, not between 0 and 1
-            refused bad_arguments: after is -1, not between 0 and 1
+            refused bad_arguments: scheme is required with credentials (hint: give scheme, such as Bearer)
+            refused bad_arguments: scheme must be the name of an authentication scheme (hint: such as Bearer or Basic)
+            refused bad_arguments: after must be between 0 and 1, not 2
+            refused bad_arguments: after must be between 0 and 1, not -1
         "#]],
     );
 }

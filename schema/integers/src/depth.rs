@@ -5,11 +5,12 @@
 //! put around a value: records of a run, snapshots, batches and the messages of protocols. [`parse`] reads more than
 //! `serde_json`, for files that were written before there was a limit.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use crate::RESERVED_NAME;
 
@@ -57,7 +58,7 @@ pub fn check_depth_within(value: &Value, max: usize) -> Result<(), TooDeep> {
     if is_deeper(value, max) { Err(TooDeep { max }) } else { Ok(()) }
 }
 
-/// Whether a value has more than `max` levels. The recursion ends there, however deep the value is.
+/// Returns `true` if a value has more than `max` levels. The recursion ends there, however deep the value is.
 fn is_deeper(value: &Value, max: usize) -> bool {
     match value {
         Value::Array(items) => max == 0 || items.iter().any(|item| is_deeper(item, max - 1)),
@@ -86,17 +87,16 @@ fn parse_outermost(text: &str) -> serde_json::Result<Value> {
     }
     if text.trim_start().starts_with('[') {
         let items: Vec<&RawValue> = serde_json::from_str(text)?;
-        let items = items.into_iter().map(|item| parse_outermost(item.get()));
-        return items.collect::<serde_json::Result<Vec<Value>>>().map(Value::Array);
+        return items.into_iter().map(|item| parse_outermost(item.get())).collect();
     }
-    let members: std::collections::BTreeMap<String, &RawValue> = serde_json::from_str(text)?;
-    let members = members
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(text)?;
+    members
         .into_iter()
-        .map(|(name, member)| parse_outermost(member.get()).map(|value| (name, value)));
-    members.collect::<serde_json::Result<Map<String, Value>>>().map(Value::Object)
+        .map(|(name, member)| parse_outermost(member.get()).map(|value| (name, value)))
+        .collect()
 }
 
-/// The depth of a JSON text.
+/// Returns the depth of a JSON text.
 fn levels(text: &str) -> usize {
     let text = text.as_bytes();
     let mut open = 0_usize;

@@ -44,7 +44,7 @@ pub fn has_reserved_name(value: &serde_json::Value) -> bool {
 }
 
 /// Maximum length in bytes of a pointer or a number in an error.
-const SHOWN_CHARS: usize = 80;
+const MAX_CHARS: usize = 80;
 
 /// An out-of-range integer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,20 +58,20 @@ pub struct OutOfRange {
 /// One sentence without its subject; long texts are truncated.
 impl fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the integer {} ", shown(&self.literal))?;
+        write!(f, "the integer {} ", truncate(&self.literal))?;
         if self.pointer.is_empty() {
             f.write_str("does not fit a signed 64-bit integer")
         } else {
-            write!(f, "at {} does not fit a signed 64-bit integer", shown(&self.pointer))
+            write!(f, "at {} does not fit a signed 64-bit integer", truncate(&self.pointer))
         }
     }
 }
 
 impl std::error::Error for OutOfRange {}
 
-/// A text, truncated if it is long.
-fn shown(text: &str) -> Cow<'_, str> {
-    let Some((cut, _)) = text.char_indices().nth(SHOWN_CHARS) else { return Cow::Borrowed(text) };
+/// Returns a text, truncated if it is long.
+fn truncate(text: &str) -> Cow<'_, str> {
+    let Some((cut, _)) = text.char_indices().nth(MAX_CHARS) else { return Cow::Borrowed(text) };
     Cow::Owned(format!("{}… ({} bytes)", &text[..cut], text.len()))
 }
 
@@ -112,7 +112,7 @@ pub fn quoted(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The range of the first out-of-range integer at or after a position outside of strings.
+/// Returns the range of the first out-of-range integer at or after a position outside of strings.
 fn first(text: &[u8], mut at: usize) -> Option<(usize, usize)> {
     while at < text.len() {
         match text[at] {
@@ -130,7 +130,7 @@ fn first(text: &[u8], mut at: usize) -> Option<(usize, usize)> {
     None
 }
 
-/// The position after a string that begins at `begin`.
+/// Returns the position after a string that begins at `begin`.
 fn after_string(text: &[u8], begin: usize) -> usize {
     let mut at = begin + 1;
     while at < text.len() {
@@ -150,7 +150,7 @@ fn after_number(text: &[u8], begin: usize) -> usize {
         .map_or(text.len(), |more| begin + more)
 }
 
-/// Whether a number is an integer beyond signed 64 bits.
+/// Returns `true` if a number is an integer beyond signed 64 bits.
 fn is_out_of_range(number: &[u8]) -> bool {
     let (digits, max): (&[u8], &[u8]) = match number.strip_prefix(b"-") {
         Some(digits) => (digits, b"9223372036854775808"),
@@ -170,7 +170,7 @@ enum Step<'a> {
     Item(usize),
 }
 
-/// The JSON pointer of the value at a position.
+/// Returns the JSON pointer of the value at a position.
 fn pointer(text: &str, place: usize) -> String {
     let bytes = text.as_bytes();
     let mut path: Vec<Step<'_>> = Vec::new();
@@ -208,7 +208,7 @@ fn pointer(text: &str, place: usize) -> String {
         match step {
             Step::Item(index) => pointer.push_str(&index.to_string()),
             Step::Member(name) => {
-                pointer.push_str(&unescaped(name).replace('~', "~0").replace('/', "~1"));
+                pointer.push_str(&unescape(name).replace('~', "~0").replace('/', "~1"));
             }
         }
     }
@@ -216,7 +216,7 @@ fn pointer(text: &str, place: usize) -> String {
 }
 
 /// Decodes the escapes of a JSON string. Invalid escapes are kept unchanged.
-fn unescaped(written: &str) -> Cow<'_, str> {
+fn unescape(written: &str) -> Cow<'_, str> {
     if !written.contains('\\') {
         return Cow::Borrowed(written);
     }
@@ -235,7 +235,7 @@ fn unescaped(written: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The decoded character of an escape, and its length in bytes after the backslash.
+/// Returns the decoded character of an escape, and its length in bytes after the backslash.
 fn escape(after: &str) -> (Option<char>, usize) {
     let simple = match after.as_bytes().first() {
         Some(b'n') => '\n',
@@ -252,16 +252,17 @@ fn escape(after: &str) -> (Option<char>, usize) {
 
 /// `u` and four hexadecimal digits, or two such escapes for a pair of surrogates.
 fn unicode(after: &str) -> (Option<char>, usize) {
-    let unit = |from: usize| {
-        let digits = after.get(from..from + 4)?;
-        u16::from_str_radix(digits, 16).ok()
-    };
-    let Some(one) = unit(1) else { return (None, 0) };
-    let pair =
-        [one, after.get(5..7).filter(|it| *it == "\\u").and_then(|_| unit(7)).unwrap_or_default()];
-    match char::decode_utf16(pair).next() {
+    let Some(first) = code_unit(after, 1) else { return (None, 0) };
+    let has_second = after.get(5..7) == Some("\\u");
+    let second = if has_second { code_unit(after, 7) } else { None };
+    match char::decode_utf16([first, second.unwrap_or_default()]).next() {
         Some(Ok(character)) if character.len_utf16() == 2 => (Some(character), 11),
         Some(Ok(character)) => (Some(character), 5),
         _ => (None, 0),
     }
+}
+
+/// Returns the UTF-16 code unit whose four hexadecimal digits begin at a position.
+fn code_unit(text: &str, at: usize) -> Option<u16> {
+    u16::from_str_radix(text.get(at..at + 4)?, 16).ok()
 }

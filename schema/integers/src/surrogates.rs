@@ -9,7 +9,7 @@ use std::fmt;
 
 use memchr::memchr;
 
-use crate::{pointer, shown};
+use crate::{pointer, truncate};
 
 /// The length of `\ud83d` in bytes.
 const ESCAPE_BYTES: usize = 6;
@@ -23,14 +23,14 @@ pub struct UnpairedSurrogate {
     pub literal: String,
 }
 
-/// One sentence without its subject; a long pointer is truncated.
+/// One sentence; a long pointer is truncated.
 impl fmt::Display for UnpairedSurrogate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "half a surrogate pair, {},", self.literal)?;
+        write!(f, "unpaired surrogate {}", self.literal)?;
         if self.pointer.is_empty() {
-            f.write_str(" is no Unicode text")
+            Ok(())
         } else {
-            write!(f, " in the text at {} is no Unicode text", shown(&self.pointer))
+            write!(f, " in the string at {}", truncate(&self.pointer))
         }
     }
 }
@@ -146,11 +146,11 @@ mod tests {
         let found = |text: &str| check_surrogates(text).map_err(|found| found.to_string());
         assert_eq!(
             found(r#"{"a":["x",{"b/c":"\u0041 \ud83d"}]}"#).expect_err("a half is reported"),
-            r"half a surrogate pair, \ud83d, in the text at /a/1/b~1c is no Unicode text"
+            r"unpaired surrogate \ud83d in the string at /a/1/b~1c"
         );
         assert_eq!(
             found(r#""\udd11""#).expect_err("a half is reported"),
-            r"half a surrogate pair, \udd11, is no Unicode text"
+            r"unpaired surrogate \udd11"
         );
         assert_eq!(found(r#"{"a":"\ud83d\udd11"}"#), Ok(()));
     }

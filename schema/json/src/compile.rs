@@ -48,8 +48,8 @@ pub(crate) fn compile(root: &Value) -> Result<Schema, String> {
 }
 
 fn draft(root: &Value) -> Result<Draft, String> {
-    let Some(named) = root.get("$schema") else { return Ok(Draft::Of2020) };
-    let text = named.as_str().unwrap_or_default();
+    let Some(schema) = root.get("$schema") else { return Ok(Draft::Of2020) };
+    let text = schema.as_str().unwrap_or_default();
     let known = [
         ("json-schema.org/draft-04/schema", Draft::Four),
         ("json-schema.org/draft-06/schema", Draft::Six),
@@ -57,9 +57,10 @@ fn draft(root: &Value) -> Result<Draft, String> {
         ("json-schema.org/draft/2019-09/schema", Draft::Of2019),
         ("json-schema.org/draft/2020-12/schema", Draft::Of2020),
     ];
-    let found = known.into_iter().find(|(name, _)| text.contains(name));
-    let unknown = || format!("its $schema is {}, which is unknown", quote(named));
-    found.map(|(_, draft)| draft).ok_or_else(unknown)
+    match known.into_iter().find(|(name, _)| text.contains(name)) {
+        Some((_, draft)) => Ok(draft),
+        None => Err(format!("unknown $schema {}", quote(schema))),
+    }
 }
 
 struct Compiler<'a> {
@@ -102,9 +103,9 @@ impl<'a> Compiler<'a> {
             other => return Err(format!("{} is not a schema", quote(other))),
         };
         // References inside it would be relative to it, not to the whole document.
-        let is_name = |id: &Value| id.as_str().is_some_and(|id| !id.starts_with('#'));
-        if !std::ptr::eq(schema, self.root) && members.get("$id").is_some_and(is_name) {
-            return Err("a part of it has an $id".to_owned());
+        let id = members.get("$id").and_then(Value::as_str);
+        if !std::ptr::eq(schema, self.root) && id.is_some_and(|id| !id.starts_with('#')) {
+            return Err("$id in a subschema is not supported".to_owned());
         }
         let keywords = &mut node.keywords;
         self.references(members, keywords)?;
@@ -147,29 +148,34 @@ impl<'a> Compiler<'a> {
     fn unevaluated(&mut self, members: &'a Map<String, Value>) -> Option<Unevaluated> {
         let properties = members.get("unevaluatedProperties");
         let items = members.get("unevaluatedItems");
-        let constrains = properties.iter().chain(&items).any(|it| **it != Value::Bool(true));
-        let properties = properties.map(|it| self.place(it));
-        let items = items.map(|it| self.place(it));
-        (properties.is_some() || items.is_some()).then_some(Unevaluated {
-            properties,
-            items,
-            constrains,
+        if properties.is_none() && items.is_none() {
+            return None;
+        }
+        Some(Unevaluated {
+            constrains: properties.iter().chain(&items).any(|it| **it != Value::Bool(true)),
+            properties: properties.map(|it| self.place(it)),
+            items: items.map(|it| self.place(it)),
         })
     }
 
     fn resolve(&mut self, name: &str, target: &Value) -> Compiled<&'a Value> {
-        let text = target.as_str().ok_or_else(|| format!("{name} is {}", quote(target)))?;
-        let lost = || format!("it refers to {text:?}, which does not exist in it");
-        let own = self.root.get("$id").and_then(Value::as_str).unwrap_or_default();
-        let own = own.trim_end_matches('#');
-        let rest = text.strip_prefix('#').or_else(|| text.strip_prefix(own)?.strip_prefix('#'));
-        let fragment = decoded(rest.ok_or_else(lost)?).ok_or_else(lost)?;
-        if fragment.is_empty() || fragment.starts_with('/') {
-            return self.root.pointer(&fragment).ok_or_else(lost);
-        }
+        let text = target.as_str().ok_or_else(|| wrong(name, target, "a string"))?;
+        self.find(text).ok_or_else(|| format!("unknown reference {text:?}"))
+    }
+
+    /// Returns the subschema that a reference within the document leads to.
+    fn find(&mut self, reference: &str) -> Option<&'a Value> {
         let root = self.root;
+        let id = root.get("$id").and_then(Value::as_str).unwrap_or_default().trim_end_matches('#');
+        let fragment = reference
+            .strip_prefix('#')
+            .or_else(|| reference.strip_prefix(id)?.strip_prefix('#'))
+            .and_then(percent_decode)?;
+        if fragment.is_empty() || fragment.starts_with('/') {
+            return root.pointer(&fragment);
+        }
         let anchors = self.anchors.get_or_insert_with(|| anchors(root));
-        anchors.get(&*fragment).copied().ok_or_else(lost)
+        anchors.get(&*fragment).copied()
     }
 
     fn any_value(
@@ -191,56 +197,41 @@ impl<'a> Compiler<'a> {
     }
 
     fn types(&self, value: &Value) -> Compiled<Types> {
-        let one = |value: &Value| {
-            value
-                .as_str()
-                .and_then(JsonType::named)
-                .ok_or_else(|| wrong("type", value, "the name of a type"))
-        };
         let accepted = match value {
             Value::Array(names) if !names.is_empty() => {
-                names.iter().map(one).collect::<Compiled<Vec<_>>>()?
+                names.iter().map(json_type).collect::<Compiled<Vec<_>>>()?
             }
-            name => vec![one(name)?],
+            name => vec![json_type(name)?],
         };
         Ok(Types { accepted, by_notation: self.draft == Draft::Four })
     }
 
     fn numbers(&mut self, members: &Map<String, Value>, into: &mut Vec<Keyword>) -> Compiled<()> {
-        let of = |name: &str| match members.get(name) {
-            None => Ok(None),
-            Some(Value::Number(number)) => Ok(Some(number.clone())),
-            Some(other) => Err(wrong(name, other, "a number")),
-        };
-        let least = of("minimum")?;
-        let most = of("maximum")?;
+        let minimum = limit(members, "minimum")?;
+        let maximum = limit(members, "maximum")?;
         if self.draft == Draft::Four {
-            let exclusive = |name: &str| members.get(name) == Some(&Value::Bool(true));
-            into.extend(least.map(|limit| {
-                if exclusive("exclusiveMinimum") {
-                    Keyword::ExclusiveMinimum(limit)
-                } else {
-                    Keyword::Minimum(limit)
-                }
+            // Here the exclusive keywords are flags of the inclusive ones.
+            into.extend(minimum.map(if is_true(members, "exclusiveMinimum") {
+                Keyword::ExclusiveMinimum
+            } else {
+                Keyword::Minimum
             }));
-            into.extend(most.map(|limit| {
-                if exclusive("exclusiveMaximum") {
-                    Keyword::ExclusiveMaximum(limit)
-                } else {
-                    Keyword::Maximum(limit)
-                }
+            into.extend(maximum.map(if is_true(members, "exclusiveMaximum") {
+                Keyword::ExclusiveMaximum
+            } else {
+                Keyword::Maximum
             }));
         } else {
-            into.extend(least.map(Keyword::Minimum));
-            into.extend(most.map(Keyword::Maximum));
-            into.extend(of("exclusiveMinimum")?.map(Keyword::ExclusiveMinimum));
-            into.extend(of("exclusiveMaximum")?.map(Keyword::ExclusiveMaximum));
+            into.extend(minimum.map(Keyword::Minimum));
+            into.extend(maximum.map(Keyword::Maximum));
+            into.extend(limit(members, "exclusiveMinimum")?.map(Keyword::ExclusiveMinimum));
+            into.extend(limit(members, "exclusiveMaximum")?.map(Keyword::ExclusiveMaximum));
         }
-        if let Some(of) = of("multipleOf")? {
-            if number::compare(&of, &Number::from(0)).is_le() {
-                return Err(format!("multipleOf is {of}, which is not greater than 0"));
+        if let Some(divisor) = limit(members, "multipleOf")? {
+            if number::compare(&divisor, &Number::from(0)).is_le() {
+                return Err(format!("multipleOf must be greater than 0, not {divisor}"));
             }
-            into.push(Keyword::MultipleOf(of));
+            into.push(Keyword::MultipleOf(divisor));
         }
         Ok(())
     }
@@ -249,22 +240,15 @@ impl<'a> Compiler<'a> {
         into.extend(count(members, "minLength")?.map(Keyword::MinLength));
         into.extend(count(members, "maxLength")?.map(Keyword::MaxLength));
         if let Some(source) = members.get("pattern") {
-            let text = source.as_str().ok_or_else(|| wrong("pattern", source, "a text"))?;
+            let text = source.as_str().ok_or_else(|| wrong("pattern", source, "a string"))?;
             into.push(Keyword::Pattern(self.pattern(text)?));
         }
         Ok(())
     }
 
     fn pattern(&mut self, source: &str) -> Compiled<Pattern> {
-        let wrong = || {
-            let quoted = quote_text(source);
-            if LOOKAROUND.iter().any(|one| source.contains(one)) {
-                format!("the pattern {quoted} uses lookaround, which is not supported")
-            } else {
-                format!("{quoted} is not a pattern that can be matched in linear time")
-            }
-        };
-        let translated = jsonschema_regex::to_rust_regex(source).map_err(|()| wrong())?;
+        let translated =
+            jsonschema_regex::to_rust_regex(source).map_err(|()| unsupported_pattern(source))?;
         for (bytes, steps_per_byte) in PATTERN_SIZES {
             if bytes > self.room {
                 break;
@@ -275,10 +259,10 @@ impl<'a> Compiler<'a> {
                     return Ok(Pattern { source: source.to_owned(), regex, steps_per_byte });
                 }
                 Err(regex::Error::CompiledTooBig(_)) => {}
-                Err(_) => return Err(wrong()),
+                Err(_) => return Err(unsupported_pattern(source)),
             }
         }
-        Err(format!("the patterns are too large with {}", quote_text(source)))
+        Err(format!("the patterns up to {} are too large", quote_text(source)))
     }
 
     fn objects(
@@ -291,14 +275,14 @@ impl<'a> Compiler<'a> {
         if let Some(required) = members.get("required") {
             into.push(Keyword::Required(names("required", required)?));
         }
-        let named = self.by_name(members, "properties")?;
+        let properties = self.by_name(members, "properties")?;
         let mut patterns = Vec::new();
         for (source, id) in self.by_name(members, "patternProperties")? {
             patterns.push((self.pattern(&source)?, id));
         }
         let rest = members.get("additionalProperties").map(|rest| self.place(rest));
-        if !named.is_empty() || !patterns.is_empty() || rest.is_some() {
-            into.push(Keyword::Properties { named: named.into_iter().collect(), patterns, rest });
+        if !properties.is_empty() || !patterns.is_empty() || rest.is_some() {
+            into.push(Keyword::Properties { properties, patterns, rest });
         }
         if let (Some(schema), true) = (members.get("propertyNames"), self.draft >= Draft::Six) {
             into.push(Keyword::PropertyNames(self.place(schema)));
@@ -356,10 +340,11 @@ impl<'a> Compiler<'a> {
             into.push(Keyword::Items { prefix, rest });
         }
         if let (Some(schema), true) = (members.get("contains"), self.draft >= Draft::Six) {
-            let counted = self.draft >= Draft::Of2019;
-            let of = |name| if counted { count(members, name) } else { Ok(None) };
-            let min = of("minContains")?.unwrap_or(1);
-            let max = of("maxContains")?;
+            let (min, max) = if self.draft >= Draft::Of2019 {
+                (count(members, "minContains")?.unwrap_or(1), count(members, "maxContains")?)
+            } else {
+                (1, None)
+            };
             let evaluates = self.draft == Draft::Of2020;
             let schema = self.place(schema);
             into.push(Keyword::Contains(Contains { schema, min, max, evaluates }));
@@ -424,12 +409,38 @@ fn object<'a>(
     Ok(object.into_iter().flatten())
 }
 
+fn json_type(name: &Value) -> Compiled<JsonType> {
+    name.as_str()
+        .and_then(JsonType::from_name)
+        .ok_or_else(|| wrong("type", name, "the name of a type"))
+}
+
+fn limit(members: &Map<String, Value>, name: &str) -> Compiled<Option<Number>> {
+    match members.get(name) {
+        None => Ok(None),
+        Some(Value::Number(number)) => Ok(Some(number.clone())),
+        Some(other) => Err(wrong(name, other, "a number")),
+    }
+}
+
+fn is_true(members: &Map<String, Value>, name: &str) -> bool {
+    members.get(name) == Some(&Value::Bool(true))
+}
+
+fn unsupported_pattern(source: &str) -> String {
+    let quoted = quote_text(source);
+    if LOOKAROUND.iter().any(|one| source.contains(one)) {
+        format!("lookaround in the pattern {quoted} is not supported")
+    } else {
+        format!("the pattern {quoted} cannot be matched in linear time")
+    }
+}
+
 fn names(name: &str, value: &Value) -> Compiled<Vec<String>> {
     let list = value.as_array().ok_or_else(|| wrong(name, value, "an array of names"))?;
-    let texts = list
-        .iter()
-        .map(|one| one.as_str().map(str::to_owned).ok_or_else(|| wrong(name, one, "a name")));
-    texts.collect()
+    list.iter()
+        .map(|item| item.as_str().map(str::to_owned).ok_or_else(|| wrong(name, item, "a name")))
+        .collect()
 }
 
 fn count(members: &Map<String, Value>, name: &str) -> Compiled<Option<u64>> {
@@ -440,12 +451,12 @@ fn count(members: &Map<String, Value>, name: &str) -> Compiled<Option<u64>> {
     count.map(Some).ok_or_else(|| wrong(name, value, "a count"))
 }
 
-fn wrong(name: &str, value: &Value, wanted: &str) -> String {
-    format!("{name} is {}, which is not {wanted}", quote(value))
+fn wrong(name: &str, value: &Value, expected: &str) -> String {
+    format!("{name} must be {expected}, not {}", quote(value))
 }
 
 /// Percent-decodes the fragment of a reference.
-fn decoded(fragment: &str) -> Option<String> {
+fn percent_decode(fragment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.bytes();
     while let Some(byte) = rest.next() {
@@ -453,25 +464,25 @@ fn decoded(fragment: &str) -> Option<String> {
             bytes.push(byte);
             continue;
         }
-        let mut digit = || char::from(rest.next()?).to_digit(16);
-        let high = digit()?;
-        let low = digit()?;
+        let high = char::from(rest.next()?).to_digit(16)?;
+        let low = char::from(rest.next()?).to_digit(16)?;
         bytes.push((high * 16 + low) as u8);
     }
     String::from_utf8(bytes).ok()
 }
 
-/// The subschemas with an anchor.
+/// Returns the subschemas with an anchor.
 fn anchors(root: &Value) -> HashMap<String, &Value> {
     let mut found = HashMap::new();
     let mut todo = vec![root];
     while let Some(value) = todo.pop() {
         match value {
             Value::Object(members) => {
-                let text = |name| members.get(name).and_then(Value::as_str);
-                let id = text("$id").and_then(|id| id.strip_prefix('#'));
-                let names = [text("$anchor"), text("$dynamicAnchor"), id].into_iter().flatten();
-                for name in names {
+                let anchor = members.get("$anchor").and_then(Value::as_str);
+                let dynamic_anchor = members.get("$dynamicAnchor").and_then(Value::as_str);
+                let id = members.get("$id").and_then(Value::as_str);
+                let id_anchor = id.and_then(|id| id.strip_prefix('#'));
+                for name in [anchor, dynamic_anchor, id_anchor].into_iter().flatten() {
                     found.entry(name.to_owned()).or_insert(value);
                 }
                 todo.extend(members.values());

@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::budget::{BYTES_PER_STEP, Budget};
+use crate::evaluate::{BYTES_PER_STEP, Budget};
 use crate::mismatch::BudgetExhausted;
 use crate::number;
 
-/// Whether two values are equal.
+/// Returns `true` if two values are equal.
 pub(crate) fn equal(budget: &mut Budget, a: &Value, b: &Value) -> Result<bool, BudgetExhausted> {
     budget.spend(1)?;
     match (a, b) {
@@ -47,7 +47,7 @@ pub(crate) fn equal(budget: &mut Budget, a: &Value, b: &Value) -> Result<bool, B
     }
 }
 
-/// Whether no two items are equal.
+/// Returns `true` if no two items are equal.
 pub(crate) fn are_unique(budget: &mut Budget, items: &[Value]) -> Result<bool, BudgetExhausted> {
     let mut seen = BTreeSet::new();
     for item in items {

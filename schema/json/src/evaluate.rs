@@ -6,13 +6,26 @@ use std::mem;
 
 use serde_json::{Map, Number, Value};
 
-use crate::budget::{BYTES_PER_STEP, Budget};
 use crate::equality::{are_unique, equal};
-use crate::json_type::JsonType;
 use crate::mismatch::{BudgetExhausted, Failure, Mismatch, MismatchKind};
-use crate::number;
+use crate::number::{compare, is_multiple};
 use crate::schema::{Contains, DEPTH, Id, Keyword, Pattern, Schema, Types, Unevaluated};
-use crate::text::{listed, quote, quote_all, quote_name, quote_text};
+use crate::text::{join_first, quote, quote_all, quote_name, quote_text};
+
+/// Bytes of text that are processed in a step.
+pub(crate) const BYTES_PER_STEP: usize = 16;
+
+/// The steps that are left for an evaluation.
+pub(crate) struct Budget {
+    pub(crate) left: u64,
+}
+
+impl Budget {
+    pub(crate) fn spend(&mut self, steps: usize) -> Result<(), BudgetExhausted> {
+        self.left = self.left.checked_sub(steps as u64).ok_or(BudgetExhausted)?;
+        Ok(())
+    }
+}
 
 type EvaluationResult = Result<bool, BudgetExhausted>;
 
@@ -36,7 +49,8 @@ pub(crate) fn mismatches(
     most: usize,
 ) -> Result<Vec<Mismatch>, BudgetExhausted> {
     let mut evaluation = Evaluation::new(schema, steps);
-    (evaluation.collects, evaluation.room) = (true, most.max(1));
+    evaluation.collects = true;
+    evaluation.room = most.max(1);
     evaluation.schema(0, value)?;
     Ok(evaluation.mismatches)
 }
@@ -111,12 +125,12 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     /// Whether all items hold. After a mismatch, the rest is evaluated only if its mismatches are recorded.
     fn all<T>(
         &mut self,
-        of: impl Iterator<Item = T>,
+        items: impl Iterator<Item = T>,
         mut fits: impl FnMut(&mut Self, T) -> EvaluationResult,
     ) -> EvaluationResult {
         let mut all = true;
-        for one in of {
-            all &= fits(self, one)?;
+        for item in items {
+            all &= fits(self, item)?;
             let goes_on = all || self.collects && self.records();
             if !goes_on {
                 return Ok(false);
@@ -125,7 +139,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Ok(all)
     }
 
-    /// Whether a mismatch would be recorded.
+    /// Returns `true` if a mismatch would be recorded.
     fn records(&self) -> bool {
         self.quiet == 0 && self.room > 0
     }
@@ -199,10 +213,10 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             }
             Keyword::Ref(target) => self.follow(*target, value),
             Keyword::Type(types) => self.types(types, value),
-            Keyword::Enum(values) => self.one_of(values, value),
-            Keyword::Const(wanted) => {
-                let equal = equal(&mut self.budget, wanted, value)?;
-                self.hold(equal, || format!("{} was expected", quote(wanted)))
+            Keyword::Enum(values) => self.enumeration(values, value),
+            Keyword::Const(expected) => {
+                let equal = equal(&mut self.budget, expected, value)?;
+                self.hold(equal, || format!("{} was expected", quote(expected)))
             }
             Keyword::AllOf(ids) => self.all(ids.iter(), |this, id| this.schema(*id, value)),
             Keyword::AnyOf(ids) => self.any_of(ids, value),
@@ -239,14 +253,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     fn types(&mut self, types: &Types, value: &Value) -> EvaluationResult {
-        let is = |one: &JsonType| match (one, value) {
-            (JsonType::Integer, Value::Number(number)) if types.by_notation => {
-                number::is_written_whole(number)
-            }
-            (JsonType::Integer, Value::Number(number)) => number::is_whole(number),
-            (one, value) => *one == JsonType::of(value),
-        };
-        if types.accepted.iter().any(is) {
+        if types.accept(value) {
             return Ok(true);
         }
         self.reject(|| {
@@ -258,7 +265,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         })
     }
 
-    fn one_of(&mut self, values: &[Value], value: &Value) -> EvaluationResult {
+    fn enumeration(&mut self, values: &[Value], value: &Value) -> EvaluationResult {
         for one in values {
             if equal(&mut self.budget, one, value)? {
                 return Ok(true);
@@ -334,22 +341,24 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     fn number(&mut self, keyword: &Keyword, number: &Number) -> EvaluationResult {
-        let against = |limit| number::compare(number, limit);
-        let (holds, what, limit) = match keyword {
-            Keyword::Minimum(limit) => (against(limit).is_ge(), "less than the minimum of", limit),
-            Keyword::Maximum(limit) => {
-                (against(limit).is_le(), "greater than the maximum of", limit)
-            }
-            Keyword::ExclusiveMinimum(limit) => {
-                (against(limit).is_gt(), "less than or equal to the minimum of", limit)
-            }
-            Keyword::ExclusiveMaximum(limit) => {
-                (against(limit).is_lt(), "greater than or equal to the maximum of", limit)
-            }
-            Keyword::MultipleOf(of) => (number::is_multiple(number, of), "not a multiple of", of),
-            _ => return Ok(true),
-        };
-        self.hold(holds, || format!("{number} is {what} {limit}"))
+        match keyword {
+            Keyword::Minimum(limit) => self.hold(compare(number, limit).is_ge(), || {
+                format!("{number} is less than the minimum of {limit}")
+            }),
+            Keyword::Maximum(limit) => self.hold(compare(number, limit).is_le(), || {
+                format!("{number} is greater than the maximum of {limit}")
+            }),
+            Keyword::ExclusiveMinimum(limit) => self.hold(compare(number, limit).is_gt(), || {
+                format!("{number} is less than or equal to the minimum of {limit}")
+            }),
+            Keyword::ExclusiveMaximum(limit) => self.hold(compare(number, limit).is_lt(), || {
+                format!("{number} is greater than or equal to the maximum of {limit}")
+            }),
+            Keyword::MultipleOf(divisor) => self.hold(is_multiple(number, divisor), || {
+                format!("{number} is not a multiple of {divisor}")
+            }),
+            _ => Ok(true),
+        }
     }
 
     fn text(&mut self, keyword: &Keyword, text: &str, value: &Value) -> EvaluationResult {
@@ -452,17 +461,16 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             }),
             Keyword::Properties { .. } => self.properties(keyword, members),
             Keyword::PropertyNames(id) => self.names(*id, members),
-            Keyword::DependentRequired(all) => self.all(all.iter(), |this, (name, wanted)| {
+            Keyword::DependentRequired(all) => self.all(all.iter(), |this, (name, required)| {
                 this.budget.spend(1)?;
                 if !members.contains_key(name) {
                     return Ok(true);
                 }
-                this.all(wanted.iter(), |this, wanted| {
+                this.all(required.iter(), |this, required| {
                     this.budget.spend(1)?;
-                    this.has(members, wanted, || {
-                        let wanted = quote_text(wanted);
-                        let name = quote_text(name);
-                        format!("{wanted} is required if {name} is present")
+                    this.has(members, required, || {
+                        let required = quote_text(required);
+                        format!("{required} is required if {} is present", quote_text(name))
                     })
                 })
             }),
@@ -492,13 +500,13 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         keyword: &'s Keyword,
         members: &'v Map<String, Value>,
     ) -> EvaluationResult {
-        let Keyword::Properties { named, patterns, rest } = keyword else { return Ok(true) };
+        let Keyword::Properties { properties, patterns, rest } = keyword else { return Ok(true) };
         let mut unexpected = Vec::new();
         let fits = self.all(members.iter().enumerate(), |this, (at, (name, member))| {
             this.budget.spend(1)?;
             let mut fits = true;
             let mut known = false;
-            if let Some(id) = named.get(name) {
+            if let Some(id) = properties.get(name) {
                 known = true;
                 fits &= this.within(Part::Name(name), *id, member)?;
             }
@@ -532,7 +540,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     ) -> EvaluationResult {
         let verb = if all.len() == 1 { "was" } else { "were" };
         self.hold(false, || {
-            format!("Additional {what} are not allowed ({} {verb} unexpected)", listed(all))
+            format!("Additional {what} are not allowed ({} {verb} unexpected)", join_first(all))
         })
     }
 
@@ -580,10 +588,11 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             this.budget.spend(1 + name.len() / BYTES_PER_STEP)?;
             let name = Value::String(name.clone());
             let mut inner = Evaluation::new(this.schema, this.budget.left);
-            (inner.depth, inner.quiet) = (this.depth, 1);
-            let fits = inner.schema(id, &name);
+            inner.depth = this.depth;
+            inner.quiet = 1;
+            let result = inner.schema(id, &name);
             this.budget.left = inner.budget.left;
-            let fits = fits?;
+            let fits = result?;
             this.hold(fits, || format!("{} is not an allowed property name", quote(&name)))
         })
     }

@@ -35,8 +35,8 @@ impl JsonType {
         JsonType::String,
     ];
 
-    /// The type of a value; [`Number`](JsonType::Number) for every number.
-    pub(crate) fn of(value: &Value) -> JsonType {
+    /// Returns the type of a value; [`Number`](JsonType::Number) for every number.
+    pub(crate) fn from_value(value: &Value) -> JsonType {
         match value {
             Value::Null => JsonType::Null,
             Value::Bool(_) => JsonType::Boolean,
@@ -47,12 +47,12 @@ impl JsonType {
         }
     }
 
-    /// The type with this name.
-    pub(crate) fn named(name: &str) -> Option<JsonType> {
+    /// Returns the type with this name.
+    pub(crate) fn from_name(name: &str) -> Option<JsonType> {
         JsonType::ALL.into_iter().find(|one| one.name() == name)
     }
 
-    /// The name in a schema.
+    /// Returns the name in a schema.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -10,7 +10,6 @@
 //! document. [`Schema::compile`] refuses a nested `$id` and patterns that cannot be matched in linear time, such as
 //! lookaround; unknown keywords are annotations.
 
-mod budget;
 mod compile;
 mod equality;
 mod evaluate;
@@ -46,8 +45,8 @@ impl Schema {
         evaluate::check(self, value, steps)
     }
 
-    /// The mismatches of a value, at most `most` (at least 1), including those in alternatives; none if the value
-    /// matches. Needs more steps than [`check`](Schema::check) of a value that does not match.
+    /// Returns the mismatches of a value, at most `most` (at least 1), including those in alternatives; none if the
+    /// value matches. Needs more steps than [`check`](Schema::check) of a value that does not match.
     ///
     /// # Errors
     /// [`BudgetExhausted`] if the evaluation exceeds the step budget.

@@ -14,34 +14,30 @@ pub(crate) fn compare(a: &Number, b: &Number) -> Ordering {
     }
 }
 
-/// Whether the value is whole, even if written as a float.
+/// Returns `true` if the value is whole, even if written as a float.
 pub(crate) fn is_whole(number: &Number) -> bool {
     integer(number).is_some() || float(number).fract() == 0.0
 }
 
-/// Whether it is written as a whole number.
+/// Returns `true` if it is written as a whole number.
 pub(crate) fn is_written_whole(number: &Number) -> bool {
     integer(number).is_some()
 }
 
-/// Whether one is a multiple of the other, exactly: as decimals if both are short enough.
-pub(crate) fn is_multiple(number: &Number, of: &Number) -> bool {
-    if let (Some(number), Some(of)) = (decimal(number), decimal(of))
-        && of.0 != 0
-    {
-        let exponent = number.1.min(of.1);
-        let scale = |(digits, own): (i128, i32)| {
-            let power = u32::try_from(own - exponent).ok()?;
-            digits.checked_mul(10_i128.checked_pow(power)?)
-        };
-        if let (Some(number), Some(of)) = (scale(number), scale(of)) {
-            return number % of == 0;
-        }
-    }
-    float(number) % float(of) == 0.0
+/// Returns `true` if one is a multiple of the other, exactly: as decimals if both are short enough.
+pub(crate) fn is_multiple(number: &Number, divisor: &Number) -> bool {
+    is_decimal_multiple(number, divisor).unwrap_or_else(|| float(number) % float(divisor) == 0.0)
 }
 
-/// A text that is the same for equal numbers.
+/// Returns `None` if the decimals are too long.
+fn is_decimal_multiple(number: &Number, divisor: &Number) -> Option<bool> {
+    let number = Decimal::parse(number)?;
+    let divisor = Decimal::parse(divisor)?;
+    let exponent = number.exponent.min(divisor.exponent);
+    number.digits_at(exponent)?.checked_rem(divisor.digits_at(exponent)?).map(|rest| rest == 0)
+}
+
+/// Returns a text that is the same for equal numbers.
 pub(crate) fn canonical(number: &Number) -> String {
     match integer(number) {
         Some(whole) => whole.to_string(),
@@ -76,13 +72,27 @@ fn against(whole: i128, float: f64) -> Ordering {
 }
 
 /// Digits and a power of ten.
-fn decimal(number: &Number) -> Option<(i128, i32)> {
-    let text = number.to_string();
-    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
-        None => (text.as_str(), 0),
-    };
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = format!("{whole}{fraction}").parse().ok()?;
-    Some((digits, exponent.checked_sub(i32::try_from(fraction.len()).ok()?)?))
+struct Decimal {
+    digits: i128,
+    exponent: i32,
+}
+
+impl Decimal {
+    fn parse(number: &Number) -> Option<Decimal> {
+        let text = number.to_string();
+        let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+            Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
+            None => (text.as_str(), 0),
+        };
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let digits = format!("{whole}{fraction}").parse().ok()?;
+        let exponent = exponent.checked_sub(i32::try_from(fraction.len()).ok()?)?;
+        Some(Decimal { digits, exponent })
+    }
+
+    /// Returns the digits of the same number with a smaller or equal exponent.
+    fn digits_at(&self, exponent: i32) -> Option<i128> {
+        let power = u32::try_from(self.exponent.checked_sub(exponent)?).ok()?;
+        self.digits.checked_mul(10_i128.checked_pow(power)?)
+    }
 }

@@ -6,6 +6,7 @@ use regex::Regex;
 use serde_json::{Number, Value};
 
 use crate::json_type::JsonType;
+use crate::number;
 
 /// Maximum nesting of subschemas during an evaluation: it recurses on the stack.
 pub const DEPTH: usize = 384;
@@ -60,7 +61,7 @@ pub(crate) enum Keyword {
     MinProperties(u64),
     MaxProperties(u64),
     Required(Vec<String>),
-    Properties { named: BTreeMap<String, Id>, patterns: Vec<(Pattern, Id)>, rest: Option<Id> },
+    Properties { properties: BTreeMap<String, Id>, patterns: Vec<(Pattern, Id)>, rest: Option<Id> },
     PropertyNames(Id),
     DependentRequired(Vec<(String, Vec<String>)>),
     DependentSchemas(Vec<(String, Id)>),
@@ -96,4 +97,17 @@ pub(crate) struct Types {
     pub(crate) accepted: Vec<JsonType>,
     /// Draft 4: a number written as a float is not an integer.
     pub(crate) by_notation: bool,
+}
+
+impl Types {
+    /// Returns `true` if a value has one of the types.
+    pub(crate) fn accept(&self, value: &Value) -> bool {
+        let is_integer = match value {
+            Value::Number(number) if self.by_notation => number::is_written_whole(number),
+            Value::Number(number) => number::is_whole(number),
+            _ => false,
+        };
+        self.accepted.contains(&JsonType::from_value(value))
+            || (is_integer && self.accepted.contains(&JsonType::Integer))
+    }
 }

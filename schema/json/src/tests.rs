@@ -243,31 +243,25 @@ fn older_drafts_agree_with_the_oracle() {
 fn unsupported_schemas_are_refused() {
     for (schema, why) in [
         (json!(7), "7 is not a schema"),
-        (json!({"type": "nonsense"}), "type is \"nonsense\", which is not the name of a type"),
-        (json!({"properties": {"a": {"minimum": "1"}}}), "minimum is \"1\", which is not a number"),
-        (json!({"anyOf": []}), "anyOf is [], which is not an array of schemas"),
-        (json!({"multipleOf": 0}), "multipleOf is 0, which is not greater than 0"),
-        (json!({"minLength": -1}), "minLength is -1, which is not a count"),
-        (
-            json!({"pattern": "(?=a)"}),
-            "the pattern \"(?=a)\" uses lookaround, which is not supported",
-        ),
-        (
-            json!({"pattern": "(a)\\1"}),
-            "\"(a)\\\\1\" is not a pattern that can be matched in linear time",
-        ),
+        (json!({"type": "nonsense"}), "type must be the name of a type, not \"nonsense\""),
+        (json!({"properties": {"a": {"minimum": "1"}}}), "minimum must be a number, not \"1\""),
+        (json!({"anyOf": []}), "anyOf must be an array of schemas, not []"),
+        (json!({"multipleOf": 0}), "multipleOf must be greater than 0, not 0"),
+        (json!({"minLength": -1}), "minLength must be a count, not -1"),
+        (json!({"pattern": "(?=a)"}), "lookaround in the pattern \"(?=a)\" is not supported"),
+        (json!({"pattern": "(a)\\1"}), "the pattern \"(a)\\\\1\" cannot be matched in linear time"),
         (
             json!({"pattern": "[a-z]{1000}{1000}"}),
-            "the patterns are too large with \"[a-z]{1000}{1000}\"",
+            "the patterns up to \"[a-z]{1000}{1000}\" are too large",
         ),
-        (json!({"$ref": "other.json"}), "it refers to \"other.json\", which does not exist in it"),
-        (json!({"$dynamicRef": "#a"}), "it refers to \"#a\", which does not exist in it"),
-        (json!({"$dynamicRef": 1}), "$dynamicRef is 1"),
-        (json!({"$defs": {"a": {"$id": "b"}}, "$ref": "#/$defs/a"}), "a part of it has an $id"),
+        (json!({"$ref": "other.json"}), "unknown reference \"other.json\""),
+        (json!({"$dynamicRef": "#a"}), "unknown reference \"#a\""),
+        (json!({"$dynamicRef": 1}), "$dynamicRef must be a string, not 1"),
         (
-            json!({"$schema": "https://example.com/s"}),
-            "its $schema is \"https://example.com/s\", which is unknown",
+            json!({"$defs": {"a": {"$id": "b"}}, "$ref": "#/$defs/a"}),
+            "$id in a subschema is not supported",
         ),
+        (json!({"$schema": "https://example.com/s"}), "unknown $schema \"https://example.com/s\""),
     ] {
         assert_eq!(Schema::compile(&schema).err().as_deref(), Some(why), "{schema}");
     }

@@ -10,23 +10,23 @@ const QUOTED: usize = 200;
 /// Maximum number of values in a list.
 const LISTED: usize = 12;
 
-/// A value as JSON, truncated if long. The time does not depend on the size of the value.
+/// Returns a value as JSON, truncated if long. The time does not depend on the size of the value.
 pub(crate) fn quote(value: &Value) -> String {
     truncated(|into| serde_json::to_writer(into, value).is_err())
 }
 
-/// A text as JSON, truncated if long.
+/// Returns a text as JSON, truncated if long.
 pub(crate) fn quote_text(text: &str) -> String {
     truncated(|into| serde_json::to_writer(into, text).is_err())
 }
 
-/// The first values of a list as JSON.
+/// Returns the first values of a list as JSON.
 pub(crate) fn quote_all(values: &[Value]) -> String {
-    listed(values.iter().map(quote))
+    join_first(values.iter().map(quote))
 }
 
-/// The first texts of a list, and how many more there are.
-pub(crate) fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
+/// Returns the first texts of a list, and how many more there are.
+pub(crate) fn join_first(all: impl ExactSizeIterator<Item = String>) -> String {
     let more = all.len().saturating_sub(LISTED);
     let mut first: Vec<String> = all.take(LISTED).collect();
     if more > 0 {
@@ -35,7 +35,7 @@ pub(crate) fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
     first.join(", ")
 }
 
-/// A name in single quotes, truncated if long.
+/// Returns a name in single quotes, truncated if long.
 pub(crate) fn quote_name(name: &str) -> String {
     let end = name.floor_char_boundary(QUOTED);
     let cut = if end < name.len() { "…" } else { "" };

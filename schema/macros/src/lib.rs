@@ -6,7 +6,6 @@
 //! Each macro exists twice: a package that depends only on the crate `abide` cannot name `::abide_schema`. The
 //! `facade_` macros, which `abide` re-exports, produce the same output with `::abide::schema` in its place.
 
-mod doc;
 mod facade;
 mod reducer;
 mod table;
@@ -101,4 +100,18 @@ pub fn facade_text_enum(item: TokenStream) -> TokenStream {
 
 fn expand(result: syn::Result<proc_macro2::TokenStream>) -> TokenStream {
     result.unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Returns the doc comment of an item as one text.
+fn doc_comment(attributes: &[syn::Attribute]) -> String {
+    let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
+        syn::Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
+            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => {
+                Some(text.value().trim().to_owned())
+            }
+            _ => None,
+        },
+        _ => None,
+    });
+    lines.collect::<Vec<_>>().join("\n").trim().to_owned()
 }

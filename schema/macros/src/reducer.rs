@@ -9,7 +9,7 @@ use syn::spanned::Spanned as _;
 use syn::{Error, FnArg, GenericArgument, Ident, ItemFn, Pat, PathArguments, Result, ReturnType};
 use syn::{Type, Visibility};
 
-use crate::doc::doc_of;
+use crate::doc_comment;
 
 /// One argument of the call: a parameter after the context.
 struct Argument {
@@ -103,13 +103,14 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
 
     for parameter in &mut item.sig.inputs {
         if let FnArg::Typed(parameter) = parameter {
-            let of_the_macro = |path: &syn::Path| path.is_ident("id") || path.is_ident("doc");
-            parameter.attrs.retain(|attribute| !of_the_macro(attribute.path()));
+            parameter.attrs.retain(|attribute| {
+                !attribute.path().is_ident("id") && !attribute.path().is_ident("doc")
+            });
         }
     }
     let name = &item.sig.ident;
     let visibility = &item.vis;
-    let doc = doc_of(&item.attrs);
+    let doc = doc_comment(&item.attrs);
     let text = name.to_string();
     let module_doc = format!("The registered form of the reducer [`{text}`](fn@{text}).");
     let call = call(name, &arguments, answer);
@@ -331,7 +332,7 @@ fn argument(parameter: &FnArg) -> Result<Argument> {
     let inner = within_option(&kind);
     let id = parameter.attrs.iter().find(|attribute| attribute.path().is_ident("id"));
     let id = id.map(|attribute| attribute.parse_args::<Id>()).transpose()?;
-    let doc = doc_of(&parameter.attrs);
+    let doc = doc_comment(&parameter.attrs);
     Ok(Argument { name: pattern.ident.clone(), kind, inner, id, doc })
 }
 

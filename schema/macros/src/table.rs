@@ -8,7 +8,7 @@ use syn::parse::Parser as _;
 use syn::spanned::Spanned as _;
 use syn::{Attribute, Error, Expr, Field, Fields, Ident, ItemStruct, LitStr, Result};
 
-use crate::doc::doc_of;
+use crate::doc_comment;
 
 #[derive(Default)]
 struct Declaration {
@@ -40,7 +40,7 @@ impl Declaration {
         } else if path.is_ident("trigger") {
             self.triggers.push(meta.value()?.parse()?);
         } else if path.is_ident("index") || path.is_ident("unique") {
-            let index = index_of(meta, path.is_ident("unique"))?;
+            let index = parse_index(meta, path.is_ident("unique"))?;
             self.indexes.push(index);
         } else {
             return Err(meta.error(
@@ -51,7 +51,7 @@ impl Declaration {
     }
 }
 
-fn index_of(meta: &ParseNestedMeta<'_>, unique: bool) -> Result<TokenStream> {
+fn parse_index(meta: &ParseNestedMeta<'_>, unique: bool) -> Result<TokenStream> {
     let mut columns = Vec::new();
     let mut condition = quote!(None);
     meta.parse_nested_meta(|inner| {
@@ -153,7 +153,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let table = declaration
         .name
         .ok_or_else(|| Error::new(span, "a table needs a name: #[table(name = \"…\")]"))?;
-    let doc = doc_of(&item.attrs);
+    let doc = doc_comment(&item.attrs);
     let type_name = &item.ident;
     let without_rowid = declaration.without_rowid;
     let shared = declaration.shared;
@@ -234,7 +234,7 @@ fn deserialize(type_name: &Ident, columns: &[Ident]) -> TokenStream {
 
 fn column_spec(name: &Ident, field: &Field, column: &Column) -> TokenStream {
     let name = name.unraw().to_string();
-    let doc = doc_of(&field.attrs);
+    let doc = doc_comment(&field.attrs);
     let field_type = &field.ty;
     let unique = column.unique;
     let scope = column.scope;

@@ -28,7 +28,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
                 match self { #(Self::#variants => #texts),* }
             }
 
-            fn of_text(text: &str) -> ::std::option::Option<Self> {
+            fn from_text(text: &str) -> ::std::option::Option<Self> {
                 match text {
                     #(#texts => ::std::option::Option::Some(Self::#variants),)*
                     _ => ::std::option::Option::None,
@@ -62,7 +62,7 @@ fn cell(name: &Ident, texts: &[String], expected: &str) -> TokenStream {
                 value: &::abide_schema::value::Value,
             ) -> ::std::result::Result<Self, ::abide_schema::table::WrongCell> {
                 let text = match value {
-                    ::abide_schema::value::Value::Text(text) => Self::of_text(text),
+                    ::abide_schema::value::Value::Text(text) => Self::from_text(text),
                     _ => ::std::option::Option::None,
                 };
                 text.ok_or_else(|| ::abide_schema::table::WrongCell {
@@ -92,7 +92,7 @@ fn serde(name: &Ident, texts: &[String], expected: &str) -> TokenStream {
             ) -> ::std::result::Result<Self, D::Error> {
                 use ::abide_schema::private::serde::{Deserialize, de::Error};
                 let text = <::std::string::String as Deserialize>::deserialize(deserializer)?;
-                Self::of_text(&text).ok_or_else(|| {
+                Self::from_text(&text).ok_or_else(|| {
                     D::Error::custom(::std::format!("{text:?} is not {}", #expected))
                 })
             }

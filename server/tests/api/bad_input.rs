@@ -59,17 +59,17 @@ async fn invalid_calls_are_refused() {
             /v1/call/ {}
                 404 not_found: no route matches /v1/call/ (GET /openapi.json lists the routes)
             /v1/call/write_note 
-                422 bad_arguments: write_note: argument book is missing (write_note takes book, text, weight?)
+                422 bad_arguments: write_note: missing argument book (write_note takes book, text, weight?)
             /v1/call/write_note [1]
                 422 bad_arguments: write_note: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
             /v1/call/write_note 7
                 422 bad_arguments: write_note: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
             /v1/call/write_note {"book":"a"}
-                422 bad_arguments: write_note: argument text is missing (write_note takes book, text, weight?)
+                422 bad_arguments: write_note: missing argument text (write_note takes book, text, weight?)
             /v1/call/write_note {"book":1,"text":null}
                 422 bad_arguments: write_note: argument book: expected a string, found the integer 1 (write_note takes book, text, weight?)
             /v1/call/write_note {"book":"a","text":null,"colour":"red"}
-                422 bad_arguments: write_note: there is no argument colour (write_note takes book, text, weight?)
+                422 bad_arguments: write_note: unexpected argument colour (write_note takes book, text, weight?)
             /v1/call/write_note {"book":"a","text":null,"weight":"immense"}
                 422 bad_arguments: write_note: argument weight: "immense" is not one of light, heavy (write_note takes book, text, weight?)
             /v1/call/edit_note {"id":18446744073709551615,"text":"x"}
@@ -79,7 +79,7 @@ async fn invalid_calls_are_refused() {
             /v1/call/edit_note {"id":1.5,"text":"x"}
                 422 bad_arguments: edit_note: argument id: expected an integer, found the number 1.5 (edit_note takes id, text)
             /v1/call/edit_note {"id":1,"text":"cut \ud83d"}
-                422 bad_arguments: half a surrogate pair, \ud83d, in the text at /text is no Unicode text (send whole characters: a text was cut by UTF-16 units; in JavaScript, toWellFormed() repairs it)
+                422 bad_arguments: unpaired surrogate \ud83d in the string at /text (send whole characters: a text was cut by UTF-16 units; in JavaScript, toWellFormed() repairs it)
             /v1/call/edit_note {"id":1,"text":"x"
                 400 bad_request: the body is not JSON: EOF while parsing an object at line 1 column 18 (send one JSON object in UTF-8, or an empty body if no arguments are needed)
             /v1/call/edit_note {"id":1,"text":"x"} {}

@@ -88,10 +88,10 @@ async fn wrong_requests_for_prompts_are_refused() {
         422 bad_arguments: the prompt needs a value for name (give each variable of the prompt a string, and no other keys)
         400 bad_request: the body has an unexpected form: invalid type: integer `1`, expected a string at line 1 column 24 (send a body like {"variables": {"name": "…"}, "at": "production"})
         422 bad_arguments: the prompt has no variable x; it has name (give each variable of the prompt a string, and no other keys)
-        422 bad_arguments: put_prompt: argument text is missing (put_prompt takes name, text, description?, labels?, expected_version?, scope?)
-        422 bad_arguments: the text of the prompt is empty (give the text of the prompt)
-        422 bad_arguments: "a@b" is not the name of a prompt (letters, digits, . _ - and / are allowed)
-        422 bad_arguments: "latest" cannot be a label (a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
+        422 bad_arguments: put_prompt: missing argument text (put_prompt takes name, text, description?, labels?, expected_version?, scope?)
+        422 bad_arguments: text is empty (give the text of the prompt)
+        422 bad_arguments: name "a@b" is not valid (letters, digits, . _ - and / are allowed)
+        422 bad_arguments: label "latest" is not valid (a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
         404 not_found: prompt mail/greeting has no label next (`abide prompt show mail/greeting` lists its labels)
     "#]].assert_eq(&refusals);
 }

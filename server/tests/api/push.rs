@@ -446,9 +446,9 @@ async fn configurations_are_read_and_deleted_without_their_secrets() {
         400 "url must begin with http:// or https://"
         413 "name has 600 bytes; the limit is 512"
         413 "url has 3018 bytes; the limit is 2048"
-        400 "credentials without scheme (give scheme, such as Bearer)"
-        400 "scheme is not the name of an authentication scheme (such as Bearer or Basic)"
-        400 "credentials is empty or has characters that a header cannot have (printable ASCII is allowed)"
+        400 "scheme is required with credentials (give scheme, such as Bearer)"
+        400 "scheme must be the name of an authentication scheme (such as Bearer or Basic)"
+        400 "credentials is empty or contains characters that a header cannot have (printable ASCII is allowed)"
     "#]].assert_eq(&all);
     let many = (0..12).map(|n| json!({"id": format!("n{n}"), "url": "https://x.example/"}));
     let mut statuses = Vec::new();

@@ -138,10 +138,10 @@ async fn a_session_is_changed_by_a_merge_patch() {
         refusals += &format!("{}\n", refused.problem());
     }
     expect![[r#"
-        422 bad_arguments: there is nothing to change: title and metadata are missing (-)
-        422 bad_arguments: update_session: there is no argument status (update_session takes session_id, title?, metadata?)
+        422 bad_arguments: at least one of title and metadata is required (-)
+        422 bad_arguments: update_session: unexpected argument status (update_session takes session_id, title?, metadata?)
         422 bad_arguments: update_session: argument metadata: expected an object, found the integer 7 (update_session takes session_id, title?, metadata?)
-        413 limit_exceeded: the metadata would have 66597 bytes; the limit is 65536 (remove members by null, or keep large values in entries)
+        413 limit_exceeded: metadata would have 66597 bytes; the limit is 65536 (remove members by null, or keep large values in entries)
     "#]].assert_eq(&refusals);
     assert_eq!(&server.get("/v1/sessions/s1").await.json()["session"], session);
 }

@@ -14,7 +14,7 @@ fn write(writer: &Writer, id: &str) {
         caller: "caller".to_owned(),
         request_id: id.to_owned(),
         fingerprint: vec![0; 32],
-        seqs: Json::of(&[1].into()),
+        seqs: Json::from(serde_json::json!([1])),
     };
     writer.remember_request(request).unwrap();
     writer.commit().unwrap();

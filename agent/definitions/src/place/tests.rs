@@ -83,7 +83,7 @@ fn a_setting_has_its_place() {
               hint: correct the number, or remove the setting
             1:31: config.recursion_limit is 0; it must be at least 1 [contradiction]
               hint: correct the number, or remove the setting
-            1:1: response_format is not a supported JSON Schema: type is "objct", which is not the name of a type [contradiction]
+            1:1: response_format is not a supported JSON Schema: type must be the name of a type, not "objct" [contradiction]
               hint: write a JSON Schema, such as `{ type: object, properties: { … } }`
             1:1: pause has a negative number [contradiction]
               hint: docs/agent-runs.md describes the conditions of a pause

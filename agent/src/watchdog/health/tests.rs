@@ -13,7 +13,7 @@ fn balanced() -> WatchdogSettings {
 
 /// A row with these measurements.
 fn row(iteration: i64, health: NewHealth, action: HealthAction) -> RunHealth {
-    health.row(("r", "s"), iteration, action, (Micros(0), Seq(1)))
+    health.into_row("r", "s", iteration, action, Micros(0), Seq(1))
 }
 
 /// Judges answers one after the other; the actions, and the measurements of the last one.

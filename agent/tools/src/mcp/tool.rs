@@ -29,7 +29,7 @@ impl McpTool {
     pub(super) fn of(server: Arc<Server>, tool: rmcp::model::Tool) -> McpTool {
         let name = tool.name.into_owned();
         let annotations = tool.annotations.map(|annotations| json!(annotations));
-        let declared = annotations.as_ref().map(Effect::of_annotations);
+        let declared = annotations.as_ref().map(Effect::from_annotations);
         let named_here = name_here(&server.prefix, &name);
         let configured = server.effects.get(&name).or_else(|| server.effects.get(&named_here));
         let effect = configured.copied().or(declared).unwrap_or(Effect::AtMostOnce);

@@ -122,8 +122,8 @@ fn names_and_schemas_are_validated() {
         tool one already exists
         invalid tool name "two words": use letters, digits, _ and -, at most 64
         invalid tool name "x…": use letters, digits, _ and -, at most 64
-        the parameters of two are not a supported JSON Schema: type is "objekt", which is not the name of a type
-        the parameters of two are not a supported JSON Schema: it refers to "https://example.com/schema.json", which does not exist in it"#]]
+        the parameters of two are not a supported JSON Schema: type must be the name of a type, not "objekt"
+        the parameters of two are not a supported JSON Schema: unknown reference "https://example.com/schema.json""#]]
     .assert_eq(&output.join("\n"));
 }
 

@@ -126,7 +126,7 @@ impl Address {
         }
         for (key, value) in scope {
             if self.scope.entry(key.clone()).or_insert_with(|| value.clone()) != value {
-                let detail = format!("a scope with this {key} is outside your own");
+                let detail = format!("scope.{key} is outside the caller's own scope");
                 return Err(Refusal::new(Code::Denied, detail).into());
             }
         }
