@@ -24,12 +24,12 @@ use crate::queries::reader_drain::ReaderDrain;
 use crate::subscriptions::buffers::{BufferLimits, Buffers};
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::outbox::{Frame, Outbox, OutboxItem, SubscriptionKey};
-use crate::subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};
+use crate::subscriptions::shared_delta::{QueuedDelta, ResultChange, SharedDelta};
 
 /// Number of interleavings per test.
 const ORDERS: usize = 20_000;
 
-/// The turn of a caller without a scope, which is a tenant of its own.
+/// Returns the turn of a caller without a scope, which is a tenant of its own.
 fn turn_of(caller: &str) -> Turn {
     Turn { tenant: caller.into(), caller: caller.into() }
 }
@@ -402,7 +402,7 @@ fn commit_and_listen(fails: u32) {
     syncer.join().expect("it ends");
     let mut published = Vec::new();
     to_publish.take(usize::MAX, &mut published);
-    let all = published.iter().all(|(seq, _)| platter.has(seq.0));
+    let all = published.iter().all(|commit| platter.has(commit.to.0));
     assert!(all, "subscribers receive only durable commits");
 }
 
@@ -451,7 +451,7 @@ fn heavy_frame(to: Seq) -> Frame {
         to,
         changes: vec![(
             SubscriptionKey(0),
-            HeldDelta::uncounted(SharedDelta::new(ResultChange::Rows(delta))),
+            QueuedDelta::uncounted(SharedDelta::new(ResultChange::Rows(delta))),
         )],
     }
 }

@@ -108,8 +108,8 @@
 //! row.
 //!
 //! Some calls take several transactions. A module declares them with `Module::continuing`. `commit/timers` makes the
-//! later calls, in the name of the first caller, and `commit/continued` holds the answer to the first call until the
-//! last step.
+//! later calls, in the name of the first caller, and `PendingAnswers` in `commit/unit` holds the answer to the first call
+//! until the last step.
 //!
 //! # Subscriptions
 //!
@@ -257,4 +257,4 @@ pub use subscriptions::buffers;
 pub use subscriptions::connection::{
     Change, Connection, SnapshotPart, Start, SubscribeRequest, Update,
 };
-pub use subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};
+pub use subscriptions::shared_delta::{QueuedDelta, ResultChange, SharedDelta};

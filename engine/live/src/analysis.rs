@@ -30,7 +30,7 @@ pub enum StatementPurpose {
 }
 
 impl StatementPurpose {
-    /// The name of the purpose.
+    /// Returns the name of the purpose.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,13 +57,13 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// The index that avoids the scan, as `#[table]` declares it.
+    /// Returns the index that avoids the scan, as `#[table]` declares it.
     #[must_use]
     pub fn declare(&self) -> Option<String> {
         (!self.columns.is_empty()).then(|| format!("index({})", self.columns.join(", ")))
     }
 
-    /// The index as SQL.
+    /// Returns the index as SQL.
     #[must_use]
     pub fn create(&self) -> Option<String> {
         (!self.columns.is_empty()).then(|| create(self.table, &self.columns))
@@ -86,7 +86,8 @@ impl Scan {
 }
 
 impl Binding {
-    /// The metadata of the first reply to a subscription: shape and plan, without statements.
+    /// Returns the metadata of the first reply to a subscription: shape and plan, without
+    /// statements.
     #[must_use]
     pub fn info(&self) -> Arc<SubscriptionInfo> {
         let info =
@@ -133,8 +134,9 @@ impl Binding {
         Ok(template.advice.verdict.get_or_init(|| verdict_found))
     }
 
-    /// The tables that the statements would scan. If there are none, a commit costs as much as the
-    /// rows that it touches, however large the tables are. `sql` is as for [`Binding::check_plan`].
+    /// Returns the tables that the statements would scan. If there are none, a commit costs as much
+    /// as the rows that it touches, however large the tables are. `sql` is as for
+    /// [`Binding::check_plan`].
     ///
     /// # Errors
     /// [`SqlError`] when a statement cannot be explained.
@@ -156,7 +158,7 @@ impl Binding {
 }
 
 impl Template {
-    /// The statements that run whenever their tables change.
+    /// Returns the statements that run whenever their tables change.
     fn every_commit(&self) -> impl Iterator<Item = (StatementPurpose, &Statement)> {
         let terms = self.terms().into_iter().map(|term| (StatementPurpose::Term, &term.statement));
         terms.chain(self.lookup_terms().map(|term| (StatementPurpose::Lookup, &term.statement)))
@@ -188,7 +190,7 @@ impl Template {
     }
 }
 
-/// The tables that SQLite would scan, by their names in the statement.
+/// Returns the tables that SQLite would scan, by their names in the statement.
 fn read_whole(statement: &Statement, sql: &mut dyn Sql) -> Result<Vec<String>, SqlError> {
     let mut names = Vec::new();
     let explain = format!("EXPLAIN QUERY PLAN {}", statement.sql);
@@ -203,7 +205,7 @@ fn read_whole(statement: &Statement, sql: &mut dyn Sql) -> Result<Vec<String>, S
     Ok(names)
 }
 
-/// Whether an index on a column avoids the scan of a table.
+/// Returns whether an index on a column avoids the scan of a table.
 fn spares(
     table: &TableSpec,
     column: &str,
@@ -226,14 +228,14 @@ fn create(table: &str, columns: &[&str]) -> String {
 }
 
 impl Query {
-    /// The columns of a source that can select its rows: first those equal to a column of another
-    /// table, then those equal to a value.
+    /// Returns the columns of a source that can select its rows: first those equal to a column of
+    /// another table, then those equal to a value.
     fn sought_columns(&self, source: usize) -> Vec<usize> {
         let joined = self.blocks.iter().flat_map(|block| block.equal());
         let joined = joined.flat_map(|(left, right)| [left, right]);
         let mut columns: Vec<usize> =
             joined.filter(|(known, _)| *known == source).map(|(_, column)| column).collect();
-        let alternatives = self.routes[source].of_source(source).into_iter().flatten();
+        let alternatives = self.routes[source].alternatives_for(source).into_iter().flatten();
         let given = alternatives.flatten().filter(|equality| equality.test == Comparison::Among);
         columns.extend(given.map(|equality| equality.column));
         let mut seen = BTreeSet::new();

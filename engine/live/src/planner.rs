@@ -15,8 +15,7 @@ use crate::identifier::quoted;
 use crate::plan::lex;
 use crate::plan::lowering::Lowering;
 use crate::plan::principal::QueryPrincipal;
-use crate::plan::query::Query;
-use crate::plan::slot::Slot;
+use crate::plan::query::{Query, Slot};
 use crate::template::{Binding, Template};
 
 /// Entries of one generation of a cache. Two generations are kept, so texts in use survive any
@@ -58,14 +57,14 @@ struct RestrictedQuery<'a> {
 }
 
 impl RestrictedQuery<'_> {
-    /// The cache key of a text.
+    /// Returns the cache key of a text.
     fn place(&self, sql: &str) -> String {
         format!("{}\0{}\0{sql}", self.principal.authorized_views.number, u8::from(self.once))
     }
 }
 
 impl Planner {
-    /// A planner for the tables and views of a catalog.
+    /// Creates a planner for the tables and views of a catalog.
     #[must_use]
     pub fn new(catalog: Arc<Catalog>) -> Planner {
         Planner { catalog, known: Mutex::default() }
@@ -159,7 +158,7 @@ impl Planner {
         )
     }
 
-    /// The caller's view of each table that a text names, if all of them are cached.
+    /// Returns the caller's view of each table that a text names, if all of them are cached.
     fn known_views(&self, parsed: &Parsed, principal: &QueryPrincipal) -> Option<Vec<Binding>> {
         let texts = self.view_texts(parsed);
         let mut known = self.lock();
@@ -170,7 +169,7 @@ impl Planner {
         views.collect()
     }
 
-    /// The caller's view of each table that a text names.
+    /// Returns the caller's view of each table that a text names.
     fn views(&self, parsed: &Parsed, principal: &QueryPrincipal) -> Result<Vec<Binding>, Refusal> {
         let bounded = RestrictedQuery { principal, once: false };
         let texts = self.view_texts(parsed);
@@ -319,28 +318,27 @@ impl Parsed {
         params: &Map<String, JsonValue>,
         principal: Option<&QueryPrincipal>,
     ) -> Result<Vec<Value>, Refusal> {
-        let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
         for name in &self.names {
             let json = params.get(name).ok_or_else(|| {
-                bad(format!("parameter {name} is missing"))
+                bad_arguments(format!("parameter {name} is missing"))
                     .hint(format!("pass it in params: {{\"{name}\": …}}"))
             })?;
             Value::from_json(json).map_err(|what| {
-                bad(format!("parameter {name} is {what}, which is not a valid value"))
+                bad_arguments(format!("parameter {name} is {what}, which is not a valid value"))
             })?;
         }
         if let Some(name) = params.keys().find(|name| !self.names.contains(*name)) {
-            return Err(bad(format!("the query has no parameter {name}"))
+            return Err(bad_arguments(format!("the query has no parameter {name}"))
                 .hint("omit the sigil: sid for :sid, 1 for ?1"));
         }
-        let value = |slot: &Slot| match slot {
+        let values = self.slots.iter().map(|slot| match slot {
             Slot::Literal(value) => value.clone(),
             Slot::Caller(name) => Value::from_json(&params[name]).expect("it was just read"),
             Slot::Principal(name) => {
                 principal.expect("only a bounded text names a viewer's values").value(name)
             }
-        };
-        let values: Vec<Value> = self.slots.iter().map(value).collect();
+        });
+        let values: Vec<Value> = values.collect();
         // Without this check, a pattern that is too long would fail only if there is a row to
         // match.
         let max = limits::PATTERN_BYTES;
@@ -351,6 +349,10 @@ impl Parsed {
         }
         Ok(values)
     }
+}
+
+fn bad_arguments(detail: String) -> Refusal {
+    Refusal::new(Code::BadArguments, detail)
 }
 
 /// A bounded map that drops entries not used in the last generation.

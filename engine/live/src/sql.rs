@@ -30,8 +30,8 @@ pub trait Sql {
     /// statement may ignore it.
     fn allow(&mut self, _allowance: Option<StatementLimits>) {}
 
-    /// The CPU time of this thread, as a safety net for costs that are not steps. An implementation
-    /// whose work must be the same in every run returns zero.
+    /// Returns the CPU time of this thread, as a safety net for costs that are not steps. An
+    /// implementation whose work must be the same in every run returns zero.
     fn processor_time(&self) -> Duration {
         Duration::ZERO
     }

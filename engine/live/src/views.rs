@@ -70,7 +70,7 @@ pub(crate) type ViewChanges = BTreeMap<BindingId, ViewChange>;
 
 impl Views {
     pub(crate) fn new(catalog: Arc<Catalog>, budget: Option<Budget>) -> Views {
-        let attached = AttachedBindings::new(catalog, budget.map(Budget::of_views));
+        let attached = AttachedBindings::new(catalog, budget.map(Budget::for_views));
         Views { attached, users: IdMap::default() }
     }
 
@@ -121,12 +121,13 @@ impl Views {
         }
     }
 
-    /// The work done so far.
+    /// Returns the work done so far.
     pub(crate) fn spent(&self) -> Cost {
         self.attached.work.spent
     }
 
-    /// The changes of all views by a commit that started at this CPU time. Views without a change are omitted.
+    /// Returns the changes of all views by a commit that started at this CPU time. Views without a
+    /// change are omitted.
     ///
     /// # Errors
     /// The store failed.
@@ -167,7 +168,7 @@ impl Views {
             match self.delta(&view, changes, &numbers, sql) {
                 Ok(delta) if delta.is_empty() => {}
                 Ok(delta) => {
-                    let change = VisibleChange::of(view.template(), changes, &delta);
+                    let change = VisibleChange::from_delta(view.template(), changes, &delta);
                     found.insert(id, ViewChange::Known(change));
                 }
                 Err(error @ LiveError::Broken(_)) => return Err(error),
@@ -184,14 +185,14 @@ impl Views {
         Ok(found)
     }
 
-    /// The views that meet a condition, all unknown.
+    /// Returns the views that meet a condition, all unknown.
     fn unknown(&self, condition: &mut dyn FnMut(&Binding) -> bool) -> ViewChanges {
         let attached = self.users.keys().filter_map(|id| Some((*id, self.attached.binding(*id)?)));
         let unknown = attached.filter(|(_, view)| condition(view));
         unknown.map(|(id, _)| (id, ViewChange::Unknown)).collect()
     }
 
-    /// The change of a view by changes that are laid out.
+    /// Returns the change of a view by changes that are laid out.
     fn delta(
         &mut self,
         view: &Binding,
@@ -259,9 +260,9 @@ impl Views {
         }
     }
 
-    /// The changes that a caller with these views sees, laid out. The tables of owners and policies
-    /// have none, so that a query costs nothing for hidden rows. `None` if that would not lead from
-    /// the same old rows to the same new ones: a commit that changes who sees a row.
+    /// Returns the changes that a caller with these views sees, laid out. The tables of owners and
+    /// policies have none, so that a query costs nothing for hidden rows. `None` if that would not
+    /// lead from the same old rows to the same new ones: a commit that changes who sees a row.
     pub(crate) fn visible_changes(
         &mut self,
         used: &[UsedView],
@@ -284,7 +285,7 @@ impl Views {
             let name = catalog.table(*table).name;
             let all = changes.of(name);
             let rows = change.into_iter().flat_map(|change| &change.images);
-            let rows = rows.map(|(number, images)| images.of(&all[*number])).collect();
+            let rows = rows.map(|(number, images)| images.select(&all[*number])).collect();
             seen.set(name, rows);
             let Some(view) = self.attached.binding(*id).cloned() else { continue };
             let template = view.template();
@@ -319,7 +320,7 @@ impl Views {
 }
 
 impl ViewChange {
-    /// Whether a change of the table is visible in an image that a key matched.
+    /// `true` if a change of the table is visible in an image that a key matched.
     pub(crate) fn shows(&self, hit: &Hit) -> bool {
         let ViewChange::Known(change) = self else { return false };
         self.position(hit.number).is_some_and(|position| {
@@ -328,7 +329,7 @@ impl ViewChange {
         })
     }
 
-    /// The position of a change among the visible ones.
+    /// Returns the position of a change among the visible ones.
     pub(crate) fn position(&self, number: usize) -> Option<usize> {
         let ViewChange::Known(change) = self else { return None };
         change.images.binary_search_by_key(&number, |(known, _)| *known).ok()
@@ -336,7 +337,7 @@ impl ViewChange {
 }
 
 impl VisibleChange {
-    fn of(template: &Template, changes: &Changes, delta: &Delta) -> VisibleChange {
+    fn from_delta(template: &Template, changes: &Changes, delta: &Delta) -> VisibleChange {
         let weights = delta.weights();
         let mut change = VisibleChange { images: Vec::new(), elsewhere: false, weights };
         let mut named = template.query.sources.iter().enumerate();
@@ -392,8 +393,8 @@ impl VisibleChange {
 }
 
 impl Images {
-    /// These images of a changed row.
-    fn of(self, change: &RowChange) -> RowChange {
+    /// Returns these images of a changed row.
+    fn select(self, change: &RowChange) -> RowChange {
         RowChange {
             old: change.old.clone().filter(|_| self.old),
             new: change.new.clone().filter(|_| self.new),

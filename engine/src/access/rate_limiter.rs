@@ -62,9 +62,7 @@ impl RateLimiter {
         *used = after;
         Ok(())
     }
-}
 
-impl RateLimiter {
     /// Charges further calls for work that is done: the caller waits longer before its next call. The limits are those of
     /// its last call, since the log does not have them.
     pub(crate) fn add(&self, caller: &Caller, calls: usize, now: Micros) {
@@ -162,7 +160,7 @@ mod tests {
         Caller::new("ann").limited(limits)
     }
 
-    /// The refusal of `calls` at a time (ms): its code and retry delay, or none.
+    /// Returns the refusal of `calls` at a time (ms): its code and retry delay, or none.
     fn ask(all: &RateLimiter, by: &Caller, calls: usize, ms: i64) -> Option<(Code, Option<u64>)> {
         let taken = all.take(by, calls, Micros(0).plus_ms(ms));
         taken.err().map(|refusal| (refusal.code, refusal.retry_after_ms))

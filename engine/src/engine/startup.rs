@@ -19,11 +19,9 @@ use crate::access::policy_validator::PolicyValidator;
 use crate::access::rate_limiter::RateLimiter;
 use crate::access::scope_rules::ScopeRules;
 use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
-use crate::commit::continued::HeldAnswers;
 use crate::commit::durable::{Syncer, sync_segments};
 use crate::commit::execute::{Executor, LogPosition};
-use crate::commit::held_subscriptions::HeldSubscriptions;
-use crate::commit::live_queries::LiveQueries;
+use crate::commit::live_queries::{LiveQueries, SubscriptionQuota};
 use crate::commit::open_rows::{OpenRows, VisibleRows};
 use crate::commit::queue::Queue;
 use crate::commit::registry::Registry;
@@ -31,11 +29,13 @@ use crate::commit::retention::{ChangeLog, Retention};
 use crate::commit::table_watchers::TableWatchers;
 use crate::commit::timers::Timers;
 use crate::commit::transaction::GroupTransaction;
+use crate::commit::unit::PendingAnswers;
 use crate::commit::writer::WriterThread;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::ports::{EngineThread, EventSources, FreeRunning, StepScheduler};
 use crate::queries::explain::PlanningDb;
+use crate::queries::reader_drain::ReaderDrain;
 use crate::queries::readers::{OpenReader, Readers, open_reader};
 use crate::queries::service::QueryService;
 use crate::queries::tables::LiveTables;
@@ -138,7 +138,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
             threads.tenants.clone(),
             config.due_of_a_tenant,
         ),
-        continued: HeldAnswers::default(),
+        continued: PendingAnswers::default(),
         rate_limiter: Arc::clone(&rate_limiter),
         policies: TransactionPolicies::new(&found.policies),
         registry: Arc::new(Registry::new(modules)),
@@ -163,9 +163,9 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     };
     let registry = Arc::clone(&writer.registry);
     let watchers = Arc::clone(&writer.watchers);
-    let checkpoints = CheckpointConfig::of_writer(&writer, &durable_seen, store, &threads.drain);
+    let checkpoints = checkpoint_config(&writer, &durable_seen, store, &threads.drain);
     let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, threads);
-    let syncer = syncer_behind(&writer, durable, &threads.to_publish, store);
+    let syncer = sync_thread(&writer, durable, &threads.to_publish, store);
     handles.extend(spawn_all(threads, writer, syncer));
     Ok(Arc::new(Inner {
         jobs: Arc::clone(&threads.jobs),
@@ -300,7 +300,7 @@ fn query_service(
     })
 }
 
-/// The writer's side of live queries.
+/// Returns the writer's side of live queries.
 fn live_queries(
     shared: &Shared,
     queries: &QueryService,
@@ -316,7 +316,7 @@ fn live_queries(
         tables: Arc::clone(&queries.tables),
         fill_time: budget.fill_time,
         attached: 0,
-        held: HeldSubscriptions::new(shared.threads.buffers.clone()),
+        quota: SubscriptionQuota::new(shared.threads.buffers.clone()),
         reads_log: false,
         tenants: shared.threads.tenants.clone(),
         metrics: Arc::clone(&shared.metrics),
@@ -324,7 +324,7 @@ fn live_queries(
     }
 }
 
-/// The executor of the writer's calls.
+/// Returns the executor of the writer's calls.
 fn executor(
     shared: &Shared,
     writer: Writer,
@@ -336,13 +336,13 @@ fn executor(
     let rules = ScopeRules::new(modules);
     let credentials = CredentialChecker::new(modules);
     let mut transaction = GroupTransaction::new(writer, rules.row_policies(), credentials, former);
-    transaction.validate_policies(policy_validator(shared));
-    transaction.name_tenants(shared.threads.tenants.clone());
+    transaction.set_policy_validator(policy_validator(shared));
+    transaction.set_tenants(shared.threads.tenants.clone());
     Executor::new(transaction, log, sources, rules)
 }
 
-/// The sync thread for that writer's commits.
-fn syncer_behind(
+/// Returns the sync thread for that writer's commits.
+fn sync_thread(
     writer: &WriterThread,
     durable: watch::Sender<Seq>,
     to_publish: &Arc<Queue<Publication>>,
@@ -362,12 +362,31 @@ fn syncer_behind(
     }
 }
 
-/// A queue of commits that are not yet durable or not yet published.
+/// Returns the configuration of the checkpointer next to this writer.
+fn checkpoint_config(
+    writer: &WriterThread,
+    durable: &watch::Receiver<Seq>,
+    store: &Arc<Store>,
+    drain: &Arc<ReaderDrain>,
+) -> CheckpointConfig {
+    CheckpointConfig {
+        durable: durable.clone(),
+        metrics: Arc::clone(&writer.metrics),
+        health: Arc::clone(&writer.health),
+        jobs: Arc::clone(&writer.jobs),
+        store: Arc::clone(store),
+        scheduler: Arc::clone(&writer.scheduler),
+        writer_pause: Arc::clone(&writer.pause),
+        drain: Arc::clone(drain),
+    }
+}
+
+/// Returns a queue of commits that are not yet durable or not yet published.
 fn unsynced<T>() -> Arc<Queue<T>> {
     Arc::new(Queue::new(limits::UNSYNCED_COMMITS))
 }
 
-/// The validator of policies.
+/// Returns the validator of policies.
 fn policy_validator(shared: &Shared) -> PolicyValidator {
     let layout = shared.store.layout();
     let planner = Planner::new(Arc::clone(&shared.catalog));

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use crate::locks::{Mutex, MutexGuard};
 use crate::metrics::Metrics;
 use crate::subscriptions::buffers::Account;
-use crate::subscriptions::shared_delta::HeldDelta;
+use crate::subscriptions::shared_delta::QueuedDelta;
 use crate::subscriptions::wakeups::WakeupCounter;
 
 /// A subscription within a connection.
@@ -20,7 +20,7 @@ pub(crate) struct SubscriptionKey(pub(crate) u64);
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) to: Seq,
-    pub(crate) changes: Vec<(SubscriptionKey, HeldDelta)>,
+    pub(crate) changes: Vec<(SubscriptionKey, QueuedDelta)>,
 }
 
 impl Frame {

@@ -17,9 +17,9 @@ use crate::delta::rule_context::{PARTS, RuleContext, Sides};
 use crate::delta::term::{JOINED, Show, Term, terms};
 use crate::delta::{Delta, Weights};
 use crate::identifier::quoted;
+use crate::plan::block::Join;
 use crate::plan::conjunct::EqualColumns;
 use crate::plan::fragment::{Fragment, Piece, PlainExpr, Renderer, Source, SourceForm, Statement};
-use crate::plan::join::Join;
 use crate::plan::kind::{common, form_of};
 use crate::plan::query::{ExtraConditions, FromTerm, Query, SelectCore};
 use crate::sql::LiveError;
@@ -73,14 +73,16 @@ impl Partitions {
             let parts = query
                 .cores
                 .iter()
-                .map(|(_, core)| Partition::of(catalog, query, &Query::of(core.clone()), &ways).0)
+                .map(|(_, core)| {
+                    Partition::from_keys(catalog, query, &Query::from_core(core.clone()), &ways).0
+                })
                 .collect();
             return Some(Partitions {
                 parts,
                 cost: "the touched rows and groups of each SELECT, twice",
             });
         }
-        let (part, falls_apart) = Partition::of(catalog, query, query, &ways);
+        let (part, falls_apart) = Partition::from_keys(catalog, query, query, &ways);
         let cost = match falls_apart {
             false => "the whole query, twice, if a changed row matches",
             true if query.cores.len() > 1 => "the rows equal to the touched ones, twice",
@@ -90,15 +92,15 @@ impl Partitions {
         Some(Partitions { parts: vec![part], cost })
     }
 
-    /// The terms that check whether any changed row matters.
+    /// Returns the terms that check whether any changed row matters.
     pub(crate) fn gate(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
         let ways = ways(query)?;
         Some(terms_on(catalog, query, &ways.iter().enumerate().collect::<Vec<_>>(), &[]))
     }
 
-    /// Partitioned by the key of a FULL JOIN of two tables: a row matches only rows of the same
+    /// Partitions by the key of a FULL JOIN of two tables: a row matches only rows of the same
     /// key, and a row with a NULL key matches none.
-    pub(crate) fn of_full_join(
+    pub(crate) fn from_full_join(
         catalog: &Catalog,
         query: &Query,
         core: &SelectCore,
@@ -115,13 +117,11 @@ impl Partitions {
         {
             return None;
         }
-        let kind = |(source, column): (usize, usize)| -> Kind {
-            catalog.table(query.sources[source].table).columns[column].kind
-        };
         let mut equal = right.on.iter().filter_map(|conjunct| conjunct.equal);
         let (first, second) = equal.find(|(first, second)| {
-            let both = [first.0, second.0];
-            (both == sources || both == [sources[1], sources[0]]) && kind(*first) == kind(*second)
+            let joined = [first.0, second.0];
+            (joined == sources || joined == [sources[1], sources[0]])
+                && query.column_kind(catalog, *first) == query.column_kind(catalog, *second)
         })?;
         let columns = if first.0 == sources[0] { [first.1, second.1] } else { [second.1, first.1] };
         let join = FullJoin { catalog, query, core, sources, columns };
@@ -129,7 +129,7 @@ impl Partitions {
         Some(Partitions { parts, cost: "the rows of the touched join keys, twice" })
     }
 
-    /// The partitioning expressions.
+    /// Returns the partitioning expressions.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Fragment> {
         let keys = self.parts.iter().flat_map(|part| match &part.body {
             PartitionBody::Keyed(_, keys) => keys.as_slice(),
@@ -138,12 +138,12 @@ impl Partitions {
         keys.flat_map(|key| key.0.iter().map(|(_, value)| value))
     }
 
-    /// The terms that join changed rows.
+    /// Returns the terms that join changed rows.
     pub(crate) fn terms(&self) -> impl Iterator<Item = &Term> {
         self.parts.iter().flat_map(|part| &part.terms)
     }
 
-    /// All statements of the rule.
+    /// Returns all statements of the rule.
     pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let mut statements = Vec::new();
         for part in &self.parts {
@@ -162,7 +162,12 @@ impl Partitions {
 
 impl Partition {
     /// The parts of a query, or of one SELECT of it, and whether there is more than one.
-    fn of(catalog: &Catalog, query: &Query, one: &Query, ways: &[SourcePath]) -> (Partition, bool) {
+    fn from_keys(
+        catalog: &Catalog,
+        query: &Query,
+        one: &Query,
+        ways: &[SourcePath],
+    ) -> (Partition, bool) {
         let blocks: Vec<usize> = one.cores.iter().map(|(_, core)| core.block).collect();
         let ways: Vec<(usize, &SourcePath)> = ways
             .iter()
@@ -201,7 +206,7 @@ impl Partition {
 }
 
 impl PartitionKey {
-    /// Whether it is the value of a column in some SELECT.
+    /// `true` if it is the value of a column in some SELECT.
     fn is(&self, column: (usize, usize)) -> bool {
         self.0.iter().any(|(_, value)| column_of(value) == Some(column))
     }
@@ -257,7 +262,7 @@ impl PartitionBody {
 }
 
 impl RuleContext<'_> {
-    /// The delta of a partitioned result.
+    /// Returns the delta of a partitioned result.
     pub(crate) fn parts(&mut self, parts: &Partitions) -> Result<Delta, LiveError> {
         let mut touched = Vec::new();
         for part in &parts.parts {
@@ -268,7 +273,7 @@ impl RuleContext<'_> {
         let mut weights = Weights::default();
         if touched.iter().map(Weights::len).sum::<usize>() > PARTS {
             self.add_difference(EvaluationExtent::Whole, &[], Sides::BOTH, &mut weights)?;
-            return Ok(Delta::of_weights(&self.query.key, weights));
+            return Ok(Delta::from_weights(&self.query.key, weights));
         }
         let changed = self
             .query
@@ -287,11 +292,11 @@ impl RuleContext<'_> {
                 }
             }
         }
-        Ok(Delta::of_weights(&self.query.key, weights))
+        Ok(Delta::from_weights(&self.query.key, weights))
     }
 }
 
-/// Whether it, or a subquery of its FROM, contains window functions.
+/// `true` if it, or a subquery of its FROM, contains window functions.
 fn has_windows(query: &Query) -> bool {
     query.cores.iter().any(|(_, core)| {
         let mut derived = core.from.iter().filter_map(|term| term.derived.as_ref());
@@ -299,7 +304,7 @@ fn has_windows(query: &Query) -> bool {
     })
 }
 
-/// The path of each source, as far as conditions lead.
+/// Returns the path of each source, as far as conditions lead.
 fn ways(query: &Query) -> Option<Vec<SourcePath>> {
     let ways = (0..query.sources.len()).map(|source| {
         let mut source_path = source_path(&query.blocks, source)?;
@@ -339,10 +344,11 @@ struct PartitionScheme<'a> {
 }
 
 impl PartitionScheme<'_> {
-    /// The form of a key on the rows that a source reaches; `None` if unknown or not connected.
+    /// Returns the form of a key on the rows that a source reaches; `None` if unknown or not
+    /// connected.
     fn shown_on(&self, key: &PartitionKey, source_path: &SourcePath) -> Option<Fragment> {
         if let Some((_, value)) = key.0.iter().find(|(block, _)| source_path.path.contains(block)) {
-            let value = source_path.of_certain(value)?;
+            let value = source_path.in_certain_sources(value)?;
             let met =
                 value.columns().all(|(source, _)| source_path.dependency.sources.contains(&source));
             return met.then_some(value);
@@ -364,7 +370,7 @@ impl PartitionScheme<'_> {
         form_of(self.catalog, self.sources, value).filter(|_| !value.has_subquery())
     }
 
-    /// The expressions that may partition a query.
+    /// Returns the expressions that may partition a query.
     fn keys_of(&self, query: &Query) -> Vec<PartitionKey> {
         if query.limit.is_some() {
             return Vec::new();
@@ -373,12 +379,14 @@ impl PartitionScheme<'_> {
         let key = |by: Fragment| PartitionKey(vec![(core.block, by)]);
         let keys = match core.parts() {
             Some(parts) => {
-                let shown = |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
-                let shown = |by: &Fragment| !core.distinct || shown(by);
+                let has_output =
+                    |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
                 parts
                     .into_iter()
                     .filter(|by| {
-                        self.form(by).is_some() && shown(by) && (by.is_column() || !core.opaque)
+                        self.form(by).is_some()
+                            && (!core.distinct || has_output(by))
+                            && (by.is_column() || !core.opaque)
                     })
                     .map(key)
                     .collect()
@@ -468,7 +476,7 @@ struct FullJoin<'a> {
 }
 
 impl FullJoin<'_> {
-    /// The rows of one non-NULL key.
+    /// Returns the rows of one non-NULL key.
     fn matched(&self) -> Partition {
         let mut all = Vec::new();
         let restricted = [0, 1].map(|side| {
@@ -510,14 +518,14 @@ impl FullJoin<'_> {
     }
 
     fn terms(&self, side: usize, condition: Fragment, shown: &[Fragment]) -> Vec<Term> {
-        let dependency = DependencyPath::of(vec![self.sources[side]], vec![condition]);
+        let dependency = DependencyPath::new(vec![self.sources[side]], vec![condition]);
         terms(self.catalog, self.query, &dependency, None, shown, Show::Distinct)
     }
 
-    /// The query over those rows of either table that meet a condition. They have aliases of their
-    /// own, so that a query plan shows what is read of the tables themselves.
+    /// Returns the query over those rows of either table that meet a condition. They have aliases
+    /// of their own, so that a query plan shows what is read of the tables themselves.
     fn body(&self, restricted: [Fragment; 2]) -> Fragment {
-        let mut query = Query::of(self.core.clone());
+        let mut query = Query::from_core(self.core.clone());
         let core = &mut query.cores[0].1;
         core.fragments().for_each(|fragment| {
             fragment.replace_columns(&|source, column| {

@@ -117,7 +117,7 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Whether it requires columns to be among given values.
+    /// `true` if it requires columns to be among given values.
     pub(crate) fn is_of_keys(&self) -> bool {
         let Route::Alternatives(alternatives) = self else { return false };
         alternatives.iter().flatten().all(|equality| equality.test == Comparison::Among)
@@ -212,10 +212,10 @@ impl Route {
         }
     }
 
-    /// The requirements on one source: for each alternative the equalities to use as a key, in the
-    /// order of their columns, or the bounds of one column's range. `None` if some alternative
-    /// requires nothing of it.
-    pub(crate) fn of_source(&self, source: usize) -> Option<Vec<Vec<&Equality>>> {
+    /// Returns the requirements on one source: for each alternative the equalities to use as a key,
+    /// in the order of their columns, or the bounds of one column's range. `None` if some
+    /// alternative requires nothing of it.
+    pub(crate) fn alternatives_for(&self, source: usize) -> Option<Vec<Vec<&Equality>>> {
         let Route::Alternatives(alternatives) = self else { return None };
         let keyed = alternatives.iter().map(|equalities| {
             let here = || equalities.iter().filter(|equality| equality.source == source);

@@ -11,11 +11,10 @@ use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::identifier::{require_main, unquote};
-use crate::plan::block::ShownColumns;
+use crate::plan::block::{Join, JoinKind, ShownColumns, join_kind};
 use crate::plan::conjunct::{ConditionOrigin, Conjunct, Route};
 use crate::plan::fragment::{Affinity, Fragment, Mark, Piece, PlainExpr, Source};
 use crate::plan::guard::{VisibilityGuard, behind};
-use crate::plan::join::{Join, JoinKind, join_kind};
 use crate::plan::kind::common;
 use crate::plan::lex;
 use crate::plan::lowering::Lowering;
@@ -175,7 +174,7 @@ impl Lowering<'_> {
                     format!("cannot join using column {name} - column not present in both tables");
                 return Err(Refusal::new(Code::BadSql, detail));
             };
-            let value = left.named(&name).expect("it was found").clone();
+            let value = left.bare_column(&name).expect("it was found").clone();
             self.require_comparable(&value, &right)?;
             if kind.join.keeps_right() {
                 let bare = self.either(&value, &right, kind.join == Join::Full)?;
@@ -190,11 +189,10 @@ impl Lowering<'_> {
         Ok(conjuncts)
     }
 
-    /// The value of a column that USING merges from two, either of which may be NULL. Both must
-    /// have one kind, so that equal values are identical.
+    /// Returns the value of a column that USING merges from two, either of which may be NULL. Both
+    /// must have one kind, so that equal values are identical.
     fn either(&self, left: &Fragment, right: &Fragment, full: bool) -> Result<Fragment, Refusal> {
-        let kind = |value: &Fragment| self.kind_of(value);
-        let Some(common) = common([kind(left), kind(right)]) else {
+        let Some(common) = common([self.kind_of(left), self.kind_of(right)]) else {
             return Err(unsupported("USING with RIGHT or FULL JOIN of columns of different types")
                 .hint("use ON instead"));
         };
@@ -207,7 +205,7 @@ impl Lowering<'_> {
         value.push(right);
         value.push_text(")");
         // SQLite compares such a column like its first one.
-        Ok(value.with_affinity(self.affinity_of(left)).of_kind(Some(common)))
+        Ok(value.with_affinity(self.affinity_of(left)).with_kind(Some(common)))
     }
 
     fn read_item(
@@ -300,7 +298,7 @@ impl Lowering<'_> {
             .collect();
         self.seal(&mut joined);
         self.close_block(block, &joined);
-        let query = Query::of(joined);
+        let query = Query::from_core(joined);
         if place.inline && query.is_simple() {
             let (_, simple) = query.cores.into_iter().next().expect("a query has a core");
             core.filter.extend(simple.filter);
@@ -318,7 +316,9 @@ impl Lowering<'_> {
         if !place.alias.is_empty() {
             let shown = names.entries.iter().flat_map(|entry| {
                 let own = entry.columns.iter().filter(|(name, _)| !entry.is_merged(name));
-                own.map(|(name, _)| (name.clone(), entry.named(name).expect("its own").clone()))
+                own.map(|(name, _)| {
+                    (name.clone(), entry.bare_column(name).expect("its own").clone())
+                })
             });
             let columns = shown.collect();
             let name = place.alias.to_owned();
@@ -423,7 +423,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A condition that holds for each row of an authorized view, and counts it.
+    /// Returns a condition that holds for each row of an authorized view, and counts it.
     ///
     /// *Invariant:* SQLite evaluates it as soon as it has read the row itself, in no loop over other rows. A join of the
     /// owners would make it wait for them, and SQLite may walk another table before, with its hidden rows. So the
@@ -576,7 +576,7 @@ impl Lowering<'_> {
                 let kinds = arms.map(|value| self.kind_of(value));
                 let name = &output.name;
                 let value = Fragment::derived(&alias, name, (number, at));
-                let mut value = value.of_kind(common(kinds));
+                let mut value = value.with_kind(common(kinds));
                 let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
                 let affinities: Vec<Affinity> = arms.map(|arm| self.affinity_of(arm)).collect();
                 if value.kind.is_none() && affinities.contains(&Affinity::To("REAL")) {
@@ -605,7 +605,7 @@ impl Lowering<'_> {
         Ok(values)
     }
 
-    /// The table columns that each SELECT of a subquery in FROM outputs.
+    /// Returns the table columns that each SELECT of a subquery in FROM outputs.
     pub(crate) fn shown_by(&self, query: &Query) -> Vec<Vec<Option<Fragment>>> {
         let of_one_kind = |at: usize| {
             let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
@@ -659,7 +659,7 @@ impl Lowering<'_> {
 }
 
 impl Query {
-    /// Whether it only filters and projects an inner join, and so can be inlined.
+    /// `true` if it only filters and projects an inner join, and so can be inlined.
     fn is_simple(&self) -> bool {
         let [(_, core)] = self.cores.as_slice() else { return false };
         let inner = core.from.iter().all(|term| term.join == Join::Inner);
@@ -677,8 +677,8 @@ impl Query {
     }
 }
 
-/// The conjunction of all conditions that make the rows of these terms visible; `None` if there are
-/// none.
+/// Returns the conjunction of all conditions that make the rows of these terms visible; `None` if
+/// there are none.
 fn guard_of(terms: &[FromTerm], conditions: &[Conjunct]) -> Option<VisibilityGuard> {
     let mut condition = Fragment::new();
     for (at, conjunct) in conditions.iter().enumerate() {
@@ -690,7 +690,7 @@ fn guard_of(terms: &[FromTerm], conditions: &[Conjunct]) -> Option<VisibilityGua
     (!conditions.is_empty()).then_some(VisibilityGuard { sources, condition })
 }
 
-/// Whether an index or its condition names a column, or the column holds one of a few declared
+/// `true` if an index or its condition names a column, or the column holds one of a few declared
 /// words.
 fn is_indexed(table: &TableSpec, at: usize) -> bool {
     let column = &table.columns[at];

@@ -22,7 +22,7 @@ pub struct AuthorizedViews {
 }
 
 impl AuthorizedViews {
-    /// An outlook of these tables, each as its name and the SELECT that replaces it.
+    /// Creates an outlook of these tables, each as its name and the SELECT that replaces it.
     #[must_use]
     pub fn new(tables: impl IntoIterator<Item = (String, String)>) -> AuthorizedViews {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -31,7 +31,7 @@ impl AuthorizedViews {
         AuthorizedViews { number, tables: tables.collect() }
     }
 
-    /// The SELECT that replaces a table.
+    /// Returns the SELECT that replaces a table.
     #[must_use]
     pub fn select(&self, table: &str) -> Option<&str> {
         self.tables.get(&table.to_ascii_lowercase()).map(String::as_str)
@@ -47,8 +47,8 @@ pub struct QueryPrincipal {
 }
 
 impl QueryPrincipal {
-    /// A caller with this outlook, and the values of the parameters in its SELECTs, by name without
-    /// the sigil.
+    /// Creates a caller with this outlook, and the values of the parameters in its SELECTs, by name
+    /// without the sigil.
     #[must_use]
     pub fn new(
         authorized_views: Arc<AuthorizedViews>,
@@ -58,24 +58,24 @@ impl QueryPrincipal {
         QueryPrincipal { authorized_views, values: Arc::new(values), policy_version }
     }
 
-    /// The outlook.
+    /// Returns the outlook.
     #[must_use]
     pub fn authorized_views(&self) -> &AuthorizedViews {
         &self.authorized_views
     }
 
-    /// The version of the policies that it was derived from.
+    /// Returns the version of the policies that it was derived from.
     #[must_use]
     pub fn policy_version(&self) -> &PolicyVersion {
         &self.policy_version
     }
 
-    /// The caller's identity and policies.
+    /// Returns the caller's identity and policies.
     pub(crate) fn principal_key(&self) -> PrincipalKey {
         PrincipalKey { policy_version: self.policy_version.clone(), id: self.value("caller_id") }
     }
 
-    /// The value of a parameter; NULL if the caller has none.
+    /// Returns the value of a parameter; NULL if the caller has none.
     pub(crate) fn value(&self, name: &str) -> Value {
         self.values.get(name).cloned().unwrap_or(Value::Null)
     }
@@ -97,14 +97,14 @@ pub struct PolicyVersion {
 }
 
 impl PolicyVersion {
-    /// The current version. A change of the policies increments the number before the change
-    /// becomes visible.
+    /// Returns the current version. A change of the policies increments the number before the
+    /// change becomes visible.
     #[must_use]
     pub fn latest(latest: &Arc<AtomicU64>) -> PolicyVersion {
         PolicyVersion { number: latest.load(Ordering::SeqCst), latest: Arc::clone(latest) }
     }
 
-    /// Whether the version is still current.
+    /// `true` if the version is still current.
     #[must_use]
     pub fn is_latest(&self) -> bool {
         self.latest.load(Ordering::SeqCst) == self.number
@@ -119,7 +119,7 @@ impl PartialEq for PolicyVersion {
 
 impl Eq for PolicyVersion {}
 
-/// The SELECT of some columns of a table's rows, restricted to a scope and a condition.
+/// Returns the SELECT of some columns of a table's rows, restricted to a scope and a condition.
 #[must_use]
 pub fn select_of(
     table: &str,
@@ -161,7 +161,8 @@ pub fn select_of(
     sql
 }
 
-/// The condition that a scope has the caller's value for a key: a text, not an array with the same spelling.
+/// Returns the condition that a scope has the caller's value for a key: a text, not an array with
+/// the same spelling.
 fn is_in_scope(scope: &str, key: &str) -> String {
     let path = scope_path(key);
     let parameter = scope_parameter(key);
@@ -201,7 +202,7 @@ pub struct ScopeMembership<'a> {
 }
 
 impl ScopeMembership<'_> {
-    /// The requirement as a condition on a row of a table, which it names without an alias.
+    /// Returns the requirement as a condition on a row of a table, which it names without an alias.
     fn condition_on(&self, table: &str) -> String {
         let of_table = |column: &str| format!("{}.{}", quoted(table), quoted(column));
         let in_scope = |scope: &str| -> String {

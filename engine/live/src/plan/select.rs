@@ -30,7 +30,7 @@ impl Query {
 }
 
 impl Lowering<'_> {
-    /// A SELECT with everything below it.
+    /// Returns a SELECT with everything below it.
     pub(crate) fn select(
         &mut self,
         select: &Select,

@@ -162,11 +162,14 @@ impl Lowering<'_> {
             let table = self.catalog.table(self.sources[source].table);
             table.key.iter().all(|key| core.frame.by.contains(&Fragment::column(source, *key)))
         };
-        let own = |source: usize| core.from.iter().any(|term| term.source == Some(source));
-        let arbitrary =
-            core.frame.bare.iter().find(|(source, _)| own(*source) && !determined(*source));
-        let own = |number: &usize| core.from.iter().any(|term| term.number == Some(*number));
-        let derived = core.frame.bare_derived.iter().any(own);
+        let arbitrary = core.frame.bare.iter().find(|(source, _)| {
+            core.from.iter().any(|term| term.source == Some(*source)) && !determined(*source)
+        });
+        let derived = core
+            .frame
+            .bare_derived
+            .iter()
+            .any(|number| core.from.iter().any(|term| term.number == Some(*number)));
         let name = match arbitrary {
             Some((source, column)) => {
                 self.catalog.table(self.sources[*source].table).columns[*column].name
@@ -269,7 +272,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The name of a column that is selected unchanged.
+    /// Returns the name of a column that is selected unchanged.
     fn column_name(&self, expr: &Expr, value: &Fragment, scope: &Scope) -> Option<String> {
         if value.collation.is_some() {
             return None;
@@ -321,10 +324,10 @@ impl Lowering<'_> {
                 if table.is_none() && entry.is_merged(name) {
                     continue;
                 }
-                let bare = if table.is_none() { entry.named(name) } else { None };
+                let bare = if table.is_none() { entry.bare_column(name) } else { None };
                 let value = bare.unwrap_or(value);
                 self.expansion.column(value, core.outputs.len() + 1)?;
-                core.frame.note(value);
+                core.frame.record_columns(value);
                 let name = name.clone();
                 let value = value.clone();
                 core.outputs.push(Output { value, name, hidden: false, aliased: false });

@@ -16,7 +16,7 @@ use crate::plan::lowering::Lowering;
 use crate::plan::query::{Derived, SelectCore};
 
 impl Lowering<'_> {
-    /// Whether the text was written by a restricted caller.
+    /// `true` if the text was written by a restricted caller.
     pub(crate) fn is_bounded(&self) -> bool {
         self.principal.is_some() && !self.trusted
     }
@@ -34,10 +34,10 @@ impl Lowering<'_> {
             return conjuncts;
         }
         let mut by_rank: Vec<usize> = (0..conjuncts.len()).collect();
-        by_rank.sort_by_key(|at| EarlyPredicate::of(core, &conjuncts[*at]));
+        by_rank.sort_by_key(|at| EarlyPredicate::from_conjunct(core, &conjuncts[*at]));
         let mut kept = vec![false; conjuncts.len()];
         for at in by_rank {
-            let probe = EarlyPredicate::of(core, &conjuncts[at]);
+            let probe = EarlyPredicate::from_conjunct(core, &conjuncts[at]);
             kept[at] = core.probes.keep(probe, core.named_in(&conjuncts[at].condition));
         }
         conjuncts
@@ -77,7 +77,7 @@ impl Lowering<'_> {
         Some(condition)
     }
 
-    /// A value on visible rows; NULL on others.
+    /// Returns a value on visible rows; NULL on others.
     pub(crate) fn seen_first(&mut self, core: &mut SelectCore, value: &Fragment) -> Fragment {
         match core.guards_of(value) {
             Some(guards) => behind(&guards, value),
@@ -134,7 +134,7 @@ impl Lowering<'_> {
 }
 
 impl EarlyPredicate {
-    fn of(core: &SelectCore, conjunct: &Conjunct) -> EarlyPredicate {
+    fn from_conjunct(core: &SelectCore, conjunct: &Conjunct) -> EarlyPredicate {
         match &conjunct.condition {
             condition if !condition.harmless || core.named_in(condition) == 0 => {
                 EarlyPredicate::Nothing
@@ -148,7 +148,7 @@ impl EarlyPredicate {
 }
 
 impl SelectCore {
-    /// The sources and subqueries of its FROM that a value names, each mention counted.
+    /// Returns the sources and subqueries of its FROM that a value names, each mention counted.
     fn named_in(&self, value: &Fragment) -> usize {
         value
             .pieces
@@ -157,8 +157,8 @@ impl SelectCore {
             .count()
     }
 
-    /// The visibility conditions of the rows that a value names; of all rows if it names none.
-    /// `None` if every row is visible.
+    /// Returns the visibility conditions of the rows that a value names; of all rows if it names
+    /// none. `None` if every row is visible.
     pub(crate) fn guards_of(&mut self, value: &Fragment) -> Option<Fragment> {
         let all = self.named_in(value) == 0;
         let named =
@@ -183,7 +183,7 @@ impl SelectCore {
         Some(guards)
     }
 
-    /// A condition on one of its values, behind the visibility conditions.
+    /// Returns a condition on one of its values, behind the visibility conditions.
     pub(crate) fn shielded(&self, value: &Fragment, condition: Fragment) -> Fragment {
         match &self.visible {
             Some(visible) if !value.is_column() => behind(visible, &condition),
@@ -191,7 +191,7 @@ impl SelectCore {
         }
     }
 
-    /// Whether some rule may turn its outputs, groups or filters into conditions.
+    /// `true` if some rule may turn its outputs, groups or filters into conditions.
     fn may_be_restricted(&self) -> bool {
         let outputs = self.outputs.iter().map(|output| &output.value);
         let by = self.group.iter().flatten().chain(self.frame.partitions.iter().flatten());
@@ -204,8 +204,8 @@ impl SelectCore {
 }
 
 impl Derived {
-    /// The visibility of its rows as an extra column, which stays available wherever SQLite moves
-    /// conditions on the subquery. `None` if all its rows are visible.
+    /// Returns the visibility of its rows as an extra column, which stays available wherever SQLite
+    /// moves conditions on the subquery. `None` if all its rows are visible.
     fn seen(&mut self) -> Option<Fragment> {
         let mut cores: Vec<&mut SelectCore> =
             self.query.cores.iter_mut().map(|(_, core)| core).collect();

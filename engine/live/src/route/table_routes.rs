@@ -14,8 +14,8 @@ use abide_schema::{Row, Value};
 use crate::delta::changes::RowChange;
 use crate::plan::collation::canonical;
 use crate::route::binding_index::{BindingId, BindingIndex};
+use crate::route::holders::{Holders, Released};
 use crate::route::interval::{Interval, Intervals, Point};
-use crate::route::payers::{Holders, Released};
 use crate::route::{KeyColumn, hash_key};
 use crate::template::Binding;
 
@@ -121,7 +121,7 @@ pub(crate) struct KeySet {
 }
 
 impl RouteEntry {
-    /// The table.
+    /// Returns the table.
     pub(crate) fn table(&self) -> usize {
         match self {
             RouteEntry::Key { table, .. }
@@ -138,7 +138,7 @@ impl RouteEntry {
 }
 
 impl MatchedKey<'_> {
-    /// Whether both are cells in the same column with ranges.
+    /// `true` if both are cells in the same column with ranges.
     pub(crate) fn is_of_one_column(&self, other: &MatchedKey<'_>) -> bool {
         match (self, other) {
             (MatchedKey::Point { column, .. }, MatchedKey::Point { column: other, .. }) => {
@@ -225,7 +225,7 @@ impl TableRoutes {
         }
     }
 
-    /// What a place uses: the limit, and the holders of what bindings share there.
+    /// Returns what a place uses: the limit, and the holders of what bindings share there.
     fn used(&mut self, place: &RouteEntry) -> Option<(&mut Shares, Option<&mut Option<Holders>>)> {
         match place {
             RouteEntry::Range { .. } => None,
@@ -300,7 +300,7 @@ impl TableRoutes {
         }
         for key_column in self.ranges.keys() {
             let (column, collation) = key_column;
-            let point = |row: &Row| Point::of(canonical(*collation, &row[*column]));
+            let point = |row: &Row| Point::from_value(canonical(*collation, &row[*column]));
             let old = change.old.as_ref().and_then(point);
             let new = change.new.as_ref().and_then(point);
             for (point, images) in keys_of_images(old, new) {
@@ -335,7 +335,7 @@ impl TableRoutes {
     }
 }
 
-/// The keys of two images, each with the images that have it.
+/// Returns the keys of two images, each with the images that have it.
 fn keys_of_images<K: PartialEq>(old: Option<K>, new: Option<K>) -> Vec<(K, Images)> {
     if old == new {
         return old.into_iter().map(|key| (key, Images { old: true, new: true })).collect();

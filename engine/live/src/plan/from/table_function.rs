@@ -6,9 +6,9 @@ use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{Expr, QualifiedName};
 
 use crate::identifier::{quoted, unquote};
+use crate::plan::block::Join;
 use crate::plan::fragment::{Fragment, Piece, push_list};
 use crate::plan::from::FromContext;
-use crate::plan::join::Join;
 use crate::plan::kind::common;
 use crate::plan::lowering::Lowering;
 use crate::plan::query::{FromTerm, Output, SelectCore};
@@ -48,7 +48,7 @@ impl Lowering<'_> {
         for at in 0..rows[0].len() {
             let kind = common(rows.iter().map(|row| self.kind_of(&row[at])));
             let name = format!("column{}", at + 1);
-            let value = Fragment::derived(&alias, &name, (number, at)).of_kind(kind);
+            let value = Fragment::derived(&alias, &name, (number, at)).with_kind(kind);
             entry.columns.push((name.clone(), value.clone()));
             core.outputs.push(Output { value, name, hidden: false, aliased: false });
         }
@@ -78,7 +78,7 @@ impl Lowering<'_> {
         let alias = self.unique_alias(shown);
         let number = self.next_number();
         let columns = JSON_COLUMNS.iter().enumerate().map(|(at, (name, kind))| {
-            let value = Fragment::derived(&alias, name, (number, at)).of_kind(*kind);
+            let value = Fragment::derived(&alias, name, (number, at)).with_kind(*kind);
             ((*name).to_owned(), value)
         });
         let columns: Vec<(String, Fragment)> = columns.collect();

@@ -36,7 +36,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A function call with OVER.
+    /// Returns a function call with OVER.
     pub(super) fn windowed(
         &mut self,
         call: &Call,
@@ -93,7 +93,7 @@ impl Lowering<'_> {
         push_filter(&mut out, filter.as_ref());
         window.write(&mut out);
         out.windows = true;
-        Ok(out.of_kind(self.kind_of_call(call, &arguments)))
+        Ok(out.with_kind(self.kind_of_call(call, &arguments)))
     }
 
     fn named_window(&self, name: &str) -> Result<WindowSpec, Refusal> {
@@ -121,7 +121,7 @@ impl Lowering<'_> {
         Ok(window)
     }
 
-    /// A window that another one extends, as far as SQLite allows.
+    /// Returns a window that another one extends, as far as SQLite allows.
     fn base_window(&self, name: &str, upon: &Written) -> Result<WindowSpec, Refusal> {
         let base = self.named_window(name)?;
         let overridden = if upon.partition_by.is_some() {
@@ -193,8 +193,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The window with an order in which the function's value does not depend on the order of
-    /// peers.
+    /// Returns the window with an order in which the function's value does not depend on the order
+    /// of peers.
     fn with_total_order(
         &self,
         call: &Call,

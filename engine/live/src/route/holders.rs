@@ -31,7 +31,7 @@ impl Holders {
         Holders { payer, count: 1, others: BTreeMap::new() }
     }
 
-    /// The caller that the entry is counted for.
+    /// Returns the caller that the entry is counted for.
     pub(crate) fn payer(&self) -> &ShareKey {
         &self.payer
     }
