@@ -56,25 +56,20 @@ impl Engine {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>, config: Config) -> Result<Engine, OpenError> {
-        let path = path.as_ref();
         let layout = Layout { modules: config.modules.clone() };
-        let store = Store::open(path, layout, config.tuning.clone())?;
+        let store = Store::open(path.as_ref(), layout, config.tuning.clone())?;
         let path = store.path().to_owned();
         let Config { clock, entropy, live_budget, retention, buffers, scheduler, .. } = config;
-        let sources = EventSources { clock, entropy };
-        let timers = config.timers;
-        let due_of_a_tenant = config.due_of_a_tenant;
         let config = ThreadConfig {
-            sources,
+            sources: EventSources { clock, entropy },
             live_budget,
             retention,
             buffers,
-            timers,
-            due_of_a_tenant,
+            timers: config.timers,
+            due_of_a_tenant: config.due_of_a_tenant,
             scheduler,
         };
-        let inner = startup::start(store, config);
-        let inner = inner.map_err(|why| OpenError::Store { path, why })?;
+        let inner = startup::start(store, config).map_err(|why| OpenError::Store { path, why })?;
         Ok(Engine { inner })
     }
 
@@ -93,8 +88,7 @@ impl Engine {
             // First, so that a call that is refused counts as well.
             self.inner.allow(caller, 1)?;
             let call = self.inner.registry.prepare(reducer, args.into())?;
-            let calls = vec![call];
-            let done = self.inner.submit(caller, calls, request_id, AnswerAt::Durable).await?;
+            let done = self.inner.submit(caller, vec![call], request_id, AnswerAt::Durable).await?;
             let duplicate = done.duplicate;
             let call = done.calls.into_iter().next().expect("one call has one answer");
             Ok(CommittedCall {
@@ -181,14 +175,17 @@ impl Engine {
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
         }
         self.inner.allow(caller, calls.len())?;
-        let prepared = calls.map(Into::into).enumerate().map(|(at, call)| {
-            let BatchCall { reducer, args } = call;
-            self.inner.registry.prepare(&reducer, args).map_err(|mut refusal| {
-                refusal.batch_position = Some(at + 1);
-                refusal
+        let prepared = calls
+            .map(Into::into)
+            .enumerate()
+            .map(|(at, call)| {
+                let BatchCall { reducer, args } = call;
+                self.inner.registry.prepare(&reducer, args).map_err(|mut refusal| {
+                    refusal.batch_position = Some(at + 1);
+                    refusal
+                })
             })
-        });
-        let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
         check_batch_bytes(caller, &prepared)?;
         let done = self.inner.submit(caller, prepared, request_id, answer_at).await?;
         let results: Vec<CommittedCall> = done

@@ -239,13 +239,13 @@ impl Fixture {
                 None => thread::yield_now(),
             }
         };
-        let mut held = *self.file.lock().expect("no thread panics");
-        while held < until {
+        let mut received = *self.file.lock().expect("no thread panics");
+        while received < until {
             match self.outboxes[at].take() {
-                OutboxItem::Frame(frame) if frame.to.0 <= held => {}
+                OutboxItem::Frame(frame) if frame.to.0 <= received => {}
                 OutboxItem::Frame(frame) => {
-                    assert_eq!(frame.to.0, held + 1, "a gap");
-                    held = frame.to.0;
+                    assert_eq!(frame.to.0, received + 1, "a gap");
+                    received = frame.to.0;
                 }
                 OutboxItem::Empty => thread::yield_now(),
                 mail @ (OutboxItem::Lagging | OutboxItem::Ended(_)) => panic!("{mail:?}"),

@@ -1,4 +1,4 @@
-//! Counters of the engine. Exposed by `/metrics`.
+//! Counters of the engine, as values. The server exposes them at `/metrics`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

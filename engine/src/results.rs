@@ -1,4 +1,5 @@
-//! The results of a call, a batch and a query.
+//! The results of a call, a batch and a query, as an embedding program gets them. Updates of live queries are in
+//! `subscriptions/connection/update`.
 
 use std::pin::Pin;
 

@@ -125,8 +125,8 @@ impl Binding {
         let mut verdict_found = Ok(());
         for (part, statement) in template.every_commit() {
             let scans = template.scans_of(part, statement, sql)?;
-            let of_query = scans.iter().filter(|scan| !scan.is_of_policy);
-            if let Some(refusal) = of_query.filter_map(Scan::refusal).next() {
+            let query_scans = scans.iter().filter(|scan| !scan.is_of_policy);
+            if let Some(refusal) = query_scans.filter_map(Scan::refusal).next() {
                 verdict_found = Err(refusal);
                 break;
             }
@@ -160,8 +160,10 @@ impl Binding {
 impl Template {
     /// Returns the statements that run whenever their tables change.
     fn every_commit(&self) -> impl Iterator<Item = (StatementPurpose, &Statement)> {
-        let terms = self.terms().into_iter().map(|term| (StatementPurpose::Term, &term.statement));
-        terms.chain(self.lookup_terms().map(|term| (StatementPurpose::Lookup, &term.statement)))
+        self.terms()
+            .into_iter()
+            .map(|term| (StatementPurpose::Term, &term.statement))
+            .chain(self.lookup_terms().map(|term| (StatementPurpose::Lookup, &term.statement)))
     }
 
     fn scans_of(
@@ -213,13 +215,13 @@ fn spares(
     statement: &Statement,
     sql: &mut dyn Sql,
 ) -> Result<bool, SqlError> {
-    let mut run = |statement: &str| sql.run(statement, &[], &mut |_| {});
-    run("SAVEPOINT an_index")?;
-    run(&format!("CREATE INDEX main.an_index ON {} ({})", quoted(table.name), quoted(column)))?;
+    let create =
+        format!("CREATE INDEX main.an_index ON {} ({})", quoted(table.name), quoted(column));
+    sql.run("SAVEPOINT an_index", &[], &mut |_| {})?;
+    sql.run(&create, &[], &mut |_| {})?;
     let left = read_whole(statement, sql);
-    let mut run = |statement: &str| sql.run(statement, &[], &mut |_| {});
-    run("ROLLBACK TO an_index")?;
-    run("RELEASE an_index")?;
+    sql.run("ROLLBACK TO an_index", &[], &mut |_| {})?;
+    sql.run("RELEASE an_index", &[], &mut |_| {})?;
     Ok(!left?.iter().any(|left| left == name))
 }
 
@@ -231,8 +233,11 @@ impl Query {
     /// Returns the columns of a source that can select its rows: first those equal to a column of
     /// another table, then those equal to a value.
     fn sought_columns(&self, source: usize) -> Vec<usize> {
-        let joined = self.blocks.iter().flat_map(|block| block.equal());
-        let joined = joined.flat_map(|(left, right)| [left, right]);
+        let joined = self
+            .blocks
+            .iter()
+            .flat_map(|block| block.equal())
+            .flat_map(|(left, right)| [left, right]);
         let mut columns: Vec<usize> =
             joined.filter(|(known, _)| *known == source).map(|(_, column)| column).collect();
         let alternatives = self.routes[source].alternatives_for(source).into_iter().flatten();

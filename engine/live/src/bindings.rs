@@ -331,8 +331,11 @@ impl AttachedBindings {
         }
         tables.retain(|table| !laid_out.contains(table));
         // A table without changes that an affected query reads is left empty.
-        let unseen = tables.iter().filter(|table| !changed.contains(table));
-        let unseen: Vec<&str> = unseen.map(|table| self.catalog.table(*table).name).collect();
+        let unseen: Vec<&str> = tables
+            .iter()
+            .filter(|table| !changed.contains(table))
+            .map(|table| self.catalog.table(*table).name)
+            .collect();
         let spent = changes.without(&unseen).lay_out(&self.catalog, tables.iter().copied(), sql)?;
         self.work.spent.add(spent);
         laid_out.extend(tables.intersection(&changed));

@@ -162,11 +162,13 @@ impl Planner {
     fn known_views(&self, parsed: &Parsed, principal: &QueryPrincipal) -> Option<Vec<Binding>> {
         let texts = self.view_texts(parsed);
         let mut known = self.lock();
-        let views = texts.iter().map(|text| {
-            let place = RestrictedQuery { principal, once: false }.place(text);
-            known.bounded.get(&place)?.view(principal).ok()
-        });
-        views.collect()
+        texts
+            .iter()
+            .map(|text| {
+                let place = RestrictedQuery { principal, once: false }.place(text);
+                known.bounded.get(&place)?.view(principal).ok()
+            })
+            .collect()
     }
 
     /// Returns the caller's view of each table that a text names.
@@ -178,8 +180,10 @@ impl Planner {
 
     fn view_texts(&self, parsed: &Parsed) -> Vec<String> {
         let tables = parsed.template.named_tables().into_iter();
-        let names = tables.map(|table| quoted(self.catalog.table(table).name));
-        names.map(|name| format!("SELECT * FROM {name}")).collect()
+        tables
+            .map(|table| quoted(self.catalog.table(table).name))
+            .map(|name| format!("SELECT * FROM {name}"))
+            .collect()
     }
 
     fn bind_bounded(
@@ -247,11 +251,14 @@ impl Planner {
         bounded: Option<RestrictedQuery>,
     ) -> Result<Arc<Parsed>, Refusal> {
         let query = parse(&self.catalog, sql, bounded)?;
-        let names = query.slots.iter().filter_map(|slot| match slot {
-            Slot::Caller(name) => Some(name.clone()),
-            Slot::Literal(_) | Slot::Principal(_) => None,
-        });
-        let names = names.collect();
+        let names = query
+            .slots
+            .iter()
+            .filter_map(|slot| match slot {
+                Slot::Caller(name) => Some(name.clone()),
+                Slot::Literal(_) | Slot::Principal(_) => None,
+            })
+            .collect();
         let (template, slots) = Template::compile(&self.catalog, query)?;
         if !bounded.is_some_and(|bounded| bounded.once) {
             template.check_operations()?;
@@ -331,14 +338,17 @@ impl Parsed {
             return Err(bad_arguments(format!("the query has no parameter {name}"))
                 .hint("omit the sigil: sid for :sid, 1 for ?1"));
         }
-        let values = self.slots.iter().map(|slot| match slot {
-            Slot::Literal(value) => value.clone(),
-            Slot::Caller(name) => Value::from_json(&params[name]).expect("it was just read"),
-            Slot::Principal(name) => {
-                principal.expect("only a bounded text names a viewer's values").value(name)
-            }
-        });
-        let values: Vec<Value> = values.collect();
+        let values: Vec<Value> = self
+            .slots
+            .iter()
+            .map(|slot| match slot {
+                Slot::Literal(value) => value.clone(),
+                Slot::Caller(name) => Value::from_json(&params[name]).expect("it was just read"),
+                Slot::Principal(name) => {
+                    principal.expect("only a bounded text names a viewer's values").value(name)
+                }
+            })
+            .collect();
         // Without this check, a pattern that is too long would fail only if there is a row to
         // match.
         let max = limits::PATTERN_BYTES;

@@ -367,24 +367,27 @@ impl Router {
     /// Drops the cached state of those callers that have the most, until the rest is within the
     /// limit.
     fn forget_most(&mut self) {
-        let mut held: BTreeMap<ShareKey, usize> = BTreeMap::new();
+        let mut bytes_by_payer: BTreeMap<ShareKey, usize> = BTreeMap::new();
         self.attached.all.values().for_each(|attached| {
             let bytes = attached.state.as_ref().map_or(0, |state| state.bytes());
             if bytes > 0 {
-                *held.entry(attached.holders.payer().clone()).or_default() += bytes;
+                *bytes_by_payer.entry(attached.holders.payer().clone()).or_default() += bytes;
             }
         });
-        let mut held: Vec<(usize, ShareKey)> =
-            held.into_iter().map(|(key, bytes)| (bytes, key)).collect();
-        held.sort_unstable();
+        let mut bytes_by_payer: Vec<(usize, ShareKey)> =
+            bytes_by_payer.into_iter().map(|(key, bytes)| (bytes, key)).collect();
+        bytes_by_payer.sort_unstable();
         let mut most = BTreeSet::new();
         while self.remembered > limits::LIVE_STATE_BYTES {
-            let Some((bytes, key)) = held.pop() else { break };
+            let Some((bytes, key)) = bytes_by_payer.pop() else { break };
             self.remembered -= bytes;
             most.insert(key);
         }
-        let dropped = self.attached.all.values_mut();
-        let dropped = dropped.filter(|attached| most.contains(attached.holders.payer()));
+        let dropped = self
+            .attached
+            .all
+            .values_mut()
+            .filter(|attached| most.contains(attached.holders.payer()));
         dropped.for_each(|attached| attached.state = None);
     }
 
@@ -513,7 +516,7 @@ impl Router {
 /// `true` if a change concerns a query, in an image that its caller sees. Without views it sees
 /// all.
 fn is_visible(hit: &Hit, views: &[UsedView], visible: &ViewChanges) -> bool {
-    let mut of_table = views.iter().filter(|view| view.table == hit.table);
+    let mut table_views = views.iter().filter(|view| view.table == hit.table);
     views.is_empty()
-        || of_table.any(|view| visible.get(&view.id).is_some_and(|change| change.shows(hit)))
+        || table_views.any(|view| visible.get(&view.id).is_some_and(|change| change.shows(hit)))
 }

@@ -82,11 +82,14 @@ impl Template {
         let mut out = Renderer::new(catalog, &query.sources);
         out.fragment(&text);
         let snapshot = out.finish();
-        let order = snapshot.args.iter().map(|arg| match arg {
-            Arg::Slot(slot) => *slot,
-            Arg::Given(_) => unreachable!("a snapshot is given nothing"),
-        });
-        let order: Vec<usize> = order.collect();
+        let order: Vec<usize> = snapshot
+            .args
+            .iter()
+            .map(|arg| match arg {
+                Arg::Slot(slot) => *slot,
+                Arg::Given(_) => unreachable!("a snapshot is given nothing"),
+            })
+            .collect();
         let slots = order.iter().map(|slot| query.slots[*slot].clone()).collect();
         query.renumber(&order);
         let template = Template {
@@ -274,8 +277,12 @@ impl Template {
 
     /// Returns the tables that a restricted caller named.
     pub(crate) fn named_tables(&self) -> BTreeSet<usize> {
-        let named = self.query.sources.iter().filter(|source| source.is_named);
-        named.map(|source| source.table).collect()
+        self.query
+            .sources
+            .iter()
+            .filter(|source| source.is_named)
+            .map(|source| source.table)
+            .collect()
     }
 
     /// Returns the tables it reads.
@@ -419,8 +426,12 @@ impl Binding {
     pub fn explain(&self) -> Explanation {
         let template = self.template();
         // The other sources of a restricted query only decide which rows are visible.
-        let sources = template.query.sources.iter().enumerate();
-        let sources = sources.filter(|(_, source)| source.is_named || !self.is_bounded());
+        let sources = template
+            .query
+            .sources
+            .iter()
+            .enumerate()
+            .filter(|(_, source)| source.is_named || !self.is_bounded());
         let routed_by = sources.map(|(at, source)| {
             let table = template.catalog.table(source.table).name;
             format!("{table}: {}", self.routed_by(at))
@@ -474,13 +485,16 @@ impl Binding {
             .to_owned();
         };
         let table = template.catalog.table(template.query.sources[source].table);
-        let names = alternatives.iter().map(|keys| {
-            let mut names: Vec<&str> =
-                keys.iter().map(|key| table.columns[key.column].name).collect();
-            names.dedup();
-            names.join(", ")
-        });
-        names.collect::<Vec<String>>().join(" or ")
+        alternatives
+            .iter()
+            .map(|keys| {
+                let mut names: Vec<&str> =
+                    keys.iter().map(|key| table.columns[key.column].name).collect();
+                names.dedup();
+                names.join(", ")
+            })
+            .collect::<Vec<String>>()
+            .join(" or ")
     }
 
     /// Returns the change of the result by these changes; `sql` runs on the state after them. Uses

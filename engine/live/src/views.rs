@@ -188,8 +188,10 @@ impl Views {
     /// Returns the views that meet a condition, all unknown.
     fn unknown(&self, condition: &mut dyn FnMut(&Binding) -> bool) -> ViewChanges {
         let attached = self.users.keys().filter_map(|id| Some((*id, self.attached.binding(*id)?)));
-        let unknown = attached.filter(|(_, view)| condition(view));
-        unknown.map(|(id, _)| (id, ViewChange::Unknown)).collect()
+        attached
+            .filter(|(_, view)| condition(view))
+            .map(|(id, _)| (id, ViewChange::Unknown))
+            .collect()
     }
 
     /// Returns the change of a view by changes that are laid out.
@@ -284,8 +286,11 @@ impl Views {
             };
             let name = catalog.table(*table).name;
             let all = changes.of(name);
-            let rows = change.into_iter().flat_map(|change| &change.images);
-            let rows = rows.map(|(number, images)| images.select(&all[*number])).collect();
+            let rows = change
+                .into_iter()
+                .flat_map(|change| &change.images)
+                .map(|(number, images)| images.select(&all[*number]))
+                .collect();
             seen.set(name, rows);
             let Some(view) = self.attached.binding(*id).cloned() else { continue };
             let template = view.template();
@@ -349,14 +354,15 @@ impl VisibleChange {
         };
         // Outputs that are not columns, such as an argument without its secrets, identify no row.
         let outputs = template.query.outputs().iter().enumerate();
-        let columns = outputs.filter_map(|(at, output)| match output.value.plain {
-            PlainExpr::Column(known, column) if known == source => Some((at, column)),
-            _ => None,
-        });
-        let columns: Vec<(usize, usize)> = columns.collect();
-        let of_view =
+        let columns: Vec<(usize, usize)> = outputs
+            .filter_map(|(at, output)| match output.value.plain {
+                PlainExpr::Column(known, column) if known == source => Some((at, column)),
+                _ => None,
+            })
+            .collect();
+        let view_columns =
             |row: &Row| -> Row { columns.iter().map(|(output, _)| row[*output].clone()).collect() };
-        let of_table = |row: &Row| -> ExactRow {
+        let table_columns = |row: &Row| -> ExactRow {
             ExactRow(
                 columns
                     .iter()
@@ -367,7 +373,7 @@ impl VisibleChange {
         };
         let rows_with = |is_removed: bool| -> HashSet<ExactRow> {
             let rows = change.weights.iter().filter(|(_, weight)| (**weight < 0) == is_removed);
-            rows.map(|(row, _)| ExactRow(of_view(&row.0))).collect()
+            rows.map(|(row, _)| ExactRow(view_columns(&row.0))).collect()
         };
         let gone = rows_with(true);
         let new = rows_with(false);
@@ -375,11 +381,13 @@ impl VisibleChange {
         let mut new_left = new.clone();
         for (number, row) in changes.of(template.table_name(table)).iter().enumerate() {
             let mut images = Images { old: false, new: false };
-            if let Some(old) = row.old.as_ref().map(of_table).filter(|old| gone.contains(old)) {
+            if let Some(old) = row.old.as_ref().map(table_columns).filter(|old| gone.contains(old))
+            {
                 gone_left.remove(&old);
                 images.old = true;
             }
-            if let Some(image) = row.new.as_ref().map(of_table).filter(|row| new.contains(row)) {
+            if let Some(image) = row.new.as_ref().map(table_columns).filter(|row| new.contains(row))
+            {
                 new_left.remove(&image);
                 images.new = true;
             }

@@ -218,8 +218,10 @@ impl Policies {
         // The declared conditions, and those of the policies of the table and of its owners.
         let owners = self.owners.get(table.name).map_or(&[][..], |path| &path.references);
         conditions.extend(permitted_rows(rows, &self.tables, owners, table, &class.role));
-        let columns = table.columns.iter().map(|column| column.name);
-        let columns: Vec<&'static str> = columns
+        let columns: Vec<&'static str> = table
+            .columns
+            .iter()
+            .map(|column| column.name)
             .filter(|name| !hidden.iter().any(|hidden| hidden.eq_ignore_ascii_case(name)))
             .collect();
         let conditions: Vec<&str> = conditions.iter().map(String::as_str).collect();
@@ -301,12 +303,14 @@ impl Policies {
             return self.tables.iter().map(|table| table.describe()).collect();
         };
         let rows = Arc::clone(&self.lock().rows);
-        let tables = self.tables.iter().filter_map(|table| {
-            let visible = self.visible_columns(&rows, &class, table)?;
-            self.select(&rows, &class, table)?;
-            Some(table.describe_columns(&visible.columns))
-        });
-        tables.collect()
+        self.tables
+            .iter()
+            .filter_map(|table| {
+                let visible = self.visible_columns(&rows, &class, table)?;
+                self.select(&rows, &class, table)?;
+                Some(table.describe_columns(&visible.columns))
+            })
+            .collect()
     }
 
     /// Returns the visible columns of a table that are its key or JSON; `None` if the caller may not see the table.

@@ -127,14 +127,13 @@ pub(crate) struct ScopeParameters<'a> {
 impl ScopeParameters<'_> {
     /// Returns the condition that a column contains the whole scope, each key with the same text.
     fn contained_in(&self, column: &str) -> String {
-        let keys = self.scope.keys().enumerate().map(|(nth, key)| {
+        self.scope.keys().enumerate().map(|(nth, key)| {
             let value = self.first + nth;
             let path = scope_path(key);
             format!(
                 "json_extract({column}, {path}) = ?{value} AND json_type({column}, {path}) = 'text'"
             )
-        });
-        keys.collect::<Vec<_>>().join(" AND ")
+        }).collect::<Vec<_>>().join(" AND ")
     }
 }
 

@@ -41,10 +41,15 @@ impl RowPolicies {
         owners: HashMap<&'static str, Vec<OwnerReference>>,
         copies: Vec<ColumnCopies>,
     ) -> RowPolicies {
-        let rows = PolicyRows::new();
-        let by_role = HashMap::new();
-        let stale = policy_tables.is_some();
-        RowPolicies { tables, owners, copies, policy_tables, rows, by_role, stale }
+        RowPolicies {
+            tables,
+            owners,
+            copies,
+            policy_tables,
+            rows: PolicyRows::new(),
+            by_role: HashMap::new(),
+            stale: policy_tables.is_some(),
+        }
     }
 
     /// A call wrote a row of this table.
@@ -131,7 +136,7 @@ impl RolePolicies {
             let all = column_names(table);
             let columns: Vec<&'static str> = all
                 .iter()
-                .filter(|name| names.iter().any(|it| it.eq_ignore_ascii_case(name)))
+                .filter(|name| names.iter().any(|hidden| hidden.eq_ignore_ascii_case(name)))
                 .copied()
                 .collect();
             if !columns.is_empty() {

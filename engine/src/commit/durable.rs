@@ -92,7 +92,7 @@ impl Syncer {
                 self.durable.send_modify(|_| {});
             }
             self.scheduler.at_fault_point(FaultPoint::Durable);
-            // All replies are sent before the first delta, because the publisher may block.
+            // All replies are sent before the first delta, because the queue of the publisher may be full.
             for commit in &mut commits {
                 self.answer(std::mem::take(&mut commit.answers), &outcome);
             }

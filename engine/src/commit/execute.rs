@@ -148,8 +148,9 @@ impl Executor {
         self.transaction.begin_call();
         let seq = self.chain.seq.next();
         let at = recorded.at;
-        let id_source = recorded.salt.map_or(IdSource::Chain(self.chain.hash), IdSource::Salt);
-        let id_source = fault_points::id_source(id_source, seq);
+        let recorded_source =
+            recorded.salt.map_or(IdSource::Chain(self.chain.hash), IdSource::Salt);
+        let id_source = fault_points::id_source(recorded_source, seq);
         let rows = &mut self.transaction;
         let rules = &self.scope_rules;
         let (reply, session_id) = if caller.is_unrestricted() {
@@ -199,8 +200,9 @@ impl Executor {
         call: &PreparedCall,
     ) -> Result<(), Abort> {
         let reply = request_ids::record_reply();
-        let done = self.append_event(recorded, caller, Some(request_id), call, None, reply);
-        done.map(drop).map_err(broken)
+        self.append_event(recorded, caller, Some(request_id), call, None, reply)
+            .map(drop)
+            .map_err(broken)
     }
 
     /// Returns the result for its caller: without hidden columns, and without the

@@ -90,8 +90,10 @@ impl<T> Default for CallerQueue<T> {
 
 impl<T> TenantQueue<T> {
     fn pop(&mut self, quantum: usize) -> Served<Entry<T>> {
-        let entry = self.callers.pop(quantum, |_| false, CallerQueue::pop);
-        let entry = entry.expect("a tenant in turn has items");
+        let entry = self
+            .callers
+            .pop(quantum, |_| false, CallerQueue::pop)
+            .expect("a tenant in turn has items");
         if entry.is_reserved {
             self.reserved -= entry.weight;
         }
@@ -143,11 +145,11 @@ impl<T> FairQueue<T> {
         let mut seen = HashSet::new();
         for turn in entries.iter().filter_map(|entry| entry.turn.as_ref()) {
             if seen.insert(turn.clone()) {
-                let of_tenant = callers.entry(Arc::clone(&turn.tenant)).or_default();
-                if of_tenant.is_empty() {
+                let tenant_callers = callers.entry(Arc::clone(&turn.tenant)).or_default();
+                if tenant_callers.is_empty() {
                     tenants.push(Arc::clone(&turn.tenant));
                 }
-                of_tenant.push(Arc::clone(&turn.caller));
+                tenant_callers.push(Arc::clone(&turn.caller));
             }
         }
         for entry in entries.into_iter().rev() {

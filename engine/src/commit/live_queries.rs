@@ -139,8 +139,11 @@ impl LiveQueries {
 
     /// Ends the use of plans whose policies are no longer in force. All deltas of a commit use its policies.
     pub(crate) fn outdated(&self) -> Deltas {
-        let outdated = self.router.outdated().into_iter();
-        outdated.map(|binding| (binding, SharedDelta::new(ResultChange::Outdated))).collect()
+        self.router
+            .outdated()
+            .into_iter()
+            .map(|binding| (binding, SharedDelta::new(ResultChange::Outdated)))
+            .collect()
     }
 
     fn export_counters(&self) {
@@ -244,8 +247,9 @@ fn fill_group(
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let mut sql = ReaderSql::within(&state, fill_limits(binding, time));
     let filled = binding.fill(group, &mut sql).map_err(|error| {
-        let interrupted = state.interrupted_for_checkpoint();
-        interrupted.unwrap_or_else(|| Refusal::new(Code::BadSql, error.to_string()))
+        state
+            .interrupted_for_checkpoint()
+            .unwrap_or_else(|| Refusal::new(Code::BadSql, error.to_string()))
     })?;
     Ok(filled.map(|group| FilledGroup { seq: state.seq(), group }))
 }

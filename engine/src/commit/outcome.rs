@@ -109,8 +109,8 @@ pub(crate) fn decode_refusal(outcome: &str) -> Option<Refusal> {
     if !outcome.starts_with(REFUSED) {
         return None;
     }
-    let refusal: JsonValue = integers::parse(outcome).ok()?;
-    let refusal = &refusal["$refused"];
+    let stored: JsonValue = integers::parse(outcome).ok()?;
+    let refusal = &stored["$refused"];
     let code = Code::parse(refusal["code"].as_str()?)?;
     let hint = refusal["hint"].as_str().map(str::to_owned);
     Some(Refusal { hint, ..Refusal::new(code, refusal["detail"].as_str()?) })

@@ -269,8 +269,7 @@ impl<T> Queue<T> {
         let mut state = match wait {
             None => filled.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(wait) => {
-                let waited = filled.wait_timeout(state, wait);
-                waited.unwrap_or_else(PoisonError::into_inner).0
+                filled.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
             }
         };
         state.idle[taker] = false;

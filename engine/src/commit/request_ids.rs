@@ -265,8 +265,9 @@ mod tests {
                 hash: Hash::default(),
             };
             let mut rebuilder = RequestIdRebuilder::default();
-            let taken = rebuilder.add(&event, Caller::new("ann"), &call);
-            taken.map(|_| rebuilder.finish().map(|row| seqs_of(&row)))
+            rebuilder
+                .add(&event, Caller::new("ann"), &call)
+                .map(|_| rebuilder.finish().map(|row| seqs_of(&row)))
         };
         let fingerprint: Hash = [7; 32];
         let good = take(&json!({"fingerprint": fingerprint, "seqs": [3, 9]}));

@@ -100,11 +100,11 @@ impl ChangeLog {
         let max_bytes = std::mem::take(&mut self.bytes_added).max(SLICE_BYTES);
         let max = Seq(self.floor.0.saturating_add(SLICE).min(head.0));
         let by_age = self.floor_by_age(store, now, max)?;
-        let floor = self.floor_by_count(head).max(by_age).min(max);
-        if floor <= self.floor {
+        let allowed = self.floor_by_count(head).max(by_age).min(max);
+        if allowed <= self.floor {
             return Ok(());
         }
-        let floor = self.floor_by_bytes(store, floor, max_bytes)?;
+        let floor = self.floor_by_bytes(store, allowed, max_bytes)?;
         store.begin()?;
         store.set_change_log_floor(floor)?;
         store.prune_change_log(floor)?;

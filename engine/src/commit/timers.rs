@@ -129,8 +129,10 @@ struct DeadlineKind {
 
 impl DeadlineKind {
     fn new(deadline: Deadline, owners: &RowOwners) -> DeadlineKind {
-        let column = deadline.table.column(deadline.column);
-        let column = column.expect("a deadline's column was looked up when it was declared");
+        let column = deadline
+            .table
+            .column(deadline.column)
+            .expect("a deadline's column was looked up when it was declared");
         let scope = owners.scope(deadline.table, "r").unwrap_or_else(|| "'{}'".to_owned());
         DeadlineKind {
             deadline,
@@ -517,8 +519,8 @@ impl Timers {
     pub(crate) fn sleep(&self, now: Micros) -> Option<Duration> {
         let has_rows = !self.lanes.is_empty() || self.kinds.iter().any(DeadlineKind::has_rows);
         let unread = self.kinds.iter().filter_map(|kind| kind.next);
-        let next = unread.chain(has_rows.then_some(now)).min()?;
-        let next = next.max(self.paused_until.unwrap_or(next));
+        let earliest = unread.chain(has_rows.then_some(now)).min()?;
+        let next = earliest.max(self.paused_until.unwrap_or(earliest));
         let us = u64::try_from(next.0.saturating_sub(now.0)).unwrap_or(0);
         Some(Duration::from_micros(us).min(LONGEST_SLEEP))
     }

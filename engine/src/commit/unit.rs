@@ -269,8 +269,10 @@ impl PendingAnswers {
                 !has_ended
             });
         }
-        let done = self.0.extract_if(.., |pending| pending.unfinished.is_empty());
-        done.map(|pending| pending.answer).collect()
+        self.0
+            .extract_if(.., |pending| pending.unfinished.is_empty())
+            .map(|pending| pending.answer)
+            .collect()
     }
 
     /// Returns all answers. Their work goes on when the file is opened again, so a call is not answered as done. The calls of

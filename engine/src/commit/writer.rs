@@ -175,6 +175,7 @@ impl WriterThread {
                 self.commit_rows();
             }
         }
+        // The queue is closed: what was accepted is finished, so that closing the file leaves nothing to recover.
         self.commit_rows();
         let answers = self.continued.release_all();
         if !answers.is_empty() {
@@ -397,6 +398,7 @@ impl WriterThread {
             // A constraint cannot fail here: each group has checked its own.
             let is_transient = matches!(error, StoreError::Full | StoreError::Busy);
             match undone {
+                // The rows are in the journal, and are applied again before the next attempt.
                 Ok(()) if is_transient => {}
                 Ok(()) => self.health.poison(&error),
                 Err(why) => self.health.poison(&why),
@@ -416,6 +418,7 @@ impl WriterThread {
     fn checkpoint(&mut self) {
         self.commit_rows();
         let refused = fault_points::refuses_checkpoint(self.health.check().is_err());
+        // If SQLite could not commit, the journal is the only place that has the rows: its segments must stay.
         if refused || !self.open_rows.is_empty() {
             return;
         }
@@ -531,8 +534,7 @@ impl WriterThread {
             self.timers.pause(now);
             return Vec::new();
         }
-        let due = self.timers.due(&self.executor.transaction.store, now);
-        let due = due.unwrap_or_else(|error| {
+        let due = self.timers.due(&self.executor.transaction.store, now).unwrap_or_else(|error| {
             self.timers.pause(now);
             match error {
                 StoreError::Broken(why) => self.health.poison(&why),
@@ -621,11 +623,12 @@ impl WriterThread {
         }
         let store = &self.executor.transaction.store;
         let calls = unit.calls.iter().zip(&done.calls).enumerate();
-        let unfinished = calls.filter_map(|(position, (call, done))| {
-            let found = self.timers.unfinished(store, call.reducer, &done.result);
-            Some((position, found.inspect_err(log_unreadable).ok().flatten()?))
-        });
-        unfinished.collect()
+        calls
+            .filter_map(|(position, (call, done))| {
+                let found = self.timers.unfinished(store, call.reducer, &done.result);
+                Some((position, found.inspect_err(log_unreadable).ok().flatten()?))
+            })
+            .collect()
     }
 
     fn is_unfinished(&self, call: &ContinuedCall) -> bool {

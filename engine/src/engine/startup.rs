@@ -1,4 +1,4 @@
-//! Opens a file: recovers its state, and starts the threads.
+//! Opens a file: recovers its state, and starts the threads. `inner` is what they share with the handles.
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -108,12 +108,15 @@ pub(super) struct ThreadConfig {
 
 /// Starts the threads.
 pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, StoreError> {
-    let catalog = Catalog::new(store.layout().live_tables(), store.layout().views());
-    let catalog = Arc::new(catalog.counting_work(WorkFunctions {
+    let work_functions = WorkFunctions {
         read: abide_store::READ_FUNCTION,
         visible_read: abide_store::VISIBLE_READ_FUNCTION,
         visible: abide_store::VISIBLE_FUNCTION,
-    }));
+    };
+    let catalog = Arc::new(
+        Catalog::new(store.layout().live_tables(), store.layout().views())
+            .counting_work(work_functions),
+    );
     let set_up = catalog.setup_sql();
     let found = recover(&store, &set_up)?;
     let (durable, durable_seen) = watch::channel(found.head.seq);
@@ -163,8 +166,8 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     };
     let registry = Arc::clone(&writer.registry);
     let watchers = Arc::clone(&writer.watchers);
-    let checkpoints = checkpoint_config(&writer, &durable_seen, store, &threads.drain);
-    let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, threads);
+    let config = checkpoint_config(&writer, &durable_seen, store, &threads.drain);
+    let checkpoints = CheckpointThread::start(found.checkpointer, config, threads);
     let syncer = sync_thread(&writer, durable, &threads.to_publish, store);
     handles.extend(spawn_all(threads, writer, syncer));
     Ok(Arc::new(Inner {
@@ -397,15 +400,15 @@ fn policy_validator(shared: &Shared) -> PolicyValidator {
 
 /// Starts the threads of the commit pipeline.
 fn spawn_all(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [JoinHandle<()>; 3] {
-    let listeners = Arc::clone(&syncer.hub);
-    let counted = Arc::clone(&syncer.metrics);
+    let hub = Arc::clone(&syncer.hub);
+    let metrics = Arc::clone(&syncer.metrics);
     let to_publish = Arc::clone(&syncer.to_publish);
     let scheduler = Arc::clone(&syncer.scheduler);
     [
         threads.spawn(EngineThread::Writer, move || writer.run()),
         threads.spawn(EngineThread::Sync, move || syncer.run()),
         threads.spawn(EngineThread::Publish, move || {
-            publish(&to_publish, &listeners, &counted, &*scheduler)
+            publish(&to_publish, &hub, &metrics, &*scheduler)
         }),
     ]
 }

@@ -1,4 +1,5 @@
-//! The thread that passes the deltas of durable commits on to the outboxes of connections ([`publish`]).
+//! The thread that passes the deltas of durable commits on to the outboxes of connections ([`publish`]). Which
+//! outboxes get a delta is decided in `hub`.
 
 use std::time::Duration;
 

@@ -141,8 +141,8 @@ impl AggregateRule {
                     new.shown.iter().for_each(|row| weights.add(row.clone(), 1));
                     self.keep(state, group, new);
                 }
-                (Err(LiveError::OverBudget), Some(wanted)) => {
-                    wanted.push(group.clone());
+                (Err(LiveError::OverBudget), Some(backfills)) => {
+                    backfills.push(group.clone());
                     state.keep_group(group, GroupState::AwaitingBackfill);
                     dear = true;
                 }
@@ -245,8 +245,7 @@ impl AggregateRule {
         sums: &'s mut [Accumulator],
         values: &'s [Value],
     ) -> impl Iterator<Item = (&'s AggregateCall, &'s mut Accumulator, &'s Value)> {
-        let sums = self.aggregates.iter().zip(sums).zip(values);
-        sums.map(|((call, sum), value)| (call, sum, value))
+        self.aggregates.iter().zip(sums).zip(values).map(|((call, sum), value)| (call, sum, value))
     }
 
     /// Returns the current accumulators of a group.

@@ -53,7 +53,11 @@ enum PartitionBody {
 }
 
 /// Which sources are read as they were before, and which of the given values are NULL.
-type StatementVariant = (Vec<bool>, Vec<bool>);
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct StatementVariant {
+    before: Vec<bool>,
+    nulls: Vec<bool>,
+}
 
 /// An expression that partitions a result: its form in each of the SELECTs that are evaluated for a
 /// part, by block.
@@ -131,11 +135,13 @@ impl Partitions {
 
     /// Returns the partitioning expressions.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Fragment> {
-        let keys = self.parts.iter().flat_map(|part| match &part.body {
-            PartitionBody::Keyed(_, keys) => keys.as_slice(),
-            PartitionBody::Fixed(_) => &[],
-        });
-        keys.flat_map(|key| key.0.iter().map(|(_, value)| value))
+        self.parts
+            .iter()
+            .flat_map(|part| match &part.body {
+                PartitionBody::Keyed(_, keys) => keys.as_slice(),
+                PartitionBody::Fixed(_) => &[],
+            })
+            .flat_map(|key| key.0.iter().map(|(_, value)| value))
     }
 
     /// Returns the terms that join changed rows.
@@ -151,7 +157,10 @@ impl Partitions {
             let nulls = part.body.may_be_null(catalog, query);
             for nulls in std::iter::once(Vec::new()).chain(nulls) {
                 for before in [false, true] {
-                    let variant = (vec![before; query.sources.len()], nulls.clone());
+                    let variant = StatementVariant {
+                        before: vec![before; query.sources.len()],
+                        nulls: nulls.clone(),
+                    };
                     statements.push(part.body.render(catalog, query, &variant));
                 }
             }
@@ -229,14 +238,9 @@ impl PartitionBody {
         nulls.contains(&true).then_some(nulls)
     }
 
-    fn render(
-        &self,
-        catalog: &Catalog,
-        query: &Query,
-        (before, nulls): &StatementVariant,
-    ) -> Statement {
+    fn render(&self, catalog: &Catalog, query: &Query, variant: &StatementVariant) -> Statement {
         let mut out = Renderer::new(catalog, &query.sources);
-        for (form, before) in out.forms.iter_mut().zip(before) {
+        for (form, before) in out.forms.iter_mut().zip(&variant.before) {
             *form = if *before { SourceForm::Before } else { SourceForm::After };
         }
         match self {
@@ -244,14 +248,13 @@ impl PartitionBody {
             PartitionBody::Keyed(one, keys) => {
                 let mut added = ExtraConditions::new();
                 for (at, key) in keys.iter().enumerate() {
-                    let is_null = nulls.get(at).copied().unwrap_or(false);
+                    let is_null = variant.nulls.get(at).copied().unwrap_or(false);
                     for (block, value) in &key.0 {
                         let equal = value.equals_given(at, is_null);
-                        let equal = match one.core_of(*block) {
+                        added.entry(*block).or_default().push(match one.core_of(*block) {
                             Some(core) => core.shielded(value, equal),
                             None => equal,
-                        };
-                        added.entry(*block).or_default().push(equal);
+                        });
                     }
                 }
                 out.fragment(&one.body_with(&added));
@@ -275,17 +278,17 @@ impl RuleContext<'_> {
             self.add_difference(EvaluationExtent::Whole, &[], Sides::BOTH, &mut weights)?;
             return Ok(Delta::from_weights(&self.query.key, weights));
         }
-        let changed = self
+        let changed: Vec<bool> = self
             .query
             .sources
             .iter()
-            .map(|source| !self.changes.of(self.catalog.table(source.table).name).is_empty());
-        let changed: Vec<bool> = changed.collect();
+            .map(|source| !self.changes.of(self.catalog.table(source.table).name).is_empty())
+            .collect();
         for (part, keys) in parts.parts.iter().zip(&touched) {
             for (key, _) in keys.rows() {
                 let nulls: Vec<bool> = key.iter().map(|value| *value == Value::Null).collect();
                 for (before, weight) in [(changed.clone(), -1), (vec![false; changed.len()], 1)] {
-                    let variant = (before, nulls.clone());
+                    let variant = StatementVariant { before, nulls: nulls.clone() };
                     let statement = part.statement(self.catalog, self.query, variant);
                     let given: &[Value] = &key;
                     self.rows(&statement, given, &mut |row| weights.add(row.into(), weight))?;
@@ -306,12 +309,13 @@ fn has_windows(query: &Query) -> bool {
 
 /// Returns the path of each source, as far as conditions lead.
 fn ways(query: &Query) -> Option<Vec<SourcePath>> {
-    let ways = (0..query.sources.len()).map(|source| {
-        let mut source_path = source_path(&query.blocks, source)?;
-        source_path.dependency = source_path.dependency.connected();
-        (source_path.dependency.sources.len() <= JOINED).then_some(source_path)
-    });
-    ways.collect()
+    (0..query.sources.len())
+        .map(|source| {
+            let mut source_path = source_path(&query.blocks, source)?;
+            source_path.dependency = source_path.dependency.connected();
+            (source_path.dependency.sources.len() <= JOINED).then_some(source_path)
+        })
+        .collect()
 }
 
 fn terms_on(
@@ -356,13 +360,14 @@ impl PartitionScheme<'_> {
         source_path.equal.iter().find_map(|(left, right)| {
             let other = if key.is(*left) { right } else { left };
             let linked = key.is(*left) || key.is(*right);
-            let of_one_kind = self.kind(*left) == self.kind(*right);
+            let of_one_kind = self.column_kind(*left) == self.column_kind(*right);
             let known = linked && of_one_kind && source_path.dependency.sources.contains(&other.0);
             known.then(|| Fragment::column(other.0, other.1))
         })
     }
 
-    fn kind(&self, (source, column): (usize, usize)) -> Kind {
+    fn column_kind(&self, column: (usize, usize)) -> Kind {
+        let (source, column) = column;
         self.catalog.table(self.sources[source].table).columns[column].kind
     }
 
@@ -394,8 +399,8 @@ impl PartitionScheme<'_> {
             None => {
                 let inner = || core.from.iter().filter(|term| term.join == Join::Inner);
                 let tables = inner().filter(|term| term.source.is_some());
-                let rows = tables.flat_map(|term| term.key.iter().flatten().cloned());
-                let rows: Vec<PartitionKey> = rows.map(key).collect();
+                let rows: Vec<PartitionKey> =
+                    tables.flat_map(|term| term.key.iter().flatten().cloned()).map(key).collect();
                 let derived = inner().find_map(|term| term.derived.as_ref());
                 match derived {
                     Some(derived) if rows.is_empty() => self.keys_of(&derived.query),
@@ -411,9 +416,10 @@ impl PartitionScheme<'_> {
         for term in &core.from {
             let Some(derived) = &term.derived else { continue };
             let conjuncts = core.filter.iter().chain(&term.on);
-            let equal = conjuncts.filter_map(|conjunct| conjunct.equal);
-            let equal: Vec<EqualColumns> =
-                equal.filter(|(left, right)| self.kind(*left) == self.kind(*right)).collect();
+            let equal: Vec<EqualColumns> = conjuncts
+                .filter_map(|conjunct| conjunct.equal)
+                .filter(|(left, right)| self.column_kind(*left) == self.column_kind(*right))
+                .collect();
             let others = self.keys_of(&derived.query);
             for key in &mut keys {
                 let linked = others

@@ -309,11 +309,13 @@ impl RuleContext<'_> {
     fn touched(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |rows, _| touched.add(rows, 1))?;
-        let given = self.query.blocks[0].inner().map(|source| {
-            let table = self.catalog.table(self.query.sources[source].table);
-            ChangeImages::new(table, self.changes.of(table.name))
-        });
-        let given: Vec<ChangeImages> = given.collect();
+        let given: Vec<ChangeImages> = self.query.blocks[0]
+            .inner()
+            .map(|source| {
+                let table = self.catalog.table(self.query.sources[source].table);
+                ChangeImages::new(table, self.changes.of(table.name))
+            })
+            .collect();
         let mut weights = Weights::default();
         if touched.len() > PARTS {
             self.add_difference(EvaluationExtent::Whole, &[], Sides::BOTH, &mut weights)?;
@@ -384,11 +386,13 @@ fn touched(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<Vec<Te
             return None;
         }
     }
-    let shown = given.iter().flat_map(|source| {
-        let columns = 0..catalog.table(query.sources[*source].table).columns.len();
-        columns.map(|column| Fragment::column(*source, column))
-    });
-    let shown: Vec<Fragment> = shown.collect();
+    let shown: Vec<Fragment> = given
+        .iter()
+        .flat_map(|source| {
+            let columns = catalog.table(query.sources[*source].table).columns.len();
+            (0..columns).map(|column| Fragment::column(*source, column))
+        })
+        .collect();
     let mut all = Vec::new();
     for source in 0..query.sources.len() {
         let source_path = source_path(&query.blocks, source)?;

@@ -53,8 +53,11 @@ pub(crate) enum Item {
 impl Block {
     /// Returns its conditions.
     pub(crate) fn conjuncts(&mut self) -> impl Iterator<Item = &mut Conjunct> {
-        let on = self.terms.iter_mut().flat_map(|term| &mut term.on);
-        on.chain(&mut self.filter).chain(&mut self.link)
+        self.terms
+            .iter_mut()
+            .flat_map(|term| &mut term.on)
+            .chain(&mut self.filter)
+            .chain(&mut self.link)
     }
 
     /// Returns all fragments.
@@ -72,8 +75,12 @@ impl Block {
 
     /// Returns the column equalities that it requires.
     pub(crate) fn equal(&self) -> impl Iterator<Item = EqualColumns> {
-        let on = self.terms.iter().flat_map(|term| &term.on);
-        on.chain(&self.filter).chain(&self.link).filter_map(|conjunct| conjunct.equal)
+        self.terms
+            .iter()
+            .flat_map(|term| &term.on)
+            .chain(&self.filter)
+            .chain(&self.link)
+            .filter_map(|conjunct| conjunct.equal)
     }
 
     /// `true` if its FROM joins a source.

@@ -162,8 +162,8 @@ mod tests {
         let sql = "(owner = ?4 OR ':scope_x' = a /* :no */ AND t = ?5 -- :caller_id\n)";
         assert_eq!(condition.sql(4), sql);
         assert!(!condition.reads_tables());
-        let member = Condition::parse("a IN (select b FROM c WHERE d = :caller_id AND :caller_id)");
-        let member = member.expect("the condition is valid");
+        let member = Condition::parse("a IN (select b FROM c WHERE d = :caller_id AND :caller_id)")
+            .expect("the condition is valid");
         assert_eq!(member.sql(1), "(a IN (select b FROM c WHERE d = ?1 AND ?1)\n)");
         assert!(member.reads_tables());
         assert!(Condition::parse("a = :whom").is_err() && Condition::parse("a) OR (b").is_err());

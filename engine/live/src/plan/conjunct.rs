@@ -53,12 +53,12 @@ impl Conjunct {
             self.condition.push_text("IS TRUE");
         }
         let Some((owner, row)) = self.sides.as_deref() else { return };
-        let (PlainExpr::Column(of_owner, _), PlainExpr::Column(of_row, _)) =
+        let (PlainExpr::Column(owner_source, _), PlainExpr::Column(row_source, _)) =
             (owner.plain, row.plain)
         else {
             return;
         };
-        if of_owner == of_row {
+        if owner_source == row_source {
             return;
         }
         let harmless = self.condition.harmless;
@@ -158,10 +158,12 @@ impl Route {
     /// Keeps the usable equalities. An alternative without any requires nothing.
     pub(crate) fn only(&self, usable: &dyn Fn(&Equality) -> bool) -> Route {
         let Route::Alternatives(alternatives) = self else { return Route::Any };
-        let usable = alternatives.iter().map(|equalities| {
-            equalities.iter().filter(|equality| usable(equality)).cloned().collect::<Vec<_>>()
-        });
-        let usable: Vec<Vec<Equality>> = usable.collect();
+        let usable: Vec<Vec<Equality>> = alternatives
+            .iter()
+            .map(|equalities| {
+                equalities.iter().filter(|equality| usable(equality)).cloned().collect::<Vec<_>>()
+            })
+            .collect();
         if usable.iter().any(Vec::is_empty) { Route::Any } else { Route::Alternatives(usable) }
     }
 
@@ -219,28 +221,28 @@ impl Route {
         let Route::Alternatives(alternatives) = self else { return None };
         let keyed = alternatives.iter().map(|equalities| {
             let here = || equalities.iter().filter(|equality| equality.source == source);
-            let mut of_source: Vec<&Equality> =
+            let mut equalities_of_source: Vec<&Equality> =
                 here().filter(|equality| equality.test == Comparison::Among).collect();
-            if of_source.is_empty() {
+            if equalities_of_source.is_empty() {
                 // Without a key, use the range of the first bounded column.
                 let column = here().next().map(|range| (range.column, range.collation));
                 return here()
                     .filter(|range| column == Some((range.column, range.collation)))
                     .collect();
             }
-            of_source.sort_by_key(|equality| {
+            equalities_of_source.sort_by_key(|equality| {
                 (equality.column, equality.collation, equality.values.len())
             });
-            of_source.dedup_by_key(|equality| (equality.column, equality.collation));
-            of_source.sort_by_key(|equality| equality.values.len());
+            equalities_of_source.dedup_by_key(|equality| (equality.column, equality.collation));
+            equalities_of_source.sort_by_key(|equality| equality.values.len());
             let mut keys = 1;
-            of_source.retain(|equality| {
+            equalities_of_source.retain(|equality| {
                 let fits = keys == 1 || keys * equality.values.len() <= KEYS;
                 keys *= if fits { equality.values.len() } else { 1 };
                 fits
             });
-            of_source.sort_by_key(|equality| (equality.column, equality.collation));
-            of_source
+            equalities_of_source.sort_by_key(|equality| (equality.column, equality.collation));
+            equalities_of_source
         });
         let keyed: Vec<Vec<&Equality>> = keyed.collect();
         (!keyed.iter().any(Vec::is_empty)).then_some(keyed)

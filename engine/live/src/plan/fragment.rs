@@ -263,7 +263,7 @@ impl Fragment {
     }
 
     /// Returns a column of a subquery in FROM.
-    pub(crate) fn derived(alias: &str, name: &str, (subquery, column): (usize, usize)) -> Fragment {
+    pub(crate) fn derived(alias: &str, name: &str, subquery: usize, column: usize) -> Fragment {
         let mut fragment = Fragment::new();
         let text = format!("{}.{}", quoted(alias), quoted(name));
         fragment.pieces.push(Piece::Derived(text.into(), subquery, column));
@@ -442,7 +442,7 @@ impl Fragment {
     }
 
     /// `true` if it names only columns of sources and subqueries in FROM from these on.
-    pub(crate) fn is_independent(&self, (sources, subqueries): (usize, usize)) -> bool {
+    pub(crate) fn is_independent(&self, sources: usize, subqueries: usize) -> bool {
         self.pieces.iter().all(|piece| match piece {
             Piece::Column(source, _) => *source >= sources,
             Piece::Derived(_, subquery, _) => *subquery >= subqueries,
@@ -510,11 +510,13 @@ impl Fragment {
 
     /// Returns the sources that its subqueries read.
     pub(crate) fn own_sources(&self) -> BTreeSet<usize> {
-        let own = self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Source(source) | Piece::AddedSource(source) => Some(*source),
-            _ => None,
-        });
-        own.collect()
+        self.pieces
+            .iter()
+            .filter_map(|piece| match piece {
+                Piece::Source(source) | Piece::AddedSource(source) => Some(*source),
+                _ => None,
+            })
+            .collect()
     }
 
     /// `true` if it contains a subquery.

@@ -59,8 +59,8 @@ impl Lowering<'_> {
         from: &FromClause,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
-        match from.select {
-            Some(first) => self.read_joins(core, (first, joins_of(from)), scope),
+        match Joins::from_clause(from) {
+            Some(joins) => self.read_joins(core, joins, scope),
             None => Ok(()),
         }
     }
@@ -68,29 +68,31 @@ impl Lowering<'_> {
     fn read_joins(
         &mut self,
         core: &mut SelectCore,
-        (first, joins): Joins,
+        joins: Joins,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
-        let kind = |join: &JoinedSelectTable| join_kind(join.operator);
-        let last = joins.iter().rposition(|join| kind(join).join.keeps_right());
+        let Joins { first, rest } = joins;
+        let last = rest.iter().rposition(|join| join_kind(join.operator).join.keeps_right());
         // A preceding view or subquery stays a subquery. The affinity of a compound's columns can
         // depend on that.
         let tables = |at: usize| {
-            let mut before = joins[..at].iter().map(|join| &join.table).chain([first]);
+            let mut before = rest[..at].iter().map(|join| &join.table).chain([first]);
             before.all(|item| self.names_a_table(item))
         };
         let turned = last.filter(|at| {
-            kind(&joins[*at]).join == Join::Right && core.from.is_empty() && tables(*at)
+            join_kind(rest[*at].operator).join == Join::Right && core.from.is_empty() && tables(*at)
         });
         let outer = last.is_some() && turned.is_none();
-        let mut items = joins.iter().map(|join| &join.table).chain([first]);
+        let mut items = rest.iter().map(|join| &join.table).chain([first]);
         if last.is_some() && items.any(|item| matches!(item, SelectTable::TableCall(..))) {
             return Err(unsupported("a table-valued function with RIGHT or FULL JOIN")
                 .hint("use a LEFT JOIN"));
         }
-        let (before, after) = joins.split_at(turned.map_or(0, |at| at + 1));
+        let (before, after) = rest.split_at(turned.map_or(0, |at| at + 1));
         match (before.split_last(), first) {
-            (Some((right, left)), _) => self.read_turned(core, (first, left), right, scope)?,
+            (Some((right, left)), _) => {
+                self.read_turned(core, Joins { first, rest: left }, right, scope)?;
+            }
             // Parentheses around the first item have no effect.
             (None, SelectTable::Sub(inner, None)) if core.from.is_empty() && !outer => {
                 self.read_from(core, inner, scope)?;
@@ -101,7 +103,7 @@ impl Lowering<'_> {
             }
         }
         for join in after {
-            let kind = kind(join);
+            let kind = join_kind(join.operator);
             let inline = kind.join == Join::Inner && !outer;
             let place = FromContext { alias: "", join: kind.join, inline };
             self.read_item(core, &join.table, place, scope)?;
@@ -134,9 +136,10 @@ impl Lowering<'_> {
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
         let place = FromContext { alias: "", join: Join::Left, inline: false };
-        match left {
-            (only, []) => self.read_item(core, only, place, scope)?,
-            joined => self.read_joined(core, joined, place, scope)?,
+        if left.rest.is_empty() {
+            self.read_item(core, left.first, place, scope)?;
+        } else {
+            self.read_joined(core, left, place, scope)?;
         }
         let place = FromContext { alias: "", join: Join::Inner, inline: true };
         self.read_item(core, &right.table, place, scope)?;
@@ -238,7 +241,7 @@ impl Lowering<'_> {
                     return self.read_view(core, named, place, scope);
                 }
                 match self.authorized_view_of(&table_name)? {
-                    Some(sql) => self.read_authorized_view(core, (table_name, sql), place, scope),
+                    Some(sql) => self.read_authorized_view(core, table_name, sql, place, scope),
                     None => self.read_table(core, &table_name, place, scope),
                 }
             }
@@ -253,7 +256,8 @@ impl Lowering<'_> {
                 self.read_derived(
                     core,
                     select,
-                    (&[], &[]),
+                    &[],
+                    &[],
                     FromContext { alias: &alias, ..place },
                     scope,
                 )
@@ -261,9 +265,9 @@ impl Lowering<'_> {
             SelectTable::Sub(FromClause { select: None, .. }, _) => Ok(()),
             SelectTable::Sub(from, alias) => {
                 let alias = alias.as_ref().map_or_else(String::new, alias_name);
-                let first = from.select.expect("a FROM clause has a first item");
+                let joins = Joins::from_clause(from).expect("a FROM clause has a first item");
                 let place = FromContext { alias: &alias, ..place };
-                self.read_joined(core, (first, joins_of(from)), place, scope)
+                self.read_joined(core, joins, place, scope)
             }
         }
     }
@@ -279,7 +283,7 @@ impl Lowering<'_> {
     ) -> Result<(), Refusal> {
         self.expansion.select()?;
         let block = self.open_block();
-        let mut joined = SelectCore { block: block.0, ..SelectCore::default() };
+        let mut joined = SelectCore { block: block.number, ..SelectCore::default() };
         let outer = scope.outer;
         let depth = scope.depth;
         let mut names = Scope { outer, depth, ..Scope::default() };
@@ -342,8 +346,12 @@ impl Lowering<'_> {
         let source = self.add_source(table, place.alias)?;
         let spec = self.catalog.table(table);
         let value = |at: usize| Fragment::column(source, at).harmless_if(is_indexed(spec, at));
-        let columns = spec.columns.iter().enumerate();
-        let columns = columns.map(|(at, column)| (column.name.to_owned(), value(at))).collect();
+        let columns = spec
+            .columns
+            .iter()
+            .enumerate()
+            .map(|(at, column)| (column.name.to_owned(), value(at)))
+            .collect();
         let rowid = self.catalog.rowid_column(table).map(value);
         let name = place.alias.to_owned();
         scope.entries.push(Entry { name, columns, rowid, ..Entry::default() });
@@ -380,7 +388,8 @@ impl Lowering<'_> {
     fn read_authorized_view(
         &mut self,
         core: &mut SelectCore,
-        (name, sql): (String, String),
+        name: String,
+        sql: String,
         place: FromContext,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
@@ -491,7 +500,7 @@ impl Lowering<'_> {
         // A CTE sees the preceding ones. One that names itself is recursive, and its name is not
         // found.
         let after = self.named_queries.split_off(at);
-        let result = self.read_derived(core, select, (&written, &named.columns), place, scope);
+        let result = self.read_derived(core, select, &written, &named.columns, place, scope);
         self.named_queries.extend(after);
         result.map_err(|refusal| {
             let itself = format!("no such table: {}", named.name);
@@ -506,7 +515,8 @@ impl Lowering<'_> {
         &mut self,
         core: &mut SelectCore,
         select: &Select,
-        (written, names): (&[String], &[String]),
+        written: &[String],
+        names: &[String],
         place: FromContext,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
@@ -575,7 +585,7 @@ impl Lowering<'_> {
                 let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
                 let kinds = arms.map(|value| self.kind_of(value));
                 let name = &output.name;
-                let value = Fragment::derived(&alias, name, (number, at));
+                let value = Fragment::derived(&alias, name, number, at);
                 let mut value = value.with_kind(common(kinds));
                 let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
                 let affinities: Vec<Affinity> = arms.map(|arm| self.affinity_of(arm)).collect();
@@ -585,7 +595,8 @@ impl Lowering<'_> {
                 }
                 value.affinity = Affinity::common(affinities);
                 let shown = shown.iter().map(|columns| columns[at].as_ref());
-                value.harmless = shown.clone().all(|column| column.is_some_and(|it| it.harmless));
+                value.harmless =
+                    shown.clone().all(|column| column.is_some_and(|column| column.harmless));
                 value.collates_within =
                     output.value.collates_within || output.value.collation.is_some();
                 value
@@ -646,8 +657,8 @@ impl Lowering<'_> {
         let mut number = 1;
         loop {
             // A source uses one of these names in each form. None may belong to another source.
-            let names = ["", "d_", "was_", "given_"].map(|form| format!("{form}{alias}"));
-            let names = names.map(|name| name.to_ascii_lowercase());
+            let names = ["", "d_", "was_", "given_"]
+                .map(|form| format!("{form}{alias}").to_ascii_lowercase());
             if names.iter().all(|name| !self.aliases_taken.contains(name)) {
                 self.aliases_taken.extend(names);
                 return alias;
@@ -706,16 +717,27 @@ fn is_indexed(table: &TableSpec, at: usize) -> bool {
 }
 
 /// An item of FROM and the items joined to it.
-type Joins<'e, 'b> = (&'e SelectTable<'b>, &'e [JoinedSelectTable<'b>]);
+#[derive(Clone, Copy)]
+struct Joins<'e, 'b> {
+    first: &'e SelectTable<'b>,
+    rest: &'e [JoinedSelectTable<'b>],
+}
 
-fn joins_of<'e, 'b>(from: &'e FromClause<'b>) -> &'e [JoinedSelectTable<'b>] {
-    from.joins.as_deref().unwrap_or(&[])
+impl<'e, 'b> Joins<'e, 'b> {
+    /// Returns the items of a FROM clause; `None` if it has none.
+    fn from_clause(from: &'e FromClause<'b>) -> Option<Joins<'e, 'b>> {
+        Some(Joins { first: from.select?, rest: from.joins.as_deref().unwrap_or(&[]) })
+    }
 }
 
 fn common_columns(scope: &Scope) -> Vec<String> {
     let Some((last, before)) = scope.entries.split_last() else { return Vec::new() };
-    let names = last.columns.iter().map(|(name, _)| name);
-    names.filter(|name| before.iter().any(|entry| entry.find(name).is_some())).cloned().collect()
+    last.columns
+        .iter()
+        .map(|(name, _)| name)
+        .filter(|name| before.iter().any(|entry| entry.find(name).is_some()))
+        .cloned()
+        .collect()
 }
 
 fn alias_name(alias: &As) -> String {

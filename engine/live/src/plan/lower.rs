@@ -113,7 +113,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns an operand of a comparison: a literal becomes a parameter if lifting is on.
+    /// Lowers an operand of a comparison: a literal becomes a parameter if lifting is on.
     fn operand(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
         match lifted_value(expr) {
             Some(value) if self.lifting => {

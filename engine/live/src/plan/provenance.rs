@@ -6,22 +6,24 @@ use crate::plan::fragment::{Fragment, PlainExpr};
 use crate::plan::lowering::Lowering;
 use crate::plan::query::SelectCore;
 
+/// A nested SELECT that is being read.
+pub(crate) struct OpenBlock {
+    pub(crate) number: usize,
+    parent: Option<usize>,
+}
+
 impl Lowering<'_> {
     /// Opens a nested SELECT.
-    pub(crate) fn open_block(&mut self) -> (usize, Option<usize>) {
-        let block = self.blocks.len();
+    pub(crate) fn open_block(&mut self) -> OpenBlock {
+        let number = self.blocks.len();
         self.blocks.push(Block { parent: self.block, ..Block::default() });
-        (block, self.block.replace(block))
+        OpenBlock { number, parent: self.block.replace(number) }
     }
 
     /// Closes it.
-    pub(crate) fn close_block(
-        &mut self,
-        (block, around): (usize, Option<usize>),
-        core: &SelectCore,
-    ) {
-        self.block = around;
-        let known = &mut self.blocks[block];
+    pub(crate) fn close_block(&mut self, block: OpenBlock, core: &SelectCore) {
+        self.block = block.parent;
+        let known = &mut self.blocks[block.number];
         let joined = core.from.iter().filter_map(|term| {
             let of = term.source.map(Item::Source).or_else(|| term.number.map(Item::Subquery))?;
             Some(JoinTerm { of, join: term.join, on: term.on.clone() })

@@ -22,7 +22,7 @@ impl Lowering<'_> {
         let block = self.open_block();
         let depth = outer.depth + 1;
         let frame = ExprContext { depth, ..ExprContext::default() };
-        let mut core = SelectCore { block: block.0, frame, ..SelectCore::default() };
+        let mut core = SelectCore { block: block.number, frame, ..SelectCore::default() };
         let mut scope = Scope { outer: Some(outer), depth, ..Scope::default() };
         match select {
             OneSelect::Select { .. } => self.read_select(&mut core, select, written, &mut scope)?,
@@ -258,8 +258,11 @@ impl Lowering<'_> {
                     let alias =
                         alias.as_ref().map(|(As::As(name) | As::Elided(name))| unquote(name.0));
                     let plain_name = self.column_name(expr, &value, scope);
-                    let name = alias.clone().or(plain_name).or_else(|| written.get(at).cloned());
-                    let name = name.unwrap_or_else(|| format!("column{}", at + 1));
+                    let name = alias
+                        .clone()
+                        .or(plain_name)
+                        .or_else(|| written.get(at).cloned())
+                        .unwrap_or_else(|| format!("column{}", at + 1));
                     if let Some(alias) = &alias {
                         scope.aliases.push((alias.clone(), value.clone()));
                     }

@@ -58,7 +58,7 @@ impl Lowering<'_> {
     /// lookup.
     fn guarded_value(&mut self, core: &mut SelectCore, conjunct: &Conjunct) -> Option<Fragment> {
         let (left, right) = &**conjunct.sides.as_ref()?;
-        if left.harmless == right.harmless || [left, right].iter().any(|it| it.collation.is_some())
+        if left.harmless == right.harmless || left.collation.is_some() || right.collation.is_some()
         {
             return None;
         }
@@ -210,8 +210,8 @@ impl Derived {
         let mut cores: Vec<&mut SelectCore> =
             self.query.cores.iter_mut().map(|(_, core)| core).collect();
         if cores.iter().all(|core| core.seen.is_none()) {
-            let guards = cores.iter_mut().map(|core| core.guards_of(&Fragment::new()));
-            let guards: Vec<Option<Fragment>> = guards.collect();
+            let guards: Vec<Option<Fragment>> =
+                cores.iter_mut().map(|core| core.guards_of(&Fragment::new())).collect();
             if guards.iter().all(Option::is_none) {
                 return None;
             }
@@ -230,7 +230,7 @@ impl Derived {
             }
         }
         // NULL in an outer join's row without a row of the subquery.
-        let mut seen = Fragment::derived(&self.alias, SEEN, (self.number, usize::MAX));
+        let mut seen = Fragment::derived(&self.alias, SEEN, self.number, usize::MAX);
         seen.push_text("IS NOT 0");
         Some(seen)
     }

@@ -148,8 +148,8 @@ type Entry = (Interval, BindingId);
 /// The ordering key of an entry, present or not.
 type Key<'a> = (&'a Interval, BindingId);
 
-fn key((interval, id): &Entry) -> Key<'_> {
-    (interval, *id)
+fn key(entry: &Entry) -> Key<'_> {
+    (&entry.0, entry.1)
 }
 
 /// The index of a node and its run.
@@ -214,8 +214,8 @@ impl Run {
     }
 
     /// Returns the position of an entry, or where to insert it.
-    fn search(&self, wanted: Key<'_>) -> Result<usize, usize> {
-        self.entries.binary_search_by(|entry| key(entry).cmp(&wanted))
+    fn search(&self, sought: Key<'_>) -> Result<usize, usize> {
+        self.entries.binary_search_by(|entry| key(entry).cmp(&sought))
     }
 
     /// Adds an entry. If the run overflows, returns the later entries for a new run.
@@ -234,8 +234,8 @@ impl Run {
     }
 
     /// Removes an entry; returns whether it was present.
-    fn remove(&mut self, wanted: Key<'_>) -> bool {
-        let Ok(place) = self.search(wanted) else { return false };
+    fn remove(&mut self, sought: Key<'_>) -> bool {
+        let Ok(place) = self.search(sought) else { return false };
         let (gone, _) = self.entries.remove(place);
         if gone.high == self.end && !self.entries.is_empty() {
             *self = Run::from_entries(std::mem::take(&mut self.entries));
@@ -337,13 +337,13 @@ impl Intervals {
 
     /// Returns the path from the root to the run that an entry belongs to: the last run that does
     /// not start after it, or the first run.
-    fn way_to(&self, wanted: Key<'_>) -> Vec<At> {
+    fn way_to(&self, sought: Key<'_>) -> Vec<At> {
         let mut way = Vec::with_capacity(32);
         let mut next = self.root;
         let mut length = None;
         while let Some(at) = next {
             way.push(at);
-            if self.compare(wanted, at).is_lt() {
+            if self.compare(sought, at).is_lt() {
                 next = self.node(at).left;
             } else {
                 (length, next) = (Some(way.len()), self.node(at).right);
@@ -420,12 +420,12 @@ impl Intervals {
     /// Removes a node from below its parent.
     fn uproot(&mut self, at: At, above: Option<At>) {
         let below = self.merge(self.node(at).left, self.node(at).right);
-        let held = match above.map(|above| self.node_mut(above)) {
+        let link = match above.map(|above| self.node_mut(above)) {
             None => &mut self.root,
             Some(above) if above.left == Some(at) => &mut above.left,
             Some(above) => &mut above.right,
         };
-        *held = below;
+        *link = below;
         self.free.push(at);
     }
 
@@ -461,9 +461,9 @@ impl Intervals {
     }
 
     /// Compares a key with the first entry of a run; the starts usually decide.
-    fn compare(&self, wanted: Key<'_>, at: At) -> Ordering {
-        let begins = wanted.0.low.cmp(&self.node(at).low);
-        begins.then_with(|| wanted.cmp(&self.first(at)))
+    fn compare(&self, sought: Key<'_>, at: At) -> Ordering {
+        let begins = sought.0.low.cmp(&self.node(at).low);
+        begins.then_with(|| sought.cmp(&self.first(at)))
     }
 
     fn first(&self, at: At) -> Key<'_> {

@@ -115,11 +115,14 @@ impl Lookup {
 
     /// Returns the cells of a row of the terms, as a lookup key.
     pub(crate) fn canonical(&self, row: &[Value]) -> Vec<Value> {
-        let cells = self.compared.iter().zip(row).map(|(compared, cell)| match compared {
-            ComparedWith::Column(equality) => canonical(equality.collation, cell),
-            ComparedWith::Value(_) => canonical(Collation::Binary, cell),
-        });
-        cells.collect()
+        self.compared
+            .iter()
+            .zip(row)
+            .map(|(compared, cell)| match compared {
+                ComparedWith::Column(equality) => canonical(equality.collation, cell),
+                ComparedWith::Value(_) => canonical(Collation::Binary, cell),
+            })
+            .collect()
     }
 }
 

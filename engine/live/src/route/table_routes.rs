@@ -254,9 +254,9 @@ impl TableRoutes {
     }
 
     fn remove_use(&mut self, place: &RouteEntry, by: &ShareKey) {
-        let Some((shares, held)) = self.used(place) else { return };
-        let Some(held) = held else { return shares.remove(by, 1) };
-        let Some(holders) = held else { return };
+        let Some((shares, holders)) = self.used(place) else { return };
+        let Some(slot) = holders else { return shares.remove(by, 1) };
+        let Some(holders) = slot else { return };
         match holders.release(by) {
             Released::Kept => {}
             Released::PaidByOther => {
@@ -265,7 +265,7 @@ impl TableRoutes {
             }
             Released::Unused => {
                 shares.remove(by, 1);
-                *held = None;
+                *slot = None;
             }
         }
     }

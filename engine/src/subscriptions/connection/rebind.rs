@@ -64,22 +64,24 @@ impl Connection {
     /// others.
     pub(crate) fn catch_up_requests(&self) -> Vec<(SubscriptionKey, CatchUpRequest)> {
         let sent_up_to = self.sent_up_to;
-        let requests = self.subscriptions.iter().filter_map(|(key, subscription)| {
-            let catch_up = match &subscription.previous {
-                Some(previous) => CatchUpRequest::Rebind {
-                    old: previous.binding.clone(),
-                    new: subscription.binding.clone(),
-                    from: previous.seq,
-                },
-                None if subscription.stale.is_some() => return None,
-                None => CatchUpRequest::Since(
-                    subscription.binding.clone(),
-                    subscription.seq.max(sent_up_to),
-                ),
-            };
-            Some((*key, catch_up))
-        });
-        requests.collect()
+        self.subscriptions
+            .iter()
+            .filter_map(|(key, subscription)| {
+                let catch_up = match &subscription.previous {
+                    Some(previous) => CatchUpRequest::Rebind {
+                        old: previous.binding.clone(),
+                        new: subscription.binding.clone(),
+                        from: previous.seq,
+                    },
+                    None if subscription.stale.is_some() => return None,
+                    None => CatchUpRequest::Since(
+                        subscription.binding.clone(),
+                        subscription.seq.max(sent_up_to),
+                    ),
+                };
+                Some((*key, catch_up))
+            })
+            .collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Updates of subscriptions whose query was run again.
+//! Updates of subscriptions whose query was run again. `reruns` waits for the results.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

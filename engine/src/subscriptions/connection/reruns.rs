@@ -1,4 +1,5 @@
-//! The reruns that a connection waits for.
+//! The reruns that a connection waits for. `subscriptions/rerun` runs each query once for all connections, `rerun_updates`
+//! sends the results.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -61,8 +62,8 @@ impl PendingReruns {
     ) -> Option<FinishedRerun> {
         let (id, outcome) = joined.unwrap_or_else(|why| {
             tracing::error!(%why, "a live query could not be run again");
-            let refusal = Refusal::new(Code::Internal, "the live query failed");
-            let refusal = refusal.hint("subscribe again; see the engine's log for the cause");
+            let refusal = Refusal::new(Code::Internal, "the live query failed")
+                .hint("subscribe again; see the engine's log for the cause");
             (why.id(), Err(refusal.into()))
         });
         Some((self.keys.remove(&id)?, outcome))

@@ -1,4 +1,4 @@
-//! Updates of a connection.
+//! Updates of a connection, as values. The server and the SDK encode them as messages.
 
 use std::sync::Arc;
 

@@ -30,8 +30,8 @@ impl Lowering<'_> {
         require_own_columns(call, self.frame.reads, scope)?;
         self.frame.reads |= reads;
         // Only these collect their values.
-        let read = arguments.iter().map(|value| self.read(value, usize::from(sequence)));
-        let read: Vec<Fragment> = read.collect();
+        let read: Vec<Fragment> =
+            arguments.iter().map(|value| self.read(value, usize::from(sequence))).collect();
         let mut out = Fragment::new();
         out.mark(Mark::Aggregate(kept_by(call, &arguments, sequence)));
         match read.as_slice() {

@@ -76,13 +76,16 @@ impl Lowering<'_> {
         Ok(out.with_kind(self.kind_of_call(call, &arguments)))
     }
 
-    /// Returns the arguments of a scalar function, marked with how often it reads them.
+    /// Lowers the arguments of a scalar function, marked with how often it reads them.
     fn read_arguments(&self, call: &Call, arguments: &[Fragment]) -> Vec<Fragment> {
-        let read = arguments.iter().enumerate().map(|(at, argument)| {
-            let times = functions::reads(&call.name, at, arguments.len(), self.is_bounded());
-            self.read(argument, times)
-        });
-        read.collect()
+        arguments
+            .iter()
+            .enumerate()
+            .map(|(at, argument)| {
+                let times = functions::reads(&call.name, at, arguments.len(), self.is_bounded());
+                self.read(argument, times)
+            })
+            .collect()
     }
 
     /// Returns a value that is read so many times.
@@ -100,15 +103,14 @@ impl Lowering<'_> {
         self.catalog.table(self.sources[source].table).columns[column].scope
     }
 
-    /// Returns the arguments of any call.
+    /// Lowers the arguments of any call.
     pub(super) fn arguments(&mut self, call: &Call, scope: &Scope) -> Lowered<Vec<Fragment>> {
         call.arguments.iter().map(|argument| self.expr(argument, scope)).collect()
     }
 
     /// Returns the kind of a call's result.
     pub(super) fn kind_of_call(&self, call: &Call, arguments: &[Fragment]) -> Option<Kind> {
-        let kinds = arguments.iter().map(|value| self.kind_of(value));
-        let kinds: Vec<Option<Kind>> = kinds.collect();
+        let kinds: Vec<Option<Kind>> = arguments.iter().map(|value| self.kind_of(value)).collect();
         kind::call_kind(&call.name.to_ascii_lowercase(), &kinds)
     }
 

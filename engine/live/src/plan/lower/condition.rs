@@ -19,7 +19,7 @@ impl Lowering<'_> {
             .into_iter()
             .map(|expr| {
                 let sides = self.equal_sides(expr, scope)?.map(Box::new);
-                let equal = sides.as_ref().and_then(|it| self.columns_of(&it.0, &it.1));
+                let equal = sides.as_ref().and_then(|sides| self.columns_of(&sides.0, &sides.1));
                 let (condition, route) = self.condition(expr, scope)?;
                 let origin = ConditionOrigin::Query;
                 Ok(Conjunct { condition, route, equal, sides, origin })
@@ -212,12 +212,12 @@ fn in_list(mut left: Fragment, items: &[Fragment]) -> Fragment {
 /// Returns a condition rendered twice: its parameters route changes to the binding, its literals
 /// let SQLite use a partial index.
 fn twice(with_literals: Fragment, condition: &Fragment) -> Fragment {
-    let mut both = Fragment::text("(");
-    both.push(&with_literals);
-    both.push_text("AND");
-    both.push(condition);
-    both.push_text(")");
-    both
+    let mut conjunction = Fragment::text("(");
+    conjunction.push(&with_literals);
+    conjunction.push_text("AND");
+    conjunction.push(condition);
+    conjunction.push_text(")");
+    conjunction
 }
 
 impl Lowering<'_> {
@@ -225,8 +225,8 @@ impl Lowering<'_> {
     pub(crate) fn columns_of(&self, left: &Fragment, right: &Fragment) -> Option<EqualColumns> {
         let binary =
             |fragment: &Fragment| fragment.collation.is_none_or(|c| c == Collation::Binary);
-        let both = (self.origin(left)?, self.origin(right)?);
-        (binary(left) && binary(right)).then_some(both)
+        let origins = (self.origin(left)?, self.origin(right)?);
+        (binary(left) && binary(right)).then_some(origins)
     }
 
     /// `column = parameter`, in either order.

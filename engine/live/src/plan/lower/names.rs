@@ -23,7 +23,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns a declared parameter.
+    /// Lowers a parameter that the query declares.
     pub(super) fn variable(&mut self, written: &str) -> Lowered {
         if self.trusted {
             return Ok(Fragment::param(self.principal_slot(lex::parameter_name(written))?));

@@ -54,7 +54,8 @@ impl Lowering<'_> {
         scope: &Scope,
     ) -> Lowered {
         let mut out = self.expr(left, scope)?;
-        let before = (self.sources.len(), self.subqueries);
+        let first_source = self.sources.len();
+        let first_subquery = self.subqueries;
         let mut query = self.inner(select, scope)?;
         let row = matches!(left, Expr::Parenthesized(items) if items.len() > 1);
         if !row {
@@ -96,8 +97,9 @@ impl Lowering<'_> {
         let mut rows = query.without_order_with(&added);
         rows.push(&self.top_n_of(&query)?);
         let rows = wrapped("(", &rows);
-        let harmless =
-            out.harmless && membership != Membership::Denied && rows.is_independent(before);
+        let harmless = out.harmless
+            && membership != Membership::Denied
+            && rows.is_independent(first_source, first_subquery);
         out.push(&rows);
         Ok(out.with_kind(Some(Kind::Integer)).harmless_if(harmless))
     }
@@ -123,9 +125,10 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns a subquery as a value: that of its first row, which must be deterministic.
+    /// Lowers a subquery as a value: that of its first row, which must be deterministic.
     fn scalar(&mut self, select: &Select, scope: &Scope) -> Lowered {
-        let before = (self.sources.len(), self.subqueries);
+        let first_source = self.sources.len();
+        let first_subquery = self.subqueries;
         let query = self.inner(select, scope)?;
         one_column(&query)?;
         let mut rows = query.without_order();
@@ -135,7 +138,7 @@ impl Lowering<'_> {
         let kind = common(arms.clone().map(|value| self.kind_of(value)));
         let mut out = wrapped("(", &rows).with_kind(kind);
         out.affinity = Affinity::common(arms.map(|value| self.affinity_of(value)));
-        let harmless = out.is_independent(before);
+        let harmless = out.is_independent(first_source, first_subquery);
         Ok(out.harmless_if(harmless))
     }
 

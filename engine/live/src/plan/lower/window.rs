@@ -36,7 +36,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Returns a function call with OVER.
+    /// Lowers a function call with OVER.
     pub(super) fn windowed(
         &mut self,
         call: &Call,
@@ -98,11 +98,13 @@ impl Lowering<'_> {
 
     fn named_window(&self, name: &str) -> Result<WindowSpec, Refusal> {
         let mut named = self.frame.named.iter().rev();
-        let found = named.find(|(known, _)| known.eq_ignore_ascii_case(name));
-        found.map(|(_, window)| window.clone()).ok_or_else(|| {
-            Refusal::new(Code::BadSql, format!("no such window: {name}"))
-                .hint("define it: `WINDOW name AS (PARTITION BY … ORDER BY …)`")
-        })
+        named
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, window)| window.clone())
+            .ok_or_else(|| {
+                Refusal::new(Code::BadSql, format!("no such window: {name}"))
+                    .hint("define it: `WINDOW name AS (PARTITION BY … ORDER BY …)`")
+            })
     }
 
     fn window(&mut self, written: &Written, scope: &Scope) -> Lowered<WindowSpec> {
@@ -176,10 +178,9 @@ impl Lowering<'_> {
             Function::Window(Windowed::Pick) if is("first_value") => FrameDependency::First,
             Function::Window(Windowed::Pick) if is("last_value") => FrameDependency::Last,
             Function::Aggregate if is("count") => FrameDependency::Set,
-            Function::Aggregate if is("min") || is("max") => {
-                let form = only.and_then(|only| self.form_of(only));
-                form.map_or(FrameDependency::Sequence, |_| FrameDependency::Set)
-            }
+            Function::Aggregate if is("min") || is("max") => only
+                .and_then(|only| self.form_of(only))
+                .map_or(FrameDependency::Sequence, |_| FrameDependency::Set),
             // A sum of integers is exact; a sum of reals is rounded at every step.
             Function::Aggregate => {
                 let kind = only.and_then(|only| self.kind_of(only));
