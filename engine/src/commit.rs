@@ -1,8 +1,9 @@
 //! The commit pipeline: from the queue to the disk.
 //!
-//! A *call* runs one reducer and appends one event. A *unit* is a call or a batch of calls, all or nothing. A *group* has the units
-//! that the writer takes at once: one record in the journal, one set of undo images and deltas. SQLite's *transaction* stays open
-//! over many groups. What subscribers and metrics call a *commit* is a finished group, not SQLite's COMMIT.
+//! A *call* runs one reducer and appends one event. A *unit* is a call or a batch of calls, all or nothing. A *group*
+//! has the units that the writer takes at once: one record in the journal, one set of undo images and deltas. SQLite's
+//! *transaction* stays open over many groups. What subscribers and metrics call a *commit* is a finished group, not
+//! SQLite's COMMIT.
 //!
 //! # One call, from the bytes of a message to the bytes of its answer
 //!
@@ -36,9 +37,10 @@
 //!
 //! # After a crash
 //!
-//! The next opening applies the journal (`Store::open`, `engine/store/src/journal/recovery.rs`) and syncs what it found before
-//! anything is answered (`recover` in `engine/src/engine/startup.rs`). No reducer runs again. A client without an answer repeats
-//! its call with the same request id; one without a request id cannot know whether the call took effect.
+//! The next opening applies the journal (`Store::open`, `engine/store/src/journal/recovery.rs`) and syncs what it found
+//! before anything is answered (`recover` in `engine/src/engine/startup.rs`). No reducer runs again. A client without
+//! an answer repeats its call with the same request id; one without a request id cannot know whether the call took
+//! effect.
 //!
 //! | the crash comes after | the disk has | what follows |
 //! |---|---|---|
@@ -57,12 +59,12 @@
 //!
 //! # Files
 //!
-//! In reading order: `registry` prepares calls · `queue` and `fair_queue` order callers · `jobs` of the writer's queue ·
-//! `unit` the units, groups and answers · `writer` commits one group after the other · `run_unit` runs the calls of a unit ·
-//! `execute` runs one call in the open `transaction`, over the `overlay` · `deferred` moves long work to readers ·
-//! `outcome` and `request_ids` answer retries · `live_queries` makes deltas · `timers` makes due rows into calls ·
-//! `open_rows` are committed by SQLite later · `durable` syncs · `checkpointer` moves the WAL, and slows the writer down if
-//! it must · `retention` of the change log · `table_watchers` reports changed tables.
+//! In reading order: `registry` prepares calls · `queue` and `fair_queue` order callers · `jobs` of the writer's queue
+//! · `unit` the units, groups and answers · `writer` commits one group after the other · `run_unit` runs the calls of a
+//! unit · `execute` runs one call in the open `transaction`, over the `overlay` · `deferred` moves long work to readers
+//! · `outcome` and `request_ids` answer retries · `live_queries` makes deltas · `timers` makes due rows into calls ·
+//! `open_rows` are committed by SQLite later · `durable` syncs · `checkpointer` moves the WAL, and slows the writer
+//! down if it must · `retention` of the change log · `table_watchers` reports changed tables.
 
 pub(crate) mod checkpointer;
 pub(crate) mod deferred;

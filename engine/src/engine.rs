@@ -73,7 +73,8 @@ impl Engine {
         Ok(Engine { inner })
     }
 
-    /// Runs a reducer with a value as its arguments, or with [`CallArguments`]. When this returns, its effects are durable.
+    /// Runs a reducer with a value as its arguments, or with [`CallArguments`]. When this returns, its effects are
+    /// durable.
     ///
     /// # Errors
     /// A [`Refusal`]; then nothing was written.
@@ -126,10 +127,10 @@ impl Engine {
         Box::pin(self.run_batch(caller, calls, request_id, AnswerAt::Durable))
     }
 
-    /// Runs a batch like [`Engine::batch`], and may return before its effects are durable, so that the caller can prepare
-    /// what follows while the disk is written. No subscriber and no query sees them earlier. Until [`Engine::until_durable`]
-    /// has returned for its seq, a crash can undo the batch: the caller must not show it, and must not start work that
-    /// depends on it and has an effect.
+    /// Runs a batch like [`Engine::batch`], and may return before its effects are durable, so that the caller can
+    /// prepare what follows while the disk is written. No subscriber and no query sees them earlier. Until
+    /// [`Engine::until_durable`] has returned for its seq, a crash can undo the batch: the caller must not show it, and
+    /// must not start work that depends on it and has an effect.
     ///
     /// # Errors
     /// Those of [`Engine::batch`].
@@ -320,8 +321,8 @@ impl Engine {
     /// Whether calls are accepted and will be found again.
     ///
     /// # Errors
-    /// The [`Refusal`] that callers currently get; `engine_failed` if the database file was removed or replaced: what is
-    /// written now is lost when the process ends.
+    /// The [`Refusal`] that callers currently get; `engine_failed` if the database file was removed or replaced: what
+    /// is written now is lost when the process ends.
     pub fn ready(&self) -> Result<(), Refusal> {
         let Inner { health, store, .. } = &*self.inner;
         if let (Ok(()), Some(file)) = (health.check(), store.displaced()) {
@@ -475,8 +476,8 @@ impl Engine {
     }
 }
 
-/// Refuses a batch of a restricted caller that would keep the calls of others waiting. One call of it can be as large as a
-/// single call.
+/// Refuses a batch of a restricted caller that would keep the calls of others waiting. One call of it can be as large
+/// as a single call.
 fn check_batch_bytes(caller: &Caller, calls: &[PreparedCall]) -> Result<(), Refusal> {
     if caller.is_unrestricted() {
         return Ok(());

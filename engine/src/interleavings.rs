@@ -1,6 +1,6 @@
-//! Shared state of the threads, under interleavings explored by a model checker (`cargo xtask interleave`): the
-//! queue, the outbox of a slow client, the start and end of subscriptions between
-//! commits, the release of answers after a sync, and the drain of the readers. A thread switch can happen at every lock.
+//! Shared state of the threads, under interleavings explored by a model checker (`cargo xtask interleave`): the queue,
+//! the outbox of a slow client, the start and end of subscriptions between commits, the release of answers after a
+//! sync, and the drain of the readers. A thread switch can happen at every lock.
 
 use std::sync::Arc;
 

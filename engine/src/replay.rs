@@ -272,7 +272,8 @@ fn compare(
     replayed: &Executor,
     table: &'static TableSpec,
 ) -> Result<(), ReplayError> {
-    // Rows without a seq are derived from other rows. A file from before the table gets them from the step that makes it.
+    // Rows without a seq are derived from other rows. A file from before the table gets them from the step that makes
+    // it.
     let is_derived = !table.columns.iter().any(|column| column.name == "seq");
     if is_derived && !log.has(table)? {
         return Ok(());

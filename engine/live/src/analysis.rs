@@ -50,7 +50,8 @@ pub struct Scan {
     pub columns: Vec<&'static str>,
     /// The purpose of the statement.
     pub purpose: StatementPurpose,
-    /// Whether only the caller's policies read the table there. The caller does not know them, and cannot change them.
+    /// Whether only the caller's policies read the table there. The caller does not know them, and
+    /// cannot change them.
     pub is_of_policy: bool,
     /// The statement.
     pub statement: String,

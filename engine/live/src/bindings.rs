@@ -90,9 +90,9 @@ pub(crate) struct Hit {
     pub(crate) images: Images,
 }
 
-/// The changes that match one key, or those with a cell in a column with ranges, in the order of the cells. All bindings share
-/// the list: thousands of bindings can have the key of each of a commit's rows, or a range around them, and their number must
-/// not multiply that of the rows.
+/// The changes that match one key, or those with a cell in a column with ranges, in the order of
+/// the cells. All bindings share the list: thousands of bindings can have the key of each of a
+/// commit's rows, or a range around them, and their number must not multiply that of the rows.
 pub(crate) type SharedHits = Arc<[Hit]>;
 
 /// The changes that concern a binding: a part of a shared list.

@@ -26,8 +26,8 @@ pub struct Catalog {
 /// The names of SQL functions by which a connection counts work.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkFunctions {
-    /// `read(value, times)` returns its first argument, and counts its bytes so many times: the work of
-    /// the function that gets the result.
+    /// `read(value, times)` returns its first argument, and counts its bytes so many times: the
+    /// work of the function that gets the result.
     pub read: &'static str,
     /// The same for an expression of a restricted caller, which is evaluated on visible rows only.
     pub visible_read: &'static str,

@@ -71,8 +71,9 @@ impl Delta {
             && self.top_n == TopNDelta::default()
     }
 
-    /// Returns the same delta with its rows in an order that follows from them. That in which they are found can depend on rows
-    /// that a restricted caller does not see. Positions of a top-N result stay as they are.
+    /// Returns the same delta with its rows in an order that follows from them. That in which they
+    /// are found can depend on rows that a restricted caller does not see. Positions of a top-N
+    /// result stay as they are.
     #[must_use]
     pub(crate) fn sorted(mut self) -> Delta {
         for rows in [&mut self.deletes, &mut self.inserts, &mut self.updates, &mut self.gone] {

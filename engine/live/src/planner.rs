@@ -96,7 +96,8 @@ impl Planner {
         self.bind_bounded(sql, params, RestrictedQuery { principal, once: false })
     }
 
-    /// Binds a query of a restricted caller that runs once. Only [`Binding::snapshot_sql`] may be used.
+    /// Binds a query of a restricted caller that runs once. Only [`Binding::snapshot_sql`] may be
+    /// used.
     ///
     /// # Errors
     /// As [`Planner::bind`]; fewer queries are `unsupported_sql`.

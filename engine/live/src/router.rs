@@ -57,7 +57,8 @@ struct CommitDeltas {
 /// Bindings that changes may affect, as in [`HitsByBinding`].
 type HitBindings = Vec<(BindingId, Vec<HitList>)>;
 
-/// Lists that are derived from lists which bindings share: each is derived once, whatever parts of it the bindings have.
+/// Lists that are derived from lists which bindings share: each is derived once, whatever parts of
+/// it the bindings have.
 #[derive(Debug, Default)]
 struct DerivedHits(HashMap<*const Hit, DerivedList>);
 
@@ -244,7 +245,8 @@ impl Router {
         deltas
     }
 
-    /// Removes the changes that the callers of restricted queries do not see, and the queries that are left without one.
+    /// Removes the changes that the callers of restricted queries do not see, and the queries that
+    /// are left without one.
     fn keep_visible(&mut self, hits: &mut HitsByBinding, visible: &ViewChanges) {
         let mut by_views: HashMap<&[UsedView], DerivedHits> = HashMap::new();
         let AttachedBindings { all, work, .. } = &mut self.attached;

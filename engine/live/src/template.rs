@@ -319,7 +319,8 @@ impl Binding {
         Binding(Arc::new(BindingInner { template, params: params.into(), principal_key, views }))
     }
 
-    /// What a restricted caller may see of each table that the query names, as queries of their own.
+    /// What a restricted caller may see of each table that the query names, as queries of their
+    /// own.
     pub(crate) fn views(&self) -> &[Binding] {
         &self.0.views
     }

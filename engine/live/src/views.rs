@@ -5,16 +5,16 @@
 //! their own, one for each table and distinct role, scope and policies. They are attached with the
 //! queries that use them, and evaluated before these, at the cost of the commit.
 //!
-//! *Invariant:* a row that a caller may not see, before and after a commit, has no effect on its live
-//! queries: it finds none, charges none, and sends no frame. If the views of a table cost too much,
-//! all queries that use them are unknown alike, whatever they select.
+//! *Invariant:* a row that a caller may not see, before and after a commit, has no effect on its
+//! live queries: it finds none, charges none, and sends no frame. If the views of a table cost too
+//! much, all queries that use them are unknown alike, whatever they select.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use abide_schema::share::ShareKey;
-use abide_schema::{Refusal, Row, Value};
+use abide_schema::{Refusal, Row};
 
 use crate::bindings::{
     AttachedBindings, Hit, HitList, HitsByBinding, SharedHits, UsedView, numbers,
@@ -57,7 +57,8 @@ pub(crate) enum ViewChange {
 /// The known change of a view.
 #[derive(Debug)]
 pub(crate) struct VisibleChange {
-    /// The visible images of the table's changed rows with the number of each change, in ascending order.
+    /// The visible images of the table's changed rows with the number of each change, in ascending
+    /// order.
     images: Vec<(usize, Images)>,
     /// Whether rows appeared or vanished that the commit did not change.
     elsewhere: bool,
@@ -221,8 +222,8 @@ impl Views {
         delta
     }
 
-    /// The queries that the changes of views affect, beside those that keys find. Queries of unknown
-    /// views are unknown.
+    /// The queries that the changes of views affect, beside those that keys find. Queries of
+    /// unknown views are unknown.
     pub(crate) fn add_users(
         &self,
         visible: &ViewChanges,
@@ -353,43 +354,35 @@ impl VisibleChange {
             return change;
         };
         // Outputs that are not columns, such as an argument without its secrets, identify no row.
-        let outputs = template.query.outputs().iter().enumerate();
-        let columns: Vec<(usize, usize)> = outputs
+        let (outputs, columns): (Vec<usize>, Vec<usize>) = template
+            .query
+            .outputs()
+            .iter()
+            .enumerate()
             .filter_map(|(at, output)| match output.value.plain {
                 PlainExpr::Column(known, column) if known == source => Some((at, column)),
                 _ => None,
             })
-            .collect();
-        let view_columns =
-            |row: &Row| -> Row { columns.iter().map(|(output, _)| row[*output].clone()).collect() };
-        let table_columns = |row: &Row| -> ExactRow {
-            ExactRow(
-                columns
-                    .iter()
-                    .map(|(_, column)| row[*column].clone())
-                    .collect::<Vec<Value>>()
-                    .into(),
-            )
-        };
-        let rows_with = |is_removed: bool| -> HashSet<ExactRow> {
-            let rows = change.weights.iter().filter(|(_, weight)| (**weight < 0) == is_removed);
-            rows.map(|(row, _)| ExactRow(view_columns(&row.0))).collect()
-        };
-        let gone = rows_with(true);
-        let new = rows_with(false);
+            .unzip();
+        let mut gone = HashSet::new();
+        let mut new = HashSet::new();
+        for (row, weight) in &change.weights {
+            let rows = if *weight < 0 { &mut gone } else { &mut new };
+            rows.insert(select_cells(&row.0, &outputs));
+        }
         let mut gone_left = gone.clone();
         let mut new_left = new.clone();
         for (number, row) in changes.of(template.table_name(table)).iter().enumerate() {
             let mut images = Images { old: false, new: false };
-            if let Some(old) = row.old.as_ref().map(table_columns).filter(|old| gone.contains(old))
-            {
-                gone_left.remove(&old);
-                images.old = true;
+            if let Some(old) = &row.old {
+                let cells = select_cells(old, &columns);
+                gone_left.remove(&cells);
+                images.old = gone.contains(&cells);
             }
-            if let Some(image) = row.new.as_ref().map(table_columns).filter(|row| new.contains(row))
-            {
-                new_left.remove(&image);
-                images.new = true;
+            if let Some(image) = &row.new {
+                let cells = select_cells(image, &columns);
+                new_left.remove(&cells);
+                images.new = new.contains(&cells);
             }
             if images.old || images.new {
                 change.images.push((number, images));
@@ -398,6 +391,11 @@ impl VisibleChange {
         change.elsewhere = !gone_left.is_empty() || !new_left.is_empty();
         change
     }
+}
+
+/// Returns the cells of a row at these positions.
+fn select_cells(row: &Row, positions: &[usize]) -> ExactRow {
+    ExactRow(positions.iter().map(|at| row[*at].clone()).collect())
 }
 
 impl Images {

@@ -24,7 +24,8 @@ pub struct TokenEntry {
 }
 
 impl TokenEntry {
-    /// Returns the token of a row of [`CredentialQueries::token`], read in a state of the tables. `None` if the row has another form.
+    /// Returns the token of a row of [`CredentialQueries::token`], read in a state of the tables. `None` if the row has
+    /// another form.
     #[must_use]
     pub fn from_row(token: &str, row: &[Value], state: Seq) -> Option<TokenEntry> {
         let [

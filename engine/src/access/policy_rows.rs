@@ -1,5 +1,5 @@
-//! The policies that are stored, by table and role: the conditions and hidden columns that follow from them, the callers
-//! that they restrict, and the values of a caller that conditions may name.
+//! The policies that are stored, by table and role: the conditions and hidden columns that follow from them, the
+//! callers that they restrict, and the values of a caller that conditions may name.
 //!
 //! `policies` makes them into what queries see, `row_policies` into what reducers see.
 
@@ -119,8 +119,8 @@ fn condition_on_owner(table: &TableSpec, owners: &[OwnerReference], condition: S
     })
 }
 
-/// Returns the union of the conditions of all policies of one table and role; `None` if they permit all rows, as one policy
-/// without a condition does.
+/// Returns the union of the conditions of all policies of one table and role; `None` if they permit all rows, as one
+/// policy without a condition does.
 fn permitted_condition<'a>(policies: impl Iterator<Item = &'a Policy>) -> Option<String> {
     let conditions: Option<Vec<&str>> =
         policies.map(|policy| policy.condition.as_deref()).collect();

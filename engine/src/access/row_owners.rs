@@ -1,5 +1,5 @@
-//! Which scope a row belongs to, by the declarations of the tables (see [`TableSpec::shared`]): the one in its own scope
-//! column, or that of the row that it refers to, as a message belongs to its session.
+//! Which scope a row belongs to, by the declarations of the tables (see [`TableSpec::shared`]): the one in its own
+//! scope column, or that of the row that it refers to, as a message belongs to its session.
 
 use std::collections::BTreeMap;
 

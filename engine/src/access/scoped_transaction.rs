@@ -184,8 +184,8 @@ impl<'a> ScopedTransaction<'a> {
         Ok(done)
     }
 
-    /// Returns the parameters of a filter. A narrowed caller has two sets, for its scope and for its previous one; the filter
-    /// must hold with both.
+    /// Returns the parameters of a filter. A narrowed caller has two sets, for its scope and for its previous one; the
+    /// filter must hold with both.
     fn condition_values(&mut self, filter: &RowFilter) -> Vec<Vec<Value>> {
         let caller = self.caller;
         let all = self.values.get_or_insert_with(|| {
@@ -419,8 +419,8 @@ impl Transaction for ScopedTransaction<'_> {
             return Ok(id);
         }
         let qualified = format!("{namespace}{id}");
-        // If the caller sees it under neither id, the error names the caller's id. A row that a policy hides would show by
-        // its namespace that it exists.
+        // If the caller sees it under neither id, the error names the caller's id. A row that a policy hides would show
+        // by its namespace that it exists.
         let is_missing =
             naming == IdArgumentKind::Existing && !self.is_visible(table, &qualified)?;
         Ok(if is_missing { id } else { qualified })

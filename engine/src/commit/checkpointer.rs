@@ -2,12 +2,12 @@
 //!
 //! A checkpoint next to a busy writer never copies the whole WAL, and SQLite restarts a WAL only when all of it is
 //! copied. Without a pause of the writer the WAL would grow without bound. So the thread copies the WAL next to the
-//! writer until little is left, and leaves the rest to the writer, which commits its open transaction before. If the WAL
-//! grows about as fast as it is copied, the writer slows down until the copy is done. Otherwise the rest would be large,
-//! and callers wait while the writer copies the rest.
+//! writer until little is left, and leaves the rest to the writer, which commits its open transaction before. If the
+//! WAL grows about as fast as it is copied, the writer slows down until the copy is done. Otherwise the rest would be
+//! large, and callers wait while the writer copies the rest.
 //!
-//! SQLite copies no page that is newer than the oldest snapshot, and does not restart a WAL that a snapshot uses. When the WAL
-//! has become long because of that, the thread ends the queries that hold snapshots ([`ReaderDrain`]).
+//! SQLite copies no page that is newer than the oldest snapshot, and does not restart a WAL that a snapshot uses. When
+//! the WAL has become long because of that, the thread ends the queries that hold snapshots ([`ReaderDrain`]).
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -39,11 +39,12 @@ const PASSES: usize = 8;
 /// A pass reduces the bytes that wait by this factor. If it does not, the writer slows down.
 const MIN_REDUCTION: u64 = 4;
 
-/// The WAL or the journal is long from this many times the size that triggers a checkpoint: several checkpoints had no effect.
+/// The WAL or the journal is long from this many times the size that triggers a checkpoint: several checkpoints had no
+/// effect.
 const LONG_FACTOR: u64 = 4;
 
-/// Maximum number of times that queries are ended and what their snapshots held back is copied, before queries wait for the last
-/// copy.
+/// Maximum number of times that queries are ended and what their snapshots held back is copied, before queries wait for
+/// the last copy.
 const MAX_DRAINS: usize = 3;
 
 /// Maximum passes while queries wait.
@@ -227,8 +228,8 @@ fn checkpoint(
     Ok(copied)
 }
 
-/// Ends the queries whose snapshots prevent a checkpoint, and copies what they held back. Queries run during the copy, which
-/// takes long, so another long one may begin and prevent the rest.
+/// Ends the queries whose snapshots prevent a checkpoint, and copies what they held back. Queries run during the copy,
+/// which takes long, so another long one may begin and prevent the rest.
 fn end_old_snapshots(
     checkpointer: &Checkpointer,
     config: &CheckpointConfig,

@@ -1,7 +1,8 @@
 //! The thread that makes groups durable ([`Syncer`]): it releases their replies and deltas only then.
 //! [`Engine::apply`](crate::Engine::apply) has its reply before.
 //!
-//! A reply goes back to the task that waits in `Inner::submit`, a delta to the publisher (`subscriptions/publisher.rs`).
+//! A reply goes back to the task that waits in `Inner::submit`, a delta to the publisher
+//! (`subscriptions/publisher.rs`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -129,8 +130,8 @@ impl Syncer {
         Ok(())
     }
 
-    /// Fails the engine if the database or the journal of these commits was removed or replaced: what was synced is then
-    /// lost when the process ends, so it is not acknowledged.
+    /// Fails the engine if the database or the journal of these commits was removed or replaced: what was synced is
+    /// then lost when the process ends, so it is not acknowledged.
     fn check_files(&self, commits: &[Commit]) {
         let segments = segments_of(commits);
         let displaced = segments.into_iter().find(|segment| !segment.is_in_place());

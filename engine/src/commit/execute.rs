@@ -1,8 +1,8 @@
 //! Runs calls in the open transaction, and appends one event per call to the chain.
 //!
 //! Here a call gets its seq, its time and its salt, which determine the ids that it generates; a restricted caller gets
-//! its guards and a view of its rows; and the reducer runs. `run_unit` decides which calls run; `replay` runs them again
-//! with the values of the log.
+//! its guards and a view of its rows; and the reducer runs. `run_unit` decides which calls run; `replay` runs them
+//! again with the values of the log.
 
 use std::sync::Arc;
 
@@ -295,8 +295,8 @@ impl Executor {
         self.transaction.check_credential(caller, state, now)
     }
 
-    /// Returns the position to which [`Executor::return_to`] goes back. It has the log only: the rows are rolled back by
-    /// SQLite and by the overlay.
+    /// Returns the position to which [`Executor::return_to`] goes back. It has the log only: the rows are rolled back
+    /// by SQLite and by the overlay.
     pub(crate) fn mark(&self) -> RollbackPoint {
         let log = LogPosition { chain: self.chain.clone(), last_at: self.last_at };
         RollbackPoint { log, events: self.events.len() }

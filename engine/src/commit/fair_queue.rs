@@ -136,9 +136,9 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Puts items back that were taken and not processed, in the order in which they were taken. They are again the first of
-    /// their callers, and their tenants have the next turns. Only the tenant and the caller whose turn has `ended` come
-    /// after all others.
+    /// Puts items back that were taken and not processed, in the order in which they were taken. They are again the
+    /// first of their callers, and their tenants have the next turns. Only the tenant and the caller whose turn has
+    /// `ended` come after all others.
     pub(crate) fn put_back(&mut self, entries: Vec<Entry<T>>, ended: Option<&Turn>) {
         let mut tenants = Vec::new();
         let mut callers: HashMap<Arc<str>, Vec<Arc<str>>> = HashMap::new();
@@ -438,9 +438,8 @@ mod tests {
     }
 
     proptest! {
-        /// While two lanes have items, neither gets more than a quantum and one item more than the
-        /// other (the bound of the paper), tenants as well as the callers of one; nothing is lost, and each caller keeps its
-        /// order.
+        /// While two lanes have items, neither gets more than a quantum and one item more than the other (the bound of
+        /// the paper), tenants as well as the callers of one; nothing is lost, and each caller keeps its order.
         #[test]
         fn no_lane_gets_more_than_its_share(
             weights in prop::collection::vec((0_usize..3, 1_usize..40), 1..200),

@@ -1,7 +1,8 @@
 //! The writer's side of live queries: their registrations and the memory that these take, their deltas within a commit,
 //! and their accumulators.
 //!
-//! Which queries a commit affects, and their deltas, are computed by `abide_live`; here it runs on the writer's connection.
+//! Which queries a commit affects, and their deltas, are computed by `abide_live`; here it runs on the writer's
+//! connection.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,7 +1,7 @@
 //! The rows of groups that are acknowledged, or will be, and that SQLite has not committed yet; and what readers see.
 //!
-//! Readers see what SQLite has committed. *Invariant:* a reader that starts sees every group that the writer had finished
-//! at that moment: it asks the writer to commit if it must ([`VisibleRows::is_behind`]).
+//! Readers see what SQLite has committed. *Invariant:* a reader that starts sees every group that the writer had
+//! finished at that moment: it asks the writer to commit if it must ([`VisibleRows::is_behind`]).
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The stored form of a result in the log, the column `outcome` of an event. Most results are rows that repeat what the caller has just
-//! sent: storing both would double the log. So a long text of the result that repeats an argument is
+//! The stored form of a result in the log, the column `outcome` of an event. Most results are rows that repeat what the
+//! caller has just sent: storing both would double the log. So a long text of the result that repeats an argument is
 //! stored as a mark, and restored from the event's own arguments when a retry needs the result.
 //!
 //! ```text
@@ -80,8 +80,8 @@ fn replace_value(
     }
 }
 
-/// Returns the length of `value`, canonical JSON, as a JSON text at the start of `text`, if it is there. Canonical JSON contains
-/// no control characters, so only quotes and backslashes are escaped.
+/// Returns the length of `value`, canonical JSON, as a JSON text at the start of `text`, if it is there. Canonical JSON
+/// contains no control characters, so only quotes and backslashes are escaped.
 fn quoted_prefix(text: &str, value: &str) -> Option<usize> {
     let mut rest = text.strip_prefix('"')?;
     for part in value.split_inclusive(['"', '\\']) {

@@ -1,7 +1,7 @@
 //! A bounded queue in front of a thread: of the writer, of the sync thread, of the publisher, and of the readers, which
 //! share one and take single items. The others take what waits at once, so groups grow while a sync is in flight.
-//! Tenants and their callers share it fairly (see [`crate::commit::fair_queue`]), and a caller that fills it leaves room for
-//! the others. Here it is decided whether an item has room, there whose turn it is.
+//! Tenants and their callers share it fairly (see [`crate::commit::fair_queue`]), and a caller that fills it leaves
+//! room for the others. Here it is decided whether an item has room, there whose turn it is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};

@@ -54,8 +54,8 @@ impl Registry {
     /// Prepares the call of a caller.
     ///
     /// # Errors
-    /// `denied` for a reducer of the engine itself; `unknown_reducer`; `bad_arguments`; `limit_exceeded`. Arguments that
-    /// JSON allows and the log does not, by depth or by an integer beyond 64 bits, are refused, too.
+    /// `denied` for a reducer of the engine itself; `unknown_reducer`; `bad_arguments`; `limit_exceeded`. Arguments
+    /// that JSON allows and the log does not, by depth or by an integer beyond 64 bits, are refused, too.
     pub(crate) fn prepare(
         &self,
         reducer: &str,
@@ -65,8 +65,8 @@ impl Registry {
             let detail = format!("{reducer} can only be called by the engine");
             return Err(Refusal::new(Code::Denied, detail));
         }
-        // Deadlines and replays skip the checks of depth and integers: a log may contain arguments that earlier versions
-        // accepted. What is stored is written into larger JSON later, which must still be readable.
+        // Deadlines and replays skip the checks of depth and integers: a log may contain arguments that earlier
+        // versions accepted. What is stored is written into larger JSON later, which must still be readable.
         if let Some(definition) = self.definitions.get(reducer) {
             check_depths(reducer, &arguments, definition.depth)?;
         }
@@ -82,7 +82,8 @@ impl Registry {
         Ok(call)
     }
 
-    /// Prepares any call, including those that only the engine makes: for due rows, for records of denials, and in a replay.
+    /// Prepares any call, including those that only the engine makes: for due rows, for records of denials, and in a
+    /// replay.
     ///
     /// # Errors
     /// `unknown_reducer`; `bad_arguments`; `limit_exceeded`.
@@ -171,8 +172,8 @@ impl PreparedCall {
         self.decoded.set(decoded);
     }
 
-    /// Runs the call. The reducer takes the decoded arguments, without a copy, since nearly every call runs once. A call
-    /// that runs again is decoded again.
+    /// Runs the call. The reducer takes the decoded arguments, without a copy, since nearly every call runs once. A
+    /// call that runs again is decoded again.
     ///
     /// # Errors
     /// Those of the reducer.

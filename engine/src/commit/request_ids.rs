@@ -189,9 +189,9 @@ fn read_record(arguments: &str) -> Option<(Hash, Vec<Seq>)> {
     Some((fingerprint, serde_json::from_value(record["seqs"].take()).ok()?))
 }
 
-/// Returns the row of a request by a caller with a scope in format 1, with the current fingerprint. That row has only the
-/// caller's id; the scope is in the events and in the fingerprint, and both must match the caller's. A
-/// row of another scope, or of another request, is not found.
+/// Returns the row of a request by a caller with a scope in format 1, with the current fingerprint. That row has only
+/// the caller's id; the scope is in the events and in the fingerprint, and both must match the caller's. A row of
+/// another scope, or of another request, is not found.
 pub(crate) fn find_format_1(
     store: &Writer,
     caller: &Caller,

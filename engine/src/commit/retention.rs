@@ -1,4 +1,5 @@
-//! The change log: undo images of each commit, and their retention, which decides how far back a client can resume or query.
+//! The change log: undo images of each commit, and their retention, which decides how far back a client can resume or
+//! query.
 //!
 //! It is pruned after commits, a bounded slice at a time: whatever the setting, and however much was kept
 //! before, no commit is delayed by more than a few milliseconds.
@@ -13,8 +14,8 @@ use crate::commit::overlay::NetChange;
 /// Maximum events pruned after one commit: twice as many as the largest commit adds.
 const SLICE: i64 = 2_000;
 
-/// Bytes of undo images after which no further event is pruned after one commit, unless the commit has added more: the log must
-/// not grow. To delete a value, SQLite reads all its pages.
+/// Bytes of undo images after which no further event is pruned after one commit, unless the commit has added more: the
+/// log must not grow. To delete a value, SQLite reads all its pages.
 const SLICE_BYTES: i64 = 16 << 20;
 
 /// Limits of the change log. Entries beyond either limit are pruned; without limits, none are.
@@ -114,7 +115,8 @@ impl ChangeLog {
         Ok(())
     }
 
-    /// Returns the first floor below which are more than `max_bytes`, or `floor` if that is lower. It is above the current floor.
+    /// Returns the first floor below which are more than `max_bytes`, or `floor` if that is lower. It is above the
+    /// current floor.
     fn floor_by_bytes(
         &self,
         store: &Writer,

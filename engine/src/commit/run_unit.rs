@@ -1,4 +1,5 @@
-//! Runs one unit in the open transaction: answers a retry from the log, or runs the calls, all or nothing.
+//! Runs one unit in the open transaction: answers a retry from the log, or runs the calls, all or nothing. `execute` runs a
+//! single call, `writer` the group of the unit.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -285,8 +286,8 @@ impl Executor {
         }
     }
 
-    /// Stores the calls of a request id. If one of them was a duplicate, an extra event logs them: the request's own events
-    /// do not name that call.
+    /// Stores the calls of a request id. If one of them was a duplicate, an extra event logs them: the request's own
+    /// events do not name that call.
     fn remember(
         &mut self,
         caller: &Caller,
@@ -316,7 +317,8 @@ fn takes_too_long(calls: usize, unit: &Unit) -> Refusal {
     Refusal::new(Code::LimitExceeded, detail).hint("send the calls in several batches")
 }
 
-/// Returns the failure of a unit. Deferred work may have caused a refusal, so that is done first and the unit runs again.
+/// Returns the failure of a unit. Deferred work may have caused a refusal, so that is done first and the unit runs
+/// again.
 fn deferred_first(failure: UnitFailure, deferred: Vec<(usize, SharedWork)>) -> UnitFailure {
     match failure {
         UnitFailure::Refused(_) if !deferred.is_empty() => UnitFailure::Deferred(deferred),

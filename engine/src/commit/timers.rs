@@ -9,14 +9,14 @@
 //! due than one transaction processes). A row's due time is in the event's arguments: a replay runs the
 //! same calls again without a clock. Rows that became due while no process had the file open run at the start.
 //!
-//! Due rows wait in one lane for each tenant, and a transaction takes the oldest row of each lane in turn: a tenant with many
-//! due rows delays only itself. Each kind has its own room in memory, and each lane a part of it: rows beyond that are
-//! passed over, and read again when the lane is empty. Until then the lane takes no rows, because those that come later
-//! would run first. A row in a lane can have changed since it was read, or be there twice, so it is looked up once more
-//! before its call.
+//! Due rows wait in one lane for each tenant, and a transaction takes the oldest row of each lane in turn: a tenant
+//! with many due rows delays only itself. Each kind has its own room in memory, and each lane a part of it: rows beyond
+//! that are passed over, and read again when the lane is empty. Until then the lane takes no rows, because those that
+//! come later would run first. A row in a lane can have changed since it was read, or be there twice, so it is looked
+//! up once more before its call.
 //!
-//! A row can also stand for the rest of a call ([`Continuation`](abide_schema::reducer::Continuation)). Then its call is one of
-//! the caller that began the work, and its lane is that of the scope in which the work is done.
+//! A row can also stand for the rest of a call ([`Continuation`](abide_schema::reducer::Continuation)). Then its call
+//! is one of the caller that began the work, and its lane is that of the scope in which the work is done.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -116,8 +116,8 @@ struct DeadlineKind {
     next: Option<Micros>,
     /// Rows that changed to a due time that was read already.
     changed: Vec<DueRowId>,
-    /// The lanes for which rows were passed over, and the earliest due time of these rows. They take no rows until they are
-    /// empty.
+    /// The lanes for which rows were passed over, and the earliest due time of these rows. They take no rows until they
+    /// are empty.
     passed_over: BTreeMap<Arc<str>, Micros>,
     /// Rows whose calls run in the current transaction, or ran in the last one.
     running: Vec<DueRowId>,
@@ -255,8 +255,8 @@ impl DeadlineKind {
         *first = at.min(*first);
     }
 
-    /// Reads the rows again that were passed over for a lane that is empty now. First all others are read, since they may be
-    /// those of other tenants.
+    /// Reads the rows again that were passed over for a lane that is empty now. First all others are read, since they
+    /// may be those of other tenants.
     fn go_back(&mut self, lanes: &Lanes, kind: usize, now: Micros) {
         if self.next.is_some_and(|next| next <= now) {
             return;
@@ -284,8 +284,9 @@ impl DeadlineKind {
         self.skipped.push(row);
     }
 
-    /// Skips the rows of the last transaction that are still due. A reducer that leaves its row due would be called again and
-    /// again for ever, with an event each time. (The same happens for a row that only the index of a damaged file contains.)
+    /// Skips the rows of the last transaction that are still due. A reducer that leaves its row due would be called
+    /// again and again for ever, with an event each time. (The same happens for a row that only the index of a damaged
+    /// file contains.)
     fn check_last(&mut self, store: &Writer) -> Result<(), StoreError> {
         for row in std::mem::take(&mut self.running) {
             if self.find(store, &row)?.is_some() {
@@ -472,8 +473,8 @@ impl Lanes {
         }
     }
 
-    /// Ends the turns of a transaction. The lanes without room are the first of the next one: for kinds with few rows in a
-    /// transaction, the lane that had its turn must come after those that had none.
+    /// Ends the turns of a transaction. The lanes without room are the first of the next one: for kinds with few rows
+    /// in a transaction, the lane that had its turn must come after those that had none.
     fn end_turns(&mut self) {
         while let Some(lane) = self.without_room.pop_back() {
             self.turn.push_front(lane);
@@ -635,8 +636,9 @@ impl Timers {
         Ok(())
     }
 
-    /// Adds a due row to its lane, or passes it over: the lane is full, or older rows were passed over for it. If the lane
-    /// took later rows meanwhile, it would not be empty as long as such rows come, and the older ones would never run.
+    /// Adds a due row to its lane, or passes it over: the lane is full, or older rows were passed over for it. If the
+    /// lane took later rows meanwhile, it would not be empty as long as such rows come, and the older ones would never
+    /// run.
     fn add(&mut self, nth: usize, lane: Arc<str>, at: Micros, key: Vec<Value>) {
         let kind = &mut self.kinds[nth];
         if kind.passed_over.contains_key(&lane) || self.lanes.is_full(&lane, nth) {
@@ -658,8 +660,8 @@ impl Timers {
         }
     }
 
-    /// Records that a row was not processed. After a transient storage error it is retried
-    /// later; after a refusal it is skipped, because the reducer would refuse again. The work of a continuation is ended.
+    /// Records that a row was not processed. After a transient storage error it is retried later; after a refusal it is
+    /// skipped, because the reducer would refuse again. The work of a continuation is ended.
     pub(crate) fn refused(&mut self, due: &DueRow, refusal: &Refusal, now: Micros) {
         let kind = &mut self.kinds[due.place.kind];
         let row = due.id();
@@ -681,8 +683,8 @@ impl Timers {
         self.kinds[due.place.kind].failed.retain(|(failed, _)| *failed != id);
     }
 
-    /// Returns the unfinished work of a call that has returned this result, if its reducer has continuations: what the work is done
-    /// for.
+    /// Returns the unfinished work of a call that has returned this result, if its reducer has continuations: what the
+    /// work is done for.
     pub(crate) fn unfinished(
         &self,
         store: &Writer,

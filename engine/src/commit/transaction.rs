@@ -91,7 +91,8 @@ impl GroupTransaction {
         self.wrote
     }
 
-    /// Returns the number of rows that calls have changed since the start: the difference is the work of the calls between.
+    /// Returns the number of rows that calls have changed since the start: the difference is the work of the calls
+    /// between.
     pub(crate) fn rows_changed(&self) -> u64 {
         self.rows_changed
     }

@@ -1,8 +1,8 @@
 //! Units of the writer's queue, the groups that they run in, and their answers.
 //!
-//! A *unit* is the calls of one caller that run together. A *group* is the units that share one record in the journal, so that
-//! one sync makes all of them durable. It is not SQLite's transaction, which holds many groups (`open_rows`). `run_unit` runs
-//! the units, `writer` runs groups and splits those that must run again.
+//! A *unit* is the calls of one caller that run together. A *group* is the units that share one record in the journal,
+//! so that one sync makes all of them durable. It is not SQLite's transaction, which holds many groups (`open_rows`).
+//! `run_unit` runs the units, `writer` runs groups and splits those that must run again.
 
 use std::cell::{Cell, RefCell};
 
@@ -69,7 +69,8 @@ impl Unit {
         }
     }
 
-    /// Returns the work budget of one of its calls; unlimited for deadline calls, whose arguments are not from a caller.
+    /// Returns the work budget of one of its calls; unlimited for deadline calls, whose arguments are not from a
+    /// caller.
     pub(crate) fn work_budget<'a>(
         &'a self,
         call: usize,
@@ -85,8 +86,8 @@ impl Unit {
         })
     }
 
-    /// Returns how many calls it counts as in addition to those that its caller was charged for, by the rows that it has
-    /// changed.
+    /// Returns how many calls it counts as in addition to those that its caller was charged for, by the rows that it
+    /// has changed.
     pub(crate) fn further_calls(&self) -> usize {
         let worth = usize::try_from(self.rows_changed.get() / limits::ROWS_PER_CALL);
         let charged = if self.due.is_some() { 0 } else { self.calls.len() };
@@ -242,8 +243,8 @@ pub(crate) struct LastStep {
     pub(crate) outcome: Result<(Seq, String), Refusal>,
 }
 
-/// Answers to calls whose work goes on in later transactions: each waits for the last step of its work. If one is lost, its
-/// work still goes on: the rows of the work are in the file.
+/// Answers to calls whose work goes on in later transactions: each waits for the last step of its work. If one is lost,
+/// its work still goes on: the rows of the work are in the file.
 #[derive(Debug, Default)]
 pub(crate) struct PendingAnswers(Vec<PendingAnswer>);
 
@@ -275,8 +276,8 @@ impl PendingAnswers {
             .collect()
     }
 
-    /// Returns all answers. Their work goes on when the file is opened again, so a call is not answered as done. The calls of
-    /// a batch have taken effect, except for the work that goes on.
+    /// Returns all answers. Their work goes on when the file is opened again, so a call is not answered as done. The
+    /// calls of a batch have taken effect, except for the work that goes on.
     pub(crate) fn release_all(&mut self) -> Vec<ReplyEnvelope> {
         let mut answers: Vec<ReplyEnvelope> =
             self.0.drain(..).map(|pending| pending.answer).collect();
@@ -292,8 +293,8 @@ impl PendingAnswers {
 }
 
 impl ReplyEnvelope {
-    /// Replaces the result of a call by that of the last step of its work. Work that failed is a refusal of the call; in a
-    /// batch the other calls have taken effect, and the row of the work shows that it failed.
+    /// Replaces the result of a call by that of the last step of its work. Work that failed is a refusal of the call;
+    /// in a batch the other calls have taken effect, and the row of the work shows that it failed.
     fn complete(&mut self, position: usize, outcome: &Result<(Seq, String), Refusal>) {
         let Ok(done) = &mut self.outcome else { return };
         match outcome {

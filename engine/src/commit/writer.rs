@@ -8,13 +8,15 @@
 //! many groups, a reader, or a checkpoint ─▶ COMMIT
 //! ```
 //!
-//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. In reading order: `run` the loop · `run_groups`
-//! the work list · `run_and_journal` one group · `hand_over` to the sync thread (`durable`) · `commit_rows` and `checkpoint`.
+//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. In reading order: `run` the loop ·
+//! `run_groups` the work list · `run_and_journal` one group · `hand_over` to the sync thread (`durable`) ·
+//! `commit_rows` and `checkpoint`.
 //!
-//! *Invariant:* only this thread writes rows and advances the log; the checkpointer copies pages that SQLite has committed.
-//! *Invariant:* the outcome of a unit that ran to its end and every delta leave through the sync thread. Answered at once are
-//! registrations of subscriptions, requests for metrics, the batches of [`crate::Engine::apply`], and units that were
-//! deferred too often, or that find no room on their way through the readers: these have written nothing.
+//! *Invariant:* only this thread writes rows and advances the log; the checkpointer copies pages that SQLite has
+//! committed.
+//! *Invariant:* the outcome of a unit that ran to its end and every delta leave through the sync thread. Answered at
+//! once are registrations of subscriptions, requests for metrics, the batches of [`crate::Engine::apply`], and units
+//! that were deferred too often, or that find no room on their way through the readers: these have written nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -200,8 +202,8 @@ impl WriterThread {
         self.timers.sleep(self.executor.now()).into_iter().chain(rows).min()
     }
 
-    /// Returns the time for [`OpenRows`]: not the clock of events, which can be set back or stand still. In a directed run it
-    /// does not advance, so that the same steps commit the same groups.
+    /// Returns the time for [`OpenRows`]: not the clock of events, which can be set back or stand still. In a directed
+    /// run it does not advance, so that the same steps commit the same groups.
     fn instant(&self) -> Instant {
         if self.is_directed { self.started } else { Instant::now() }
     }
@@ -244,8 +246,8 @@ impl WriterThread {
     }
 
     /// Puts the units back that did not run because the first ones of their group took long. They wait for their turns
-    /// again: a caller whose call arrived meanwhile does not wait for all of them. After due rows they are the next group,
-    /// since further due rows would run before them.
+    /// again: a caller whose call arrived meanwhile does not wait for all of them. After due rows they are the next
+    /// group, since further due rows would run before them.
     fn put_back(&mut self, mut rest: CommitGroup, last: Option<&Unit>) -> Option<CommitGroup> {
         self.timers.put_back(rest.take_due());
         if rest.units.is_empty() || last.is_some_and(|last| last.due.is_some()) {
@@ -471,8 +473,8 @@ impl WriterThread {
     /// `denied` can already find it.
     fn hand_over(&mut self, group: CommitGroup, finished: FinishedGroup) -> Option<CommitGroup> {
         let FinishedGroup { outcomes, deltas, segment } = finished;
-        // Before the answers: a caller that has one sends its next call, and a caller that does not wait for one pays too.
-        // A unit that waits for work runs again, and pays once.
+        // Before the answers: a caller that has one sends its next call, and a caller that does not wait for one pays
+        // too. A unit that waits for work runs again, and pays once.
         for (unit, outcome) in group.units.iter().zip(&outcomes) {
             if !matches!(outcome, UnitOutcome::Deferred(_)) {
                 self.rate_limiter.add(&unit.caller, unit.further_calls(), self.executor.now());
@@ -588,7 +590,8 @@ impl WriterThread {
         }
     }
 
-    /// Reports the outcome of each unit that a deadline started to the timers. Returns the continued calls that have ended.
+    /// Reports the outcome of each unit that a deadline started to the timers. Returns the continued calls that have
+    /// ended.
     fn settle_deadlines(&mut self, units: &[Unit], outcomes: &[UnitOutcome]) -> Vec<LastStep> {
         let now = self.executor.now();
         let mut ended = Vec::new();

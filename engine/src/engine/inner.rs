@@ -56,8 +56,9 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Submits a unit to the writer and waits for its answer, which comes when the unit is durable (`commit/durable.rs`), or
-    /// with [`AnswerAt::Applied`] when it is in the journal. If the task that waits is dropped, the unit runs all the same.
+    /// Submits a unit to the writer and waits for its answer, which comes when the unit is durable
+    /// (`commit/durable.rs`), or with [`AnswerAt::Applied`] when it is in the journal. If the task that waits is
+    /// dropped, the unit runs all the same.
     ///
     /// # Errors
     /// A [`Refusal`] of the request id, of the queue, or of a call; `engine_failed` if a thread of the engine panicked.

@@ -267,7 +267,8 @@ impl ReaderPools {
         let readers = [Some(first)].into_iter().chain(later).collect();
         let (readers, mut handles) =
             Readers::start("reader", readers, &open, visible, &shared.threads);
-        // Not drained: no query of a caller delays a lookup. A lookup is short, so a later checkpoint finds no snapshot of one.
+        // Not drained: no query of a caller delays a lookup. A lookup is short, so a later checkpoint finds no snapshot
+        // of one.
         let undirected = Threads {
             scheduler: Arc::new(FreeRunning),
             drain: Arc::default(),

@@ -98,8 +98,8 @@ impl Buffers {
         self.lock().total
     }
 
-    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`], or a query
-    /// has freed as many bytes. The allocator then holds unused memory. Only one task may wait.
+    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`], or a
+    /// query has freed as many bytes. The allocator then holds unused memory. Only one task may wait.
     pub async fn fallen(&self) {
         self.0.fallen.notified().await;
     }
@@ -153,8 +153,8 @@ impl Account {
         Reservation { account: self.clone(), bytes: 0 }
     }
 
-    /// Counts bytes. Data larger than a limit is accepted if nothing else is buffered, so that every result and body within its
-    /// own limit is possible.
+    /// Counts bytes. Data larger than a limit is accepted if nothing else is buffered, so that every result and body
+    /// within its own limit is possible.
     fn add(&self, bytes: Bytes) -> Result<(), Refusal> {
         let limits = self.buffers.0.limits;
         let mut reserved = self.buffers.lock();

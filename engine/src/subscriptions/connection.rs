@@ -144,8 +144,8 @@ impl Connection {
         })
     }
 
-    /// Checks whether a subscription would be refused now: for a caller that first does something else, which would then be
-    /// without it. Counts as no call.
+    /// Checks whether a subscription would be refused now: for a caller that first does something else, which would
+    /// then be without it. Counts as no call.
     ///
     /// # Errors
     /// Those of [`Connection::subscribe`].
@@ -536,8 +536,8 @@ fn is_outdated(caught_up: &(SubscriptionKey, Result<ResumeResult, QueryFailure>)
     matches!(caught_up.1, Err(QueryFailure::Outdated))
 }
 
-/// Returns the bytes that a subscription of a restricted caller takes; it keeps its text for the next plan. Large parameters are
-/// counted separately.
+/// Returns the bytes that a subscription of a restricted caller takes; it keeps its text for the next plan. Large
+/// parameters are counted separately.
 fn subscription_bytes(binding: &Binding, sql: &str) -> usize {
     if binding.is_bounded() { limits::SUBSCRIPTION_OVERHEAD_BYTES + sql.len() } else { 0 }
 }

@@ -1,5 +1,5 @@
-//! The queue of frames of one connection. `hub` fills it and `connection` empties it; it is bounded for itself, and what all
-//! clients buffer is bounded in `buffers`.
+//! The queue of frames of one connection. `hub` fills it and `connection` empties it; it is bounded for itself, and
+//! what all clients buffer is bounded in `buffers`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};

@@ -71,7 +71,8 @@ struct LastRun {
 type RunResult = (Seq, Arc<ResultRows>);
 
 impl SharedReruns {
-    /// Returns the entry of a binding of a caller of this tenant. A query that is not restricted has one for all callers.
+    /// Returns the entry of a binding of a caller of this tenant. A query that is not restricted has one for all
+    /// callers.
     pub(crate) fn get_or_insert(&self, binding: &Binding, tenant: &str) -> Arc<SharedRerun> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let tenant = if binding.is_bounded() { tenant } else { Caller::SYSTEM }.to_owned();

@@ -1,5 +1,5 @@
-//! One change of a live query's result, shared by all subscribers of the query, and its way to one of them. `abide_live`
-//! computes the change.
+//! One change of a live query's result, shared by all subscribers of the query, and its way to one of them.
+//! `abide_live` computes the change.
 
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock, OnceLock};

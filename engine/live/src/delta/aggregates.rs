@@ -58,8 +58,8 @@ enum GroupOutput {
 }
 
 impl AggregateRule {
-    /// Creates the rule of an aggregation of plain joins that is grouped by plain columns and outputs only
-    /// these and aggregates that can be added up; `None` for other queries.
+    /// Creates the rule of an aggregation of plain joins that is grouped by plain columns and
+    /// outputs only these and aggregates that can be added up; `None` for other queries.
     pub(crate) fn new(
         catalog: &Catalog,
         query: &Query,

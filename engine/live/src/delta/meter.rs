@@ -51,9 +51,9 @@ impl std::ops::Sub for Cost {
 pub(crate) enum CountedSteps {
     /// All.
     All,
-    /// Those for rows that the restricted caller sees. Steps over hidden rows must not decide what it
-    /// receives: by its own rows, a caller can come as close to a limit as it likes, so that a single
-    /// hidden row would exceed it.
+    /// Those for rows that the restricted caller sees. Steps over hidden rows must not decide what
+    /// it receives: by its own rows, a caller can come as close to a limit as it likes, so that a
+    /// single hidden row would exceed it.
     Visible,
 }
 
@@ -67,7 +67,8 @@ impl CountedSteps {
     }
 }
 
-/// The limits of the cost of live queries for a commit. All except `time` are in steps of SQLite's virtual machine.
+/// The limits of the cost of live queries for a commit. All except `time` are in steps of SQLite's
+/// virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// The average cost of one binding's delta, over the last deltas of a template.
@@ -101,9 +102,9 @@ impl Budget {
         fill_time: Duration::MAX,
     };
 
-    /// The part of the limits on steps that bounds restricted callers. Their counted steps take less
-    /// than half of the CPU time that they may use. So CPU time, to which hidden rows add, decides only
-    /// if there are several times as many hidden rows on the way as visible ones.
+    /// The part of the limits on steps that bounds restricted callers. Their counted steps take
+    /// less than half of the CPU time that they may use. So CPU time, to which hidden rows add,
+    /// decides only if there are several times as many hidden rows on the way as visible ones.
     const VISIBLE_PART: u64 = 4;
 
     /// Returns the limits for bindings whose steps are counted so.
@@ -128,9 +129,10 @@ impl Budget {
         spent.steps >= share || spent.time >= self.time
     }
 
-    /// Returns the limits of the views of all restricted callers, of their deltas and of the lookups that find them: half of a
-    /// commit's. A single view may take all of it: with the bound of a single query, rows of a commit that a caller does
-    /// not see would decide about its queries.
+    /// Returns the limits of the views of all restricted callers, of their deltas and of the
+    /// lookups that find them: half of a commit's. A single view may take all of it: with the bound
+    /// of a single query, rows of a commit that a caller does not see would decide about its
+    /// queries.
     pub(crate) fn for_views(self) -> Budget {
         let commit = self.commit / 2;
         Budget { max: self.max.max(commit), commit, ..self }

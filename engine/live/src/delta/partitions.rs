@@ -1,7 +1,8 @@
 //! Partition re-evaluation. Some expressions partition a result: the columns of a compound, the
 //! partition of windows, the groups of a subquery, the key of a FULL JOIN. A changed row affects
 //! only its own partitions. They are found as groups are, and each is evaluated after and before.
-//! Without such expressions the whole result is one partition, evaluated when a changed row matters.
+//! Without such expressions the whole result is one partition, evaluated when a changed row
+//! matters.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

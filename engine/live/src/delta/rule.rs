@@ -5,8 +5,8 @@
 //! (DBSP's rule, over the later state only). `GroupReevaluation`: find the affected groups by the
 //! same terms, and evaluate each of them over the tables after and before. `RowReevaluation`: find
 //! the rows of the outermost inner tables that a change may affect, and evaluate the query for each
-//! of them, after and before. `FullReevaluation`: evaluate the whole query over both states. The comments of
-//! [`DeltaRule`] describe the other rules.
+//! of them, after and before. `FullReevaluation`: evaluate the whole query over both states. The
+//! comments of [`DeltaRule`] describe the other rules.
 
 use std::collections::{HashMap, HashSet};
 
@@ -46,8 +46,8 @@ pub(crate) enum DeltaRule {
     RowReevaluation(Vec<Term>),
     /// LIMIT of plain joins.
     TopN(TopNRule),
-    /// Other queries with LIMIT: the terms check whether any changed row matters; if so, the whole query is
-    /// evaluated.
+    /// Other queries with LIMIT: the terms check whether any changed row matters; if so, the whole
+    /// query is evaluated.
     ConditionalReevaluation(Vec<Term>),
     /// A partitioned result: the terms return the affected partitions.
     PartitionReevaluation(Partitions),
@@ -477,9 +477,9 @@ fn spans(numbers: Option<&[usize]>, all: usize) -> Vec<(usize, usize)> {
     spans
 }
 
-/// Returns each touched group once; `None` if a collation inside an expression makes the identity of
-/// groups uncertain. 1 and 1.0 are one group, and so are 'a' and 'A' by NOCASE: evaluating a group
-/// twice would apply its change twice.
+/// Returns each touched group once; `None` if a collation inside an expression makes the identity
+/// of groups uncertain. 1 and 1.0 are one group, and so are 'a' and 'A' by NOCASE: evaluating a
+/// group twice would apply its change twice.
 fn distinct_groups(query: &Query, touched: Weights) -> Option<Vec<Row>> {
     let by = query.cores[0].1.group.as_deref().unwrap_or(&[]);
     let uncertain = by.iter().any(|by| by.collation.is_none() && by.collates_within);

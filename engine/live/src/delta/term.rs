@@ -134,7 +134,8 @@ impl TermOutline<'_> {
         for (at, condition) in self.dependency.visibility.iter().enumerate() {
             let is_first = at == 0 && self.dependency.conditions.is_empty();
             out.text(if is_first { "WHERE (" } else { "AND (" });
-            // What counts visible rows must count each of them once, not once for each row that it is joined with.
+            // What counts visible rows must count each of them once, not once for each row that it
+            // is joined with.
             let waits = !condition.pieces.contains(&Piece::Mark(Mark::Visible));
             if waits {
                 out.after_source(last);

@@ -1,8 +1,8 @@
 //! ORDER BY with LIMIT: the first rows of an ordered result.
 //!
-//! Its rows are cached. If it has as many rows as the LIMIT, changes of rows that sort after its last row have
-//! no effect. After any other change it is read again and compared with the cached rows; with an index in
-//! its order this costs as much as it is long.
+//! Its rows are cached. If it has as many rows as the LIMIT, changes of rows that sort after its
+//! last row have no effect. After any other change it is read again and compared with the cached
+//! rows; with an index in its order this costs as much as it is long.
 
 use abide_schema::{Row, Value};
 

@@ -16,8 +16,9 @@ pub(crate) struct Conjunct {
     pub(crate) origin: ConditionOrigin,
 }
 
-/// Where a condition comes from. Conditions are written in this order: a row is counted only if all rows that are read with it
-/// are visible, and before a condition of the caller ends the work for it.
+/// Where a condition comes from. Conditions are written in this order: a row is counted only if all
+/// rows that are read with it are visible, and before a condition of the caller ends the work for
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ConditionOrigin {
     /// It decides whether a restricted caller may see a row.
@@ -45,8 +46,9 @@ impl Conjunct {
         }
     }
 
-    /// Makes it a condition of an authorized view. Of a row and its owner, the row is read first, and the condition is
-    /// evaluated when its row is read: SQLite turns EXISTS into a join, which may follow the loops over other tables.
+    /// Makes it a condition of an authorized view. Of a row and its owner, the row is read first,
+    /// and the condition is evaluated when its row is read: SQLite turns EXISTS into a join, which
+    /// may follow the loops over other tables.
     pub(crate) fn decides_visibility(&mut self) {
         self.origin = ConditionOrigin::Visibility;
         if self.condition.is_exists() {

@@ -46,8 +46,8 @@ pub(crate) enum Piece {
     Param(usize),
     /// A source in a FROM clause.
     Source(usize),
-    /// A source in the FROM clause of a condition that the plan added. Unlike a subquery of the query, the condition
-    /// follows from the others, so no rule depends on it.
+    /// A source in the FROM clause of a condition that the plan added. Unlike a subquery of the
+    /// query, the condition follows from the others, so no rule depends on it.
     AddedSource(usize),
     /// The n-th value that the rule supplies.
     Given(usize),
@@ -82,11 +82,13 @@ pub(crate) enum Mark {
     VisibleRead,
     /// The value ended, which the function reads so many times.
     ReadEnd(usize),
-    /// The name of the function that counts a visible row, if the catalog has one. The columns of the row's key follow.
+    /// The name of the function that counts a visible row, if the catalog has one. The columns of
+    /// the row's key follow.
     Visible,
-    /// A column begins whose table is read before the table that it is compared with. Rendered as `+`, for which SQLite uses
-    /// no index of the column, in queries that join several tables of a restricted caller: a loop over owners
-    /// around another table would repeat what is counted for it, once for each owner that the caller may not see.
+    /// A column begins whose table is read before the table that it is compared with. Rendered as
+    /// `+`, for which SQLite uses no index of the column, in queries that join several tables of a
+    /// restricted caller: a loop over owners around another table would repeat what is counted for
+    /// it, once for each owner that the caller may not see.
     ReadBefore,
     /// A value that a live query chooses from equal ones which need not be identical.
     Chosen,
@@ -286,8 +288,8 @@ impl Fragment {
         self
     }
 
-    /// Returns the value with this affinity. A CASE and the result of a function have none of their own; a CAST to the
-    /// type that the value has anyway leaves it as it is.
+    /// Returns the value with this affinity. A CASE and the result of a function have none of their
+    /// own; a CAST to the type that the value has anyway leaves it as it is.
     pub(crate) fn with_affinity(&self, affinity: Affinity) -> Fragment {
         let mut value = Fragment::new();
         if let Affinity::To(name) = affinity {
@@ -622,9 +624,10 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Appends the start of a CASE around a condition that SQLite evaluates after all others on the rows of this source, the
-    /// last one of FROM. A policy with a subquery would be evaluated as soon as the row is read that it is about,
-    /// before the session is looked up that says whose row it is: also for the rows of other tenants.
+    /// Appends the start of a CASE around a condition that SQLite evaluates after all others on the
+    /// rows of this source, the last one of FROM. A policy with a subquery would be evaluated as
+    /// soon as the row is read that it is about, before the session is looked up that says whose
+    /// row it is: also for the rows of other tenants.
     pub(crate) fn after_source(&mut self, source: usize) {
         let column = self.catalog.table(self.sources[source].table).key[0];
         self.text("CASE WHEN");
@@ -636,8 +639,8 @@ impl<'a> Renderer<'a> {
     }
 
     /// Appends the condition that a row of a table was the same before the commit, as far as a
-    /// condition reads it. A row may have changed in other columns, even in such that the query does
-    /// not read: then its own change is not one of the changes of the query.
+    /// condition reads it. A row may have changed in other columns, even in such that the query
+    /// does not read: then its own change is not one of the changes of the query.
     fn same_before(&mut self, source: usize, condition: &Fragment) {
         let table = self.catalog.table(self.sources[source].table);
         let key = column_list(table, table.key.iter().copied());

@@ -75,12 +75,14 @@ impl Lowering<'_> {
         let last = rest.iter().rposition(|join| join_kind(join.operator).join.keeps_right());
         // A preceding view or subquery stays a subquery. The affinity of a compound's columns can
         // depend on that.
-        let tables = |at: usize| {
+        let follows_tables = |at: usize| {
             let mut before = rest[..at].iter().map(|join| &join.table).chain([first]);
             before.all(|item| self.names_a_table(item))
         };
         let turned = last.filter(|at| {
-            join_kind(rest[*at].operator).join == Join::Right && core.from.is_empty() && tables(*at)
+            join_kind(rest[*at].operator).join == Join::Right
+                && core.from.is_empty()
+                && follows_tables(*at)
         });
         let outer = last.is_some() && turned.is_none();
         let mut items = rest.iter().map(|join| &join.table).chain([first]);
@@ -107,8 +109,8 @@ impl Lowering<'_> {
             let inline = kind.join == Join::Inner && !outer;
             let place = FromContext { alias: "", join: kind.join, inline };
             self.read_item(core, &join.table, place, scope)?;
-            let on = self.read_constraint(join.constraint.as_ref(), kind, scope)?;
-            let on = self.guarded(core, on);
+            let condition = self.read_constraint(join.constraint.as_ref(), kind, scope)?;
+            let on = self.guarded(core, condition);
             if inline {
                 core.filter.extend(on);
             } else {
@@ -144,8 +146,8 @@ impl Lowering<'_> {
         let place = FromContext { alias: "", join: Join::Inner, inline: true };
         self.read_item(core, &right.table, place, scope)?;
         let kind = join_kind(right.operator);
-        let on = self.read_constraint(right.constraint.as_ref(), kind, scope)?;
-        let on = self.guarded(core, on);
+        let condition = self.read_constraint(right.constraint.as_ref(), kind, scope)?;
+        let on = self.guarded(core, condition);
         core.from.rotate_left(1);
         core.from.last_mut().expect("an item was just read").on = on;
         Ok(())
@@ -434,13 +436,15 @@ impl Lowering<'_> {
 
     /// Returns a condition that holds for each row of an authorized view, and counts it.
     ///
-    /// *Invariant:* SQLite evaluates it as soon as it has read the row itself, in no loop over other rows. A join of the
-    /// owners would make it wait for them, and SQLite may walk another table before, with its hidden rows. So the
-    /// condition looks the owners up by itself. It also ends what is done for a hidden row: no loop over another table begins.
+    /// *Invariant:* SQLite evaluates it as soon as it has read the row itself, in no loop over
+    /// other rows. A join of the owners would make it wait for them, and SQLite may walk another
+    /// table before, with its hidden rows. So the condition looks the owners up by itself. It also
+    /// ends what is done for a hidden row: no loop over another table begins.
     fn visible_row(&self, from: &[FromTerm], guard: Option<&VisibilityGuard>) -> Option<Conjunct> {
         self.catalog.work_functions()?;
-        // The key makes it depend on the row. SQLite evaluates a condition without a column once and not for each row, and
-        // it replaces columns that a condition fixes, and tests that a column cannot fail, by constants.
+        // The key makes it depend on the row. SQLite evaluates a condition without a column once
+        // and not for each row, and it replaces columns that a condition fixes, and tests that a
+        // column cannot fail, by constants.
         let sources: Option<Vec<usize>> = from.iter().map(|term| term.source).collect();
         let sources = sources.expect("a view joins its table and those of its owners");
         let (source, owners) = sources.split_first().expect("a view reads its table");
@@ -590,7 +594,8 @@ impl Lowering<'_> {
                 let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
                 let affinities: Vec<Affinity> = arms.map(|arm| self.affinity_of(arm)).collect();
                 if value.kind.is_none() && affinities.contains(&Affinity::To("REAL")) {
-                    // SQLite makes reals of the integers of such a column if its plan stores the rows of the subquery.
+                    // SQLite makes reals of the integers of such a column if its plan stores the
+                    // rows of the subquery.
                     value.mark(Mark::Chosen);
                 }
                 value.affinity = Affinity::common(affinities);

@@ -1,9 +1,9 @@
 //! Row and column visibility for a restricted caller: the SELECT that replaces each table, shared
 //! by callers of one kind, and the parameter values of one caller.
 //!
-//! A restricted query reads no table directly. Each table name expands to a SELECT ([`AuthorizedViews`]),
-//! as a view does. Callers of one kind share that text, and so the template; the caller's identity
-//! is a parameter. A table without such a SELECT is `no such table`.
+//! A restricted query reads no table directly. Each table name expands to a SELECT
+//! ([`AuthorizedViews`]), as a view does. Callers of one kind share that text, and so the template;
+//! the caller's identity is a parameter. A table without such a SELECT is `no such table`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -134,7 +134,8 @@ pub fn select_of(
         // A subquery of its own, because the condition names the table's columns.
         Some(condition) => {
             let condition = match within.filter(|within| within.is_tested_first) {
-                // CASE, because SQLite tests a condition on one table before it looks its owners up.
+                // CASE, because SQLite tests a condition on one table before it looks its owners
+                // up.
                 Some(within) => {
                     format!("CASE WHEN {} THEN ({condition}\n) END", within.condition_on(table))
                 }
@@ -169,15 +170,17 @@ fn is_in_scope(scope: &str, key: &str) -> String {
     format!("json_extract({scope}, {path}) = :{parameter} AND json_type({scope}, {path}) = 'text'")
 }
 
-/// Returns the path of a key within a scope, as a text of SQL. Any key is possible: it is written as in JSON.
+/// Returns the path of a key within a scope, as a text of SQL. Any key is possible: it is written
+/// as in JSON.
 #[must_use]
 pub fn scope_path(key: &str) -> String {
     let name = serde_json::Value::from(key).to_string();
     format!("'$.{}'", name.replace('\'', "''"))
 }
 
-/// Returns the name of the parameter with the caller's value for a key of its scope. A key that a parameter of SQL cannot have
-/// in its name is written in hexadecimal after `$`, which no other key has.
+/// Returns the name of the parameter with the caller's value for a key of its scope. A key that a
+/// parameter of SQL cannot have in its name is written in hexadecimal after `$`, which no other key
+/// has.
 #[must_use]
 pub fn scope_parameter(key: &str) -> String {
     if key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
@@ -196,8 +199,8 @@ pub struct ScopeMembership<'a> {
     pub column: &'static str,
     /// The scope keys whose values must equal the caller's.
     pub keys: &'a [&'a str],
-    /// Whether it is tested before the condition of the rows: a condition with a subquery may read many rows, and would do so
-    /// for each row of other scopes.
+    /// Whether it is tested before the condition of the rows: a condition with a subquery may read
+    /// many rows, and would do so for each row of other scopes.
     pub is_tested_first: bool,
 }
 

@@ -71,8 +71,8 @@ impl Lowering<'_> {
         }
         if let Some(condition) = where_clause {
             let conjuncts = self.conjuncts(condition, scope)?;
-            let conjuncts = self.guarded(core, conjuncts);
-            core.filter.extend(conjuncts);
+            let guarded = self.guarded(core, conjuncts);
+            core.filter.extend(guarded);
         }
         if let Some(having) = having {
             let having = self.in_frame(core, |lower| lower.expr(having, scope))?;

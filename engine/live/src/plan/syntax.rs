@@ -109,8 +109,8 @@ pub(crate) fn no_function(name: &str) -> Refusal {
     Refusal::new(Code::BadSql, format!("no such function: {name}"))
 }
 
-/// Returns the value of a literal that can become a parameter. Numbers with a fraction and those beyond 64
-/// bits stay in the text, because only SQLite parses them exactly as SQLite does.
+/// Returns the value of a literal that can become a parameter. Numbers with a fraction and those
+/// beyond 64 bits stay in the text, because only SQLite parses them exactly as SQLite does.
 pub(crate) fn lifted_value(expr: &Expr) -> Option<Value> {
     match expr {
         Expr::Literal(Literal::Numeric(text)) => integer(text, "").map(Value::Integer),

@@ -92,8 +92,8 @@ impl Lowering<'_> {
             return;
         }
         let guards_ask = core.guards.iter().any(|guard| guard.condition.has_subquery());
-        let derived = || core.from.iter().filter_map(|term| term.derived.as_ref());
-        let mut cores = derived().flat_map(|derived| &derived.query.cores);
+        let derived = core.from.iter().filter_map(|term| term.derived.as_ref());
+        let mut cores = derived.flat_map(|derived| &derived.query.cores);
         core.opaque = guards_ask || cores.any(|(_, core)| core.opaque);
         core.fenced = core.having.as_ref().is_some_and(|having| !having.harmless);
         self.seal_within(core);

@@ -192,7 +192,8 @@ fn direct_path(
             at += 1;
             for (left, right) in &path.equal {
                 let other = if *left == known { *right } else { *left };
-                // Columns of different kinds are compared after a conversion, so that equality is not transitive.
+                // Columns of different kinds are compared after a conversion, so that equality is
+                // not transitive.
                 let is_equal = (*left == known || *right == known)
                     && query.column_kind(catalog, other) == own_kind;
                 if is_equal && !equal.contains(&other) {

@@ -276,7 +276,8 @@ impl TableRoutes {
         self.remove_use(place, from);
     }
 
-    /// Calls `each` with every key that a change has, and the images that have it. There may be no binding with the key.
+    /// Calls `each` with every key that a change has, and the images that have it. There may be no
+    /// binding with the key.
     pub(crate) fn keys<'a>(
         &'a self,
         change: &RowChange,
@@ -313,8 +314,9 @@ impl TableRoutes {
         }
     }
 
-    /// Calls `each` with every binding that one of these keys finds, once for each of its places, and with which of the
-    /// keys find it. There is one key, or all are cells in one column, distinct and in ascending order.
+    /// Calls `each` with every binding that one of these keys finds, once for each of its places,
+    /// and with which of the keys find it. There is one key, or all are cells in one column,
+    /// distinct and in ascending order.
     pub(crate) fn find(
         &self,
         keys: &[MatchedKey<'_>],

@@ -1,5 +1,5 @@
-//! The reruns that a connection waits for. `subscriptions/rerun` runs each query once for all connections, `rerun_updates`
-//! sends the results.
+//! The reruns that a connection waits for. `subscriptions/rerun` runs each query once for all connections,
+//! `rerun_updates` sends the results.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

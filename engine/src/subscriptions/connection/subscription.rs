@@ -1,5 +1,5 @@
-//! One subscription of a connection: the client's state of its result, and its updates. `rebind` plans it again, `reruns` and
-//! `rerun_updates` run its query again.
+//! One subscription of a connection: the client's state of its result, and its updates. `rebind` plans it again,
+//! `reruns` and `rerun_updates` run its query again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -94,8 +94,8 @@ impl Subscription {
         })
     }
 
-    /// Returns the first answer. Its delta starts at the position of the connection, because a client received everything
-    /// up to `sent_up_to` for all subscriptions.
+    /// Returns the first answer. Its delta starts at the position of the connection, because a client received
+    /// everything up to `sent_up_to` for all subscriptions.
     pub(super) fn answer(&mut self, resumed: ResumeResult, sent_up_to: Seq) -> Vec<QueuedUpdate> {
         match resumed {
             ResumeResult::Snapshot { seq, rows, why } => self.snapshot(seq, rows, why),

@@ -50,7 +50,8 @@ impl Lowering<'_> {
     }
 
     /// min() or max() of an expression that can be an integer in one row and an equal real in
-    /// another, or 0.0 and -0.0: independently of the order of rows, as [`Lowering::representative`].
+    /// another, or 0.0 and -0.0: independently of the order of rows, as
+    /// [`Lowering::representative`].
     fn extreme(
         &self,
         call: &Call,
