@@ -1,15 +1,14 @@
 //! Access control: scopes, policies, credentials, rate limits, and the record of denials.
 //!
-//! In reading order: `row_owners` the scope of a row · `policy_subject` a caller as policies see it · `policy_rows` the stored
-//! policies · `policies` what queries see · `row_policies` the same for reducers · `scope_rules` all declarations together ·
-//! `scoped_transaction` holds reducers to them · `policy_validator` checks new policies · `credentials` checks tokens again when
-//! a call runs · `rate_limiter` counts calls · `denials` limits how often refused attempts are recorded.
+//! In reading order: `row_owners` the scope of a row · `policy_rows` the stored policies, and whom they restrict ·
+//! `policies` what queries see · `row_policies` the same for reducers · `scope_rules` all declarations together ·
+//! `scoped_transaction` holds reducers to them · `policy_validator` checks new policies · `credentials` checks tokens
+//! again when a call runs · `rate_limiter` counts calls · `denials` limits how often refused attempts are recorded.
 
 pub mod credentials;
 pub(crate) mod denials;
 pub(crate) mod policies;
 pub(crate) mod policy_rows;
-pub(crate) mod policy_subject;
 pub(crate) mod policy_validator;
 pub(crate) mod rate_limiter;
 pub(crate) mod row_owners;

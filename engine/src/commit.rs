@@ -1,8 +1,9 @@
 //! The commit pipeline: from the queue to the disk.
 //!
-//! A *call* runs one reducer and appends one event. A *unit* is a call or a batch of calls, all or nothing. A *group* has the units
-//! that the writer takes at once: one record in the journal, one set of undo images and deltas. SQLite's *transaction* stays open
-//! over many groups. What subscribers and metrics call a *commit* is a finished group, not SQLite's COMMIT.
+//! A *call* runs one reducer and appends one event. A *unit* is a call or a batch of calls, all or nothing. A *group*
+//! has the units that the writer takes at once: one record in the journal, one set of undo images and deltas. SQLite's
+//! *transaction* stays open over many groups. What subscribers and metrics call a *commit* is a finished group, not
+//! SQLite's COMMIT.
 //!
 //! # One call, from the bytes of a message to the bytes of its answer
 //!
@@ -22,7 +23,7 @@
 //! | the caller may call the reducer | `Executor::check_may_call`, from `Executor::run_within` in `execute` |
 //! | which rows exist for the caller | `ScopedTransaction`, over the `GroupTransaction` of all rows |
 //! | what the call does | the reducer: `append_message` in `reducers/src/message.rs` |
-//! | a row may be written | the reducer; then the constraints and triggers of its table, in SQLite (`refused` in `transaction`); deferred foreign keys in `Writer::take_record` of the store |
+//! | a row may be written | the reducer; then the constraints and triggers of its table, in SQLite (`abort_write` in `transaction`); deferred foreign keys in `Writer::take_record` of the store |
 //! | what the log says | `Executor::append_event`: the stored form of the result (`outcome`), the hash of the event (`engine/log/src/chain.rs`) |
 //! | a retry will find it | `Executor::remember` in `run_unit` |
 //! | which undo images are kept | `ChangeLog::record` in `retention` |
@@ -36,9 +37,10 @@
 //!
 //! # After a crash
 //!
-//! The next opening applies the journal (`Store::open`, `engine/store/src/journal/recovery.rs`) and syncs what it found before
-//! anything is answered (`recover` in `engine/src/engine/startup.rs`). No reducer runs again. A client without an answer repeats
-//! its call with the same request id; one without a request id cannot know whether the call took effect.
+//! The next opening applies the journal (`Store::open`, `engine/store/src/journal/recovery.rs`) and syncs what it found
+//! before anything is answered (`recover` in `engine/src/engine/startup.rs`). No reducer runs again. A client without
+//! an answer repeats its call with the same request id; one without a request id cannot know whether the call took
+//! effect.
 //!
 //! | the crash comes after | the disk has | what follows |
 //! |---|---|---|
@@ -47,8 +49,8 @@
 //! | `Journal::append` | the record. After a power failure it may be torn or missing, and so may those after it | with the record: all of the group, and the repeated call gets the stored result. Without: nothing of it, or all of it if SQLite has committed it. `Engine::apply` answers here, so its caller waits for `Engine::until_durable` |
 //! | the sync | the record | the group is applied. The repeated call gets the stored result (`Executor::stored_result` in `run_unit`), as a duplicate |
 //! | the answer, before the delta | the record, with its undo images | a subscriber resumes after its last seq and gets the delta from the change log (`engine/src/subscriptions/resume.rs`) |
-//! | a refusal `denied`, before the group that records it | nothing of either | the caller has no answer: it is held until the record is durable |
-//! | the first step of a call that takes several transactions | the rows of its work | `timers` finds them and goes on; the repeated call is answered after the last step (`continued`) |
+//! | a refusal `denied`, before the group that records it | nothing of either | the caller has no answer: it waits until the record is durable |
+//! | the first step of a call that takes several transactions | the rows of its work | `timers` finds them and goes on; the repeated call is answered after the last step (`PendingAnswers` in `unit`) |
 //! | SQLite's commit | the record, and the rows in a WAL that is not synced | SQLite recovers the WAL as far as it reaches; the records after that are applied |
 //! | a part of a checkpoint | the WAL and the records: segments are used again only when the file is synced | the same |
 //!
@@ -57,29 +59,23 @@
 //!
 //! # Files
 //!
-//! In reading order: `registry` prepares a `prepared_call` · `queue` and `fair_queue` order callers · `jobs` of the
-//! writer's queue · `writer` commits one `group` of units after the other · `unit` and `run_unit` run the calls of a unit ·
-//! `execute` runs one call in the open `transaction`, over the `overlay` · `deferred` moves long work to readers ·
-//! `outcome` and `request_ids` answer retries · `live_queries` makes deltas · `timers` makes due rows into calls ·
-//! `continued` holds the answers to calls that take several transactions · `open_rows` are committed by SQLite later ·
-//! `durable` syncs · `checkpointer` moves the WAL, with a `writer_pause` if it must · `retention` of the change log ·
-//! `table_watchers` reports changed tables · `held_subscriptions` limits what live queries hold · `writer_sql` runs the SQL
-//! of deltas.
+//! In reading order: `registry` prepares calls · `queue` and `fair_queue` order callers · `jobs` of the writer's queue
+//! · `unit` the units, groups and answers · `writer` commits one group after the other · `run_unit` runs the calls of a
+//! unit · `execute` runs one call in the open `transaction`, over the `overlay` · `deferred` moves long work to readers
+//! · `outcome` and `request_ids` answer retries · `live_queries` makes deltas · `timers` makes due rows into calls ·
+//! `open_rows` are committed by SQLite later · `durable` syncs · `checkpointer` moves the WAL, and slows the writer
+//! down if it must · `retention` of the change log · `table_watchers` reports changed tables.
 
 pub(crate) mod checkpointer;
-pub(crate) mod continued;
 pub(crate) mod deferred;
 pub(crate) mod durable;
 pub(crate) mod execute;
 pub(crate) mod fair_queue;
-pub(crate) mod group;
-pub(crate) mod held_subscriptions;
 pub(crate) mod jobs;
 pub(crate) mod live_queries;
 pub(crate) mod open_rows;
 pub(crate) mod outcome;
 pub(crate) mod overlay;
-pub(crate) mod prepared_call;
 pub(crate) mod queue;
 pub(crate) mod registry;
 pub(crate) mod request_ids;
@@ -90,5 +86,3 @@ pub(crate) mod timers;
 pub(crate) mod transaction;
 pub(crate) mod unit;
 pub(crate) mod writer;
-pub(crate) mod writer_pause;
-pub(crate) mod writer_sql;

@@ -1,4 +1,4 @@
-//! Configuration of an engine.
+//! Configuration of an engine. Limits that no program can change are in [`abide_schema::limits`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// These modules, the machine's clock, the default tuning.
+    /// Creates a configuration with these modules, the clock of the machine, and the default tuning.
     #[must_use]
     pub fn new(modules: Vec<Module>) -> Config {
         let live_budget = Budget {
@@ -50,25 +50,17 @@ impl Config {
             commit_time: Duration::from_millis(limits::LIVE_COMMIT_MS),
             fill_time: Duration::from_millis(limits::LIVE_FILL_MS),
         };
-        let clock = Arc::new(SystemClock);
-        let tuning = Tuning::default();
-        let retention = Retention::default();
-        let entropy = Arc::new(SystemEntropy);
-        let scheduler = Arc::new(FreeRunning);
-        let buffers = BufferLimits::default();
-        let timers = true;
-        let due_of_a_tenant = limits::DUE_OF_A_TENANT;
         Config {
             modules,
-            clock,
-            entropy,
-            tuning,
+            clock: Arc::new(SystemClock),
+            entropy: Arc::new(SystemEntropy),
+            tuning: Tuning::default(),
             live_budget,
-            retention,
-            buffers,
-            timers,
-            due_of_a_tenant,
-            scheduler,
+            retention: Retention::default(),
+            buffers: BufferLimits::default(),
+            timers: true,
+            due_of_a_tenant: limits::DUE_OF_A_TENANT,
+            scheduler: Arc::new(FreeRunning),
         }
     }
 }

@@ -18,8 +18,8 @@ use tokio::sync::{oneshot, watch};
 use crate::access::denials::Denial;
 use crate::commit::durable::is_reached;
 use crate::commit::jobs::WriterJob;
-use crate::commit::prepared_call::PreparedCall;
 use crate::commit::queue::closing;
+use crate::commit::registry::PreparedCall;
 use crate::commit::unit::AnswerAt;
 use crate::config::Config;
 use crate::metrics::{Metrics, Series};
@@ -56,29 +56,25 @@ impl Engine {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>, config: Config) -> Result<Engine, OpenError> {
-        let path = path.as_ref();
         let layout = Layout { modules: config.modules.clone() };
-        let store = Store::open(path, layout, config.tuning.clone())?;
+        let store = Store::open(path.as_ref(), layout, config.tuning.clone())?;
         let path = store.path().to_owned();
         let Config { clock, entropy, live_budget, retention, buffers, scheduler, .. } = config;
-        let sources = EventSources { clock, entropy };
-        let timers = config.timers;
-        let due_of_a_tenant = config.due_of_a_tenant;
         let config = ThreadConfig {
-            sources,
+            sources: EventSources { clock, entropy },
             live_budget,
             retention,
             buffers,
-            timers,
-            due_of_a_tenant,
+            timers: config.timers,
+            due_of_a_tenant: config.due_of_a_tenant,
             scheduler,
         };
-        let inner = startup::start(store, config);
-        let inner = inner.map_err(|why| OpenError::Store { path, why })?;
+        let inner = startup::start(store, config).map_err(|why| OpenError::Store { path, why })?;
         Ok(Engine { inner })
     }
 
-    /// Runs a reducer with a value as its arguments, or with [`CallArguments`]. When this returns, its effects are durable.
+    /// Runs a reducer with a value as its arguments, or with [`CallArguments`]. When this returns, its effects are
+    /// durable.
     ///
     /// # Errors
     /// A [`Refusal`]; then nothing was written.
@@ -93,8 +89,7 @@ impl Engine {
             // First, so that a call that is refused counts as well.
             self.inner.allow(caller, 1)?;
             let call = self.inner.registry.prepare(reducer, args.into())?;
-            let calls = vec![call];
-            let done = self.inner.submit(caller, calls, request_id, AnswerAt::Durable).await?;
+            let done = self.inner.submit(caller, vec![call], request_id, AnswerAt::Durable).await?;
             let duplicate = done.duplicate;
             let call = done.calls.into_iter().next().expect("one call has one answer");
             Ok(CommittedCall {
@@ -112,7 +107,7 @@ impl Engine {
     /// `overloaded` if too many bytes of the caller are queued already.
     pub fn check_room(&self, caller: &Caller, bytes: usize) -> Result<(), Refusal> {
         let weight = limits::CALL_OVERHEAD_BYTES + bytes;
-        if self.inner.jobs.takes(&self.inner.turn(caller), weight) {
+        if self.inner.jobs.accepts(&self.inner.turn(caller), weight) {
             Ok(())
         } else {
             Err(overloaded())
@@ -132,10 +127,10 @@ impl Engine {
         Box::pin(self.run_batch(caller, calls, request_id, AnswerAt::Durable))
     }
 
-    /// Runs a batch like [`Engine::batch`], and may return before its effects are durable, so that the caller can prepare
-    /// what follows while the disk is written. No subscriber and no query sees them earlier. Until [`Engine::until_durable`]
-    /// has returned for its seq, a crash can undo the batch: the caller must not show it, and must not start work that
-    /// depends on it and has an effect.
+    /// Runs a batch like [`Engine::batch`], and may return before its effects are durable, so that the caller can
+    /// prepare what follows while the disk is written. No subscriber and no query sees them earlier. Until
+    /// [`Engine::until_durable`] has returned for its seq, a crash can undo the batch: the caller must not show it, and
+    /// must not start work that depends on it and has an effect.
     ///
     /// # Errors
     /// Those of [`Engine::batch`].
@@ -181,22 +176,28 @@ impl Engine {
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
         }
         self.inner.allow(caller, calls.len())?;
-        let ready = calls.map(Into::into).enumerate().map(|(at, call)| {
-            let BatchCall { reducer, args } = call;
-            self.inner.registry.prepare(&reducer, args).map_err(|mut refusal| {
-                refusal.batch_position = Some(at + 1);
-                refusal
+        let prepared = calls
+            .map(Into::into)
+            .enumerate()
+            .map(|(at, call)| {
+                let BatchCall { reducer, args } = call;
+                self.inner.registry.prepare(&reducer, args).map_err(|mut refusal| {
+                    refusal.batch_position = Some(at + 1);
+                    refusal
+                })
             })
-        });
-        let ready = ready.collect::<Result<Vec<_>, _>>()?;
-        check_batch_bytes(caller, &ready)?;
-        let done = self.inner.submit(caller, ready, request_id, answer_at).await?;
-        let results = done.calls.into_iter().map(|call| CommittedCall {
-            seq: call.seq,
-            result: call.result,
-            duplicate: call.duplicate,
-        });
-        let results: Vec<CommittedCall> = results.collect();
+            .collect::<Result<Vec<_>, _>>()?;
+        check_batch_bytes(caller, &prepared)?;
+        let done = self.inner.submit(caller, prepared, request_id, answer_at).await?;
+        let results: Vec<CommittedCall> = done
+            .calls
+            .into_iter()
+            .map(|call| CommittedCall {
+                seq: call.seq,
+                result: call.result,
+                duplicate: call.duplicate,
+            })
+            .collect();
         let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
         Ok(CommittedBatch { seq, results, duplicate: done.duplicate })
     }
@@ -269,14 +270,14 @@ impl Engine {
         Connection::new(Arc::clone(&self.inner), caller.clone())
     }
 
-    /// The seq of the last commit since this call that changed any of these tables. It advances before
+    /// Returns the seq of the last commit since this call that changed any of these tables. It advances before
     /// any reply to that commit: checking it before each use keeps a cache exact.
     #[must_use]
     pub fn watch_tables(&self, tables: &'static [&'static str]) -> watch::Receiver<Seq> {
         self.inner.watchers.add(tables)
     }
 
-    /// How to look up tokens, if a module declares it.
+    /// Returns how to look up tokens, if a module declares it.
     #[must_use]
     pub fn credential_queries(&self) -> Option<CredentialQueries> {
         self.inner.store.layout().modules.iter().find_map(|module| module.credential_queries)
@@ -285,22 +286,20 @@ impl Engine {
     /// Records a denied request that was not a reducer call, within the limits for recorded attempts
     /// of each caller. Does not wait for it.
     pub fn note_denied(&self, caller: &Caller, what: &str, why: &str) {
-        let what = what.to_owned();
-        let why = why.to_owned();
-        let denial = Denial { caller: caller.clone(), what, why };
+        let denial = Denial { caller: caller.clone(), what: what.to_owned(), why: why.to_owned() };
         let job = WriterJob::Denied(denial);
         let weight = limits::CALL_OVERHEAD_BYTES;
         // If the engine accepts nothing any more, no attempt succeeds either.
         let _ = self.inner.send(Some(&self.inner.turn(caller)), job, weight);
     }
 
-    /// The current time of the engine's clock.
+    /// Returns the current time of the engine's clock.
     #[must_use]
     pub fn now(&self) -> Micros {
         self.inner.clock.now()
     }
 
-    /// The last durable event.
+    /// Returns the last durable event.
     #[must_use]
     pub fn durable_seq(&self) -> Seq {
         *self.inner.queries.durable.borrow()
@@ -313,7 +312,7 @@ impl Engine {
         self.inner.store.timelines().current()
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.inner.store.path().to_owned()
@@ -322,8 +321,8 @@ impl Engine {
     /// Whether calls are accepted and will be found again.
     ///
     /// # Errors
-    /// The [`Refusal`] that callers currently get; `engine_failed` if the database file was removed or replaced: what is
-    /// written now is lost when the process ends.
+    /// The [`Refusal`] that callers currently get; `engine_failed` if the database file was removed or replaced: what
+    /// is written now is lost when the process ends.
     pub fn ready(&self) -> Result<(), Refusal> {
         let Inner { health, store, .. } = &*self.inner;
         if let (Ok(()), Some(file)) = (health.check(), store.displaced()) {
@@ -338,7 +337,7 @@ impl Engine {
         self.inner.health.poisoned().await;
     }
 
-    /// The bytes buffered for clients. A server counts its own buffers there.
+    /// Returns the bytes buffered for clients. A server counts its own buffers there.
     #[must_use]
     pub fn buffers(&self) -> &Buffers {
         &self.inner.buffers
@@ -350,13 +349,13 @@ impl Engine {
         &self.inner.queries.tenants
     }
 
-    /// The counters.
+    /// Returns the counters.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }
 
-    /// The cost of each live query template within commits, most expensive first.
+    /// Returns the cost of each live query template within commits, most expensive first.
     ///
     /// # Errors
     /// The engine is closing or poisoned.
@@ -368,14 +367,15 @@ impl Engine {
         })
     }
 
-    /// The numbers of rows that modules declare for `/metrics` ([`abide_schema::Module::metric`]).
+    /// Returns the numbers of rows that modules declare for `/metrics` ([`abide_schema::Module::metric`]).
     ///
     /// # Errors
     /// A [`Refusal`].
     pub fn module_series(&self) -> EngineFuture<'_, Result<Vec<Series>, Refusal>> {
         Box::pin(async move {
             let mut all = Vec::new();
-            let declared = self.inner.store.layout().modules.iter().flat_map(|it| &it.metrics);
+            let declared =
+                self.inner.store.layout().modules.iter().flat_map(|module| &module.metrics);
             for MetricSeries { name, meaning, label, query } in declared {
                 let found = self.inner.queries.look_up(query, &Map::new()).await?;
                 let values = found.rows.iter().filter_map(|row| match &row[..] {
@@ -418,39 +418,41 @@ impl Engine {
     pub fn describe_for(&self, caller: &Caller) -> JsonValue {
         let tables = self.inner.queries.policies.describe(caller);
         let reducers: Vec<JsonValue> =
-            self.inner.registry.definitions().map(described_reducer).collect();
+            self.inner.registry.definitions().map(describe_reducer).collect();
         let views = self.describe_views(&tables);
         json!({"tables": tables, "views": views, "reducers": reducers})
     }
 
-    /// The description of one reducer, which does not depend on the caller; `None` if there is none with this name.
+    /// Returns the description of one reducer, which does not depend on the caller; `None` if there is none with this
+    /// name.
     #[must_use]
     pub fn describe_reducer(&self, name: &str) -> Option<JsonValue> {
         let mut all = self.inner.registry.definitions();
-        all.find(|definition| definition.name == name).map(described_reducer)
+        all.find(|definition| definition.name == name).map(describe_reducer)
     }
 
-    /// The described tables alone.
+    /// Returns the described tables alone.
     #[must_use]
     pub fn describe_tables(&self, caller: &Caller) -> Vec<JsonValue> {
         self.inner.queries.policies.describe(caller)
     }
 
-    /// What a reader of one table needs to know of its columns, restricted in the same way; `None` if the caller may
-    /// not see the table. Describes nothing, so it is cheap.
+    /// Returns what a reader of one table needs to know of its columns, restricted in the same way; `None` if the
+    /// caller may not see the table. Describes nothing, so it is cheap.
     #[must_use]
     pub fn table_columns(&self, caller: &Caller, table: &str) -> Option<TableColumns> {
         self.inner.queries.policies.columns_of(caller, table)
     }
 
-    /// The views over described tables.
+    /// Returns the views over described tables.
     fn describe_views(&self, tables: &[JsonValue]) -> Vec<JsonValue> {
-        let text = |value: &JsonValue| value["name"].as_str().unwrap_or_default().to_owned();
-        let tables = tables.iter().map(|table| {
-            let columns = table["columns"].as_array().into_iter().flatten().map(text).collect();
-            (text(table), columns)
-        });
-        let tables: Vec<(String, Vec<String>)> = tables.collect();
+        let tables: Vec<(String, Vec<String>)> = tables
+            .iter()
+            .map(|table| {
+                let columns = table["columns"].as_array().into_iter().flatten();
+                (name_of(table), columns.map(name_of).collect())
+            })
+            .collect();
         match readable_views(self.inner.store.layout(), &tables) {
             Ok(views) => views
                 .into_iter()
@@ -474,8 +476,8 @@ impl Engine {
     }
 }
 
-/// Refuses a batch of a restricted caller that would keep the calls of others waiting. One call of it can be as large as a
-/// single call.
+/// Refuses a batch of a restricted caller that would keep the calls of others waiting. One call of it can be as large
+/// as a single call.
 fn check_batch_bytes(caller: &Caller, calls: &[PreparedCall]) -> Result<(), Refusal> {
     if caller.is_unrestricted() {
         return Ok(());
@@ -492,8 +494,12 @@ fn check_batch_bytes(caller: &Caller, calls: &[PreparedCall]) -> Result<(), Refu
     Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"))
 }
 
-/// A reducer as `/v1/schema` has it.
-fn described_reducer(definition: &Definition) -> JsonValue {
+fn name_of(described: &JsonValue) -> String {
+    described["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Returns a reducer as `/v1/schema` has it.
+fn describe_reducer(definition: &Definition) -> JsonValue {
     json!({
         "name": definition.name,
         "description": definition.doc,

@@ -96,7 +96,7 @@ impl FaultPoint {
         FaultPoint::FillBegun,
     ];
 
-    /// Whether a panic here affects only the current query.
+    /// `true` if a panic here affects only the current query.
     #[must_use]
     pub fn is_contained(self) -> bool {
         matches!(self, FaultPoint::Query | FaultPoint::Fill | FaultPoint::FillBegun)
@@ -113,52 +113,52 @@ pub(crate) fn publishes_before_sync() -> bool {
     makes(SeededBug::DeltaBeforeSync)
 }
 
-/// The state that must be durable before the result of a query that read `seq` is returned.
+/// Returns the state that must be durable before the result of a query that read `seq` is returned.
 pub(crate) fn durable_for_query(seq: Seq) -> Seq {
     if makes(SeededBug::QueryBeforeSync) { Seq::ZERO } else { seq }
 }
 
-/// The outcome of a sync of the journal.
+/// Returns the outcome of a sync of the journal.
 pub(crate) fn sync_outcome(synced: io::Result<()>) -> io::Result<()> {
     if makes(SeededBug::SyncErrorIgnored) { Ok(()) } else { synced }
 }
 
-/// Whether a group is journalled.
+/// `true` if a group is journalled.
 pub(crate) fn journals() -> bool {
     !makes(SeededBug::GroupNotJournalled)
 }
 
-/// Whether segments of the journal are used again as soon as SQLite has committed their groups.
+/// `true` if segments of the journal are used again as soon as SQLite has committed their groups.
 pub(crate) fn recycles_before_checkpoint() -> bool {
     makes(SeededBug::SegmentRecycledEarly)
 }
 
-/// Whether a checkpoint is refused, for an engine whose storage has failed or not.
+/// `true` if a checkpoint is refused, for an engine whose storage has failed or not.
 pub(crate) fn refuses_checkpoint(has_failed: bool) -> bool {
     has_failed && !makes(SeededBug::CheckpointAfterError)
 }
 
-/// Whether a subscription is attached only after its snapshot was read.
+/// `true` if a subscription is attached only after its snapshot was read.
 pub(crate) fn attaches_after_snapshot() -> bool {
     makes(SeededBug::AttachAfterSnapshot)
 }
 
-/// The image of a changed row before a commit, for the deltas of live queries.
+/// Returns the image of a changed row before a commit, for the deltas of live queries.
 pub(crate) fn old_image(old: Option<Row>, new: Option<&Row>) -> Option<Row> {
     old.filter(|_| new.is_none() || !makes(SeededBug::LostOldRow))
 }
 
-/// The seq after which a resume reads changes.
+/// Returns the seq after which a resume reads changes.
 pub(crate) fn resume_after(from: Seq) -> Seq {
     if makes(SeededBug::ResumeTooLate) { from.next() } else { from }
 }
 
-/// The request id under which calls are remembered and looked up.
+/// Returns the request id under which calls are remembered and looked up.
 pub(crate) fn remembered<T>(request: Option<T>) -> Option<T> {
     request.filter(|_| !makes(SeededBug::RequestIdIgnored))
 }
 
-/// The source of the ids that a call generates.
+/// Returns the source of the ids that a call generates.
 pub(crate) fn id_source(recorded: IdSource, seq: Seq) -> IdSource {
     if !makes(SeededBug::RandomIds) {
         return recorded;
@@ -167,17 +167,17 @@ pub(crate) fn id_source(recorded: IdSource, seq: Seq) -> IdSource {
     IdSource::Salt([unrecorded, unrecorded].concat().try_into().unwrap_or_default())
 }
 
-/// Whether a refused call keeps its position in the log.
+/// `true` if a refused call keeps its position in the log.
 pub(crate) fn refused_keeps_seq() -> bool {
     makes(SeededBug::GapAfterRefusal)
 }
 
-/// The scope that the rows of a table belong to, for a check of a reducer's access.
+/// Returns the scope that the rows of a table belong to, for a check of a reducer's access.
 pub(crate) fn row_scope<T>(owner: Option<T>) -> Option<T> {
     owner.filter(|_| !makes(SeededBug::ScopeIgnored))
 }
 
-/// Whether policies and scope restrict what a caller sees.
+/// `true` if policies and scope restrict what a caller sees.
 pub(crate) fn restricts_visibility(is_restricted: bool) -> bool {
     is_restricted && !makes(SeededBug::VisibilityIgnored)
 }

@@ -57,7 +57,7 @@ impl Health {
         self.latch(Failure::Displaced);
     }
 
-    /// The refusal for a dropped reply: only a panicking thread drops one, possibly before it
+    /// Returns the refusal for a dropped reply: only a panicking thread drops one, possibly before it
     /// poisons the engine.
     pub(crate) fn fail_for_dropped_reply(&self) -> Refusal {
         self.panicked();

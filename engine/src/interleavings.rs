@@ -1,6 +1,6 @@
-//! Shared state of the threads, under interleavings explored by a model checker (`cargo xtask interleave`): the
-//! queue, the outbox of a slow client, the start and end of subscriptions between
-//! commits, the release of answers after a sync, and the drain of the readers. A thread switch can happen at every lock.
+//! Shared state of the threads, under interleavings explored by a model checker (`cargo xtask interleave`): the queue,
+//! the outbox of a slow client, the start and end of subscriptions between commits, the release of answers after a
+//! sync, and the drain of the readers. A thread switch can happen at every lock.
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ use crate::queries::reader_drain::ReaderDrain;
 use crate::subscriptions::buffers::{BufferLimits, Buffers};
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::outbox::{Frame, Outbox, OutboxItem, SubscriptionKey};
-use crate::subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};
+use crate::subscriptions::shared_delta::{QueuedDelta, ResultChange, SharedDelta};
 
 /// Number of interleavings per test.
 const ORDERS: usize = 20_000;
 
-/// The turn of a caller without a scope, which is a tenant of its own.
+/// Returns the turn of a caller without a scope, which is a tenant of its own.
 fn turn_of(caller: &str) -> Turn {
     Turn { tenant: caller.into(), caller: caller.into() }
 }
@@ -239,13 +239,13 @@ impl Fixture {
                 None => thread::yield_now(),
             }
         };
-        let mut held = *self.file.lock().expect("no thread panics");
-        while held < until {
+        let mut received = *self.file.lock().expect("no thread panics");
+        while received < until {
             match self.outboxes[at].take() {
-                OutboxItem::Frame(frame) if frame.to.0 <= held => {}
+                OutboxItem::Frame(frame) if frame.to.0 <= received => {}
                 OutboxItem::Frame(frame) => {
-                    assert_eq!(frame.to.0, held + 1, "a gap");
-                    held = frame.to.0;
+                    assert_eq!(frame.to.0, received + 1, "a gap");
+                    received = frame.to.0;
                 }
                 OutboxItem::Empty => thread::yield_now(),
                 mail @ (OutboxItem::Lagging | OutboxItem::Ended(_)) => panic!("{mail:?}"),
@@ -402,7 +402,7 @@ fn commit_and_listen(fails: u32) {
     syncer.join().expect("it ends");
     let mut published = Vec::new();
     to_publish.take(usize::MAX, &mut published);
-    let all = published.iter().all(|(seq, _)| platter.has(seq.0));
+    let all = published.iter().all(|commit| platter.has(commit.to.0));
     assert!(all, "subscribers receive only durable commits");
 }
 
@@ -451,7 +451,7 @@ fn heavy_frame(to: Seq) -> Frame {
         to,
         changes: vec![(
             SubscriptionKey(0),
-            HeldDelta::uncounted(SharedDelta::new(ResultChange::Rows(delta))),
+            QueuedDelta::uncounted(SharedDelta::new(ResultChange::Rows(delta))),
         )],
     }
 }

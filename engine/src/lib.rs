@@ -15,19 +15,19 @@
 //!
 //! # How a call is read
 //!
-//! The arguments of a call are read once, on the caller's thread, into [`CallArguments`](abide_schema::CallArguments): canonical
-//! JSON, with the places of its members. A server has `serde` write them while it parses the message; an embedded caller passes a
-//! value. Depth and integers are looked at on the way. No tree of values is made of a message, and no text is checked twice:
-//! only if a number may be too large, the text is searched for it.
+//! The arguments of a call are read once, on the caller's thread, into [`CallArguments`](abide_schema::CallArguments):
+//! canonical JSON, with the places of its members. A server has `serde` write them while it parses the message; an
+//! embedded caller passes a value. Depth and integers are looked at on the way. No tree of values is made of a message,
+//! and no text is checked twice: only if a number may be too large, the text is searched for it.
 //!
-//! `registry` then decodes the canonical text into the reducer's own arguments (`schema/src/arguments.rs`) and hashes it. The
-//! reducer takes its arguments when it runs; a call that runs again (after a rollback, or after deferred work) is decoded again from
-//! the text. The same text is bound to the `INSERT` of the event and goes into the record of the group, which the journal
-//! writes from the buffer in which the group collected it.
+//! `registry` then decodes the canonical text into the reducer's own arguments (`schema/src/arguments.rs`) and hashes
+//! it. The reducer takes its arguments when it runs; a call that runs again (after a rollback, or after deferred work)
+//! is decoded again from the text. The same text is bound to the `INSERT` of the event and goes into the record of the
+//! group, which the journal writes from the buffer in which the group collected it.
 //!
-//! So the content of a message is copied into: the canonical text, the reducer's arguments (which become the row), SQLite, the
-//! record, and the row that the reducer gets back from its insert. `server/tests/api/call_work.rs` counts the
-//! allocations.
+//! So the content of a message is copied into: the canonical text, the reducer's arguments (which become the row),
+//! SQLite, the record, and the row that the reducer gets back from its insert. `server/tests/api/call_work.rs` counts
+//! the allocations.
 //!
 //! # The path of a call
 //!
@@ -108,8 +108,8 @@
 //! row.
 //!
 //! Some calls take several transactions. A module declares them with `Module::continuing`. `commit/timers` makes the
-//! later calls, in the name of the first caller, and `commit/continued` holds the answer to the first call until the
-//! last step.
+//! later calls, in the name of the first caller, and `PendingAnswers` in `commit/unit` holds the answer to the first
+//! call until the last step.
 //!
 //! # Subscriptions
 //!
@@ -257,4 +257,4 @@ pub use subscriptions::buffers;
 pub use subscriptions::connection::{
     Change, Connection, SnapshotPart, Start, SubscribeRequest, Update,
 };
-pub use subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};
+pub use subscriptions::shared_delta::{QueuedDelta, ResultChange, SharedDelta};

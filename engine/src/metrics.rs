@@ -1,4 +1,4 @@
-//! Counters of the engine. Exposed by `/metrics`.
+//! Counters of the engine, as values. The server exposes them at `/metrics`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ macro_rules! metrics {
         }
 
         impl Metrics {
-            /// Each counter: name, meaning, value.
+            /// Returns each counter: name, meaning, value.
             #[must_use]
             pub fn read(&self) -> Vec<(&'static str, &'static str, u64)> {
                 vec![$({
@@ -29,7 +29,7 @@ macro_rules! metrics {
                 }),+]
             }
 
-            /// Each labelled counter: name, meaning, label, and the value for each label value.
+            /// Returns each labelled counter: name, meaning, label, and the value for each label value.
             #[must_use]
             pub fn read_labelled(&self) -> Vec<Series> {
                 vec![$(Series {
@@ -61,7 +61,7 @@ const TEMPLATES: usize = 50;
 /// Maximum letters of a template's SQL in a label.
 const TEMPLATE_LETTERS: usize = 300;
 
-/// The cost of the most expensive live query templates, as series.
+/// Returns the cost of the most expensive live query templates, as series.
 #[must_use]
 pub fn template_series(templates: &[TemplateWork]) -> Vec<Series> {
     type Read = fn(&TemplateWork) -> u64;
@@ -93,13 +93,15 @@ pub fn template_series(templates: &[TemplateWork]) -> Vec<Series> {
         ),
     ];
     let templates = &templates[..templates.len().min(TEMPLATES)];
-    let of = |value: Read| templates.iter().map(|work| (label(&work.sql), value(work))).collect();
-    let series = series.into_iter();
-    let series = series.map(|(name, meaning, value)| {
-        let label = "template";
-        Series { name, meaning, label, values: of(value) }
-    });
-    series.collect()
+    series
+        .into_iter()
+        .map(|(name, meaning, read)| Series {
+            name,
+            meaning,
+            label: "template",
+            values: templates.iter().map(|work| (label(&work.sql), read(work))).collect(),
+        })
+        .collect()
 }
 
 /// A template's SQL; long ones are truncated, with a number that distinguishes equal prefixes.

@@ -11,7 +11,7 @@ use crate::fault_points::FaultPoint;
 
 /// The time source for events.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// The current time. The engine ensures that event times never decrease.
+    /// Returns the current time. The engine ensures that event times never decrease.
     fn now(&self) -> Micros;
 }
 

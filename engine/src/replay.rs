@@ -22,7 +22,7 @@ use abide_store::{
 use crate::access::credentials::CredentialChecker;
 use crate::access::scope_rules::ScopeRules;
 use crate::commit::execute::{Executor, LogPosition, ReplayedEvent};
-use crate::commit::registry::Registry;
+use crate::commit::registry::{RECORD, Registry};
 use crate::commit::request_ids::{self, RequestIdRebuilder};
 use crate::commit::transaction::{GroupTransaction, refusal_of};
 use crate::ports::{EventSources, SystemClock, SystemEntropy};
@@ -147,7 +147,7 @@ fn replay_into(
     let credentials = CredentialChecker::new(&store.layout().modules);
     let writer = store.writer()?;
     let former = log.last_before(&store.layout().modules)?;
-    former.iter().try_for_each(|it| writer.set_last_before(it))?;
+    former.iter().try_for_each(|version| writer.set_last_before(version))?;
     let row_policies = scope_rules.row_policies();
     let transaction = GroupTransaction::new(writer, row_policies, credentials, former);
     let mut executor = Executor::new(transaction, start, sources, scope_rules);
@@ -214,23 +214,21 @@ fn run_again(
     let recorded = ReplayedEvent { at: event.at, salt: event.salt };
     let request_id = event.request_id.as_deref();
     let call = match event.reducer.as_str() {
-        request_ids::RECORD => request_ids::recorded(&arguments),
+        RECORD => request_ids::record_call(&arguments),
         reducer => {
             let arguments = CallArguments::from_value(&arguments);
             registry.prepare_any(reducer, arguments).map_err(refused)?
         }
     };
     let done = match call.reducer {
-        request_ids::RECORD => {
-            executor.record_again(recorded, &caller, request_id.unwrap_or_default(), &call)
-        }
+        RECORD => executor.record_again(recorded, &caller, request_id.unwrap_or_default(), &call),
         _ => executor.run_again(recorded, &caller, request_id, &call).map(drop),
     };
     done.map_err(|abort| refused(refusal_of(&abort)))?;
     if executor.chain.hash != event.hash {
         return Err(ReplayError::Differs { seq, reducer });
     }
-    let ended = requests.take(event, caller, &call);
+    let ended = requests.add(event, caller, &call);
     if let Some(row) = ended.map_err(|_| ReplayError::Record { seq })? {
         executor.transaction.store.remember_request(row)?;
     }
@@ -274,7 +272,8 @@ fn compare(
     replayed: &Executor,
     table: &'static TableSpec,
 ) -> Result<(), ReplayError> {
-    // Rows without a seq are derived from other rows. A file from before the table gets them from the step that makes it.
+    // Rows without a seq are derived from other rows. A file from before the table gets them from the step that makes
+    // it.
     let is_derived = !table.columns.iter().any(|column| column.name == "seq");
     if is_derived && !log.has(table)? {
         return Ok(());

@@ -1,11 +1,12 @@
-//! The results of a call, a batch and a query.
+//! The results of a call, a batch and a query, as an embedding program gets them. Updates of live queries are in
+//! `subscriptions/connection/update`.
 
 use std::pin::Pin;
 
 use abide_schema::{Row, Seq};
 
-/// The future of a request to the engine. It is boxed, so that it is compiled once: a crate that awaits an `async fn` of another
-/// crate compiles it again, with everything that it awaits.
+/// The future of a request to the engine. It is boxed, so that it is compiled once: a crate that awaits an `async fn`
+/// of another crate compiles it again, with everything that it awaits.
 pub type EngineFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The result of a call.

@@ -66,7 +66,7 @@ pub(crate) async fn subscribe(
     // A reconnect repeats the original address; Last-Event-ID is newer than its parameters.
     let (start, timeline) = match last_event_id(&headers)? {
         Some((seq, timeline)) => (Start::After(seq), timeline),
-        None => (Start::of(after_seq, as_of)?, timeline),
+        None => (Start::from_message(after_seq, as_of)?, timeline),
     };
     let timeline = timeline.as_deref();
     let wanted =

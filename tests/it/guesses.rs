@@ -158,7 +158,7 @@ fn a_hidden_pin_cannot_be_guessed_from_an_event_hash() {
         event.arguments.replace_range(pin_at..pin_at + 4, &format!("{pin:04}"));
         for salt in [None, Some([0; 16])] {
             event.salt = salt;
-            let hash = event_hash(&event, &Digests::of(&event));
+            let hash = event_hash(&event, &Digests::from_event(&event));
             for output in derived(&hash, event.at) {
                 assert!(!seen.iter().any(|cell| cell.contains(&output)), "{pin:04}: {output}");
             }

@@ -71,7 +71,7 @@ impl Sql for Metered<'_> {
         if is_over {
             return Err(SqlError { message: "too long".to_owned(), fault: SqlErrorKind::Budget });
         }
-        Ok(Cost::of_statement(steps, visible_steps))
+        Ok(Cost::from_steps(steps, visible_steps))
     }
 
     fn allow(&mut self, allowance: Option<StatementLimits>) {

@@ -309,6 +309,6 @@ impl Sql for Database {
         }
         drop(rows);
         let steps = prepared.reset_status(StatementStatus::VmStep);
-        Ok(Cost::of_statement(u64::try_from(steps).unwrap_or(0), 0))
+        Ok(Cost::from_steps(u64::try_from(steps).unwrap_or(0), 0))
     }
 }

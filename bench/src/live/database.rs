@@ -80,7 +80,7 @@ impl Sql for Database {
         drop(rows);
         let steps = u64::from(prepared.reset_status(StatementStatus::VmStep).unsigned_abs());
         self.steps += steps;
-        Ok(Cost::of_statement(steps, 0))
+        Ok(Cost::from_steps(steps, 0))
     }
 }
 

@@ -30,7 +30,7 @@ pub enum StatementPurpose {
 }
 
 impl StatementPurpose {
-    /// The name of the purpose.
+    /// Returns the name of the purpose.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,20 +50,21 @@ pub struct Scan {
     pub columns: Vec<&'static str>,
     /// The purpose of the statement.
     pub purpose: StatementPurpose,
-    /// Whether only the caller's policies read the table there. The caller does not know them, and cannot change them.
+    /// Whether only the caller's policies read the table there. The caller does not know them, and
+    /// cannot change them.
     pub is_of_policy: bool,
     /// The statement.
     pub statement: String,
 }
 
 impl Scan {
-    /// The index that avoids the scan, as `#[table]` declares it.
+    /// Returns the index that avoids the scan, as `#[table]` declares it.
     #[must_use]
     pub fn declare(&self) -> Option<String> {
         (!self.columns.is_empty()).then(|| format!("index({})", self.columns.join(", ")))
     }
 
-    /// The index as SQL.
+    /// Returns the index as SQL.
     #[must_use]
     pub fn create(&self) -> Option<String> {
         (!self.columns.is_empty()).then(|| create(self.table, &self.columns))
@@ -86,7 +87,8 @@ impl Scan {
 }
 
 impl Binding {
-    /// The metadata of the first reply to a subscription: shape and plan, without statements.
+    /// Returns the metadata of the first reply to a subscription: shape and plan, without
+    /// statements.
     #[must_use]
     pub fn info(&self) -> Arc<SubscriptionInfo> {
         let info =
@@ -124,8 +126,8 @@ impl Binding {
         let mut verdict_found = Ok(());
         for (part, statement) in template.every_commit() {
             let scans = template.scans_of(part, statement, sql)?;
-            let of_query = scans.iter().filter(|scan| !scan.is_of_policy);
-            if let Some(refusal) = of_query.filter_map(Scan::refusal).next() {
+            let query_scans = scans.iter().filter(|scan| !scan.is_of_policy);
+            if let Some(refusal) = query_scans.filter_map(Scan::refusal).next() {
                 verdict_found = Err(refusal);
                 break;
             }
@@ -133,8 +135,9 @@ impl Binding {
         Ok(template.advice.verdict.get_or_init(|| verdict_found))
     }
 
-    /// The tables that the statements would scan. If there are none, a commit costs as much as the
-    /// rows that it touches, however large the tables are. `sql` is as for [`Binding::check_plan`].
+    /// Returns the tables that the statements would scan. If there are none, a commit costs as much
+    /// as the rows that it touches, however large the tables are. `sql` is as for
+    /// [`Binding::check_plan`].
     ///
     /// # Errors
     /// [`SqlError`] when a statement cannot be explained.
@@ -156,10 +159,12 @@ impl Binding {
 }
 
 impl Template {
-    /// The statements that run whenever their tables change.
+    /// Returns the statements that run whenever their tables change.
     fn every_commit(&self) -> impl Iterator<Item = (StatementPurpose, &Statement)> {
-        let terms = self.terms().into_iter().map(|term| (StatementPurpose::Term, &term.statement));
-        terms.chain(self.lookup_terms().map(|term| (StatementPurpose::Lookup, &term.statement)))
+        self.terms()
+            .into_iter()
+            .map(|term| (StatementPurpose::Term, &term.statement))
+            .chain(self.lookup_terms().map(|term| (StatementPurpose::Lookup, &term.statement)))
     }
 
     fn scans_of(
@@ -188,7 +193,7 @@ impl Template {
     }
 }
 
-/// The tables that SQLite would scan, by their names in the statement.
+/// Returns the tables that SQLite would scan, by their names in the statement.
 fn read_whole(statement: &Statement, sql: &mut dyn Sql) -> Result<Vec<String>, SqlError> {
     let mut names = Vec::new();
     let explain = format!("EXPLAIN QUERY PLAN {}", statement.sql);
@@ -203,7 +208,7 @@ fn read_whole(statement: &Statement, sql: &mut dyn Sql) -> Result<Vec<String>, S
     Ok(names)
 }
 
-/// Whether an index on a column avoids the scan of a table.
+/// Returns whether an index on a column avoids the scan of a table.
 fn spares(
     table: &TableSpec,
     column: &str,
@@ -211,13 +216,13 @@ fn spares(
     statement: &Statement,
     sql: &mut dyn Sql,
 ) -> Result<bool, SqlError> {
-    let mut run = |statement: &str| sql.run(statement, &[], &mut |_| {});
-    run("SAVEPOINT an_index")?;
-    run(&format!("CREATE INDEX main.an_index ON {} ({})", quoted(table.name), quoted(column)))?;
+    let create =
+        format!("CREATE INDEX main.an_index ON {} ({})", quoted(table.name), quoted(column));
+    sql.run("SAVEPOINT an_index", &[], &mut |_| {})?;
+    sql.run(&create, &[], &mut |_| {})?;
     let left = read_whole(statement, sql);
-    let mut run = |statement: &str| sql.run(statement, &[], &mut |_| {});
-    run("ROLLBACK TO an_index")?;
-    run("RELEASE an_index")?;
+    sql.run("ROLLBACK TO an_index", &[], &mut |_| {})?;
+    sql.run("RELEASE an_index", &[], &mut |_| {})?;
     Ok(!left?.iter().any(|left| left == name))
 }
 
@@ -226,14 +231,17 @@ fn create(table: &str, columns: &[&str]) -> String {
 }
 
 impl Query {
-    /// The columns of a source that can select its rows: first those equal to a column of another
-    /// table, then those equal to a value.
+    /// Returns the columns of a source that can select its rows: first those equal to a column of
+    /// another table, then those equal to a value.
     fn sought_columns(&self, source: usize) -> Vec<usize> {
-        let joined = self.blocks.iter().flat_map(|block| block.equal());
-        let joined = joined.flat_map(|(left, right)| [left, right]);
+        let joined = self
+            .blocks
+            .iter()
+            .flat_map(|block| block.equal())
+            .flat_map(|(left, right)| [left, right]);
         let mut columns: Vec<usize> =
             joined.filter(|(known, _)| *known == source).map(|(_, column)| column).collect();
-        let alternatives = self.routes[source].of_source(source).into_iter().flatten();
+        let alternatives = self.routes[source].alternatives_for(source).into_iter().flatten();
         let given = alternatives.flatten().filter(|equality| equality.test == Comparison::Among);
         columns.extend(given.map(|equality| equality.column));
         let mut seen = BTreeSet::new();

@@ -17,7 +17,7 @@ use crate::delta::meter::{Budget, Cost, CountedSteps, Meters};
 use crate::delta::state::RuleState;
 use crate::plan::conjunct::{Comparison, Equality};
 use crate::route::binding_index::{BindingId, BindingIndex, IdMap};
-use crate::route::payers::{Holders, Released};
+use crate::route::holders::{Holders, Released};
 use crate::route::table_routes::{Images, KeySet, MatchedKey, RouteEntry, TableRoutes};
 use crate::route::{KeyColumn, hash_key, interval_of};
 use crate::sql::{LiveError, Sql};
@@ -90,9 +90,9 @@ pub(crate) struct Hit {
     pub(crate) images: Images,
 }
 
-/// The changes that match one key, or those with a cell in a column with ranges, in the order of the cells. All bindings share
-/// the list: thousands of bindings can have the key of each of a commit's rows, or a range around them, and their number must
-/// not multiply that of the rows.
+/// The changes that match one key, or those with a cell in a column with ranges, in the order of
+/// the cells. All bindings share the list: thousands of bindings can have the key of each of a
+/// commit's rows, or a range around them, and their number must not multiply that of the rows.
 pub(crate) type SharedHits = Arc<[Hit]>;
 
 /// The changes that concern a binding: a part of a shared list.
@@ -153,14 +153,14 @@ pub(crate) struct CommitAllowance {
 }
 
 impl CommitAllowance {
-    /// Whether no further work may begin. `spent` is the work of all commits.
+    /// `true` if no further work may begin. `spent` is the work of all commits.
     pub(crate) fn is_over(&self, spent: Cost, sql: &dyn Sql) -> bool {
         let spent = spent - self.spent_before;
-        let is_over = |budget: Budget| budget.charge(spent, CountedSteps::All) > budget.commit;
-        self.budget.is_some_and(is_over) || self.is_out_of_time(sql)
+        self.budget.is_some_and(|budget| budget.charge(spent, CountedSteps::All) > budget.commit)
+            || self.is_out_of_time(sql)
     }
 
-    /// Whether the commit has taken its CPU time.
+    /// `true` if the commit has taken its CPU time.
     pub(crate) fn is_out_of_time(&self, sql: &dyn Sql) -> bool {
         self.budget.is_some_and(|budget| {
             sql.processor_time().saturating_sub(self.started) >= budget.commit_time
@@ -169,7 +169,7 @@ impl CommitAllowance {
 }
 
 impl AttachedBinding {
-    /// Whether every change of a table that its caller sees affects it, because it has no key.
+    /// `true` if every change of a table that its caller sees affects it, because it has no key.
     pub(crate) fn is_checked_at_each_change(&self, table: usize) -> bool {
         self.places.contains(&RouteEntry::View { table })
     }
@@ -250,7 +250,7 @@ impl AttachedBindings {
         Some(attached)
     }
 
-    /// The id of an equal binding that this payer may share.
+    /// Returns the id of an equal binding that this payer may share.
     fn find(&self, hash: u64, binding: &Binding, by: &ShareKey) -> Option<BindingId> {
         let mut found = None;
         self.ids.find(hash, &mut |id| {
@@ -263,7 +263,7 @@ impl AttachedBindings {
         found
     }
 
-    /// The hash of what identifies a binding.
+    /// Returns the hash of what identifies a binding.
     fn hash(&self, binding: &Binding, payer: &ShareKey) -> u64 {
         let payer = match payer {
             _ if binding.views().is_empty() => 0,
@@ -290,7 +290,7 @@ impl AttachedBindings {
         CommitAllowance { budget: self.budget, started, spent_before: self.work.spent }
     }
 
-    /// The bindings that a commit may affect, by their keys and by lookups.
+    /// Returns the bindings that a commit may affect, by their keys and by lookups.
     pub(crate) fn affected(
         &mut self,
         changes: &Changes,
@@ -331,8 +331,11 @@ impl AttachedBindings {
         }
         tables.retain(|table| !laid_out.contains(table));
         // A table without changes that an affected query reads is left empty.
-        let unseen = tables.iter().filter(|table| !changed.contains(table));
-        let unseen: Vec<&str> = unseen.map(|table| self.catalog.table(*table).name).collect();
+        let unseen: Vec<&str> = tables
+            .iter()
+            .filter(|table| !changed.contains(table))
+            .map(|table| self.catalog.table(*table).name)
+            .collect();
         let spent = changes.without(&unseen).lay_out(&self.catalog, tables.iter().copied(), sql)?;
         self.work.spent.add(spent);
         laid_out.extend(tables.intersection(&changed));
@@ -344,12 +347,12 @@ impl AttachedBindings {
         self.work.spent.add(spent);
     }
 
-    /// An attached binding.
+    /// Returns an attached binding.
     pub(crate) fn binding(&self, id: BindingId) -> Option<&Binding> {
         self.all.get(&id).map(|attached| &attached.binding)
     }
 
-    /// The bindings that a commit may affect, with the numbers of the relevant changes.
+    /// Returns the bindings that a commit may affect, with the numbers of the relevant changes.
     fn route(&mut self, changes: &Changes) -> HitsByBinding {
         let mut hits: IdMap<BindingId, Vec<HitList>> = IdMap::default();
         for (name, rows) in changes.tables() {
@@ -416,8 +419,8 @@ impl AttachedBindings {
                 missing.retain(|table| !laid_out.contains(table));
                 let mut spent = Cost::default();
                 let mut found = Vec::new();
-                let outcome = changes.lay_out(&self.catalog, missing.iter().copied(), sql);
-                let outcome = outcome.and_then(|laid| {
+                let laid = changes.lay_out(&self.catalog, missing.iter().copied(), sql);
+                let outcome = laid.and_then(|laid| {
                     self.work.spent.add(laid);
                     laid_out.extend(missing);
                     sql.allow(template.allowance(self.budget, CountedSteps::All));
@@ -450,7 +453,8 @@ impl AttachedBindings {
         }
     }
 
-    /// Where to index a binding: for every source under each of its keys, or among the residual.
+    /// Returns where to index a binding: for every source under each of its keys, or among the
+    /// residual.
     fn places(&mut self, binding: &Binding, by: &ShareKey) -> Result<Vec<RouteEntry>, Refusal> {
         let template = binding.template();
         let mut new = NewPlaces { by, places: BTreeSet::new(), sets: Vec::new() };
@@ -463,11 +467,11 @@ impl AttachedBindings {
                 }
                 continue;
             }
-            if let Some(place) = self.better_place(binding, at, &new) {
+            if let Some(place) = self.place_by_better_lookup(binding, at, &new) {
                 new.places.extend(place);
                 continue;
             }
-            let alternatives = template.query.routes[at].of_source(at);
+            let alternatives = template.query.routes[at].alternatives_for(at);
             let keyed = alternatives.and_then(|alternatives| {
                 self.keys(source.table, &alternatives, binding.params(), &mut new)
             });
@@ -482,8 +486,9 @@ impl AttachedBindings {
         Ok(new.places.into_iter().collect())
     }
 
-    /// The places of a named table of a restricted query. Its keys are compared with visible changes
-    /// only. A lookup would read hidden rows, so every change of the view takes its place.
+    /// Returns the places of a named table of a restricted query. Its keys are compared with
+    /// visible changes only. A lookup would read hidden rows, so every change of the view takes its
+    /// place.
     fn places_by_view(
         &mut self,
         binding: &Binding,
@@ -494,7 +499,7 @@ impl AttachedBindings {
         let table = template.query.sources[source].table;
         let lookup = template.lookup(source);
         if lookup.is_none_or(|lookup| !lookup.is_better) {
-            let alternatives = template.query.routes[source].of_source(source);
+            let alternatives = template.query.routes[source].alternatives_for(source);
             let keyed = alternatives
                 .and_then(|alternatives| self.keys(table, &alternatives, binding.params(), new));
             if let Some(keys) = keyed {
@@ -509,7 +514,7 @@ impl AttachedBindings {
     }
 
     /// By a lookup that finds fewer bindings than the keys would.
-    fn better_place(
+    fn place_by_better_lookup(
         &self,
         binding: &Binding,
         source: usize,
@@ -580,7 +585,7 @@ impl AttachedBindings {
         Refusal::new(Code::LimitExceeded, detail).hint(ADD_A_KEY)
     }
 
-    /// The keys of all alternatives; `None` if one is not certain.
+    /// Returns the keys of all alternatives; `None` if one is not certain.
     fn keys(
         &mut self,
         table: usize,
@@ -626,7 +631,7 @@ impl AttachedBindings {
         Some(places)
     }
 
-    /// The key set of these columns, created if missing and within the limit.
+    /// Returns the key set of these columns, created if missing and within the limit.
     fn key_set(
         &mut self,
         table: usize,

@@ -26,8 +26,8 @@ pub struct Catalog {
 /// The names of SQL functions by which a connection counts work.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkFunctions {
-    /// `read(value, times)` returns its first argument, and counts its bytes so many times: the work of
-    /// the function that gets the result.
+    /// `read(value, times)` returns its first argument, and counts its bytes so many times: the
+    /// work of the function that gets the result.
     pub read: &'static str,
     /// The same for an expression of a restricted caller, which is evaluated on visible rows only.
     pub visible_read: &'static str,
@@ -36,7 +36,7 @@ pub struct WorkFunctions {
 }
 
 impl Catalog {
-    /// A catalog of these tables and these views (name and SELECT).
+    /// Creates a catalog of these tables and these views (name and SELECT).
     #[must_use]
     pub fn new(
         tables: Vec<&'static TableSpec>,
@@ -48,46 +48,46 @@ impl Catalog {
         Catalog { tables, by_name, views, work_functions: None }
     }
 
-    /// The same catalog for connections that have these functions.
+    /// Returns the same catalog for connections that have these functions.
     #[must_use]
     pub fn counting_work(self, functions: WorkFunctions) -> Catalog {
         Catalog { work_functions: Some(functions), ..self }
     }
 
-    /// The functions that count work, if the connections have them.
+    /// Returns the functions that count work, if the connections have them.
     pub(crate) fn work_functions(&self) -> Option<&WorkFunctions> {
         self.work_functions.as_ref()
     }
 
-    /// The statements that a connection runs once before it computes deltas. For each table they
-    /// create a temporary `d_<table>` with the same columns, no constraints and a weight, so
+    /// Returns the statements that a connection runs once before it computes deltas. For each table
+    /// they create a temporary `d_<table>` with the same columns, no constraints and a weight, so
     /// affinity and collation equal those of the table.
     #[must_use]
     pub fn setup_sql(&self) -> Vec<String> {
         self.tables.iter().map(|table| delta_table(table)).collect()
     }
 
-    /// The position of a table. SQL identifiers are case-insensitive.
+    /// Returns the position of a table. SQL identifiers are case-insensitive.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.by_name.get(&name.to_ascii_lowercase()).copied()
     }
 
-    /// The SELECT of a view.
+    /// Returns the SELECT of a view.
     pub(crate) fn view(&self, name: &str) -> Option<&'static str> {
         self.views.get(&name.to_ascii_lowercase()).copied()
     }
 
-    /// The table at a position.
+    /// Returns the table at a position.
     pub(crate) fn table(&self, at: usize) -> &'static TableSpec {
         self.tables[at]
     }
 
-    /// The number of tables.
+    /// Returns the number of tables.
     pub(crate) fn len(&self) -> usize {
         self.tables.len()
     }
 
-    /// The declared column that `rowid` is an alias of, if any.
+    /// Returns the declared column that `rowid` is an alias of, if any.
     pub(crate) fn rowid_column(&self, table: usize) -> Option<usize> {
         let spec = self.tables[table];
         let is_integer_key = matches!(spec.key, [at] if spec.columns[*at].kind == Kind::Integer);
@@ -95,7 +95,7 @@ impl Catalog {
     }
 }
 
-/// The temporary table's name in SQL.
+/// Returns the temporary table's name in SQL.
 pub(crate) fn delta_name(table: &TableSpec) -> String {
     format!("temp.{}", quoted(&format!("d_{}", table.name)))
 }

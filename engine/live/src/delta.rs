@@ -6,7 +6,6 @@ pub(crate) mod changes;
 pub(crate) mod dependency;
 pub(crate) mod evaluation;
 pub(crate) mod exact;
-pub(crate) mod groups;
 pub(crate) mod meter;
 pub(crate) mod partitions;
 pub(crate) mod rule;
@@ -63,7 +62,7 @@ pub struct PositionedRow {
 }
 
 impl Delta {
-    /// Whether nothing changed.
+    /// `true` if nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.deletes.is_empty()
@@ -72,8 +71,9 @@ impl Delta {
             && self.top_n == TopNDelta::default()
     }
 
-    /// The same delta with its rows in an order that follows from them. That in which they are found can depend on rows
-    /// that a restricted caller does not see. Positions of a top-N result stay as they are.
+    /// Returns the same delta with its rows in an order that follows from them. That in which they
+    /// are found can depend on rows that a restricted caller does not see. Positions of a top-N
+    /// result stay as they are.
     #[must_use]
     pub(crate) fn sorted(mut self) -> Delta {
         for rows in [&mut self.deletes, &mut self.inserts, &mut self.updates, &mut self.gone] {
@@ -99,7 +99,7 @@ impl Delta {
         self.updates.push(new);
     }
 
-    /// The difference between the checksums of the new and the old result.
+    /// Returns the difference between the checksums of the new and the old result.
     #[must_use]
     pub fn checksum_change(&self) -> Checksum {
         let placed = self.top_n.inserts.iter().chain(&self.top_n.updates);
@@ -109,7 +109,7 @@ impl Delta {
         change
     }
 
-    /// The old and new rows with their weights.
+    /// Returns the old and new rows with their weights.
     pub(crate) fn weights(&self) -> HashMap<ExactRow, i64> {
         let placed = self.top_n.inserts.iter().chain(&self.top_n.updates);
         let new = self.inserts.iter().chain(&self.updates).chain(placed.map(|placed| &placed.row));
@@ -120,7 +120,7 @@ impl Delta {
         weights
     }
 
-    /// The delta as JSON texts, which all subscribers can share.
+    /// Returns the delta as JSON texts, which all subscribers can share.
     #[must_use]
     pub fn to_json(&self) -> DeltaJson {
         let deleted = self.top_n.deletes.iter().map(|at| DeltaItem::Position { at: *at });
@@ -133,7 +133,7 @@ impl Delta {
 
     /// Builds a delta from a Z-set: rows with their weights. `key` holds the positions of the key
     /// columns.
-    pub(crate) fn of_weights(key: &[usize], weights: Weights) -> Delta {
+    pub(crate) fn from_weights(key: &[usize], weights: Weights) -> Delta {
         let mut delta = Delta::default();
         let mut gone: HashMap<ExactRow, Row> = HashMap::new();
         for (row, weight) in weights.rows() {
@@ -170,16 +170,16 @@ impl Delta {
     /// Builds a delta from the old and the new result; of a top-N result, in order.
     pub(crate) fn between(top_n: bool, key: &[usize], old: &[Row], new: &[Row]) -> Delta {
         if top_n {
-            return Delta::of_top_n(key, old, new);
+            return Delta::between_top_n(key, old, new);
         }
         let mut weights = Weights::default();
         old.iter().for_each(|row| weights.add(row.clone(), -1));
         new.iter().for_each(|row| weights.add(row.clone(), 1));
-        Delta::of_weights(key, weights)
+        Delta::from_weights(key, weights)
     }
 
     /// Builds a delta from the old and the new rows of a top-N result.
-    pub(crate) fn of_top_n(key: &[usize], old: &[Row], new: &[Row]) -> Delta {
+    pub(crate) fn between_top_n(key: &[usize], old: &[Row], new: &[Row]) -> Delta {
         let stays = common(key, old, new);
         let mut top_n = TopNDelta::default();
         let mut old_stays = vec![false; old.len()];
@@ -227,24 +227,24 @@ impl Weights {
         }
     }
 
-    /// The number of distinct rows.
+    /// Returns the number of distinct rows.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// The rows with their weights.
+    /// Returns the rows with their weights.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (Row, i64)> {
         self.rows.iter().map(|(row, weight)| (row.clone(), *weight))
     }
 }
 
-/// The key cells of a row; the whole row if there is no key.
+/// Returns the key cells of a row; the whole row if there is no key.
 pub(crate) fn key_of(key: &[usize], row: &Row) -> Row {
     if key.is_empty() { row.clone() } else { key.iter().map(|at| row[*at].clone()).collect() }
 }
 
-/// The longest run of rows that are in both lists in the same order, as positions in either: the
-/// rows that need not move (longest increasing subsequence, by patience sorting).
+/// Returns the longest run of rows that are in both lists in the same order, as positions in
+/// either: the rows that need not move (longest increasing subsequence, by patience sorting).
 fn common(key: &[usize], old: &[Row], new: &[Row]) -> Vec<(usize, usize)> {
     let mut places: HashMap<ExactRow, Vec<usize>> = HashMap::new();
     for (at, row) in old.iter().enumerate().rev() {
@@ -288,7 +288,7 @@ pub struct DeltaJson {
 }
 
 impl DeltaJson {
-    /// The length of the texts.
+    /// Returns the length of the texts.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.deletes.get().len() + self.inserts.get().len() + self.updates.get().len()
@@ -314,7 +314,7 @@ fn json_list<'a>(rows: &'a [Row], placed: impl Iterator<Item = DeltaItem<'a>>) -
     to_raw_value(&items).expect("writing JSON into memory cannot fail")
 }
 
-/// An integer cell that this crate wrote.
+/// Returns an integer cell that this crate wrote.
 pub(crate) fn integer(value: &Value) -> i64 {
     match value {
         Value::Integer(n) => *n,

@@ -2,7 +2,7 @@
 
 use abide_schema::{Code, Refusal};
 
-/// An identifier in double quotes.
+/// Returns an identifier in double quotes.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -10,13 +10,13 @@
 //! query as resolved fragments of SQL · `delta` the rules that compute the change of a result, and
 //! which outer rows a change affects · `route` the keys, intervals and lookups by which a changed
 //! row finds bindings · `template` the statements of a query, [`Scan`] the tables that they would
-//! scan · `bindings` the index over those with subscribers · `views` what restricted callers see of a
-//! commit · [`Router`] the deltas of a commit · [`Changes`] in, [`Delta`] out.
+//! scan · `bindings` the index over those with subscribers · `views` what restricted callers see of
+//! a commit · [`Router`] the deltas of a commit · [`Changes`] in, [`Delta`] out.
 //!
 //! The files depend on each other in one direction: `plan` ← `delta` ← `route` ← `template` ←
-//! `planner`, `analysis` and `bindings` ← `views` ← `router`. In `plan`, the values come first (`fragment`, `conjunct`,
-//! `block`, `query`), then the state of the lowering of a statement (`lowering`), then the files
-//! that add methods to it, one for each part of a SELECT.
+//! `planner`, `analysis` and `bindings` ← `views` ← `router`. In `plan`, the values come first
+//! (`fragment`, `conjunct`, `block`, `query`), then the state of the lowering of a statement
+//! (`lowering`), then the files that add methods to it, one for each part of a SELECT.
 //!
 //! *Invariant:* no SQL semantics are reimplemented here. The router's knowledge of affinity and
 //! collation only adds candidates; SQLite decides.

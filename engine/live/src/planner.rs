@@ -15,8 +15,7 @@ use crate::identifier::quoted;
 use crate::plan::lex;
 use crate::plan::lowering::Lowering;
 use crate::plan::principal::QueryPrincipal;
-use crate::plan::query::Query;
-use crate::plan::slot::Slot;
+use crate::plan::query::{Query, Slot};
 use crate::template::{Binding, Template};
 
 /// Entries of one generation of a cache. Two generations are kept, so texts in use survive any
@@ -58,14 +57,14 @@ struct RestrictedQuery<'a> {
 }
 
 impl RestrictedQuery<'_> {
-    /// The cache key of a text.
+    /// Returns the cache key of a text.
     fn place(&self, sql: &str) -> String {
         format!("{}\0{}\0{sql}", self.principal.authorized_views.number, u8::from(self.once))
     }
 }
 
 impl Planner {
-    /// A planner for the tables and views of a catalog.
+    /// Creates a planner for the tables and views of a catalog.
     #[must_use]
     pub fn new(catalog: Arc<Catalog>) -> Planner {
         Planner { catalog, known: Mutex::default() }
@@ -97,7 +96,8 @@ impl Planner {
         self.bind_bounded(sql, params, RestrictedQuery { principal, once: false })
     }
 
-    /// Binds a query of a restricted caller that runs once. Only [`Binding::snapshot_sql`] may be used.
+    /// Binds a query of a restricted caller that runs once. Only [`Binding::snapshot_sql`] may be
+    /// used.
     ///
     /// # Errors
     /// As [`Planner::bind`]; fewer queries are `unsupported_sql`.
@@ -159,18 +159,20 @@ impl Planner {
         )
     }
 
-    /// The caller's view of each table that a text names, if all of them are cached.
+    /// Returns the caller's view of each table that a text names, if all of them are cached.
     fn known_views(&self, parsed: &Parsed, principal: &QueryPrincipal) -> Option<Vec<Binding>> {
         let texts = self.view_texts(parsed);
         let mut known = self.lock();
-        let views = texts.iter().map(|text| {
-            let place = RestrictedQuery { principal, once: false }.place(text);
-            known.bounded.get(&place)?.view(principal).ok()
-        });
-        views.collect()
+        texts
+            .iter()
+            .map(|text| {
+                let place = RestrictedQuery { principal, once: false }.place(text);
+                known.bounded.get(&place)?.view(principal).ok()
+            })
+            .collect()
     }
 
-    /// The caller's view of each table that a text names.
+    /// Returns the caller's view of each table that a text names.
     fn views(&self, parsed: &Parsed, principal: &QueryPrincipal) -> Result<Vec<Binding>, Refusal> {
         let bounded = RestrictedQuery { principal, once: false };
         let texts = self.view_texts(parsed);
@@ -179,8 +181,10 @@ impl Planner {
 
     fn view_texts(&self, parsed: &Parsed) -> Vec<String> {
         let tables = parsed.template.named_tables().into_iter();
-        let names = tables.map(|table| quoted(self.catalog.table(table).name));
-        names.map(|name| format!("SELECT * FROM {name}")).collect()
+        tables
+            .map(|table| quoted(self.catalog.table(table).name))
+            .map(|name| format!("SELECT * FROM {name}"))
+            .collect()
     }
 
     fn bind_bounded(
@@ -248,11 +252,14 @@ impl Planner {
         bounded: Option<RestrictedQuery>,
     ) -> Result<Arc<Parsed>, Refusal> {
         let query = parse(&self.catalog, sql, bounded)?;
-        let names = query.slots.iter().filter_map(|slot| match slot {
-            Slot::Caller(name) => Some(name.clone()),
-            Slot::Literal(_) | Slot::Principal(_) => None,
-        });
-        let names = names.collect();
+        let names = query
+            .slots
+            .iter()
+            .filter_map(|slot| match slot {
+                Slot::Caller(name) => Some(name.clone()),
+                Slot::Literal(_) | Slot::Principal(_) => None,
+            })
+            .collect();
         let (template, slots) = Template::compile(&self.catalog, query)?;
         if !bounded.is_some_and(|bounded| bounded.once) {
             template.check_operations()?;
@@ -319,28 +326,30 @@ impl Parsed {
         params: &Map<String, JsonValue>,
         principal: Option<&QueryPrincipal>,
     ) -> Result<Vec<Value>, Refusal> {
-        let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
         for name in &self.names {
             let json = params.get(name).ok_or_else(|| {
-                bad(format!("parameter {name} is missing"))
+                bad_arguments(format!("parameter {name} is missing"))
                     .hint(format!("pass it in params: {{\"{name}\": …}}"))
             })?;
             Value::from_json(json).map_err(|what| {
-                bad(format!("parameter {name} is {what}, which is not a valid value"))
+                bad_arguments(format!("parameter {name} is {what}, which is not a valid value"))
             })?;
         }
         if let Some(name) = params.keys().find(|name| !self.names.contains(*name)) {
-            return Err(bad(format!("the query has no parameter {name}"))
+            return Err(bad_arguments(format!("the query has no parameter {name}"))
                 .hint("omit the sigil: sid for :sid, 1 for ?1"));
         }
-        let value = |slot: &Slot| match slot {
-            Slot::Literal(value) => value.clone(),
-            Slot::Caller(name) => Value::from_json(&params[name]).expect("it was just read"),
-            Slot::Principal(name) => {
-                principal.expect("only a bounded text names a viewer's values").value(name)
-            }
-        };
-        let values: Vec<Value> = self.slots.iter().map(value).collect();
+        let values: Vec<Value> = self
+            .slots
+            .iter()
+            .map(|slot| match slot {
+                Slot::Literal(value) => value.clone(),
+                Slot::Caller(name) => Value::from_json(&params[name]).expect("it was just read"),
+                Slot::Principal(name) => {
+                    principal.expect("only a bounded text names a viewer's values").value(name)
+                }
+            })
+            .collect();
         // Without this check, a pattern that is too long would fail only if there is a row to
         // match.
         let max = limits::PATTERN_BYTES;
@@ -351,6 +360,10 @@ impl Parsed {
         }
         Ok(values)
     }
+}
+
+fn bad_arguments(detail: String) -> Refusal {
+    Refusal::new(Code::BadArguments, detail)
 }
 
 /// A bounded map that drops entries not used in the last generation.

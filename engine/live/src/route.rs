@@ -6,9 +6,9 @@
 //! is checked at every change of its table.
 
 pub(crate) mod binding_index;
+pub(crate) mod holders;
 pub(crate) mod interval;
 pub(crate) mod lookup;
-pub(crate) mod payers;
 pub(crate) mod table_routes;
 
 use std::hash::{Hash, Hasher};
@@ -21,7 +21,7 @@ use crate::plan::conjunct::{Comparison, Equality};
 use crate::route::interval::{High, Interval, Point};
 
 impl Equality {
-    /// The cells that satisfy it; `None` if not certain.
+    /// Returns the cells that satisfy it; `None` if not certain.
     pub(crate) fn cells(&self, kind: Kind, params: &[Value]) -> Option<Vec<Value>> {
         let mut cells = Vec::new();
         for slot in &self.values {
@@ -49,8 +49,8 @@ pub(crate) enum KeyProbe {
     Unsure,
 }
 
-/// The interval of a column given by the bounds of one alternative. Bounds that are not certain
-/// leave that side open; `None` if no bound is certain. `Some(None)` is an empty interval.
+/// Returns the interval of a column given by the bounds of one alternative. Bounds that are not
+/// certain leave that side open; `None` if no bound is certain. `Some(None)` is an empty interval.
 pub(crate) fn interval_of(
     kind: Kind,
     bounds: &[&Equality],
@@ -77,7 +77,7 @@ fn bound_points(
     value: &Value,
 ) -> Option<(Option<Point>, Option<Point>)> {
     let point = || match probe(kind, bound.collation, false, value) {
-        KeyProbe::Key(value) => Point::of(value),
+        KeyProbe::Key(value) => Point::from_value(value),
         KeyProbe::Never | KeyProbe::Unsure => None,
     };
     let wildcards: &[char] = match bound.test {
@@ -88,16 +88,16 @@ fn bound_points(
     };
     let (Kind::Text, Value::Text(pattern)) = (kind, value) else { return None };
     let prefix = pattern.split(wildcards).next().filter(|prefix| !prefix.is_empty())?;
-    let prefix = Point::of(canonical(bound.collation, &Value::Text(prefix.to_owned())))?;
+    let prefix = Point::from_value(canonical(bound.collation, &Value::Text(prefix.to_owned())))?;
     let Point::Text(bytes) = &prefix else { return None };
     // No UTF-8 contains this byte, so every text with the prefix is less.
     let beyond = Point::Text([bytes, &[0xff][..]].concat().into());
     Some((Some(prefix), Some(beyond)))
 }
 
-/// The value that equals a parameter in a column of this kind, by SQLite's affinity rules: a text
-/// compared with a numeric column becomes a number if it looks like one, a number compared with a
-/// text column becomes text, a blob is unchanged.
+/// Returns the value that equals a parameter in a column of this kind, by SQLite's affinity rules:
+/// a text compared with a numeric column becomes a number if it looks like one, a number compared
+/// with a text column becomes text, a blob is unchanged.
 pub(crate) fn probe(
     kind: Kind,
     collation: Collation,
@@ -127,7 +127,7 @@ pub(crate) fn probe(
     }
 }
 
-/// The number that a text denotes, if it is unambiguous.
+/// Returns the number that a text denotes, if it is unambiguous.
 fn plain_integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let plain =
@@ -135,7 +135,7 @@ fn plain_integer(text: &str) -> Option<i64> {
     if plain { text.parse().ok() } else { None }
 }
 
-/// The hash of a key, cell by cell.
+/// Returns the hash of a key, cell by cell.
 pub(crate) fn hash_key<'v, H: Hasher>(mut state: H, cells: impl Iterator<Item = &'v Value>) -> u64 {
     for cell in cells {
         crate::delta::exact::hash_value(cell, &mut state);

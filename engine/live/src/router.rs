@@ -57,7 +57,8 @@ struct CommitDeltas {
 /// Bindings that changes may affect, as in [`HitsByBinding`].
 type HitBindings = Vec<(BindingId, Vec<HitList>)>;
 
-/// Lists that are derived from lists which bindings share: each is derived once, whatever parts of it the bindings have.
+/// Lists that are derived from lists which bindings share: each is derived once, whatever parts of
+/// it the bindings have.
 #[derive(Debug, Default)]
 struct DerivedHits(HashMap<*const Hit, DerivedList>);
 
@@ -72,7 +73,7 @@ struct DerivedList {
 
 impl DerivedHits {
     /// Returns the list that is derived from this one, and adds its length to `work`.
-    fn of(
+    fn derive(
         &mut self,
         list: &HitList,
         work: &mut u64,
@@ -94,13 +95,13 @@ impl DerivedHits {
 }
 
 impl Router {
-    /// An empty router.
+    /// Creates an empty router.
     #[must_use]
     pub fn new(catalog: Arc<Catalog>) -> Router {
         Router::limited(catalog, None)
     }
 
-    /// An empty router with a limit on the cost of deltas per commit.
+    /// Creates an empty router with a limit on the cost of deltas per commit.
     #[must_use]
     pub fn with_budget(catalog: Arc<Catalog>, budget: Budget) -> Router {
         Router::limited(catalog, Some(budget))
@@ -115,7 +116,7 @@ impl Router {
         }
     }
 
-    /// The cost of each attached template, the most expensive first.
+    /// Returns the cost of each attached template, the most expensive first.
     #[must_use]
     pub fn templates(&self) -> Vec<TemplateWork> {
         self.attached.meters.read()
@@ -127,7 +128,7 @@ impl Router {
         self.remembered
     }
 
-    /// The number of bindings that are checked at every change of some table.
+    /// Returns the number of bindings that are checked at every change of some table.
     #[must_use]
     pub fn residual(&self) -> usize {
         self.attached.tables.iter().map(|table| table.residual.len()).sum()
@@ -171,19 +172,19 @@ impl Router {
         attached.views.iter().for_each(|view| self.views.remove_user(view.id, id));
     }
 
-    /// The number of distinct attached bindings.
+    /// Returns the number of distinct attached bindings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.attached.all.len()
     }
 
-    /// Whether no binding is attached.
+    /// `true` if no binding is attached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.attached.all.is_empty()
     }
 
-    /// The work done so far.
+    /// Returns the work done so far.
     #[must_use]
     pub fn counters(&self) -> WorkCounters {
         self.attached.work
@@ -244,7 +245,8 @@ impl Router {
         deltas
     }
 
-    /// Removes the changes that the callers of restricted queries do not see, and the queries that are left without one.
+    /// Removes the changes that the callers of restricted queries do not see, and the queries that
+    /// are left without one.
     fn keep_visible(&mut self, hits: &mut HitsByBinding, visible: &ViewChanges) {
         let mut by_views: HashMap<&[UsedView], DerivedHits> = HashMap::new();
         let AttachedBindings { all, work, .. } = &mut self.attached;
@@ -255,7 +257,7 @@ impl Router {
             }
             let derived = by_views.entry(views).or_default();
             for list in lists.iter_mut() {
-                *list = derived.of(list, &mut work.matches, &mut |hit| {
+                *list = derived.derive(list, &mut work.matches, &mut |hit| {
                     is_visible(hit, views, visible).then_some(*hit)
                 });
             }
@@ -264,8 +266,8 @@ impl Router {
         });
     }
 
-    /// The changes could not be laid out. Every binding gets the error, because those that a hidden
-    /// row affects must not be told apart.
+    /// Returns the changes could not be laid out. Every binding gets the error, because those that
+    /// a hidden row affects must not be told apart.
     fn all_fail(&self, error: &LiveError) -> Vec<(BindingId, Result<Delta, LiveError>)> {
         let mut ids: Vec<BindingId> = self.attached.all.keys().copied().collect();
         ids.sort_unstable();
@@ -314,7 +316,7 @@ impl Router {
         };
         let mut derived = DerivedHits::default();
         for list in group.iter_mut().flat_map(|(_, lists)| lists) {
-            *list = derived.of(list, &mut self.attached.work.matches, &mut position);
+            *list = derived.derive(list, &mut self.attached.work.matches, &mut position);
         }
         Ok((seen, group))
     }
@@ -367,24 +369,27 @@ impl Router {
     /// Drops the cached state of those callers that have the most, until the rest is within the
     /// limit.
     fn forget_most(&mut self) {
-        let mut held: BTreeMap<ShareKey, usize> = BTreeMap::new();
+        let mut bytes_by_payer: BTreeMap<ShareKey, usize> = BTreeMap::new();
         self.attached.all.values().for_each(|attached| {
             let bytes = attached.state.as_ref().map_or(0, |state| state.bytes());
             if bytes > 0 {
-                *held.entry(attached.holders.payer().clone()).or_default() += bytes;
+                *bytes_by_payer.entry(attached.holders.payer().clone()).or_default() += bytes;
             }
         });
-        let mut held: Vec<(usize, ShareKey)> =
-            held.into_iter().map(|(key, bytes)| (bytes, key)).collect();
-        held.sort_unstable();
+        let mut bytes_by_payer: Vec<(usize, ShareKey)> =
+            bytes_by_payer.into_iter().map(|(key, bytes)| (bytes, key)).collect();
+        bytes_by_payer.sort_unstable();
         let mut most = BTreeSet::new();
         while self.remembered > limits::LIVE_STATE_BYTES {
-            let Some((bytes, key)) = held.pop() else { break };
+            let Some((bytes, key)) = bytes_by_payer.pop() else { break };
             self.remembered -= bytes;
             most.insert(key);
         }
-        let dropped = self.attached.all.values_mut();
-        let dropped = dropped.filter(|attached| most.contains(attached.holders.payer()));
+        let dropped = self
+            .attached
+            .all
+            .values_mut()
+            .filter(|attached| most.contains(attached.holders.payer()));
         dropped.for_each(|attached| attached.state = None);
     }
 
@@ -392,12 +397,12 @@ impl Router {
     fn forget_one(&mut self, id: BindingId) {
         let attached = self.attached.all.get_mut(&id).expect("only attached bindings are hit");
         self.remembered -= attached.state.take().map_or(0, |state| state.bytes());
-        let work = &mut self.attached.meters.of(attached.meter).work;
+        let work = &mut self.attached.meters.meter(attached.meter).work;
         (work.deltas, work.over_budget) = (work.deltas + 1, work.over_budget + 1);
     }
 
-    /// The delta of one binding, within its budget, from the changes in tables and columns that it
-    /// reads.
+    /// Returns the delta of one binding, within its budget, from the changes in tables and columns
+    /// that it reads.
     fn delta(
         &mut self,
         id: BindingId,
@@ -410,7 +415,7 @@ impl Router {
         if !template.tables().iter().any(|table| template.has_changed(*table, seen)) {
             return Ok(Delta::default());
         }
-        let meter = self.attached.meters.of(attached.meter);
+        let meter = self.attached.meters.meter(attached.meter);
         let before = attached.state.as_ref().map_or(0, |state| state.bytes());
         let mut state = attached.state.take();
         if !meter.may_run() {
@@ -463,7 +468,7 @@ impl Router {
         delta
     }
 
-    /// The bindings that were planned with outdated policies.
+    /// Returns the bindings that were planned with outdated policies.
     #[must_use]
     pub fn outdated(&self) -> Vec<BindingId> {
         let old = self.attached.all.iter().filter(|(_, attached)| !attached.binding.is_latest());
@@ -472,7 +477,7 @@ impl Router {
         ids
     }
 
-    /// The groups that became wanted since the last call.
+    /// Returns the groups that became wanted since the last call.
     pub fn take_backfill_requests(&mut self) -> Vec<BackfillRequest> {
         std::mem::take(&mut self.backfills)
     }
@@ -490,7 +495,7 @@ impl Router {
         let Some(attached) = self.attached.all.get_mut(&backfills.id) else { return Ok(()) };
         if filled.is_none() {
             // Its next attempts would cost the writer as much, and a reader too.
-            let meter = self.attached.meters.of(attached.meter);
+            let meter = self.attached.meters.meter(attached.meter);
             let counted = attached.binding.counted_steps();
             let delta = MeteredDelta { spent: Cost::default(), counted, time: Duration::ZERO };
             meter.spend(delta, true, self.attached.budget);
@@ -504,15 +509,16 @@ impl Router {
         let mut run = template.run(attached.binding.params(), changes, sql, &mut spent);
         let adopted = template.rule().apply_backfill(&mut run, state, &backfills.group, filled);
         sql.allow(None);
-        self.attached.meters.of(attached.meter).work.spent.add(spent);
+        self.attached.meters.meter(attached.meter).work.spent.add(spent);
         self.remembered = self.remembered - before + state.bytes();
         adopted
     }
 }
 
-/// Whether a change concerns a query, in an image that its caller sees. Without views it sees all.
+/// `true` if a change concerns a query, in an image that its caller sees. Without views it sees
+/// all.
 fn is_visible(hit: &Hit, views: &[UsedView], visible: &ViewChanges) -> bool {
-    let mut of_table = views.iter().filter(|view| view.table == hit.table);
+    let mut table_views = views.iter().filter(|view| view.table == hit.table);
     views.is_empty()
-        || of_table.any(|view| visible.get(&view.id).is_some_and(|change| change.shows(hit)))
+        || table_views.any(|view| visible.get(&view.id).is_some_and(|change| change.shows(hit)))
 }

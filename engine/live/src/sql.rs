@@ -9,8 +9,9 @@ use crate::delta::meter::Cost;
 /// Runs SQL. The engine implements it over the writer's connection (the state after the commit,
 /// inside the write transaction) and over a reader's. Statements repeat: cache them by their text.
 ///
-/// The connection must have run [`Catalog::setup_sql`](crate::Catalog::setup_sql), and must be able to
-/// write its temporary tables (`PRAGMA query_only` forbids that; opening the file read-only does not).
+/// The connection must have run [`Catalog::setup_sql`](crate::Catalog::setup_sql), and must be able
+/// to write its temporary tables (`PRAGMA query_only` forbids that; opening the file read-only does
+/// not).
 pub trait Sql {
     /// Runs one statement to its end and calls `each` with every row. `params[0]` is `?1`; there
     /// are never more of them than the statement has. Returns its work, which is the same on every
@@ -26,12 +27,12 @@ pub trait Sql {
     ) -> Result<Cost, SqlError>;
 
     /// Limits all following statements together. The statement that exceeds the allowance fails
-    /// with [`SqlErrorKind::Budget`]. `None` lifts the limit. An implementation that cannot interrupt a
-    /// statement may ignore it.
+    /// with [`SqlErrorKind::Budget`]. `None` lifts the limit. An implementation that cannot
+    /// interrupt a statement may ignore it.
     fn allow(&mut self, _allowance: Option<StatementLimits>) {}
 
-    /// The CPU time of this thread, as a safety net for costs that are not steps. An implementation
-    /// whose work must be the same in every run returns zero.
+    /// Returns the CPU time of this thread, as a safety net for costs that are not steps. An
+    /// implementation whose work must be the same in every run returns zero.
     fn processor_time(&self) -> Duration {
         Duration::ZERO
     }
@@ -74,8 +75,8 @@ pub struct SqlError {
 /// Why a delta was not computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LiveError {
-    /// A statement of the delta failed, for example by an overflow. The query itself may fail or not: a reader must run it
-    /// again. Other queries are unaffected.
+    /// A statement of the delta failed, for example by an overflow. The query itself may fail or
+    /// not: a reader must run it again. Other queries are unaffected.
     #[error("the query failed: {0}")]
     Query(String),
     /// The delta exceeds the budget. The result is unknown here; a reader must run the query again.

@@ -21,8 +21,7 @@ use crate::plan::expansion::check_text;
 use crate::plan::fragment::{Arg, Renderer, SourceForm, Statement};
 use crate::plan::lex;
 use crate::plan::principal::{PolicyVersion, PrincipalKey};
-use crate::plan::query::Query;
-use crate::plan::slot::Slot;
+use crate::plan::query::{Query, Slot};
 use crate::route::lookup::Lookup;
 use crate::sql::{LiveError, Sql, StatementLimits};
 
@@ -83,11 +82,14 @@ impl Template {
         let mut out = Renderer::new(catalog, &query.sources);
         out.fragment(&text);
         let snapshot = out.finish();
-        let order = snapshot.args.iter().map(|arg| match arg {
-            Arg::Slot(slot) => *slot,
-            Arg::Given(_) => unreachable!("a snapshot is given nothing"),
-        });
-        let order: Vec<usize> = order.collect();
+        let order: Vec<usize> = snapshot
+            .args
+            .iter()
+            .map(|arg| match arg {
+                Arg::Slot(slot) => *slot,
+                Arg::Given(_) => unreachable!("a snapshot is given nothing"),
+            })
+            .collect();
         let slots = order.iter().map(|slot| query.slots[*slot].clone()).collect();
         query.renumber(&order);
         let template = Template {
@@ -109,12 +111,12 @@ impl Template {
         Ok((template, slots))
     }
 
-    /// The text that identifies the template: two queries with the same text are the same.
+    /// Returns the text that identifies the template: two queries with the same text are the same.
     pub(crate) fn text(&self) -> &Arc<str> {
         &self.snapshot
     }
 
-    /// Whether two templates are the same; usually they are one object.
+    /// `true` if two templates are the same; usually they are one object.
     fn is(&self, other: &Template) -> bool {
         std::ptr::eq(self, other) || self.snapshot == other.snapshot
     }
@@ -136,7 +138,7 @@ impl Template {
         Err(Refusal::new(Code::LimitExceeded, detail).hint(hint))
     }
 
-    /// The limits of one delta.
+    /// Returns the limits of one delta.
     pub(crate) fn allowance(
         &self,
         budget: Option<Budget>,
@@ -151,17 +153,17 @@ impl Template {
         Some(StatementLimits { steps, visible_steps, time, value_bytes })
     }
 
-    /// The lookup of bindings through another table, for the changes of a source.
+    /// Returns the lookup of bindings through another table, for the changes of a source.
     pub(crate) fn lookup(&self, source: usize) -> Option<&Lookup> {
         self.lookups[source].as_ref()
     }
 
-    /// The delta rule.
+    /// Returns the delta rule.
     pub(crate) fn rule(&self) -> &DeltaRule {
         &self.rule
     }
 
-    /// Whether cached state makes its deltas cheaper.
+    /// `true` if cached state makes its deltas cheaper.
     pub(crate) fn remembers(&self) -> bool {
         matches!(
             self.rule,
@@ -172,7 +174,7 @@ impl Template {
         )
     }
 
-    /// The inputs of its rule, without cached state.
+    /// Returns the inputs of its rule, without cached state.
     pub(crate) fn run<'a>(
         &'a self,
         params: &'a [Value],
@@ -206,22 +208,22 @@ impl Template {
         run.terms(&lookup.terms, &mut |row, _| each(lookup.canonical(&row)))
     }
 
-    /// The statements that compute its deltas.
+    /// Returns the statements that compute its deltas.
     pub(crate) fn statements(&self) -> Vec<Statement> {
         self.rule.statements(&self.catalog, &self.query)
     }
 
-    /// The terms that join changed rows with other tables.
+    /// Returns the terms that join changed rows with other tables.
     pub(crate) fn terms(&self) -> Vec<&Term> {
         self.rule.terms()
     }
 
-    /// The terms that find bindings by a parameter on another table.
+    /// Returns the terms that find bindings by a parameter on another table.
     pub(crate) fn lookup_terms(&self) -> impl Iterator<Item = &Term> {
         self.lookups.iter().flatten().flat_map(|lookup| &lookup.terms)
     }
 
-    /// The table of a query plan entry, and the source that it stands for.
+    /// Returns the table of a query plan entry, and the source that it stands for.
     pub(crate) fn scanned(&self, name: &str) -> Option<(&'static TableSpec, usize)> {
         let sources = &self.query.sources;
         let named = sources.iter().position(|source| source.alias.eq_ignore_ascii_case(name));
@@ -232,27 +234,30 @@ impl Template {
         Some((self.catalog.table(sources[source].table), source))
     }
 
-    /// Whether a restricted caller did not name a source, so that it only decides which rows are visible.
+    /// `true` if a restricted caller did not name a source, so that it only decides which rows are
+    /// visible.
     pub(crate) fn is_of_policy(&self, source: usize) -> bool {
         let sources = &self.query.sources;
         !sources[source].is_named && sources.iter().any(|other| other.is_named)
     }
 
-    /// The columns of a source that partition the evaluation.
+    /// Returns the columns of a source that partition the evaluation.
     pub(crate) fn part_columns(&self, source: usize) -> Vec<usize> {
         self.rule.part_columns(&self.query, source)
     }
 
-    /// The changes that are relevant to the query. If a commit changed only columns that the query
-    /// does not read, the table counts as unchanged. (Every message updates the time in its
-    /// session's row.)
+    /// Returns the changes that are relevant to the query. If a commit changed only columns that
+    /// the query does not read, the table counts as unchanged. (Every message updates the time in
+    /// its session's row.)
     pub(crate) fn seen<'c>(&self, changes: &'c Changes) -> Cow<'c, Changes> {
-        let same = |table: &usize, read: &BTreeSet<usize>| {
-            let rows = changes.of(self.catalog.table(*table).name);
-            !rows.is_empty() && rows.iter().all(|row| row.is_same_in(read))
-        };
-        let unseen = self.reads.iter().filter(|(table, read)| same(table, read));
-        let unseen: Vec<&str> = unseen.map(|(table, _)| self.catalog.table(*table).name).collect();
+        let mut unseen = Vec::new();
+        for (table, read) in &self.reads {
+            let name = self.catalog.table(*table).name;
+            let rows = changes.of(name);
+            if !rows.is_empty() && rows.iter().all(|row| row.is_same_in(read)) {
+                unseen.push(name);
+            }
+        }
         if unseen.is_empty() {
             Cow::Borrowed(changes)
         } else {
@@ -260,23 +265,27 @@ impl Template {
         }
     }
 
-    /// Whether a table changed.
+    /// `true` if a table changed.
     pub(crate) fn has_changed(&self, table: usize, changes: &Changes) -> bool {
         !changes.of(self.catalog.table(table).name).is_empty()
     }
 
-    /// The name of a table.
+    /// Returns the name of a table.
     pub(crate) fn table_name(&self, table: usize) -> &'static str {
         self.catalog.table(table).name
     }
 
-    /// The tables that a restricted caller named.
+    /// Returns the tables that a restricted caller named.
     pub(crate) fn named_tables(&self) -> BTreeSet<usize> {
-        let named = self.query.sources.iter().filter(|source| source.is_named);
-        named.map(|source| source.table).collect()
+        self.query
+            .sources
+            .iter()
+            .filter(|source| source.is_named)
+            .map(|source| source.table)
+            .collect()
     }
 
-    /// The tables it reads.
+    /// Returns the tables it reads.
     pub(crate) fn tables(&self) -> Vec<usize> {
         let mut tables: Vec<usize> = self.query.sources.iter().map(|source| source.table).collect();
         tables.sort_unstable();
@@ -310,23 +319,24 @@ impl Binding {
         Binding(Arc::new(BindingInner { template, params: params.into(), principal_key, views }))
     }
 
-    /// What a restricted caller may see of each table that the query names, as queries of their own.
+    /// What a restricted caller may see of each table that the query names, as queries of their
+    /// own.
     pub(crate) fn views(&self) -> &[Binding] {
         &self.0.views
     }
 
-    /// Whether the visibility of its result is restricted.
+    /// `true` if the visibility of its result is restricted.
     #[must_use]
     pub fn is_bounded(&self) -> bool {
         self.0.principal_key.is_some()
     }
 
-    /// The steps that its budget counts.
+    /// Returns the steps that its budget counts.
     pub(crate) fn counted_steps(&self) -> CountedSteps {
         if self.is_bounded() { CountedSteps::Visible } else { CountedSteps::All }
     }
 
-    /// The id of the restricted caller.
+    /// Returns the id of the restricted caller.
     #[must_use]
     pub fn asked_by(&self) -> Option<&Value> {
         self.0.principal_key.as_ref().map(|principal_key| &principal_key.id)
@@ -336,21 +346,21 @@ impl Binding {
         self.0.principal_key.as_ref().map(|principal_key| &principal_key.policy_version)
     }
 
-    /// Whether it shows one of several values that are equal and not identical, such as 2 and 2.0.
-    /// SQLite would show that of the row that it happens to read first, so a query that runs once
-    /// shows the same only as [`Binding::snapshot_sql`].
+    /// `true` if it shows one of several values that are equal and not identical, such as 2 and
+    /// 2.0. SQLite would show that of the row that it happens to read first, so a query that runs
+    /// once shows the same only as [`Binding::snapshot_sql`].
     #[must_use]
     pub fn chooses(&self) -> bool {
         self.template().chooses
     }
 
-    /// The number of operators and functions in its text.
+    /// Returns the number of operators and functions in its text.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.template().operations
     }
 
-    /// Whether the policies that it was planned with are still current.
+    /// `true` if the policies that it was planned with are still current.
     #[must_use]
     pub fn is_latest(&self) -> bool {
         self.policy_version().is_none_or(PolicyVersion::is_latest)
@@ -360,21 +370,21 @@ impl Binding {
         &self.0.template
     }
 
-    /// The shape of the result, hidden columns last.
+    /// Returns the shape of the result, hidden columns last.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.0.template.shape
     }
 
-    /// The SELECT of the whole result, with hidden columns, in total order if the query has an
-    /// order.
+    /// Returns the SELECT of the whole result, with hidden columns, in total order if the query has
+    /// an order.
     #[must_use]
     pub fn snapshot_sql(&self) -> &str {
         &self.0.template.snapshot
     }
 
-    /// The same SELECT with the same parameters, over the state before the changes of the last
-    /// [`Binding::delta`] on the same connection.
+    /// Returns the same SELECT with the same parameters, over the state before the changes of the
+    /// last [`Binding::delta`] on the same connection.
     #[must_use]
     pub fn past_sql(&self) -> String {
         let template = self.template();
@@ -384,19 +394,19 @@ impl Binding {
         out.finish().sql
     }
 
-    /// The parameters of [`Binding::snapshot_sql`].
+    /// Returns the parameters of [`Binding::snapshot_sql`].
     #[must_use]
     pub fn params(&self) -> &[Value] {
         &self.0.params
     }
 
-    /// Whether the result is a top-N result (LIMIT, OFFSET), whose deltas carry positions.
+    /// `true` if the result is a top-N result (LIMIT, OFFSET), whose deltas carry positions.
     #[must_use]
     pub fn is_top_n(&self) -> bool {
         self.template().query.limit.is_some()
     }
 
-    /// The tables that it reads.
+    /// Returns the tables that it reads.
     #[must_use]
     pub fn tables(&self) -> Vec<&'static str> {
         let template = self.template();
@@ -412,13 +422,17 @@ impl Binding {
         changes.lay_out(&template.catalog, template.tables(), sql).map(drop)
     }
 
-    /// Its cost and how it is maintained.
+    /// Returns its cost and how it is maintained.
     #[must_use]
     pub fn explain(&self) -> Explanation {
         let template = self.template();
         // The other sources of a restricted query only decide which rows are visible.
-        let sources = template.query.sources.iter().enumerate();
-        let sources = sources.filter(|(_, source)| source.is_named || !self.is_bounded());
+        let sources = template
+            .query
+            .sources
+            .iter()
+            .enumerate()
+            .filter(|(_, source)| source.is_named || !self.is_bounded());
         let routed_by = sources.map(|(at, source)| {
             let table = template.catalog.table(source.table).name;
             format!("{table}: {}", self.routed_by(at))
@@ -456,14 +470,14 @@ impl Binding {
         }
     }
 
-    /// How a change of a source finds the binding, in words.
+    /// Returns how a change of a source finds the binding, in words.
     fn routed_by(&self, source: usize) -> String {
         let template = self.template();
         let lookup = template.lookup(source);
         if self.is_bounded() && lookup.is_some_and(|lookup| lookup.is_better) {
             return "every visible change".to_owned();
         }
-        let Some(alternatives) = template.query.routes[source].of_source(source) else {
+        let Some(alternatives) = template.query.routes[source].alternatives_for(source) else {
             return match lookup {
                 _ if self.is_bounded() => "every visible change",
                 Some(_) => "a shared lookup",
@@ -472,17 +486,20 @@ impl Binding {
             .to_owned();
         };
         let table = template.catalog.table(template.query.sources[source].table);
-        let names = alternatives.iter().map(|keys| {
-            let mut names: Vec<&str> =
-                keys.iter().map(|key| table.columns[key.column].name).collect();
-            names.dedup();
-            names.join(", ")
-        });
-        names.collect::<Vec<String>>().join(" or ")
+        alternatives
+            .iter()
+            .map(|keys| {
+                let mut names: Vec<&str> =
+                    keys.iter().map(|key| table.columns[key.column].name).collect();
+                names.dedup();
+                names.join(", ")
+            })
+            .collect::<Vec<String>>()
+            .join(" or ")
     }
 
-    /// The change of the result by these changes; `sql` runs on the state after them. Uses no
-    /// cached state: the changes may be those of one commit or of any span of commits.
+    /// Returns the change of the result by these changes; `sql` runs on the state after them. Uses
+    /// no cached state: the changes may be those of one commit or of any span of commits.
     ///
     /// # Errors
     /// [`LiveError`] when a statement failed.
@@ -499,13 +516,13 @@ impl Binding {
         Ok(if self.is_bounded() { delta.sorted() } else { delta })
     }
 
-    /// The difference of two whole results; of a top-N result, both in order.
+    /// Returns the difference of two whole results; of a top-N result, both in order.
     #[must_use]
     pub fn difference(&self, old: &[Row], new: &[Row]) -> Delta {
         Delta::between(self.is_top_n(), &self.template().query.key, old, new)
     }
 
-    /// The accumulators of a group in the state of `sql`.
+    /// Returns the accumulators of a group in the state of `sql`.
     ///
     /// # Errors
     /// [`LiveError`] when a statement failed.

@@ -5,16 +5,16 @@
 //! their own, one for each table and distinct role, scope and policies. They are attached with the
 //! queries that use them, and evaluated before these, at the cost of the commit.
 //!
-//! *Invariant:* a row that a caller may not see, before and after a commit, has no effect on its live
-//! queries: it finds none, charges none, and sends no frame. If the views of a table cost too much,
-//! all queries that use them are unknown alike, whatever they select.
+//! *Invariant:* a row that a caller may not see, before and after a commit, has no effect on its
+//! live queries: it finds none, charges none, and sends no frame. If the views of a table cost too
+//! much, all queries that use them are unknown alike, whatever they select.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use abide_schema::share::ShareKey;
-use abide_schema::{Refusal, Row, Value};
+use abide_schema::{Refusal, Row};
 
 use crate::bindings::{
     AttachedBindings, Hit, HitList, HitsByBinding, SharedHits, UsedView, numbers,
@@ -57,7 +57,8 @@ pub(crate) enum ViewChange {
 /// The known change of a view.
 #[derive(Debug)]
 pub(crate) struct VisibleChange {
-    /// The visible images of the table's changed rows with the number of each change, in ascending order.
+    /// The visible images of the table's changed rows with the number of each change, in ascending
+    /// order.
     images: Vec<(usize, Images)>,
     /// Whether rows appeared or vanished that the commit did not change.
     elsewhere: bool,
@@ -70,7 +71,7 @@ pub(crate) type ViewChanges = BTreeMap<BindingId, ViewChange>;
 
 impl Views {
     pub(crate) fn new(catalog: Arc<Catalog>, budget: Option<Budget>) -> Views {
-        let attached = AttachedBindings::new(catalog, budget.map(Budget::of_views));
+        let attached = AttachedBindings::new(catalog, budget.map(Budget::for_views));
         Views { attached, users: IdMap::default() }
     }
 
@@ -121,12 +122,13 @@ impl Views {
         }
     }
 
-    /// The work done so far.
+    /// Returns the work done so far.
     pub(crate) fn spent(&self) -> Cost {
         self.attached.work.spent
     }
 
-    /// The changes of all views by a commit that started at this CPU time. Views without a change are omitted.
+    /// Returns the changes of all views by a commit that started at this CPU time. Views without a
+    /// change are omitted.
     ///
     /// # Errors
     /// The store failed.
@@ -167,7 +169,7 @@ impl Views {
             match self.delta(&view, changes, &numbers, sql) {
                 Ok(delta) if delta.is_empty() => {}
                 Ok(delta) => {
-                    let change = VisibleChange::of(view.template(), changes, &delta);
+                    let change = VisibleChange::from_delta(view.template(), changes, &delta);
                     found.insert(id, ViewChange::Known(change));
                 }
                 Err(error @ LiveError::Broken(_)) => return Err(error),
@@ -184,14 +186,16 @@ impl Views {
         Ok(found)
     }
 
-    /// The views that meet a condition, all unknown.
+    /// Returns the views that meet a condition, all unknown.
     fn unknown(&self, condition: &mut dyn FnMut(&Binding) -> bool) -> ViewChanges {
         let attached = self.users.keys().filter_map(|id| Some((*id, self.attached.binding(*id)?)));
-        let unknown = attached.filter(|(_, view)| condition(view));
-        unknown.map(|(id, _)| (id, ViewChange::Unknown)).collect()
+        attached
+            .filter(|(_, view)| condition(view))
+            .map(|(id, _)| (id, ViewChange::Unknown))
+            .collect()
     }
 
-    /// The change of a view by changes that are laid out.
+    /// Returns the change of a view by changes that are laid out.
     fn delta(
         &mut self,
         view: &Binding,
@@ -218,8 +222,8 @@ impl Views {
         delta
     }
 
-    /// The queries that the changes of views affect, beside those that keys find. Queries of unknown
-    /// views are unknown.
+    /// The queries that the changes of views affect, beside those that keys find. Queries of
+    /// unknown views are unknown.
     pub(crate) fn add_users(
         &self,
         visible: &ViewChanges,
@@ -259,9 +263,9 @@ impl Views {
         }
     }
 
-    /// The changes that a caller with these views sees, laid out. The tables of owners and policies
-    /// have none, so that a query costs nothing for hidden rows. `None` if that would not lead from
-    /// the same old rows to the same new ones: a commit that changes who sees a row.
+    /// Returns the changes that a caller with these views sees, laid out. The tables of owners and
+    /// policies have none, so that a query costs nothing for hidden rows. `None` if that would not
+    /// lead from the same old rows to the same new ones: a commit that changes who sees a row.
     pub(crate) fn visible_changes(
         &mut self,
         used: &[UsedView],
@@ -283,8 +287,11 @@ impl Views {
             };
             let name = catalog.table(*table).name;
             let all = changes.of(name);
-            let rows = change.into_iter().flat_map(|change| &change.images);
-            let rows = rows.map(|(number, images)| images.of(&all[*number])).collect();
+            let rows = change
+                .into_iter()
+                .flat_map(|change| &change.images)
+                .map(|(number, images)| images.select(&all[*number]))
+                .collect();
             seen.set(name, rows);
             let Some(view) = self.attached.binding(*id).cloned() else { continue };
             let template = view.template();
@@ -319,7 +326,7 @@ impl Views {
 }
 
 impl ViewChange {
-    /// Whether a change of the table is visible in an image that a key matched.
+    /// `true` if a change of the table is visible in an image that a key matched.
     pub(crate) fn shows(&self, hit: &Hit) -> bool {
         let ViewChange::Known(change) = self else { return false };
         self.position(hit.number).is_some_and(|position| {
@@ -328,7 +335,7 @@ impl ViewChange {
         })
     }
 
-    /// The position of a change among the visible ones.
+    /// Returns the position of a change among the visible ones.
     pub(crate) fn position(&self, number: usize) -> Option<usize> {
         let ViewChange::Known(change) = self else { return None };
         change.images.binary_search_by_key(&number, |(known, _)| *known).ok()
@@ -336,7 +343,7 @@ impl ViewChange {
 }
 
 impl VisibleChange {
-    fn of(template: &Template, changes: &Changes, delta: &Delta) -> VisibleChange {
+    fn from_delta(template: &Template, changes: &Changes, delta: &Delta) -> VisibleChange {
         let weights = delta.weights();
         let mut change = VisibleChange { images: Vec::new(), elsewhere: false, weights };
         let mut named = template.query.sources.iter().enumerate();
@@ -347,40 +354,35 @@ impl VisibleChange {
             return change;
         };
         // Outputs that are not columns, such as an argument without its secrets, identify no row.
-        let outputs = template.query.outputs().iter().enumerate();
-        let columns = outputs.filter_map(|(at, output)| match output.value.plain {
-            PlainExpr::Column(known, column) if known == source => Some((at, column)),
-            _ => None,
-        });
-        let columns: Vec<(usize, usize)> = columns.collect();
-        let of_view =
-            |row: &Row| -> Row { columns.iter().map(|(output, _)| row[*output].clone()).collect() };
-        let of_table = |row: &Row| -> ExactRow {
-            ExactRow(
-                columns
-                    .iter()
-                    .map(|(_, column)| row[*column].clone())
-                    .collect::<Vec<Value>>()
-                    .into(),
-            )
-        };
-        let rows_with = |is_removed: bool| -> HashSet<ExactRow> {
-            let rows = change.weights.iter().filter(|(_, weight)| (**weight < 0) == is_removed);
-            rows.map(|(row, _)| ExactRow(of_view(&row.0))).collect()
-        };
-        let gone = rows_with(true);
-        let new = rows_with(false);
+        let (outputs, columns): (Vec<usize>, Vec<usize>) = template
+            .query
+            .outputs()
+            .iter()
+            .enumerate()
+            .filter_map(|(at, output)| match output.value.plain {
+                PlainExpr::Column(known, column) if known == source => Some((at, column)),
+                _ => None,
+            })
+            .unzip();
+        let mut gone = HashSet::new();
+        let mut new = HashSet::new();
+        for (row, weight) in &change.weights {
+            let rows = if *weight < 0 { &mut gone } else { &mut new };
+            rows.insert(select_cells(&row.0, &outputs));
+        }
         let mut gone_left = gone.clone();
         let mut new_left = new.clone();
         for (number, row) in changes.of(template.table_name(table)).iter().enumerate() {
             let mut images = Images { old: false, new: false };
-            if let Some(old) = row.old.as_ref().map(of_table).filter(|old| gone.contains(old)) {
-                gone_left.remove(&old);
-                images.old = true;
+            if let Some(old) = &row.old {
+                let cells = select_cells(old, &columns);
+                gone_left.remove(&cells);
+                images.old = gone.contains(&cells);
             }
-            if let Some(image) = row.new.as_ref().map(of_table).filter(|row| new.contains(row)) {
-                new_left.remove(&image);
-                images.new = true;
+            if let Some(image) = &row.new {
+                let cells = select_cells(image, &columns);
+                new_left.remove(&cells);
+                images.new = new.contains(&cells);
             }
             if images.old || images.new {
                 change.images.push((number, images));
@@ -391,9 +393,14 @@ impl VisibleChange {
     }
 }
 
+/// Returns the cells of a row at these positions.
+fn select_cells(row: &Row, positions: &[usize]) -> ExactRow {
+    ExactRow(positions.iter().map(|at| row[*at].clone()).collect())
+}
+
 impl Images {
-    /// These images of a changed row.
-    fn of(self, change: &RowChange) -> RowChange {
+    /// Returns these images of a changed row.
+    fn select(self, change: &RowChange) -> RowChange {
         RowChange {
             old: change.old.clone().filter(|_| self.old),
             new: change.new.clone().filter(|_| self.new),

@@ -46,7 +46,7 @@ pub struct ChainBreak {
 }
 
 impl Chain {
-    /// Before the first event of a log.
+    /// Returns the position before the first event of a log.
     #[must_use]
     pub fn start(log_id: &str) -> Chain {
         Chain { seq: Seq::ZERO, hash: genesis(log_id) }
@@ -70,7 +70,7 @@ impl Chain {
             Flaw::Gap { expected, found: event.seq }
         } else if event.prev_hash != self.hash {
             Flaw::Unlinked
-        } else if event_hash(event, &Digests::of(event)) != event.hash {
+        } else if event_hash(event, &Digests::from_event(event)) != event.hash {
             Flaw::Altered
         } else {
             *self = Chain { seq: event.seq, hash: event.hash };

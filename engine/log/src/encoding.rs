@@ -45,7 +45,7 @@ const TAG: &[u8] = b"abide.event.v1\n";
 const TAG_WITH_AUTHORITY: &[u8] = b"abide.event.v2\n";
 const GENESIS_TAG: &[u8] = b"abide.log.v1\n";
 
-/// The hash before the first event: a function of the log's id, so that no two logs share a
+/// Returns the hash before the first event: a function of the log's id, so that no two logs share a
 /// start and events cannot be moved from one log to another.
 #[must_use]
 pub fn genesis(log_id: &str) -> Hash {
@@ -62,9 +62,9 @@ pub struct Digests {
 }
 
 impl Digests {
-    /// Both digests of an event.
+    /// Returns the digests of an event.
     #[must_use]
-    pub fn of(event: &Event) -> Digests {
+    pub fn from_event(event: &Event) -> Digests {
         Digests {
             arguments: Sha256::digest(event.arguments.as_bytes()).into(),
             outcome: Sha256::digest(event.outcome.as_bytes()).into(),
@@ -72,7 +72,7 @@ impl Digests {
     }
 }
 
-/// The hash of an event; `event.hash` itself is not read.
+/// Returns the hash of an event; `event.hash` itself is not read.
 #[must_use]
 pub fn event_hash(event: &Event, digests: &Digests) -> Hash {
     if let Some(salt) = &event.salt {
@@ -87,7 +87,7 @@ pub fn event_hash(event: &Event, digests: &Digests) -> Hash {
     Sha256::digest(&bytes).into()
 }
 
-/// The commitment to the contents of an event: session, request id, arguments and outcome.
+/// Returns the commitment to the contents of an event: session, request id, arguments and outcome.
 #[must_use]
 pub fn commitment(event: &Event, salt: &Salt, digests: &Digests) -> Hash {
     let mut bytes = Vec::with_capacity(256);
@@ -97,7 +97,7 @@ pub fn commitment(event: &Event, salt: &Salt, digests: &Digests) -> Hash {
     Sha256::digest(&bytes).into()
 }
 
-/// The hash of a salted event, computed from its commitment. The contents and the salt are not read.
+/// Returns the hash of a salted event, computed from its commitment. The contents and the salt are not read.
 #[must_use]
 pub fn chained_hash(event: &Event, commitment: &Hash) -> Hash {
     let mut bytes = head(SALTED_TAG, event);
@@ -106,7 +106,7 @@ pub fn chained_hash(event: &Event, commitment: &Hash) -> Hash {
     Sha256::digest(&bytes).into()
 }
 
-/// The common prefix of all versions.
+/// Returns the common prefix of all versions.
 fn head(tag: &[u8], event: &Event) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
     bytes.extend_from_slice(tag);

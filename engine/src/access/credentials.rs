@@ -24,7 +24,8 @@ pub struct TokenEntry {
 }
 
 impl TokenEntry {
-    /// From a row of [`CredentialQueries::token`], read in a state of the tables. `None` if the row has another form.
+    /// Returns the token of a row of [`CredentialQueries::token`], read in a state of the tables. `None` if the row has
+    /// another form.
     #[must_use]
     pub fn from_row(token: &str, row: &[Value], state: Seq) -> Option<TokenEntry> {
         let [
@@ -43,9 +44,9 @@ impl TokenEntry {
         else {
             return None;
         };
-        let of_role = RoleEntry::from_row(&[role_capabilities.clone(), role_limits.clone()])?;
+        let role = RoleEntry::from_row(&[role_capabilities.clone(), role_limits.clone()])?;
         let mut capabilities: BTreeSet<String> = json(capabilities)?;
-        capabilities.extend(of_role.capabilities);
+        capabilities.extend(role.capabilities);
         let scope: Scope = json(scope)?;
         let caller = Caller::with(text(id)?, text(own_role)?, capabilities, scope);
         let own_limits: Option<CallLimits> = match own_limits {
@@ -56,7 +57,7 @@ impl TokenEntry {
         let hash = text(hash)?;
         let expires_at = moment(expires_at);
         let credential = Credential::Token { id: id.clone(), hash: hash.clone(), expires_at };
-        let caller = caller.limited(own_limits.unwrap_or(of_role.limits));
+        let caller = caller.limited(own_limits.unwrap_or(role.limits));
         Some(TokenEntry {
             id,
             hash,
@@ -67,25 +68,25 @@ impl TokenEntry {
         })
     }
 
-    /// SHA-256 of the token, in hexadecimal.
+    /// Returns the SHA-256 of the token, in hexadecimal.
     #[must_use]
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// When it expires.
+    /// Returns when it expires.
     #[must_use]
     pub fn expires_at(&self) -> Option<Micros> {
         self.expires_at
     }
 
-    /// Its identity, valid or not.
+    /// Returns its identity, valid or not.
     #[must_use]
     pub fn owner(&self) -> &Caller {
         &self.caller
     }
 
-    /// The caller that presents it.
+    /// Returns the caller that presents it.
     ///
     /// # Errors
     /// `unauthenticated` if it is revoked or expired, or its identity is disabled.
@@ -116,18 +117,17 @@ pub struct RoleEntry {
 }
 
 impl RoleEntry {
-    /// From a row of [`CredentialQueries::role`]. `None` if the row has another form.
+    /// Returns the permissions in a row of [`CredentialQueries::role`]. `None` if the row has another form.
     #[must_use]
     pub fn from_row(row: &[Value]) -> Option<RoleEntry> {
         let [capabilities, limits] = row else { return None };
-        let read = |value: &Value| *value != Value::Null;
         Some(RoleEntry {
-            capabilities: if read(capabilities) { json(capabilities)? } else { BTreeSet::new() },
-            limits: if read(limits) { json(limits)? } else { CallLimits::default() },
+            capabilities: json_or_default(capabilities)?,
+            limits: json_or_default(limits)?,
         })
     }
 
-    /// The caller named by an issuer's claims, with the role's additions.
+    /// Returns the caller named by an issuer's claims, with the role's additions.
     #[must_use]
     pub fn admit(self, claimed: &Caller, expires_at: Micros, state: Seq) -> Caller {
         let claims = claimed.capabilities().clone();
@@ -139,13 +139,13 @@ impl RoleEntry {
     }
 }
 
-/// The caller that an issuer's claims name, without what its role adds.
+/// Returns the caller that an issuer's claims name, without what its role adds.
 #[must_use]
 pub fn claimed(caller: &Caller, capabilities: &BTreeSet<String>) -> Caller {
     Caller::with(caller.id(), caller.role(), capabilities.clone(), caller.scope().clone())
 }
 
-/// Whether a row of [`CredentialQueries::disabled`] disables a caller: the identity is disabled, and the caller is
+/// `true` if a row of [`CredentialQueries::disabled`] disables a caller: the identity is disabled, and the caller is
 /// within its scope. An identity of one tenant does not disable a subject of another.
 #[must_use]
 pub fn disables(row: &[Value], caller: &Caller) -> bool {
@@ -157,14 +157,14 @@ pub fn disables(row: &[Value], caller: &Caller) -> bool {
         })
 }
 
-/// The refusal of a credential that has expired.
+/// Returns the refusal of a credential that has expired.
 #[must_use]
 pub fn expired(what: &str, at: Micros) -> Refusal {
     Refusal::new(Code::Unauthenticated, format!("{what} expired at {at}"))
         .hint("ask the issuer for a new one")
 }
 
-/// The refusal of a credential that has expired by then; `None` if it has not.
+/// Returns the refusal of a credential that has expired by then; `None` if it has not.
 #[must_use]
 pub fn expiry(credential: &Credential, now: Micros) -> Option<Refusal> {
     let at = credential.expires_at().filter(|at| *at <= now)?;
@@ -174,21 +174,21 @@ pub fn expiry(credential: &Credential, now: Micros) -> Option<Refusal> {
     })
 }
 
-/// The refusal of a caller whose identity is disabled.
+/// Returns the refusal of a caller whose identity is disabled.
 #[must_use]
 pub fn disabled(id: &str) -> Refusal {
     Refusal::new(Code::Unauthenticated, format!("the identity {id} is disabled"))
         .hint(format!("an administrator enables it again with: abide identity enable {id}"))
 }
 
-/// The refusal of a caller whose permissions have changed since it was admitted.
+/// Returns the refusal of a caller whose permissions have changed since it was admitted.
 #[must_use]
 pub fn changed(id: &str) -> Refusal {
     let detail = format!("the permissions of {id} have changed");
     Refusal::new(Code::Unauthenticated, detail).hint("connect again, with the same token")
 }
 
-/// The refusal of an anonymous caller once credentials exist.
+/// Returns the refusal of an anonymous caller once credentials exist.
 #[must_use]
 pub fn required() -> Refusal {
     Refusal::new(Code::Unauthenticated, "this server now requires credentials")
@@ -203,43 +203,43 @@ pub(crate) struct CredentialChecker {
     /// The open transaction has written one of the tables.
     dirty: bool,
     /// Results of lookups in the current state.
-    known: HashMap<String, Result<Caller, Refusal>>,
+    lookups: HashMap<String, Result<Caller, Refusal>>,
 }
 
 /// Maximum number of cached lookups.
-const KNOWN: usize = 10_000;
+const CACHED_LOOKUPS: usize = 10_000;
 
 impl CredentialChecker {
     pub(crate) fn new(modules: &[Module]) -> CredentialChecker {
         let credential_queries = modules.iter().find_map(|module| module.credential_queries);
-        CredentialChecker { credential_queries, dirty: false, known: HashMap::new() }
+        CredentialChecker { credential_queries, dirty: false, lookups: HashMap::new() }
     }
 
     /// A call wrote a row of this table.
-    pub(crate) fn note(&mut self, table: &TableSpec) {
+    pub(crate) fn record_write(&mut self, table: &TableSpec) {
         if self
             .credential_queries
             .is_some_and(|credential_queries| credential_queries.tables.contains(&table.name))
         {
             self.dirty = true;
-            self.known.clear();
+            self.lookups.clear();
         }
     }
 
     /// Calls were rolled back.
     pub(crate) fn forget(&mut self) {
         if self.dirty {
-            self.known.clear();
+            self.lookups.clear();
         }
     }
 
     /// The transaction was committed or rolled back.
-    pub(crate) fn settled(&mut self) {
+    pub(crate) fn end_transaction(&mut self) {
         self.forget();
         self.dirty = false;
     }
 
-    /// Whether a credential of that state needs no lookup.
+    /// `true` if a credential of that state needs no lookup.
     pub(crate) fn is_current(&self, credential: &AdmittedCredential, state: Seq) -> bool {
         !self.dirty && credential.state == state
     }
@@ -255,14 +255,14 @@ impl CredentialChecker {
         let Some(credential_queries) = self.credential_queries else { return Ok(Ok(())) };
         let caller = caller.checked_as();
         let key = format!("{:?} {:?}", caller.principal(), credential.credential);
-        if !self.known.contains_key(&key) {
-            if self.known.len() >= KNOWN {
-                self.known.clear();
+        if !self.lookups.contains_key(&key) {
+            if self.lookups.len() >= CACHED_LOOKUPS {
+                self.lookups.clear();
             }
             let found = look_up(&credential_queries, store, caller, &credential.credential, now)?;
-            self.known.insert(key.clone(), found);
+            self.lookups.insert(key.clone(), found);
         }
-        Ok(match &self.known[&key] {
+        Ok(match &self.lookups[&key] {
             Err(refusal) => Err(refusal.clone()),
             Ok(found) if found != caller => Err(changed(caller.id())),
             Ok(_) => Ok(()),
@@ -270,7 +270,7 @@ impl CredentialChecker {
     }
 }
 
-/// The caller for a credential by the current rows.
+/// Returns the caller of a credential by the current rows, or why the credential is no longer valid.
 fn look_up(
     credential_queries: &CredentialQueries,
     store: &Writer,
@@ -278,23 +278,14 @@ fn look_up(
     credential: &Credential,
     now: Micros,
 ) -> Result<Result<Caller, Refusal>, StoreError> {
-    let first = |sql: &str, params: &[Value]| -> Result<Option<Vec<Value>>, StoreError> {
-        let mut found = None;
-        store.run(sql, params, &mut |row| {
-            found.get_or_insert_with(|| row.to_vec());
-        })?;
-        Ok(found)
-    };
-    let unreadable = || Refusal::new(Code::Internal, "the credentials cannot be read");
     Ok(match credential {
         Credential::Anonymous => {
-            let is_required = first(credential_queries.requires_credentials, &[])?;
-            let is_required =
-                is_required.is_some_and(|row| row.first() == Some(&Value::Integer(1)));
+            let row = first_row(store, credential_queries.requires_credentials, &[])?;
+            let is_required = row.is_some_and(|row| row.first() == Some(&Value::Integer(1)));
             if is_required { Err(required()) } else { Ok(caller.clone()) }
         }
         Credential::Token { id, hash, .. } => {
-            let row = first(credential_queries.token, &[id.as_str().into()])?;
+            let row = first_row(store, credential_queries.token, &[id.as_str().into()])?;
             match row.as_deref().map(|row| TokenEntry::from_row(id, row, Seq::ZERO)) {
                 Some(Some(entry)) if entry.hash == *hash => entry.caller(now).cloned(),
                 Some(Some(_)) | None => Err(changed(caller.id())),
@@ -302,11 +293,12 @@ fn look_up(
             }
         }
         Credential::Claims { capabilities, expires_at } => {
-            let disabled_row = first(credential_queries.disabled, &[caller.id().into()])?;
+            let disabled_row =
+                first_row(store, credential_queries.disabled, &[caller.id().into()])?;
             if disabled_row.is_some_and(|row| disables(&row, caller)) {
                 return Ok(Err(disabled(caller.id())));
             }
-            let row = first(credential_queries.role, &[caller.role().into()])?;
+            let row = first_row(store, credential_queries.role, &[caller.role().into()])?;
             let role =
                 row.map_or_else(|| Some(RoleEntry::default()), |row| RoleEntry::from_row(&row));
             match role {
@@ -319,12 +311,33 @@ fn look_up(
     })
 }
 
+fn first_row(
+    store: &Writer,
+    sql: &str,
+    params: &[Value],
+) -> Result<Option<Vec<Value>>, StoreError> {
+    let mut found = None;
+    store.run(sql, params, &mut |row| {
+        found.get_or_insert_with(|| row.to_vec());
+    })?;
+    Ok(found)
+}
+
+fn unreadable() -> Refusal {
+    Refusal::new(Code::Internal, "the credentials cannot be read")
+}
+
 fn text(value: &Value) -> Option<String> {
     if let Value::Text(text) = value { Some(text.clone()) } else { None }
 }
 
 fn json<T: DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_str(&text(value)?).ok()
+}
+
+/// Parses a cell; NULL is the default.
+fn json_or_default<T: DeserializeOwned + Default>(value: &Value) -> Option<T> {
+    if *value == Value::Null { Some(T::default()) } else { json(value) }
 }
 
 fn moment(value: &Value) -> Option<Micros> {

@@ -26,6 +26,24 @@ pub(crate) struct Denial {
     pub(crate) why: String,
 }
 
+impl Denial {
+    /// Returns the denied attempt of a refused unit; `None` if it was refused for another reason.
+    pub(crate) fn from_refusal(
+        caller: &Caller,
+        reducers: &[&'static str],
+        refusal: &Refusal,
+    ) -> Option<Denial> {
+        if refusal.code != Code::Denied || caller.id() == Caller::SYSTEM {
+            return None;
+        }
+        let what = match reducers {
+            [one] => (*one).to_owned(),
+            several => format!("a batch of {}", several.len()),
+        };
+        Some(Denial { caller: caller.clone(), what, why: refusal.detail.clone() })
+    }
+}
+
 /// Denied attempts by caller. See the module.
 #[derive(Debug)]
 pub(crate) struct Denials {
@@ -36,9 +54,11 @@ pub(crate) struct Denials {
 
 impl Denials {
     pub(crate) fn new(modules: &[Module]) -> Denials {
-        let denial_recorders = modules.iter().flat_map(|module| &module.denial_recorders);
-        let denial_recorders = denial_recorders.map(|definition| definition.name).collect();
-        Denials { denial_recorders, callers: HashMap::new() }
+        let recorders = modules.iter().flat_map(|module| &module.denial_recorders);
+        Denials {
+            denial_recorders: recorders.map(|definition| definition.name).collect(),
+            callers: HashMap::new(),
+        }
     }
 
     /// Counts an attempt. Returns the record to write, or `None` if there were too many of this caller's.
@@ -46,26 +66,27 @@ impl Denials {
         if self.denial_recorders.is_empty() || !self.has_room(denial.caller.quota_key(), now) {
             return None;
         }
-        let tally = self.callers.entry(denial.caller.quota_key().to_owned()).or_insert_with(|| {
-            AttemptCounter { left: limits::DENIALS_AT_ONCE, since: now, missed: 0 }
-        });
-        tally.fill_up(now);
-        if tally.left == 0 {
-            tally.missed += 1;
+        let attempts =
+            self.callers.entry(denial.caller.quota_key().to_owned()).or_insert_with(|| {
+                AttemptCounter { left: limits::DENIALS_AT_ONCE, since: now, missed: 0 }
+            });
+        attempts.refill(now);
+        if attempts.left == 0 {
+            attempts.missed += 1;
             return None;
         }
-        tally.left -= 1;
-        let missed = std::mem::take(&mut tally.missed);
+        attempts.left -= 1;
+        let missed = std::mem::take(&mut attempts.missed);
         let Denial { caller, what, why } = denial;
         Some(json!({"caller": caller.id(), "what": what, "why": why, "missed": missed}))
     }
 
-    /// Whether a caller can be tracked. Callers without recent attempts are forgotten.
+    /// `true` if a caller can be tracked. Callers without recent attempts are forgotten.
     fn has_room(&mut self, caller: &str, now: Micros) -> bool {
         if self.callers.len() >= limits::DENIED_CALLERS && !self.callers.contains_key(caller) {
-            self.callers.retain(|_, tally| {
-                tally.fill_up(now);
-                tally.left < limits::DENIALS_AT_ONCE
+            self.callers.retain(|_, attempts| {
+                attempts.refill(now);
+                attempts.left < limits::DENIALS_AT_ONCE
             });
         }
         self.callers.len() < limits::DENIED_CALLERS || self.callers.contains_key(caller)
@@ -73,7 +94,7 @@ impl Denials {
 }
 
 impl AttemptCounter {
-    fn fill_up(&mut self, now: Micros) {
+    fn refill(&mut self, now: Micros) {
         let passed_ms = now.0.saturating_sub(self.since.0) / 1_000;
         let more = passed_ms / limits::DENIAL_EVERY_MS;
         if more > 0 {
@@ -82,22 +103,6 @@ impl AttemptCounter {
             self.since = self.since.plus_ms(more * limits::DENIAL_EVERY_MS);
         }
     }
-}
-
-/// The denied attempt of a refused unit.
-pub(crate) fn of_unit(
-    caller: &Caller,
-    reducers: &[&'static str],
-    refusal: &Refusal,
-) -> Option<Denial> {
-    if refusal.code != Code::Denied || caller.id() == Caller::SYSTEM {
-        return None;
-    }
-    let what = match reducers {
-        [one] => (*one).to_owned(),
-        several => format!("a batch of {}", several.len()),
-    };
-    Some(Denial { caller: caller.clone(), what, why: refusal.detail.clone() })
 }
 
 #[cfg(test)]

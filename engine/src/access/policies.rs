@@ -19,9 +19,9 @@ use abide_store::{Layout, StoreError, Writer};
 use serde_json::Value as JsonValue;
 
 use crate::access::policy_rows::{
-    self, EVERY_ROLE, PolicyRows, hidden_of, joined, of_role, permitted_rows,
+    self, EVERY_ROLE, PolicyRows, hidden_columns, is_restricted, join_conditions, permitted_rows,
+    policies_for_role, values_in_both_scopes,
 };
-use crate::access::policy_subject::{is_restricted, values_in_both_scopes};
 use crate::access::row_owners::{OwnerPath, RowOwners};
 use crate::results::TableColumns;
 
@@ -45,14 +45,12 @@ struct PrincipalClass {
 }
 
 impl PrincipalClass {
-    /// The class of a caller; `None` for an unrestricted one.
-    fn of(caller: &Caller) -> Option<PrincipalClass> {
-        let keys = || caller.scope().keys().cloned().collect();
-        let is_narrowed = caller.own_scope().is_some();
+    /// Returns the class of a caller; `None` for an unrestricted one.
+    fn from_caller(caller: &Caller) -> Option<PrincipalClass> {
         is_restricted(caller).then(|| PrincipalClass {
             role: caller.role().to_owned(),
-            keys: keys(),
-            is_narrowed,
+            keys: caller.scope().keys().cloned().collect(),
+            is_narrowed: caller.own_scope().is_some(),
         })
     }
 }
@@ -91,8 +89,11 @@ struct ActivePolicies {
 impl Policies {
     /// Loads the policies of a file.
     pub(crate) fn load(layout: &Layout, writer: &Writer) -> Result<Arc<Policies>, StoreError> {
-        let declared = layout.modules.iter().flat_map(|module| &module.visibility);
-        let declared = declared.map(|(table, sight)| (table.name, *sight));
+        let declared = layout
+            .modules
+            .iter()
+            .flat_map(|module| &module.visibility)
+            .map(|(table, visibility)| (table.name, *visibility));
         let tables: Vec<&'static TableSpec> = layout.tables().collect();
         let row_owners = RowOwners::new(&tables);
         let owned = tables.iter().filter_map(|table| Some((table.name, row_owners.path(table)?)));
@@ -125,13 +126,13 @@ impl Policies {
     /// Reloads the rows in the open transaction. Returns those in force before.
     fn renew(&self, writer: &Writer) -> Result<Arc<PolicyRows>, StoreError> {
         let rows = match &self.policy_tables {
-            Some(from) => policy_rows::read_rows(writer, from)?,
+            Some(from) => policy_rows::read_policies(writer, from)?,
             None => PolicyRows::new(),
         };
         Ok(self.replace(Arc::new(rows)))
     }
 
-    /// Whether a change of this table changes the policies.
+    /// `true` if a change of this table changes the policies.
     fn are_stored_in(&self, table: &TableSpec) -> bool {
         self.policy_tables.is_some_and(|tables| tables.policies.name == table.name)
     }
@@ -143,7 +144,7 @@ impl Policies {
         std::mem::replace(&mut *in_force, fresh).rows
     }
 
-    /// The viewer of a restricted caller; `None` for an unrestricted one.
+    /// Returns the viewer of a restricted caller; `None` for an unrestricted one.
     pub(crate) fn principal(&self, caller: &Caller) -> Option<QueryPrincipal> {
         if !is_restricted(caller) {
             return None;
@@ -155,7 +156,7 @@ impl Policies {
             return Some(principal.clone());
         }
         // Under the lock, so that both are consistent.
-        let class = PrincipalClass::of(caller)?;
+        let class = PrincipalClass::from_caller(caller)?;
         let policy_version = PolicyVersion::latest(&self.latest);
         let authorized_views = match in_force.authorized_views.get(&class) {
             Some(authorized_views) => Arc::clone(authorized_views),
@@ -188,19 +189,19 @@ impl Policies {
         AuthorizedViews::new(tables)
     }
 
-    /// A table as visible to such callers; `None` if it is hidden.
-    fn shown(
+    /// Returns what such callers see of a table; `None` if they see nothing.
+    fn visible_columns(
         &self,
         rows: &PolicyRows,
         class: &PrincipalClass,
         table: &TableSpec,
     ) -> Option<VisibleColumns> {
-        let policies = || of_role(rows, table, &class.role);
-        let by_policies = hidden_of(rows, &self.copies, table, &class.role);
+        let has_policy = policies_for_role(rows, table, &class.role).next().is_some();
+        let by_policies = hidden_columns(rows, &self.copies, table, &class.role);
         let mut hidden: Vec<&str> = by_policies.iter().map(String::as_str).collect();
         let mut conditions = Vec::new();
         match self.visibility.get(table.name).copied().unwrap_or(RowVisibility::Closed) {
-            RowVisibility::Closed if policies().next().is_none() => return None,
+            RowVisibility::Closed if !has_policy => return None,
             RowVisibility::Closed | RowVisibility::Open | RowVisibility::InScope => {}
             RowVisibility::InScopeExcept(columns) => hidden.extend(columns),
             RowVisibility::Where(condition, columns) => {
@@ -209,7 +210,7 @@ impl Policies {
             }
         }
         if table.name == EVENTS {
-            hidden.extend(hidden_of_log(rows, class, policies().next().is_some()));
+            hidden.extend(hidden_log_columns(rows, class, has_policy));
             if class.keys.is_empty() && class.role != AUDITOR {
                 conditions.push("session_id IS NOT NULL".to_owned());
             }
@@ -217,27 +218,28 @@ impl Policies {
         // The declared conditions, and those of the policies of the table and of its owners.
         let owners = self.owners.get(table.name).map_or(&[][..], |path| &path.references);
         conditions.extend(permitted_rows(rows, &self.tables, owners, table, &class.role));
-        let columns = table.columns.iter().map(|column| column.name);
-        let columns: Vec<&'static str> = columns
+        let columns: Vec<&'static str> = table
+            .columns
+            .iter()
+            .map(|column| column.name)
             .filter(|name| !hidden.iter().any(|hidden| hidden.eq_ignore_ascii_case(name)))
             .collect();
         let conditions: Vec<&str> = conditions.iter().map(String::as_str).collect();
-        let condition = (!conditions.is_empty()).then(|| joined(&conditions, " AND "));
-        let condition = match condition {
-            Some(condition) if class.is_narrowed => Some(in_both_scopes(&condition)),
-            condition => condition,
-        };
+        let condition = (!conditions.is_empty()).then(|| {
+            let condition = join_conditions(&conditions, " AND ");
+            if class.is_narrowed { in_both_scopes(&condition) } else { condition }
+        });
         (!columns.is_empty()).then_some(VisibleColumns { columns, condition })
     }
 
-    /// The SELECT that replaces a table.
+    /// Returns the SELECT that replaces a table; `None` if such callers do not see it.
     fn select(
         &self,
         rows: &PolicyRows,
         class: &PrincipalClass,
         table: &TableSpec,
     ) -> Option<String> {
-        let VisibleColumns { columns, condition } = self.shown(rows, class, table)?;
+        let VisibleColumns { columns, condition } = self.visible_columns(rows, class, table)?;
         let keys: Vec<&str> = class.keys.iter().map(String::as_str).collect();
         let owned = self.owners.get(table.name).filter(|_| !keys.is_empty());
         let is_events = table.name == EVENTS && !keys.is_empty();
@@ -256,20 +258,24 @@ impl Policies {
         Some(if is_whole_log { self.without_secrets(&columns, &select) } else { select })
     }
 
-    /// Whether a policy of the table, or of the table that owns its rows, has a subquery.
+    /// `true` if a policy of the table, or of the table that owns its rows, has a subquery.
     fn has_subquery(&self, rows: &PolicyRows, class: &PrincipalClass, table: &TableSpec) -> bool {
-        let owner = self.owners.get(table.name).and_then(|path| path.references.last());
-        let owner = owner.and_then(|owner| self.tables.iter().find(|it| it.name == owner.table));
-        let policies = [Some(table), owner.copied()].into_iter().flatten();
-        policies.flat_map(|table| of_role(rows, table, &class.role)).any(|policy| {
-            let condition = policy.condition.as_deref().unwrap_or_default();
-            condition.to_ascii_lowercase().contains("select")
-        })
+        let root = self.owners.get(table.name).and_then(|path| path.references.last());
+        let owner = root.and_then(|root| self.tables.iter().find(|table| table.name == root.table));
+        [Some(table), owner.copied()]
+            .into_iter()
+            .flatten()
+            .flat_map(|table| policies_for_role(rows, table, &class.role))
+            .any(|policy| {
+                let condition = policy.condition.as_deref().unwrap_or_default();
+                condition.to_ascii_lowercase().contains("select")
+            })
     }
 
-    /// The SELECT that replaces the log, without secret members of arguments and results.
+    /// Returns the SELECT that replaces the log, without secret members of arguments and results.
     fn without_secrets(&self, columns: &[&str], select: &str) -> String {
-        let mut shown: Vec<String> = columns.iter().map(|name| format!("\"{name}\"")).collect();
+        let mut expressions: Vec<String> =
+            columns.iter().map(|name| format!("\"{name}\"")).collect();
         for (at, name) in columns.iter().enumerate() {
             if !["arguments", "outcome"].contains(name) || self.secrets.is_empty() {
                 continue;
@@ -286,37 +292,39 @@ impl Policies {
                 )
             });
             let cases: String = cases.collect();
-            shown[at] = format!("CASE{cases} ELSE \"{name}\" END AS \"{name}\"");
+            expressions[at] = format!("CASE{cases} ELSE \"{name}\" END AS \"{name}\"");
         }
-        format!("SELECT {} FROM ({select})", shown.join(", "))
+        format!("SELECT {} FROM ({select})", expressions.join(", "))
     }
 
-    /// The tables and columns that a caller may see, for `/v1/schema`.
+    /// Returns the tables and columns that a caller may see, for `/v1/schema`.
     pub(crate) fn describe(&self, caller: &Caller) -> Vec<JsonValue> {
-        let Some(class) = PrincipalClass::of(caller) else {
+        let Some(class) = PrincipalClass::from_caller(caller) else {
             return self.tables.iter().map(|table| table.describe()).collect();
         };
         let rows = Arc::clone(&self.lock().rows);
-        let tables = self.tables.iter().filter_map(|table| {
-            let shown = self.shown(&rows, &class, table)?;
-            self.select(&rows, &class, table)?;
-            Some(table.describe_columns(&shown.columns))
-        });
-        tables.collect()
+        self.tables
+            .iter()
+            .filter_map(|table| {
+                let visible = self.visible_columns(&rows, &class, table)?;
+                self.select(&rows, &class, table)?;
+                Some(table.describe_columns(&visible.columns))
+            })
+            .collect()
     }
 
-    /// The visible columns of a table that are its key or JSON; `None` if the caller may not see the table.
+    /// Returns the visible columns of a table that are its key or JSON; `None` if the caller may not see the table.
     pub(crate) fn columns_of(&self, caller: &Caller, name: &str) -> Option<TableColumns> {
         let table = self.tables.iter().find(|table| table.name == name)?;
         let key = table.key.iter().map(|at| table.columns[*at].name).collect();
         let json = table.columns.iter().filter(|column| column.json);
         let mut columns = TableColumns { key, json: json.map(|column| column.name).collect() };
-        if let Some(class) = PrincipalClass::of(caller) {
+        if let Some(class) = PrincipalClass::from_caller(caller) {
             let rows = Arc::clone(&self.lock().rows);
-            let shown = self.shown(&rows, &class, table)?;
+            let visible = self.visible_columns(&rows, &class, table)?;
             self.select(&rows, &class, table)?;
-            columns.key.retain(|name| shown.columns.contains(name));
-            columns.json.retain(|name| shown.columns.contains(name));
+            columns.key.retain(|name| visible.columns.contains(name));
+            columns.json.retain(|name| visible.columns.contains(name));
         }
         Some(columns)
     }
@@ -326,11 +334,10 @@ impl Policies {
     }
 }
 
-/// The hidden columns of the log for callers of one class. `authority` is for callers who manage permissions. Old
-/// row images are hidden from a role that a policy restricts, unless a policy of the log permits them. Hashes
-/// and salts cover all columns of all events, so only an auditor without scope and without
-/// restricting policies sees them.
-fn hidden_of_log(
+/// Returns the hidden columns of the log for callers of one class. `authority` is for callers who manage permissions.
+/// Old row images are hidden from a role that a policy restricts, unless a policy of the log permits them. Hashes and
+/// salts cover all columns of all events, so only an auditor without scope and without restricting policies sees them.
+fn hidden_log_columns(
     rows: &PolicyRows,
     class: &PrincipalClass,
     has_own_policy: bool,
@@ -339,8 +346,9 @@ fn hidden_of_log(
     if class.role != AUDITOR && class.role != Caller::ADMIN {
         hidden.push("authority");
     }
-    let of_class = rows.iter().filter(|((_, role), _)| role == EVERY_ROLE || *role == class.role);
-    let has_restriction = of_class
+    let class_policies =
+        rows.iter().filter(|((_, role), _)| role == EVERY_ROLE || *role == class.role);
+    let has_restriction = class_policies
         .flat_map(|(_, policies)| policies)
         .any(|policy| policy.condition.is_some() || !policy.hidden.is_empty());
     if has_restriction && !has_own_policy {
@@ -357,7 +365,7 @@ fn hidden_of_log(
 fn in_both_scopes(condition: &str) -> String {
     match Condition::parse(condition) {
         Ok(parsed) if parsed.parameters().is_empty() => condition.to_owned(),
-        Ok(parsed) => joined(&[condition, &parsed.of_own_scope()], " AND "),
+        Ok(parsed) => join_conditions(&[condition, &parsed.sql_in_own_scope()], " AND "),
         Err(_) => "0".to_owned(),
     }
 }
@@ -375,7 +383,7 @@ impl TransactionPolicies {
         TransactionPolicies { policies: Arc::clone(policies), replaced: None }
     }
 
-    /// Whether a change of this table changes the policies.
+    /// `true` if a change of this table changes the policies.
     pub(crate) fn are_stored_in(&self, table: &TableSpec) -> bool {
         self.policies.are_stored_in(table)
     }
@@ -386,7 +394,7 @@ impl TransactionPolicies {
         Ok(())
     }
 
-    /// Whether the open transaction changed them.
+    /// `true` if the open transaction changed them.
     pub(crate) fn are_renewed(&self) -> bool {
         self.replaced.is_some()
     }

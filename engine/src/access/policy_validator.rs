@@ -33,7 +33,7 @@ impl PolicyValidator {
     /// Whether a role can name these reducers.
     pub(crate) fn check_reducer_names(&self, names: &BTreeSet<String>) -> Result<(), Refusal> {
         match names.iter().find(|name| !self.reducers.contains(&name.as_str())) {
-            Some(unknown) => Err(registry::unknown(unknown, self.reducers.iter().copied())),
+            Some(unknown) => Err(registry::unknown_reducer(unknown, self.reducers.iter().copied())),
             None => Ok(()),
         }
     }
@@ -42,9 +42,8 @@ impl PolicyValidator {
 impl PolicyChecker for PolicyValidator {
     /// Whether a policy is valid: its table and columns exist, and its condition can be live and can be evaluated.
     fn check(&self, table: &str, condition: Option<&str>, hidden: &[String]) -> Verdict {
-        let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
         let spec = self.tables.iter().find(|spec| spec.name == table).ok_or_else(|| {
-            let refusal = bad(format!("there is no table {table}"));
+            let refusal = bad_arguments(format!("there is no table {table}"));
             match nearest(table, self.tables.iter().map(|spec| spec.name)) {
                 Some(name) => refusal.hint(format!("did you mean {name}?")),
                 None => refusal.hint(Listing::Tables.hint()),
@@ -52,25 +51,29 @@ impl PolicyChecker for PolicyValidator {
         })?;
         if let Some(missing) = hidden.iter().find(|name| spec.column(name).is_none()) {
             let columns: Vec<&str> = spec.columns.iter().map(|column| column.name).collect();
-            return Err(bad(format!("table {table} has no column {missing}"))
+            return Err(bad_arguments(format!("table {table} has no column {missing}"))
                 .hint(format!("its columns are {}", columns.join(", "))));
         }
         if spec.columns.len() == hidden.len() {
-            return Err(bad("every column would be hidden".to_owned())
+            return Err(bad_arguments("every column would be hidden")
                 .hint("drop the table's policies; then only an admin sees it"));
         }
         let Some(condition) = condition else { return Ok(()) };
         check_condition(condition)?;
         let sql = format!("SELECT * FROM \"{table}\" WHERE ({condition}\n)");
-        let binding = self.planner.bind_some(&sql, &Map::new(), None).map_err(of_condition)?;
-        self.planning_db.check_plan(&binding).map_err(of_condition)?;
-        self.planning_db.try_out(&binding).map_err(of_condition)
+        let binding = self.planner.bind_some(&sql, &Map::new(), None).map_err(refuse_condition)?;
+        self.planning_db.check_plan(&binding).map_err(refuse_condition)?;
+        self.planning_db.try_out(&binding).map_err(refuse_condition)
     }
 }
 
-/// Adjusts the refusal of a condition. A condition becomes a part of live queries, so the hint about one-shot
-/// queries does not apply.
-fn of_condition(refusal: Refusal) -> Refusal {
+fn bad_arguments(detail: impl Into<String>) -> Refusal {
+    Refusal::new(Code::BadArguments, detail)
+}
+
+/// Returns the refusal of a condition whose query was refused. A condition becomes a part of live queries, so the hint
+/// about one-shot queries does not apply.
+fn refuse_condition(refusal: Refusal) -> Refusal {
     if refusal.code != Code::UnsupportedSql {
         return refusal;
     }

@@ -62,11 +62,9 @@ impl RateLimiter {
         *used = after;
         Ok(())
     }
-}
 
-impl RateLimiter {
-    /// Charges further calls for work that is done: the caller waits longer before its next call. The limits are those of
-    /// its last call, since the log does not have them.
+    /// Charges further calls for work that is done: the caller waits longer before its next call. The limits are those
+    /// of its last call, since the log does not have them.
     pub(crate) fn add(&self, caller: &Caller, calls: usize, now: Micros) {
         if calls == 0 {
             return;
@@ -77,8 +75,8 @@ impl RateLimiter {
         let own = caller
             .own_scope()
             .map(|scope| Caller::with(caller.id(), caller.role(), BTreeSet::new(), scope.clone()));
-        // The caller of a step comes from the log, which has the narrower scope that the call was made with. Its limits are those of
-        // its credential.
+        // The caller of a step comes from the log, which has the narrower scope that the call was made with. Its limits
+        // are those of its credential.
         let keys =
             [Some(caller.quota_key()), own.as_ref().map(Caller::quota_key), Some(caller.id())];
         let key = keys.into_iter().flatten().find(|key| callers.contains_key(*key));
@@ -162,7 +160,7 @@ mod tests {
         Caller::new("ann").limited(limits)
     }
 
-    /// The refusal of `calls` at a time (ms): its code and retry delay, or none.
+    /// Returns the refusal of `calls` at a time (ms): its code and retry delay, or none.
     fn ask(all: &RateLimiter, by: &Caller, calls: usize, ms: i64) -> Option<(Code, Option<u64>)> {
         let taken = all.take(by, calls, Micros(0).plus_ms(ms));
         taken.err().map(|refusal| (refusal.code, refusal.retry_after_ms))
@@ -204,8 +202,8 @@ mod tests {
         assert_eq!(ask(&all, &ann, 3, 120_000), None);
     }
 
-    /// The caller of a step of a fork comes from the log. With a scope that was narrower than that of its credential it had another
-    /// key, and the rows of the steps were charged to nobody.
+    /// The caller of a step of a fork comes from the log. With a scope that was narrower than that of its credential it
+    /// had another key, and the rows of the steps were charged to nobody.
     #[test]
     fn a_caller_from_the_log_is_charged_as_its_credential() {
         let scope = |key: &str| Scope::from([(key.to_owned(), "x".to_owned())]);

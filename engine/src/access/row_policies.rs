@@ -14,8 +14,8 @@ use abide_schema::{Caller, TableSpec, integers};
 use abide_store::{StoreError, Writer};
 use serde_json::{Map, Value as JsonValue};
 
+use crate::access::policy_rows::is_restricted;
 use crate::access::policy_rows::{self, PolicyRows};
-use crate::access::policy_subject::is_restricted;
 
 /// Maximum number of cached roles. More means an issuer that generates roles.
 const ROLES: usize = 1_000;
@@ -30,7 +30,7 @@ pub(crate) struct RowPolicies {
     /// Where policies are stored. Nothing is read if no module declares it.
     policy_tables: Option<PolicyTables>,
     rows: PolicyRows,
-    of_roles: HashMap<String, Arc<RolePolicies>>,
+    by_role: HashMap<String, Arc<RolePolicies>>,
     stale: bool,
 }
 
@@ -41,14 +41,19 @@ impl RowPolicies {
         owners: HashMap<&'static str, Vec<OwnerReference>>,
         copies: Vec<ColumnCopies>,
     ) -> RowPolicies {
-        let rows = PolicyRows::new();
-        let of_roles = HashMap::new();
-        let stale = policy_tables.is_some();
-        RowPolicies { tables, owners, copies, policy_tables, rows, of_roles, stale }
+        RowPolicies {
+            tables,
+            owners,
+            copies,
+            policy_tables,
+            rows: PolicyRows::new(),
+            by_role: HashMap::new(),
+            stale: policy_tables.is_some(),
+        }
     }
 
     /// A call wrote a row of this table.
-    pub(crate) fn note(&mut self, table: &TableSpec) {
+    pub(crate) fn record_write(&mut self, table: &TableSpec) {
         self.stale |= self.policy_tables.is_some_and(|from| from.policies.name == table.name);
     }
 
@@ -57,13 +62,13 @@ impl RowPolicies {
         self.stale = self.policy_tables.is_some();
     }
 
-    /// Whether the policies must be reloaded.
+    /// `true` if the policies must be reloaded.
     pub(crate) fn is_stale(&self) -> bool {
         self.stale
     }
 
-    /// The policies for a caller; `None` if none applies.
-    pub(crate) fn of(
+    /// Returns the policies for a caller; `None` if none applies.
+    pub(crate) fn for_caller(
         &mut self,
         store: &Writer,
         caller: &Caller,
@@ -72,32 +77,32 @@ impl RowPolicies {
             return Ok(None);
         }
         if let Some(from) = self.policy_tables.filter(|_| self.stale) {
-            self.rows = policy_rows::read_rows(store, &from)?;
-            self.of_roles.clear();
+            self.rows = policy_rows::read_policies(store, &from)?;
+            self.by_role.clear();
             self.stale = false;
         }
         if self.rows.is_empty() {
             return Ok(None);
         }
-        let of_role = match self.of_roles.get(caller.role()) {
-            Some(of_role) => Arc::clone(of_role),
+        let policies = match self.by_role.get(caller.role()) {
+            Some(policies) => Arc::clone(policies),
             None => {
-                if self.of_roles.len() >= ROLES {
-                    self.of_roles.clear();
+                if self.by_role.len() >= ROLES {
+                    self.by_role.clear();
                 }
-                let of_role = Arc::new(RolePolicies::new(self, caller.role()));
-                self.of_roles.insert(caller.role().to_owned(), Arc::clone(&of_role));
-                of_role
+                let policies = Arc::new(RolePolicies::new(self, caller.role()));
+                self.by_role.insert(caller.role().to_owned(), Arc::clone(&policies));
+                policies
             }
         };
-        Ok((!of_role.is_empty()).then_some(of_role))
+        Ok((!policies.is_empty()).then_some(policies))
     }
 }
 
 /// The policies for callers of one role.
 #[derive(Debug)]
 pub(crate) struct RolePolicies {
-    rules: HashMap<&'static str, RowFilter>,
+    filters: HashMap<&'static str, RowFilter>,
     /// Tables with hidden columns: all columns, and the hidden ones.
     hidden: Vec<(BTreeSet<&'static str>, Vec<&'static str>)>,
     /// The columns of every table, to recognise rows in a result.
@@ -109,7 +114,7 @@ pub(crate) struct RolePolicies {
 pub(crate) struct RowFilter {
     pub(crate) condition: Condition,
     /// Evaluates the condition for a given row: parameters are the columns below, then the caller's values.
-    pub(crate) of_row: String,
+    pub(crate) statement: String,
     /// The positions of the columns that it may name.
     pub(crate) columns: Vec<usize>,
 }
@@ -119,22 +124,19 @@ impl RolePolicies {
         RowPolicies { tables, owners, copies, rows, .. }: &RowPolicies,
         role: &str,
     ) -> RolePolicies {
-        let mut rules = HashMap::new();
+        let mut filters = HashMap::new();
         let mut hidden = Vec::new();
-        let columns_of = |table: &TableSpec| -> BTreeSet<&'static str> {
-            table.columns.iter().map(|column| column.name).collect()
-        };
         for table in tables {
             let owners = owners.get(table.name).map_or(&[][..], Vec::as_slice);
             let permitted = policy_rows::permitted_rows(rows, tables, owners, table, role);
             if let Some(condition) = permitted {
-                rules.insert(table.name, RowFilter::new(table, &condition));
+                filters.insert(table.name, RowFilter::new(table, &condition));
             }
-            let names = policy_rows::hidden_of(rows, copies, table, role);
-            let all = columns_of(table);
+            let names = policy_rows::hidden_columns(rows, copies, table, role);
+            let all = column_names(table);
             let columns: Vec<&'static str> = all
                 .iter()
-                .filter(|name| names.iter().any(|it| it.eq_ignore_ascii_case(name)))
+                .filter(|name| names.iter().any(|hidden| hidden.eq_ignore_ascii_case(name)))
                 .copied()
                 .collect();
             if !columns.is_empty() {
@@ -142,58 +144,67 @@ impl RolePolicies {
             }
         }
         RolePolicies {
-            rules,
+            filters,
             hidden,
-            shapes: tables.iter().map(|table| columns_of(table)).collect(),
+            shapes: tables.iter().map(|table| column_names(table)).collect(),
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.hidden.is_empty()
+        self.filters.is_empty() && self.hidden.is_empty()
     }
 
-    /// The rule for a table's rows; `None` if all are visible.
-    pub(crate) fn rule(&self, table: &TableSpec) -> Option<&RowFilter> {
-        self.rules.get(table.name)
+    /// Returns the filter of a table's rows; `None` if all are visible.
+    pub(crate) fn filter(&self, table: &TableSpec) -> Option<&RowFilter> {
+        self.filters.get(table.name)
     }
 
     /// Removes hidden columns from the rows in a result. An object with all columns of a table is
     /// a row of it; other parts of a result are not examined.
-    pub(crate) fn shown(&self, result: String) -> String {
+    pub(crate) fn without_hidden_columns(&self, result: String) -> String {
         let names = self.hidden.iter().flat_map(|(_, columns)| columns);
         if !names.into_iter().any(|name| result.contains(&format!("\"{name}\":"))) {
             return result;
         }
         let Ok(mut value) = integers::parse(&result) else { return result };
-        self.hide(&mut value);
+        self.remove_hidden(&mut value);
         value.to_string()
     }
 
-    fn hide(&self, value: &mut JsonValue) {
+    fn remove_hidden(&self, value: &mut JsonValue) {
         match value {
-            JsonValue::Array(values) => values.iter_mut().for_each(|value| self.hide(value)),
+            JsonValue::Array(values) => {
+                values.iter_mut().for_each(|value| self.remove_hidden(value))
+            }
             JsonValue::Object(members) => {
-                members.values_mut().for_each(|value| self.hide(value));
-                self.hide_columns(members);
+                members.values_mut().for_each(|value| self.remove_hidden(value));
+                self.remove_hidden_columns(members);
             }
             _ => {}
         }
     }
 
-    fn hide_columns(&self, members: &mut Map<String, JsonValue>) {
-        let holds =
-            |columns: &BTreeSet<&str>| columns.iter().all(|name| members.contains_key(*name));
+    fn remove_hidden_columns(&self, members: &mut Map<String, JsonValue>) {
         // An unmodified row belongs to the table with exactly these columns, not to one with a subset.
-        let whole = self.shapes.iter().any(|all| all.len() == members.len() && holds(all));
+        let whole =
+            self.shapes.iter().any(|all| all.len() == members.len() && has_members(members, all));
         let hidden = self
             .hidden
             .iter()
-            .filter(|(all, _)| holds(all) && (!whole || all.len() == members.len()));
+            .filter(|(all, _)| has_members(members, all) && (!whole || all.len() == members.len()));
         let names: Vec<&str> = hidden.flat_map(|(_, columns)| columns.iter().copied()).collect();
         for name in names {
             members.remove(name);
         }
     }
+}
+
+fn column_names(table: &TableSpec) -> BTreeSet<&'static str> {
+    table.columns.iter().map(|column| column.name).collect()
+}
+
+fn has_members(object: &Map<String, JsonValue>, names: &BTreeSet<&str>) -> bool {
+    names.iter().all(|name| object.contains_key(*name))
 }
 
 impl RowFilter {
@@ -208,17 +219,21 @@ impl RowFilter {
             })
             .collect();
         // CAST gives a value its column's affinity without changing it: tables are STRICT.
-        let cells = columns.iter().enumerate().map(|(nth, at)| {
-            let column = &table.columns[*at];
-            format!("CAST(?{} AS {}) AS \"{}\"", nth + 1, column.kind.sql(), column.name)
-        });
-        let mut cells: Vec<String> = cells.collect();
+        let mut cells: Vec<String> = columns
+            .iter()
+            .enumerate()
+            .map(|(nth, at)| {
+                let column = &table.columns[*at];
+                format!("CAST(?{} AS {}) AS \"{}\"", nth + 1, column.kind.sql(), column.name)
+            })
+            .collect();
         if cells.is_empty() {
             cells.push("1".to_owned());
         }
         let cells = cells.join(", ");
-        let holds = condition.sql(columns.len() + 1);
-        let of_row = format!("SELECT 1 FROM (SELECT {cells}) AS \"{}\" WHERE {holds}", table.name);
-        RowFilter { condition, of_row, columns }
+        let condition_sql = condition.sql(columns.len() + 1);
+        let statement =
+            format!("SELECT 1 FROM (SELECT {cells}) AS \"{}\" WHERE {condition_sql}", table.name);
+        RowFilter { condition, statement, columns }
     }
 }

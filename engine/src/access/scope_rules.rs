@@ -51,7 +51,7 @@ impl ScopeRules {
         }
     }
 
-    /// The columns of a table that name a row of another, and that table.
+    /// Returns the columns of a table that name a row of another, and that table.
     pub(crate) fn references(&self, table: &TableSpec) -> &[(usize, &'static TableSpec)] {
         self.references.get(table.name).map_or(&[], Vec::as_slice)
     }
@@ -71,7 +71,7 @@ impl ScopeRules {
         self.continued.iter().find(|(_, first)| **first == reducer).map(|(step, _)| *step)
     }
 
-    /// The result for a restricted caller: an empty text replaces each secret of the reducer, so that the
+    /// Returns the result for a restricted caller: an empty text replaces each secret of the reducer, so that the
     /// row keeps its shape.
     pub(crate) fn without_secrets(&self, reducer: &str, result: String) -> String {
         let mut members = self.secrets.iter().filter(|(of, _)| *of == reducer).peekable();
@@ -87,7 +87,7 @@ impl ScopeRules {
         value.to_string()
     }
 
-    /// The policies that apply to reducers.
+    /// Returns the policies that apply to reducers.
     pub(crate) fn row_policies(&self) -> RowPolicies {
         let owners = self.tables.iter().filter_map(|table| {
             let path = self.owners.path(table)?;

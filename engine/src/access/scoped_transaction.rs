@@ -13,7 +13,7 @@ use abide_schema::work::PolicyChecker;
 use abide_schema::{Abort, Code, Refusal, Row, Seq, TableSpec, Value, limits};
 use abide_store::{QueryLimits, StoreError, Writer, change_log};
 
-use crate::access::policy_subject;
+use crate::access::policy_rows;
 use crate::access::row_owners::{ScopeOwner, ScopeParameters};
 use crate::access::row_policies::{RolePolicies, RowFilter};
 use crate::access::scope_rules::ScopeRules;
@@ -36,9 +36,9 @@ pub(crate) struct ScopedTransaction<'a> {
     /// The values for conditions, computed on first use.
     values: Option<Vec<BTreeMap<String, Value>>>,
     /// Cache of owners: whether they are in the caller's scope.
-    seen: HashMap<Vec<u8>, bool>,
+    owners_in_scope: HashMap<Vec<u8>, bool>,
     /// Cache of policy decisions on rows. Cleared by every write.
-    decided: HashMap<Vec<u8>, (Row, bool)>,
+    decisions: HashMap<Vec<u8>, (Row, bool)>,
     /// Steps that policies have taken in this call.
     policy_steps: u64,
 }
@@ -50,8 +50,6 @@ impl<'a> ScopedTransaction<'a> {
         caller: &'a Caller,
     ) -> Result<ScopedTransaction<'a>, Abort> {
         let role = rows.policies_of(caller).map_err(broken)?;
-        let seen = HashMap::new();
-        let decided = HashMap::new();
         Ok(ScopedTransaction {
             rows,
             scope_rules,
@@ -59,61 +57,61 @@ impl<'a> ScopedTransaction<'a> {
             role,
             bypasses_policies: false,
             values: None,
-            seen,
-            decided,
+            owners_in_scope: HashMap::new(),
+            decisions: HashMap::new(),
             policy_steps: 0,
         })
     }
 
     fn owner(&self, table: &TableSpec) -> Option<ScopeOwner> {
         let has_scope = !self.caller.scope().is_empty();
-        if has_scope { self.scope_rules.owners.of(table) } else { None }
+        if has_scope { self.scope_rules.owners.owner(table) } else { None }
     }
 
-    /// The policy rule for a table's rows, if there is one.
-    fn ruled(&self, table: &TableSpec) -> Option<Arc<RolePolicies>> {
+    /// Returns the policies of the role, if they filter the rows of this table.
+    fn policies_on(&self, table: &TableSpec) -> Option<Arc<RolePolicies>> {
         let role = self.role.as_ref().filter(|_| !self.bypasses_policies)?;
-        role.rule(table).map(|_| Arc::clone(role))
+        role.filter(table).map(|_| Arc::clone(role))
     }
 
-    /// Whether the caller may access an existing row.
+    /// `true` if the caller may access an existing row.
     fn reaches(&mut self, table: &'static TableSpec, row: &Row) -> Result<bool, Abort> {
         if !self.in_scope(table, row)? {
             return Ok(false);
         }
-        let Some(role) = self.ruled(table) else { return Ok(true) };
-        let place = place(table, &table.key_of(row));
-        if let Some((decided, permitted)) = self.decided.get(&place)
+        let Some(role) = self.policies_on(table) else { return Ok(true) };
+        let key_bytes = cache_key(table, &table.key_of(row));
+        if let Some((decided, permitted)) = self.decisions.get(&key_bytes)
             && Arc::ptr_eq(decided, row)
         {
             return Ok(*permitted);
         }
         let permitted = self.permits(&role, table, row)?;
-        self.decided.insert(place, (Arc::clone(row), permitted));
+        self.decisions.insert(key_bytes, (Arc::clone(row), permitted));
         Ok(permitted)
     }
 
-    /// Whether a row is in the caller's scope.
+    /// `true` if a row is in the caller's scope.
     fn in_scope(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<bool, Abort> {
         match fault_points::row_scope(self.owner(table)) {
             None => Ok(true),
-            Some(ScopeOwner::Itself(at)) => {
+            Some(ScopeOwner::Column(at)) => {
                 let Value::Text(scope) = &row[at] else { return Ok(false) };
                 let scope = serde_json::from_str(scope).ok();
                 Ok(self.caller.reaches(scope.as_ref()))
             }
-            Some(ScopeOwner::Of(at, owner)) => self.owner_in_scope(owner, &row[at]),
+            Some(ScopeOwner::Reference(at, owner)) => self.owner_in_scope(owner, &row[at]),
         }
     }
 
-    /// Whether a row with this id exists in the caller's scope.
+    /// `true` if a row with this id exists in the caller's scope.
     fn is_in_scope(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
-        let row = self.rows.known(table, &[Value::from(id)])?;
+        let row = self.rows.read_row(table, &[Value::from(id)])?;
         row.map_or(Ok(false), |row| self.in_scope(table, &row))
     }
 
     fn is_visible(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
-        let row = self.rows.known(table, &[Value::from(id)])?;
+        let row = self.rows.read_row(table, &[Value::from(id)])?;
         row.map_or(Ok(false), |row| self.reaches(table, &row))
     }
 
@@ -121,33 +119,35 @@ impl<'a> ScopedTransaction<'a> {
         if *key == Value::Null {
             return Ok(false);
         }
-        let place = place(owner, std::slice::from_ref(key));
-        if let Some(seen) = self.seen.get(&place) {
-            return Ok(*seen);
+        let key_bytes = cache_key(owner, std::slice::from_ref(key));
+        if let Some(is_in_scope) = self.owners_in_scope.get(&key_bytes) {
+            return Ok(*is_in_scope);
         }
-        let row = self.rows.known(owner, std::slice::from_ref(key))?;
+        let row = self.rows.read_row(owner, std::slice::from_ref(key))?;
         let reached = row.map_or(Ok(false), |row| self.in_scope(owner, &row))?;
-        self.seen.insert(place, reached);
+        self.owners_in_scope.insert(key_bytes, reached);
         Ok(reached)
     }
 
-    /// Whether the policies of a role permit a row.
+    /// `true` if the policies of a role permit a row.
     fn permits(
         &mut self,
         role: &RolePolicies,
         table: &TableSpec,
         row: &[Value],
     ) -> Result<bool, Abort> {
-        let Some(rule) = role.rule(table) else { return Ok(true) };
-        if rule.condition.asks_tables() {
+        let Some(filter) = role.filter(table) else { return Ok(true) };
+        if filter.condition.reads_tables() {
             self.rows.flush().map_err(broken)?;
         }
-        for values in self.values_of(rule) {
-            let mut params: Vec<Value> = rule.columns.iter().map(|at| row[*at].clone()).collect();
+        for values in self.condition_values(filter) {
+            let mut params: Vec<Value> = filter.columns.iter().map(|at| row[*at].clone()).collect();
             params.extend(values);
             let mut permitted = false;
-            let run = |store: &Writer| store.run(&rule.of_row, &params, &mut |_| permitted = true);
-            match self.limited(run)? {
+            let run = self.limited(|store| {
+                store.run(&filter.statement, &params, &mut |_| permitted = true)
+            })?;
+            match run {
                 Ok(_) if permitted => {}
                 Ok(_) => return Ok(false),
                 // The error concerns this row; reporting it would reveal the row.
@@ -184,18 +184,18 @@ impl<'a> ScopedTransaction<'a> {
         Ok(done)
     }
 
-    /// The parameters of a rule. A narrowed caller has two sets, for its scope and for its previous one; the rule
-    /// must hold with both.
-    fn values_of(&mut self, rule: &RowFilter) -> Vec<Vec<Value>> {
+    /// Returns the parameters of a filter. A narrowed caller has two sets, for its scope and for its previous one; the
+    /// filter must hold with both.
+    fn condition_values(&mut self, filter: &RowFilter) -> Vec<Vec<Value>> {
         let caller = self.caller;
         let all = self.values.get_or_insert_with(|| {
             [Some(caller.scope()), caller.own_scope()]
                 .into_iter()
                 .flatten()
-                .map(|scope| policy_subject::values(caller, scope))
+                .map(|scope| policy_rows::condition_values(caller, scope))
                 .collect()
         });
-        let names = rule.condition.parameters();
+        let names = filter.condition.parameters();
         all.iter()
             .map(|values| {
                 names.iter().map(|name| values.get(name).cloned().unwrap_or(Value::Null)).collect()
@@ -203,9 +203,9 @@ impl<'a> ScopedTransaction<'a> {
             .collect()
     }
 
-    /// The rows of a table that the caller may access, as a table for FROM, and its parameters after those
+    /// Returns the rows of a table that the caller may access, as a table for FROM, and its parameters after those
     /// of the clause. `None` if there is no restriction.
-    fn within(
+    fn accessible_rows(
         &mut self,
         table: &TableSpec,
         clause_params: &[Value],
@@ -213,10 +213,10 @@ impl<'a> ScopedTransaction<'a> {
         let name = table.name;
         let mut conditions = Vec::new();
         let mut params = clause_params.to_vec();
-        if let Some(role) = self.ruled(table) {
-            let rule = role.rule(table).expect("a table that is ruled has a rule");
-            for values in self.values_of(rule) {
-                conditions.push(rule.condition.sql(params.len() + 1));
+        if let Some(role) = self.policies_on(table) {
+            let filter = role.filter(table).expect("the policies have a filter for the table");
+            for values in self.condition_values(filter) {
+                conditions.push(filter.condition.sql(params.len() + 1));
                 params.extend(values);
             }
         }
@@ -237,20 +237,20 @@ impl<'a> ScopedTransaction<'a> {
     fn check_new(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
         match self.owner(table) {
             None if table.shared || self.caller.scope().is_empty() => Ok(()),
-            None => Err(of_all(table).into()),
+            None => Err(shared_table(table).into()),
             Some(_) if self.in_scope(table, row)? => Ok(()),
-            Some(ScopeOwner::Itself(_)) => {
+            Some(ScopeOwner::Column(_)) => {
                 let detail =
                     format!("the row of {} would be outside the caller's scope", table.name);
                 let hint = "give it the keys and values of the caller's scope";
                 Err(Refusal::new(Code::Denied, detail).hint(hint).into())
             }
-            Some(ScopeOwner::Of(at, _)) if row[at] == Value::Null => {
+            Some(ScopeOwner::Reference(at, _)) if row[at] == Value::Null => {
                 let (table, column) = (table.name, table.columns[at].name);
                 let detail = format!("a row of {table} without {column} would have no scope");
                 Err(Refusal::new(Code::Denied, detail).hint(format!("give {column}")).into())
             }
-            Some(ScopeOwner::Of(at, owner)) => Err(missing(owner, &row[at]).into()),
+            Some(ScopeOwner::Reference(at, owner)) => Err(not_found(owner, &row[at]).into()),
         }
     }
 
@@ -266,12 +266,12 @@ impl<'a> ScopedTransaction<'a> {
         for (at, named) in scope_rules.references(table) {
             let key = &row[*at];
             let is_new = before.is_none_or(|before| before[*at] != *key);
-            let is_restricted = self.owner(named).is_some() || self.ruled(named).is_some();
+            let is_restricted = self.owner(named).is_some() || self.policies_on(named).is_some();
             if !is_restricted || !is_new || *key == Value::Null {
                 continue;
             }
             if self.get(named, std::slice::from_ref(key))?.is_none() {
-                return Err(missing(named, key).into());
+                return Err(not_found(named, key).into());
             }
         }
         Ok(())
@@ -279,7 +279,7 @@ impl<'a> ScopedTransaction<'a> {
 
     /// Refuses a new row that the policies would hide from the caller.
     fn check_permitted(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
-        let Some(role) = self.ruled(table) else { return Ok(()) };
+        let Some(role) = self.policies_on(table) else { return Ok(()) };
         if self.permits(&role, table, row)? {
             return Ok(());
         }
@@ -294,7 +294,7 @@ impl<'a> ScopedTransaction<'a> {
     /// Loads a row to be changed. If the caller may not access it, it does not exist.
     fn check_old(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Row, Abort> {
         let row = self.get(table, key)?;
-        Ok(row.ok_or_else(|| missing(table, key.first().unwrap_or(&Value::Null)))?)
+        Ok(row.ok_or_else(|| not_found(table, key.first().unwrap_or(&Value::Null)))?)
     }
 
     /// Refuses a change that the caller may not make.
@@ -303,17 +303,17 @@ impl<'a> ScopedTransaction<'a> {
         self.check_new(table, row)?;
         self.check_references(table, row, Some(&before))?;
         self.check_permitted(table, row)?;
-        self.decided.clear();
+        self.decisions.clear();
         Ok(())
     }
 
     /// Refuses an id that belongs to a hidden row.
     fn check_id(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
-        if self.owner(table).is_none() && self.ruled(table).is_none() {
+        if self.owner(table).is_none() && self.policies_on(table).is_none() {
             return Ok(());
         }
         let key = table.key_of(row);
-        if self.rows.known(table, &key)?.is_none() || self.get(table, &key)?.is_some() {
+        if self.rows.read_row(table, &key)?.is_none() || self.get(table, &key)?.is_some() {
             return Ok(());
         }
         // Only for rows that a policy hides within the caller's own scope, and for id arguments of custom modules that
@@ -324,18 +324,18 @@ impl<'a> ScopedTransaction<'a> {
     }
 }
 
-fn place(table: &TableSpec, key: &[Value]) -> Vec<u8> {
-    let mut place = table.name.as_bytes().to_vec();
-    change_log::encode_cells(0, key, &mut place);
-    place
+fn cache_key(table: &TableSpec, key: &[Value]) -> Vec<u8> {
+    let mut bytes = table.name.as_bytes().to_vec();
+    change_log::encode_cells(0, key, &mut bytes);
+    bytes
 }
 
-fn of_all(table: &TableSpec) -> Refusal {
+fn shared_table(table: &TableSpec) -> Refusal {
     let detail = format!("{} are shared, and a caller with a scope cannot change them", table.name);
     Refusal::new(Code::Denied, detail).hint("use an identity without a scope")
 }
 
-fn missing(table: &TableSpec, key: &Value) -> Refusal {
+fn not_found(table: &TableSpec, key: &Value) -> Refusal {
     let key = match key {
         Value::Text(text) => text.clone(),
         key => key.to_json().to_string(),
@@ -355,12 +355,12 @@ impl Transaction for ScopedTransaction<'_> {
         clause: &str,
         params: &[Value],
     ) -> Result<Vec<Row>, Abort> {
-        let Some((within, params)) = self.within(table, params) else {
+        let Some((from, params)) = self.accessible_rows(table, params) else {
             return self.rows.find(table, clause, params);
         };
         self.rows.flush().map_err(broken)?;
         let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
-        let sql = format!("SELECT {} FROM {within} {clause}", columns.join(", "));
+        let sql = format!("SELECT {} FROM {from} {clause}", columns.join(", "));
         let mut found = Vec::new();
         self.limited(|store| store.run(&sql, &params, &mut |row| found.push(Row::from(row))))?
             .map_err(broken)?;
@@ -373,11 +373,10 @@ impl Transaction for ScopedTransaction<'_> {
         clause: &str,
         params: &[Value],
     ) -> Result<i64, Abort> {
-        match self.within(table, params) {
-            Some((within, params)) => {
+        match self.accessible_rows(table, params) {
+            Some((from, params)) => {
                 self.rows.flush().map_err(broken)?;
-                let count = |store: &Writer| count_in(store, &within, clause, &params);
-                self.limited(count)?.map_err(broken)
+                self.limited(|store| count_in(store, &from, clause, &params))?.map_err(broken)
             }
             None => self.rows.count(table, clause, params),
         }
@@ -420,8 +419,8 @@ impl Transaction for ScopedTransaction<'_> {
             return Ok(id);
         }
         let qualified = format!("{namespace}{id}");
-        // If the caller sees it under neither id, the error names the caller's id. A row that a policy hides would show by
-        // its namespace that it exists.
+        // If the caller sees it under neither id, the error names the caller's id. A row that a policy hides would show
+        // by its namespace that it exists.
         let is_missing =
             naming == IdArgumentKind::Existing && !self.is_visible(table, &qualified)?;
         Ok(if is_missing { id } else { qualified })
@@ -451,7 +450,7 @@ impl Transaction for ScopedTransaction<'_> {
             self.check_permitted(table, &row)?;
             self.check_id(table, &row)?;
         }
-        self.decided.clear();
+        self.decisions.clear();
         let row = self.rows.insert(table, row)?;
         if is_to_be_numbered {
             // Its number is known now; a refusal rolls the call back.
@@ -473,9 +472,9 @@ impl Transaction for ScopedTransaction<'_> {
     fn delete(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort> {
         self.check_old(table, key)?;
         if self.owner(table).is_none() && !table.shared && !self.caller.scope().is_empty() {
-            return Err(of_all(table).into());
+            return Err(shared_table(table).into());
         }
-        self.decided.clear();
+        self.decisions.clear();
         self.rows.delete(table, key)
     }
 }

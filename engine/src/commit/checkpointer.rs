@@ -2,14 +2,14 @@
 //!
 //! A checkpoint next to a busy writer never copies the whole WAL, and SQLite restarts a WAL only when all of it is
 //! copied. Without a pause of the writer the WAL would grow without bound. So the thread copies the WAL next to the
-//! writer until little is left, and leaves the rest to the writer, which commits its open transaction before. If the WAL
-//! grows about as fast as it is copied, the writer slows down until the copy is done. Otherwise the rest would be large,
-//! and callers wait while the writer copies the rest.
+//! writer until little is left, and leaves the rest to the writer, which commits its open transaction before. If the
+//! WAL grows about as fast as it is copied, the writer slows down until the copy is done. Otherwise the rest would be
+//! large, and callers wait while the writer copies the rest.
 //!
-//! SQLite copies no page that is newer than the oldest snapshot, and does not restart a WAL that a snapshot uses. When the WAL
-//! has become long because of that, the thread ends the queries that hold snapshots ([`ReaderDrain`]).
+//! SQLite copies no page that is newer than the oldest snapshot, and does not restart a WAL that a snapshot uses. When
+//! the WAL has become long because of that, the thread ends the queries that hold snapshots ([`ReaderDrain`]).
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,8 +19,6 @@ use tokio::sync::watch;
 
 use crate::commit::jobs::WriterJob;
 use crate::commit::queue::Queue;
-use crate::commit::writer::WriterThread;
-use crate::commit::writer_pause::WriterPause;
 use crate::fault_points::{self, FaultPoint};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -29,7 +27,7 @@ use crate::queries::reader_drain::ReaderDrain;
 use crate::threads::Threads;
 
 /// Interval between checks of the WAL size and of the files. At 100 MB/s the WAL grows by ten megabytes in between.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The writer copies the rest when at most this much is left.
 const BLOCKING_BYTES: u64 = 2 << 20;
@@ -41,11 +39,12 @@ const PASSES: usize = 8;
 /// A pass reduces the bytes that wait by this factor. If it does not, the writer slows down.
 const MIN_REDUCTION: u64 = 4;
 
-/// The WAL or the journal is long from this many times the size that triggers a checkpoint: several checkpoints had no effect.
+/// The WAL or the journal is long from this many times the size that triggers a checkpoint: several checkpoints had no
+/// effect.
 const LONG_FACTOR: u64 = 4;
 
-/// Maximum number of times that queries are ended and what their snapshots held back is copied, before queries wait for the last
-/// copy.
+/// Maximum number of times that queries are ended and what their snapshots held back is copied, before queries wait for
+/// the last copy.
 const MAX_DRAINS: usize = 3;
 
 /// Maximum passes while queries wait.
@@ -77,27 +76,6 @@ pub(crate) struct CheckpointConfig {
 }
 
 impl CheckpointConfig {
-    /// The configuration for the thread of a writer.
-    pub(crate) fn of_writer(
-        writer: &WriterThread,
-        durable: &watch::Receiver<Seq>,
-        store: &Arc<Store>,
-        drain: &Arc<ReaderDrain>,
-    ) -> CheckpointConfig {
-        CheckpointConfig {
-            durable: durable.clone(),
-            metrics: Arc::clone(&writer.metrics),
-            health: Arc::clone(&writer.health),
-            jobs: Arc::clone(&writer.jobs),
-            store: Arc::clone(store),
-            scheduler: Arc::clone(&writer.scheduler),
-            writer_pause: Arc::clone(&writer.pause),
-            drain: Arc::clone(drain),
-        }
-    }
-}
-
-impl CheckpointConfig {
     /// Fails the engine if a file of the database was removed or replaced, even while nothing is written.
     fn check_files(&self) {
         if let (Ok(()), Some(file)) = (self.health.check(), self.store.displaced()) {
@@ -105,7 +83,7 @@ impl CheckpointConfig {
         }
     }
 
-    /// Whether the WAL or the journal has at least `times` the bytes that trigger a checkpoint.
+    /// `true` if the WAL or the journal has at least `times` the bytes that trigger a checkpoint.
     fn reaches(&self, times: u64, wal_bytes: u64) -> bool {
         let journal_bytes = self.metrics.journal_bytes.get();
         wal_bytes >= times.saturating_mul(self.store.checkpoint_bytes())
@@ -120,14 +98,14 @@ impl CheckpointThread {
         threads: &Threads,
     ) -> CheckpointThread {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let stopped = Arc::clone(&stop);
+        let thread_stop = Arc::clone(&stop);
         let health = Arc::clone(&config.health);
         let connection = Arc::new(Mutex::new(Some(checkpointer)));
-        let its = Arc::clone(&connection);
+        let thread_connection = Arc::clone(&connection);
         let thread = threads.spawn(EngineThread::Checkpoint, move || {
-            let checkpointer = its.lock().unwrap_or_else(PoisonError::into_inner);
+            let checkpointer = thread_connection.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(checkpointer) = &*checkpointer {
-                run(checkpointer, &config, &stopped);
+                run(checkpointer, &config, &thread_stop);
             }
         });
         CheckpointThread { stop, health, thread: Mutex::new(Some(thread)), connection }
@@ -148,7 +126,7 @@ impl CheckpointThread {
         Some(checkpointer)
     }
 
-    /// Stops the thread and checkpoints the rest, so that the file is complete without a WAL. `true` if it is.
+    /// Stops the thread and checkpoints the rest, so that the file is complete without a WAL. Returns whether it is.
     pub(crate) fn finish(&self) -> bool {
         let Some(checkpointer) = self.stop() else { return false };
         match checkpointer.truncate() {
@@ -176,14 +154,14 @@ impl Drop for CheckpointThread {
 }
 
 fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<bool>, Condvar)) {
-    let mut looked_at = Seq::ZERO;
+    let mut checked_to = Seq::ZERO;
     let mut failing = false;
     let mut long_from = LONG_FACTOR;
     loop {
         let directed = config.scheduler.wait(EngineThread::Checkpoint);
         let mut stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !*stopped && !directed {
-            let waited = stop.1.wait_timeout(stopped, LOOK);
+            let waited = stop.1.wait_timeout(stopped, CHECK_INTERVAL);
             (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
         if *stopped {
@@ -193,26 +171,26 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<boo
         config.check_files();
         let seq = *config.durable.borrow();
         let poisoned = fault_points::refuses_checkpoint(config.health.check().is_err());
-        if seq == looked_at || poisoned {
+        if seq == checked_to || poisoned {
             continue;
         }
-        looked_at = seq;
+        checked_to = seq;
         match checkpointer.wal_size() {
             Ok(wal) if config.reaches(1, wal.waiting) => {
                 if !config.reaches(LONG_FACTOR, wal.total) {
                     long_from = LONG_FACTOR;
                 }
                 // A test that schedules the steps does not run the readers meanwhile.
-                let drains = !directed && config.reaches(long_from, wal.total);
-                if drains {
+                let ends_queries = !directed && config.reaches(long_from, wal.total);
+                if ends_queries {
                     // If the WAL does not restart, the next drain waits until twice as much has accumulated.
                     long_from = long_from.saturating_mul(2);
                     config.metrics.draining_checkpoints_total.add(1);
                 }
-                let moved = checkpoint(checkpointer, config, drains);
+                let copied = checkpoint(checkpointer, config, ends_queries);
                 // A full disk usually stays full: warn once.
-                let was_reported = std::mem::replace(&mut failing, moved.is_err());
-                match moved {
+                let was_reported = std::mem::replace(&mut failing, copied.is_err());
+                match copied {
                     Ok(CopyResult::Copied) => config.metrics.checkpoints_total.add(1),
                     Ok(CopyResult::Blocked) => {}
                     // A sync of the WAL may have failed: it must not be checkpointed or extended any more.
@@ -227,19 +205,20 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<boo
     }
 }
 
-/// `drains`: ends the queries whose snapshots prevent it.
+/// Copies the WAL next to the writer, and lets the writer copy the rest. With `ends_queries` it ends the queries whose
+/// snapshots prevent that.
 fn checkpoint(
     checkpointer: &Checkpointer,
     config: &CheckpointConfig,
-    drains: bool,
+    ends_queries: bool,
 ) -> Result<CopyResult, StoreError> {
     config.scheduler.at_fault_point(FaultPoint::Checkpoint);
-    if drains {
+    if ends_queries {
         end_old_snapshots(checkpointer, config)?;
     }
     // From here on no query begins until the writer has copied the rest. Then the WAL restarts with the next commit.
-    let drained = drains.then(|| config.drain.drain());
-    let passes = if drains { DRAINED_PASSES } else { PASSES };
+    let drained = ends_queries.then(|| config.drain.drain());
+    let passes = if ends_queries { DRAINED_PASSES } else { PASSES };
     let copied = copy_next_to_writer(checkpointer, config, passes)?;
     // Not if a snapshot prevents it: if it ended before the writer's turn, the writer would copy everything.
     if copied == CopyResult::Copied {
@@ -249,8 +228,8 @@ fn checkpoint(
     Ok(copied)
 }
 
-/// Ends the queries whose snapshots prevent a checkpoint, and copies what they held back. Queries run during the copy, which
-/// takes long, so another long one may begin and prevent the rest.
+/// Ends the queries whose snapshots prevent a checkpoint, and copies what they held back. Queries run during the copy,
+/// which takes long, so another long one may begin and prevent the rest.
 fn end_old_snapshots(
     checkpointer: &Checkpointer,
     config: &CheckpointConfig,
@@ -304,4 +283,62 @@ fn copy_in_passes(
         }
     }
     Ok(CopyResult::Copied)
+}
+
+/// The longest pause after a group. It bounds what a call waits for, and how late the writer sees that it should stop.
+pub(crate) const MAX_PAUSE: Duration = Duration::from_millis(20);
+
+/// Whether the writer pauses after each group. The checkpointer decides.
+#[derive(Debug, Default)]
+pub(crate) struct WriterPause {
+    is_on: Mutex<bool>,
+    ended: Condvar,
+}
+
+impl WriterPause {
+    /// Makes the writer pause after each group from here on.
+    pub(crate) fn start(&self) {
+        *self.lock() = true;
+    }
+
+    /// Ends the pauses, and the current one.
+    pub(crate) fn end(&self) {
+        *self.lock() = false;
+        self.ended.notify_all();
+    }
+
+    /// Waits for the end of the pauses, at most for this time. Returns at once if there are none.
+    pub(crate) fn wait(&self, max: Duration) {
+        let waited = self.ended.wait_timeout_while(self.lock(), max, |is_on| *is_on);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_on.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn a_writer_waits_only_during_pauses_and_not_after_their_end() {
+        let pause = WriterPause::default();
+        let begun = Instant::now();
+        pause.wait(LONG);
+        pause.start();
+        pause.wait(Duration::from_millis(2));
+        assert!(begun.elapsed() >= Duration::from_millis(2), "it did not wait");
+        std::thread::scope(|scope| {
+            scope.spawn(|| pause.wait(LONG));
+            pause.end();
+        });
+        pause.wait(LONG);
+        assert!(begun.elapsed() < LONG, "it waited longer than the pauses");
+    }
 }

@@ -12,13 +12,13 @@ use abide_store::Reader;
 
 use crate::commit::fair_queue::Turn;
 use crate::commit::jobs::WriterJob;
-use crate::commit::prepared_call::PreparedCall;
 use crate::commit::queue::{Queue, Rejected, closing};
+use crate::commit::registry::PreparedCall;
 use crate::commit::unit::Unit;
 use crate::queries::readers::ReaderJob;
 
 /// A unit while readers work for it.
-pub(crate) struct Deferred {
+pub(crate) struct DeferredUnit {
     /// `None` once it is back at the writer or answered.
     unit: Option<Unit>,
     /// The remaining work, last first.
@@ -29,7 +29,7 @@ pub(crate) struct Deferred {
     readers: Arc<Queue<ReaderJob>>,
 }
 
-impl Deferred {
+impl DeferredUnit {
     /// Queues work for readers; afterwards the unit returns to the writer.
     pub(crate) fn start(
         mut unit: Unit,
@@ -41,10 +41,18 @@ impl Deferred {
         work.reverse();
         unit.deferrals += 1;
         let is_too_often = unit.deferrals > limits::DEFERRALS;
-        let jobs = Arc::clone(jobs);
-        let readers = Arc::clone(readers);
-        let deferred = Deferred { unit: Some(unit), work, turn, jobs, readers };
-        if is_too_often { deferred.answer(changed_meanwhile()) } else { deferred.queue() }
+        let mut deferred = DeferredUnit {
+            unit: Some(unit),
+            work,
+            turn,
+            jobs: Arc::clone(jobs),
+            readers: Arc::clone(readers),
+        };
+        if is_too_often {
+            deferred.reply(changed_meanwhile());
+        } else {
+            deferred.queue();
+        }
     }
 
     /// Queues the next piece of work for a reader, in the caller's turn.
@@ -84,10 +92,6 @@ impl Deferred {
             }
             Err(_) => return,
         };
-        self.answer(refusal);
-    }
-
-    fn answer(mut self, refusal: Refusal) {
         self.reply(refusal);
     }
 
@@ -99,12 +103,8 @@ impl Deferred {
     }
 }
 
-impl Drop for Deferred {
+impl Drop for DeferredUnit {
     fn drop(&mut self) {
-        let failed = || {
-            let detail = "the arguments could not be validated because of an internal error";
-            Refusal::new(Code::Internal, detail).hint(SEE_LOG)
-        };
         self.reply(if thread::panicking() {
             failed()
         } else if self.readers.is_closed() {
@@ -113,6 +113,11 @@ impl Drop for Deferred {
             full()
         });
     }
+}
+
+fn failed() -> Refusal {
+    let detail = "the arguments could not be validated because of an internal error";
+    Refusal::new(Code::Internal, detail).hint(SEE_LOG)
 }
 
 fn full() -> Refusal {

@@ -1,7 +1,8 @@
 //! The thread that makes groups durable ([`Syncer`]): it releases their replies and deltas only then.
 //! [`Engine::apply`](crate::Engine::apply) has its reply before.
 //!
-//! A reply goes back to the task that waits in `Inner::submit`, a delta to the publisher (`subscriptions/publisher.rs`).
+//! A reply goes back to the task that waits in `Inner::submit`, a delta to the publisher
+//! (`subscriptions/publisher.rs`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ pub(crate) fn sync_segments(commits: &[Commit]) -> std::io::Result<()> {
     segments_of(commits).into_iter().try_for_each(|segment| segment.sync())
 }
 
-/// The segments that have a record of these commits.
+/// Returns the segments that have a record of these commits.
 fn segments_of(commits: &[Commit]) -> Vec<&Arc<Segment>> {
     let mut segments: Vec<&Arc<Segment>> = Vec::new();
     for segment in commits.iter().filter_map(|commit| commit.segment.as_ref()) {
@@ -92,14 +93,14 @@ impl Syncer {
                 self.durable.send_modify(|_| {});
             }
             self.scheduler.at_fault_point(FaultPoint::Durable);
-            // All replies are sent before the first delta, because the publisher may block.
+            // All replies are sent before the first delta, because the queue of the publisher may be full.
             for commit in &mut commits {
                 self.answer(std::mem::take(&mut commit.answers), &outcome);
             }
             self.scheduler.at_fault_point(FaultPoint::Answered);
             for Commit { to, deltas, .. } in commits.drain(..) {
                 if outcome.is_ok() {
-                    self.pass_on((to, deltas));
+                    self.publish(Publication { to, deltas });
                 }
             }
         }
@@ -129,8 +130,8 @@ impl Syncer {
         Ok(())
     }
 
-    /// Fails the engine if the database or the journal of these commits was removed or replaced: what was synced is then
-    /// lost when the process ends, so it is not acknowledged.
+    /// Fails the engine if the database or the journal of these commits was removed or replaced: what was synced is
+    /// then lost when the process ends, so it is not acknowledged.
     fn check_files(&self, commits: &[Commit]) {
         let segments = segments_of(commits);
         let displaced = segments.into_iter().find(|segment| !segment.is_in_place());
@@ -149,15 +150,15 @@ impl Syncer {
 
     /// Passes a commit to the publisher. Commits with deltas wait while its queue is full, so that commits do not run
     /// further ahead of subscribers. Commits without subscribers wait for nothing, and consecutive ones are merged.
-    fn pass_on(&self, commit: Publication) {
-        if !commit.1.is_empty() {
+    fn publish(&self, commit: Publication) {
+        if !commit.deltas.is_empty() {
             return self.to_publish.push_wait(commit, 1);
         }
-        self.to_publish.join(commit, |(to, deltas), commit| {
-            if !deltas.is_empty() {
+        self.to_publish.push_or_merge(commit, |last, commit| {
+            if !last.deltas.is_empty() {
                 return Some(commit);
             }
-            *to = commit.0;
+            last.to = commit.to;
             None
         });
     }
@@ -180,7 +181,7 @@ pub(crate) async fn reached(
     }
 }
 
-/// Waits until a state is durable, which may be a future one. False if the sync thread has ended before.
+/// Waits until a state is durable, which may be a future one. `false` if the sync thread has ended before.
 ///
 /// # Errors
 /// The storage or a thread of the engine has failed.

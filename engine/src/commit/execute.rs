@@ -1,8 +1,8 @@
 //! Runs calls in the open transaction, and appends one event per call to the chain.
 //!
 //! Here a call gets its seq, its time and its salt, which determine the ids that it generates; a restricted caller gets
-//! its guards and a view of its rows; and the reducer runs. `run_unit` decides which calls run; `replay` runs them again
-//! with the values of the log.
+//! its guards and a view of its rows; and the reducer runs. `run_unit` decides which calls run; `replay` runs them
+//! again with the values of the log.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use abide_schema::{Abort, Context, Micros, Refusal, Seq};
 use abide_store::StoreError;
 use sha2::{Digest as _, Sha256};
 
-use crate::access::policy_subject::is_restricted;
+use crate::access::policy_rows::is_restricted;
 use crate::access::scope_rules::ScopeRules;
 use crate::access::scoped_transaction::ScopedTransaction;
 use crate::commit::outcome;
-use crate::commit::prepared_call::PreparedCall;
+use crate::commit::registry::PreparedCall;
 use crate::commit::request_ids;
 use crate::commit::transaction::{GroupTransaction, broken};
 use crate::commit::unit::CallOutcome;
@@ -119,7 +119,7 @@ impl Executor {
         self.run_within(recorded, caller, request_id, call, work_budget)
     }
 
-    /// The time of a call that runs now.
+    /// Returns the time of a call that runs now: that of the clock, and not earlier than the last event.
     pub(crate) fn now(&self) -> Micros {
         self.clock.now().max(self.last_at)
     }
@@ -148,17 +148,19 @@ impl Executor {
         self.transaction.begin_call();
         let seq = self.chain.seq.next();
         let at = recorded.at;
-        let seed = recorded.salt.map_or(IdSource::Chain(self.chain.hash), IdSource::Salt);
-        let seed = fault_points::id_source(seed, seq);
+        let recorded_source =
+            recorded.salt.map_or(IdSource::Chain(self.chain.hash), IdSource::Salt);
+        let id_source = fault_points::id_source(recorded_source, seq);
         let rows = &mut self.transaction;
         let rules = &self.scope_rules;
         let (reply, session_id) = if caller.is_unrestricted() {
-            run_in(Context::new(seq, at, caller, seed, rows).within(work_budget), call)?
+            run_call(Context::new(seq, at, caller, id_source, rows).within(work_budget), call)?
         } else {
             let mut rows = ScopedTransaction::new(rows, rules, caller)?;
-            let mut context = Context::new(seq, at, caller, seed, &mut rows).within(work_budget);
+            let mut context =
+                Context::new(seq, at, caller, id_source, &mut rows).within(work_budget);
             rules.run_guards(&mut context, call.reducer)?;
-            run_in(context, call)?
+            run_call(context, call)?
         };
         if let Some(seq) = reply.duplicate_of {
             assert!(
@@ -166,8 +168,7 @@ impl Executor {
                 "{} wrote rows and returned a duplicate",
                 call.reducer
             );
-            let result = self.visible_result(caller, call.reducer, reply.result);
-            let result = result.map_err(broken)?;
+            let result = self.visible_result(caller, call.reducer, reply.result).map_err(broken)?;
             return Ok(CallOutcome { seq, result, duplicate: true, refusal: None });
         }
         self.append_event(recorded, caller, request_id, call, session_id, reply).map_err(broken)
@@ -198,12 +199,13 @@ impl Executor {
         request_id: &str,
         call: &PreparedCall,
     ) -> Result<(), Abort> {
-        let reply = request_ids::nothing();
-        let done = self.append_event(recorded, caller, Some(request_id), call, None, reply);
-        done.map(drop).map_err(broken)
+        let reply = request_ids::record_reply();
+        self.append_event(recorded, caller, Some(request_id), call, None, reply)
+            .map(drop)
+            .map_err(broken)
     }
 
-    /// The result for its caller: without hidden columns, and without the
+    /// Returns the result for its caller: without hidden columns, and without the
     /// reducer's secrets if the caller is restricted. The log contains everything.
     pub(crate) fn visible_result(
         &mut self,
@@ -217,7 +219,7 @@ impl Executor {
             result
         };
         Ok(match self.transaction.policies_of(caller)? {
-            Some(of_role) => of_role.shown(result),
+            Some(policies) => policies.without_hidden_columns(result),
             None => result,
         })
     }
@@ -232,8 +234,8 @@ impl Executor {
         reply: Reply,
     ) -> Result<CallOutcome, StoreError> {
         let outcome = match &reply.refusal {
-            Some(refusal) => outcome::refused(refusal),
-            None => outcome::compact(&reply.result, &call.arguments),
+            Some(refusal) => outcome::encode_refusal(refusal),
+            None => outcome::encode_result(&reply.result, &call.arguments),
         };
         let digests =
             Digests { arguments: call.digest, outcome: Sha256::digest(outcome.as_bytes()).into() };
@@ -282,7 +284,7 @@ impl Executor {
         rules.run_guards(&mut context, reducer)
     }
 
-    /// Whether a caller's credential is still valid. `state` is the seq of the last commit that changed
+    /// Returns the refusal of a credential that is no longer valid. `state` is the seq of the last commit that changed
     /// the credential tables.
     pub(crate) fn check_credential(
         &mut self,
@@ -293,8 +295,8 @@ impl Executor {
         self.transaction.check_credential(caller, state, now)
     }
 
-    /// Returns the position to which [`Executor::return_to`] goes back. It has the log only: the rows are rolled back by
-    /// SQLite and by the overlay.
+    /// Returns the position to which [`Executor::return_to`] goes back. It has the log only: the rows are rolled back
+    /// by SQLite and by the overlay.
     pub(crate) fn mark(&self) -> RollbackPoint {
         let log = LogPosition { chain: self.chain.clone(), last_at: self.last_at };
         RollbackPoint { log, events: self.events.len() }
@@ -309,14 +311,17 @@ impl Executor {
         self.events.truncate(events);
     }
 
-    /// Whether calls have written anything since, or the last call has before it ended.
+    /// `true` if calls have written anything since, or the last call has before it ended.
     pub(crate) fn has_written_since(&self, mark: &RollbackPoint) -> bool {
         self.transaction.wrote() || self.chain.seq != mark.log.chain.seq
     }
 }
 
 /// Runs a call. Returns its reply, and the session that it concerns.
-fn run_in(mut context: Context<'_>, call: &PreparedCall) -> Result<(Reply, Option<String>), Abort> {
+fn run_call(
+    mut context: Context<'_>,
+    call: &PreparedCall,
+) -> Result<(Reply, Option<String>), Abort> {
     let reply = call.run(&mut context)?;
     Ok((reply, context.session_id().map(str::to_owned)))
 }

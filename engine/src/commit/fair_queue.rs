@@ -25,7 +25,7 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Returns the turn of a caller. One without a scope is a tenant of its own.
-    pub(crate) fn of(caller: &Caller, tenants: &Tenants) -> Turn {
+    pub(crate) fn from_caller(caller: &Caller, tenants: &Tenants) -> Turn {
         let name: Arc<str> = caller.quota_key().into();
         let is_scoped = !caller.checked_as().scope().is_empty();
         let tenant = if is_scoped { tenants.key(caller).into() } else { Arc::clone(&name) };
@@ -33,7 +33,7 @@ impl Turn {
     }
 
     /// Returns the turn of work for several callers of a tenant.
-    pub(crate) fn of_tenant(tenant: &str) -> Turn {
+    pub(crate) fn from_tenant(tenant: &str) -> Turn {
         Turn { tenant: tenant.into(), caller: Caller::SYSTEM.into() }
     }
 }
@@ -90,8 +90,10 @@ impl<T> Default for CallerQueue<T> {
 
 impl<T> TenantQueue<T> {
     fn pop(&mut self, quantum: usize) -> Served<Entry<T>> {
-        let entry = self.callers.pop(quantum, |_| false, CallerQueue::pop);
-        let entry = entry.expect("a tenant in turn has items");
+        let entry = self
+            .callers
+            .pop(quantum, |_| false, CallerQueue::pop)
+            .expect("a tenant in turn has items");
         if entry.is_reserved {
             self.reserved -= entry.weight;
         }
@@ -113,7 +115,7 @@ impl<T> CallerQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// An empty queue. At its turn a lane may take this weight, at least one item.
+    /// Creates an empty queue. At its turn a lane may take this weight, at least one item.
     pub(crate) fn new(quantum: usize) -> FairQueue<T> {
         FairQueue {
             own: VecDeque::new(),
@@ -134,20 +136,20 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Puts items back that were taken and not processed, in the order in which they were taken. They are again the first of
-    /// their callers, and their tenants have the next turns. Only the tenant and the caller whose turn has `ended` come
-    /// after all others.
+    /// Puts items back that were taken and not processed, in the order in which they were taken. They are again the
+    /// first of their callers, and their tenants have the next turns. Only the tenant and the caller whose turn has
+    /// `ended` come after all others.
     pub(crate) fn put_back(&mut self, entries: Vec<Entry<T>>, ended: Option<&Turn>) {
         let mut tenants = Vec::new();
         let mut callers: HashMap<Arc<str>, Vec<Arc<str>>> = HashMap::new();
         let mut seen = HashSet::new();
         for turn in entries.iter().filter_map(|entry| entry.turn.as_ref()) {
             if seen.insert(turn.clone()) {
-                let of_tenant = callers.entry(Arc::clone(&turn.tenant)).or_default();
-                if of_tenant.is_empty() {
+                let tenant_callers = callers.entry(Arc::clone(&turn.tenant)).or_default();
+                if tenant_callers.is_empty() {
                     tenants.push(Arc::clone(&turn.tenant));
                 }
-                of_tenant.push(Arc::clone(&turn.caller));
+                tenant_callers.push(Arc::clone(&turn.caller));
             }
         }
         for entry in entries.into_iter().rev() {
@@ -172,7 +174,7 @@ impl<T> FairQueue<T> {
         self.tenants.reorder(tenants, ended.map(|ended| &ended.tenant));
     }
 
-    /// The queue of the caller of an item, which is counted there.
+    /// Returns the queue of the caller of an item, which is counted there.
     fn caller_of(&mut self, entry: &Entry<T>) -> Option<&mut CallerQueue<T>> {
         let turn = entry.turn.as_ref()?;
         let tenant = self.tenants.enter(&turn.tenant);
@@ -201,29 +203,29 @@ impl<T> FairQueue<T> {
         Some(entry)
     }
 
-    /// The engine's own last item, if it still waits.
+    /// Returns the engine's own last item, if it still waits.
     pub(crate) fn last_own(&mut self) -> Option<&mut T> {
         self.own.back_mut().map(|entry| &mut entry.item)
     }
 
-    /// The weight of all waiting items.
+    /// Returns the weight of all waiting items.
     pub(crate) fn weight(&self) -> usize {
         self.weight
     }
 
-    /// The weight of a caller's waiting items.
+    /// Returns the weight of a caller's waiting items.
     pub(crate) fn weight_of(&self, turn: &Turn) -> usize {
         let tenant = self.tenants.get(&turn.tenant);
         let caller = tenant.and_then(|tenant| tenant.callers.get(&turn.caller));
         caller.map_or(0, |caller| caller.weight)
     }
 
-    /// The weight of a tenant's waiting items that use its reserve.
+    /// Returns the weight of a tenant's waiting items that use its reserve.
     pub(crate) fn reserved_by(&self, tenant: &str) -> usize {
         self.tenants.get(tenant).map_or(0, |tenant| tenant.reserved)
     }
 
-    /// The number of waiting items.
+    /// Returns the number of waiting items.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -348,7 +350,7 @@ mod tests {
 
     use super::*;
 
-    /// The turn of a caller, as `tenant/caller`; `""` is the engine.
+    /// Returns the turn of a caller, as `tenant/caller`; `""` is the engine.
     fn turn(name: &str) -> Option<Turn> {
         let (tenant, caller) = name.split_once('/').unwrap_or((name, ""));
         (!name.is_empty()).then(|| Turn { tenant: tenant.into(), caller: caller.into() })
@@ -436,9 +438,8 @@ mod tests {
     }
 
     proptest! {
-        /// While two lanes have items, neither gets more than a quantum and one item more than the
-        /// other (the bound of the paper), tenants as well as the callers of one; nothing is lost, and each caller keeps its
-        /// order.
+        /// While two lanes have items, neither gets more than a quantum and one item more than the other (the bound of
+        /// the paper), tenants as well as the callers of one; nothing is lost, and each caller keeps its order.
         #[test]
         fn no_lane_gets_more_than_its_share(
             weights in prop::collection::vec((0_usize..3, 1_usize..40), 1..200),

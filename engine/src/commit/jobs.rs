@@ -1,4 +1,5 @@
-//! Jobs of the writer's queue.
+//! Jobs of the writer's queue: units of calls, and what live queries, readers and the checkpointer need between two
+//! transactions. `queue` decides which job has room, `writer` does them.
 
 use std::sync::Arc;
 

@@ -1,34 +1,40 @@
-//! The writer's side of live queries: their registrations, their deltas within a commit, and their accumulators.
+//! The writer's side of live queries: their registrations and the memory that these take, their deltas within a commit,
+//! and their accumulators.
+//!
+//! Which queries a commit affects, and their deltas, are computed by `abide_live`; here it runs on the writer's
+//! connection.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_live::{BackfillRequest, Binding, Changes, Delta, LiveError, Router, TemplateWork};
+use abide_live::{
+    BackfillRequest, Binding, Changes, Cost, Delta, LiveError, Router, Sql, SqlError, SqlErrorKind,
+    StatementLimits, TemplateWork,
+};
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
-use abide_schema::share::{ShareKey, Tenants};
-use abide_schema::{Code, Refusal, Row, Scope};
+use abide_schema::share::{CommonScopeKeys, NoRoom, ShareKey, Shares, Tenants};
+use abide_schema::{Code, Refusal, Row, Scope, Value, limits};
 use abide_store::{Reader, StoreError, Writer};
 
 use crate::commit::fair_queue::Turn;
-use crate::commit::held_subscriptions::HeldSubscriptions;
 use crate::commit::jobs::{
     Attach, BackfillResult, EndedSubscription, FilledGroup, Registration, WriterJob,
 };
 use crate::commit::overlay::NetChange;
 use crate::commit::queue::Queue;
-use crate::commit::writer_sql::WriterSql;
 use crate::fault_points::{self, FaultPoint};
 use crate::metrics::Metrics;
 use crate::ports::StepScheduler;
 use crate::queries::changes::changes_since;
 use crate::queries::failure::QueryFailure;
-use crate::queries::reader_sql::ReaderSql;
+use crate::queries::reader_sql::{ReaderSql, sql_error};
 use crate::queries::readers::ReaderJob;
-use crate::queries::statement_limits::fill_limits;
+use crate::queries::statement_limits::{fill_limits, live_limits};
 use crate::queries::tables::LiveTables;
+use crate::subscriptions::buffers::Buffers;
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::shared_delta::{Deltas, ResultChange, SharedDelta};
 
@@ -49,7 +55,7 @@ pub(crate) struct LiveQueries {
     /// Number of attached subscriptions.
     pub(crate) attached: usize,
     /// The memory that they hold.
-    pub(crate) held: HeldSubscriptions,
+    pub(crate) quota: SubscriptionQuota,
     /// Whether one of them may read the log itself.
     pub(crate) reads_log: bool,
     /// Names whose turn a reader's work takes.
@@ -66,10 +72,10 @@ impl LiveQueries {
         if !binding.is_latest() {
             return drop(reply.send(Err(QueryFailure::Outdated)));
         }
-        let attached = self.held.check(&by, bytes).and_then(|()| self.router.attach(&binding, &by));
-        let attached = attached.map(|id| {
+        let id = self.quota.check(&by, bytes).and_then(|()| self.router.attach(&binding, &by));
+        let registration = id.map(|id| {
             self.attached += 1;
-            self.held.add(&by, bytes);
+            self.quota.add(&by, bytes);
             self.reads_log |= binding.tables().contains(&"events");
             self.scheduler.at_fault_point(FaultPoint::Attached);
             self.hub.listen(id, connection, key, &outbox);
@@ -78,29 +84,29 @@ impl LiveQueries {
             Registration { jobs, hub, binding: id, by, bytes, connection, key }
         });
         // If the subscriber has gone, dropping the registration releases it.
-        let _ = reply.send(attached.map_err(QueryFailure::from));
+        let _ = reply.send(registration.map_err(QueryFailure::from));
     }
 
     /// Ends a subscription.
     pub(crate) fn detach(&mut self, ended: &EndedSubscription) {
         self.scheduler.at_fault_point(FaultPoint::Detach);
         self.router.detach(ended.binding, &ended.by);
-        self.held.remove(&ended.by, ended.bytes);
+        self.quota.remove(&ended.by, ended.bytes);
         self.attached -= 1;
         self.reads_log &= self.attached > 0;
     }
 
-    /// The cost of each template.
+    /// Returns the cost of each template.
     pub(crate) fn templates(&self) -> Vec<TemplateWork> {
         self.router.templates()
     }
 
-    /// Whether a commit must keep its events for [`LiveQueries::deltas`].
+    /// `true` if a commit must keep its events for [`LiveQueries::deltas`].
     pub(crate) fn reads_log(&self) -> bool {
         self.reads_log
     }
 
-    /// The changes of the commit in the results of live queries. `store` is in the state after the changes.
+    /// Returns the changes of the commit in the results of live queries. `store` is in the state after the changes.
     ///
     /// A delta that costs too much, or whose query fails, concerns only its subscribers: they get that instead.
     ///
@@ -125,21 +131,23 @@ impl LiveQueries {
         }
         let mut sql = WriterSql { store, scheduler: &*self.scheduler };
         let deltas = self.router.commit(&changes, &mut sql);
-        self.count();
-        let changes = deltas.into_iter().map(|(binding, delta)| {
-            let change = result_change(delta)?;
-            Ok((binding, SharedDelta::new(change)))
-        });
-        changes.collect()
+        self.export_counters();
+        deltas
+            .into_iter()
+            .map(|(binding, delta)| Ok((binding, SharedDelta::new(result_change(delta)?))))
+            .collect()
     }
 
     /// Ends the use of plans whose policies are no longer in force. All deltas of a commit use its policies.
     pub(crate) fn outdated(&self) -> Deltas {
-        let outdated = self.router.outdated().into_iter();
-        outdated.map(|binding| (binding, SharedDelta::new(ResultChange::Outdated))).collect()
+        self.router
+            .outdated()
+            .into_iter()
+            .map(|binding| (binding, SharedDelta::new(ResultChange::Outdated)))
+            .collect()
     }
 
-    fn count(&self) {
+    fn export_counters(&self) {
         let work = self.router.counters();
         self.metrics.live_rows_routed_total.set(work.rows_routed);
         self.metrics.live_bindings_probed_total.set(work.bindings_probed);
@@ -156,7 +164,7 @@ impl LiveQueries {
 
     /// Lets readers fill accumulators that are too expensive to fill within a commit, in the turn of the tenant that
     /// pays for the live query.
-    pub(crate) fn order_backfills(&mut self, requests: Vec<BackfillRequest>) {
+    pub(crate) fn queue_backfills(&mut self, requests: Vec<BackfillRequest>) {
         for request in requests {
             let turn = self.turn_of(&request.payer);
             let unfilled = request.clone();
@@ -164,32 +172,32 @@ impl LiveQueries {
             let scheduler = Arc::clone(&self.scheduler);
             let hub = Arc::clone(&self.hub);
             let time = self.fill_time;
-            let fill = move |reader: &mut Reader| {
+            let job: ReaderJob = Box::new(move |reader| {
                 let run = || {
                     scheduler.at_fault_point(FaultPoint::Fill);
                     if !hub.has_listeners(request.id) {
                         return Ok(None);
                     }
                     scheduler.at_fault_point(FaultPoint::FillBegun);
-                    fill(reader, &request.binding, &request.group, time)
+                    fill_group(reader, &request.binding, &request.group, time)
                 };
-                let run = catch_unwind(AssertUnwindSafe(run));
-                let (filled, panic) = match run {
-                    Ok(filled) => (filled, None),
-                    Err(panic) => (Ok(None), Some(panic)),
+                let outcome = catch_unwind(AssertUnwindSafe(run));
+                let (filled, panic) = match outcome {
+                    Ok(Ok(filled)) => (filled, None),
+                    Ok(Err(refusal)) => {
+                        tracing::warn!(%refusal, "accumulators of a live query could not be filled");
+                        (None, None)
+                    }
+                    Err(panic) => (None, Some(panic)),
                 };
-                let filled = filled.unwrap_or_else(|refusal| {
-                    tracing::warn!(%refusal, "accumulators of a live query could not be filled");
-                    None
-                });
                 // If the queue is closed, there are no live queries.
                 let _ = jobs.push(None, WriterJob::Backfill(BackfillResult { request, filled }), 0);
                 // The router gets no accumulators for these groups; the reader's thread handles its panic.
                 if let Some(panic) = panic {
                     resume_unwind(panic);
                 }
-            };
-            if self.readers.push(Some(&turn), Box::new(fill), 1).is_err() {
+            });
+            if self.readers.push(Some(&turn), job, 1).is_err() {
                 // It is requested again when the group is next touched.
                 self.apply_backfill(BackfillResult { request: unfilled, filled: None });
             }
@@ -206,7 +214,7 @@ impl LiveQueries {
                 self.tenants.key(&caller)
             }
         };
-        Turn::of_tenant(&tenant)
+        Turn::from_tenant(&tenant)
     }
 
     /// Brings accumulators from their seq to the current state.
@@ -231,7 +239,7 @@ impl LiveQueries {
 }
 
 /// Reads the accumulators of a group, and the seq of that state.
-fn fill(
+fn fill_group(
     reader: &mut Reader,
     binding: &Binding,
     group: &Row,
@@ -240,8 +248,9 @@ fn fill(
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let mut sql = ReaderSql::within(&state, fill_limits(binding, time));
     let filled = binding.fill(group, &mut sql).map_err(|error| {
-        let interrupted = state.interrupted_for_checkpoint();
-        interrupted.unwrap_or_else(|| Refusal::new(Code::BadSql, error.to_string()))
+        state
+            .interrupted_for_checkpoint()
+            .unwrap_or_else(|| Refusal::new(Code::BadSql, error.to_string()))
     })?;
     Ok(filled.map(|group| FilledGroup { seq: state.seq(), group }))
 }
@@ -253,5 +262,96 @@ fn result_change(delta: Result<Delta, LiveError>) -> Result<ResultChange, StoreE
         // whole may not reach. Whether the query fails is known when it is run again.
         Err(LiveError::OverBudget | LiveError::Query(_)) => Ok(ResultChange::Stale),
         Err(LiveError::Broken(why)) => Err(StoreError::Sql { message: why, offset: None }),
+    }
+}
+
+/// The memory of the attached subscriptions: the callers of one tenant have a share of it.
+pub(crate) struct SubscriptionQuota {
+    bytes: Shares,
+    common: CommonScopeKeys,
+    /// The largest total since memory was returned last.
+    peak: usize,
+    /// Notified of the memory that subscriptions have freed.
+    buffers: Buffers,
+}
+
+impl SubscriptionQuota {
+    pub(crate) fn new(buffers: Buffers) -> SubscriptionQuota {
+        SubscriptionQuota {
+            bytes: Shares::new(limits::SUBSCRIPTIONS_BYTES),
+            common: CommonScopeKeys::default(),
+            peak: 0,
+            buffers,
+        }
+    }
+
+    /// Checks that there is room for a subscription.
+    ///
+    /// # Errors
+    /// `limit_exceeded` if the caller's tenant has used its share, `overloaded` if others have used the rest.
+    pub(crate) fn check(&mut self, by: &ShareKey, bytes: usize) -> Result<(), Refusal> {
+        self.common.include(by);
+        let (code, detail, hint) = match self.bytes.check(by, bytes, &self.common) {
+            Ok(()) => return Ok(()),
+            Err(NoRoom::Own) => (
+                Code::LimitExceeded,
+                "your live queries hold too much memory",
+                "end some of them, or use shorter parameters",
+            ),
+            Err(NoRoom::Others) => {
+                (Code::Overloaded, "live queries hold too much memory", "try again in a moment")
+            }
+        };
+        Err(Refusal::new(code, detail).hint(hint))
+    }
+
+    pub(crate) fn add(&mut self, by: &ShareKey, bytes: usize) {
+        self.bytes.add(by, bytes);
+        self.peak = self.peak.max(self.bytes.total());
+    }
+
+    pub(crate) fn remove(&mut self, by: &ShareKey, bytes: usize) {
+        self.bytes.remove(by, bytes);
+        let left = self.bytes.total();
+        let peak = self.peak;
+        if left <= peak / 2 && peak - left >= limits::RECLAIMED_BYTES {
+            self.buffers.freed((peak - left) as u64);
+            self.peak = left;
+        }
+    }
+}
+
+/// Runs the SQL of live queries on the writer's connection.
+pub(crate) struct WriterSql<'a> {
+    pub(crate) store: &'a Writer,
+    pub(crate) scheduler: &'a dyn StepScheduler,
+}
+
+impl Sql for WriterSql<'_> {
+    fn run(
+        &mut self,
+        statement: &str,
+        params: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<Cost, SqlError> {
+        self.scheduler.at_fault_point(FaultPoint::Delta);
+        let steps = self.store.run(statement, params, each).map_err(|error| match error {
+            // A reader accepts longer values.
+            StoreError::Limit(_) => {
+                SqlError { message: error.to_string(), fault: SqlErrorKind::Budget }
+            }
+            error => sql_error(&error),
+        })?;
+        Ok(Cost::from_steps(steps.all, steps.visible))
+    }
+
+    fn allow(&mut self, allowance: Option<StatementLimits>) {
+        if let Err(error) = self.store.allow(allowance.map(live_limits).as_ref()) {
+            tracing::error!(%error, "the limits of a delta could not be set");
+        }
+    }
+
+    fn processor_time(&self) -> Duration {
+        abide_store::processor_time()
     }
 }

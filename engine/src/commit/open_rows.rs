@@ -1,7 +1,7 @@
 //! The rows of groups that are acknowledged, or will be, and that SQLite has not committed yet; and what readers see.
 //!
-//! Readers see what SQLite has committed. *Invariant:* a reader that starts sees every group that the writer had finished
-//! at that moment: it asks the writer to commit if it must ([`VisibleRows::is_behind`]).
+//! Readers see what SQLite has committed. *Invariant:* a reader that starts sees every group that the writer had
+//! finished at that moment: it asks the writer to commit if it must ([`VisibleRows::is_behind`]).
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl VisibleRows {
         self.committed.store(self.finished.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Whether a reader would miss a finished group.
+    /// `true` if a reader would miss a finished group.
     pub(crate) fn is_behind(&self) -> bool {
         self.committed.load(Ordering::SeqCst) < self.finished.load(Ordering::SeqCst)
     }
@@ -74,7 +74,7 @@ impl OpenRows {
         }
     }
 
-    /// A group was finished.
+    /// Adds a finished group.
     pub(crate) fn push(&mut self, record: Vec<u8>, now: Instant) {
         if self.records.is_empty() {
             self.since = now;
@@ -88,12 +88,12 @@ impl OpenRows {
         self.records.is_empty()
     }
 
-    /// The record of each group, in order.
+    /// Returns the record of each group, in order.
     pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
         self.records.iter().map(Vec::as_slice)
     }
 
-    /// Whether the disk is nearly full.
+    /// Sets whether the disk is nearly full: then SQLite commits more often, so that the journal stays short.
     pub(crate) fn set_space_low(&mut self, is_low: bool) {
         self.most_bytes = if is_low {
             limits::OPEN_TRANSACTION_BYTES_LOW
@@ -102,12 +102,12 @@ impl OpenRows {
         };
     }
 
-    /// A reader waits for the next commit.
+    /// Adds a reader that waits for the next commit.
     pub(crate) fn await_commit(&mut self, reader: CommitReply) {
         self.readers.push(reader);
     }
 
-    /// Whether SQLite should commit now. `is_busy`: calls arrive, so readers may share a commit.
+    /// `true` if SQLite should commit now. `is_busy`: calls arrive, so readers may share a commit.
     pub(crate) fn is_due(&self, now: Instant, is_busy: bool) -> bool {
         let readers_share =
             is_busy && (now.saturating_duration_since(self.committed_at) < limits::READER_COMMIT);
@@ -116,7 +116,7 @@ impl OpenRows {
             || (!self.is_empty() && self.time_left(now) == Duration::ZERO)
     }
 
-    /// How long until [`OpenRows::is_due`] without further calls; `None` if there is nothing to commit.
+    /// Returns how long until [`OpenRows::is_due`] without further calls; `None` if there is nothing to commit.
     pub(crate) fn due_in(&self, now: Instant) -> Option<Duration> {
         if !self.readers.is_empty() {
             return Some(Duration::ZERO);
@@ -124,32 +124,33 @@ impl OpenRows {
         (!self.is_empty()).then(|| self.time_left(now))
     }
 
-    /// How long the transaction may stay open without further calls.
+    /// Returns how long the transaction may stay open without further calls.
     fn time_left(&self, now: Instant) -> Duration {
-        let left = |from: Instant, time: Duration| {
-            time.saturating_sub(now.saturating_duration_since(from))
-        };
-        let max = left(self.since, limits::OPEN_TRANSACTION);
-        match self.failure {
+        let open = now.saturating_duration_since(self.since);
+        let left = limits::OPEN_TRANSACTION.saturating_sub(open);
+        if self.failure.is_some() {
             // A full disk usually stays full for a while.
-            Some(_) => max,
-            None => max.min(left(self.last, limits::OPEN_TRANSACTION_IDLE)),
+            return left;
         }
+        let idle = now.saturating_duration_since(self.last);
+        left.min(limits::OPEN_TRANSACTION_IDLE.saturating_sub(idle))
     }
 
-    /// Why the last commit failed, if it did.
+    /// Returns why the last commit failed, if it did.
     pub(crate) fn failure(&self) -> Option<&Refusal> {
         self.failure.as_ref()
     }
 
-    /// SQLite has committed, or not. Answers the readers.
+    /// Records whether SQLite has committed, and answers the readers.
     pub(crate) fn settle(&mut self, outcome: &Result<(), Refusal>, now: Instant) {
         self.failure = outcome.as_ref().err().cloned();
         // The time of the next attempt after a failure counts from here.
-        (self.since, self.last) = (now, now);
+        self.since = now;
+        self.last = now;
         if outcome.is_ok() {
             self.records.clear();
-            (self.bytes, self.committed_at) = (0, now);
+            self.bytes = 0;
+            self.committed_at = now;
         }
         for reader in self.readers.drain(..) {
             // It may have gone.

@@ -1,5 +1,5 @@
-//! The stored form of a result in the log, the column `outcome` of an event. Most results are rows that repeat what the caller has just
-//! sent: storing both would double the log. So a long text of the result that repeats an argument is
+//! The stored form of a result in the log, the column `outcome` of an event. Most results are rows that repeat what the
+//! caller has just sent: storing both would double the log. So a long text of the result that repeats an argument is
 //! stored as a mark, and restored from the event's own arguments when a retry needs the result.
 //!
 //! ```text
@@ -29,12 +29,12 @@ const REFUSED: &str = "{\"$refused\":";
 /// Shorter texts are stored unchanged: marks only serve to reduce the log's size.
 const LONG: usize = 64;
 
-/// The arguments that a result or a row may repeat.
+/// Returns the arguments that a result or a row may repeat.
 fn long_arguments(arguments: &CallArguments) -> impl Iterator<Item = CallArgument<'_>> {
     arguments.members().filter(|argument| argument.place().len() >= LONG)
 }
 
-/// Where the long values are in the text, in order, without the quotes of texts: rows may repeat them.
+/// Returns where the long values are in the text, in order, without the quotes of texts: rows may repeat them.
 pub(crate) fn long_values(arguments: &CallArguments) -> impl Iterator<Item = Range<usize>> {
     long_arguments(arguments).map(|argument| {
         let Range { start, end } = argument.place();
@@ -42,8 +42,8 @@ pub(crate) fn long_values(arguments: &CallArguments) -> impl Iterator<Item = Ran
     })
 }
 
-/// The stored form of the result of a call with these arguments.
-pub(crate) fn compact(result: &str, arguments: &CallArguments) -> String {
+/// Returns the stored form of the result of a call with these arguments.
+pub(crate) fn encode_result(result: &str, arguments: &CallArguments) -> String {
     if result.contains(MARK) || result.starts_with(WRAPPED) || result.starts_with(REFUSED) {
         return format!("{WRAPPED}{}}}", JsonValue::from(result));
     }
@@ -80,8 +80,8 @@ fn replace_value(
     }
 }
 
-/// The length of `value`, canonical JSON, as a JSON text at the start of `text`, if it is there. Canonical JSON contains
-/// no control characters, so only quotes and backslashes are escaped.
+/// Returns the length of `value`, canonical JSON, as a JSON text at the start of `text`, if it is there. Canonical JSON
+/// contains no control characters, so only quotes and backslashes are escaped.
 fn quoted_prefix(text: &str, value: &str) -> Option<usize> {
     let mut rest = text.strip_prefix('"')?;
     for part in value.split_inclusive(['"', '\\']) {
@@ -94,8 +94,8 @@ fn quoted_prefix(text: &str, value: &str) -> Option<usize> {
     Some(text.len() - rest.strip_prefix('"')?.len())
 }
 
-/// The stored form of a refusal.
-pub(crate) fn refused(refusal: &Refusal) -> String {
+/// Returns the stored form of a refusal.
+pub(crate) fn encode_refusal(refusal: &Refusal) -> String {
     let Refusal { code, detail, hint, .. } = refusal;
     let mut refusal = json!({"code": code.as_str(), "detail": detail});
     if let Some(hint) = hint {
@@ -104,20 +104,20 @@ pub(crate) fn refused(refusal: &Refusal) -> String {
     format!("{REFUSED}{refusal}}}")
 }
 
-/// The refusal in an event's outcome, if it is one.
-pub(crate) fn refusal_in(outcome: &str) -> Option<Refusal> {
+/// Returns the refusal in an event's outcome, if it is one.
+pub(crate) fn decode_refusal(outcome: &str) -> Option<Refusal> {
     if !outcome.starts_with(REFUSED) {
         return None;
     }
-    let refusal: JsonValue = integers::parse(outcome).ok()?;
-    let refusal = &refusal["$refused"];
-    let text = |name: &str| refusal[name].as_str().map(str::to_owned);
-    let code = Code::parse(&text("code")?)?;
-    Some(Refusal { hint: text("hint"), ..Refusal::new(code, text("detail")?) })
+    let stored: JsonValue = integers::parse(outcome).ok()?;
+    let refusal = &stored["$refused"];
+    let code = Code::parse(refusal["code"].as_str()?)?;
+    let hint = refusal["hint"].as_str().map(str::to_owned);
+    Some(Refusal { hint, ..Refusal::new(code, refusal["detail"].as_str()?) })
 }
 
 /// Restores the result of an event from its stored form.
-pub(crate) fn expand(outcome: &str, arguments: &str) -> String {
+pub(crate) fn decode_result(outcome: &str, arguments: &str) -> String {
     if outcome.starts_with(WRAPPED) {
         let wrapped: JsonValue = integers::parse(outcome).unwrap_or_default();
         return wrapped["$result"].as_str().unwrap_or("null").to_owned();
@@ -149,9 +149,9 @@ mod tests {
     /// Checks the stored form of a result (long runs of x shown as `~`), and that it decodes to the same.
     fn check(arguments: &JsonValue, result: &JsonValue, kept: &str) {
         let result = result.to_string();
-        let outcome = compact(&result, &CallArguments::from_value(arguments));
+        let outcome = encode_result(&result, &CallArguments::from_value(arguments));
         assert_eq!(outcome.replace(&long(), "~"), kept);
-        assert_eq!(expand(&outcome, &arguments.to_string()), result);
+        assert_eq!(decode_result(&outcome, &arguments.to_string()), result);
     }
 
     fn long() -> String {
@@ -192,8 +192,8 @@ mod tests {
     fn refusals_round_trip() {
         let refusal = Refusal::new(Code::LeaseLost, "the lease of \"c1\" is lost");
         for refusal in [refusal.clone().hint("see lost_leases"), refusal] {
-            assert_eq!(refusal_in(&refused(&refusal)), Some(refusal));
+            assert_eq!(decode_refusal(&encode_refusal(&refusal)), Some(refusal));
         }
-        assert_eq!(refusal_in(r#"{"call_id":"c1"}"#), None);
+        assert_eq!(decode_refusal(r#"{"call_id":"c1"}"#), None);
     }
 }

@@ -1,7 +1,7 @@
 //! A bounded queue in front of a thread: of the writer, of the sync thread, of the publisher, and of the readers, which
 //! share one and take single items. The others take what waits at once, so groups grow while a sync is in flight.
-//! Tenants and their callers share it fairly (see [`crate::commit::fair_queue`]), and a caller that fills it leaves room for
-//! the others. Here it is decided whether an item has room, there whose turn it is.
+//! Tenants and their callers share it fairly (see [`crate::commit::fair_queue`]), and a caller that fills it leaves
+//! room for the others. Here it is decided whether an item has room, there whose turn it is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -12,7 +12,7 @@ use abide_schema::{Code, Refusal};
 use crate::commit::fair_queue::{Entry, FairQueue, Turn};
 use crate::locks::{Condvar, Mutex, MutexGuard};
 
-/// Reciprocal of the share of the queue that a turn takes: sixteen ordinary calls.
+/// A turn takes this fraction of the queue: sixteen ordinary calls.
 const TURNS: usize = 1_024;
 
 /// Reciprocal of the reserve of each tenant when the queue is full, for its callers with few items. All reserves
@@ -85,12 +85,13 @@ enum Room {
 }
 
 impl<T> Queue<T> {
-    /// A queue with a maximum weight. The producer defines the weight of an item.
+    /// Creates a queue with a maximum weight. The producer defines the weight of an item.
     pub(crate) fn new(weight_max: usize) -> Queue<T> {
         Queue::shared(1, weight_max, usize::MAX)
     }
 
-    /// A queue for several takers of single items ([`Queue::take_one`]), with a limit of items in progress per tenant.
+    /// Returns a queue for several takers of single items ([`Queue::take_one`]), with a limit of items in progress per
+    /// tenant.
     pub(crate) fn shared(takers: usize, weight_max: usize, turns_max: usize) -> Queue<T> {
         let items = FairQueue::new(weight_max / TURNS);
         let taken = HashMap::new();
@@ -128,8 +129,8 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Whether an item of a caller would be accepted now.
-    pub(crate) fn takes(&self, turn: &Turn, weight: usize) -> bool {
+    /// `true` if an item of a caller would be accepted now.
+    pub(crate) fn accepts(&self, turn: &Turn, weight: usize) -> bool {
         let state = self.lock();
         // A closed queue refuses the item itself.
         state.closed || self.room_for(&state.items, Some(turn), weight).is_some()
@@ -179,18 +180,18 @@ impl<T> Queue<T> {
     }
 
     /// Adds an item of the engine itself without weight, unless it can be merged with the last waiting
-    /// one: `join` merges the two, or returns it.
-    pub(crate) fn join(&self, item: T, join: impl FnOnce(&mut T, T) -> Option<T>) {
+    /// one: `merge` merges the two, or returns it.
+    pub(crate) fn push_or_merge(&self, item: T, merge: impl FnOnce(&mut T, T) -> Option<T>) {
         let mut state = self.lock();
         if state.abandoned {
             drop(state);
             return drop(item);
         }
-        let left = match state.items.last_own() {
-            Some(last) => join(last, item),
+        let unmerged = match state.items.last_own() {
+            Some(last) => merge(last, item),
             None => Some(item),
         };
-        if let Some(item) = left {
+        if let Some(item) = unmerged {
             state.items.push(Entry { turn: None, item, weight: 0, is_reserved: false });
         }
         self.wake_one(state);
@@ -268,8 +269,7 @@ impl<T> Queue<T> {
         let mut state = match wait {
             None => filled.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(wait) => {
-                let waited = filled.wait_timeout(state, wait);
-                waited.unwrap_or_else(PoisonError::into_inner).0
+                filled.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
             }
         };
         state.idle[taker] = false;
@@ -289,7 +289,7 @@ impl<T> Queue<T> {
         self.filled.iter().for_each(Condvar::notify_all);
     }
 
-    /// Whether the queue accepts nothing more.
+    /// `true` if the queue accepts nothing more.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().closed
     }
@@ -306,7 +306,8 @@ impl<T> Queue<T> {
     pub(crate) fn abandon(&self) {
         let mut left = Vec::new();
         let mut state = self.lock();
-        (state.closed, state.abandoned) = (true, true);
+        state.closed = true;
+        state.abandoned = true;
         while let Some(entry) = state.items.pop() {
             left.push(entry.item);
         }
@@ -316,12 +317,12 @@ impl<T> Queue<T> {
         drop(left);
     }
 
-    /// The weight of all waiting items.
+    /// Returns the weight of all waiting items.
     pub(crate) fn weight(&self) -> usize {
         self.lock().items.weight()
     }
 
-    /// The number of waiting items.
+    /// Returns the number of waiting items.
     pub(crate) fn len(&self) -> usize {
         self.lock().items.len()
     }
@@ -332,7 +333,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// The refusal of items while the queues are closed.
+/// Returns the refusal of items while the queues are closed.
 pub(crate) fn closing() -> Refusal {
     Refusal::new(Code::Unavailable, "the engine is closing")
         .hint("open the database again, then retry")
@@ -344,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    /// The turn of a caller of its own tenant.
+    /// Returns the turn of a caller of its own tenant.
     fn turn(name: &str) -> Turn {
         Turn { tenant: name.into(), caller: name.into() }
     }
@@ -385,7 +386,7 @@ mod tests {
         assert_eq!(queue.push(Some(&turn("me")), Arc::clone(&item), 1), Ok(()));
         queue.abandon();
         queue.push_wait(Arc::clone(&item), 1);
-        queue.join(Arc::clone(&item), |_, _| None);
+        queue.push_or_merge(Arc::clone(&item), |_, _| None);
         assert!(matches!(
             queue.push(Some(&turn("me")), Arc::clone(&item), 1),
             Err(Rejected::Closed(_))
@@ -406,12 +407,12 @@ mod tests {
             None
         };
         queue.push_wait(vec![1], 2);
-        queue.join(vec![2, 2], join);
-        queue.join(vec![3], join);
+        queue.push_or_merge(vec![2, 2], join);
+        queue.push_or_merge(vec![3], join);
         let mut taken = Vec::new();
         queue.take(usize::MAX, &mut taken);
         assert_eq!(taken, [vec![1], vec![2, 2, 3]], "full, without waiting");
-        queue.join(vec![4], join);
+        queue.push_or_merge(vec![4], join);
         queue.take(usize::MAX, &mut taken);
         assert_eq!(taken.last(), Some(&vec![4]), "a taken item is not merged with");
     }
@@ -440,7 +441,8 @@ mod tests {
             "the reserve is limited"
         );
         let others: Vec<String> = (0..100).map(|number| format!("caller {number}")).collect();
-        let room = others.iter().filter(|it| queue.push(Some(&turn(it)), 200, 10).is_ok()).count();
+        let room =
+            others.iter().filter(|name| queue.push(Some(&turn(name)), 200, 10).is_ok()).count();
         assert_eq!((room, queue.weight()), (63, 1_280), "twice the queue, however many callers");
         let mut taken = Vec::new();
         queue.take(20, &mut taken);

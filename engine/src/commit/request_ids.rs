@@ -13,10 +13,7 @@ use abide_store::{RequestIdRow, StoreError, Writer};
 use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::commit::prepared_call::PreparedCall;
-
-/// The name of the event that records the calls of a request id. No reducer may have it.
-pub(crate) const RECORD: &str = "record_request";
+use crate::commit::registry::{PreparedCall, RECORD};
 
 /// The caller's id for a unit.
 #[derive(Debug)]
@@ -27,7 +24,10 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A request with these calls.
+    /// Creates the request of these calls.
+    ///
+    /// # Errors
+    /// `bad_request` if the id is empty, too long, or has a forbidden character.
     pub(crate) fn new(id: &str, calls: &[PreparedCall]) -> Result<Request, Refusal> {
         if id.is_empty() || id.len() > limits::NAME_BYTES {
             let detail = format!("a request id must have 1 to {} bytes", limits::NAME_BYTES);
@@ -43,7 +43,7 @@ impl Request {
         Ok(Request { id: id.to_owned(), fingerprint: fingerprint.finish() })
     }
 
-    /// Its stored form, with the seq of each call.
+    /// Returns its stored form, with the seq of each call.
     pub(crate) fn row(&self, caller: &Caller, seqs: &[Seq]) -> RequestIdRow {
         RequestIdRow {
             caller: caller.principal().to_owned(),
@@ -53,9 +53,9 @@ impl Request {
         }
     }
 
-    /// The call whose event records it; see [`RECORD`].
+    /// Returns the call whose event records it; see [`RECORD`].
     pub(crate) fn record(&self, seqs: &[Seq]) -> PreparedCall {
-        recorded(&json!({"fingerprint": self.fingerprint, "seqs": seqs}))
+        record_call(&json!({"fingerprint": self.fingerprint, "seqs": seqs}))
     }
 }
 
@@ -63,8 +63,8 @@ impl Request {
 struct Fingerprint(Sha256);
 
 impl Fingerprint {
-    /// The start of a fingerprint in format 1, where the scope was part of it and not of the key.
-    fn of_format_1(caller: &Caller) -> Fingerprint {
+    /// Returns the start of a fingerprint in format 1, where the scope was part of it and not of the key.
+    fn new_format_1(caller: &Caller) -> Fingerprint {
         let mut hash = Sha256::new();
         if !caller.scope().is_empty() {
             hash.update(json!(caller.scope()).to_string().as_bytes());
@@ -83,23 +83,23 @@ impl Fingerprint {
     }
 }
 
-/// The call of a [`RECORD`] event with these arguments. It writes no rows.
-pub(crate) fn recorded(arguments: &JsonValue) -> PreparedCall {
-    struct Nothing;
-    impl Call for Nothing {
+/// Returns the call of a [`RECORD`] event with these arguments. It writes no rows.
+pub(crate) fn record_call(arguments: &JsonValue) -> PreparedCall {
+    struct RecordRequest;
+    impl Call for RecordRequest {
         fn run(self: Box<Self>, _: &mut Context<'_>) -> Result<Reply, Abort> {
-            Ok(nothing())
+            Ok(record_reply())
         }
     }
     fn decode(_: &CallArguments) -> Result<Box<dyn Call>, Refusal> {
-        Ok(Box::new(Nothing))
+        Ok(Box::new(RecordRequest))
     }
     let call = PreparedCall::new(RECORD, decode, CallArguments::from_value(arguments));
     call.expect("nothing is decoded")
 }
 
-/// The result of a [`RECORD`] event.
-pub(crate) fn nothing() -> Reply {
+/// Returns the reply of a [`RECORD`] call.
+pub(crate) fn record_reply() -> Reply {
     Reply { result: "null".to_owned(), duplicate_of: None, refusal: None }
 }
 
@@ -128,7 +128,7 @@ struct OpenRequest {
 impl RequestIdRebuilder {
     /// Processes the next event, made by this call of this caller. Returns the request that ended with the
     /// previous event.
-    pub(crate) fn take(
+    pub(crate) fn add(
         &mut self,
         event: &Event,
         caller: Caller,
@@ -139,7 +139,7 @@ impl RequestIdRebuilder {
         let open = self.open.get_or_insert_with(|| OpenRequest {
             fingerprint: match event.salt {
                 Some(_) => Fingerprint::default(),
-                None => Fingerprint::of_format_1(&caller),
+                None => Fingerprint::new_format_1(&caller),
             },
             is_format_1: event.salt.is_none(),
             caller,
@@ -156,7 +156,7 @@ impl RequestIdRebuilder {
         Ok(ended)
     }
 
-    /// Whether an event belongs to the request of the preceding events.
+    /// `true` if an event belongs to the request of the preceding events.
     pub(crate) fn continues(&self, event: &Event) -> bool {
         self.open.as_ref().is_some_and(|open| {
             open.caller.id() == event.caller
@@ -165,7 +165,7 @@ impl RequestIdRebuilder {
         })
     }
 
-    /// The request of the last events, once no more of its events can follow.
+    /// Returns the request of the last events, once no more of its events can follow.
     pub(crate) fn finish(&mut self) -> Option<RequestIdRow> {
         let OpenRequest { caller, id, is_format_1, fingerprint, seqs, recorded } =
             self.open.take()?;
@@ -189,10 +189,10 @@ fn read_record(arguments: &str) -> Option<(Hash, Vec<Seq>)> {
     Some((fingerprint, serde_json::from_value(record["seqs"].take()).ok()?))
 }
 
-/// The row of a request by a caller with a scope in format 1, with the current fingerprint. That row has only the
-/// caller's id; the scope is in the events and in the fingerprint, and both must match the caller's. A
-/// row of another scope, or of another request, is not found.
-pub(crate) fn of_format_1(
+/// Returns the row of a request by a caller with a scope in format 1, with the current fingerprint. That row has only
+/// the caller's id; the scope is in the events and in the fingerprint, and both must match the caller's. A row of
+/// another scope, or of another request, is not found.
+pub(crate) fn find_format_1(
     store: &Writer,
     caller: &Caller,
     calls: &[PreparedCall],
@@ -202,7 +202,7 @@ pub(crate) fn of_format_1(
         return Ok(None);
     }
     let Some(row) = store.request(caller.id(), &request.id)? else { return Ok(None) };
-    let mut fingerprint = Fingerprint::of_format_1(caller);
+    let mut fingerprint = Fingerprint::new_format_1(caller);
     calls.iter().for_each(|call| fingerprint.add(call));
     if fingerprint.finish().as_slice() != row.fingerprint.as_slice() {
         return Ok(None);
@@ -226,12 +226,12 @@ pub(crate) fn of_format_1(
     Ok(is_own.then_some(row))
 }
 
-/// The seqs of a request id.
+/// Returns the seqs of a request id; none if they are unreadable.
 pub(crate) fn seqs_of(row: &RequestIdRow) -> Vec<Seq> {
     row.event_seqs().unwrap_or_default()
 }
 
-/// Whether a row of a file is accepted although the log gives another one: a batch of format 1 with
+/// `true` if a row of a file is accepted although the log gives another one: a batch of format 1 with
 /// duplicate calls. Its log does not contain those calls, so the row is accepted if it agrees
 /// with the events that exist.
 pub(crate) fn may_be_kept(found: &RequestIdRow, rebuilt: &RequestIdRow, unsalted: Seq) -> bool {
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn an_invalid_record_is_an_error() {
         let take = |arguments: &JsonValue| {
-            let call = recorded(arguments);
+            let call = record_call(arguments);
             let event = Event {
                 seq: Seq(1),
                 at: abide_schema::Micros(0),
@@ -264,9 +264,10 @@ mod tests {
                 prev_hash: Hash::default(),
                 hash: Hash::default(),
             };
-            let mut rebuilding = RequestIdRebuilder::default();
-            let taken = rebuilding.take(&event, Caller::new("ann"), &call);
-            taken.map(|_| rebuilding.finish().map(|row| seqs_of(&row)))
+            let mut rebuilder = RequestIdRebuilder::default();
+            rebuilder
+                .add(&event, Caller::new("ann"), &call)
+                .map(|_| rebuilder.finish().map(|row| seqs_of(&row)))
         };
         let fingerprint: Hash = [7; 32];
         let good = take(&json!({"fingerprint": fingerprint, "seqs": [3, 9]}));

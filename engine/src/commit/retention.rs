@@ -1,4 +1,5 @@
-//! The change log: undo images of each commit, and their retention, which decides how far back a client can resume or query.
+//! The change log: undo images of each commit, and their retention, which decides how far back a client can resume or
+//! query.
 //!
 //! It is pruned after commits, a bounded slice at a time: whatever the setting, and however much was kept
 //! before, no commit is delayed by more than a few milliseconds.
@@ -13,8 +14,8 @@ use crate::commit::overlay::NetChange;
 /// Maximum events pruned after one commit: twice as many as the largest commit adds.
 const SLICE: i64 = 2_000;
 
-/// Bytes of undo images after which no further event is pruned after one commit, unless the commit has added more: the log must
-/// not grow. To delete a value, SQLite reads all its pages.
+/// Bytes of undo images after which no further event is pruned after one commit, unless the commit has added more: the
+/// log must not grow. To delete a value, SQLite reads all its pages.
 const SLICE_BYTES: i64 = 16 << 20;
 
 /// Limits of the change log. Entries beyond either limit are pruned; without limits, none are.
@@ -99,22 +100,29 @@ impl ChangeLog {
     ) -> Result<(), StoreError> {
         let max_bytes = std::mem::take(&mut self.bytes_added).max(SLICE_BYTES);
         let max = Seq(self.floor.0.saturating_add(SLICE).min(head.0));
-        let by_age = self.past_its_age(store, now, max)?;
-        let floor = self.past_its_count(head).max(by_age).min(max);
-        if floor <= self.floor {
+        let by_age = self.floor_by_age(store, now, max)?;
+        let allowed = self.floor_by_count(head).max(by_age).min(max);
+        if allowed <= self.floor {
             return Ok(());
         }
-        let floor = self.within_bytes(store, floor, max_bytes)?;
+        let floor = self.floor_by_bytes(store, allowed, max_bytes)?;
         store.begin()?;
         store.set_change_log_floor(floor)?;
         store.prune_change_log(floor)?;
         store.commit()?;
-        (self.floor, self.oldest_at) = (floor, None);
+        self.floor = floor;
+        self.oldest_at = None;
         Ok(())
     }
 
-    /// The first floor below which are more than `max_bytes`, or `floor` if that is lower. It is above the current floor.
-    fn within_bytes(&self, store: &Writer, floor: Seq, max_bytes: i64) -> Result<Seq, StoreError> {
+    /// Returns the first floor below which are more than `max_bytes`, or `floor` if that is lower. It is above the
+    /// current floor.
+    fn floor_by_bytes(
+        &self,
+        store: &Writer,
+        floor: Seq,
+        max_bytes: i64,
+    ) -> Result<Seq, StoreError> {
         let sql =
             "SELECT seq, length(images) FROM change_log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq";
         let mut last = self.floor.0;
@@ -132,8 +140,8 @@ impl ChangeLog {
         Ok(within.unwrap_or(floor))
     }
 
-    /// The new floor by count; the current floor while only few entries are over the limit.
-    fn past_its_count(&self, head: Seq) -> Seq {
+    /// Returns the new floor by count; the current floor while only few entries are over the limit.
+    fn floor_by_count(&self, head: Seq) -> Seq {
         let Some(events) = self.retention.events else { return self.floor };
         let events = i64::try_from(events).unwrap_or(i64::MAX);
         let floor = Seq(head.0.saturating_sub(events));
@@ -142,15 +150,15 @@ impl ChangeLog {
         if floor.0 < self.floor.0.saturating_add(step) { self.floor } else { floor }
     }
 
-    /// The new floor by age; the current floor while only few entries are over the limit.
-    fn past_its_age(&mut self, store: &Writer, now: Micros, max: Seq) -> Result<Seq, StoreError> {
+    /// Returns the new floor by age; the current floor while only few entries are over the limit.
+    fn floor_by_age(&mut self, store: &Writer, now: Micros, max: Seq) -> Result<Seq, StoreError> {
         let Some(age) = self.retention.age else { return Ok(self.floor) };
         let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
         let oldest_at = match self.oldest_at {
             Some(at) => at,
             None => {
                 let sql = "SELECT at FROM events WHERE seq = ?1";
-                let Some(at) = integer(store, sql, &[self.floor.0 + 1])? else {
+                let Some(at) = read_integer(store, sql, &[self.floor.0 + 1])? else {
                     return Ok(self.floor);
                 };
                 *self.oldest_at.insert(Micros(at))
@@ -162,13 +170,13 @@ impl ChangeLog {
         }
         let sql = "SELECT seq FROM events WHERE seq > ?1 AND seq <= ?2 AND at <= ?3
             ORDER BY seq DESC LIMIT 1";
-        let last = integer(store, sql, &[self.floor.0, max.0, now.0.saturating_sub(age)])?;
+        let last = read_integer(store, sql, &[self.floor.0, max.0, now.0.saturating_sub(age)])?;
         Ok(last.map_or(self.floor, Seq))
     }
 }
 
-/// The integer that a statement returns.
-fn integer(store: &Writer, sql: &str, params: &[i64]) -> Result<Option<i64>, StoreError> {
+/// Returns the integer that a statement selects, if it selects a row.
+fn read_integer(store: &Writer, sql: &str, params: &[i64]) -> Result<Option<i64>, StoreError> {
     let params: Vec<Value> = params.iter().map(|n| Value::Integer(*n)).collect();
     let mut found = None;
     store.run(sql, &params, &mut |row| {

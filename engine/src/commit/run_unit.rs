@@ -1,4 +1,5 @@
-//! Runs one unit in the open transaction: answers a retry from the log, or runs the calls, all or nothing.
+//! Runs one unit in the open transaction: answers a retry from the log, or runs the calls, all or nothing. `execute` runs a
+//! single call, `writer` the group of the unit.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,8 +13,8 @@ use serde::de::IgnoredAny;
 use serde_json::Value as JsonValue;
 
 use crate::commit::execute::{Executor, RollbackPoint};
-use crate::commit::outcome::{expand, refusal_in};
-use crate::commit::prepared_call::PreparedCall;
+use crate::commit::outcome::{decode_refusal, decode_result};
+use crate::commit::registry::PreparedCall;
 use crate::commit::request_ids::{self, Request};
 use crate::commit::table_watchers::TableWatchers;
 use crate::commit::transaction::broken;
@@ -57,7 +58,7 @@ impl From<StoreError> for UnitFailure {
 }
 
 impl UnitFailure {
-    /// The outcome of the unit, in a transaction that continues.
+    /// Returns the outcome of the unit, in a transaction that continues.
     fn outcome(self) -> Result<UnitOutcome, StoreError> {
         match self {
             UnitFailure::Refused(refusal) => Ok(UnitOutcome::Refused(refusal)),
@@ -129,8 +130,8 @@ impl Executor {
         watchers: &TableWatchers,
     ) -> Result<Option<UnitResult>, UnitFailure> {
         if unit.caller.credential().is_some() {
-            let checked = self.check_credential(&unit.caller, watchers.credentials())?;
-            checked.map_err(UnitFailure::Refused)?;
+            self.check_credential(&unit.caller, watchers.credentials())?
+                .map_err(UnitFailure::Refused)?;
         }
         match fault_points::remembered(unit.request.as_ref()) {
             Some(request) => self.stored_result(unit, request),
@@ -165,14 +166,17 @@ impl Executor {
             match outcome {
                 Ok(CallOutcome { refusal: Some(refusal), .. }) if unit.calls.len() > 1 => {
                     // A batch is all or nothing: no record of the refusal is kept either.
-                    return Err(fail(Abort::Refused(refusal), call, nth, unit));
+                    return Err(classify(Abort::Refused(refusal), call, nth, unit));
                 }
                 Ok(done) => {
                     result_bytes += done.result.len();
                     calls.push(done);
                 }
                 Err(abort) => {
-                    return Err(or_deferred(fail(abort, call, nth, unit), deferred.into_inner()));
+                    return Err(deferred_first(
+                        classify(abort, call, nth, unit),
+                        deferred.into_inner(),
+                    ));
                 }
             }
         }
@@ -183,14 +187,14 @@ impl Executor {
         if let Some(request) = fault_points::remembered(unit.request.as_ref())
             && calls.iter().any(|done| !done.duplicate)
         {
-            let remembered = self.remember(&unit.caller, request, &calls);
             let last = unit.calls.len() - 1;
-            remembered.map_err(|abort| fail(abort, &unit.calls[last], last, unit))?;
+            self.remember(&unit.caller, request, &calls)
+                .map_err(|abort| classify(abort, &unit.calls[last], last, unit))?;
         }
         Ok(UnitResult { calls, duplicate: false })
     }
 
-    /// The result of an earlier use of a request id. A caller that may no longer call the reducer does
+    /// Returns the result of an earlier use of a request id. A caller that may no longer call the reducer does
     /// not get the stored result, and neither does one whose policies may hide rows of it.
     fn stored_result(
         &mut self,
@@ -198,17 +202,17 @@ impl Executor {
         request: &Request,
     ) -> Result<Option<UnitResult>, UnitFailure> {
         let caller = &unit.caller;
-        let found = self.transaction.store.request(caller.principal(), &request.id);
-        let found = match found? {
-            None => {
-                request_ids::of_format_1(&self.transaction.store, caller, &unit.calls, request)?
-            }
-            found => found,
+        let store = &self.transaction.store;
+        let found = match store.request(caller.principal(), &request.id)? {
+            Some(found) => found,
+            None => match request_ids::find_format_1(store, caller, &unit.calls, request)? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
         };
-        let Some(found) = found else { return Ok(None) };
         for (position, call) in unit.calls.iter().enumerate() {
-            let may = self.check_may_call(caller, call.reducer);
-            may.map_err(|abort| fail(abort, call, position, unit))?;
+            self.check_may_call(caller, call.reducer)
+                .map_err(|abort| classify(abort, call, position, unit))?;
         }
         if found.fingerprint != request.fingerprint {
             let detail =
@@ -251,18 +255,18 @@ impl Executor {
                 return Err(UnitFailure::Refused(failure));
             }
             let event = last_step.or(event);
-            let refusal = event.as_ref().and_then(|event| refusal_in(&event.outcome));
+            let refusal = event.as_ref().and_then(|event| decode_refusal(&event.outcome));
             let result = event.as_ref().map_or_else(
                 || "null".to_owned(),
-                |event| expand(&event.outcome, &event.arguments),
+                |event| decode_result(&event.outcome, &event.arguments),
             );
             if serde_json::from_str::<IgnoredAny>(&result).is_err() {
                 let why = format!("the stored result of request id {:?} is unreadable", request.id);
                 return Err(StoreError::Unreadable(why).into());
             }
             let reducer = event.as_ref().map_or("", |event| &event.reducer);
-            let result = self.visible_result(caller, reducer, result);
-            let result = result.map_err(UnitFailure::Store)?;
+            let result =
+                self.visible_result(caller, reducer, result).map_err(UnitFailure::Store)?;
             let seq = event.as_ref().map_or(seq, |event| event.seq);
             calls.push(CallOutcome { seq, result, duplicate: true, refusal });
         }
@@ -282,8 +286,8 @@ impl Executor {
         }
     }
 
-    /// Stores the calls of a request id. If one of them was a duplicate, an extra event logs them: the request's own events
-    /// do not name that call.
+    /// Stores the calls of a request id. If one of them was a duplicate, an extra event logs them: the request's own
+    /// events do not name that call.
     fn remember(
         &mut self,
         caller: &Caller,
@@ -306,26 +310,27 @@ fn step_failure(step: &Event) -> Option<Refusal> {
     Some(Refusal::new(code, error["message"].as_str()?))
 }
 
-/// The refusal of a batch that blocks the writer for too long.
+/// Returns the refusal of a batch that blocks the writer for too long.
 fn takes_too_long(calls: usize, unit: &Unit) -> Refusal {
     let all = unit.calls.len();
     let detail = format!("the first {calls} of {all} calls take too long for one transaction");
     Refusal::new(Code::LimitExceeded, detail).hint("send the calls in several batches")
 }
 
-/// The failure of a unit; deferred work may have caused it, so that is done first and the unit runs again.
-fn or_deferred(failure: UnitFailure, deferred: Vec<(usize, SharedWork)>) -> UnitFailure {
+/// Returns the failure of a unit. Deferred work may have caused a refusal, so that is done first and the unit runs
+/// again.
+fn deferred_first(failure: UnitFailure, deferred: Vec<(usize, SharedWork)>) -> UnitFailure {
     match failure {
         UnitFailure::Refused(_) if !deferred.is_empty() => UnitFailure::Deferred(deferred),
         failure => failure,
     }
 }
 
-/// Classifies a failed call: does it end the transaction, or only its own unit?
-fn fail(abort: Abort, call: &PreparedCall, position: usize, unit: &Unit) -> UnitFailure {
+/// Returns the failure of a unit by this abort of a call, which ends the transaction or only the unit.
+fn classify(abort: Abort, call: &PreparedCall, position: usize, unit: &Unit) -> UnitFailure {
     let mut refusal = match abort {
         Abort::Refused(refusal) => refusal,
-        // The caller of `fail` replaces this by the deferred work.
+        // The caller replaces this by the deferred work.
         Abort::Deferred => Refusal::new(Code::Internal, "the call was deferred"),
         Abort::Broken(error) => {
             match error.downcast::<StoreError>() {
@@ -345,7 +350,7 @@ fn fail(abort: Abort, call: &PreparedCall, position: usize, unit: &Unit) -> Unit
     UnitFailure::Refused(refusal)
 }
 
-/// The abort of a call that panicked.
+/// Returns the abort of a call that panicked.
 fn panicked(why: &str) -> Abort {
     Abort::Broken(format!("it panicked: {why}").into())
 }

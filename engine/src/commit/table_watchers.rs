@@ -12,42 +12,49 @@ use crate::commit::overlay::NetChange;
 #[derive(Debug)]
 pub(crate) struct TableWatchers {
     /// The credential tables: the writer uses them too.
-    credentials: (&'static [&'static str], watch::Sender<Seq>),
-    watched: Mutex<Vec<(&'static [&'static str], watch::Sender<Seq>)>>,
+    credentials: Watch,
+    watched: Mutex<Vec<Watch>>,
+}
+
+/// Tables, and the seq of the last commit that changed any of them.
+#[derive(Debug)]
+struct Watch {
+    tables: &'static [&'static str],
+    changed: watch::Sender<Seq>,
 }
 
 impl TableWatchers {
     pub(crate) fn new(modules: &[Module]) -> TableWatchers {
         let credential_queries = modules.iter().find_map(|module| module.credential_queries);
-        let tables = credential_queries
-            .map_or(&[] as &[&str], |credential_queries| credential_queries.tables);
-        let credentials = (tables, watch::Sender::new(Seq::ZERO));
+        let tables: &[&str] = credential_queries.map_or(&[], |queries| queries.tables);
+        let credentials = Watch { tables, changed: watch::Sender::new(Seq::ZERO) };
         TableWatchers { credentials, watched: Mutex::default() }
     }
 
-    /// The seq of the last commit that changed a credential table.
+    /// Returns the seq of the last commit that changed a credential table.
     pub(crate) fn credentials(&self) -> Seq {
-        *self.credentials.1.borrow()
+        *self.credentials.changed.borrow()
     }
 
-    /// A receiver with the seq of the last commit that changed any of these tables.
+    /// Returns a receiver with the seq of the last commit that changed any of these tables.
     pub(crate) fn add(&self, tables: &'static [&'static str]) -> watch::Receiver<Seq> {
-        if tables == self.credentials.0 {
-            return self.credentials.1.subscribe();
+        if tables == self.credentials.tables {
+            return self.credentials.changed.subscribe();
         }
-        let (sender, receiver) = watch::channel(Seq::ZERO);
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).push((tables, sender));
+        let (changed, receiver) = watch::channel(Seq::ZERO);
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.push(Watch { tables, changed });
         receiver
     }
 
-    /// The watches that these changes affect.
+    /// Returns the watches that these changes affect.
     pub(crate) fn touched(&self, changes: &[NetChange]) -> PendingNotifications {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.retain(|(_, sender)| !sender.is_closed());
+        watched.retain(|watch| !watch.changed.is_closed());
         let all = watched.iter().chain([&self.credentials]);
         let touched = all
-            .filter(|(tables, _)| changes.iter().any(|change| tables.contains(&change.table.name)));
-        PendingNotifications(touched.map(|(_, sender)| sender.clone()).collect())
+            .filter(|watch| changes.iter().any(|change| watch.tables.contains(&change.table.name)));
+        PendingNotifications(touched.map(|watch| watch.changed.clone()).collect())
     }
 }
 

@@ -9,14 +9,14 @@
 //! due than one transaction processes). A row's due time is in the event's arguments: a replay runs the
 //! same calls again without a clock. Rows that became due while no process had the file open run at the start.
 //!
-//! Due rows wait in one lane for each tenant, and a transaction takes the oldest row of each lane in turn: a tenant with many
-//! due rows delays only itself. Each kind has its own room in memory, and each lane a part of it: rows beyond that are
-//! passed over, and read again when the lane is empty. Until then the lane takes no rows, because those that come later
-//! would run first. A row in a lane can have changed since it was read, or be there twice, so it is looked up once more
-//! before its call.
+//! Due rows wait in one lane for each tenant, and a transaction takes the oldest row of each lane in turn: a tenant
+//! with many due rows delays only itself. Each kind has its own room in memory, and each lane a part of it: rows beyond
+//! that are passed over, and read again when the lane is empty. Until then the lane takes no rows, because those that
+//! come later would run first. A row in a lane can have changed since it was read, or be there twice, so it is looked
+//! up once more before its call.
 //!
-//! A row can also stand for the rest of a call ([`Continuation`](abide_schema::reducer::Continuation)). Then its call is one of
-//! the caller that began the work, and its lane is that of the scope in which the work is done.
+//! A row can also stand for the rest of a call ([`Continuation`](abide_schema::reducer::Continuation)). Then its call
+//! is one of the caller that began the work, and its lane is that of the scope in which the work is done.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use crate::commit::overlay::NetChange;
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Pause after a storage error, and of a kind that is suspended.
-const REST_MS: i64 = 1_000;
+const PAUSE_MS: i64 = 1_000;
 
 /// Rows looked up for one that runs, before a transaction takes no more: the others have changed since they were read.
 const LOOKUPS_PER_ROW: usize = 4;
@@ -57,6 +57,19 @@ pub(crate) struct DueRow {
     key: Vec<Value>,
     lane: Arc<str>,
     place: Place,
+}
+
+impl DueRow {
+    fn id(&self) -> DueRowId {
+        DueRowId { at: self.place.at, key: self.key.clone() }
+    }
+}
+
+/// A row of a kind of deadline while it is due at this time. If its due time changes, it is another one.
+#[derive(Clone, Debug, PartialEq)]
+struct DueRowId {
+    at: Micros,
+    key: Vec<Value>,
 }
 
 /// The place of a row in its lane.
@@ -102,22 +115,24 @@ struct DeadlineKind {
     /// No unread row is due before this time. `None` if no rows wait.
     next: Option<Micros>,
     /// Rows that changed to a due time that was read already.
-    changed: Vec<(Micros, Vec<Value>)>,
-    /// The lanes for which rows were passed over, and the earliest due time of these rows. They take no rows until they are
-    /// empty.
+    changed: Vec<DueRowId>,
+    /// The lanes for which rows were passed over, and the earliest due time of these rows. They take no rows until they
+    /// are empty.
     passed_over: BTreeMap<Arc<str>, Micros>,
     /// Rows whose calls run in the current transaction, or ran in the last one.
-    running: Vec<(Micros, Vec<Value>)>,
+    running: Vec<DueRowId>,
     /// Rows whose call was refused or left them due: skipped while they still wait.
-    skipped: Vec<(Micros, Vec<Value>)>,
+    skipped: Vec<DueRowId>,
     /// Rows of continuations whose step was refused, and why: their work must end.
-    failed: Vec<((Micros, Vec<Value>), Refusal)>,
+    failed: Vec<(DueRowId, Refusal)>,
 }
 
 impl DeadlineKind {
     fn new(deadline: Deadline, owners: &RowOwners) -> DeadlineKind {
-        let column = deadline.table.column(deadline.column);
-        let column = column.expect("a deadline's column was looked up when it was declared");
+        let column = deadline
+            .table
+            .column(deadline.column)
+            .expect("a deadline's column was looked up when it was declared");
         let scope = owners.scope(deadline.table, "r").unwrap_or_else(|| "'{}'".to_owned());
         DeadlineKind {
             deadline,
@@ -135,24 +150,21 @@ impl DeadlineKind {
         }
     }
 
-    /// The arguments of the call for one row: its due time and its key, by name.
-    fn arguments(&self, at: Micros, key: &[Value]) -> JsonValue {
+    /// Returns the arguments of the call for one row: its due time and its key, by name.
+    fn arguments(&self, row: &DueRowId) -> JsonValue {
         let table = self.deadline.table;
-        let names = table.key.iter().map(|at| table.columns[*at].name);
-        let named = names.zip(key).map(|(name, cell)| (name.to_owned(), cell.to_json()));
-        let at = (self.deadline.column.to_owned(), JsonValue::from(at.0));
-        JsonValue::Object(std::iter::once(at).chain(named).collect::<Map<_, _>>())
+        let mut arguments = Map::new();
+        arguments.insert(self.deadline.column.to_owned(), JsonValue::from(row.at.0));
+        for (column, cell) in table.key.iter().zip(&row.key) {
+            arguments.insert(table.columns[*column].name.to_owned(), cell.to_json());
+        }
+        JsonValue::Object(arguments)
     }
 
-    /// Looks a row up; `None` if it is not due at this time any more.
-    fn find(
-        &self,
-        store: &Writer,
-        at: Micros,
-        key: &[Value],
-    ) -> Result<Option<WaitingRow>, StoreError> {
-        let params: Vec<Value> =
-            std::iter::once(Value::Integer(at.0)).chain(key.iter().cloned()).collect();
+    /// Returns a row that is due; `None` if it is not due at this time any more.
+    fn find(&self, store: &Writer, id: &DueRowId) -> Result<Option<WaitingRow>, StoreError> {
+        let mut params = vec![Value::Integer(id.at.0)];
+        params.extend(id.key.iter().cloned());
         let mut found = None;
         store.run(&self.one_row, &params, &mut |row| {
             let continued = self.deadline.continuation.map(|_| {
@@ -167,22 +179,17 @@ impl DeadlineKind {
         Ok(found)
     }
 
-    /// The call for a row that was looked up.
-    fn due_row(
-        &mut self,
-        found: WaitingRow,
-        lane: Arc<str>,
-        place: Place,
-        key: Vec<Value>,
-    ) -> DueRow {
-        let mut arguments = self.arguments(place.at, &key);
+    /// Returns the call for a row that was looked up.
+    fn due_row(&self, found: WaitingRow, lane: Arc<str>, place: Place, key: Vec<Value>) -> DueRow {
+        let id = DueRowId { at: place.at, key };
+        let mut arguments = self.arguments(&id);
         let reducer = self.deadline.reducer.name;
         let mut caller = Caller::system();
         let mut continued = None;
         if let (Some((subject, by)), Some(continuation)) =
             (found.continued, self.deadline.continuation)
         {
-            let failed = self.failed.iter().find(|((at, row), _)| *at == place.at && *row == key);
+            let failed = self.failed.iter().find(|(row, _)| *row == id);
             let failure = failed.map(|(_, refusal)| refusal.clone());
             match &failure {
                 Some(Refusal { code, detail, .. }) => {
@@ -192,7 +199,7 @@ impl DeadlineKind {
             }
             continued = Some(ContinuedCall { reducer: continuation.reducer, subject, failure });
         }
-        DueRow { reducer, arguments, caller, continued, key, lane, place }
+        DueRow { reducer, arguments, caller, continued, key: id.key, lane, place }
     }
 
     /// Reads at most `max` due rows behind those that were read, and records when to look again. Returns their number.
@@ -231,13 +238,13 @@ impl DeadlineKind {
         Ok(count)
     }
 
-    /// Whether there are rows to read or to look up.
+    /// `true` if there are rows to read or to look up.
     fn has_work(&self, now: Micros) -> bool {
         let is_due = self.next.is_some_and(|next| next <= now);
         is_due || self.has_rows() || !self.running.is_empty()
     }
 
-    /// Whether there are due rows that are in no lane.
+    /// `true` if there are due rows that are in no lane.
     fn has_rows(&self) -> bool {
         !self.changed.is_empty() || !self.passed_over.is_empty()
     }
@@ -248,8 +255,8 @@ impl DeadlineKind {
         *first = at.min(*first);
     }
 
-    /// Reads the rows again that were passed over for a lane that is empty now. First all others are read, since they may be
-    /// those of other tenants.
+    /// Reads the rows again that were passed over for a lane that is empty now. First all others are read, since they
+    /// may be those of other tenants.
     fn go_back(&mut self, lanes: &Lanes, kind: usize, now: Micros) {
         if self.next.is_some_and(|next| next <= now) {
             return;
@@ -270,48 +277,53 @@ impl DeadlineKind {
     }
 
     /// Records that a row is skipped.
-    fn skip(&mut self, (at, key): (Micros, Vec<Value>), refusal: &Refusal) {
+    fn skip(&mut self, row: DueRowId, refusal: &Refusal) {
         let reducer = self.deadline.reducer.name;
-        let arguments = self.arguments(at, &key);
+        let arguments = self.arguments(&row);
         tracing::error!(reducer, %arguments, %refusal, "a deadline call was refused");
-        self.skipped.push((at, key));
+        self.skipped.push(row);
     }
 
-    /// Skips the rows of the last transaction that are still due. A reducer that leaves its row due would be called again and
-    /// again for ever, with an event each time. (The same happens for a row that only the index of a damaged file contains.)
+    /// Skips the rows of the last transaction that are still due. A reducer that leaves its row due would be called
+    /// again and again for ever, with an event each time. (The same happens for a row that only the index of a damaged
+    /// file contains.)
     fn check_last(&mut self, store: &Writer) -> Result<(), StoreError> {
-        for (at, key) in std::mem::take(&mut self.running) {
-            if self.find(store, at, &key)?.is_some() {
+        for row in std::mem::take(&mut self.running) {
+            if self.find(store, &row)?.is_some() {
                 let why = Refusal::new(Code::Internal, "the reducer left its deadline due");
-                self.skip((at, key), &why);
+                self.skip(row, &why);
             }
         }
         Ok(())
     }
 
-    /// Whether so many rows are skipped that the reducer is considered broken.
+    /// `true` if so many rows are skipped that the reducer is considered broken.
     fn is_suspended(&mut self, store: &Writer) -> Result<bool, StoreError> {
         if self.skipped.len() < limits::DUE_STUCK {
             return Ok(false);
         }
-        for (at, key) in std::mem::take(&mut self.skipped) {
-            if self.find(store, at, &key)?.is_some() {
-                self.skipped.push((at, key));
+        for row in std::mem::take(&mut self.skipped) {
+            if self.find(store, &row)?.is_some() {
+                self.skipped.push(row);
             }
         }
         Ok(self.skipped.len() >= limits::DUE_STUCK)
     }
 }
 
-/// A place before all rows that are due at a time or later.
+/// Returns a place before all rows that are due at a time or later: the smallest key, or the smallest rowid.
 fn before(deadline: &Deadline, at: Micros) -> Vec<Value> {
-    let rest = if deadline.table.without_rowid { deadline.table.key } else { &[] };
-    let of_key = rest.iter().map(|at| match deadline.table.columns[*at].kind {
+    let table = deadline.table;
+    let mut place = vec![Value::Integer(at.0)];
+    if !table.without_rowid {
+        place.push(Value::Integer(i64::MIN));
+        return place;
+    }
+    place.extend(table.key.iter().map(|column| match table.columns[*column].kind {
         Kind::Integer | Kind::Real => Value::Integer(i64::MIN),
         _ => Value::Text(String::new()),
-    });
-    let rowid = (!deadline.table.without_rowid).then_some(Value::Integer(i64::MIN));
-    std::iter::once(Value::Integer(at.0)).chain(of_key).chain(rowid).collect()
+    }));
+    place
 }
 
 fn text(cell: Option<&Value>) -> String {
@@ -334,7 +346,7 @@ impl Lane {
         Lane { rows: BTreeMap::new(), counts: vec![0; kinds] }
     }
 
-    /// The place of the oldest row of a kind.
+    /// Returns the place of the oldest row of a kind.
     fn first(&self, kind: usize) -> Option<Place> {
         let start = Place { kind, at: Micros(i64::MIN), added: 0 };
         let end = Place { kind: kind + 1, ..start };
@@ -358,11 +370,11 @@ struct Lanes {
     /// Rows so far.
     added: u64,
     /// The lanes of recent scopes.
-    of_scopes: HashMap<String, Arc<str>>,
+    lane_names: HashMap<String, Arc<str>>,
 }
 
-/// Recent scopes. A full cache is cleared.
-const SCOPES: usize = 1_024;
+/// Maximum number of cached scopes. A full cache is cleared.
+const CACHED_SCOPES: usize = 1_024;
 
 impl Lanes {
     fn new(tenants: Tenants, kinds: usize, max_of_a_tenant: usize) -> Lanes {
@@ -374,7 +386,7 @@ impl Lanes {
             turn: VecDeque::new(),
             without_room: VecDeque::new(),
             added: 0,
-            of_scopes: HashMap::new(),
+            lane_names: HashMap::new(),
         }
     }
 
@@ -382,27 +394,27 @@ impl Lanes {
         self.lanes.is_empty()
     }
 
-    /// The number of rows of a kind in a lane.
+    /// Returns the number of rows of a kind in a lane.
     fn count(&self, lane: &str, kind: usize) -> usize {
         self.lanes.get(lane).map_or(0, |lane| lane.counts[kind])
     }
 
-    /// Whether a lane has as many rows of a kind as it may.
+    /// `true` if a lane has as many rows of a kind as it may.
     fn is_full(&self, lane: &str, kind: usize) -> bool {
         self.count(lane, kind) >= self.max_of_a_tenant
     }
 
-    /// The lane of a scope, as its row says.
-    fn of_scope(&mut self, scope: &str) -> Arc<str> {
-        if let Some(lane) = self.of_scopes.get(scope) {
+    /// Returns the lane of a scope, as its row says.
+    fn lane_for(&mut self, scope: &str) -> Arc<str> {
+        if let Some(lane) = self.lane_names.get(scope) {
             return Arc::clone(lane);
         }
         let parsed: Scope = serde_json::from_str(scope).unwrap_or_default();
         let lane: Arc<str> = self.tenants.key_of_scope(&parsed).into();
-        if self.of_scopes.len() >= SCOPES {
-            self.of_scopes.clear();
+        if self.lane_names.len() >= CACHED_SCOPES {
+            self.lane_names.clear();
         }
-        self.of_scopes.insert(scope.to_owned(), Arc::clone(&lane));
+        self.lane_names.insert(scope.to_owned(), Arc::clone(&lane));
         lane
     }
 
@@ -461,8 +473,8 @@ impl Lanes {
         }
     }
 
-    /// Ends the turns of a transaction. The lanes without room are the first of the next one: for kinds with few rows in a
-    /// transaction, the lane that had its turn must come after those that had none.
+    /// Ends the turns of a transaction. The lanes without room are the first of the next one: for kinds with few rows
+    /// in a transaction, the lane that had its turn must come after those that had none.
     fn end_turns(&mut self) {
         while let Some(lane) = self.without_room.pop_back() {
             self.turn.push_front(lane);
@@ -488,11 +500,11 @@ pub(crate) struct Timers {
     kinds: Vec<DeadlineKind>,
     lanes: Lanes,
     /// Nothing is processed before this time.
-    rests_until: Option<Micros>,
+    paused_until: Option<Micros>,
 }
 
 impl Timers {
-    /// The deadlines of these modules.
+    /// Returns the deadlines of these modules.
     pub(crate) fn new(modules: &[Module], tenants: Tenants, max_of_a_tenant: usize) -> Timers {
         let deadlines = modules.iter().flat_map(|module| &module.deadlines);
         let tables: Vec<&'static TableSpec> =
@@ -501,20 +513,20 @@ impl Timers {
         let kinds: Vec<DeadlineKind> =
             deadlines.map(|deadline| DeadlineKind::new(*deadline, &owners)).collect();
         let lanes = Lanes::new(tenants, kinds.len(), max_of_a_tenant);
-        Timers { lanes, kinds, rests_until: None }
+        Timers { lanes, kinds, paused_until: None }
     }
 
-    /// Time until something is due; `None` if no rows wait.
+    /// Returns the time until something is due; `None` if no rows wait.
     pub(crate) fn sleep(&self, now: Micros) -> Option<Duration> {
         let has_rows = !self.lanes.is_empty() || self.kinds.iter().any(DeadlineKind::has_rows);
         let unread = self.kinds.iter().filter_map(|kind| kind.next);
-        let next = unread.chain(has_rows.then_some(now)).min()?;
-        let next = next.max(self.rests_until.unwrap_or(next));
+        let earliest = unread.chain(has_rows.then_some(now)).min()?;
+        let next = earliest.max(self.paused_until.unwrap_or(earliest));
         let us = u64::try_from(next.0.saturating_sub(now.0)).unwrap_or(0);
         Some(Duration::from_micros(us).min(LONGEST_SLEEP))
     }
 
-    /// The rows due now, the oldest of each tenant in turn: as many as one transaction processes.
+    /// Returns the rows due now, the oldest of each tenant in turn: as many as one transaction processes.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -532,10 +544,10 @@ impl Timers {
     }
 
     fn take_due(&mut self, store: &Writer, now: Micros) -> Result<Vec<DueRow>, StoreError> {
-        if self.rests_until.is_some_and(|until| now < until) {
+        if self.paused_until.is_some_and(|until| now < until) {
             return Ok(Vec::new());
         }
-        self.rests_until = None;
+        self.paused_until = None;
         if self.lanes.is_empty() && !self.kinds.iter().any(|kind| kind.has_work(now)) {
             return Ok(Vec::new());
         }
@@ -552,15 +564,14 @@ impl Timers {
             }
             let Some((lane, place, key)) = self.lanes.take(&room) else { break };
             let kind = &mut self.kinds[place.kind];
-            let row = (place.at, key.clone());
-            let is_known = kind.skipped.contains(&row) || kind.running.contains(&row);
-            if is_known {
+            let row = DueRowId { at: place.at, key };
+            if kind.skipped.contains(&row) || kind.running.contains(&row) {
                 continue;
             }
-            let Some(found) = kind.find(store, place.at, &key)? else { continue };
+            let Some(found) = kind.find(store, &row)? else { continue };
             room[place.kind] -= 1;
-            kind.running.push(row);
-            due.push(kind.due_row(found, lane, place, key));
+            kind.running.push(row.clone());
+            due.push(kind.due_row(found, lane, place, row.key));
         }
         self.lanes.end_turns();
         Ok(due)
@@ -569,8 +580,8 @@ impl Timers {
     /// Puts rows back that the transaction had no time for.
     pub(crate) fn put_back(&mut self, rows: Vec<DueRow>) {
         for row in &rows {
-            let running = &mut self.kinds[row.place.kind].running;
-            running.retain(|(at, key)| *at != row.place.at || *key != row.key);
+            let id = row.id();
+            self.kinds[row.place.kind].running.retain(|running| *running != id);
         }
         self.lanes.put_back(rows);
     }
@@ -586,14 +597,14 @@ impl Timers {
         let kind = &mut self.kinds[nth];
         kind.check_last(store)?;
         if kind.is_suspended(store)? {
-            kind.start_again(now.plus_ms(REST_MS));
+            kind.start_again(now.plus_ms(PAUSE_MS));
             self.lanes.drop_kind(nth);
             return Ok(());
         }
-        while let Some((at, key)) = self.kinds[nth].changed.pop() {
-            let Some(found) = self.kinds[nth].find(store, at, &key)? else { continue };
-            let lane = self.lanes.of_scope(&found.scope);
-            self.add(nth, lane, at, key);
+        while let Some(row) = self.kinds[nth].changed.pop() {
+            let Some(found) = self.kinds[nth].find(store, &row)? else { continue };
+            let lane = self.lanes.lane_for(&found.scope);
+            self.add(nth, lane, row.at, row.key);
         }
         self.read_next(nth, store, now, reads)?;
         self.kinds[nth].go_back(&self.lanes, nth, now);
@@ -617,7 +628,7 @@ impl Timers {
         let lanes = &mut self.lanes;
         let mut found = Vec::new();
         *reads -= kind.read(store, now, max, |at, key, scope| {
-            found.push((lanes.of_scope(scope), at, key));
+            found.push((lanes.lane_for(scope), at, key));
         })?;
         for (lane, at, key) in found {
             self.add(nth, lane, at, key);
@@ -625,8 +636,9 @@ impl Timers {
         Ok(())
     }
 
-    /// Adds a due row to its lane, or passes it over: the lane is full, or older rows were passed over for it. If the lane
-    /// took later rows meanwhile, it would not be empty as long as such rows come, and the older ones would never run.
+    /// Adds a due row to its lane, or passes it over: the lane is full, or older rows were passed over for it. If the
+    /// lane took later rows meanwhile, it would not be empty as long as such rows come, and the older ones would never
+    /// run.
     fn add(&mut self, nth: usize, lane: Arc<str>, at: Micros, key: Vec<Value>) {
         let kind = &mut self.kinds[nth];
         if kind.passed_over.contains_key(&lane) || self.lanes.is_full(&lane, nth) {
@@ -637,26 +649,26 @@ impl Timers {
     }
 
     /// Processes the changes of a transaction: a row may be due earlier than the bound.
-    pub(crate) fn note(&mut self, changes: &[NetChange]) {
+    pub(crate) fn record_changes(&mut self, changes: &[NetChange]) {
         for change in changes {
             let Some(new) = &change.new else { continue };
             for kind in &mut self.kinds {
                 if kind.deadline.table.name == change.table.name {
-                    kind.note(new);
+                    kind.record_change(new);
                 }
             }
         }
     }
 
-    /// Records that a row was not processed. After a transient storage error it is retried
-    /// later; after a refusal it is skipped, because the reducer would refuse again. The work of a continuation is ended.
+    /// Records that a row was not processed. After a transient storage error it is retried later; after a refusal it is
+    /// skipped, because the reducer would refuse again. The work of a continuation is ended.
     pub(crate) fn refused(&mut self, due: &DueRow, refusal: &Refusal, now: Micros) {
         let kind = &mut self.kinds[due.place.kind];
-        let row = (due.place.at, due.key.clone());
+        let row = due.id();
         kind.running.retain(|running| *running != row);
         if refusal.code.retryable() {
             self.lanes.add_at(Arc::clone(&due.lane), due.place, due.key.clone());
-            return self.rest(now);
+            return self.pause(now);
         }
         if due.continued.as_ref().is_some_and(|continued| continued.failure.is_none()) {
             kind.failed.push((row, refusal.clone()));
@@ -667,20 +679,20 @@ impl Timers {
 
     /// Records that a row was processed.
     pub(crate) fn done(&mut self, due: &DueRow) {
-        let failed = &mut self.kinds[due.place.kind].failed;
-        failed.retain(|((at, key), _)| *at != due.place.at || *key != due.key);
+        let id = due.id();
+        self.kinds[due.place.kind].failed.retain(|(failed, _)| *failed != id);
     }
 
-    /// The unfinished work of a call that has returned this result, if its reducer has continuations: what the work is done
-    /// for.
+    /// Returns the unfinished work of a call that has returned this result, if its reducer has continuations: what the
+    /// work is done for.
     pub(crate) fn unfinished(
         &self,
         store: &Writer,
         reducer: &str,
         result: &str,
     ) -> Result<Option<ContinuedCall>, StoreError> {
-        let continuations = self.kinds.iter().filter_map(|kind| kind.deadline.continuation);
-        let Some(continuation) = continuations.into_iter().find(|it| it.reducer == reducer) else {
+        let mut continuations = self.kinds.iter().filter_map(|kind| kind.deadline.continuation);
+        let Some(continuation) = continuations.find(|found| found.reducer == reducer) else {
             return Ok(None);
         };
         let result: JsonValue = integers::parse(result).unwrap_or_default();
@@ -693,7 +705,7 @@ impl Timers {
         Ok(self.is_unfinished(store, &continued)?.then_some(continued))
     }
 
-    /// Whether the work of a call goes on.
+    /// `true` if the work of a call goes on.
     pub(crate) fn is_unfinished(
         &self,
         store: &Writer,
@@ -701,16 +713,20 @@ impl Timers {
     ) -> Result<bool, StoreError> {
         let mut is_left = false;
         for Deadline { table, continuation, .. } in self.kinds.iter().map(|kind| kind.deadline) {
-            let Some(it) = continuation.filter(|it| it.reducer == call.reducer) else { continue };
-            let sql = format!("SELECT 1 FROM {} WHERE {} = ?1 LIMIT 1", table.name, it.subject);
+            let Some(continuation) = continuation.filter(|found| found.reducer == call.reducer)
+            else {
+                continue;
+            };
+            let column = continuation.subject;
+            let sql = format!("SELECT 1 FROM {} WHERE {column} = ?1 LIMIT 1", table.name);
             store.run(&sql, &[Value::from(call.subject.as_str())], &mut |_| is_left = true)?;
         }
         Ok(is_left)
     }
 
     /// Pauses all deadlines: the storage could not be read.
-    pub(crate) fn rest(&mut self, now: Micros) {
-        self.rests_until = Some(now.plus_ms(REST_MS));
+    pub(crate) fn pause(&mut self, now: Micros) {
+        self.paused_until = Some(now.plus_ms(PAUSE_MS));
     }
 
     /// Reads all due rows again: the rows of a transaction were put back, and may have other places.
@@ -724,7 +740,7 @@ impl Timers {
 
 impl DeadlineKind {
     /// Processes a new row.
-    fn note(&mut self, row: &Row) {
+    fn record_change(&mut self, row: &Row) {
         let Value::Integer(at) = row[self.column] else { return };
         let is_read = matches!(self.read_to[0], Value::Integer(read_to) if at <= read_to);
         let at = Micros(at);
@@ -733,7 +749,7 @@ impl DeadlineKind {
             self.next = Some(self.next.map_or(at, |next| next.min(at)));
             return;
         }
-        let changed = (at, self.deadline.table.key_of(row));
+        let changed = DueRowId { at, key: self.deadline.table.key_of(row) };
         // Those that run are looked up when their calls are done.
         if !self.running.contains(&changed) {
             self.changed.push(changed);

@@ -18,7 +18,7 @@ use abide_schema::{
 use abide_store::{LastBefore, StoreError, Writer};
 
 use crate::access::credentials::{CredentialChecker, expiry};
-use crate::access::policy_subject::is_restricted;
+use crate::access::policy_rows::is_restricted;
 use crate::access::policy_validator::PolicyValidator;
 use crate::access::row_policies::{RolePolicies, RowPolicies};
 use crate::commit::outcome::long_values;
@@ -48,7 +48,7 @@ pub(crate) struct GroupTransaction {
 }
 
 /// Maximum number of cached callers. A full cache is cleared.
-const KEPT_CALLERS: usize = 4_096;
+const CACHED_CALLERS: usize = 4_096;
 
 impl GroupTransaction {
     pub(crate) fn new(
@@ -72,12 +72,12 @@ impl GroupTransaction {
     }
 
     /// Sets the policy validator. A replay needs none: the log contains only valid policies.
-    pub(crate) fn validate_policies(&mut self, policy_validator: PolicyValidator) {
+    pub(crate) fn set_policy_validator(&mut self, policy_validator: PolicyValidator) {
         self.policy_validator = Some(Arc::new(policy_validator));
     }
 
     /// Sets what names the tenants of scopes.
-    pub(crate) fn name_tenants(&mut self, tenants: Tenants) {
+    pub(crate) fn set_tenants(&mut self, tenants: Tenants) {
         self.tenants = tenants;
     }
 
@@ -86,12 +86,13 @@ impl GroupTransaction {
         self.wrote = false;
     }
 
-    /// Whether the last call has written anything.
+    /// `true` if the last call has written anything.
     pub(crate) fn wrote(&self) -> bool {
         self.wrote
     }
 
-    /// Rows that calls have changed since the start: the difference is the work of the calls between.
+    /// Returns the number of rows that calls have changed since the start: the difference is the work of the calls
+    /// between.
     pub(crate) fn rows_changed(&self) -> u64 {
         self.rows_changed
     }
@@ -106,7 +107,7 @@ impl GroupTransaction {
         self.store.append_event(event, arguments.text(), long_values(arguments))
     }
 
-    /// The policies for a caller's reducers in the open transaction; `None` if unrestricted.
+    /// Returns the policies for a caller's reducers in the open transaction; `None` if unrestricted.
     pub(crate) fn policies_of(
         &mut self,
         caller: &Caller,
@@ -118,7 +119,7 @@ impl GroupTransaction {
             // A touched policy row must be written before it is read.
             self.flush()?;
         }
-        self.row_policies.of(&self.store, caller)
+        self.row_policies.for_caller(&self.store, caller)
     }
 
     /// Counts the rows of `SELECT * FROM from <clause>`.
@@ -132,7 +133,7 @@ impl GroupTransaction {
         count_in(&self.store, from, clause, params).map_err(broken)
     }
 
-    /// Whether a caller's credential is still valid. `state` is the seq of the last commit that changed
+    /// Returns the refusal of a credential that is no longer valid. `state` is the seq of the last commit that changed
     /// the credential tables.
     pub(crate) fn check_credential(
         &mut self,
@@ -160,7 +161,7 @@ impl GroupTransaction {
     }
 
     /// Records a changed row.
-    fn changed(
+    fn record_change(
         &mut self,
         table: &'static TableSpec,
         key: &[Value],
@@ -170,9 +171,9 @@ impl GroupTransaction {
     ) {
         self.wrote = true;
         self.rows_changed += 1;
-        self.row_policies.note(table);
-        self.credentials.note(table);
-        self.overlay.change(table, key, before, after, write);
+        self.row_policies.record_write(table);
+        self.credentials.record_write(table);
+        self.overlay.record_change(table, key, before, after, write);
     }
 
     /// Calls were rolled back: what was derived from their rows is read again.
@@ -185,18 +186,18 @@ impl GroupTransaction {
 
     /// The transaction was committed, or rolled back before anything was written.
     pub(crate) fn group_finished(&mut self) {
-        self.credentials.settled();
+        self.credentials.end_transaction();
         self.overlay.group_finished();
     }
 
     /// The transaction was rolled back.
     pub(crate) fn rolled_back(&mut self) {
-        self.credentials.settled();
+        self.credentials.end_transaction();
         self.overlay.forget();
     }
 
-    /// A row by its key, from the overlay if it is known there.
-    pub(crate) fn known(
+    /// Returns a row by its key, from the overlay if it is known there.
+    pub(crate) fn read_row(
         &mut self,
         table: &'static TableSpec,
         key: &[Value],
@@ -205,14 +206,14 @@ impl GroupTransaction {
             return Ok(row);
         }
         let row = self.store.get(table, key).map_err(broken)?;
-        self.overlay.note(table, key, row.clone());
+        self.overlay.record_read(table, key, row.clone());
         Ok(row)
     }
 }
 
 impl Transaction for GroupTransaction {
     fn get(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Option<Row>, Abort> {
-        self.known(table, key)
+        self.read_row(table, key)
     }
 
     fn find(
@@ -235,8 +236,10 @@ impl Transaction for GroupTransaction {
     }
 
     fn last_before(&mut self, module: &str, version: u32) -> Seq {
-        let it = self.former.iter().find(|it| it.module == module && it.version == version);
-        it.map_or(Seq::ZERO, |it| it.last)
+        let mut former = self.former.iter();
+        former
+            .find(|former| former.module == module && former.version == version)
+            .map_or(Seq::ZERO, |former| former.last)
     }
 
     fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort> {
@@ -244,7 +247,7 @@ impl Transaction for GroupTransaction {
             return Ok(Some(caller.clone()));
         }
         let caller = self.store.caller_of(seq).map_err(broken)?;
-        if self.callers.len() >= KEPT_CALLERS {
+        if self.callers.len() >= CACHED_CALLERS {
             self.callers.clear();
         }
         if let Some(caller) = &caller {
@@ -273,41 +276,41 @@ impl Transaction for GroupTransaction {
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {
-        let row = self.store.insert(table, row).map_err(refused)?;
-        self.changed(table, &table.key_of(&row), None, Some(row.clone()), RowWrite::Done);
+        let row = self.store.insert(table, row).map_err(abort_write)?;
+        self.record_change(table, &table.key_of(&row), None, Some(row.clone()), RowWrite::Done);
         Ok(row)
     }
 
     fn update(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort> {
         let key = table.key_of(&row);
-        let before = self.known(table, &key)?;
+        let before = self.read_row(table, &key)?;
         assert!(before.is_some(), "a reducer updates a missing row of {}", table.name);
         if let Some(stored) = self.overlay.stored(table, &key) {
-            self.store.update(table, &stored, &row).map_err(refused)?;
+            self.store.update(table, &stored, &row).map_err(abort_write)?;
         }
-        self.changed(table, &key, before, Some(row.into()), RowWrite::Done);
+        self.record_change(table, &key, before, Some(row.into()), RowWrite::Done);
         Ok(())
     }
 
     fn touch(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort> {
         let key = table.key_of(&row);
-        let before = self.known(table, &key)?;
+        let before = self.read_row(table, &key)?;
         assert!(before.is_some(), "a reducer touches a missing row of {}", table.name);
-        self.changed(table, &key, before, Some(row.into()), RowWrite::Deferred);
+        self.record_change(table, &key, before, Some(row.into()), RowWrite::Deferred);
         Ok(())
     }
 
     fn delete(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort> {
-        let before = self.known(table, key)?;
+        let before = self.read_row(table, key)?;
         assert!(before.is_some(), "a reducer deletes a missing row of {}", table.name);
-        self.store.delete(table, key).map_err(refused)?;
-        self.changed(table, key, before, None, RowWrite::Done);
+        self.store.delete(table, key).map_err(abort_write)?;
+        self.record_change(table, key, before, None, RowWrite::Done);
         Ok(())
     }
 }
 
-/// A failed write: a constraint violation is a refusal; any other error is internal.
-fn refused(error: StoreError) -> Abort {
+/// Returns the abort of a call whose write failed: a constraint violation is a refusal, any other error is internal.
+fn abort_write(error: StoreError) -> Abort {
     match error {
         StoreError::Constraint { .. } => Abort::Refused(error.to_refusal()),
         error => broken(error),
@@ -331,12 +334,12 @@ pub(crate) fn count_in(
     Ok(count)
 }
 
-/// The abort of a call by a storage error.
+/// Returns the abort of a call by a storage error.
 pub(crate) fn broken(error: StoreError) -> Abort {
     Abort::Broken(Box::new(error))
 }
 
-/// The refusal for an abort.
+/// Returns the refusal for an abort.
 pub(crate) fn refusal_of(abort: &Abort) -> Refusal {
     match abort {
         Abort::Refused(refusal) => refusal.clone(),

@@ -1,15 +1,19 @@
-//! A unit of the writer's queue: calls that run together, and what becomes of them.
+//! Units of the writer's queue, the groups that they run in, and their answers.
+//!
+//! A *unit* is the calls of one caller that run together. A *group* is the units that share one record in the journal,
+//! so that one sync makes all of them durable. It is not SQLite's transaction, which holds many groups (`open_rows`).
+//! `run_unit` runs the units, `writer` runs groups and splits those that must run again.
 
 use std::cell::{Cell, RefCell};
 
 use abide_schema::reducer::Caller;
 use abide_schema::work::{FinishedWork, SharedWork, WorkBudget};
-use abide_schema::{Refusal, Seq, limits};
+use abide_schema::{Code, Refusal, Seq, limits};
 use tokio::sync::oneshot;
 
-use crate::commit::prepared_call::PreparedCall;
+use crate::commit::registry::PreparedCall;
 use crate::commit::request_ids::Request;
-use crate::commit::timers::DueRow;
+use crate::commit::timers::{ContinuedCall, DueRow};
 
 /// One or more calls of one caller, all or nothing.
 #[derive(Debug)]
@@ -38,36 +42,42 @@ impl Unit {
         request: Option<Request>,
         reply: oneshot::Sender<Result<UnitResult, Refusal>>,
     ) -> Unit {
-        let due = None;
-        let finished = Vec::new();
-        let answer_at = AnswerAt::Durable;
-        let deferrals = 0;
-        let rows_changed = Cell::default();
-        Unit { caller, calls, request, due, finished, deferrals, answer_at, rows_changed, reply }
+        Unit {
+            caller,
+            calls,
+            request,
+            due: None,
+            finished: Vec::new(),
+            deferrals: 0,
+            answer_at: AnswerAt::Durable,
+            rows_changed: Cell::default(),
+            reply,
+        }
     }
 
-    /// The call for a due row, without a reply.
-    pub(crate) fn of_due_row(call: PreparedCall, due: DueRow) -> Unit {
+    /// Creates the unit of a due row, whose reply nobody waits for.
+    pub(crate) fn from_due_row(call: PreparedCall, due: DueRow) -> Unit {
         let caller = due.caller.clone();
-        Unit { caller, ..Unit::of_engine(vec![call], Some(due)) }
+        Unit { caller, ..Unit::internal(vec![call], Some(due)) }
     }
 
-    /// A call of the engine itself, without a reply.
-    pub(crate) fn of_engine(calls: Vec<PreparedCall>, due: Option<DueRow>) -> Unit {
+    /// Creates a unit of the engine itself, whose reply nobody waits for.
+    pub(crate) fn internal(calls: Vec<PreparedCall>, due: Option<DueRow>) -> Unit {
         Unit {
             due: due.map(Box::new),
             ..Unit::new(Caller::system(), calls, None, oneshot::channel().0)
         }
     }
 
-    /// The work budget of one of its calls; unlimited for deadline calls, whose arguments are not from a caller.
+    /// Returns the work budget of one of its calls; unlimited for deadline calls, whose arguments are not from a
+    /// caller.
     pub(crate) fn work_budget<'a>(
         &'a self,
         call: usize,
         deferred: &'a RefCell<Vec<(usize, SharedWork)>>,
     ) -> Option<WorkBudget<'a>> {
-        let of_caller = self.caller.id() != Caller::SYSTEM && self.due.is_none();
-        of_caller.then(|| WorkBudget {
+        let is_from_caller = self.caller.id() != Caller::SYSTEM && self.due.is_none();
+        is_from_caller.then(|| WorkBudget {
             steps: limits::WRITER_STEPS,
             call,
             finished: &self.finished,
@@ -76,20 +86,20 @@ impl Unit {
         })
     }
 
-    /// Returns how many calls it counts as in addition to those that its caller was charged for, by the rows that it has
-    /// changed.
+    /// Returns how many calls it counts as in addition to those that its caller was charged for, by the rows that it
+    /// has changed.
     pub(crate) fn further_calls(&self) -> usize {
         let worth = usize::try_from(self.rows_changed.get() / limits::ROWS_PER_CALL);
         let charged = if self.due.is_some() { 0 } else { self.calls.len() };
         worth.unwrap_or(usize::MAX).saturating_sub(charged)
     }
 
-    /// Its weight in the queue of the writer.
+    /// Returns its weight in the queue of the writer.
     pub(crate) fn weight(&self) -> usize {
         self.calls.len() * limits::CALL_OVERHEAD_BYTES + self.bytes()
     }
 
-    /// Bytes of the arguments.
+    /// Returns the bytes of the arguments.
     pub(crate) fn bytes(&self) -> usize {
         self.calls.iter().map(|call| call.arguments.text().len()).sum()
     }
@@ -125,7 +135,7 @@ pub(crate) struct UnitResult {
 }
 
 impl UnitResult {
-    /// The refusal for the caller, if one of its calls was refused with a record.
+    /// Returns the refusal for the caller, if one of its calls was refused with a record.
     pub(crate) fn refusal(&self) -> Option<&Refusal> {
         self.calls.iter().find_map(|call| call.refusal.as_ref())
     }
@@ -157,5 +167,148 @@ impl ReplyEnvelope {
     /// Sends the answer. The caller may have disconnected; its calls remain committed.
     pub(crate) fn send(self) {
         let _ = self.reply.send(self.outcome);
+    }
+}
+
+/// Units that become durable together. Each is answered for itself.
+#[derive(Debug)]
+pub(crate) struct CommitGroup {
+    pub(crate) units: Vec<Unit>,
+    /// Whether each unit runs on a savepoint of its own: one was refused after it had written.
+    pub(crate) on_savepoints: bool,
+    /// Answers to units of an earlier group. They leave together with those of this group.
+    pub(crate) pending_answers: Vec<ReplyEnvelope>,
+}
+
+impl CommitGroup {
+    pub(crate) fn new(units: Vec<Unit>, pending_answers: Vec<ReplyEnvelope>) -> CommitGroup {
+        CommitGroup { units, on_savepoints: false, pending_answers }
+    }
+
+    /// Returns the same units, each on its own savepoint.
+    pub(crate) fn with_savepoints(self) -> CommitGroup {
+        CommitGroup { on_savepoints: true, ..self }
+    }
+
+    /// Splits off the units after the first ones, if there are any. The pending answers leave with the first ones.
+    pub(crate) fn split_off(&mut self, first: usize) -> Option<CommitGroup> {
+        let rest = self.units.split_off(first);
+        let on_savepoints = self.on_savepoints;
+        (!rest.is_empty())
+            .then(|| CommitGroup { on_savepoints, ..CommitGroup::new(rest, Vec::new()) })
+    }
+
+    /// Takes the calls for due rows out of the group.
+    pub(crate) fn take_due(&mut self) -> Vec<DueRow> {
+        let due = self.units.extract_if(.., |unit| unit.due.is_some());
+        due.filter_map(|unit| unit.due).map(|due| *due).collect()
+    }
+
+    /// Splits the group into one for each unit. The pending answers leave with the last one.
+    pub(crate) fn split(self) -> Vec<CommitGroup> {
+        let mut groups: Vec<CommitGroup> =
+            self.units.into_iter().map(|unit| CommitGroup::new(vec![unit], Vec::new())).collect();
+        if let Some(last) = groups.last_mut() {
+            last.pending_answers = self.pending_answers;
+        }
+        groups
+    }
+
+    /// Returns the same refusal for every unit.
+    pub(crate) fn all_refused(&self, refusal: &Refusal) -> Vec<UnitOutcome> {
+        self.units.iter().map(|_| UnitOutcome::Refused(refusal.clone())).collect()
+    }
+
+    /// Returns its weight in the queue of unsynced commits: one, and more if it is large, so that a sync, which
+    /// all callers wait for, never covers many megabytes.
+    pub(crate) fn weight(&self) -> usize {
+        1 + self.units.iter().map(Unit::bytes).sum::<usize>() / limits::UNSYNCED_UNIT_BYTES
+    }
+}
+
+/// An answer, and the work that it waits for.
+#[derive(Debug)]
+struct PendingAnswer {
+    answer: ReplyEnvelope,
+    /// The unfinished calls, with their positions in the unit.
+    unfinished: Vec<(usize, ContinuedCall)>,
+}
+
+/// The end of the work of a call.
+#[derive(Debug)]
+pub(crate) struct LastStep {
+    /// The call that began it.
+    pub(crate) call: ContinuedCall,
+    /// The event of the last step and its result, or why the work could not be completed.
+    pub(crate) outcome: Result<(Seq, String), Refusal>,
+}
+
+/// Answers to calls whose work goes on in later transactions: each waits for the last step of its work. If one is lost,
+/// its work still goes on: the rows of the work are in the file.
+#[derive(Debug, Default)]
+pub(crate) struct PendingAnswers(Vec<PendingAnswer>);
+
+impl PendingAnswers {
+    /// `true` if no answer waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, answer: ReplyEnvelope, unfinished: Vec<(usize, ContinuedCall)>) {
+        self.0.push(PendingAnswer { answer, unfinished });
+    }
+
+    /// Returns the answers that wait for nothing more after this step.
+    pub(crate) fn release(&mut self, step: &LastStep) -> Vec<ReplyEnvelope> {
+        for pending in &mut self.0 {
+            pending.unfinished.retain(|(position, call)| {
+                let has_ended =
+                    call.reducer == step.call.reducer && call.subject == step.call.subject;
+                if has_ended {
+                    pending.answer.complete(*position, &step.outcome);
+                }
+                !has_ended
+            });
+        }
+        self.0
+            .extract_if(.., |pending| pending.unfinished.is_empty())
+            .map(|pending| pending.answer)
+            .collect()
+    }
+
+    /// Returns all answers. Their work goes on when the file is opened again, so a call is not answered as done. The
+    /// calls of a batch have taken effect, except for the work that goes on.
+    pub(crate) fn release_all(&mut self) -> Vec<ReplyEnvelope> {
+        let mut answers: Vec<ReplyEnvelope> =
+            self.0.drain(..).map(|pending| pending.answer).collect();
+        for answer in &mut answers {
+            if answer.outcome.as_ref().is_ok_and(|done| done.calls.len() == 1) {
+                let detail = "the work goes on when the file is opened again";
+                answer.outcome = Err(Refusal::new(Code::Unavailable, detail)
+                    .hint("send the call again with the same request id"));
+            }
+        }
+        answers
+    }
+}
+
+impl ReplyEnvelope {
+    /// Replaces the result of a call by that of the last step of its work. Work that failed is a refusal of the call;
+    /// in a batch the other calls have taken effect, and the row of the work shows that it failed.
+    fn complete(&mut self, position: usize, outcome: &Result<(Seq, String), Refusal>) {
+        let Ok(done) = &mut self.outcome else { return };
+        match outcome {
+            Ok((seq, result)) => {
+                let call = &mut done.calls[position];
+                *call = CallOutcome {
+                    seq: *seq,
+                    result: result.clone(),
+                    duplicate: call.duplicate,
+                    refusal: None,
+                };
+            }
+            Err(refusal) if done.calls.len() == 1 => self.outcome = Err(refusal.clone()),
+            Err(_) => {}
+        }
     }
 }

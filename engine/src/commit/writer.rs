@@ -8,13 +8,15 @@
 //! many groups, a reader, or a checkpoint ─▶ COMMIT
 //! ```
 //!
-//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. In reading order: `run` the loop · `run_groups`
-//! the work list · `run_and_journal` one group · `hand_over` to the sync thread (`durable`) · `commit_rows` and `checkpoint`.
+//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. In reading order: `run` the loop ·
+//! `run_groups` the work list · `run_and_journal` one group · `hand_over` to the sync thread (`durable`) ·
+//! `commit_rows` and `checkpoint`.
 //!
-//! *Invariant:* only this thread writes rows and advances the log; the checkpointer copies pages that SQLite has committed.
-//! *Invariant:* the outcome of a unit that ran to its end and every delta leave through the sync thread. Answered at once are
-//! registrations of subscriptions, requests for metrics, the batches of [`crate::Engine::apply`], and units that were
-//! deferred too often, or that find no room on their way through the readers: these have written nothing.
+//! *Invariant:* only this thread writes rows and advances the log; the checkpointer copies pages that SQLite has
+//! committed.
+//! *Invariant:* the outcome of a unit that ran to its end and every delta leave through the sync thread. Answered at
+//! once are registrations of subscriptions, requests for metrics, the batches of [`crate::Engine::apply`], and units
+//! that were deferred too often, or that find no room on their way through the readers: these have written nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,15 +27,14 @@ use abide_schema::share::Tenants;
 use abide_schema::{CallArguments, Refusal, Seq, limits};
 use abide_store::{Journal, RecordPosition, Segment, StoreError};
 
-use crate::access::denials::{self, Denial, Denials};
+use crate::access::denials::{Denial, Denials};
 use crate::access::policies::TransactionPolicies;
 use crate::access::rate_limiter::RateLimiter;
-use crate::commit::continued::{HeldAnswers, LastStep};
-use crate::commit::deferred::Deferred;
+use crate::commit::checkpointer::{MAX_PAUSE, WriterPause};
+use crate::commit::deferred::DeferredUnit;
 use crate::commit::durable::Commit;
 use crate::commit::execute::{Executor, RollbackPoint};
 use crate::commit::fair_queue::{Entry, Turn};
-use crate::commit::group::CommitGroup;
 use crate::commit::jobs::{BackfillResult, WriterJob};
 use crate::commit::live_queries::LiveQueries;
 use crate::commit::open_rows::{OpenRows, VisibleRows};
@@ -43,8 +44,9 @@ use crate::commit::retention::ChangeLog;
 use crate::commit::run_unit::TransactionFailure;
 use crate::commit::table_watchers::TableWatchers;
 use crate::commit::timers::{ContinuedCall, Timers};
-use crate::commit::unit::{AnswerAt, ReplyEnvelope, Unit, UnitOutcome, UnitResult};
-use crate::commit::writer_pause::{self, WriterPause};
+use crate::commit::unit::{
+    AnswerAt, CommitGroup, LastStep, PendingAnswers, ReplyEnvelope, Unit, UnitOutcome, UnitResult,
+};
 use crate::fault_points::{self, FaultPoint};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -57,7 +59,7 @@ pub(crate) struct WriterThread {
     pub(crate) executor: Executor,
     pub(crate) timers: Timers,
     /// The answers to calls whose work goes on in later transactions.
-    pub(crate) continued: HeldAnswers,
+    pub(crate) continued: PendingAnswers,
     pub(crate) rate_limiter: Arc<RateLimiter>,
     pub(crate) policies: TransactionPolicies,
     pub(crate) registry: Arc<Registry>,
@@ -155,7 +157,7 @@ impl WriterThread {
                     }
                     WriterJob::Denied(denial) => {
                         self.scheduler.at_fault_point(FaultPoint::Denied);
-                        units.extend(self.record(&denial));
+                        units.extend(self.record_denial(&denial));
                     }
                     // The requester may have gone.
                     WriterJob::Templates(reply) => drop(reply.send(self.live.templates())),
@@ -166,15 +168,16 @@ impl WriterThread {
                 let begun = self.instant();
                 self.executor.keeps_events = self.live.reads_log();
                 self.run_groups(units);
-                self.order_backfills();
+                self.queue_backfills();
                 // As long as the group took, so that the WAL grows at half the speed.
                 let took = self.instant().saturating_duration_since(begun);
-                self.pause.wait(took.min(writer_pause::MAX_PAUSE));
+                self.pause.wait(took.min(MAX_PAUSE));
             }
             if self.open_rows.is_due(self.instant(), is_busy) {
                 self.commit_rows();
             }
         }
+        // The queue is closed: what was accepted is finished, so that closing the file leaves nothing to recover.
         self.commit_rows();
         let answers = self.continued.release_all();
         if !answers.is_empty() {
@@ -185,22 +188,22 @@ impl WriterThread {
     }
 
     /// Lets readers fill accumulators of live queries, from the current state.
-    fn order_backfills(&mut self) {
+    fn queue_backfills(&mut self) {
         let requests = self.live.router.take_backfill_requests();
         if !requests.is_empty() {
             self.commit_rows();
-            self.live.order_backfills(requests);
+            self.live.queue_backfills(requests);
         }
     }
 
-    /// How long nothing has to be done without a job.
+    /// Returns how long nothing has to be done without a job.
     fn sleep(&self) -> Option<Duration> {
         let rows = self.open_rows.due_in(self.instant());
         self.timers.sleep(self.executor.now()).into_iter().chain(rows).min()
     }
 
-    /// The time for [`OpenRows`]: not the clock of events, which can be set back or stand still. In a directed run it
-    /// does not advance, so that the same steps commit the same groups.
+    /// Returns the time for [`OpenRows`]: not the clock of events, which can be set back or stand still. In a directed
+    /// run it does not advance, so that the same steps commit the same groups.
     fn instant(&self) -> Instant {
         if self.is_directed { self.started } else { Instant::now() }
     }
@@ -243,8 +246,8 @@ impl WriterThread {
     }
 
     /// Puts the units back that did not run because the first ones of their group took long. They wait for their turns
-    /// again: a caller whose call arrived meanwhile does not wait for all of them. After due rows they are the next group,
-    /// since further due rows would run before them.
+    /// again: a caller whose call arrived meanwhile does not wait for all of them. After due rows they are the next
+    /// group, since further due rows would run before them.
     fn put_back(&mut self, mut rest: CommitGroup, last: Option<&Unit>) -> Option<CommitGroup> {
         self.timers.put_back(rest.take_due());
         if rest.units.is_empty() || last.is_some_and(|last| last.due.is_some()) {
@@ -262,8 +265,8 @@ impl WriterThread {
 
     /// Returns whose turn a unit takes; `None` for a unit of the engine itself.
     fn turn_of(&self, unit: &Unit) -> Option<Turn> {
-        let is_own = unit.caller.id() == Caller::SYSTEM;
-        (!is_own).then(|| Turn::of(&unit.caller, &self.tenants))
+        let is_internal = unit.caller.id() == Caller::SYSTEM;
+        (!is_internal).then(|| Turn::from_caller(&unit.caller, &self.tenants))
     }
 
     /// Runs a group, all or nothing.
@@ -272,8 +275,10 @@ impl WriterThread {
             // Rows that SQLite cannot commit must not accumulate.
             self.commit_rows();
         }
-        let failure = self.health.check().err().or_else(|| self.open_rows.failure().cloned());
-        failure.map_or(Ok(()), |refusal| Err(RolledBack::Refused(refusal)))?;
+        let failure = self.health.refusal().or_else(|| self.open_rows.failure().cloned());
+        if let Some(refusal) = failure {
+            return Err(RolledBack::Refused(refusal));
+        }
         let start = self.executor.mark();
         self.run_and_journal(group).map_err(|failure| self.roll_back(start, failure))
     }
@@ -324,7 +329,7 @@ impl WriterThread {
             // Before readers can see them: a reader that does then finds its policies outdated.
             self.policies.renew(store)?;
         }
-        self.timers.note(&changes);
+        self.timers.record_changes(&changes);
         self.change_log.record(store, &changes, from, to)?;
         let touched = self.watchers.touched(&changes);
         let mut deltas = self.live.deltas(store, changes, &self.executor.events)?;
@@ -395,6 +400,7 @@ impl WriterThread {
             // A constraint cannot fail here: each group has checked its own.
             let is_transient = matches!(error, StoreError::Full | StoreError::Busy);
             match undone {
+                // The rows are in the journal, and are applied again before the next attempt.
                 Ok(()) if is_transient => {}
                 Ok(()) => self.health.poison(&error),
                 Err(why) => self.health.poison(&why),
@@ -414,6 +420,7 @@ impl WriterThread {
     fn checkpoint(&mut self) {
         self.commit_rows();
         let refused = fault_points::refuses_checkpoint(self.health.check().is_err());
+        // If SQLite could not commit, the journal is the only place that has the rows: its segments must stay.
         if refused || !self.open_rows.is_empty() {
             return;
         }
@@ -462,12 +469,12 @@ impl WriterThread {
     }
 
     /// Hands a group to the sync thread, which then sends the answers and the deltas. Returns the group that
-    /// records its denied units: their answers are held until the record is durable, so that a caller that receives
+    /// records its denied units: their answers wait until the record is durable, so that a caller that receives
     /// `denied` can already find it.
     fn hand_over(&mut self, group: CommitGroup, finished: FinishedGroup) -> Option<CommitGroup> {
         let FinishedGroup { outcomes, deltas, segment } = finished;
-        // Before the answers: a caller that has one sends its next call, and a caller that does not wait for one pays too.
-        // A unit that waits for work runs again, and pays once.
+        // Before the answers: a caller that has one sends its next call, and a caller that does not wait for one pays
+        // too. A unit that waits for work runs again, and pays once.
         for (unit, outcome) in group.units.iter().zip(&outcomes) {
             if !matches!(outcome, UnitOutcome::Deferred(_)) {
                 self.rate_limiter.add(&unit.caller, unit.further_calls(), self.executor.now());
@@ -477,38 +484,39 @@ impl WriterThread {
         self.count(&outcomes, deltas.len());
         self.metrics.writer_steps_total.set(self.executor.transaction.store.steps());
         let weight = group.weight();
-        let CommitGroup { units, held_answers: mut answers, .. } = group;
+        let CommitGroup { units, pending_answers: mut answers, .. } = group;
         for step in &last_steps {
             answers.extend(self.continued.release(step));
         }
         let mut records = Vec::new();
-        let mut held_answers = Vec::new();
+        let mut pending_answers = Vec::new();
         for (unit, outcome) in units.into_iter().zip(outcomes) {
             let outcome = match outcome {
                 UnitOutcome::Done(done) => Ok(done),
                 UnitOutcome::Refused(refusal) => Err(refusal),
                 UnitOutcome::Deferred(work) => {
-                    let turn = Turn::of(&unit.caller, &self.tenants);
-                    Deferred::start(unit, work, turn, &self.jobs, &self.readers);
+                    let turn = Turn::from_caller(&unit.caller, &self.tenants);
+                    DeferredUnit::start(unit, work, turn, &self.jobs, &self.readers);
                     continue;
                 }
             };
             let record = match &outcome {
                 Ok(_) => None,
-                Err(refusal) => self.record_of(&unit, refusal),
+                Err(refusal) => self.record_refusal(&unit, refusal),
             };
             let unfinished =
                 outcome.as_ref().map_or_else(|_| Vec::new(), |done| self.unfinished(&unit, done));
-            let to = if record.is_some() { &mut held_answers } else { &mut answers };
-            let answered = ReplyEnvelope { reply: unit.reply, outcome };
+            let answer = ReplyEnvelope { reply: unit.reply, outcome };
             if !unfinished.is_empty() {
-                self.continued.hold(answered, unfinished);
+                self.continued.add(answer, unfinished);
                 continue;
             }
-            if unit.answer_at == AnswerAt::Applied && answered.is_success() {
-                answered.send()
+            if unit.answer_at == AnswerAt::Applied && answer.is_success() {
+                answer.send();
+            } else if record.is_some() {
+                pending_answers.push(answer);
             } else {
-                to.push(answered)
+                answers.push(answer);
             }
             records.extend(record);
         }
@@ -516,21 +524,20 @@ impl WriterThread {
         let mut commit = Commit { to: self.executor.chain.seq, answers, deltas, segment };
         commit.release_early(&self.live.hub, &self.metrics);
         self.commits.push_wait(commit, weight);
-        (!records.is_empty()).then(|| CommitGroup::new(records, held_answers))
+        (!records.is_empty()).then(|| CommitGroup::new(records, pending_answers))
     }
 
-    /// Calls for due rows.
+    /// Returns the calls for due rows.
     fn due(&mut self) -> Vec<Unit> {
         self.scheduler.at_fault_point(FaultPoint::Due);
         let now = self.executor.now();
         // Without the rows of all finished groups, a deadline would be forgotten, or found twice.
         if self.health.check().is_err() || self.restore_rows().is_err() {
-            self.timers.rest(now);
+            self.timers.pause(now);
             return Vec::new();
         }
-        let asked = self.timers.due(&self.executor.transaction.store, now);
-        let due = asked.unwrap_or_else(|error| {
-            self.timers.rest(now);
+        let due = self.timers.due(&self.executor.transaction.store, now).unwrap_or_else(|error| {
+            self.timers.pause(now);
             match error {
                 StoreError::Broken(why) => self.health.poison(&why),
                 error => tracing::warn!(%error, "due rows could not be read"),
@@ -541,32 +548,32 @@ impl WriterThread {
         for due in due {
             match self.registry.prepare_any(due.reducer, CallArguments::from_value(&due.arguments))
             {
-                Ok(call) => units.push(Unit::of_due_row(call, due)),
+                Ok(call) => units.push(Unit::from_due_row(call, due)),
                 Err(refusal) => self.timers.refused(&due, &refusal, now),
             }
         }
         units
     }
 
-    /// The call that records a denied attempt, if it should be recorded.
-    fn record(&mut self, denial: &Denial) -> Option<Unit> {
+    /// Returns the call that records a denied attempt, if it should be recorded.
+    fn record_denial(&mut self, denial: &Denial) -> Option<Unit> {
         self.metrics.denied_total.add(1);
         let arguments = self.denials.admit(denial, self.executor.now())?;
         let calls = self.denials.denial_recorders.iter().filter_map(|denial_recorder| {
             let arguments = CallArguments::from_value(&arguments);
-            let ready = self.registry.prepare_any(denial_recorder, arguments);
-            ready
+            self.registry
+                .prepare_any(denial_recorder, arguments)
                 .inspect_err(|why| tracing::error!(%why, "a denied attempt could not be recorded"))
                 .ok()
         });
-        Some(Unit::of_engine(calls.collect(), None))
+        Some(Unit::internal(calls.collect(), None))
     }
 
-    /// The record of a refused unit, if it was denied.
-    fn record_of(&mut self, unit: &Unit, refusal: &Refusal) -> Option<Unit> {
+    /// Returns the record of a refused unit, if it was denied.
+    fn record_refusal(&mut self, unit: &Unit, refusal: &Refusal) -> Option<Unit> {
         let reducers: Vec<&'static str> = unit.calls.iter().map(|call| call.reducer).collect();
-        let denial = denials::of_unit(&unit.caller, &reducers, refusal)?;
-        self.record(&denial)
+        let denial = Denial::from_refusal(&unit.caller, &reducers, refusal)?;
+        self.record_denial(&denial)
     }
 
     /// Prunes undo images beyond the retention limit.
@@ -583,7 +590,8 @@ impl WriterThread {
         }
     }
 
-    /// Reports the outcome of each unit that a deadline started to the timers. Returns the continued calls that have ended.
+    /// Reports the outcome of each unit that a deadline started to the timers. Returns the continued calls that have
+    /// ended.
     fn settle_deadlines(&mut self, units: &[Unit], outcomes: &[UnitOutcome]) -> Vec<LastStep> {
         let now = self.executor.now();
         let mut ended = Vec::new();
@@ -611,23 +619,24 @@ impl WriterThread {
         ended
     }
 
-    /// The calls of a unit whose work goes on, with their positions.
+    /// Returns the calls of a unit whose work goes on, with their positions.
     fn unfinished(&self, unit: &Unit, done: &UnitResult) -> Vec<(usize, ContinuedCall)> {
         if unit.due.is_some() {
             return Vec::new();
         }
         let store = &self.executor.transaction.store;
         let calls = unit.calls.iter().zip(&done.calls).enumerate();
-        let unfinished = calls.filter_map(|(position, (call, done))| {
-            let found = self.timers.unfinished(store, call.reducer, &done.result);
-            Some((position, found.inspect_err(unreadable).ok().flatten()?))
-        });
-        unfinished.collect()
+        calls
+            .filter_map(|(position, (call, done))| {
+                let found = self.timers.unfinished(store, call.reducer, &done.result);
+                Some((position, found.inspect_err(log_unreadable).ok().flatten()?))
+            })
+            .collect()
     }
 
     fn is_unfinished(&self, call: &ContinuedCall) -> bool {
         let found = self.timers.is_unfinished(&self.executor.transaction.store, call);
-        found.inspect_err(unreadable).unwrap_or(false)
+        found.inspect_err(log_unreadable).unwrap_or(false)
     }
 
     fn count(&self, outcomes: &[UnitOutcome], deltas: usize) {
@@ -650,6 +659,6 @@ impl WriterThread {
 }
 
 /// Logs why the rows of a continued call could not be read. Its caller is answered early.
-fn unreadable(error: &StoreError) {
+fn log_unreadable(error: &StoreError) {
     tracing::warn!(%error, "the rest of a call could not be read");
 }

@@ -14,8 +14,8 @@ use crate::commit::durable::Commit;
 use crate::commit::fair_queue::Turn;
 use crate::commit::jobs::WriterJob;
 use crate::commit::open_rows::VisibleRows;
-use crate::commit::prepared_call::PreparedCall;
 use crate::commit::queue::{Queue, Rejected, closing};
+use crate::commit::registry::PreparedCall;
 use crate::commit::registry::Registry;
 use crate::commit::request_ids::Request;
 use crate::commit::table_watchers::TableWatchers;
@@ -56,8 +56,9 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Submits a unit to the writer and waits for its answer, which comes when the unit is durable (`commit/durable.rs`), or
-    /// with [`AnswerAt::Applied`] when it is in the journal. If the task that waits is dropped, the unit runs all the same.
+    /// Submits a unit to the writer and waits for its answer, which comes when the unit is durable
+    /// (`commit/durable.rs`), or with [`AnswerAt::Applied`] when it is in the journal. If the task that waits is
+    /// dropped, the unit runs all the same.
     ///
     /// # Errors
     /// A [`Refusal`] of the request id, of the queue, or of a call; `engine_failed` if a thread of the engine panicked.
@@ -93,7 +94,7 @@ impl Inner {
         })
     }
 
-    /// Where a caller's connections find and count whole results.
+    /// Returns where a caller's connections find and count whole results.
     pub(crate) fn shared_results(&self, caller: &Caller) -> SharedResults {
         let cache = Arc::clone(&self.results);
         let account = self.buffers.account(caller);
@@ -102,7 +103,7 @@ impl Inner {
 
     /// Returns whose turn the calls of a caller take.
     pub(crate) fn turn(&self, caller: &Caller) -> Turn {
-        Turn::of(caller, &self.queries.tenants)
+        Turn::from_caller(caller, &self.queries.tenants)
     }
 
     /// Queues a job for the writer, in a turn or for the engine itself.
@@ -140,7 +141,7 @@ impl Drop for Inner {
     }
 }
 
-/// The refusal of jobs that do not fit into the queue of the writer.
+/// Returns the refusal of jobs that do not fit into the queue of the writer.
 pub(crate) fn overloaded() -> Refusal {
     Refusal::new(Code::Overloaded, "the queue of calls is full")
         .hint("nothing was written; try again in a moment")

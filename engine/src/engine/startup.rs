@@ -1,4 +1,4 @@
-//! Opens a file: recovers its state, and starts the threads.
+//! Opens a file: recovers its state, and starts the threads. `inner` is what they share with the handles.
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -19,11 +19,9 @@ use crate::access::policy_validator::PolicyValidator;
 use crate::access::rate_limiter::RateLimiter;
 use crate::access::scope_rules::ScopeRules;
 use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
-use crate::commit::continued::HeldAnswers;
 use crate::commit::durable::{Syncer, sync_segments};
 use crate::commit::execute::{Executor, LogPosition};
-use crate::commit::held_subscriptions::HeldSubscriptions;
-use crate::commit::live_queries::LiveQueries;
+use crate::commit::live_queries::{LiveQueries, SubscriptionQuota};
 use crate::commit::open_rows::{OpenRows, VisibleRows};
 use crate::commit::queue::Queue;
 use crate::commit::registry::Registry;
@@ -31,11 +29,13 @@ use crate::commit::retention::{ChangeLog, Retention};
 use crate::commit::table_watchers::TableWatchers;
 use crate::commit::timers::Timers;
 use crate::commit::transaction::GroupTransaction;
+use crate::commit::unit::PendingAnswers;
 use crate::commit::writer::WriterThread;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::ports::{EngineThread, EventSources, FreeRunning, StepScheduler};
 use crate::queries::explain::PlanningDb;
+use crate::queries::reader_drain::ReaderDrain;
 use crate::queries::readers::{OpenReader, Readers, open_reader};
 use crate::queries::service::QueryService;
 use crate::queries::tables::LiveTables;
@@ -108,12 +108,15 @@ pub(super) struct ThreadConfig {
 
 /// Starts the threads.
 pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, StoreError> {
-    let catalog = Catalog::new(store.layout().live_tables(), store.layout().views());
-    let catalog = Arc::new(catalog.counting_work(WorkFunctions {
+    let work_functions = WorkFunctions {
         read: abide_store::READ_FUNCTION,
         visible_read: abide_store::VISIBLE_READ_FUNCTION,
         visible: abide_store::VISIBLE_FUNCTION,
-    }));
+    };
+    let catalog = Arc::new(
+        Catalog::new(store.layout().live_tables(), store.layout().views())
+            .counting_work(work_functions),
+    );
     let set_up = catalog.setup_sql();
     let found = recover(&store, &set_up)?;
     let (durable, durable_seen) = watch::channel(found.head.seq);
@@ -138,7 +141,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
             threads.tenants.clone(),
             config.due_of_a_tenant,
         ),
-        continued: HeldAnswers::default(),
+        continued: PendingAnswers::default(),
         rate_limiter: Arc::clone(&rate_limiter),
         policies: TransactionPolicies::new(&found.policies),
         registry: Arc::new(Registry::new(modules)),
@@ -163,9 +166,9 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     };
     let registry = Arc::clone(&writer.registry);
     let watchers = Arc::clone(&writer.watchers);
-    let checkpoints = CheckpointConfig::of_writer(&writer, &durable_seen, store, &threads.drain);
-    let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, threads);
-    let syncer = syncer_behind(&writer, durable, &threads.to_publish, store);
+    let config = checkpoint_config(&writer, &durable_seen, store, &threads.drain);
+    let checkpoints = CheckpointThread::start(found.checkpointer, config, threads);
+    let syncer = sync_thread(&writer, durable, &threads.to_publish, store);
     handles.extend(spawn_all(threads, writer, syncer));
     Ok(Arc::new(Inner {
         jobs: Arc::clone(&threads.jobs),
@@ -264,7 +267,8 @@ impl ReaderPools {
         let readers = [Some(first)].into_iter().chain(later).collect();
         let (readers, mut handles) =
             Readers::start("reader", readers, &open, visible, &shared.threads);
-        // Not drained: no query of a caller delays a lookup. A lookup is short, so a later checkpoint finds no snapshot of one.
+        // Not drained: no query of a caller delays a lookup. A lookup is short, so a later checkpoint finds no snapshot
+        // of one.
         let undirected = Threads {
             scheduler: Arc::new(FreeRunning),
             drain: Arc::default(),
@@ -300,7 +304,7 @@ fn query_service(
     })
 }
 
-/// The writer's side of live queries.
+/// Returns the writer's side of live queries.
 fn live_queries(
     shared: &Shared,
     queries: &QueryService,
@@ -316,7 +320,7 @@ fn live_queries(
         tables: Arc::clone(&queries.tables),
         fill_time: budget.fill_time,
         attached: 0,
-        held: HeldSubscriptions::new(shared.threads.buffers.clone()),
+        quota: SubscriptionQuota::new(shared.threads.buffers.clone()),
         reads_log: false,
         tenants: shared.threads.tenants.clone(),
         metrics: Arc::clone(&shared.metrics),
@@ -324,7 +328,7 @@ fn live_queries(
     }
 }
 
-/// The executor of the writer's calls.
+/// Returns the executor of the writer's calls.
 fn executor(
     shared: &Shared,
     writer: Writer,
@@ -336,13 +340,13 @@ fn executor(
     let rules = ScopeRules::new(modules);
     let credentials = CredentialChecker::new(modules);
     let mut transaction = GroupTransaction::new(writer, rules.row_policies(), credentials, former);
-    transaction.validate_policies(policy_validator(shared));
-    transaction.name_tenants(shared.threads.tenants.clone());
+    transaction.set_policy_validator(policy_validator(shared));
+    transaction.set_tenants(shared.threads.tenants.clone());
     Executor::new(transaction, log, sources, rules)
 }
 
-/// The sync thread for that writer's commits.
-fn syncer_behind(
+/// Returns the sync thread for that writer's commits.
+fn sync_thread(
     writer: &WriterThread,
     durable: watch::Sender<Seq>,
     to_publish: &Arc<Queue<Publication>>,
@@ -362,12 +366,31 @@ fn syncer_behind(
     }
 }
 
-/// A queue of commits that are not yet durable or not yet published.
+/// Returns the configuration of the checkpointer next to this writer.
+fn checkpoint_config(
+    writer: &WriterThread,
+    durable: &watch::Receiver<Seq>,
+    store: &Arc<Store>,
+    drain: &Arc<ReaderDrain>,
+) -> CheckpointConfig {
+    CheckpointConfig {
+        durable: durable.clone(),
+        metrics: Arc::clone(&writer.metrics),
+        health: Arc::clone(&writer.health),
+        jobs: Arc::clone(&writer.jobs),
+        store: Arc::clone(store),
+        scheduler: Arc::clone(&writer.scheduler),
+        writer_pause: Arc::clone(&writer.pause),
+        drain: Arc::clone(drain),
+    }
+}
+
+/// Returns a queue of commits that are not yet durable or not yet published.
 fn unsynced<T>() -> Arc<Queue<T>> {
     Arc::new(Queue::new(limits::UNSYNCED_COMMITS))
 }
 
-/// The validator of policies.
+/// Returns the validator of policies.
 fn policy_validator(shared: &Shared) -> PolicyValidator {
     let layout = shared.store.layout();
     let planner = Planner::new(Arc::clone(&shared.catalog));
@@ -378,15 +401,15 @@ fn policy_validator(shared: &Shared) -> PolicyValidator {
 
 /// Starts the threads of the commit pipeline.
 fn spawn_all(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [JoinHandle<()>; 3] {
-    let listeners = Arc::clone(&syncer.hub);
-    let counted = Arc::clone(&syncer.metrics);
+    let hub = Arc::clone(&syncer.hub);
+    let metrics = Arc::clone(&syncer.metrics);
     let to_publish = Arc::clone(&syncer.to_publish);
     let scheduler = Arc::clone(&syncer.scheduler);
     [
         threads.spawn(EngineThread::Writer, move || writer.run()),
         threads.spawn(EngineThread::Sync, move || syncer.run()),
         threads.spawn(EngineThread::Publish, move || {
-            publish(&to_publish, &listeners, &counted, &*scheduler)
+            publish(&to_publish, &hub, &metrics, &*scheduler)
         }),
     ]
 }

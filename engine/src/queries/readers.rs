@@ -123,7 +123,7 @@ impl Readers {
                 .hint("try again in a moment")
         };
         // Before the commit: a query without room must not cause one.
-        if !self.queue.takes(turn, weight) {
+        if !self.queue.accepts(turn, weight) {
             return Err(full());
         }
         self.catch_up().await?;

@@ -64,7 +64,7 @@ impl QueryService {
         // Planned on the reader: a long text may take some milliseconds.
         let answer = self
             .readers
-            .run(&Turn::of(caller, &self.tenants), weight, move |reader| {
+            .run(&Turn::from_caller(caller, &self.tenants), weight, move |reader| {
                 let answer = match planner.bind_chosen(&sql, &given) {
                     Some(binding) => chosen(reader, &tables, &binding, as_of),
                     None => query::run(reader, &layout, &sql, &params, as_of),
@@ -88,7 +88,7 @@ impl QueryService {
         let layout = self.layout.clone();
         let answer = self
             .lookups
-            .run(&Turn::of_tenant(Caller::SYSTEM), 1, move |reader| {
+            .run(&Turn::from_tenant(Caller::SYSTEM), 1, move |reader| {
                 query::run(reader, &layout, &sql, &params, None)
             })
             .await??;
@@ -179,7 +179,7 @@ impl QueryService {
         T: Send + 'static,
         E: From<Refusal> + Send + 'static,
     {
-        self.read(&Turn::of(caller, &self.tenants), work).await
+        self.read(&Turn::from_caller(caller, &self.tenants), work).await
     }
 
     /// Runs something on a reader, in this turn.

@@ -34,7 +34,7 @@ impl Default for BufferLimits {
 }
 
 impl BufferLimits {
-    /// The limit of the total for a caller that then has this many bytes.
+    /// Returns the limit of the total for a caller that then has this many bytes.
     fn total_for(self, own: usize) -> usize {
         if own <= self.total / LITTLE { self.total } else { self.total - self.total / RESERVED }
     }
@@ -54,7 +54,7 @@ pub struct Buffers(Arc<Shared>);
 struct Shared {
     limits: BufferLimits,
     tenants: Tenants,
-    held: Mutex<Reserved>,
+    reserved: Mutex<Reserved>,
     /// The total has dropped far below its peak.
     fallen: Notify,
     /// Bytes were released.
@@ -71,36 +71,40 @@ struct Reserved {
 
 impl Buffers {
     pub(crate) fn new(limits: BufferLimits, tenants: Tenants) -> Buffers {
-        let fallen = Notify::new();
-        let fewer = Notify::new();
-        Buffers(Arc::new(Shared { limits, tenants, held: Mutex::default(), fallen, fewer }))
+        Buffers(Arc::new(Shared {
+            limits,
+            tenants,
+            reserved: Mutex::default(),
+            fallen: Notify::new(),
+            fewer: Notify::new(),
+        }))
     }
 
-    /// The account of a caller: that of its tenant.
+    /// Returns the account of a caller: that of its tenant.
     #[must_use]
     pub fn account(&self, caller: &Caller) -> Account {
         Account { buffers: self.clone(), tenant: self.0.tenants.key(caller).into() }
     }
 
-    /// An empty reservation for a caller.
+    /// Returns an empty reservation for a caller.
     #[must_use]
     pub fn reserve(&self, caller: &Caller) -> Reservation {
         self.account(caller).reserve()
     }
 
-    /// Number of counted bytes.
+    /// Returns the number of counted bytes.
     #[must_use]
     pub fn total(&self) -> usize {
         self.lock().total
     }
 
-    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`], or a query
-    /// has freed as many bytes. The allocator then holds unused memory. Only one task may wait.
+    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`], or a
+    /// query has freed as many bytes. The allocator then holds unused memory. Only one task may wait.
     pub async fn fallen(&self) {
         self.0.fallen.notified().await;
     }
 
-    /// Something that is not counted here, such as a query, has freed this many bytes.
+    /// Reports that something that is not counted here, such as a query, has freed this many bytes.
     pub fn freed(&self, bytes: u64) {
         if bytes >= limits::RECLAIMED_BYTES as u64 {
             self.0.fallen.notify_one();
@@ -109,13 +113,13 @@ impl Buffers {
 
     /// Starts the next measurement at the current total.
     pub fn restart_peak(&self) {
-        let mut held = self.lock();
-        held.peak = held.total;
+        let mut reserved = self.lock();
+        reserved.peak = reserved.total;
     }
 
     fn lock(&self) -> MutexGuard<'_, Reserved> {
         // Every change is one step, so a poisoned lock is consistent.
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -138,54 +142,53 @@ struct Bytes {
 }
 
 impl Account {
-    /// The name of the tenant, see [`Tenants::key`].
+    /// Returns the name of the tenant, see [`Tenants::key`].
     pub(crate) fn tenant(&self) -> &str {
         &self.tenant
     }
 
-    /// An empty reservation.
+    /// Returns an empty reservation.
     #[must_use]
     pub fn reserve(&self) -> Reservation {
         Reservation { account: self.clone(), bytes: 0 }
     }
 
-    /// Data larger than a limit is accepted if nothing else is buffered, so that every result and body within its
-    /// own limit is possible.
+    /// Counts bytes. Data larger than a limit is accepted if nothing else is buffered, so that every result and body
+    /// within its own limit is possible.
     fn add(&self, bytes: Bytes) -> Result<(), Refusal> {
         let limits = self.buffers.0.limits;
-        let mut held = self.buffers.lock();
-        let before = held.tenants.get(&self.tenant).copied().unwrap_or(0);
+        let mut reserved = self.buffers.lock();
+        let before = reserved.tenants.get(&self.tenant).copied().unwrap_or(0);
         let own = before + bytes.own;
         if before > bytes.original && own > limits.per_caller {
             return Err(full("too many bytes of the caller wait to be sent or received"));
         }
-        let total = held.total + bytes.total;
-        if bytes.total > 0 && held.total > bytes.original && total > limits.total_for(own) {
+        let total = reserved.total + bytes.total;
+        if bytes.total > 0 && reserved.total > bytes.original && total > limits.total_for(own) {
             return Err(full("too many bytes wait to be sent or received"));
         }
         if bytes.own > 0 {
-            held.total = total;
-            held.peak = held.peak.max(total);
-            *held.tenants.entry(Arc::clone(&self.tenant)).or_default() += bytes.own;
+            reserved.total = total;
+            reserved.peak = reserved.peak.max(total);
+            *reserved.tenants.entry(Arc::clone(&self.tenant)).or_default() += bytes.own;
         }
         Ok(())
     }
 
     fn subtract(&self, own: usize, total: usize) {
-        let mut held = self.buffers.lock();
-        held.total -= total;
-        let fallen = held.has_fallen();
-        if let Some(of_tenant) = held.tenants.get_mut(&self.tenant) {
-            *of_tenant -= own;
-            if *of_tenant == 0 {
-                held.tenants.remove(&self.tenant);
+        let mut reserved = self.buffers.lock();
+        reserved.total -= total;
+        let has_fallen = reserved.has_fallen();
+        if let Some(bytes) = reserved.tenants.get_mut(&self.tenant) {
+            *bytes -= own;
+            if *bytes == 0 {
+                reserved.tenants.remove(&self.tenant);
             }
         }
-        drop(held);
-        let Shared { fallen: far, fewer, .. } = &*self.buffers.0;
-        fewer.notify_waiters();
-        if fallen {
-            far.notify_one();
+        drop(reserved);
+        self.buffers.0.fewer.notify_waiters();
+        if has_fallen {
+            self.buffers.0.fallen.notify_one();
         }
     }
 }
@@ -236,7 +239,7 @@ impl Reservation {
         self.account.subtract(bytes, bytes);
     }
 
-    /// Number of counted bytes.
+    /// Returns the number of counted bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -281,7 +284,7 @@ impl SharedBytes {
             }
         }
         drop(shares);
-        Ok(Share { of: Arc::clone(self), account: account.clone() })
+        Ok(Share { data: Arc::clone(self), account: account.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
@@ -289,28 +292,28 @@ impl SharedBytes {
     }
 }
 
-/// See [`SharedBytes`].
+/// The share of one connection in [`SharedBytes`]. Dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct Share {
-    of: Arc<SharedBytes>,
+    data: Arc<SharedBytes>,
     account: Account,
 }
 
 impl Share {
     pub(crate) fn bytes(&self) -> usize {
-        self.of.bytes
+        self.data.bytes
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut shares = self.of.lock();
+        let mut shares = self.data.lock();
         let Some(count) = shares.get_mut(&self.account.tenant) else { return };
         *count -= 1;
         if *count == 0 {
             shares.remove(&self.account.tenant);
-            let total = if shares.is_empty() { self.of.bytes } else { 0 };
-            self.account.subtract(self.of.bytes, total);
+            let total = if shares.is_empty() { self.data.bytes } else { 0 };
+            self.account.subtract(self.data.bytes, total);
         }
     }
 }
@@ -326,7 +329,7 @@ fn full(detail: &str) -> Refusal {
         .hint("read the pending results, or request smaller ones with LIMIT; then retry")
 }
 
-/// Approximate memory of rows in bytes.
+/// Returns the approximate memory of rows in bytes.
 #[must_use]
 pub fn size_of_rows(rows: &[Row]) -> usize {
     let cell = size_of::<abide_schema::Value>();
@@ -341,25 +344,36 @@ mod tests {
 
     use super::*;
 
-    fn hold_of(buffers: &Buffers, caller: &str, bytes: usize) -> Result<Reservation, Code> {
-        let mut hold = buffers.reserve(&Caller::new(caller));
-        hold.grow(bytes).map(|()| hold).map_err(|refusal| refusal.code)
+    fn reserve(buffers: &Buffers, caller: &str, bytes: usize) -> Result<Reservation, Code> {
+        let mut reservation = buffers.reserve(&Caller::new(caller));
+        reservation.grow(bytes).map(|()| reservation).map_err(|refusal| refusal.code)
     }
 
     #[test]
     fn buffers_are_limited_per_caller_and_in_total() {
         let buffers =
             Buffers::new(BufferLimits { total: 1_024, per_caller: 400 }, Tenants::default());
-        let hold = |caller: &str, bytes| hold_of(&buffers, caller, bytes);
-        let large = hold("ann", 5_000).expect("a single large result is accepted");
-        assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded));
-        assert_eq!(hold("bob", 4).err(), Some(Code::Overloaded), "the total is exceeded");
+        let large = reserve(&buffers, "ann", 5_000).expect("a single large result is accepted");
+        assert_eq!(reserve(&buffers, "ann", 1).err(), Some(Code::Overloaded));
+        assert_eq!(
+            reserve(&buffers, "bob", 4).err(),
+            Some(Code::Overloaded),
+            "the total is exceeded"
+        );
         drop(large);
         assert_eq!(buffers.total(), 0);
-        let first = hold("ann", 400).expect("room");
-        assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded), "the limit of a caller");
-        let second = hold("bob", 368).expect("the rest");
-        assert_eq!(hold("cat", 5).err(), Some(Code::Overloaded), "the limit of all callers");
+        let first = reserve(&buffers, "ann", 400).expect("room");
+        assert_eq!(
+            reserve(&buffers, "ann", 1).err(),
+            Some(Code::Overloaded),
+            "the limit of a caller"
+        );
+        let second = reserve(&buffers, "bob", 368).expect("the rest");
+        assert_eq!(
+            reserve(&buffers, "cat", 5).err(),
+            Some(Code::Overloaded),
+            "the limit of all callers"
+        );
         drop((first, second));
         assert_eq!(buffers.total(), 0);
         assert!(buffers.lock().tenants.is_empty());
@@ -370,18 +384,18 @@ mod tests {
     fn the_callers_of_one_tenant_share_a_limit() {
         let buffers =
             Buffers::new(BufferLimits { total: 4_096, per_caller: 400 }, Tenants::default());
-        let of = |id: &str, scope: &[(&str, &str)]| {
+        let reserve = |id: &str, scope: &[(&str, &str)]| {
             let pairs = scope.iter().map(|(key, value)| (key.to_string(), value.to_string()));
             let scope = pairs.collect();
             let caller = Caller::with(id, "app", BTreeSet::new(), scope);
-            let mut hold = buffers.reserve(&caller);
-            hold.grow(300).map(|()| hold).map_err(|refusal| refusal.code)
+            let mut reservation = buffers.reserve(&caller);
+            reservation.grow(300).map(|()| reservation).map_err(|refusal| refusal.code)
         };
-        let _first = of("ann", &[("tenant", "zeta")]).expect("room");
-        assert_eq!(of("bob", &[("tenant", "zeta")]).err(), Some(Code::Overloaded));
-        let narrower = of("bob", &[("tenant", "zeta"), ("desk", "1")]);
+        let _first = reserve("ann", &[("tenant", "zeta")]).expect("room");
+        assert_eq!(reserve("bob", &[("tenant", "zeta")]).err(), Some(Code::Overloaded));
+        let narrower = reserve("bob", &[("tenant", "zeta"), ("desk", "1")]);
         assert_eq!(narrower.err(), Some(Code::Overloaded), "a further scope key");
-        let _other = of("bob", &[("tenant", "acme")]).expect("another tenant has its own");
+        let _other = reserve("bob", &[("tenant", "acme")]).expect("another tenant has its own");
     }
 
     /// Callers that use little could together use as much as the total once more.
@@ -389,13 +403,17 @@ mod tests {
     fn the_reserve_for_little_is_within_the_total() {
         let buffers =
             Buffers::new(BufferLimits { total: 1_024, per_caller: 1_024 }, Tenants::default());
-        let hold = |caller: &str, bytes| hold_of(&buffers, caller, bytes);
-        let large = hold("ann", 768).expect("three quarters");
-        assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded));
-        let little: Vec<Reservation> =
-            (0..64).map(|nth| hold(&format!("caller {nth}"), 4).expect("the reserve")).collect();
+        let large = reserve(&buffers, "ann", 768).expect("three quarters");
+        assert_eq!(reserve(&buffers, "ann", 1).err(), Some(Code::Overloaded));
+        let little: Vec<Reservation> = (0..64)
+            .map(|nth| reserve(&buffers, &format!("caller {nth}"), 4).expect("the reserve"))
+            .collect();
         assert_eq!(buffers.total(), 1_024);
-        assert_eq!(hold("zoe", 1).err(), Some(Code::Overloaded), "the total is reached");
+        assert_eq!(
+            reserve(&buffers, "zoe", 1).err(),
+            Some(Code::Overloaded),
+            "the total is reached"
+        );
         drop((large, little));
         assert_eq!(buffers.total(), 0);
     }
@@ -408,8 +426,10 @@ mod tests {
         let ann = account("ann");
         let bob = account("bob");
         let bytes = SharedBytes::new(300);
-        let shares: Vec<Share> =
-            [&ann, &ann, &bob].map(|of| bytes.share(of).expect("room")).into_iter().collect();
+        let shares: Vec<Share> = [&ann, &ann, &bob]
+            .map(|account| bytes.share(account).expect("room"))
+            .into_iter()
+            .collect();
         assert_eq!(buffers.total(), 300);
         let other = SharedBytes::new(101);
         assert!(other.share(&ann).is_err(), "300 bytes count for ann");
@@ -448,16 +468,16 @@ mod tests {
             let mut context = Context::from_waker(Waker::noop());
             pin!(buffers.fallen()).poll(&mut context).is_ready()
         };
-        let mut hold = buffers.reserve(&Caller::new("ann"));
-        hold.grow(4 * limits::RECLAIMED_BYTES).expect("room");
-        hold.shrink(limits::RECLAIMED_BYTES);
+        let mut reservation = buffers.reserve(&Caller::new("ann"));
+        reservation.grow(4 * limits::RECLAIMED_BYTES).expect("room");
+        reservation.shrink(limits::RECLAIMED_BYTES);
         assert!(!fallen(), "it is more than half of the peak");
-        hold.shrink(limits::RECLAIMED_BYTES);
+        reservation.shrink(limits::RECLAIMED_BYTES);
         assert!(fallen());
         buffers.restart_peak();
-        hold.shrink(limits::RECLAIMED_BYTES - 1);
+        reservation.shrink(limits::RECLAIMED_BYTES - 1);
         assert!(!fallen(), "too little");
-        hold.shrink(limits::RECLAIMED_BYTES);
+        reservation.shrink(limits::RECLAIMED_BYTES);
         assert!(fallen());
     }
 }

@@ -9,7 +9,6 @@ mod rebind;
 mod request;
 mod rerun_updates;
 mod reruns;
-mod stale;
 mod subscription;
 mod update;
 
@@ -38,29 +37,9 @@ use crate::subscriptions::shared_delta::ResultChange;
 
 pub use request::{Start, SubscribeRequest};
 use reruns::PendingReruns;
-use subscription::Subscription;
+use subscription::{PendingDelta, Subscription};
 use update::QueuedUpdate;
 pub use update::{Change, SnapshotPart, Update};
-
-/// The bytes that a subscription of a restricted caller holds; it keeps its text for the next plan. Large parameters are
-/// counted separately.
-fn held_bytes(binding: &Binding, sql: &str) -> usize {
-    if binding.is_bounded() { limits::SUBSCRIPTION_OVERHEAD_BYTES + sql.len() } else { 0 }
-}
-
-/// Whether it was caught up with outdated policies.
-fn is_too_late((_, resumed): &(SubscriptionKey, Result<ResumeResult, QueryFailure>)) -> bool {
-    matches!(resumed, Err(QueryFailure::Outdated))
-}
-
-/// A subscription that is attached, and its first answer.
-struct BegunSubscription {
-    key: SubscriptionKey,
-    subscription: Subscription,
-    resumed: ResumeResult,
-    /// A frame after the answer, if one was read.
-    later: Option<Frame>,
-}
 
 /// One client's subscriptions. One task owns it.
 #[derive(Debug)]
@@ -87,6 +66,15 @@ pub struct Connection {
     reruns: PendingReruns,
 }
 
+/// A subscription that is attached, and its first answer.
+struct BegunSubscription {
+    key: SubscriptionKey,
+    subscription: Subscription,
+    resumed: ResumeResult,
+    /// A frame after the answer, if one was read.
+    later: Option<Frame>,
+}
+
 impl Connection {
     pub(crate) fn new(engine: Arc<Inner>, caller: Caller) -> Connection {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -111,13 +99,13 @@ impl Connection {
         }
     }
 
-    /// The subscriber.
+    /// Returns the subscriber.
     #[must_use]
     pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// The client received everything up to here.
+    /// Returns the seq up to which the client received everything.
     #[must_use]
     pub fn sent_up_to(&self) -> Seq {
         self.sent_up_to
@@ -131,20 +119,20 @@ impl Connection {
     /// past state does not exist.
     pub fn subscribe<'a>(
         &'a mut self,
-        wanted: &'a SubscribeRequest<'a>,
+        request: &'a SubscribeRequest<'a>,
     ) -> EngineFuture<'a, Result<(), Refusal>> {
         Box::pin(async move {
             self.engine.allow(&self.caller, 1)?;
-            self.check_room(wanted.id)?;
-            let parameters = self.hold_parameters(wanted)?;
+            self.check_room(request.id)?;
+            let parameters = self.reserve_parameters(request)?;
             let BegunSubscription { key, mut subscription, resumed, later } = loop {
-                match self.try_subscribe(wanted).await {
+                match self.try_subscribe(request).await {
                     Ok(begun) => break begun,
                     Err(QueryFailure::Refused(refusal)) => return Err(refusal),
                     Err(QueryFailure::Outdated) => {}
                 }
             };
-            subscription.parameters_held = parameters;
+            subscription.parameter_bytes = parameters;
             self.answer(&mut subscription, resumed);
             self.keys.insert(Arc::clone(&subscription.id), key);
             self.subscriptions.insert(key, Box::new(subscription));
@@ -156,8 +144,8 @@ impl Connection {
         })
     }
 
-    /// Whether a subscription would be refused now: for a caller that first does something else, which would then be
-    /// without it. Counts as no call.
+    /// Checks whether a subscription would be refused now: for a caller that first does something else, which would
+    /// then be without it. Counts as no call.
     ///
     /// # Errors
     /// Those of [`Connection::subscribe`].
@@ -183,18 +171,18 @@ impl Connection {
     /// Subscribes with the current policies.
     async fn try_subscribe(
         &mut self,
-        wanted: &SubscribeRequest<'_>,
+        request: &SubscribeRequest<'_>,
     ) -> Result<BegunSubscription, QueryFailure> {
-        let binding = self.engine.queries.plan(&self.caller, wanted.sql, wanted.params).await?;
+        let binding = self.engine.queries.plan(&self.caller, request.sql, request.params).await?;
         let key = SubscriptionKey(self.next_key);
         self.next_key += 1;
         if fault_points::attaches_after_snapshot() {
-            return self.begin_and_attach(key, binding, wanted).await;
+            return self.begin_and_attach(key, binding, request).await;
         }
-        let listening = self.attach(&binding, key, wanted.sql).await?;
+        let registration = self.attach(&binding, key, request.sql).await?;
         // On cancellation, dropping the subscription also releases its slot at the writer.
-        let subscription = Subscription::new(wanted, binding, listening);
-        let (resumed, later) = self.begin_level(&subscription.binding, wanted).await?;
+        let subscription = Subscription::new(request, binding, registration);
+        let (resumed, later) = self.begin_and_drain(&subscription.binding, request).await?;
         Ok(BegunSubscription { key, subscription, resumed, later })
     }
 
@@ -203,11 +191,11 @@ impl Connection {
         &mut self,
         key: SubscriptionKey,
         binding: Binding,
-        wanted: &SubscribeRequest<'_>,
+        request: &SubscribeRequest<'_>,
     ) -> Result<BegunSubscription, QueryFailure> {
-        let (resumed, later) = self.begin_level(&binding, wanted).await?;
-        let listening = self.attach(&binding, key, wanted.sql).await?;
-        let subscription = Subscription::new(wanted, binding, listening);
+        let (resumed, later) = self.begin_and_drain(&binding, request).await?;
+        let registration = self.attach(&binding, key, request.sql).await?;
+        let subscription = Subscription::new(request, binding, registration);
         Ok(BegunSubscription { key, subscription, resumed, later })
     }
 
@@ -219,7 +207,7 @@ impl Connection {
         self.ready.retain_mut(|ready| ready.without(id));
     }
 
-    /// The next update, if one is ready. Allows sending several updates together.
+    /// Returns the next update, if one is ready. Allows sending several updates together.
     pub fn try_next(&mut self) -> Option<Update> {
         while self.ready.is_empty() && !self.lagging {
             match self.outbox.take() {
@@ -243,8 +231,8 @@ impl Connection {
                 self.lagging = false;
                 continue;
             }
-            if let Some((key, fresh)) = self.reruns.done() {
-                self.take_fresh(key, fresh);
+            if let Some((key, result)) = self.reruns.take_finished() {
+                self.apply_rerun(key, result);
                 continue;
             }
             // Read before the outbox: later publications are not covered.
@@ -263,7 +251,7 @@ impl Connection {
                     let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
                     tokio::select! {
                         () = self.outbox.filled() => {}
-                        () = self.reruns.any_done() => {}
+                        () = self.reruns.wait_finished() => {}
                         () = timer.as_mut() => timer.as_mut().reset(due),
                     }
                 }
@@ -287,11 +275,11 @@ impl Connection {
     }
 
     /// Counts the parameters of a live query, if they are large.
-    fn hold_parameters(
+    fn reserve_parameters(
         &self,
-        wanted: &SubscribeRequest<'_>,
+        request: &SubscribeRequest<'_>,
     ) -> Result<Option<Reservation>, Refusal> {
-        let bytes = wanted.parameter_bytes();
+        let bytes = request.parameter_bytes();
         let max = limits::LIVE_PARAMETER_BYTES;
         if bytes > max {
             let detail =
@@ -302,12 +290,12 @@ impl Connection {
         if bytes <= limits::SMALL_LIVE_PARAMETER_BYTES {
             return Ok(None);
         }
-        let mut held = self.engine.live_parameters.reserve(&self.caller);
-        held.grow(bytes).map_err(|_| {
+        let mut reservation = self.engine.live_parameters.reserve(&self.caller);
+        reservation.grow(bytes).map_err(|_| {
             Refusal::new(Code::Overloaded, "the parameters of all live queries have too many bytes")
                 .hint("end other live queries with long parameters, or use shorter ones")
         })?;
-        Ok(Some(held))
+        Ok(Some(reservation))
     }
 
     async fn attach(
@@ -316,7 +304,7 @@ impl Connection {
         key: SubscriptionKey,
         sql: &str,
     ) -> Result<Registration, QueryFailure> {
-        let bytes = held_bytes(binding, sql);
+        let bytes = subscription_bytes(binding, sql);
         let (reply, answer) = oneshot::channel();
         let attach = Attach {
             binding: binding.clone(),
@@ -335,13 +323,13 @@ impl Connection {
     async fn begin(
         &self,
         binding: &Binding,
-        wanted: &SubscribeRequest<'_>,
+        request: &SubscribeRequest<'_>,
     ) -> Result<ResumeResult, QueryFailure> {
         let binding = binding.clone();
         let tables = Arc::clone(&self.engine.queries.tables);
-        let start = wanted.start;
-        let checksum = wanted.checksum;
-        let has_other_history = self.has_other_history(wanted);
+        let start = request.start;
+        let checksum = request.checksum;
+        let has_other_history = self.has_other_history(request);
         let shared = self.engine.shared_results(&self.caller);
         let resumed = self
             .engine
@@ -358,9 +346,9 @@ impl Connection {
         Ok(resumed)
     }
 
-    /// Whether the client's rows are of a state that the file does not have.
-    fn has_other_history(&self, wanted: &SubscribeRequest<'_>) -> bool {
-        match (wanted.start, wanted.timeline) {
+    /// `true` if the client's rows are of a state that the file does not have.
+    fn has_other_history(&self, request: &SubscribeRequest<'_>) -> bool {
+        match (request.start, request.timeline) {
             (Start::After(seq), Some(timeline)) => {
                 !self.engine.store.timelines().contain(timeline, seq)
             }
@@ -368,25 +356,25 @@ impl Connection {
         }
     }
 
-    /// Like [`Connection::begin`], and brings the other subscriptions to the end of the answer. An
+    /// Reads like [`Connection::begin`], and brings the other subscriptions to the end of the answer. An
     /// answer with changes is a frame, and a client applies a frame's end to all its subscriptions:
     /// earlier changes of the others must be sent before it. Also returns a
     /// later frame, if one was read.
-    async fn begin_level(
+    async fn begin_and_drain(
         &mut self,
         binding: &Binding,
-        wanted: &SubscribeRequest<'_>,
+        request: &SubscribeRequest<'_>,
     ) -> Result<(ResumeResult, Option<Frame>), QueryFailure> {
         loop {
             if self.lagging {
                 self.catch_up().await;
                 self.lagging = false;
             }
-            let resumed = self.begin(binding, wanted).await?;
+            let resumed = self.begin(binding, request).await?;
             if let ResumeResult::Snapshot { .. } = resumed {
                 return Ok((resumed, None));
             }
-            let later = self.draw_level(resumed.seq()).await?;
+            let later = self.drain_outbox(resumed.seq()).await?;
             if !self.lagging {
                 return Ok((resumed, later));
             }
@@ -394,7 +382,7 @@ impl Connection {
     }
 
     /// Processes everything published up to a seq. Returns a later frame, if one was read.
-    async fn draw_level(&mut self, seq: Seq) -> Result<Option<Frame>, Refusal> {
+    async fn drain_outbox(&mut self, seq: Seq) -> Result<Option<Frame>, Refusal> {
         self.engine.hub.wait_published(seq).await?;
         loop {
             match self.outbox.take() {
@@ -425,9 +413,9 @@ impl Connection {
         if to <= sent_up_to {
             return;
         }
-        let mut subscribed =
-            frame.changes.iter().filter(|(key, _)| self.subscriptions.contains_key(key));
-        if subscribed.any(|(_, delta)| matches!(delta.change(), ResultChange::Outdated)) {
+        if frame.changes.iter().any(|(key, delta)| {
+            self.subscriptions.contains_key(key) && matches!(delta.change(), ResultChange::Outdated)
+        }) {
             // Policies have changed: catch up with the new ones.
             self.lagging = true;
             return;
@@ -440,9 +428,10 @@ impl Connection {
             }
             if delta.is_stale() || subscription.stale.is_some() {
                 if subscription.stale.is_none() {
-                    changes.push(subscription.unknown(delta.clone()));
+                    changes.push(subscription.unknown_change(delta.clone()));
                 }
-                self.reruns.take_pending(&self.engine, key, subscription, (to, delta));
+                let pending = PendingDelta { seq: to, delta };
+                self.reruns.push_delta(&self.engine, key, subscription, pending);
                 continue;
             }
             changes.push(subscription.change(to, delta));
@@ -472,13 +461,14 @@ impl Connection {
         Box::pin(async move {
             loop {
                 self.replan().await;
-                let wanted = self.to_catch_up();
+                let requests = self.catch_up_requests();
                 let tables = Arc::clone(&self.engine.queries.tables);
                 let shared = self.engine.shared_results(&self.caller);
-                let read =
-                    move |reader: &mut _| resume::resume_all(reader, &tables, wanted, &shared);
-                match self.engine.queries.read_for(&self.caller, read).await {
-                    Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
+                let caught_up = self.engine.queries.read_for(&self.caller, move |reader| {
+                    resume::resume_all(reader, &tables, requests, &shared)
+                });
+                match caught_up.await {
+                    Ok((_, resumed)) if resumed.iter().any(is_outdated) => {}
                     Ok((seq, resumed)) => match self.engine.queries.wait_durable(seq).await {
                         Ok(()) => return self.send_catch_up(seq, resumed),
                         Err(why) => return self.end_all(&why),
@@ -494,7 +484,7 @@ impl Connection {
     fn send_catch_up(&mut self, seq: Seq, resumed: resume::ResumeResults) {
         let sent_up_to = self.sent_up_to;
         let mut changes = Vec::new();
-        self.stay_stale(seq);
+        self.extend_stale(seq);
         for (key, resumed) in resumed {
             let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
             subscription.previous = None;
@@ -539,4 +529,15 @@ impl Connection {
         self.keys.remove(&subscription.id);
         Some(subscription.id)
     }
+}
+
+/// `true` if a subscription was caught up with outdated policies.
+fn is_outdated(caught_up: &(SubscriptionKey, Result<ResumeResult, QueryFailure>)) -> bool {
+    matches!(caught_up.1, Err(QueryFailure::Outdated))
+}
+
+/// Returns the bytes that a subscription of a restricted caller takes; it keeps its text for the next plan. Large
+/// parameters are counted separately.
+fn subscription_bytes(binding: &Binding, sql: &str) -> usize {
+    if binding.is_bounded() { limits::SUBSCRIPTION_OVERHEAD_BYTES + sql.len() } else { 0 }
 }

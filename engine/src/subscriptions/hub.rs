@@ -13,14 +13,20 @@ use crate::locks::{Mutex, MutexGuard};
 use crate::metrics::Metrics;
 use crate::subscriptions::buffers::Account;
 use crate::subscriptions::outbox::{Frame, Outbox, SubscriptionKey};
-use crate::subscriptions::shared_delta::{HeldDelta, SharedDelta};
+use crate::subscriptions::shared_delta::{QueuedDelta, SharedDelta};
 use crate::subscriptions::wakeups::{PacedWakeups, WakeupCounter};
 
 /// Subscribers by binding.
 type ListenerMap = HashMap<BindingId, Listeners>;
 
-/// A subscription: the number of its connection, and its key there.
-type ListenerKey = (u64, SubscriptionKey);
+/// A subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct ListenerKey {
+    /// The number of its connection.
+    connection: u64,
+    /// Its key there.
+    subscription: SubscriptionKey,
+}
 
 /// The subscribers of a binding, and their outboxes. Most bindings have one subscriber, which needs no map.
 #[derive(Debug)]
@@ -30,23 +36,23 @@ enum Listeners {
 }
 
 impl Listeners {
-    fn add(&mut self, place: ListenerKey, outbox: Arc<Outbox>) {
+    fn add(&mut self, key: ListenerKey, outbox: Arc<Outbox>) {
         match self {
-            Listeners::One(other, _) if *other == place => *self = Listeners::One(place, outbox),
-            Listeners::One(other, others) => {
-                let both = [(*other, Arc::clone(others)), (place, outbox)];
-                *self = Listeners::Many(both.into());
+            Listeners::One(first, _) if *first == key => *self = Listeners::One(key, outbox),
+            Listeners::One(first, first_outbox) => {
+                let listeners = [(*first, Arc::clone(first_outbox)), (key, outbox)];
+                *self = Listeners::Many(listeners.into());
             }
-            Listeners::Many(all) => drop(all.insert(place, outbox)),
+            Listeners::Many(all) => drop(all.insert(key, outbox)),
         }
     }
 
     /// Removes a subscriber. Returns whether none is left.
-    fn remove(&mut self, place: ListenerKey) -> bool {
+    fn remove(&mut self, key: ListenerKey) -> bool {
         match self {
-            Listeners::One(only, _) => *only == place,
+            Listeners::One(only, _) => *only == key,
             Listeners::Many(all) => {
-                all.remove(&place);
+                all.remove(&key);
                 all.is_empty()
             }
         }
@@ -54,7 +60,7 @@ impl Listeners {
 
     fn iter(&self) -> impl Iterator<Item = (&ListenerKey, &Arc<Outbox>)> {
         let (one, many) = match self {
-            Listeners::One(place, outbox) => (Some((place, outbox)), None),
+            Listeners::One(key, outbox) => (Some((key, outbox)), None),
             Listeners::Many(all) => (None, Some(all)),
         };
         one.into_iter().chain(many.into_iter().flatten())
@@ -73,7 +79,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// A new outbox of a connection.
+    /// Returns a new outbox of a connection.
     pub(crate) fn outbox(&self, account: Account) -> Arc<Outbox> {
         Arc::new(Outbox::new(account, Arc::clone(&self.wakeups)))
     }
@@ -85,12 +91,12 @@ impl Hub {
         key: SubscriptionKey,
         outbox: &Arc<Outbox>,
     ) {
-        let place = (connection, key);
-        let its = Arc::clone(outbox);
+        let listener = ListenerKey { connection, subscription: key };
+        let listener_outbox = Arc::clone(outbox);
         let mut listeners = self.lock();
         match listeners.entry(binding) {
-            Entry::Occupied(mut listeners) => listeners.get_mut().add(place, its),
-            Entry::Vacant(entry) => drop(entry.insert(Listeners::One(place, its))),
+            Entry::Occupied(mut listeners) => listeners.get_mut().add(listener, listener_outbox),
+            Entry::Vacant(entry) => drop(entry.insert(Listeners::One(listener, listener_outbox))),
         }
         if let Some(why) = self.ended.get() {
             // It was created after the others were notified.
@@ -100,14 +106,14 @@ impl Hub {
 
     pub(crate) fn unlisten(&self, binding: BindingId, connection: u64, key: SubscriptionKey) {
         let mut listeners = self.lock();
-        if let Entry::Occupied(mut audience) = listeners.entry(binding)
-            && audience.get_mut().remove((connection, key))
+        if let Entry::Occupied(mut entry) = listeners.entry(binding)
+            && entry.get_mut().remove(ListenerKey { connection, subscription: key })
         {
-            audience.remove();
+            entry.remove();
         }
     }
 
-    /// Whether a binding has subscribers.
+    /// `true` if a binding has subscribers.
     pub(crate) fn has_listeners(&self, binding: BindingId) -> bool {
         self.lock().contains_key(&binding)
     }
@@ -123,12 +129,15 @@ impl Hub {
         self.published.send_modify(|_| {});
     }
 
-    /// Every frame up to here is in its outboxes.
+    /// Returns the seq up to which every frame is in its outboxes.
     pub(crate) fn published(&self) -> Seq {
         *self.published.borrow()
     }
 
-    /// Returns when every frame up to a seq is in its outboxes.
+    /// Waits until every frame up to a seq is in its outboxes.
+    ///
+    /// # Errors
+    /// Nothing more is published.
     pub(crate) async fn wait_published(&self, seq: Seq) -> Result<(), Refusal> {
         let mut published = self.published.subscribe();
         let seen = published
@@ -141,12 +150,14 @@ impl Hub {
         }
     }
 
-    /// Without subscribers. This engine publishes nothing up to this seq.
+    /// Creates a hub without subscribers, for an engine that publishes nothing up to this seq.
     pub(crate) fn starting_at(seq: Seq) -> Hub {
-        let published = watch::Sender::new(seq);
-        let listeners = Mutex::default();
-        let wakeups = Arc::default();
-        Hub { listeners, published, wakeups, ended: OnceLock::new() }
+        Hub {
+            listeners: Mutex::default(),
+            published: watch::Sender::new(seq),
+            wakeups: Arc::default(),
+            ended: OnceLock::new(),
+        }
     }
 
     /// Puts a durable commit's deltas into the subscribers' outboxes, one frame per connection, no
@@ -160,36 +171,36 @@ impl Hub {
         self.publish_in(to, deltas, metrics, &|| {})
     }
 
-    /// Like [`Hub::publish`]; `made` is called between building the frames and adding them to the outboxes.
+    /// Like [`Hub::publish`]; `on_frames` is called between building the frames and adding them to the outboxes.
     pub(crate) fn publish_in(
         &self,
         to: Seq,
         deltas: &[(BindingId, Arc<SharedDelta>)],
         metrics: &Metrics,
-        made: &dyn Fn(),
+        on_frames: &dyn Fn(),
     ) -> usize {
         let mut frames: BTreeMap<u64, (Arc<Outbox>, Frame)> = BTreeMap::new();
         if !deltas.is_empty() {
             let listeners = self.lock();
             for (binding, delta) in deltas {
-                for ((connection, key), outbox) in
-                    listeners.get(binding).into_iter().flat_map(Listeners::iter)
-                {
+                for (key, outbox) in listeners.get(binding).into_iter().flat_map(Listeners::iter) {
                     let (_, frame) = frames
-                        .entry(*connection)
+                        .entry(key.connection)
                         .or_insert_with(|| (Arc::clone(outbox), Frame { to, changes: Vec::new() }));
-                    frame.changes.push((*key, HeldDelta::uncounted(Arc::clone(delta))));
+                    frame
+                        .changes
+                        .push((key.subscription, QueuedDelta::uncounted(Arc::clone(delta))));
                 }
             }
         }
-        made();
+        on_frames();
         let connections = frames.len();
         let mut pace = PacedWakeups::new(&self.wakeups);
         for (outbox, mut frame) in frames.into_values() {
             metrics.deliveries_total.add(frame.changes.len() as u64);
             frame.changes.sort_by_key(|(key, _)| *key);
             if outbox.push(frame, metrics) {
-                pace.woke(&mut std::thread::sleep);
+                pace.count_woken(&mut std::thread::sleep);
             }
         }
         self.published.send_replace(to);

@@ -1,4 +1,5 @@
-//! The queue of frames of one connection.
+//! The queue of frames of one connection. `hub` fills it and `connection` empties it; it is bounded for itself, and
+//! what all clients buffer is bounded in `buffers`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -9,7 +10,7 @@ use tokio::sync::Notify;
 use crate::locks::{Mutex, MutexGuard};
 use crate::metrics::Metrics;
 use crate::subscriptions::buffers::Account;
-use crate::subscriptions::shared_delta::HeldDelta;
+use crate::subscriptions::shared_delta::QueuedDelta;
 use crate::subscriptions::wakeups::WakeupCounter;
 
 /// A subscription within a connection.
@@ -20,7 +21,7 @@ pub(crate) struct SubscriptionKey(pub(crate) u64);
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) to: Seq,
-    pub(crate) changes: Vec<(SubscriptionKey, HeldDelta)>,
+    pub(crate) changes: Vec<(SubscriptionKey, QueuedDelta)>,
 }
 
 impl Frame {

@@ -1,4 +1,5 @@
-//! The thread that passes the deltas of durable commits on to the outboxes of connections ([`publish`]).
+//! The thread that passes the deltas of durable commits on to the outboxes of connections ([`publish`]). Which
+//! outboxes get a delta is decided in `hub`.
 
 use std::time::Duration;
 
@@ -11,8 +12,13 @@ use crate::ports::{EngineThread, StepScheduler};
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::shared_delta::Deltas;
 
-/// A commit for the publisher.
-pub(crate) type Publication = (Seq, Deltas);
+/// A durable commit for the publisher, or several without deltas.
+#[derive(Debug)]
+pub(crate) struct Publication {
+    /// The last seq of the log after it.
+    pub(crate) to: Seq,
+    pub(crate) deltas: Deltas,
+}
 
 /// The cost of waking a connection and writing to its socket, independent of the size. Measured
 /// (`abide-bench -- live`): five to ten microseconds, most of it in the kernel.
@@ -44,10 +50,13 @@ pub(crate) fn publish(
             return;
         }
         scheduler.at_fault_point(FaultPoint::Publish);
-        let frames = || scheduler.at_fault_point(FaultPoint::Frames);
-        let published =
-            commits.drain(..).map(|(to, deltas)| hub.publish_in(to, &deltas, metrics, &frames));
-        let widest = published.max().unwrap_or_default();
+        let mut widest = 0;
+        for Publication { to, deltas } in commits.drain(..) {
+            let connections = hub.publish_in(to, &deltas, metrics, &|| {
+                scheduler.at_fault_point(FaultPoint::Frames);
+            });
+            widest = widest.max(connections);
+        }
         let pause = pause(widest, processors);
         if pause >= PAUSE_LEAST {
             std::thread::sleep(pause);
@@ -55,7 +64,7 @@ pub(crate) fn publish(
     }
 }
 
-/// Twice the time of the deliveries.
+/// Returns twice the time of the deliveries.
 fn pause(connections: usize, processors: usize) -> Duration {
     let connections = u32::try_from(connections).unwrap_or(u32::MAX);
     let processors = u32::try_from(processors).unwrap_or(u32::MAX);

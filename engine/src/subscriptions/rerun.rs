@@ -22,7 +22,7 @@ use crate::queries::failure::QueryFailure;
 use crate::queries::planned;
 use crate::queries::service::QueryService;
 use crate::subscriptions::buffers::Account;
-use crate::subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};
+use crate::subscriptions::shared_delta::{QueuedDelta, ResultChange, SharedDelta};
 use crate::subscriptions::shared_results::{ResultRows, SharedResult};
 
 /// Ratio of the pause after a run to the duration of the run.
@@ -38,12 +38,12 @@ pub(crate) struct ResultVersion {
     pub(crate) result: Arc<SharedResult>,
 }
 
-/// A newer result, and the changes since the one that was held.
+/// A newer result, and the changes since the previous one of the connection.
 #[derive(Debug)]
 pub(crate) struct RerunResult {
     pub(crate) version: ResultVersion,
-    /// `None` if no result was held.
-    pub(crate) delta: Option<HeldDelta>,
+    /// `None` if the connection has no previous one.
+    pub(crate) delta: Option<QueuedDelta>,
 }
 
 /// The queries that are run again, by the tenant in whose turn they run.
@@ -55,7 +55,7 @@ pub(crate) struct SharedReruns(Mutex<HashMap<(Binding, String), Weak<SharedRerun
 pub(crate) struct SharedRerun {
     binding: Binding,
     /// In whose turn it runs: that of the tenant of the caller that the query is restricted to.
-    by: String,
+    tenant: String,
     last: AsyncMutex<LastRun>,
 }
 
@@ -71,49 +71,53 @@ struct LastRun {
 type RunResult = (Seq, Arc<ResultRows>);
 
 impl SharedReruns {
-    /// The entry of a binding of a caller of this tenant.
-    pub(crate) fn of(&self, binding: &Binding, tenant: &str) -> Arc<SharedRerun> {
+    /// Returns the entry of a binding of a caller of this tenant. A query that is not restricted has one for all
+    /// callers.
+    pub(crate) fn get_or_insert(&self, binding: &Binding, tenant: &str) -> Arc<SharedRerun> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let by = if binding.is_bounded() { tenant } else { Caller::SYSTEM }.to_owned();
-        let key = (binding.clone(), by.clone());
+        let tenant = if binding.is_bounded() { tenant } else { Caller::SYSTEM }.to_owned();
+        let key = (binding.clone(), tenant.clone());
         if let Some(rerun) = known.get(&key).and_then(Weak::upgrade) {
             return rerun;
         }
         known.retain(|_, rerun| rerun.strong_count() > 0);
         let last = LastRun { version: None, delta: None, not_before: Instant::now() };
-        let rerun = SharedRerun { binding: binding.clone(), by, last: AsyncMutex::new(last) };
-        let rerun = Arc::new(rerun);
+        let rerun =
+            Arc::new(SharedRerun { binding: binding.clone(), tenant, last: AsyncMutex::new(last) });
         known.insert(key, Arc::downgrade(&rerun));
         rerun
     }
 }
 
 impl SharedRerun {
-    /// The result at a seq or later, durable, and its difference from the held one.
+    /// Returns the result at a seq or later, durable, and its difference from the previous one of a connection.
+    ///
+    /// # Errors
+    /// The query or the engine failed, or the result has no room among the buffered bytes.
     pub(crate) async fn advance(
         &self,
         queries: &Weak<QueryService>,
         at_least: Seq,
-        held: Option<ResultVersion>,
+        previous: Option<ResultVersion>,
         account: &Account,
     ) -> Result<RerunResult, QueryFailure> {
         let mut last = self.last.lock().await;
         let (seq, rows) = match &last.version {
             Some((seq, rows)) if *seq >= at_least => (*seq, Arc::clone(rows)),
-            _ => self.run_in_time(queries, &mut last).await?,
+            _ => self.run_when_possible(queries, &mut last).await?,
         };
         let version = ResultVersion { seq, result: rows.share(account)? };
-        let Some(held) = held else { return Ok(RerunResult { version, delta: None }) };
+        let Some(previous) = previous else { return Ok(RerunResult { version, delta: None }) };
         let delta = match &last.delta {
-            Some((from, delta)) if *from == held.seq => Arc::clone(delta),
-            _ => self.compare(queries, held, rows).await?,
+            Some((from, delta)) if *from == previous.seq => Arc::clone(delta),
+            _ => self.compare(queries, previous, rows).await?,
         };
-        let delta = Some(HeldDelta::waiting(delta, account)?);
+        let delta = Some(QueuedDelta::counted_if_large(delta, account)?);
         Ok(RerunResult { version, delta })
     }
 
     /// Runs the query as soon as a reader is available.
-    async fn run_in_time(
+    async fn run_when_possible(
         &self,
         queries: &Weak<QueryService>,
         last: &mut LastRun,
@@ -144,7 +148,7 @@ impl SharedRerun {
         let before = last.version.take();
         let started = Instant::now();
         let (version, delta) = queries
-            .read(&Turn::of_tenant(&self.by), move |reader| {
+            .read(&Turn::from_tenant(&self.tenant), move |reader| {
                 let (seq, rows) = planned::whole_result(reader, &binding)?;
                 let delta = before.map(|(at, before)| (at, difference(&binding, &before, &rows)));
                 Ok::<_, QueryFailure>(((seq, ResultRows::new(rows)), delta))
@@ -161,14 +165,14 @@ impl SharedRerun {
     async fn compare(
         &self,
         queries: &Weak<QueryService>,
-        held: ResultVersion,
+        previous: ResultVersion,
         rows: Arc<ResultRows>,
     ) -> Result<Arc<SharedDelta>, Refusal> {
         let queries = queries.upgrade().ok_or_else(closing)?;
         let binding = self.binding.clone();
         queries
-            .read(&Turn::of_tenant(&self.by), move |_| {
-                Ok(difference(&binding, &held.result, &rows))
+            .read(&Turn::from_tenant(&self.tenant), move |_| {
+                Ok(difference(&binding, &previous.result, &rows))
             })
             .await
     }

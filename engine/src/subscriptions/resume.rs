@@ -18,7 +18,7 @@ use crate::queries::statement_limits::LIMITS;
 use crate::queries::tables::LiveTables;
 use crate::subscriptions::connection::Start;
 use crate::subscriptions::outbox::SubscriptionKey;
-use crate::subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};
+use crate::subscriptions::shared_delta::{QueuedDelta, ResultChange, SharedDelta};
 use crate::subscriptions::shared_results::{SharedResult, SharedResults};
 
 /// The first answer to a subscription.
@@ -27,9 +27,9 @@ pub(crate) enum ResumeResult {
     /// The whole result; with a reason if a delta was requested but is not possible.
     Snapshot { seq: Seq, rows: Arc<SharedResult>, why: Option<Resync> },
     /// The changes since a seq, and the checksum of the new result if requested.
-    Delta { from: Seq, seq: Seq, delta: HeldDelta, checksum: Option<Checksum> },
+    Delta { from: Seq, seq: Seq, delta: QueuedDelta, checksum: Option<Checksum> },
     /// The result as of a past state, and the changes since.
-    Past { past: Seq, rows: Arc<SharedResult>, seq: Seq, delta: HeldDelta },
+    Past { past: Seq, rows: Arc<SharedResult>, seq: Seq, delta: QueuedDelta },
 }
 
 /// Why a client gets a whole result in place of changes.
@@ -47,7 +47,7 @@ impl From<Refusal> for Resync {
 }
 
 impl ResumeResult {
-    /// The state that the answer leads to.
+    /// Returns the state that the answer leads to.
     pub(crate) fn seq(&self) -> Seq {
         match self {
             ResumeResult::Snapshot { seq, .. }
@@ -96,16 +96,16 @@ pub(crate) fn begin(
 /// Several subscriptions, each with its answer.
 pub(crate) type ResumeResults = Vec<(SubscriptionKey, Result<ResumeResult, QueryFailure>)>;
 
-/// The changes since a seq in several results at once, in one snapshot, or whole results if that is not
+/// Reads the changes since a seq in several results at once, in one snapshot, or whole results if that is not
 /// possible.
 pub(crate) fn resume_all(
     reader: &mut Reader,
     tables: &LiveTables,
-    wanted: Vec<(SubscriptionKey, CatchUpRequest)>,
+    requests: Vec<(SubscriptionKey, CatchUpRequest)>,
     shared: &SharedResults,
 ) -> Result<(Seq, ResumeResults), Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
-    let resumed = wanted.into_iter().map(|(key, catch_up)| {
+    let resumed = requests.into_iter().map(|(key, catch_up)| {
         let resumed = match &catch_up {
             CatchUpRequest::Since(binding, from) => {
                 resume_in(&state, tables, binding, *from, shared)
@@ -161,12 +161,12 @@ fn resume_in(
             return whole_snapshot(state, binding, Some(why), shared);
         }
     };
-    let Ok(delta) = delta(state, binding, &changes)? else {
+    let Ok(delta) = compute_delta(state, binding, &changes)? else {
         // The query as a whole may have a result; if it has none, its own error is returned.
         let why = resync(format!("the changes since {from} cannot be computed"));
         return whole_snapshot(state, binding, Some(why), shared);
     };
-    Ok(ResumeResult::Delta { from, seq, delta: held(delta, shared)?, checksum: None })
+    Ok(ResumeResult::Delta { from, seq, delta: queue_delta(delta, shared)?, checksum: None })
 }
 
 /// Reads a result as of a past state, and the changes since.
@@ -178,24 +178,24 @@ fn past_and_since(
     shared: &SharedResults,
 ) -> Result<ResumeResult, QueryFailure> {
     let past = as_of::find_state(state, past)?;
-    let changes = changes_since(state, tables, binding, past)?;
-    let changes = changes.map_err(|too_many| too_far(binding, &too_many, past))?;
-    let delta = delta(state, binding, &changes)?;
-    let delta = delta.map_err(|why| error_for(binding, Refusal::new(Code::BadSql, why)))?;
-    let delta = held(delta, shared)?;
+    let changes = changes_since(state, tables, binding, past)?
+        .map_err(|too_many| too_far(binding, &too_many, past))?;
+    let delta = compute_delta(state, binding, &changes)?
+        .map_err(|why| error_for(binding, Refusal::new(Code::BadSql, why)))?;
+    let delta = queue_delta(delta, shared)?;
     // Computed over the same changes, which are in the temporary tables now.
-    let rows = shared.own(rows(state, binding, &binding.past_sql())?)?;
+    let rows = shared.keep_unshared(rows(state, binding, &binding.past_sql())?)?;
     Ok(ResumeResult::Past { past, rows, seq: state.seq(), delta })
 }
 
-/// A delta to be sent, counted for the caller.
-fn held(delta: Delta, shared: &SharedResults) -> Result<HeldDelta, Refusal> {
-    HeldDelta::waiting(SharedDelta::new(ResultChange::Rows(delta)), &shared.account)
+/// Returns a delta to be sent, counted for the caller.
+fn queue_delta(delta: Delta, shared: &SharedResults) -> Result<QueuedDelta, Refusal> {
+    QueuedDelta::counted_if_large(SharedDelta::new(ResultChange::Rows(delta)), &shared.account)
 }
 
 /// Computes a delta. The inner error is SQLite's message about an expression, which may fail for a row of the former
 /// state, or for one that the query as a whole does not reach.
-fn delta(
+fn compute_delta(
     state: &Snapshot<'_>,
     binding: &Binding,
     changes: &Changes,
@@ -216,7 +216,7 @@ fn delta(
     Err(refusal.into())
 }
 
-/// Why the change log does not have all changes since a seq, if it does not.
+/// Returns why the change log does not have all changes since a seq, if it does not.
 fn missing_changes(state: &Snapshot<'_>, from: Seq) -> Result<Option<String>, StoreError> {
     let floor = state.change_log_floor()?;
     if from < floor {
@@ -242,7 +242,7 @@ fn whole_snapshot(
     Ok(ResumeResult::Snapshot { seq, rows, why })
 }
 
-/// The difference from a result at a seq under other policies to the current one; the whole result
+/// Returns the difference from a result at a seq under other policies to the current one; the whole result
 /// if that is not possible.
 fn difference_after_replan(
     state: &Snapshot<'_>,
@@ -252,18 +252,18 @@ fn difference_after_replan(
     from: Seq,
     shared: &SharedResults,
 ) -> Result<ResumeResult, QueryFailure> {
-    let why = || Some(resync("visibility has changed".to_owned()));
+    let why = resync("visibility has changed".to_owned());
     let missing = missing_changes(state, from).map_err(|error| error.to_refusal())?;
     if missing.is_some() || from > state.seq() || old.shape() != new.shape() {
-        return whole_snapshot(state, new, why(), shared);
+        return whole_snapshot(state, new, Some(why), shared);
     }
     match rows_as_of(state, tables, old, from, LIMITS) {
         Ok(before) => {
             let after = rows(state, new, new.snapshot_sql())?;
-            let delta = held(new.difference(&before, &after), shared)?;
+            let delta = queue_delta(new.difference(&before, &after), shared)?;
             Ok(ResumeResult::Delta { from, seq: state.seq(), delta, checksum: None })
         }
-        Err(_) => whole_snapshot(state, new, why(), shared),
+        Err(_) => whole_snapshot(state, new, Some(why), shared),
     }
 }
 
@@ -275,7 +275,7 @@ fn other_history(why: String) -> Resync {
     Resync { history_changed: true, ..resync(why) }
 }
 
-/// Whether a client with a result as of `from` may have it under other policies.
+/// `true` if a client with a result as of `from` may have it under other policies.
 fn policies_may_have_changed(
     state: &Snapshot<'_>,
     tables: &LiveTables,

@@ -1,4 +1,5 @@
-//! One change of a live query's result, shared by all subscribers of the query.
+//! One change of a live query's result, shared by all subscribers of the query, and its way to one of them.
+//! `abide_live` computes the change.
 
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -48,19 +49,19 @@ impl SharedDelta {
         })
     }
 
-    /// The change itself.
+    /// Returns the change itself.
     #[must_use]
     pub fn change(&self) -> &ResultChange {
         &self.change
     }
 
-    /// Whether it only marks the result as possibly changed; see [`ResultChange::Stale`].
+    /// `true` if it only marks the result as possibly changed; see [`ResultChange::Stale`].
     #[must_use]
     pub fn is_stale(&self) -> bool {
         matches!(self.change, ResultChange::Stale)
     }
 
-    /// Whether it is known to change no row.
+    /// `true` if it is known to change no row.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(&self.change, ResultChange::Rows(delta) if delta.is_empty())
     }
@@ -74,7 +75,7 @@ impl SharedDelta {
         }
     }
 
-    /// The rows as JSON texts, encoded once for all subscribers; `None` if they are not known.
+    /// Returns the rows as JSON texts, encoded once for all subscribers; `None` if they are not known.
     #[must_use]
     pub fn json(&self) -> Option<&DeltaJson> {
         match &self.change {
@@ -83,57 +84,61 @@ impl SharedDelta {
         }
     }
 
-    /// The checksum change of the result, computed once for all subscribers.
+    /// Returns the checksum change of the result, computed once for all subscribers.
     #[must_use]
     pub fn checksum_change(&self) -> Checksum {
         *self.checksum_change.get_or_init(|| self.rows().checksum_change())
     }
 
-    /// An upper bound of its encoded size.
+    /// Returns an upper bound of its encoded size.
     pub(crate) fn weight(&self) -> usize {
         *self.weight.get_or_init(|| {
             let delta = self.rows();
             let placed = delta.top_n.inserts.iter().chain(&delta.top_n.updates);
-            let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
-            let rows = rows.chain(placed.map(|placed| &placed.row));
+            let rows = delta
+                .deletes
+                .iter()
+                .chain(&delta.inserts)
+                .chain(&delta.updates)
+                .chain(placed.map(|placed| &placed.row));
             64 + 8 * delta.top_n.deletes.len()
                 + rows.flat_map(|row| row.iter()).map(|cell| 4 + cell.size()).sum::<usize>()
         })
     }
 
-    /// Its counted bytes: the rows and their JSON text.
+    /// Returns its counted bytes: the rows and their JSON text.
     fn shared_bytes(&self) -> &Arc<SharedBytes> {
         self.bytes.get_or_init(|| SharedBytes::new(2 * self.weight()))
     }
 }
 
-/// A delta, as one connection holds it.
+/// A delta on its way to one connection.
 #[derive(Clone, Debug)]
-pub struct HeldDelta {
+pub struct QueuedDelta {
     delta: Arc<SharedDelta>,
     /// Its share of the counted bytes; `None` if it is small.
     share: Option<Arc<Share>>,
 }
 
-impl HeldDelta {
-    /// A delta that is small, or that is sent immediately.
-    pub(crate) fn uncounted(delta: Arc<SharedDelta>) -> HeldDelta {
-        HeldDelta { delta, share: None }
+impl QueuedDelta {
+    /// Creates a delta that is small, or that is sent immediately.
+    pub(crate) fn uncounted(delta: Arc<SharedDelta>) -> QueuedDelta {
+        QueuedDelta { delta, share: None }
     }
 
-    /// A delta that may be queued for long: counted if it is large.
+    /// Creates a delta that may be queued for long: counted if it is large.
     ///
     /// # Errors
     /// `overloaded`.
-    pub(crate) fn waiting(
+    pub(crate) fn counted_if_large(
         delta: Arc<SharedDelta>,
         account: &Account,
-    ) -> Result<HeldDelta, Refusal> {
-        let mut held = HeldDelta::uncounted(delta);
-        if held.delta.weight() >= limits::COUNTED_BYTES {
-            held.count(account)?;
+    ) -> Result<QueuedDelta, Refusal> {
+        let mut queued = QueuedDelta::uncounted(delta);
+        if queued.delta.weight() >= limits::COUNTED_BYTES {
+            queued.count(account)?;
         }
-        Ok(held)
+        Ok(queued)
     }
 
     /// Counts it, whatever its size.
@@ -142,13 +147,13 @@ impl HeldDelta {
         Ok(())
     }
 
-    /// Its counted bytes; zero if it is small.
+    /// Returns its counted bytes; zero if it is small.
     pub(crate) fn counted_bytes(&self) -> usize {
         self.share.as_ref().map_or(0, |share| share.bytes())
     }
 }
 
-impl Deref for HeldDelta {
+impl Deref for QueuedDelta {
     type Target = SharedDelta;
 
     fn deref(&self) -> &SharedDelta {

@@ -19,12 +19,12 @@ pub(crate) struct ResultRows {
 
 impl ResultRows {
     pub(crate) fn new(rows: Vec<Row>) -> Arc<ResultRows> {
-        let bytes = size_of_rows(&rows);
-        let bytes = (bytes >= limits::COUNTED_BYTES).then(|| SharedBytes::new(bytes));
+        let size = size_of_rows(&rows);
+        let bytes = (size >= limits::COUNTED_BYTES).then(|| SharedBytes::new(size));
         Arc::new(ResultRows { rows, bytes })
     }
 
-    /// The rows for one connection of a caller.
+    /// Returns the rows for one connection of a caller.
     ///
     /// # Errors
     /// `overloaded`.
@@ -53,7 +53,7 @@ pub(crate) struct SharedResult {
 }
 
 impl SharedResult {
-    /// Counted bytes; zero if they are few.
+    /// Returns the counted bytes; zero if they are few.
     pub(crate) fn counted_bytes(&self) -> usize {
         self.share.as_ref().map_or(0, Share::bytes)
     }
@@ -80,7 +80,7 @@ pub(crate) struct SharedResults {
 }
 
 impl SharedResults {
-    /// The result of a query at a seq, if another connection has it.
+    /// Returns the result of a query at a seq, if another connection has it.
     ///
     /// # Errors
     /// `overloaded`.
@@ -89,7 +89,7 @@ impl SharedResults {
         binding: &Binding,
         seq: Seq,
     ) -> Result<Option<Arc<SharedResult>>, Refusal> {
-        let found = self.lock().get(binding).and_then(|known| at(known, seq));
+        let found = self.lock().get(binding).and_then(|cached| cached.at(seq));
         found.map(|rows| rows.share(&self.account)).transpose()
     }
 
@@ -107,13 +107,13 @@ impl SharedResults {
         if rows.bytes.is_none() {
             return rows.share(&self.account);
         }
-        let mut known = self.lock();
-        if let Some(other) = known.get(binding).and_then(|known| at(known, seq)) {
+        let mut cache = self.lock();
+        if let Some(other) = cache.get(binding).and_then(|cached| cached.at(seq)) {
             return other.share(&self.account);
         }
         let result = rows.share(&self.account)?;
-        known.retain(|_, (_, rows)| rows.strong_count() > 0);
-        known.insert(binding.clone(), (seq, Arc::downgrade(&rows)));
+        cache.retain(|_, cached| cached.rows.strong_count() > 0);
+        cache.insert(binding.clone(), CachedResult { seq, rows: Arc::downgrade(&rows) });
         Ok(result)
     }
 
@@ -121,7 +121,7 @@ impl SharedResults {
     ///
     /// # Errors
     /// `overloaded`.
-    pub(crate) fn own(&self, rows: Vec<Row>) -> Result<Arc<SharedResult>, Refusal> {
+    pub(crate) fn keep_unshared(&self, rows: Vec<Row>) -> Result<Arc<SharedResult>, Refusal> {
         ResultRows::new(rows).share(&self.account)
     }
 
@@ -130,9 +130,16 @@ impl SharedResults {
     }
 }
 
-/// The seq of a result, and the result while a connection has it.
-type CachedResult = (Seq, Weak<ResultRows>);
+/// A result while a connection has it.
+#[derive(Debug)]
+struct CachedResult {
+    seq: Seq,
+    rows: Weak<ResultRows>,
+}
 
-fn at((seq, rows): &CachedResult, wanted: Seq) -> Option<Arc<ResultRows>> {
-    if *seq == wanted { rows.upgrade() } else { None }
+impl CachedResult {
+    /// Returns the rows if they are those of this seq.
+    fn at(&self, seq: Seq) -> Option<Arc<ResultRows>> {
+        if self.seq == seq { self.rows.upgrade() } else { None }
+    }
 }

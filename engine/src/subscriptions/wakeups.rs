@@ -14,10 +14,10 @@ use std::time::Duration;
 /// among nine thousand subscribers is mostly 20 ms (50 in two of eight runs) instead of 60.
 const AWAKE: u64 = 1_024;
 /// Pause between two counts.
-const COUNT: Duration = Duration::from_micros(100);
+const COUNT_INTERVAL: Duration = Duration::from_micros(100);
 /// Counts after which subscribers that have not read are no longer waited for: they are blocked elsewhere, mostly
 /// by a peer that does not read.
-const COUNTS: u32 = 50;
+const MAX_COUNTS: u32 = 50;
 
 /// Number of woken subscribers that have read since.
 #[derive(Debug, Default)]
@@ -48,21 +48,21 @@ impl<'a> PacedWakeups<'a> {
     }
 
     /// Counts one more as woken. Returns when the next one may be woken.
-    pub(crate) fn woke(&mut self, sleep: &mut dyn FnMut(Duration)) {
+    pub(crate) fn count_woken(&mut self, sleep: &mut dyn FnMut(Duration)) {
         self.woken += 1;
         if self.awake() < AWAKE {
             return;
         }
-        for _ in 0..COUNTS {
+        for _ in 0..MAX_COUNTS {
             if self.awake() <= AWAKE / 2 {
                 return;
             }
-            sleep(COUNT);
+            sleep(COUNT_INTERVAL);
         }
         *self = PacedWakeups::new(self.wakeups);
     }
 
-    /// Number that have not read. Subscribers woken by an earlier commit may be counted instead.
+    /// Returns the number that have not read. Subscribers woken by an earlier commit may be counted instead.
     fn awake(&self) -> u64 {
         self.woken.saturating_sub(self.wakeups.count() - self.before)
     }
@@ -72,30 +72,30 @@ impl<'a> PacedWakeups<'a> {
 mod tests {
     use super::*;
 
-    /// Wakes `number` subscribers, of which `look` read at each count; returns the number of pauses.
-    fn slept(number: u64, look: u64) -> u64 {
+    /// Wakes `number` subscribers, of which `readers` read at each count; returns the number of pauses.
+    fn count_pauses(number: u64, readers: u64) -> u64 {
         let wakeups = WakeupCounter::default();
-        let mut slept = 0;
+        let mut pauses = 0;
         let mut pace = PacedWakeups::new(&wakeups);
         for _ in 0..number {
-            pace.woke(&mut |_| {
-                slept += 1;
-                (0..look).for_each(|_| wakeups.add());
+            pace.count_woken(&mut |_| {
+                pauses += 1;
+                (0..readers).for_each(|_| wakeups.add());
             });
         }
-        slept
+        pauses
     }
 
     #[test]
     fn wakeups_wait_until_enough_subscribers_have_read() {
-        assert_eq!(slept(AWAKE - 1, 0), 0, "a few are woken at once");
-        assert_eq!(slept(AWAKE, AWAKE), 1);
+        assert_eq!(count_pauses(AWAKE - 1, 0), 0, "a few are woken at once");
+        assert_eq!(count_pauses(AWAKE, AWAKE), 1);
         // Half of them at a time, once the maximum is awake.
-        assert_eq!(slept(10_000, AWAKE / 2), 1 + (10_000 - AWAKE) / (AWAKE / 2));
+        assert_eq!(count_pauses(10_000, AWAKE / 2), 1 + (10_000 - AWAKE) / (AWAKE / 2));
     }
 
     #[test]
     fn subscribers_that_do_not_read_are_not_waited_for() {
-        assert_eq!(slept(10_000, 0), 10_000 / AWAKE * u64::from(COUNTS));
+        assert_eq!(count_pauses(10_000, 0), 10_000 / AWAKE * u64::from(MAX_COUNTS));
     }
 }

@@ -178,7 +178,7 @@ impl Reader<'_> {
                 checksum,
                 explain,
             } => {
-                let start = match Start::of(after_seq, as_of) {
+                let start = match Start::from_message(after_seq, as_of) {
                     Ok(start) => start,
                     Err(refusal) => return self.answer(frames::error(Some(&id), &refusal)).await,
                 };

@@ -49,7 +49,7 @@ pub(crate) struct Accumulator {
 }
 
 impl GroupState {
-    /// Its approximate size in bytes.
+    /// Returns its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             GroupState::Group(group) => group.bytes(),
@@ -59,7 +59,7 @@ impl GroupState {
 }
 
 impl Group {
-    /// Its approximate size in bytes.
+    /// Returns its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let extrema = self.sums.iter().filter_map(|sum| sum.extremum.as_ref());
         self.sums.len() * size_of::<Accumulator>()
@@ -139,35 +139,40 @@ impl Accumulator {
         }
     }
 
-    /// The value that SQLite would compute; `None` if not certain.
+    /// Returns the sum of integers that cannot have overflowed, in whatever order SQLite adds them.
+    fn exact_sum(&self) -> Option<i64> {
+        let is_certain = self.odd == 0 && self.reach < 1 << 31;
+        i64::try_from(self.sum).ok().filter(|_| is_certain)
+    }
+
+    /// Returns the value that SQLite would compute; `None` if not certain.
     pub(crate) fn value(&self, aggregate: Aggregate, rows: i64) -> Option<Value> {
-        // As in SQLite: the sum as the nearest double, then the division.
-        #[expect(clippy::cast_precision_loss, reason = "SQLite rounds here too")]
-        let real = |n: i64| n as f64;
-        let sum = || {
-            let small = self.odd == 0 && self.reach < 1 << 31;
-            i64::try_from(self.sum).ok().filter(|_| small)
-        };
         Some(match aggregate {
             Aggregate::Rows => Value::Integer(rows),
             Aggregate::Count => Value::Integer(self.count),
             Aggregate::Sum if self.count == 0 => Value::Null,
-            Aggregate::Sum => Value::Integer(sum()?),
-            Aggregate::Total => Value::Real(real(sum()?)),
+            Aggregate::Sum => Value::Integer(self.exact_sum()?),
+            Aggregate::Total => Value::Real(real(self.exact_sum()?)),
             Aggregate::Average if self.count == 0 => Value::Null,
-            Aggregate::Average => Value::Real(real(sum()?) / real(self.count)),
+            Aggregate::Average => Value::Real(real(self.exact_sum()?) / real(self.count)),
             Aggregate::Min | Aggregate::Max => self.extremum.clone().unwrap_or(Value::Null),
             Aggregate::Other => return None,
         })
     }
 }
 
-/// The magnitude of an integer in units of 2³², rounded up.
+/// Returns the nearest double, as SQLite does before it divides.
+#[expect(clippy::cast_precision_loss, reason = "SQLite rounds here too")]
+fn real(n: i64) -> f64 {
+    n as f64
+}
+
+/// Returns the magnitude of an integer in units of 2³², rounded up.
 fn reach(n: i64) -> i128 {
     i128::from((n >> 32).abs() + 1)
 }
 
-/// The approximate size of a cached row in bytes.
+/// Returns the approximate size of a cached row in bytes.
 pub(crate) fn row_bytes(row: &[Value]) -> usize {
     ENTRY_BYTES + row.iter().map(|cell| size_of::<Value>() + cell.size()).sum::<usize>()
 }

@@ -58,21 +58,23 @@ enum GroupOutput {
 }
 
 impl AggregateRule {
-    /// A rule for an aggregation of plain joins that is grouped by plain columns and outputs only
-    /// these and aggregates that can be added up.
-    pub(crate) fn of(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<AggregateRule> {
+    /// Creates the rule of an aggregation of plain joins that is grouped by plain columns and
+    /// outputs only these and aggregates that can be added up; `None` for other queries.
+    pub(crate) fn new(
+        catalog: &Catalog,
+        query: &Query,
+        core: &SelectCore,
+    ) -> Option<AggregateRule> {
         let groups = core.group.clone().unwrap_or_default();
-        let plain = |by: &Fragment| matches!(by.pieces.as_slice(), [Piece::Column(..)]);
-        if !groups.iter().all(plain) {
+        if !groups.iter().all(|by| matches!(by.pieces.as_slice(), [Piece::Column(..)])) {
             return None;
         }
         let mut found = Vec::new();
         let outputs = core.outputs.iter().map(|output| &output.value);
-        let shown: Option<Vec<Fragment>> = outputs
+        let mut shown = outputs
             .chain(&core.having)
             .map(|value| from_given(catalog, query, &groups, value, &mut found))
-            .collect();
-        let mut shown = shown?;
+            .collect::<Option<Vec<Fragment>>>()?;
         let having = core.having.is_some().then(|| shown.pop()).flatten();
         let mut values = groups.clone();
         values.extend(found.iter().map(AggregateTerm::value));
@@ -96,7 +98,7 @@ impl AggregateRule {
         Some(AggregateRule { aggregates: aggregates.collect(), terms, fill, shown, grouped })
     }
 
-    /// All statements of the rule.
+    /// Returns all statements of the rule.
     pub(crate) fn statements(&self) -> Vec<Statement> {
         let mut statements: Vec<Statement> = self.terms().cloned().collect();
         statements.push(self.fill.clone());
@@ -107,14 +109,14 @@ impl AggregateRule {
         statements
     }
 
-    /// The statements that join changed rows.
+    /// Returns the statements that join changed rows.
     fn terms(&self) -> impl Iterator<Item = &Statement> {
         self.terms.iter().flat_map(Term::statements)
     }
 
-    /// The delta from changes in the temporary tables; updates the cached state. Groups that are
-    /// too expensive to fill become wanted; the whole delta is then unknown, but the other groups
-    /// stay correct. After any other error the cached state is empty.
+    /// Returns the delta from changes in the temporary tables; updates the cached state. Groups
+    /// that are too expensive to fill become wanted; the whole delta is then unknown, but the other
+    /// groups stay correct. After any other error the cached state is empty.
     pub(crate) fn delta(
         &self,
         run: &mut RuleContext,
@@ -139,8 +141,8 @@ impl AggregateRule {
                     new.shown.iter().for_each(|row| weights.add(row.clone(), 1));
                     self.keep(state, group, new);
                 }
-                (Err(LiveError::OverBudget), Some(wanted)) => {
-                    wanted.push(group.clone());
+                (Err(LiveError::OverBudget), Some(backfills)) => {
+                    backfills.push(group.clone());
                     state.keep_group(group, GroupState::AwaitingBackfill);
                     dear = true;
                 }
@@ -153,10 +155,10 @@ impl AggregateRule {
         if dear {
             return Err(LiveError::OverBudget);
         }
-        Ok(Delta::of_weights(&run.query.key, weights))
+        Ok(Delta::from_weights(&run.query.key, weights))
     }
 
-    /// The groups and arguments of the changed rows, by group, with their weights.
+    /// Returns the groups and arguments of the changed rows, by group, with their weights.
     fn changed(&self, run: &mut RuleContext) -> Result<Vec<(Row, GroupChanges)>, LiveError> {
         let mut changed = Weights::default();
         let width = run.query.cores[0].1.group.as_ref().map_or(0, Vec::len);
@@ -203,7 +205,7 @@ impl AggregateRule {
         Ok(())
     }
 
-    /// The previous output of a group and its accumulators, when it is first touched.
+    /// Returns the previous output of a group and its accumulators, when it is first touched.
     fn begin(&self, run: &mut RuleContext, group: &Row) -> Result<(Option<Row>, Group), LiveError> {
         let mut old = None;
         run.evaluate(EvaluationExtent::Group, group, true, &mut |row| old = Some(row))?;
@@ -212,7 +214,7 @@ impl AggregateRule {
         Ok((old, new))
     }
 
-    /// The previous output of a group, and its accumulators after more rows.
+    /// Returns the previous output of a group, and its accumulators after more rows.
     fn advance(
         &self,
         run: &mut RuleContext,
@@ -243,11 +245,10 @@ impl AggregateRule {
         sums: &'s mut [Accumulator],
         values: &'s [Value],
     ) -> impl Iterator<Item = (&'s AggregateCall, &'s mut Accumulator, &'s Value)> {
-        let sums = self.aggregates.iter().zip(sums).zip(values);
-        sums.map(|((call, sum), value)| (call, sum, value))
+        self.aggregates.iter().zip(sums).zip(values).map(|((call, sum), value)| (call, sum, value))
     }
 
-    /// The current accumulators of a group.
+    /// Returns the current accumulators of a group.
     pub(crate) fn fill(&self, run: &mut RuleContext, group: &Row) -> Result<Group, LiveError> {
         let mut filled = Group { rows: 0, sums: Vec::new(), shown: None };
         run.rows(&self.fill, group, &mut |row| {
@@ -263,7 +264,7 @@ impl AggregateRule {
         Ok(filled)
     }
 
-    /// The output row of a group.
+    /// Returns the output row of a group.
     fn show(
         &self,
         run: &mut RuleContext,
@@ -304,23 +305,16 @@ struct AggregateTerm {
 
 impl AggregateTerm {
     /// Parses the pieces between its marks.
-    fn of(aggregate: Aggregate, pieces: &[Piece]) -> AggregateTerm {
-        let between = |from: Mark, to: Mark| {
-            let at = |mark: Mark| pieces.iter().position(|piece| *piece == Piece::Mark(mark));
-            let from = at(from)?;
-            let to = at(to)?;
-            let mut fragment = Fragment::new();
-            fragment.pieces.extend_from_slice(&pieces[from + 1..to]);
-            Some(fragment)
-        };
+    fn parse(aggregate: Aggregate, pieces: &[Piece]) -> AggregateTerm {
         AggregateTerm {
             aggregate,
-            argument: between(Mark::Argument, Mark::ArgumentEnd).unwrap_or_else(Fragment::new),
-            filter: between(Mark::Filter, Mark::FilterEnd),
+            argument: fragment_between(pieces, Mark::Argument, Mark::ArgumentEnd)
+                .unwrap_or_else(Fragment::new),
+            filter: fragment_between(pieces, Mark::Filter, Mark::FilterEnd),
         }
     }
 
-    /// The contribution of a row: its argument, or NULL if the filter excludes it.
+    /// Returns the contribution of a row: its argument, or NULL if the filter excludes it.
     fn value(&self) -> Fragment {
         let mut argument = self.argument.clone();
         if argument.pieces.is_empty() {
@@ -335,8 +329,8 @@ impl AggregateTerm {
         out
     }
 
-    /// The initial value of the accumulator as SQL, over a value of this name. [`Accumulator::read`] reads
-    /// it.
+    /// Returns the initial value of the accumulator as SQL, over a value of this name.
+    /// [`Accumulator::read`] reads it.
     fn filled(&self, value: &str) -> Vec<String> {
         let count = format!("count({value})");
         let integers = |what: &str| {
@@ -373,8 +367,8 @@ impl AggregateTerm {
     }
 }
 
-/// An expression in terms of the given values of the group and the aggregates. New aggregates are
-/// added to the list. `None` if it needs anything else.
+/// Returns an expression in terms of the given values of the group and the aggregates. New
+/// aggregates are added to the list. `None` if it needs anything else.
 fn from_given(
     catalog: &Catalog,
     query: &Query,
@@ -390,7 +384,7 @@ fn from_given(
             Piece::Mark(Mark::Aggregate(aggregate)) => {
                 let end = Piece::Mark(Mark::End);
                 let length = value.pieces[at..].iter().position(|piece| *piece == end)?;
-                let call = AggregateTerm::of(*aggregate, &value.pieces[at + 1..at + length]);
+                let call = AggregateTerm::parse(*aggregate, &value.pieces[at + 1..at + length]);
                 let known = found.iter().position(|known| *known == call);
                 let number = known.unwrap_or_else(|| {
                     found.push(call);
@@ -428,9 +422,17 @@ fn from_given(
     Some(out)
 }
 
-/// The given value of each output, if every output is one.
+fn fragment_between(pieces: &[Piece], from: Mark, to: Mark) -> Option<Fragment> {
+    let from = pieces.iter().position(|piece| *piece == Piece::Mark(from))?;
+    let to = pieces.iter().position(|piece| *piece == Piece::Mark(to))?;
+    let mut fragment = Fragment::new();
+    fragment.pieces.extend_from_slice(&pieces[from + 1..to]);
+    Some(fragment)
+}
+
+/// Returns the given value of each output, if every output is one.
 fn picked(shown: &[Fragment], groups: usize) -> Option<Vec<usize>> {
-    let one = |value: &Fragment| match value.pieces.as_slice() {
+    let values = shown.iter().map(|value| match value.pieces.as_slice() {
         [Piece::Given(at)] => Some(*at),
         // A group's column, cast to its own type.
         [Piece::Text(_), Piece::Given(at), Piece::Text(_)]
@@ -439,8 +441,8 @@ fn picked(shown: &[Fragment], groups: usize) -> Option<Vec<usize>> {
             Some(*at)
         }
         _ => None,
-    };
-    shown.iter().map(one).collect()
+    });
+    values.collect()
 }
 
 /// `SELECT outputs WHERE having`, over given values.

@@ -32,7 +32,7 @@ pub struct Changes {
 }
 
 impl RowChange {
-    /// Whether the row is unchanged in these columns.
+    /// `true` if the row is unchanged in these columns.
     pub(crate) fn is_same_in(&self, columns: &BTreeSet<usize>) -> bool {
         let (Some(old), Some(new)) = (&self.old, &self.new) else { return false };
         columns.iter().all(|at| exact::same(&old[*at..=*at], &new[*at..=*at]))
@@ -40,7 +40,7 @@ impl RowChange {
 }
 
 impl Changes {
-    /// An empty set of changes.
+    /// Creates an empty set of changes.
     #[must_use]
     pub fn new() -> Changes {
         Changes::default()
@@ -59,7 +59,7 @@ impl Changes {
         }
     }
 
-    /// The changes without those of these tables.
+    /// Returns the changes without those of these tables.
     pub(crate) fn without(&self, tables: &[&str]) -> Changes {
         let kept = self.tables.iter().filter(|(name, _)| !tables.contains(*name));
         Changes { tables: kept.map(|(name, rows)| (*name, Arc::clone(rows))).collect() }
@@ -72,18 +72,18 @@ impl Changes {
         }
     }
 
-    /// The changes of one table.
+    /// Returns the changes of one table.
     #[must_use]
     pub fn of(&self, table: &str) -> &[RowChange] {
         self.tables.get(table).map_or(&[], |rows| rows.as_slice())
     }
 
-    /// The tables that changed, by name, with their changes.
+    /// Returns the tables that changed, by name, with their changes.
     pub fn tables(&self) -> impl Iterator<Item = (&'static str, &[RowChange])> {
         self.tables.iter().map(|(name, rows)| (*name, rows.as_slice()))
     }
 
-    /// Whether nothing changed.
+    /// `true` if nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty()
@@ -127,7 +127,7 @@ impl Changes {
     }
 }
 
-/// The number of an image in its temporary table.
+/// Returns the number of an image in its temporary table.
 pub(crate) fn image_number(change: usize, weight: i64) -> Value {
     let change = i64::try_from(change).expect("fewer changes than an i64 counts");
     Value::Integer(2 * change + i64::from(weight == NEW))

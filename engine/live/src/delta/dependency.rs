@@ -33,8 +33,8 @@ pub(crate) struct SourcePath {
     known: DerivedColumns,
 }
 
-/// The path from one source to the inner sources of its outermost SELECT. `None` if an outer join
-/// on the path keeps unmatched rows.
+/// Returns the path from one source to the inner sources of its outermost SELECT. `None` if an
+/// outer join on the path keeps unmatched rows.
 pub(crate) fn source_path(blocks: &[Block], source: usize) -> Option<SourcePath> {
     let home = blocks.iter().position(|block| block.has(source))?;
     let path: Vec<usize> = path(blocks, home).collect();
@@ -42,7 +42,7 @@ pub(crate) fn source_path(blocks: &[Block], source: usize) -> Option<SourcePath>
         return None;
     }
     let certain: Vec<usize> = path.iter().flat_map(|at| blocks[*at].inner()).collect();
-    let dependency = DependencyPath::of(vec![source], Vec::new());
+    let dependency = DependencyPath::new(vec![source], Vec::new());
     let mut found =
         SourcePath { dependency, path, equal: Vec::new(), certain, known: DerivedColumns::new() };
     found.follow_left_joins(&blocks[home], source);
@@ -69,12 +69,17 @@ pub(crate) fn source_path(blocks: &[Block], source: usize) -> Option<SourcePath>
 }
 
 impl DependencyPath {
-    /// A path without conditions of policies.
-    pub(crate) fn of(sources: Vec<usize>, conditions: Vec<Fragment>) -> DependencyPath {
+    /// Creates a path without conditions of policies.
+    pub(crate) fn new(sources: Vec<usize>, conditions: Vec<Fragment>) -> DependencyPath {
         DependencyPath { sources, conditions, visibility: Vec::new() }
     }
 
-    /// The part that conditions connect with its first source.
+    /// `true` if conditions connect all of its sources.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected().sources.len() == self.sources.len()
+    }
+
+    /// Returns the part that conditions connect with its first source.
     pub(crate) fn connected(&self) -> DependencyPath {
         let mut sources = vec![self.sources[0]];
         let mut grew = true;
@@ -110,8 +115,8 @@ impl DependencyPath {
 }
 
 impl SourcePath {
-    /// A fragment in terms of the sources that are present in every row on the path.
-    pub(crate) fn of_certain(&self, fragment: &Fragment) -> Option<Fragment> {
+    /// Returns a fragment in terms of the sources that are present in every row on the path.
+    pub(crate) fn in_certain_sources(&self, fragment: &Fragment) -> Option<Fragment> {
         let fragment = fragment.substituted(&self.known)?;
         let certain = fragment.columns().all(|(source, _)| self.certain.contains(&source));
         (certain && fragment.is_flat()).then_some(fragment)
@@ -134,7 +139,7 @@ impl SourcePath {
         let counts = conjuncts.iter().any(|conjunct| conjunct.origin == ConditionOrigin::Count);
         let deciding = if counts { ConditionOrigin::Count } else { ConditionOrigin::Visibility };
         for conjunct in conjuncts {
-            self.dependency.conditions.extend(self.of_certain(&conjunct.condition));
+            self.dependency.conditions.extend(self.in_certain_sources(&conjunct.condition));
             if conjunct.origin == deciding && self.is_policy_with_subquery(&conjunct.condition) {
                 self.dependency.visibility.push(conjunct.condition.clone());
             }
@@ -142,8 +147,8 @@ impl SourcePath {
         }
     }
 
-    /// Whether a condition of a view reads tables in subqueries, for a row that is present in every
-    /// row on the path.
+    /// `true` if a condition of a view reads tables in subqueries, for a row that is present in
+    /// every row on the path.
     fn is_policy_with_subquery(&self, condition: &Fragment) -> bool {
         let enclosing = condition.enclosing_sources();
         condition.has_subquery()
@@ -182,9 +187,9 @@ impl SourcePath {
 }
 
 impl SelectCore {
-    /// All its sources and conditions.
+    /// Returns all its sources and conditions.
     pub(crate) fn dependency_path(&self) -> DependencyPath {
         let conditions = self.filter.iter().map(|conjunct| conjunct.condition.clone());
-        DependencyPath::of(self.sources().unwrap_or_default(), conditions.collect())
+        DependencyPath::new(self.sources().unwrap_or_default(), conditions.collect())
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn evaluate(
     out.finish()
 }
 
-/// The conditions that fix each group expression to a given value.
+/// Returns the conditions that fix each group expression to a given value.
 pub(crate) fn restricted_to_group(query: &Query) -> Vec<Fragment> {
     let (_, core) = &query.cores[0];
     let groups = core.group.iter().flatten();

@@ -25,7 +25,7 @@ impl Hash for ExactRow {
     }
 }
 
-/// Whether two rows are identical in every cell.
+/// `true` if two rows are identical in every cell.
 pub(crate) fn same(left: &[Value], right: &[Value]) -> bool {
     left.len() == right.len() && left.iter().zip(right).all(|(left, right)| same_value(left, right))
 }
@@ -37,7 +37,7 @@ fn same_value(left: &Value, right: &Value) -> bool {
     }
 }
 
-/// A total order of rows, of no meaning.
+/// Returns a total order of rows, of no meaning.
 pub(crate) fn compare(left: &Row, right: &Row) -> Ordering {
     left.iter()
         .zip(right.iter())

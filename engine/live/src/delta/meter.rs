@@ -20,9 +20,9 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The work of one statement.
+    /// Returns the work of one statement.
     #[must_use]
-    pub fn of_statement(steps: u64, visible_steps: u64) -> Cost {
+    pub fn from_steps(steps: u64, visible_steps: u64) -> Cost {
         Cost { statements: 1, steps, visible_steps }
     }
 
@@ -51,15 +51,15 @@ impl std::ops::Sub for Cost {
 pub(crate) enum CountedSteps {
     /// All.
     All,
-    /// Those for rows that the restricted caller sees. Steps over hidden rows must not decide what it
-    /// receives: by its own rows, a caller can come as close to a limit as it likes, so that a single
-    /// hidden row would exceed it.
+    /// Those for rows that the restricted caller sees. Steps over hidden rows must not decide what
+    /// it receives: by its own rows, a caller can come as close to a limit as it likes, so that a
+    /// single hidden row would exceed it.
     Visible,
 }
 
 impl CountedSteps {
-    /// The counted steps of this work.
-    pub(crate) fn of(self, cost: Cost) -> u64 {
+    /// Returns the counted steps of this work.
+    pub(crate) fn count(self, cost: Cost) -> u64 {
         match self {
             CountedSteps::All => cost.steps,
             CountedSteps::Visible => cost.visible_steps,
@@ -67,7 +67,8 @@ impl CountedSteps {
     }
 }
 
-/// The limits of the cost of live queries for a commit. All except `time` are in steps of SQLite's virtual machine.
+/// The limits of the cost of live queries for a commit. All except `time` are in steps of SQLite's
+/// virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// The average cost of one binding's delta, over the last deltas of a template.
@@ -101,12 +102,12 @@ impl Budget {
         fill_time: Duration::MAX,
     };
 
-    /// The part of the limits on steps that bounds restricted callers. Their counted steps take less
-    /// than half of the CPU time that they may use. So CPU time, to which hidden rows add, decides only
-    /// if there are several times as many hidden rows on the way as visible ones.
+    /// The part of the limits on steps that bounds restricted callers. Their counted steps take
+    /// less than half of the CPU time that they may use. So CPU time, to which hidden rows add,
+    /// decides only if there are several times as many hidden rows on the way as visible ones.
     const VISIBLE_PART: u64 = 4;
 
-    /// The limits for bindings whose steps are counted so.
+    /// Returns the limits for bindings whose steps are counted so.
     pub(crate) fn counting(self, counted: CountedSteps) -> Budget {
         match counted {
             CountedSteps::All => self,
@@ -118,7 +119,7 @@ impl Budget {
         }
     }
 
-    /// Whether the deltas of one payer have used up its share of a commit. What others spend
+    /// `true` if the deltas of one payer have used up its share of a commit. What others spend
     /// does not matter: a tenant would notice their hidden rows.
     pub(crate) fn is_over(&self, payer: &ShareKey, spent: PayerCost) -> bool {
         if *payer == ShareKey::Operator {
@@ -128,22 +129,23 @@ impl Budget {
         spent.steps >= share || spent.time >= self.time
     }
 
-    /// The limits of the views of all restricted callers, of their deltas and of the lookups that find them: half of a
-    /// commit's. A single view may take all of it: with the bound of a single query, rows of a commit that a caller does
-    /// not see would decide about its queries.
-    pub(crate) fn of_views(self) -> Budget {
+    /// Returns the limits of the views of all restricted callers, of their deltas and of the
+    /// lookups that find them: half of a commit's. A single view may take all of it: with the bound
+    /// of a single query, rows of a commit that a caller does not see would decide about its
+    /// queries.
+    pub(crate) fn for_views(self) -> Budget {
         let commit = self.commit / 2;
         Budget { max: self.max.max(commit), commit, ..self }
     }
 
-    /// The steps of the budget of a commit that this work takes. A hidden row can cause another
-    /// statement, so a delta of a restricted caller counts as one.
+    /// Returns the steps of the budget of a commit that this work takes. A hidden row can cause
+    /// another statement, so a delta of a restricted caller counts as one.
     pub(crate) fn charge(&self, cost: Cost, counted: CountedSteps) -> u64 {
         let statements = match counted {
             CountedSteps::All => cost.statements,
             CountedSteps::Visible => cost.statements.min(1),
         };
-        counted.of(cost).saturating_add(statements.saturating_mul(self.statement))
+        counted.count(cost).saturating_add(statements.saturating_mul(self.statement))
     }
 }
 
@@ -211,8 +213,8 @@ impl Meter {
         Meter { work, average: 0, average_time: Duration::ZERO, paused: 0, pause: 1, calm: 0 }
     }
 
-    /// Whether the next delta may be computed. Each refusal counts down to another attempt, because
-    /// a one-time cost (filling accumulators, a span of many changes) need not recur.
+    /// `true` if the next delta may be computed. Each refusal counts down to another attempt,
+    /// because a one-time cost (filling accumulators, a span of many changes) need not recur.
     pub(crate) fn may_run(&mut self) -> bool {
         self.work.deltas += 1;
         if self.paused == 0 {
@@ -226,7 +228,7 @@ impl Meter {
     /// Records the cost of a delta. `exceeded` if it was interrupted.
     pub(crate) fn spend(&mut self, delta: MeteredDelta, exceeded: bool, budget: Option<Budget>) {
         self.work.spent.add(delta.spent);
-        let steps = delta.counted.of(delta.spent);
+        let steps = delta.counted.count(delta.spent);
         self.average =
             (self.average * u64::from(AVERAGED_DELTAS - 1) + steps) / u64::from(AVERAGED_DELTAS);
         if delta.counted == CountedSteps::Visible {
@@ -278,7 +280,7 @@ impl Meters {
                 }
             }
         });
-        self.of(at).work.bindings += 1;
+        self.meter(at).work.bindings += 1;
         at
     }
 
@@ -293,19 +295,19 @@ impl Meters {
         }
     }
 
-    /// The meter of an attached binding.
-    pub(crate) fn of(&mut self, at: usize) -> &mut Meter {
+    /// Returns the meter of an attached binding.
+    pub(crate) fn meter(&mut self, at: usize) -> &mut Meter {
         &mut self.meters[at].as_mut().expect("the meter of an attached binding").1
     }
 
     /// Records work for all bindings of a template together, for one of their payers.
     pub(crate) fn spend_on(&mut self, sql: &Arc<str>, payer: &ShareKey, spent: Cost) {
         if let Some(at) = self.places.get(&(Arc::clone(sql), payer.clone())).copied() {
-            self.of(at).work.spent.add(spent);
+            self.meter(at).work.spent.add(spent);
         }
     }
 
-    /// The work of all templates, the most expensive first.
+    /// Returns the work of all templates, the most expensive first.
     pub(crate) fn read(&self) -> Vec<TemplateWork> {
         let mut by_template: HashMap<Arc<str>, TemplateWork> = HashMap::new();
         for (_, Meter { work, .. }) in self.meters.iter().flatten() {
@@ -333,7 +335,7 @@ mod tests {
     const BUDGET: Option<Budget> = Some(Budget { average: 100, max: 1_000, ..Budget::UNLIMITED });
 
     fn steps(steps: u64) -> MeteredDelta {
-        let spent = Cost::of_statement(steps, 0);
+        let spent = Cost::from_steps(steps, 0);
         MeteredDelta { spent, counted: CountedSteps::All, time: Duration::ZERO }
     }
 

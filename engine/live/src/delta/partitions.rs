@@ -1,7 +1,8 @@
 //! Partition re-evaluation. Some expressions partition a result: the columns of a compound, the
 //! partition of windows, the groups of a subquery, the key of a FULL JOIN. A changed row affects
 //! only its own partitions. They are found as groups are, and each is evaluated after and before.
-//! Without such expressions the whole result is one partition, evaluated when a changed row matters.
+//! Without such expressions the whole result is one partition, evaluated when a changed row
+//! matters.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +18,9 @@ use crate::delta::rule_context::{PARTS, RuleContext, Sides};
 use crate::delta::term::{JOINED, Show, Term, terms};
 use crate::delta::{Delta, Weights};
 use crate::identifier::quoted;
+use crate::plan::block::Join;
 use crate::plan::conjunct::EqualColumns;
 use crate::plan::fragment::{Fragment, Piece, PlainExpr, Renderer, Source, SourceForm, Statement};
-use crate::plan::join::Join;
 use crate::plan::kind::{common, form_of};
 use crate::plan::query::{ExtraConditions, FromTerm, Query, SelectCore};
 use crate::sql::LiveError;
@@ -53,7 +54,11 @@ enum PartitionBody {
 }
 
 /// Which sources are read as they were before, and which of the given values are NULL.
-type StatementVariant = (Vec<bool>, Vec<bool>);
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct StatementVariant {
+    before: Vec<bool>,
+    nulls: Vec<bool>,
+}
 
 /// An expression that partitions a result: its form in each of the SELECTs that are evaluated for a
 /// part, by block.
@@ -73,14 +78,16 @@ impl Partitions {
             let parts = query
                 .cores
                 .iter()
-                .map(|(_, core)| Partition::of(catalog, query, &Query::of(core.clone()), &ways).0)
+                .map(|(_, core)| {
+                    Partition::from_keys(catalog, query, &Query::from_core(core.clone()), &ways).0
+                })
                 .collect();
             return Some(Partitions {
                 parts,
                 cost: "the touched rows and groups of each SELECT, twice",
             });
         }
-        let (part, falls_apart) = Partition::of(catalog, query, query, &ways);
+        let (part, falls_apart) = Partition::from_keys(catalog, query, query, &ways);
         let cost = match falls_apart {
             false => "the whole query, twice, if a changed row matches",
             true if query.cores.len() > 1 => "the rows equal to the touched ones, twice",
@@ -90,15 +97,15 @@ impl Partitions {
         Some(Partitions { parts: vec![part], cost })
     }
 
-    /// The terms that check whether any changed row matters.
+    /// Returns the terms that check whether any changed row matters.
     pub(crate) fn gate(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
         let ways = ways(query)?;
         Some(terms_on(catalog, query, &ways.iter().enumerate().collect::<Vec<_>>(), &[]))
     }
 
-    /// Partitioned by the key of a FULL JOIN of two tables: a row matches only rows of the same
+    /// Partitions by the key of a FULL JOIN of two tables: a row matches only rows of the same
     /// key, and a row with a NULL key matches none.
-    pub(crate) fn of_full_join(
+    pub(crate) fn from_full_join(
         catalog: &Catalog,
         query: &Query,
         core: &SelectCore,
@@ -115,13 +122,11 @@ impl Partitions {
         {
             return None;
         }
-        let kind = |(source, column): (usize, usize)| -> Kind {
-            catalog.table(query.sources[source].table).columns[column].kind
-        };
         let mut equal = right.on.iter().filter_map(|conjunct| conjunct.equal);
         let (first, second) = equal.find(|(first, second)| {
-            let both = [first.0, second.0];
-            (both == sources || both == [sources[1], sources[0]]) && kind(*first) == kind(*second)
+            let joined = [first.0, second.0];
+            (joined == sources || joined == [sources[1], sources[0]])
+                && query.column_kind(catalog, *first) == query.column_kind(catalog, *second)
         })?;
         let columns = if first.0 == sources[0] { [first.1, second.1] } else { [second.1, first.1] };
         let join = FullJoin { catalog, query, core, sources, columns };
@@ -129,21 +134,23 @@ impl Partitions {
         Some(Partitions { parts, cost: "the rows of the touched join keys, twice" })
     }
 
-    /// The partitioning expressions.
+    /// Returns the partitioning expressions.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Fragment> {
-        let keys = self.parts.iter().flat_map(|part| match &part.body {
-            PartitionBody::Keyed(_, keys) => keys.as_slice(),
-            PartitionBody::Fixed(_) => &[],
-        });
-        keys.flat_map(|key| key.0.iter().map(|(_, value)| value))
+        self.parts
+            .iter()
+            .flat_map(|part| match &part.body {
+                PartitionBody::Keyed(_, keys) => keys.as_slice(),
+                PartitionBody::Fixed(_) => &[],
+            })
+            .flat_map(|key| key.0.iter().map(|(_, value)| value))
     }
 
-    /// The terms that join changed rows.
+    /// Returns the terms that join changed rows.
     pub(crate) fn terms(&self) -> impl Iterator<Item = &Term> {
         self.parts.iter().flat_map(|part| &part.terms)
     }
 
-    /// All statements of the rule.
+    /// Returns all statements of the rule.
     pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let mut statements = Vec::new();
         for part in &self.parts {
@@ -151,7 +158,10 @@ impl Partitions {
             let nulls = part.body.may_be_null(catalog, query);
             for nulls in std::iter::once(Vec::new()).chain(nulls) {
                 for before in [false, true] {
-                    let variant = (vec![before; query.sources.len()], nulls.clone());
+                    let variant = StatementVariant {
+                        before: vec![before; query.sources.len()],
+                        nulls: nulls.clone(),
+                    };
                     statements.push(part.body.render(catalog, query, &variant));
                 }
             }
@@ -162,7 +172,12 @@ impl Partitions {
 
 impl Partition {
     /// The parts of a query, or of one SELECT of it, and whether there is more than one.
-    fn of(catalog: &Catalog, query: &Query, one: &Query, ways: &[SourcePath]) -> (Partition, bool) {
+    fn from_keys(
+        catalog: &Catalog,
+        query: &Query,
+        one: &Query,
+        ways: &[SourcePath],
+    ) -> (Partition, bool) {
         let blocks: Vec<usize> = one.cores.iter().map(|(_, core)| core.block).collect();
         let ways: Vec<(usize, &SourcePath)> = ways
             .iter()
@@ -201,7 +216,7 @@ impl Partition {
 }
 
 impl PartitionKey {
-    /// Whether it is the value of a column in some SELECT.
+    /// `true` if it is the value of a column in some SELECT.
     fn is(&self, column: (usize, usize)) -> bool {
         self.0.iter().any(|(_, value)| column_of(value) == Some(column))
     }
@@ -224,14 +239,9 @@ impl PartitionBody {
         nulls.contains(&true).then_some(nulls)
     }
 
-    fn render(
-        &self,
-        catalog: &Catalog,
-        query: &Query,
-        (before, nulls): &StatementVariant,
-    ) -> Statement {
+    fn render(&self, catalog: &Catalog, query: &Query, variant: &StatementVariant) -> Statement {
         let mut out = Renderer::new(catalog, &query.sources);
-        for (form, before) in out.forms.iter_mut().zip(before) {
+        for (form, before) in out.forms.iter_mut().zip(&variant.before) {
             *form = if *before { SourceForm::Before } else { SourceForm::After };
         }
         match self {
@@ -239,14 +249,13 @@ impl PartitionBody {
             PartitionBody::Keyed(one, keys) => {
                 let mut added = ExtraConditions::new();
                 for (at, key) in keys.iter().enumerate() {
-                    let is_null = nulls.get(at).copied().unwrap_or(false);
+                    let is_null = variant.nulls.get(at).copied().unwrap_or(false);
                     for (block, value) in &key.0 {
                         let equal = value.equals_given(at, is_null);
-                        let equal = match one.core_of(*block) {
+                        added.entry(*block).or_default().push(match one.core_of(*block) {
                             Some(core) => core.shielded(value, equal),
                             None => equal,
-                        };
-                        added.entry(*block).or_default().push(equal);
+                        });
                     }
                 }
                 out.fragment(&one.body_with(&added));
@@ -257,7 +266,7 @@ impl PartitionBody {
 }
 
 impl RuleContext<'_> {
-    /// The delta of a partitioned result.
+    /// Returns the delta of a partitioned result.
     pub(crate) fn parts(&mut self, parts: &Partitions) -> Result<Delta, LiveError> {
         let mut touched = Vec::new();
         for part in &parts.parts {
@@ -268,30 +277,30 @@ impl RuleContext<'_> {
         let mut weights = Weights::default();
         if touched.iter().map(Weights::len).sum::<usize>() > PARTS {
             self.add_difference(EvaluationExtent::Whole, &[], Sides::BOTH, &mut weights)?;
-            return Ok(Delta::of_weights(&self.query.key, weights));
+            return Ok(Delta::from_weights(&self.query.key, weights));
         }
-        let changed = self
+        let changed: Vec<bool> = self
             .query
             .sources
             .iter()
-            .map(|source| !self.changes.of(self.catalog.table(source.table).name).is_empty());
-        let changed: Vec<bool> = changed.collect();
+            .map(|source| !self.changes.of(self.catalog.table(source.table).name).is_empty())
+            .collect();
         for (part, keys) in parts.parts.iter().zip(&touched) {
             for (key, _) in keys.rows() {
                 let nulls: Vec<bool> = key.iter().map(|value| *value == Value::Null).collect();
                 for (before, weight) in [(changed.clone(), -1), (vec![false; changed.len()], 1)] {
-                    let variant = (before, nulls.clone());
+                    let variant = StatementVariant { before, nulls: nulls.clone() };
                     let statement = part.statement(self.catalog, self.query, variant);
                     let given: &[Value] = &key;
                     self.rows(&statement, given, &mut |row| weights.add(row.into(), weight))?;
                 }
             }
         }
-        Ok(Delta::of_weights(&self.query.key, weights))
+        Ok(Delta::from_weights(&self.query.key, weights))
     }
 }
 
-/// Whether it, or a subquery of its FROM, contains window functions.
+/// `true` if it, or a subquery of its FROM, contains window functions.
 fn has_windows(query: &Query) -> bool {
     query.cores.iter().any(|(_, core)| {
         let mut derived = core.from.iter().filter_map(|term| term.derived.as_ref());
@@ -299,14 +308,15 @@ fn has_windows(query: &Query) -> bool {
     })
 }
 
-/// The path of each source, as far as conditions lead.
+/// Returns the path of each source, as far as conditions lead.
 fn ways(query: &Query) -> Option<Vec<SourcePath>> {
-    let ways = (0..query.sources.len()).map(|source| {
-        let mut source_path = source_path(&query.blocks, source)?;
-        source_path.dependency = source_path.dependency.connected();
-        (source_path.dependency.sources.len() <= JOINED).then_some(source_path)
-    });
-    ways.collect()
+    (0..query.sources.len())
+        .map(|source| {
+            let mut source_path = source_path(&query.blocks, source)?;
+            source_path.dependency = source_path.dependency.connected();
+            (source_path.dependency.sources.len() <= JOINED).then_some(source_path)
+        })
+        .collect()
 }
 
 fn terms_on(
@@ -339,10 +349,11 @@ struct PartitionScheme<'a> {
 }
 
 impl PartitionScheme<'_> {
-    /// The form of a key on the rows that a source reaches; `None` if unknown or not connected.
+    /// Returns the form of a key on the rows that a source reaches; `None` if unknown or not
+    /// connected.
     fn shown_on(&self, key: &PartitionKey, source_path: &SourcePath) -> Option<Fragment> {
         if let Some((_, value)) = key.0.iter().find(|(block, _)| source_path.path.contains(block)) {
-            let value = source_path.of_certain(value)?;
+            let value = source_path.in_certain_sources(value)?;
             let met =
                 value.columns().all(|(source, _)| source_path.dependency.sources.contains(&source));
             return met.then_some(value);
@@ -350,13 +361,14 @@ impl PartitionScheme<'_> {
         source_path.equal.iter().find_map(|(left, right)| {
             let other = if key.is(*left) { right } else { left };
             let linked = key.is(*left) || key.is(*right);
-            let of_one_kind = self.kind(*left) == self.kind(*right);
+            let of_one_kind = self.column_kind(*left) == self.column_kind(*right);
             let known = linked && of_one_kind && source_path.dependency.sources.contains(&other.0);
             known.then(|| Fragment::column(other.0, other.1))
         })
     }
 
-    fn kind(&self, (source, column): (usize, usize)) -> Kind {
+    fn column_kind(&self, column: (usize, usize)) -> Kind {
+        let (source, column) = column;
         self.catalog.table(self.sources[source].table).columns[column].kind
     }
 
@@ -364,7 +376,7 @@ impl PartitionScheme<'_> {
         form_of(self.catalog, self.sources, value).filter(|_| !value.has_subquery())
     }
 
-    /// The expressions that may partition a query.
+    /// Returns the expressions that may partition a query.
     fn keys_of(&self, query: &Query) -> Vec<PartitionKey> {
         if query.limit.is_some() {
             return Vec::new();
@@ -373,12 +385,14 @@ impl PartitionScheme<'_> {
         let key = |by: Fragment| PartitionKey(vec![(core.block, by)]);
         let keys = match core.parts() {
             Some(parts) => {
-                let shown = |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
-                let shown = |by: &Fragment| !core.distinct || shown(by);
+                let has_output =
+                    |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
                 parts
                     .into_iter()
                     .filter(|by| {
-                        self.form(by).is_some() && shown(by) && (by.is_column() || !core.opaque)
+                        self.form(by).is_some()
+                            && (!core.distinct || has_output(by))
+                            && (by.is_column() || !core.opaque)
                     })
                     .map(key)
                     .collect()
@@ -386,8 +400,8 @@ impl PartitionScheme<'_> {
             None => {
                 let inner = || core.from.iter().filter(|term| term.join == Join::Inner);
                 let tables = inner().filter(|term| term.source.is_some());
-                let rows = tables.flat_map(|term| term.key.iter().flatten().cloned());
-                let rows: Vec<PartitionKey> = rows.map(key).collect();
+                let rows: Vec<PartitionKey> =
+                    tables.flat_map(|term| term.key.iter().flatten().cloned()).map(key).collect();
                 let derived = inner().find_map(|term| term.derived.as_ref());
                 match derived {
                     Some(derived) if rows.is_empty() => self.keys_of(&derived.query),
@@ -403,9 +417,10 @@ impl PartitionScheme<'_> {
         for term in &core.from {
             let Some(derived) = &term.derived else { continue };
             let conjuncts = core.filter.iter().chain(&term.on);
-            let equal = conjuncts.filter_map(|conjunct| conjunct.equal);
-            let equal: Vec<EqualColumns> =
-                equal.filter(|(left, right)| self.kind(*left) == self.kind(*right)).collect();
+            let equal: Vec<EqualColumns> = conjuncts
+                .filter_map(|conjunct| conjunct.equal)
+                .filter(|(left, right)| self.column_kind(*left) == self.column_kind(*right))
+                .collect();
             let others = self.keys_of(&derived.query);
             for key in &mut keys {
                 let linked = others
@@ -468,7 +483,7 @@ struct FullJoin<'a> {
 }
 
 impl FullJoin<'_> {
-    /// The rows of one non-NULL key.
+    /// Returns the rows of one non-NULL key.
     fn matched(&self) -> Partition {
         let mut all = Vec::new();
         let restricted = [0, 1].map(|side| {
@@ -510,14 +525,14 @@ impl FullJoin<'_> {
     }
 
     fn terms(&self, side: usize, condition: Fragment, shown: &[Fragment]) -> Vec<Term> {
-        let dependency = DependencyPath::of(vec![self.sources[side]], vec![condition]);
+        let dependency = DependencyPath::new(vec![self.sources[side]], vec![condition]);
         terms(self.catalog, self.query, &dependency, None, shown, Show::Distinct)
     }
 
-    /// The query over those rows of either table that meet a condition. They have aliases of their
-    /// own, so that a query plan shows what is read of the tables themselves.
+    /// Returns the query over those rows of either table that meet a condition. They have aliases
+    /// of their own, so that a query plan shows what is read of the tables themselves.
     fn body(&self, restricted: [Fragment; 2]) -> Fragment {
-        let mut query = Query::of(self.core.clone());
+        let mut query = Query::from_core(self.core.clone());
         let core = &mut query.cores[0].1;
         core.fragments().for_each(|fragment| {
             fragment.replace_columns(&|source, column| {

@@ -5,10 +5,10 @@
 //! (DBSP's rule, over the later state only). `GroupReevaluation`: find the affected groups by the
 //! same terms, and evaluate each of them over the tables after and before. `RowReevaluation`: find
 //! the rows of the outermost inner tables that a change may affect, and evaluate the query for each
-//! of them, after and before. `FullReevaluation`: evaluate the whole query over both states. The comments of
-//! [`DeltaRule`] describe the other rules.
+//! of them, after and before. `FullReevaluation`: evaluate the whole query over both states. The
+//! comments of [`DeltaRule`] describe the other rules.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use abide_schema::{Row, TableSpec, Value};
 use sqlite3_parser::ast::CompoundOperator;
@@ -17,16 +17,16 @@ use crate::catalog::{Catalog, IMAGE};
 use crate::delta::accumulator::BackfilledGroup;
 use crate::delta::aggregates::AggregateRule;
 use crate::delta::changes::{NEW, OLD, RowChange, image_number};
-use crate::delta::dependency::{SourcePath, source_path};
+use crate::delta::dependency::source_path;
 use crate::delta::evaluation::{EvaluationExtent, evaluate};
 use crate::delta::exact::{self, ExactRow};
-use crate::delta::groups::groups_of;
 use crate::delta::partitions::Partitions;
 use crate::delta::rule_context::{PARTS, RuleContext, Sides};
 use crate::delta::state::RuleState;
 use crate::delta::term::{JOINED, Show, Term, terms, write_conditions};
 use crate::delta::top_n::TopNRule;
 use crate::delta::{Delta, Weights, integer, key_of};
+use crate::plan::collation::{Collation, canonical};
 use crate::plan::fragment::{Fragment, Piece, PlainExpr, Renderer, SourceForm, Statement};
 use crate::plan::query::{Query, SelectCore};
 use crate::sql::LiveError;
@@ -46,8 +46,8 @@ pub(crate) enum DeltaRule {
     RowReevaluation(Vec<Term>),
     /// LIMIT of plain joins.
     TopN(TopNRule),
-    /// Other queries with LIMIT: the terms check whether any changed row matters; if so, the whole query is
-    /// evaluated.
+    /// Other queries with LIMIT: the terms check whether any changed row matters; if so, the whole
+    /// query is evaluated.
     ConditionalReevaluation(Vec<Term>),
     /// A partitioned result: the terms return the affected partitions.
     PartitionReevaluation(Partitions),
@@ -56,7 +56,7 @@ pub(crate) enum DeltaRule {
 }
 
 impl DeltaRule {
-    /// The cheapest correct rule for a query.
+    /// Returns the cheapest correct rule for a query.
     pub(crate) fn choose(catalog: &Catalog, query: &Query) -> DeltaRule {
         let [(_, core)] = query.cores.as_slice() else {
             let joined = all_joined(catalog, query).map(DeltaRule::Join);
@@ -78,24 +78,24 @@ impl DeltaRule {
             ));
         }
         if query.limit.is_some() {
-            return DeltaRule::TopN(TopNRule::of(catalog, query, core));
+            return DeltaRule::TopN(TopNRule::new(catalog, query, core));
         }
         if core.aggregates() {
             let groups = core.group.clone().unwrap_or_default();
             let terms = terms(catalog, query, &dependency, None, &groups, Show::Distinct);
-            return match AggregateRule::of(catalog, query, core) {
+            return match AggregateRule::new(catalog, query, core) {
                 Some(rule) => DeltaRule::IncrementalAggregate(Box::new(rule), terms),
                 None => DeltaRule::GroupReevaluation(terms),
             };
         }
-        let shown = core.shown();
+        let shown = core.output_values();
         if core.from.len() == 1 {
             return DeltaRule::RowFilter(images(catalog, query, core, &shown));
         }
         DeltaRule::Join(terms(catalog, query, &dependency, None, &shown, Show::Weighted))
     }
 
-    /// The name of the rule.
+    /// Returns the name of the rule.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             DeltaRule::RowFilter(_) => "row_filter",
@@ -110,7 +110,7 @@ impl DeltaRule {
         }
     }
 
-    /// The terms that join changed rows with other tables.
+    /// Returns the terms that join changed rows with other tables.
     pub(crate) fn terms(&self) -> Vec<&Term> {
         match self {
             DeltaRule::RowFilter(_) | DeltaRule::FullReevaluation => Vec::new(),
@@ -124,7 +124,7 @@ impl DeltaRule {
         }
     }
 
-    /// The rule for all but plain joins and their groups.
+    /// Returns the rule for all but plain joins and their groups.
     fn choose_else(catalog: &Catalog, query: &Query) -> DeltaRule {
         if query.limit.is_some() {
             return Partitions::gate(catalog, query)
@@ -134,7 +134,7 @@ impl DeltaRule {
             && !core.distinct
             && !core.windows()
         {
-            if let Some(parts) = Partitions::of_full_join(catalog, query, core) {
+            if let Some(parts) = Partitions::from_full_join(catalog, query, core) {
                 return DeltaRule::PartitionReevaluation(parts);
             }
             if let Some(terms) = touched(catalog, query, core) {
@@ -145,7 +145,7 @@ impl DeltaRule {
             .map_or(DeltaRule::FullReevaluation, DeltaRule::PartitionReevaluation)
     }
 
-    /// All statements of the rule.
+    /// Returns all statements of the rule.
     pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let (terms, extent) = match self {
             DeltaRule::RowFilter(statement) => return vec![statement.clone()],
@@ -173,7 +173,7 @@ impl DeltaRule {
         statements
     }
 
-    /// The accumulators of a group in the state of the run; `None` if the rule has none.
+    /// Returns the accumulators of a group in the state of the run; `None` if the rule has none.
     pub(crate) fn fill(
         &self,
         run: &mut RuleContext,
@@ -203,7 +203,7 @@ impl DeltaRule {
         }
     }
 
-    /// The columns of a source that partition the evaluation.
+    /// Returns the columns of a source that partition the evaluation.
     pub(crate) fn part_columns(&self, query: &Query, source: usize) -> Vec<usize> {
         let own = |value: &Fragment| match value.plain {
             PlainExpr::Column(known, column) if known == source => Some(column),
@@ -218,8 +218,8 @@ impl DeltaRule {
         }
     }
 
-    /// The delta from changes in the temporary tables. `numbers` are the changes that can affect
-    /// the query.
+    /// Returns the delta from changes in the temporary tables. `numbers` are the changes that can
+    /// affect the query.
     pub(crate) fn delta(
         &self,
         run: &mut RuleContext,
@@ -230,7 +230,7 @@ impl DeltaRule {
             DeltaRule::Join(terms) => {
                 let mut weights = Weights::default();
                 run.terms(terms, &mut |row, weight| weights.add(row, weight))?;
-                Ok(Delta::of_weights(&run.query.key, weights))
+                Ok(Delta::from_weights(&run.query.key, weights))
             }
             DeltaRule::IncrementalAggregate(rule, terms) => match run.state.take() {
                 Some(state) => rule.delta(run, state),
@@ -294,29 +294,32 @@ impl RuleContext<'_> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |group, _| touched.add(group, 1))?;
         let mut weights = Weights::default();
-        let Some(groups) = groups_of(self.query, touched).filter(|groups| groups.len() <= PARTS)
+        let Some(groups) =
+            distinct_groups(self.query, touched).filter(|groups| groups.len() <= PARTS)
         else {
             self.add_difference(EvaluationExtent::Whole, &[], Sides::BOTH, &mut weights)?;
-            return Ok(Delta::of_weights(&self.query.key, weights));
+            return Ok(Delta::from_weights(&self.query.key, weights));
         };
         for group in groups {
             self.add_difference(EvaluationExtent::Group, &group, Sides::BOTH, &mut weights)?;
         }
-        Ok(Delta::of_weights(&self.query.key, weights))
+        Ok(Delta::from_weights(&self.query.key, weights))
     }
 
     fn touched(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |rows, _| touched.add(rows, 1))?;
-        let given = self.query.blocks[0].inner().map(|source| {
-            let table = self.catalog.table(self.query.sources[source].table);
-            ChangeImages::new(table, self.changes.of(table.name))
-        });
-        let given: Vec<ChangeImages> = given.collect();
+        let given: Vec<ChangeImages> = self.query.blocks[0]
+            .inner()
+            .map(|source| {
+                let table = self.catalog.table(self.query.sources[source].table);
+                ChangeImages::new(table, self.changes.of(table.name))
+            })
+            .collect();
         let mut weights = Weights::default();
         if touched.len() > PARTS {
             self.add_difference(EvaluationExtent::Whole, &[], Sides::BOTH, &mut weights)?;
-            return Ok(Delta::of_weights(&self.query.key, weights));
+            return Ok(Delta::from_weights(&self.query.key, weights));
         }
         for (rows, _) in touched.rows() {
             let mut first = 0;
@@ -330,18 +333,18 @@ impl RuleContext<'_> {
             let sides = Sides { before: was, after: is };
             self.add_difference(EvaluationExtent::Row, &rows, sides, &mut weights)?;
         }
-        Ok(Delta::of_weights(&self.query.key, weights))
+        Ok(Delta::from_weights(&self.query.key, weights))
     }
 }
 
 impl SelectCore {
-    /// Its outputs.
-    fn shown(&self) -> Vec<Fragment> {
+    /// Returns the values of its outputs.
+    fn output_values(&self) -> Vec<Fragment> {
         self.outputs.iter().map(|output| output.value.clone()).collect()
     }
 }
 
-/// The images of changed rows in the query's result, between two numbers.
+/// Returns the statement of the images of changed rows in the query's result, between two numbers.
 fn images(catalog: &Catalog, query: &Query, core: &SelectCore, shown: &[Fragment]) -> Statement {
     let source = core.from[0].source.expect("the rule is for one table");
     let mut out = Renderer::new(catalog, &query.sources);
@@ -364,8 +367,8 @@ fn images(catalog: &Catalog, query: &Query, core: &SelectCore, shown: &[Fragment
     out.finish()
 }
 
-/// The terms that return which rows of the outermost inner tables a change of any source may
-/// affect. `None` if the query cannot be evaluated row by row.
+/// Returns the terms that return which rows of the outermost inner tables a change of any source
+/// may affect. `None` if the query cannot be evaluated row by row.
 fn touched(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<Vec<Term>> {
     let given: Vec<usize> = query.blocks[0].inner().collect();
     if given.is_empty() || core.from.iter().any(|term| term.join.keeps_right()) {
@@ -383,21 +386,20 @@ fn touched(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<Vec<Te
             return None;
         }
     }
-    let shown = given.iter().flat_map(|source| {
-        let columns = 0..catalog.table(query.sources[*source].table).columns.len();
-        columns.map(|column| Fragment::column(*source, column))
-    });
-    let shown: Vec<Fragment> = shown.collect();
+    let shown: Vec<Fragment> = given
+        .iter()
+        .flat_map(|source| {
+            let columns = catalog.table(query.sources[*source].table).columns.len();
+            (0..columns).map(|column| Fragment::column(*source, column))
+        })
+        .collect();
     let mut all = Vec::new();
     for source in 0..query.sources.len() {
         let source_path = source_path(&query.blocks, source)?;
-        let leads = |source_path: &SourcePath| {
-            source_path.dependency.connected().sources.len() == source_path.dependency.sources.len()
-        };
         let derived = source_path.path.iter().any(|at| query.blocks[*at].shown.is_some());
         let listed = core.from.iter().any(|term| term.source.is_none() && term.derived.is_none());
         if source_path.dependency.sources.len() > JOINED
-            || ((derived || listed) && !leads(&source_path))
+            || ((derived || listed) && !source_path.dependency.is_connected())
         {
             return None;
         }
@@ -407,7 +409,7 @@ fn touched(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<Vec<Te
     Some(all)
 }
 
-/// The terms of UNION ALL of joins: those of each join.
+/// Returns the terms of UNION ALL of joins: those of each join.
 fn all_joined(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
     let mut all = Vec::new();
     for (operator, core) in &query.cores {
@@ -424,7 +426,7 @@ fn all_joined(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
             query,
             &core.dependency_path(),
             None,
-            &core.shown(),
+            &core.output_values(),
             Show::Weighted,
         ));
     }
@@ -451,12 +453,14 @@ impl<'a> ChangeImages<'a> {
     fn was_and_is(&self, row: &[Value]) -> (bool, bool) {
         let key: Row = self.key.iter().map(|at| row[*at].clone()).collect();
         let Some(change) = self.changes.get(&ExactRow(key)) else { return (true, true) };
-        let is = |image: &Option<Row>| image.as_ref().is_some_and(|image| exact::same(image, row));
-        (is(&change.old), is(&change.new))
+        let [was, is] = [&change.old, &change.new]
+            .map(|image| image.as_ref().is_some_and(|image| exact::same(image, row)));
+        (was, is)
     }
 }
 
-/// The spans of change numbers to read: one if that wastes little, otherwise one for each run.
+/// Returns the spans of change numbers to read: one if that wastes little, otherwise one for each
+/// run.
 fn spans(numbers: Option<&[usize]>, all: usize) -> Vec<(usize, usize)> {
     /// Reading this many irrelevant rows is cheaper than another statement.
     const GAP: usize = 8;
@@ -471,4 +475,25 @@ fn spans(numbers: Option<&[usize]>, all: usize) -> Vec<(usize, usize)> {
         }
     }
     spans
+}
+
+/// Returns each touched group once; `None` if a collation inside an expression makes the identity
+/// of groups uncertain. 1 and 1.0 are one group, and so are 'a' and 'A' by NOCASE: evaluating a
+/// group twice would apply its change twice.
+fn distinct_groups(query: &Query, touched: Weights) -> Option<Vec<Row>> {
+    let by = query.cores[0].1.group.as_deref().unwrap_or(&[]);
+    let uncertain = by.iter().any(|by| by.collation.is_none() && by.collates_within);
+    if uncertain && touched.len() > 1 {
+        return None;
+    }
+    let mut known = HashSet::new();
+    let mut groups: Vec<Row> = touched.rows().map(|(group, _)| group).collect();
+    groups.retain(|group| {
+        let cells = by
+            .iter()
+            .zip(group.iter())
+            .map(|(by, cell)| canonical(by.collation.unwrap_or(Collation::Binary), cell));
+        known.insert(ExactRow(cells.collect()))
+    });
+    Some(groups)
 }

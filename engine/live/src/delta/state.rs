@@ -33,7 +33,7 @@ pub(crate) enum RememberedRows {
 }
 
 impl RuleState {
-    /// Its approximate size in bytes.
+    /// Returns its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

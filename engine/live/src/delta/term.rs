@@ -31,13 +31,13 @@ struct PolicyVariant {
 }
 
 impl Term {
-    /// The statements of the term.
+    /// Returns the statements of the term.
     pub(crate) fn statements(&self) -> impl Iterator<Item = &Statement> {
         let variant = self.with_changed_policies.iter().map(|variant| &variant.statement);
         std::iter::once(&self.statement).chain(variant)
     }
 
-    /// The statement to run; `None` if a table has no change that it would read.
+    /// Returns the statement to run; `None` if a table has no change that it would read.
     pub(crate) fn statement_after(
         &self,
         catalog: &Catalog,
@@ -62,8 +62,8 @@ pub(crate) enum Show {
     Distinct,
 }
 
-/// The summands of a join's delta, with these outputs: one for each set of its sources that may
-/// have changed, or of those sets that contain one source.
+/// Returns the summands of a join's delta, with these outputs: one for each set of its sources that
+/// may have changed, or of those sets that contain one source.
 pub(crate) fn terms(
     catalog: &Catalog,
     query: &Query,
@@ -108,8 +108,8 @@ struct TermOutline<'a> {
 }
 
 impl TermOutline<'_> {
-    /// The statement in which these sources stand for their changes. `policies_changed`: tables that
-    /// subqueries of policies read may have changed.
+    /// Returns the statement in which these sources stand for their changes. `policies_changed`:
+    /// tables that subqueries of policies read may have changed.
     fn render(&self, changed: &[usize], rest: &[usize], policies_changed: bool) -> Statement {
         let mut out = Renderer::new(self.catalog, &self.query.sources);
         out.has_fixed_order = true;
@@ -134,7 +134,8 @@ impl TermOutline<'_> {
         for (at, condition) in self.dependency.visibility.iter().enumerate() {
             let is_first = at == 0 && self.dependency.conditions.is_empty();
             out.text(if is_first { "WHERE (" } else { "AND (" });
-            // What counts visible rows must count each of them once, not once for each row that it is joined with.
+            // What counts visible rows must count each of them once, not once for each row that it
+            // is joined with.
             let waits = !condition.pieces.contains(&Piece::Mark(Mark::Visible));
             if waits {
                 out.after_source(last);
@@ -150,8 +151,9 @@ impl TermOutline<'_> {
     }
 }
 
-/// The join order: the changes first, then always a table connected with the preceding ones. CROSS
-/// JOIN makes SQLite keep that order; its planner does not know how small the changes are.
+/// Returns the join order: the changes first, then always a table connected with the preceding
+/// ones. CROSS JOIN makes SQLite keep that order; its planner does not know how small the changes
+/// are.
 fn join_order(dependency: &DependencyPath, changed: &[usize], rest: &[usize]) -> Vec<usize> {
     let connects = |placed: &[usize], source: usize| {
         dependency.conditions.iter().any(|condition| {

@@ -1,8 +1,8 @@
 //! ORDER BY with LIMIT: the first rows of an ordered result.
 //!
-//! Its rows are cached. If it has as many rows as the LIMIT, changes of rows that sort after its last row have
-//! no effect. After any other change it is read again and compared with the cached rows; with an index in
-//! its order this costs as much as it is long.
+//! Its rows are cached. If it has as many rows as the LIMIT, changes of rows that sort after its
+//! last row have no effect. After any other change it is read again and compared with the cached
+//! rows; with an index in its order this costs as much as it is long.
 
 use abide_schema::{Row, Value};
 
@@ -38,8 +38,8 @@ enum TopNSize {
 }
 
 impl TopNRule {
-    /// A rule for a top-N result on a plain join.
-    pub(crate) fn of(catalog: &Catalog, query: &Query, core: &SelectCore) -> TopNRule {
+    /// Creates the rule of a top-N result on a plain join.
+    pub(crate) fn new(catalog: &Catalog, query: &Query, core: &SelectCore) -> TopNRule {
         let dependency = core.dependency_path();
         let total = query.total_order();
         let mut conditions = dependency.conditions.clone();
@@ -50,16 +50,16 @@ impl TopNRule {
             Some(value) => core.shielded(value, not_after),
             None => not_after,
         });
-        let up_to = DependencyPath::of(dependency.sources.clone(), conditions);
+        let up_to = DependencyPath::new(dependency.sources.clone(), conditions);
         TopNRule {
             terms: terms(catalog, query, &dependency, None, &[], Show::Distinct),
             up_to: terms(catalog, query, &up_to, None, &[], Show::Distinct),
             given: total.iter().map(|term| term.output).collect(),
-            max: TopNSize::of(query),
+            max: TopNSize::from_limit(query),
         }
     }
 
-    /// The delta from changes in the temporary tables.
+    /// Returns the delta from changes in the temporary tables.
     pub(crate) fn delta(&self, run: &mut RuleContext) -> Result<Delta, LiveError> {
         let mut met = false;
         match self.last(run) {
@@ -69,7 +69,7 @@ impl TopNRule {
         if met { run.whole() } else { Ok(Delta::default()) }
     }
 
-    /// The last row of a top-N result that is as long as its LIMIT, if cached.
+    /// Returns the last row of a top-N result that is as long as its LIMIT, if cached.
     fn last(&self, run: &RuleContext) -> Option<Vec<Value>> {
         let RememberedRows::Rows(rows) = &run.state.as_ref()?.memory else { return None };
         let last: &Row = rows.last()?;
@@ -86,7 +86,7 @@ impl TopNRule {
 }
 
 impl TopNSize {
-    fn of(query: &Query) -> TopNSize {
+    fn from_limit(query: &Query) -> TopNSize {
         let Some((limit, _)) = &query.limit else { return TopNSize::Unknown };
         match (limit.plain, limit.pieces.as_slice()) {
             (PlainExpr::Param(slot), _) => TopNSize::Param(slot),
@@ -96,8 +96,8 @@ impl TopNSize {
     }
 }
 
-/// The condition that a row sorts before a given one or equal to it: `a < ?1 OR a IS ?1 AND (b < ?2
-/// OR …)`.
+/// Returns the condition that a row sorts before a given one or equal to it: `a < ?1 OR a IS ?1 AND
+/// (b < ?2 OR …)`.
 fn not_after(query: &Query, total: &[Order]) -> Fragment {
     let mut out = Fragment::new();
     for (at, term) in total.iter().enumerate() {

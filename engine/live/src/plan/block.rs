@@ -1,9 +1,10 @@
 //! The SELECTs of a statement and how they nest: the terms that each joins, its conditions, and the
 //! columns that it shows to the enclosing one.
 
+use sqlite3_parser::ast::{JoinOperator, JoinType};
+
 use crate::plan::conjunct::{Conjunct, EqualColumns};
 use crate::plan::fragment::Fragment;
-use crate::plan::join::Join;
 
 /// One SELECT of a statement, with its sources.
 #[derive(Clone, Debug, Default)]
@@ -50,13 +51,16 @@ pub(crate) enum Item {
 }
 
 impl Block {
-    /// Its conditions.
+    /// Returns its conditions.
     pub(crate) fn conjuncts(&mut self) -> impl Iterator<Item = &mut Conjunct> {
-        let on = self.terms.iter_mut().flat_map(|term| &mut term.on);
-        on.chain(&mut self.filter).chain(&mut self.link)
+        self.terms
+            .iter_mut()
+            .flat_map(|term| &mut term.on)
+            .chain(&mut self.filter)
+            .chain(&mut self.link)
     }
 
-    /// All fragments.
+    /// Returns all fragments.
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
         self.conjuncts().map(|conjunct| &mut conjunct.condition)
     }
@@ -69,29 +73,33 @@ impl Block {
         self.link = self.link.take().filter(kept);
     }
 
-    /// The column equalities that it requires.
+    /// Returns the column equalities that it requires.
     pub(crate) fn equal(&self) -> impl Iterator<Item = EqualColumns> {
-        let on = self.terms.iter().flat_map(|term| &term.on);
-        on.chain(&self.filter).chain(&self.link).filter_map(|conjunct| conjunct.equal)
+        self.terms
+            .iter()
+            .flat_map(|term| &term.on)
+            .chain(&self.filter)
+            .chain(&self.link)
+            .filter_map(|conjunct| conjunct.equal)
     }
 
-    /// Whether its FROM joins a source.
+    /// `true` if its FROM joins a source.
     pub(crate) fn has(&self, source: usize) -> bool {
         self.terms.iter().any(|term| term.of == Item::Source(source))
     }
 
-    /// Whether one of its joins keeps rows of the right side without a match.
+    /// `true` if one of its joins keeps rows of the right side without a match.
     pub(crate) fn keeps_right(&self) -> bool {
         self.terms.iter().any(|term| term.join.keeps_right())
     }
 
-    /// The condition of the LEFT JOIN that may make an item all NULL.
+    /// Returns the condition of the LEFT JOIN that may make an item all NULL.
     pub(crate) fn left_join(&self, of: Item) -> Option<&Vec<Conjunct>> {
         let mut terms = self.terms.iter();
         terms.find(|term| term.of == of && term.join == Join::Left).map(|term| &term.on)
     }
 
-    /// The sources that have a row in every one of its rows.
+    /// Returns the sources that have a row in every one of its rows.
     pub(crate) fn inner(&self) -> impl Iterator<Item = usize> {
         self.terms.iter().filter_map(|term| match term.of {
             Item::Source(source) if term.join == Join::Inner => Some(source),
@@ -100,7 +108,58 @@ impl Block {
     }
 }
 
-/// A block and its enclosing blocks, from the inside out.
+/// Returns a block and its enclosing blocks, from the inside out.
 pub(crate) fn path(blocks: &[Block], home: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(home), |at| blocks[*at].parent)
+}
+
+/// How a term of FROM is joined to the preceding ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Join {
+    /// JOIN, CROSS JOIN, comma.
+    Inner,
+    /// LEFT JOIN: this term may be all NULL.
+    Left,
+    /// RIGHT JOIN: the preceding terms may be all NULL.
+    Right,
+    /// FULL JOIN: both.
+    Full,
+}
+
+impl Join {
+    /// Returns the keyword.
+    pub(crate) fn sql(self) -> &'static str {
+        match self {
+            Join::Inner => "JOIN",
+            Join::Left => "LEFT JOIN",
+            Join::Right => "RIGHT JOIN",
+            Join::Full => "FULL JOIN",
+        }
+    }
+
+    /// `true` if rows of this term are kept if no preceding row matches.
+    pub(crate) fn keeps_right(self) -> bool {
+        matches!(self, Join::Right | Join::Full)
+    }
+}
+
+/// A join as it is written.
+#[derive(Clone, Copy)]
+pub(crate) struct JoinKind {
+    pub(crate) join: Join,
+    pub(crate) natural: bool,
+}
+
+/// Returns the join that an operator means.
+pub(crate) fn join_kind(operator: JoinOperator) -> JoinKind {
+    let JoinOperator::TypedJoin(Some(kind)) = operator else {
+        return JoinKind { join: Join::Inner, natural: false };
+    };
+    let join = match (kind.contains(JoinType::LEFT), kind.contains(JoinType::RIGHT)) {
+        (true, true) => Join::Full,
+        (false, true) => Join::Right,
+        (true, false) => Join::Left,
+        (false, false) => Join::Inner,
+    };
+    JoinKind { join, natural: kind.contains(JoinType::NATURAL) }
 }

@@ -20,7 +20,7 @@ impl Collation {
         all.into_iter().find(|collation| collation.sql().eq_ignore_ascii_case(name))
     }
 
-    /// The name in SQL.
+    /// Returns the name in SQL.
     pub(crate) fn sql(self) -> &'static str {
         match self {
             Collation::Binary => "BINARY",
@@ -30,8 +30,8 @@ impl Collation {
     }
 }
 
-/// The canonical form of all values that SQLite considers equal: numbers by their mathematical
-/// value, texts by the collation.
+/// Returns the canonical form of all values that SQLite considers equal: numbers by their
+/// mathematical value, texts by the collation.
 pub(crate) fn canonical(collation: Collation, value: &Value) -> Value {
     match (value, collation) {
         (Value::Real(x), _) => {

@@ -16,12 +16,12 @@ const CALLER: [&str; 4] = ["caller_id", "caller_role", "caller_scope", "caller_c
 /// The prefix of a caller parameter for its value before the caller narrowed its scope.
 pub const OWN: &str = "own_";
 
-/// Whether the SELECT that replaces a table may name this parameter.
+/// `true` if the SELECT that replaces a table may name this parameter.
 pub(crate) fn is_of_caller(name: &str) -> bool {
     may_be_named(name.strip_prefix(OWN).unwrap_or(name))
 }
 
-/// Whether a row condition may name this parameter.
+/// `true` if a row condition may name this parameter.
 fn may_be_named(name: &str) -> bool {
     CALLER.contains(&name) || name.strip_prefix("scope_").is_some_and(|key| !key.is_empty())
 }
@@ -73,7 +73,7 @@ pub struct Condition {
     /// A piece of the text, and the index in `parameters` of the parameter after it.
     pieces: Vec<(String, Option<usize>)>,
     parameters: Vec<String>,
-    asks_tables: bool,
+    reads_tables: bool,
 }
 
 impl Condition {
@@ -86,13 +86,13 @@ impl Condition {
         let mut pieces = Vec::new();
         let mut parameters = Vec::new();
         let mut copied = 0;
-        let mut asks_tables = false;
+        let mut reads_tables = false;
         let piece = |from: usize, to: usize| text.get(from..to).unwrap_or_default().to_owned();
         let mut scanner = Scanner::new(Tokenizer::new());
         while let (start, Some((_, token)), end) =
             scanner.scan(text.as_bytes()).map_err(|error| lex::refusal(text, &error))?
         {
-            asks_tables |= token == TK_SELECT;
+            reads_tables |= token == TK_SELECT;
             if token != TK_VARIABLE {
                 continue;
             }
@@ -106,12 +106,12 @@ impl Condition {
             copied = end;
         }
         pieces.push((piece(copied, text.len()), None));
-        Ok(Condition { pieces, parameters, asks_tables })
+        Ok(Condition { pieces, parameters, reads_tables })
     }
 
-    /// The same condition over the caller's scope before narrowing; see [`OWN`].
+    /// Returns the same condition over the scope that the caller had before narrowing; see [`OWN`].
     #[must_use]
-    pub fn of_own_scope(&self) -> String {
+    pub fn sql_in_own_scope(&self) -> String {
         let mut sql = String::new();
         for (piece, parameter) in &self.pieces {
             sql.push_str(piece);
@@ -122,19 +122,19 @@ impl Condition {
         sql
     }
 
-    /// The parameters, without the sigil, in the order of their numbers.
+    /// Returns the parameters, without the sigil, in the order of their numbers.
     #[must_use]
     pub fn parameters(&self) -> &[String] {
         &self.parameters
     }
 
-    /// Whether the condition reads tables, not only the row.
+    /// `true` if the condition reads tables, not only the row.
     #[must_use]
-    pub fn asks_tables(&self) -> bool {
-        self.asks_tables
+    pub fn reads_tables(&self) -> bool {
+        self.reads_tables
     }
 
-    /// The text in parentheses, its parameters numbered from `first`.
+    /// Returns the text in parentheses, its parameters numbered from `first`.
     #[must_use]
     pub fn sql(&self, first: usize) -> String {
         let mut sql = String::from("(");
@@ -161,11 +161,11 @@ mod tests {
         assert_eq!(condition.parameters(), ["caller_id", "scope_x"]);
         let sql = "(owner = ?4 OR ':scope_x' = a /* :no */ AND t = ?5 -- :caller_id\n)";
         assert_eq!(condition.sql(4), sql);
-        assert!(!condition.asks_tables());
-        let member = Condition::parse("a IN (select b FROM c WHERE d = :caller_id AND :caller_id)");
-        let member = member.expect("the condition is valid");
+        assert!(!condition.reads_tables());
+        let member = Condition::parse("a IN (select b FROM c WHERE d = :caller_id AND :caller_id)")
+            .expect("the condition is valid");
         assert_eq!(member.sql(1), "(a IN (select b FROM c WHERE d = ?1 AND ?1)\n)");
-        assert!(member.asks_tables());
+        assert!(member.reads_tables());
         assert!(Condition::parse("a = :whom").is_err() && Condition::parse("a) OR (b").is_err());
         assert!(Condition::parse("a = 'x\0y'").is_err());
     }

@@ -16,8 +16,9 @@ pub(crate) struct Conjunct {
     pub(crate) origin: ConditionOrigin,
 }
 
-/// Where a condition comes from. Conditions are written in this order: a row is counted only if all rows that are read with it
-/// are visible, and before a condition of the caller ends the work for it.
+/// Where a condition comes from. Conditions are written in this order: a row is counted only if all
+/// rows that are read with it are visible, and before a condition of the caller ends the work for
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ConditionOrigin {
     /// It decides whether a restricted caller may see a row.
@@ -45,20 +46,21 @@ impl Conjunct {
         }
     }
 
-    /// Makes it a condition of an authorized view. Of a row and its owner, the row is read first, and the condition is
-    /// evaluated when its row is read: SQLite turns EXISTS into a join, which may follow the loops over other tables.
+    /// Makes it a condition of an authorized view. Of a row and its owner, the row is read first,
+    /// and the condition is evaluated when its row is read: SQLite turns EXISTS into a join, which
+    /// may follow the loops over other tables.
     pub(crate) fn decides_visibility(&mut self) {
         self.origin = ConditionOrigin::Visibility;
         if self.condition.is_exists() {
             self.condition.push_text("IS TRUE");
         }
         let Some((owner, row)) = self.sides.as_deref() else { return };
-        let (PlainExpr::Column(of_owner, _), PlainExpr::Column(of_row, _)) =
+        let (PlainExpr::Column(owner_source, _), PlainExpr::Column(row_source, _)) =
             (owner.plain, row.plain)
         else {
             return;
         };
-        if of_owner == of_row {
+        if owner_source == row_source {
             return;
         }
         let harmless = self.condition.harmless;
@@ -117,7 +119,7 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Whether it requires columns to be among given values.
+    /// `true` if it requires columns to be among given values.
     pub(crate) fn is_of_keys(&self) -> bool {
         let Route::Alternatives(alternatives) = self else { return false };
         alternatives.iter().flatten().all(|equality| equality.test == Comparison::Among)
@@ -158,10 +160,12 @@ impl Route {
     /// Keeps the usable equalities. An alternative without any requires nothing.
     pub(crate) fn only(&self, usable: &dyn Fn(&Equality) -> bool) -> Route {
         let Route::Alternatives(alternatives) = self else { return Route::Any };
-        let usable = alternatives.iter().map(|equalities| {
-            equalities.iter().filter(|equality| usable(equality)).cloned().collect::<Vec<_>>()
-        });
-        let usable: Vec<Vec<Equality>> = usable.collect();
+        let usable: Vec<Vec<Equality>> = alternatives
+            .iter()
+            .map(|equalities| {
+                equalities.iter().filter(|equality| usable(equality)).cloned().collect::<Vec<_>>()
+            })
+            .collect();
         if usable.iter().any(Vec::is_empty) { Route::Any } else { Route::Alternatives(usable) }
     }
 
@@ -212,35 +216,35 @@ impl Route {
         }
     }
 
-    /// The requirements on one source: for each alternative the equalities to use as a key, in the
-    /// order of their columns, or the bounds of one column's range. `None` if some alternative
-    /// requires nothing of it.
-    pub(crate) fn of_source(&self, source: usize) -> Option<Vec<Vec<&Equality>>> {
+    /// Returns the requirements on one source: for each alternative the equalities to use as a key,
+    /// in the order of their columns, or the bounds of one column's range. `None` if some
+    /// alternative requires nothing of it.
+    pub(crate) fn alternatives_for(&self, source: usize) -> Option<Vec<Vec<&Equality>>> {
         let Route::Alternatives(alternatives) = self else { return None };
         let keyed = alternatives.iter().map(|equalities| {
             let here = || equalities.iter().filter(|equality| equality.source == source);
-            let mut of_source: Vec<&Equality> =
+            let mut equalities_of_source: Vec<&Equality> =
                 here().filter(|equality| equality.test == Comparison::Among).collect();
-            if of_source.is_empty() {
+            if equalities_of_source.is_empty() {
                 // Without a key, use the range of the first bounded column.
                 let column = here().next().map(|range| (range.column, range.collation));
                 return here()
                     .filter(|range| column == Some((range.column, range.collation)))
                     .collect();
             }
-            of_source.sort_by_key(|equality| {
+            equalities_of_source.sort_by_key(|equality| {
                 (equality.column, equality.collation, equality.values.len())
             });
-            of_source.dedup_by_key(|equality| (equality.column, equality.collation));
-            of_source.sort_by_key(|equality| equality.values.len());
+            equalities_of_source.dedup_by_key(|equality| (equality.column, equality.collation));
+            equalities_of_source.sort_by_key(|equality| equality.values.len());
             let mut keys = 1;
-            of_source.retain(|equality| {
+            equalities_of_source.retain(|equality| {
                 let fits = keys == 1 || keys * equality.values.len() <= KEYS;
                 keys *= if fits { equality.values.len() } else { 1 };
                 fits
             });
-            of_source.sort_by_key(|equality| (equality.column, equality.collation));
-            of_source
+            equalities_of_source.sort_by_key(|equality| (equality.column, equality.collation));
+            equalities_of_source
         });
         let keyed: Vec<Vec<&Equality>> = keyed.collect();
         (!keyed.iter().any(Vec::is_empty)).then_some(keyed)

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use abide_schema::TableSpec;
 use abide_schema::table::Kind;
 
 use crate::catalog::{Catalog, WEIGHT, delta_name};
@@ -45,8 +46,8 @@ pub(crate) enum Piece {
     Param(usize),
     /// A source in a FROM clause.
     Source(usize),
-    /// A source in the FROM clause of a condition that the plan added. Unlike a subquery of the query, the condition
-    /// follows from the others, so no rule depends on it.
+    /// A source in the FROM clause of a condition that the plan added. Unlike a subquery of the
+    /// query, the condition follows from the others, so no rule depends on it.
     AddedSource(usize),
     /// The n-th value that the rule supplies.
     Given(usize),
@@ -81,11 +82,13 @@ pub(crate) enum Mark {
     VisibleRead,
     /// The value ended, which the function reads so many times.
     ReadEnd(usize),
-    /// The name of the function that counts a visible row, if the catalog has one. The columns of the row's key follow.
+    /// The name of the function that counts a visible row, if the catalog has one. The columns of
+    /// the row's key follow.
     Visible,
-    /// A column begins whose table is read before the table that it is compared with. Rendered as `+`, for which SQLite uses
-    /// no index of the column, in queries that join several tables of a restricted caller: a loop over owners
-    /// around another table would repeat what is counted for it, once for each owner that the caller may not see.
+    /// A column begins whose table is read before the table that it is compared with. Rendered as
+    /// `+`, for which SQLite uses no index of the column, in queries that join several tables of a
+    /// restricted caller: a loop over owners around another table would repeat what is counted for
+    /// it, once for each owner that the caller may not see.
     ReadBefore,
     /// A value that a live query chooses from equal ones which need not be identical.
     Chosen,
@@ -138,16 +141,16 @@ pub(crate) enum Affinity {
 }
 
 impl Affinity {
-    /// The affinity of a column of a compound, from those of its SELECTs.
+    /// Returns the affinity of a column of a compound, from those of its SELECTs.
     pub(crate) fn common(arms: impl IntoIterator<Item = Affinity>) -> Affinity {
         let mut arms = arms.into_iter();
         let first = arms.next().unwrap_or_default();
         if arms.all(|arm| arm == first) { first } else { Affinity::Open }
     }
 
-    /// The affinity of a type name, by the rules of SQLite's documentation, "Determination Of
-    /// Column Affinity".
-    pub(crate) fn of_type(name: &str) -> Affinity {
+    /// Returns the affinity of a type name, by the rules of SQLite's documentation, "Determination
+    /// Of Column Affinity".
+    pub(crate) fn from_type(name: &str) -> Affinity {
         let name = name.to_ascii_uppercase();
         let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
         match () {
@@ -199,7 +202,7 @@ impl PartialEq for Fragment {
 impl Eq for Fragment {}
 
 impl Fragment {
-    /// An empty fragment.
+    /// Creates an empty fragment.
     pub(crate) fn new() -> Fragment {
         let plain = PlainExpr::Other;
         Fragment {
@@ -217,14 +220,14 @@ impl Fragment {
         }
     }
 
-    /// A text.
+    /// Returns a text.
     pub(crate) fn text(text: &str) -> Fragment {
         let mut fragment = Fragment::new();
         fragment.push_text(text);
         fragment
     }
 
-    /// A column.
+    /// Returns a column.
     pub(crate) fn column(source: usize, column: usize) -> Fragment {
         let mut fragment = Fragment::new();
         fragment.pieces.push(Piece::Column(source, column));
@@ -232,7 +235,7 @@ impl Fragment {
         fragment
     }
 
-    /// A parameter.
+    /// Returns a parameter.
     pub(crate) fn param(slot: usize) -> Fragment {
         let mut fragment = Fragment::new();
         fragment.pieces.push(Piece::Param(slot));
@@ -254,15 +257,15 @@ impl Fragment {
         self.grows();
     }
 
-    /// A table of a FROM clause.
+    /// Returns a table of a FROM clause.
     pub(crate) fn source(source: usize) -> Fragment {
         let mut fragment = Fragment::new();
         fragment.pieces.push(Piece::Source(source));
         fragment
     }
 
-    /// A column of a subquery in FROM.
-    pub(crate) fn derived(alias: &str, name: &str, (subquery, column): (usize, usize)) -> Fragment {
+    /// Returns a column of a subquery in FROM.
+    pub(crate) fn derived(alias: &str, name: &str, subquery: usize, column: usize) -> Fragment {
         let mut fragment = Fragment::new();
         let text = format!("{}.{}", quoted(alias), quoted(name));
         fragment.pieces.push(Piece::Derived(text.into(), subquery, column));
@@ -279,14 +282,14 @@ impl Fragment {
         fragment
     }
 
-    /// The same fragment with this kind.
-    pub(crate) fn of_kind(mut self, kind: Option<Kind>) -> Fragment {
+    /// Returns the same fragment with this kind.
+    pub(crate) fn with_kind(mut self, kind: Option<Kind>) -> Fragment {
         self.kind = kind;
         self
     }
 
-    /// Returns the value with this affinity. A CASE and the result of a function have none of their own; a CAST to the
-    /// type that the value has anyway leaves it as it is.
+    /// Returns the value with this affinity. A CASE and the result of a function have none of their
+    /// own; a CAST to the type that the value has anyway leaves it as it is.
     pub(crate) fn with_affinity(&self, affinity: Affinity) -> Fragment {
         let mut value = Fragment::new();
         if let Affinity::To(name) = affinity {
@@ -318,7 +321,7 @@ impl Fragment {
         fragment
     }
 
-    /// The approximate length as text.
+    /// Returns the approximate length as text.
     pub(crate) fn bytes(&self) -> usize {
         let pieces = self.pieces.iter().map(|piece| match piece {
             Piece::Text(text) => text.len(),
@@ -353,7 +356,7 @@ impl Fragment {
         self.collates_within |= self.collation.take().is_some();
     }
 
-    /// The fragment in parentheses, which change neither affinity nor collation.
+    /// Returns the fragment in parentheses, which change neither affinity nor collation.
     pub(crate) fn parenthesized(&self) -> Fragment {
         if let [Piece::Column(..) | Piece::Derived(..) | Piece::Param(_)] = self.pieces.as_slice() {
             return self.clone();
@@ -369,7 +372,7 @@ impl Fragment {
         fragment
     }
 
-    /// The same value as the argument of a function that reads it so many times. `mark` is
+    /// Returns the same value as the argument of a function that reads it so many times. `mark` is
     /// [`Mark::Read`] or [`Mark::VisibleRead`].
     pub(crate) fn read_by_function(&self, mark: Mark, times: usize) -> Fragment {
         if self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_))) {
@@ -434,14 +437,14 @@ impl Fragment {
         }
     }
 
-    /// The same fragment with this harmless flag.
+    /// Returns the same fragment with this harmless flag.
     pub(crate) fn harmless_if(mut self, harmless: bool) -> Fragment {
         self.harmless = harmless;
         self
     }
 
-    /// Whether it names only columns of sources and subqueries in FROM from these on.
-    pub(crate) fn is_independent(&self, (sources, subqueries): (usize, usize)) -> bool {
+    /// `true` if it names only columns of sources and subqueries in FROM from these on.
+    pub(crate) fn is_independent(&self, sources: usize, subqueries: usize) -> bool {
         self.pieces.iter().all(|piece| match piece {
             Piece::Column(source, _) => *source >= sources,
             Piece::Derived(_, subquery, _) => *subquery >= subqueries,
@@ -449,12 +452,12 @@ impl Fragment {
         })
     }
 
-    /// Whether it is a column of a table or of a subquery in FROM.
+    /// `true` if it is a column of a table or of a subquery in FROM.
     pub(crate) fn is_column(&self) -> bool {
         matches!(self.plain, PlainExpr::Column(..) | PlainExpr::Derived(..))
     }
 
-    /// The columns that it names.
+    /// Returns the columns that it names.
     pub(crate) fn columns(&self) -> impl Iterator<Item = (usize, usize)> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Column(source, column) => Some((*source, *column)),
@@ -462,7 +465,7 @@ impl Fragment {
         })
     }
 
-    /// The slots of the parameters that it names.
+    /// Returns the slots of the parameters that it names.
     pub(crate) fn params(&self) -> Box<dyn Iterator<Item = usize> + '_> {
         let slots = self.pieces.iter().flat_map(|piece| -> Box<dyn Iterator<Item = usize> + '_> {
             match piece {
@@ -474,49 +477,51 @@ impl Fragment {
         Box::new(slots)
     }
 
-    /// Whether it has one value for all rows.
+    /// `true` if it has one value for all rows.
     pub(crate) fn is_constant(&self) -> bool {
         !self.derived && self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
     }
 
-    /// Whether it consists of literals and parameters only.
+    /// `true` if it consists of literals and parameters only.
     pub(crate) fn is_flat_constant(&self) -> bool {
         self.is_flat() && self.columns().next().is_none()
     }
 
-    /// Whether it names no columns but those of tables.
+    /// `true` if it names no columns but those of tables.
     pub(crate) fn is_flat(&self) -> bool {
         !self.derived && !self.has_subquery()
     }
 
-    /// Whether a live query chooses one of several equal values in it, where SQLite would take the
-    /// one that it happens to read first.
+    /// `true` if a live query chooses one of several equal values in it, where SQLite would take
+    /// the one that it happens to read first.
     pub(crate) fn chooses(&self) -> bool {
         self.pieces.contains(&Piece::Mark(Mark::Chosen))
     }
 
-    /// Whether it is EXISTS, perhaps in parentheses.
+    /// `true` if it is EXISTS, perhaps in parentheses.
     pub(crate) fn is_exists(&self) -> bool {
         let Some(Piece::Text(text)) = self.pieces.first() else { return false };
         text.trim_start_matches('(').starts_with("EXISTS")
     }
 
-    /// The sources that it names and does not read in a subquery of its own.
+    /// Returns the sources that it names and does not read in a subquery of its own.
     pub(crate) fn enclosing_sources(&self) -> BTreeSet<usize> {
         let own = self.own_sources();
         self.columns().map(|(source, _)| source).filter(|source| !own.contains(source)).collect()
     }
 
-    /// The sources that its subqueries read.
+    /// Returns the sources that its subqueries read.
     pub(crate) fn own_sources(&self) -> BTreeSet<usize> {
-        let own = self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Source(source) | Piece::AddedSource(source) => Some(*source),
-            _ => None,
-        });
-        own.collect()
+        self.pieces
+            .iter()
+            .filter_map(|piece| match piece {
+                Piece::Source(source) | Piece::AddedSource(source) => Some(*source),
+                _ => None,
+            })
+            .collect()
     }
 
-    /// Whether it contains a subquery.
+    /// `true` if it contains a subquery.
     pub(crate) fn has_subquery(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Source(_)))
     }
@@ -552,7 +557,7 @@ pub(crate) struct Renderer<'a> {
 }
 
 impl<'a> Renderer<'a> {
-    /// A renderer over the tables after the commit.
+    /// Creates a renderer over the tables after the commit.
     pub(crate) fn new(catalog: &'a Catalog, sources: &'a [Source]) -> Renderer<'a> {
         let forms = vec![SourceForm::After; sources.len()];
         Renderer {
@@ -619,9 +624,10 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Appends the start of a CASE around a condition that SQLite evaluates after all others on the rows of this source, the
-    /// last one of FROM. A policy with a subquery would be evaluated as soon as the row is read that it is about,
-    /// before the session is looked up that says whose row it is: also for the rows of other tenants.
+    /// Appends the start of a CASE around a condition that SQLite evaluates after all others on the
+    /// rows of this source, the last one of FROM. A policy with a subquery would be evaluated as
+    /// soon as the row is read that it is about, before the session is looked up that says whose
+    /// row it is: also for the rows of other tenants.
     pub(crate) fn after_source(&mut self, source: usize) {
         let column = self.catalog.table(self.sources[source].table).key[0];
         self.text("CASE WHEN");
@@ -633,18 +639,15 @@ impl<'a> Renderer<'a> {
     }
 
     /// Appends the condition that a row of a table was the same before the commit, as far as a
-    /// condition reads it. A row may have changed in other columns, even in such that the query does
-    /// not read: then its own change is not one of the changes of the query.
+    /// condition reads it. A row may have changed in other columns, even in such that the query
+    /// does not read: then its own change is not one of the changes of the query.
     fn same_before(&mut self, source: usize, condition: &Fragment) {
         let table = self.catalog.table(self.sources[source].table);
-        let quoted_names = |columns: &mut dyn Iterator<Item = usize>| {
-            let names: Vec<String> = columns.map(|at| quoted(table.columns[at].name)).collect();
-            names.join(", ")
-        };
-        let key = quoted_names(&mut table.key.iter().copied());
-        let read = condition.columns().filter(|(of, _)| *of == source).map(|(_, column)| column);
-        let read: BTreeSet<usize> = read.chain(table.key.iter().copied()).collect();
-        let read = quoted_names(&mut read.into_iter());
+        let key = column_list(table, table.key.iter().copied());
+        let columns = condition.columns().filter(|(other, _)| *other == source);
+        let read: BTreeSet<usize> =
+            columns.map(|(_, column)| column).chain(table.key.iter().copied()).collect();
+        let read = column_list(table, read);
         self.text("(");
         for (at, column) in table.key.iter().enumerate() {
             self.text(if at > 0 { "," } else { "" });
@@ -681,12 +684,12 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Whether a restricted caller named several tables.
+    /// `true` if a restricted caller named several tables.
     fn joins_named_tables(&self) -> bool {
         self.sources.iter().filter(|source| source.is_named).count() > 1
     }
 
-    /// The finished statement.
+    /// Returns the finished statement.
     pub(crate) fn finish(self) -> Statement {
         Statement { sql: self.out, args: self.args }
     }
@@ -712,7 +715,7 @@ impl<'a> Renderer<'a> {
         self.text(&format!("{}.{}", self.alias(source), quoted(spec.name)));
     }
 
-    /// The alias of a source in this rendering, in quotes.
+    /// Returns the alias of a source in this rendering, in quotes.
     pub(crate) fn alias(&self, source: usize) -> String {
         let alias = &self.sources[source].alias;
         // The aliases differ so that a query plan shows which table is read in which form.
@@ -731,17 +734,13 @@ impl<'a> Renderer<'a> {
         let alias = self.alias(at);
         let main = format!("main.{}", quoted(table.name));
         let changed = delta_name(table);
-        let names = |positions: &mut dyn Iterator<Item = usize>| {
-            let names: Vec<String> = positions.map(|at| quoted(table.columns[at].name)).collect();
-            names.join(", ")
-        };
         match self.forms[at] {
             SourceForm::After => self.text(&format!("{main} AS {alias}")),
             SourceForm::Changed => self.text(&format!("{changed} AS {alias}")),
             SourceForm::Given(_) => self.text(&format!("(SELECT 1) AS {alias}")),
             SourceForm::Before => {
-                let columns = names(&mut (0..table.columns.len()));
-                let key = names(&mut table.key.iter().copied());
+                let columns = column_list(table, 0..table.columns.len());
+                let key = column_list(table, table.key.iter().copied());
                 self.text(&format!(
                     "(SELECT {columns} FROM {main} \
                      WHERE ({key}) NOT IN (SELECT {key} FROM {changed}) \
@@ -750,6 +749,13 @@ impl<'a> Renderer<'a> {
             }
         }
     }
+}
+
+/// Returns the names of columns, quoted and separated by commas.
+fn column_list(table: &TableSpec, columns: impl IntoIterator<Item = usize>) -> String {
+    let names: Vec<String> =
+        columns.into_iter().map(|column| quoted(table.columns[column].name)).collect();
+    names.join(", ")
 }
 
 /// Appends one or more tokens, separated by a space if necessary.
@@ -771,7 +777,7 @@ pub(crate) fn push_list(out: &mut Fragment, list: &[Fragment]) {
     }
 }
 
-/// Whether all of these are harmless.
+/// `true` if all of these are harmless.
 pub(crate) fn all_harmless<'f>(all: impl IntoIterator<Item = &'f Fragment>) -> bool {
     all.into_iter().all(|fragment| fragment.harmless)
 }

@@ -11,11 +11,10 @@ use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::identifier::{require_main, unquote};
-use crate::plan::block::ShownColumns;
+use crate::plan::block::{Join, JoinKind, ShownColumns, join_kind};
 use crate::plan::conjunct::{ConditionOrigin, Conjunct, Route};
 use crate::plan::fragment::{Affinity, Fragment, Mark, Piece, PlainExpr, Source};
 use crate::plan::guard::{VisibilityGuard, behind};
-use crate::plan::join::{Join, JoinKind, join_kind};
 use crate::plan::kind::common;
 use crate::plan::lex;
 use crate::plan::lowering::Lowering;
@@ -60,8 +59,8 @@ impl Lowering<'_> {
         from: &FromClause,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
-        match from.select {
-            Some(first) => self.read_joins(core, (first, joins_of(from)), scope),
+        match Joins::from_clause(from) {
+            Some(joins) => self.read_joins(core, joins, scope),
             None => Ok(()),
         }
     }
@@ -69,29 +68,33 @@ impl Lowering<'_> {
     fn read_joins(
         &mut self,
         core: &mut SelectCore,
-        (first, joins): Joins,
+        joins: Joins,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
-        let kind = |join: &JoinedSelectTable| join_kind(join.operator);
-        let last = joins.iter().rposition(|join| kind(join).join.keeps_right());
+        let Joins { first, rest } = joins;
+        let last = rest.iter().rposition(|join| join_kind(join.operator).join.keeps_right());
         // A preceding view or subquery stays a subquery. The affinity of a compound's columns can
         // depend on that.
-        let tables = |at: usize| {
-            let mut before = joins[..at].iter().map(|join| &join.table).chain([first]);
+        let follows_tables = |at: usize| {
+            let mut before = rest[..at].iter().map(|join| &join.table).chain([first]);
             before.all(|item| self.names_a_table(item))
         };
         let turned = last.filter(|at| {
-            kind(&joins[*at]).join == Join::Right && core.from.is_empty() && tables(*at)
+            join_kind(rest[*at].operator).join == Join::Right
+                && core.from.is_empty()
+                && follows_tables(*at)
         });
         let outer = last.is_some() && turned.is_none();
-        let mut items = joins.iter().map(|join| &join.table).chain([first]);
+        let mut items = rest.iter().map(|join| &join.table).chain([first]);
         if last.is_some() && items.any(|item| matches!(item, SelectTable::TableCall(..))) {
             return Err(unsupported("a table-valued function with RIGHT or FULL JOIN")
                 .hint("use a LEFT JOIN"));
         }
-        let (before, after) = joins.split_at(turned.map_or(0, |at| at + 1));
+        let (before, after) = rest.split_at(turned.map_or(0, |at| at + 1));
         match (before.split_last(), first) {
-            (Some((right, left)), _) => self.read_turned(core, (first, left), right, scope)?,
+            (Some((right, left)), _) => {
+                self.read_turned(core, Joins { first, rest: left }, right, scope)?;
+            }
             // Parentheses around the first item have no effect.
             (None, SelectTable::Sub(inner, None)) if core.from.is_empty() && !outer => {
                 self.read_from(core, inner, scope)?;
@@ -102,12 +105,12 @@ impl Lowering<'_> {
             }
         }
         for join in after {
-            let kind = kind(join);
+            let kind = join_kind(join.operator);
             let inline = kind.join == Join::Inner && !outer;
             let place = FromContext { alias: "", join: kind.join, inline };
             self.read_item(core, &join.table, place, scope)?;
-            let on = self.read_constraint(join.constraint.as_ref(), kind, scope)?;
-            let on = self.guarded(core, on);
+            let condition = self.read_constraint(join.constraint.as_ref(), kind, scope)?;
+            let on = self.guarded(core, condition);
             if inline {
                 core.filter.extend(on);
             } else {
@@ -135,15 +138,16 @@ impl Lowering<'_> {
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
         let place = FromContext { alias: "", join: Join::Left, inline: false };
-        match left {
-            (only, []) => self.read_item(core, only, place, scope)?,
-            joined => self.read_joined(core, joined, place, scope)?,
+        if left.rest.is_empty() {
+            self.read_item(core, left.first, place, scope)?;
+        } else {
+            self.read_joined(core, left, place, scope)?;
         }
         let place = FromContext { alias: "", join: Join::Inner, inline: true };
         self.read_item(core, &right.table, place, scope)?;
         let kind = join_kind(right.operator);
-        let on = self.read_constraint(right.constraint.as_ref(), kind, scope)?;
-        let on = self.guarded(core, on);
+        let condition = self.read_constraint(right.constraint.as_ref(), kind, scope)?;
+        let on = self.guarded(core, condition);
         core.from.rotate_left(1);
         core.from.last_mut().expect("an item was just read").on = on;
         Ok(())
@@ -175,7 +179,7 @@ impl Lowering<'_> {
                     format!("cannot join using column {name} - column not present in both tables");
                 return Err(Refusal::new(Code::BadSql, detail));
             };
-            let value = left.named(&name).expect("it was found").clone();
+            let value = left.bare_column(&name).expect("it was found").clone();
             self.require_comparable(&value, &right)?;
             if kind.join.keeps_right() {
                 let bare = self.either(&value, &right, kind.join == Join::Full)?;
@@ -190,11 +194,10 @@ impl Lowering<'_> {
         Ok(conjuncts)
     }
 
-    /// The value of a column that USING merges from two, either of which may be NULL. Both must
-    /// have one kind, so that equal values are identical.
+    /// Returns the value of a column that USING merges from two, either of which may be NULL. Both
+    /// must have one kind, so that equal values are identical.
     fn either(&self, left: &Fragment, right: &Fragment, full: bool) -> Result<Fragment, Refusal> {
-        let kind = |value: &Fragment| self.kind_of(value);
-        let Some(common) = common([kind(left), kind(right)]) else {
+        let Some(common) = common([self.kind_of(left), self.kind_of(right)]) else {
             return Err(unsupported("USING with RIGHT or FULL JOIN of columns of different types")
                 .hint("use ON instead"));
         };
@@ -207,7 +210,7 @@ impl Lowering<'_> {
         value.push(right);
         value.push_text(")");
         // SQLite compares such a column like its first one.
-        Ok(value.with_affinity(self.affinity_of(left)).of_kind(Some(common)))
+        Ok(value.with_affinity(self.affinity_of(left)).with_kind(Some(common)))
     }
 
     fn read_item(
@@ -240,7 +243,7 @@ impl Lowering<'_> {
                     return self.read_view(core, named, place, scope);
                 }
                 match self.authorized_view_of(&table_name)? {
-                    Some(sql) => self.read_authorized_view(core, (table_name, sql), place, scope),
+                    Some(sql) => self.read_authorized_view(core, table_name, sql, place, scope),
                     None => self.read_table(core, &table_name, place, scope),
                 }
             }
@@ -255,7 +258,8 @@ impl Lowering<'_> {
                 self.read_derived(
                     core,
                     select,
-                    (&[], &[]),
+                    &[],
+                    &[],
                     FromContext { alias: &alias, ..place },
                     scope,
                 )
@@ -263,9 +267,9 @@ impl Lowering<'_> {
             SelectTable::Sub(FromClause { select: None, .. }, _) => Ok(()),
             SelectTable::Sub(from, alias) => {
                 let alias = alias.as_ref().map_or_else(String::new, alias_name);
-                let first = from.select.expect("a FROM clause has a first item");
+                let joins = Joins::from_clause(from).expect("a FROM clause has a first item");
                 let place = FromContext { alias: &alias, ..place };
-                self.read_joined(core, (first, joins_of(from)), place, scope)
+                self.read_joined(core, joins, place, scope)
             }
         }
     }
@@ -281,7 +285,7 @@ impl Lowering<'_> {
     ) -> Result<(), Refusal> {
         self.expansion.select()?;
         let block = self.open_block();
-        let mut joined = SelectCore { block: block.0, ..SelectCore::default() };
+        let mut joined = SelectCore { block: block.number, ..SelectCore::default() };
         let outer = scope.outer;
         let depth = scope.depth;
         let mut names = Scope { outer, depth, ..Scope::default() };
@@ -300,7 +304,7 @@ impl Lowering<'_> {
             .collect();
         self.seal(&mut joined);
         self.close_block(block, &joined);
-        let query = Query::of(joined);
+        let query = Query::from_core(joined);
         if place.inline && query.is_simple() {
             let (_, simple) = query.cores.into_iter().next().expect("a query has a core");
             core.filter.extend(simple.filter);
@@ -318,7 +322,9 @@ impl Lowering<'_> {
         if !place.alias.is_empty() {
             let shown = names.entries.iter().flat_map(|entry| {
                 let own = entry.columns.iter().filter(|(name, _)| !entry.is_merged(name));
-                own.map(|(name, _)| (name.clone(), entry.named(name).expect("its own").clone()))
+                own.map(|(name, _)| {
+                    (name.clone(), entry.bare_column(name).expect("its own").clone())
+                })
             });
             let columns = shown.collect();
             let name = place.alias.to_owned();
@@ -342,8 +348,12 @@ impl Lowering<'_> {
         let source = self.add_source(table, place.alias)?;
         let spec = self.catalog.table(table);
         let value = |at: usize| Fragment::column(source, at).harmless_if(is_indexed(spec, at));
-        let columns = spec.columns.iter().enumerate();
-        let columns = columns.map(|(at, column)| (column.name.to_owned(), value(at))).collect();
+        let columns = spec
+            .columns
+            .iter()
+            .enumerate()
+            .map(|(at, column)| (column.name.to_owned(), value(at)))
+            .collect();
         let rowid = self.catalog.rowid_column(table).map(value);
         let name = place.alias.to_owned();
         scope.entries.push(Entry { name, columns, rowid, ..Entry::default() });
@@ -380,7 +390,8 @@ impl Lowering<'_> {
     fn read_authorized_view(
         &mut self,
         core: &mut SelectCore,
-        (name, sql): (String, String),
+        name: String,
+        sql: String,
         place: FromContext,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
@@ -423,15 +434,17 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A condition that holds for each row of an authorized view, and counts it.
+    /// Returns a condition that holds for each row of an authorized view, and counts it.
     ///
-    /// *Invariant:* SQLite evaluates it as soon as it has read the row itself, in no loop over other rows. A join of the
-    /// owners would make it wait for them, and SQLite may walk another table before, with its hidden rows. So the
-    /// condition looks the owners up by itself. It also ends what is done for a hidden row: no loop over another table begins.
+    /// *Invariant:* SQLite evaluates it as soon as it has read the row itself, in no loop over
+    /// other rows. A join of the owners would make it wait for them, and SQLite may walk another
+    /// table before, with its hidden rows. So the condition looks the owners up by itself. It also
+    /// ends what is done for a hidden row: no loop over another table begins.
     fn visible_row(&self, from: &[FromTerm], guard: Option<&VisibilityGuard>) -> Option<Conjunct> {
         self.catalog.work_functions()?;
-        // The key makes it depend on the row. SQLite evaluates a condition without a column once and not for each row, and
-        // it replaces columns that a condition fixes, and tests that a column cannot fail, by constants.
+        // The key makes it depend on the row. SQLite evaluates a condition without a column once
+        // and not for each row, and it replaces columns that a condition fixes, and tests that a
+        // column cannot fail, by constants.
         let sources: Option<Vec<usize>> = from.iter().map(|term| term.source).collect();
         let sources = sources.expect("a view joins its table and those of its owners");
         let (source, owners) = sources.split_first().expect("a view reads its table");
@@ -491,7 +504,7 @@ impl Lowering<'_> {
         // A CTE sees the preceding ones. One that names itself is recursive, and its name is not
         // found.
         let after = self.named_queries.split_off(at);
-        let result = self.read_derived(core, select, (&written, &named.columns), place, scope);
+        let result = self.read_derived(core, select, &written, &named.columns, place, scope);
         self.named_queries.extend(after);
         result.map_err(|refusal| {
             let itself = format!("no such table: {}", named.name);
@@ -506,7 +519,8 @@ impl Lowering<'_> {
         &mut self,
         core: &mut SelectCore,
         select: &Select,
-        (written, names): (&[String], &[String]),
+        written: &[String],
+        names: &[String],
         place: FromContext,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
@@ -575,17 +589,19 @@ impl Lowering<'_> {
                 let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
                 let kinds = arms.map(|value| self.kind_of(value));
                 let name = &output.name;
-                let value = Fragment::derived(&alias, name, (number, at));
-                let mut value = value.of_kind(common(kinds));
+                let value = Fragment::derived(&alias, name, number, at);
+                let mut value = value.with_kind(common(kinds));
                 let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
                 let affinities: Vec<Affinity> = arms.map(|arm| self.affinity_of(arm)).collect();
                 if value.kind.is_none() && affinities.contains(&Affinity::To("REAL")) {
-                    // SQLite makes reals of the integers of such a column if its plan stores the rows of the subquery.
+                    // SQLite makes reals of the integers of such a column if its plan stores the
+                    // rows of the subquery.
                     value.mark(Mark::Chosen);
                 }
                 value.affinity = Affinity::common(affinities);
                 let shown = shown.iter().map(|columns| columns[at].as_ref());
-                value.harmless = shown.clone().all(|column| column.is_some_and(|it| it.harmless));
+                value.harmless =
+                    shown.clone().all(|column| column.is_some_and(|column| column.harmless));
                 value.collates_within =
                     output.value.collates_within || output.value.collation.is_some();
                 value
@@ -605,7 +621,7 @@ impl Lowering<'_> {
         Ok(values)
     }
 
-    /// The table columns that each SELECT of a subquery in FROM outputs.
+    /// Returns the table columns that each SELECT of a subquery in FROM outputs.
     pub(crate) fn shown_by(&self, query: &Query) -> Vec<Vec<Option<Fragment>>> {
         let of_one_kind = |at: usize| {
             let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
@@ -646,8 +662,8 @@ impl Lowering<'_> {
         let mut number = 1;
         loop {
             // A source uses one of these names in each form. None may belong to another source.
-            let names = ["", "d_", "was_", "given_"].map(|form| format!("{form}{alias}"));
-            let names = names.map(|name| name.to_ascii_lowercase());
+            let names = ["", "d_", "was_", "given_"]
+                .map(|form| format!("{form}{alias}").to_ascii_lowercase());
             if names.iter().all(|name| !self.aliases_taken.contains(name)) {
                 self.aliases_taken.extend(names);
                 return alias;
@@ -659,7 +675,7 @@ impl Lowering<'_> {
 }
 
 impl Query {
-    /// Whether it only filters and projects an inner join, and so can be inlined.
+    /// `true` if it only filters and projects an inner join, and so can be inlined.
     fn is_simple(&self) -> bool {
         let [(_, core)] = self.cores.as_slice() else { return false };
         let inner = core.from.iter().all(|term| term.join == Join::Inner);
@@ -677,8 +693,8 @@ impl Query {
     }
 }
 
-/// The conjunction of all conditions that make the rows of these terms visible; `None` if there are
-/// none.
+/// Returns the conjunction of all conditions that make the rows of these terms visible; `None` if
+/// there are none.
 fn guard_of(terms: &[FromTerm], conditions: &[Conjunct]) -> Option<VisibilityGuard> {
     let mut condition = Fragment::new();
     for (at, conjunct) in conditions.iter().enumerate() {
@@ -690,7 +706,7 @@ fn guard_of(terms: &[FromTerm], conditions: &[Conjunct]) -> Option<VisibilityGua
     (!conditions.is_empty()).then_some(VisibilityGuard { sources, condition })
 }
 
-/// Whether an index or its condition names a column, or the column holds one of a few declared
+/// `true` if an index or its condition names a column, or the column holds one of a few declared
 /// words.
 fn is_indexed(table: &TableSpec, at: usize) -> bool {
     let column = &table.columns[at];
@@ -706,16 +722,27 @@ fn is_indexed(table: &TableSpec, at: usize) -> bool {
 }
 
 /// An item of FROM and the items joined to it.
-type Joins<'e, 'b> = (&'e SelectTable<'b>, &'e [JoinedSelectTable<'b>]);
+#[derive(Clone, Copy)]
+struct Joins<'e, 'b> {
+    first: &'e SelectTable<'b>,
+    rest: &'e [JoinedSelectTable<'b>],
+}
 
-fn joins_of<'e, 'b>(from: &'e FromClause<'b>) -> &'e [JoinedSelectTable<'b>] {
-    from.joins.as_deref().unwrap_or(&[])
+impl<'e, 'b> Joins<'e, 'b> {
+    /// Returns the items of a FROM clause; `None` if it has none.
+    fn from_clause(from: &'e FromClause<'b>) -> Option<Joins<'e, 'b>> {
+        Some(Joins { first: from.select?, rest: from.joins.as_deref().unwrap_or(&[]) })
+    }
 }
 
 fn common_columns(scope: &Scope) -> Vec<String> {
     let Some((last, before)) = scope.entries.split_last() else { return Vec::new() };
-    let names = last.columns.iter().map(|(name, _)| name);
-    names.filter(|name| before.iter().any(|entry| entry.find(name).is_some())).cloned().collect()
+    last.columns
+        .iter()
+        .map(|(name, _)| name)
+        .filter(|name| before.iter().any(|entry| entry.find(name).is_some()))
+        .cloned()
+        .collect()
 }
 
 fn alias_name(alias: &As) -> String {

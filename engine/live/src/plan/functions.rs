@@ -170,8 +170,8 @@ const COUNTING: &[&str] = &[
     "vector_similarity",
 ];
 
-/// How often a function reads an argument from its beginning to its end, without what it counts
-/// itself. Each path of a JSON function reads the whole document.
+/// Returns how often a function reads an argument from its beginning to its end, without what it
+/// counts itself. Each path of a JSON function reads the whole document.
 pub(crate) fn reads(name: &str, argument: usize, arguments: usize, is_bounded: bool) -> usize {
     let name = name.to_ascii_lowercase();
     if name.starts_with("json") {
@@ -204,17 +204,17 @@ pub(crate) fn classify(name: &str, arguments: usize) -> Result<Function, Refusal
     }
 }
 
-/// Whether a function collects the values of rows.
+/// `true` if a function collects the values of rows.
 pub(crate) fn is_sequence(name: &str) -> bool {
     SEQUENCE.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Whether a function returns a random value.
+/// `true` if a function returns a random value.
 pub(crate) fn is_random(name: &str) -> bool {
     ["random", "randomblob"].iter().any(|random| name.eq_ignore_ascii_case(random))
 }
 
-/// The refusal of a non-deterministic expression.
+/// Returns the refusal of a non-deterministic expression.
 pub(crate) fn not_deterministic(what: &str) -> Refusal {
     Refusal::new(
         Code::UnsupportedSql,
@@ -223,13 +223,13 @@ pub(crate) fn not_deterministic(what: &str) -> Refusal {
     .hint("run it once with `abide sql`")
 }
 
-/// Whether a literal as a time value means the current time.
+/// `true` if a literal as a time value means the current time.
 pub(crate) fn means_now(text: &str) -> bool {
     let text = text.trim();
     ["now", "subsec", "subsecond"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// Whether a literal as a modifier depends on the server's time zone.
+/// `true` if a literal as a modifier depends on the server's time zone.
 pub(crate) fn means_zone(text: &str) -> bool {
     let text = text.trim();
     ["localtime", "utc"].iter().any(|word| text.eq_ignore_ascii_case(word))

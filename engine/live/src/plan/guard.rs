@@ -39,8 +39,8 @@ impl EarlyPredicates {
     /// that they avoid; thousands of the same would make the run time reveal the row.
     const MOST: usize = 32;
 
-    /// Whether another condition with so many comparisons may be added. A subquery must be the only
-    /// one: its evaluation would reveal that a row meets the others.
+    /// `true` if another condition with so many comparisons may be added. A subquery must be the
+    /// only one: its evaluation would reveal that a row meets the others.
     pub(crate) fn keep(&mut self, probe: EarlyPredicate, comparisons: usize) -> bool {
         let alone = match probe {
             EarlyPredicate::Nothing => false,
@@ -60,7 +60,8 @@ impl EarlyPredicates {
     }
 }
 
-/// A value, or NULL if the guards do not hold. SQLite evaluates only the branch that is taken.
+/// Returns a value, or NULL if the guards do not hold. SQLite evaluates only the branch that is
+/// taken.
 pub(crate) fn behind(guards: &Fragment, value: &Fragment) -> Fragment {
     let mut out = Fragment::text("CASE WHEN");
     out.push(guards);

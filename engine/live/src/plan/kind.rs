@@ -10,7 +10,7 @@ use sqlite3_parser::ast::{Literal, Operator};
 use crate::catalog::Catalog;
 use crate::plan::fragment::{Affinity, Fragment, PlainExpr, Source};
 
-/// The kind of a fragment.
+/// Returns the kind of a fragment.
 pub(crate) fn kind_of(catalog: &Catalog, sources: &[Source], fragment: &Fragment) -> Option<Kind> {
     match fragment.plain {
         PlainExpr::Column(source, column) => {
@@ -20,33 +20,33 @@ pub(crate) fn kind_of(catalog: &Catalog, sources: &[Source], fragment: &Fragment
     }
 }
 
-/// The affinity of a fragment.
+/// Returns the affinity of a fragment.
 pub(crate) fn affinity_of(catalog: &Catalog, sources: &[Source], fragment: &Fragment) -> Affinity {
     match fragment.plain {
         PlainExpr::Column(source, column) => {
-            Affinity::of_type(catalog.table(sources[source].table).columns[column].kind.sql())
+            Affinity::from_type(catalog.table(sources[source].table).columns[column].kind.sql())
         }
         _ => fragment.affinity,
     }
 }
 
-/// The kind of a fragment whose equal values are identical. This excludes computed reals: 0.0
-/// equals -0.0, which no table stores.
+/// Returns the kind of a fragment whose equal values are identical. This excludes computed reals:
+/// 0.0 equals -0.0, which no table stores.
 pub(crate) fn form_of(catalog: &Catalog, sources: &[Source], fragment: &Fragment) -> Option<Kind> {
     let stored = matches!(fragment.plain, PlainExpr::Column(..));
     let by_bytes = fragment.collation.is_none() && !fragment.collates_within;
     kind_of(catalog, sources, fragment).filter(|kind| by_bytes && (stored || *kind != Kind::Real))
 }
 
-/// The kind that all of these share. NULL has any kind.
+/// Returns the kind that all of these share. NULL has any kind.
 pub(crate) fn common(kinds: impl IntoIterator<Item = Option<Kind>>) -> Option<Kind> {
     let mut kinds = kinds.into_iter();
     let first = kinds.next().flatten()?;
     kinds.all(|kind| kind == Some(first)).then_some(first)
 }
 
-/// The kind of a literal.
-pub(crate) fn of_literal(literal: &Literal) -> Option<Kind> {
+/// Returns the kind of a literal.
+pub(crate) fn literal_kind(literal: &Literal) -> Option<Kind> {
     match literal {
         Literal::Numeric(text) if text.parse::<i64>().is_ok() => Some(Kind::Integer),
         Literal::Numeric(text) if text.contains('.') => Some(Kind::Real),
@@ -56,9 +56,9 @@ pub(crate) fn of_literal(literal: &Literal) -> Option<Kind> {
     }
 }
 
-/// The kind of an operator's result. Integer arithmetic may overflow into reals, so its kind is not
-/// certain.
-pub(crate) fn of_operator(
+/// Returns the kind of an operator's result. Integer arithmetic may overflow into reals, so its
+/// kind is not certain.
+pub(crate) fn operator_kind(
     operator: Operator,
     left: Option<Kind>,
     right: Option<Kind>,
@@ -88,8 +88,8 @@ pub(crate) fn of_operator(
     }
 }
 
-/// The kind of a CAST to a type of this name.
-pub(crate) fn of_cast(name: &str) -> Option<Kind> {
+/// Returns the kind of a CAST to a type of this name.
+pub(crate) fn cast_kind(name: &str) -> Option<Kind> {
     match name.to_ascii_uppercase().as_str() {
         "INTEGER" | "INT" => Some(Kind::Integer),
         "REAL" => Some(Kind::Real),
@@ -99,8 +99,8 @@ pub(crate) fn of_cast(name: &str) -> Option<Kind> {
     }
 }
 
-/// The kind of a function's result, given those of its arguments.
-pub(crate) fn of_call(name: &str, arguments: &[Option<Kind>]) -> Option<Kind> {
+/// Returns the kind of a function's result, given those of its arguments.
+pub(crate) fn call_kind(name: &str, arguments: &[Option<Kind>]) -> Option<Kind> {
     let first = || arguments.first().copied().flatten();
     match name {
         "count" | "dense_rank" | "instr" | "json_array_length" | "json_valid" | "length"

@@ -37,7 +37,7 @@ pub fn check_no_nul(text: &str) -> Result<(), Refusal> {
         .hint("pass a string with a NUL character as a parameter"))
 }
 
-/// The text of each item between SELECT and FROM, of the first outermost SELECT.
+/// Returns the text of each item between SELECT and FROM, of the first outermost SELECT.
 pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
     if text.len() > limits::SQL_BYTES {
         let detail = format!("the statement is longer than {} bytes", limits::SQL_BYTES);
@@ -98,9 +98,9 @@ pub(crate) struct Parameter {
     pub(crate) name: String,
 }
 
-/// The text with a number at every `?`, and its parameters in the order of first use. Numbering
-/// follows SQLite: `?` takes the next number, `?7` its own, a name the next one at its first use.
-/// This works on tokens because the tree is not visited in text order.
+/// Returns the text with a number at every `?`, and its parameters in the order of first use.
+/// Numbering follows SQLite: `?` takes the next number, `?7` its own, a name the next one at its
+/// first use. This works on tokens because the tree is not visited in text order.
 pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), Refusal> {
     let mut numbered = String::with_capacity(text.len());
     let mut copied = 0;
@@ -148,8 +148,8 @@ pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), 
     Ok((numbered, parameters))
 }
 
-/// Whether a text names something of the schema `main`, quoted or not. A table alias `main` counts
-/// too.
+/// `true` if a text names something of the schema `main`, quoted or not. A table alias `main`
+/// counts too.
 #[must_use]
 pub fn names_main(text: &str) -> bool {
     let mut scanner = Scanner::new(Tokenizer::new());
@@ -164,8 +164,8 @@ pub fn names_main(text: &str) -> bool {
     false
 }
 
-/// A lower bound on the number of operators, functions and arguments of a text. Each of them may
-/// process a value for each row.
+/// Returns a lower bound on the number of operators, functions and arguments of a text. Each of
+/// them may process a value for each row.
 #[must_use]
 pub fn operations(text: &str) -> usize {
     use TokenType::{TK_AND, TK_ASC, TK_BY, TK_DESC, TK_DOT, TK_ID, TK_INTEGER, TK_JOIN, TK_ON};
@@ -191,12 +191,12 @@ pub fn operations(text: &str) -> usize {
     operations
 }
 
-/// A parameter's name: `sid` of `:sid`, `1` of `?1`.
+/// Returns a parameter's name: `sid` of `:sid`, `1` of `?1`.
 pub(crate) fn parameter_name(written: &str) -> &str {
     written.strip_prefix([':', '@', '$']).unwrap_or(written)
 }
 
-/// The refusal of a text that nests too deeply.
+/// Returns the refusal of a text that nests too deeply.
 pub(crate) fn too_deep() -> Refusal {
     Refusal::new(
         Code::LimitExceeded,
@@ -204,7 +204,7 @@ pub(crate) fn too_deep() -> Refusal {
     )
 }
 
-/// A parser error in SQLite's wording.
+/// Returns a parser error in SQLite's wording.
 pub(crate) fn refusal(text: &str, error: &Error) -> Refusal {
     use sqlite3_parser::lexer::sql::ParserError;
     let detail = match error {

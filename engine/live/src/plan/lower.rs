@@ -11,15 +11,16 @@ use crate::identifier::{require_main, unquote};
 use crate::plan::collation::Collation;
 use crate::plan::fragment::{Fragment, PlainExpr, all_harmless, push_list};
 use crate::plan::lowering::{Lowered, Lowering};
+use crate::plan::query::Slot;
 use crate::plan::scope::Scope;
-use crate::plan::slot::Slot;
-use crate::plan::syntax::{collation_of, is_comparison, no_function, operator_sql};
+use crate::plan::syntax::{
+    collation_of, is_comparison, is_integer, lifted_value, no_function, operator_sql,
+};
 use crate::plan::{functions, kind};
 
 mod aggregate;
 mod call;
 mod condition;
-mod literal;
 mod names;
 mod subquery;
 mod window;
@@ -76,7 +77,7 @@ impl Lowering<'_> {
                 out.push(&start);
                 out.push_text("AND");
                 out.push(&end);
-                Ok(out.of_kind(Some(Kind::Integer)))
+                Ok(out.with_kind(Some(Kind::Integer)))
             }
             Expr::Like { lhs, not, op, rhs, escape } => {
                 self.like(lhs, *not, *op, rhs, *escape, scope)
@@ -112,9 +113,9 @@ impl Lowering<'_> {
         }
     }
 
-    /// An operand of a comparison: a literal becomes a parameter if lifting is on.
+    /// Lowers an operand of a comparison: a literal becomes a parameter if lifting is on.
     fn operand(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
-        match literal::liftable(expr) {
+        match lifted_value(expr) {
             Some(value) if self.lifting => {
                 self.slots.push(Slot::Literal(value));
                 Ok(Fragment::param(self.slots.len() - 1))
@@ -138,7 +139,7 @@ impl Lowering<'_> {
                 return Err(functions::not_deterministic("CURRENT_TIMESTAMP"));
             }
         };
-        Ok(lowered.of_kind(kind::of_literal(literal)).harmless_if(true))
+        Ok(lowered.with_kind(kind::literal_kind(literal)).harmless_if(true))
     }
 
     fn parenthesized(&mut self, items: &[Expr], scope: &Scope) -> Lowered {
@@ -169,7 +170,7 @@ impl Lowering<'_> {
         let harmless = all_harmless([&out, &right]);
         out.push_text(operator_sql(*operator));
         out.push(&right);
-        Ok(out.of_kind(Some(Kind::Integer)).harmless_if(harmless))
+        Ok(out.with_kind(Some(Kind::Integer)).harmless_if(harmless))
     }
 
     /// Chains of operators lean to the left. This loops along the chain, so that a long sum takes
@@ -186,7 +187,7 @@ impl Lowering<'_> {
         let mut out = self.expr(first, scope)?;
         for (operator, right) in rest.into_iter().rev() {
             let right = self.expr(right, scope)?;
-            let kind = kind::of_operator(operator, self.kind_of(&out), self.kind_of(&right));
+            let kind = kind::operator_kind(operator, self.kind_of(&out), self.kind_of(&right));
             if matches!(operator, Operator::ArrowRight | Operator::ArrowRightShift) {
                 out = self.read(&out, 1);
             }
@@ -204,11 +205,11 @@ impl Lowering<'_> {
             UnaryOperator::Not => "NOT",
             UnaryOperator::Positive => "+",
         });
-        let number = literal::is_integer(operand);
+        let number = is_integer(operand);
         let operand = self.expr(operand, scope)?;
         let kind = self.kind_of(&operand);
         out.push(&operand);
-        Ok(out.of_kind(match operator {
+        Ok(out.with_kind(match operator {
             UnaryOperator::BitwiseNot | UnaryOperator::Not => Some(Kind::Integer),
             UnaryOperator::Negative => kind.filter(|kind| number || *kind == Kind::Real),
             UnaryOperator::Positive => kind,
@@ -235,7 +236,7 @@ impl Lowering<'_> {
         let mut out = self.expr(operand, scope)?;
         let harmless = out.harmless;
         out.push_text(operator);
-        Ok(out.of_kind(Some(Kind::Integer)).harmless_if(harmless))
+        Ok(out.with_kind(Some(Kind::Integer)).harmless_if(harmless))
     }
 
     fn like(
@@ -262,7 +263,7 @@ impl Lowering<'_> {
             out.push_text("ESCAPE");
             out.push(&self.expr(escape, scope)?);
         }
-        Ok(out.of_kind(Some(Kind::Integer)))
+        Ok(out.with_kind(Some(Kind::Integer)))
     }
 
     fn in_list(&mut self, left: &Expr, not: bool, list: &[Expr], scope: &Scope) -> Lowered {
@@ -273,7 +274,7 @@ impl Lowering<'_> {
         out.push_text(if not { "NOT IN (" } else { "IN (" });
         push_list(&mut out, &list);
         out.push_text(")");
-        Ok(out.of_kind(Some(Kind::Integer)))
+        Ok(out.with_kind(Some(Kind::Integer)))
     }
 
     fn case(
@@ -308,6 +309,6 @@ impl Lowering<'_> {
             out.push(&otherwise);
         }
         out.push_text("END");
-        Ok(out.of_kind(kind::common(kinds)))
+        Ok(out.with_kind(kind::common(kinds)))
     }
 }

@@ -11,9 +11,8 @@ use crate::plan::block::Block;
 use crate::plan::expansion::Expansion;
 use crate::plan::fragment::{Affinity, Fragment, Mark, PlainExpr, Source};
 use crate::plan::principal::QueryPrincipal;
-use crate::plan::query::ExprContext;
+use crate::plan::query::{ExprContext, Slot};
 use crate::plan::scope::NamedQuery;
-use crate::plan::slot::Slot;
 use crate::plan::syntax::unsupported;
 use crate::plan::{kind, lex};
 
@@ -55,7 +54,13 @@ pub(crate) struct Lowering<'c> {
 pub(crate) type Lowered<T = Fragment> = Result<T, Refusal>;
 
 impl<'c> Lowering<'c> {
-    /// An empty state.
+    /// Returns the kind of a table's column.
+    pub(crate) fn column_kind(&self, column: (usize, usize)) -> Kind {
+        let (source, column) = column;
+        self.catalog.table(self.sources[source].table).columns[column].kind
+    }
+
+    /// Creates an empty state.
     pub(crate) fn new(catalog: &'c Catalog) -> Lowering<'c> {
         Lowering {
             catalog,
@@ -78,8 +83,8 @@ impl<'c> Lowering<'c> {
         }
     }
 
-    /// The value of a group expression. If equal values can differ (1 and 1.0, 'a' and 'A' by
-    /// NOCASE), it picks one independently of the order of rows. In a query that runs once it is
+    /// Returns the value of a group expression. If equal values can differ (1 and 1.0, 'a' and 'A'
+    /// by NOCASE), it picks one independently of the order of rows. In a query that runs once it is
     /// only marked: min() and max() would decide from which row other columns come.
     pub(crate) fn representative(&self, by: &Fragment) -> Fragment {
         if by.fixed || self.form_of(by).is_some() {
@@ -108,15 +113,15 @@ impl<'c> Lowering<'c> {
         let mut out = out.with_affinity(self.affinity_of(by));
         out.aggregates = true;
         out.collation = by.collation;
-        out.of_kind(self.kind_of(by))
+        out.with_kind(self.kind_of(by))
     }
 
-    /// The kind of a fragment.
+    /// Returns the kind of a fragment.
     pub(crate) fn kind_of(&self, fragment: &Fragment) -> Option<Kind> {
         kind::kind_of(self.catalog, &self.sources, fragment)
     }
 
-    /// The affinity of a fragment.
+    /// Returns the affinity of a fragment.
     pub(crate) fn affinity_of(&self, fragment: &Fragment) -> Affinity {
         kind::affinity_of(self.catalog, &self.sources, fragment)
     }
@@ -143,7 +148,7 @@ impl<'c> Lowering<'c> {
         Err(unsupported(what).hint("wrap the operands in CAST(… AS …)"))
     }
 
-    /// The kind of a fragment whose equal values are identical.
+    /// Returns the kind of a fragment whose equal values are identical.
     pub(crate) fn form_of(&self, fragment: &Fragment) -> Option<Kind> {
         kind::form_of(self.catalog, &self.sources, fragment)
     }

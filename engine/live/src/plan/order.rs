@@ -30,8 +30,11 @@ impl Lowering<'_> {
                 _ => None,
             };
             let output = if let Some(position) = position(bare) {
-                let position = usize::try_from(position).ok().filter(|n| (1..=visible).contains(n));
-                position.map(|n| n - 1).ok_or_else(|| out_of_range(at, visible))?
+                usize::try_from(position)
+                    .ok()
+                    .filter(|n| (1..=visible).contains(n))
+                    .map(|n| n - 1)
+                    .ok_or_else(|| out_of_range(at, visible))?
             } else if let Some(alias) = alias {
                 alias
             } else {

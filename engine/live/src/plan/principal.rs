@@ -1,9 +1,9 @@
 //! Row and column visibility for a restricted caller: the SELECT that replaces each table, shared
 //! by callers of one kind, and the parameter values of one caller.
 //!
-//! A restricted query reads no table directly. Each table name expands to a SELECT ([`AuthorizedViews`]),
-//! as a view does. Callers of one kind share that text, and so the template; the caller's identity
-//! is a parameter. A table without such a SELECT is `no such table`.
+//! A restricted query reads no table directly. Each table name expands to a SELECT
+//! ([`AuthorizedViews`]), as a view does. Callers of one kind share that text, and so the template;
+//! the caller's identity is a parameter. A table without such a SELECT is `no such table`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct AuthorizedViews {
 }
 
 impl AuthorizedViews {
-    /// An outlook of these tables, each as its name and the SELECT that replaces it.
+    /// Creates an outlook of these tables, each as its name and the SELECT that replaces it.
     #[must_use]
     pub fn new(tables: impl IntoIterator<Item = (String, String)>) -> AuthorizedViews {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -31,7 +31,7 @@ impl AuthorizedViews {
         AuthorizedViews { number, tables: tables.collect() }
     }
 
-    /// The SELECT that replaces a table.
+    /// Returns the SELECT that replaces a table.
     #[must_use]
     pub fn select(&self, table: &str) -> Option<&str> {
         self.tables.get(&table.to_ascii_lowercase()).map(String::as_str)
@@ -47,8 +47,8 @@ pub struct QueryPrincipal {
 }
 
 impl QueryPrincipal {
-    /// A caller with this outlook, and the values of the parameters in its SELECTs, by name without
-    /// the sigil.
+    /// Creates a caller with this outlook, and the values of the parameters in its SELECTs, by name
+    /// without the sigil.
     #[must_use]
     pub fn new(
         authorized_views: Arc<AuthorizedViews>,
@@ -58,24 +58,24 @@ impl QueryPrincipal {
         QueryPrincipal { authorized_views, values: Arc::new(values), policy_version }
     }
 
-    /// The outlook.
+    /// Returns the outlook.
     #[must_use]
     pub fn authorized_views(&self) -> &AuthorizedViews {
         &self.authorized_views
     }
 
-    /// The version of the policies that it was derived from.
+    /// Returns the version of the policies that it was derived from.
     #[must_use]
     pub fn policy_version(&self) -> &PolicyVersion {
         &self.policy_version
     }
 
-    /// The caller's identity and policies.
+    /// Returns the caller's identity and policies.
     pub(crate) fn principal_key(&self) -> PrincipalKey {
         PrincipalKey { policy_version: self.policy_version.clone(), id: self.value("caller_id") }
     }
 
-    /// The value of a parameter; NULL if the caller has none.
+    /// Returns the value of a parameter; NULL if the caller has none.
     pub(crate) fn value(&self, name: &str) -> Value {
         self.values.get(name).cloned().unwrap_or(Value::Null)
     }
@@ -97,14 +97,14 @@ pub struct PolicyVersion {
 }
 
 impl PolicyVersion {
-    /// The current version. A change of the policies increments the number before the change
-    /// becomes visible.
+    /// Returns the current version. A change of the policies increments the number before the
+    /// change becomes visible.
     #[must_use]
     pub fn latest(latest: &Arc<AtomicU64>) -> PolicyVersion {
         PolicyVersion { number: latest.load(Ordering::SeqCst), latest: Arc::clone(latest) }
     }
 
-    /// Whether the version is still current.
+    /// `true` if the version is still current.
     #[must_use]
     pub fn is_latest(&self) -> bool {
         self.latest.load(Ordering::SeqCst) == self.number
@@ -119,7 +119,7 @@ impl PartialEq for PolicyVersion {
 
 impl Eq for PolicyVersion {}
 
-/// The SELECT of some columns of a table's rows, restricted to a scope and a condition.
+/// Returns the SELECT of some columns of a table's rows, restricted to a scope and a condition.
 #[must_use]
 pub fn select_of(
     table: &str,
@@ -134,7 +134,8 @@ pub fn select_of(
         // A subquery of its own, because the condition names the table's columns.
         Some(condition) => {
             let condition = match within.filter(|within| within.is_tested_first) {
-                // CASE, because SQLite tests a condition on one table before it looks its owners up.
+                // CASE, because SQLite tests a condition on one table before it looks its owners
+                // up.
                 Some(within) => {
                     format!("CASE WHEN {} THEN ({condition}\n) END", within.condition_on(table))
                 }
@@ -161,22 +162,25 @@ pub fn select_of(
     sql
 }
 
-/// The condition that a scope has the caller's value for a key: a text, not an array with the same spelling.
+/// Returns the condition that a scope has the caller's value for a key: a text, not an array with
+/// the same spelling.
 fn is_in_scope(scope: &str, key: &str) -> String {
     let path = scope_path(key);
     let parameter = scope_parameter(key);
     format!("json_extract({scope}, {path}) = :{parameter} AND json_type({scope}, {path}) = 'text'")
 }
 
-/// Returns the path of a key within a scope, as a text of SQL. Any key is possible: it is written as in JSON.
+/// Returns the path of a key within a scope, as a text of SQL. Any key is possible: it is written
+/// as in JSON.
 #[must_use]
 pub fn scope_path(key: &str) -> String {
     let name = serde_json::Value::from(key).to_string();
     format!("'$.{}'", name.replace('\'', "''"))
 }
 
-/// Returns the name of the parameter with the caller's value for a key of its scope. A key that a parameter of SQL cannot have
-/// in its name is written in hexadecimal after `$`, which no other key has.
+/// Returns the name of the parameter with the caller's value for a key of its scope. A key that a
+/// parameter of SQL cannot have in its name is written in hexadecimal after `$`, which no other key
+/// has.
 #[must_use]
 pub fn scope_parameter(key: &str) -> String {
     if key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
@@ -195,22 +199,22 @@ pub struct ScopeMembership<'a> {
     pub column: &'static str,
     /// The scope keys whose values must equal the caller's.
     pub keys: &'a [&'a str],
-    /// Whether it is tested before the condition of the rows: a condition with a subquery may read many rows, and would do so
-    /// for each row of other scopes.
+    /// Whether it is tested before the condition of the rows: a condition with a subquery may read
+    /// many rows, and would do so for each row of other scopes.
     pub is_tested_first: bool,
 }
 
 impl ScopeMembership<'_> {
-    /// The requirement as a condition on a row of a table, which it names without an alias.
+    /// Returns the requirement as a condition on a row of a table, which it names without an alias.
     fn condition_on(&self, table: &str) -> String {
-        let of_table = |column: &str| format!("{}.{}", quoted(table), quoted(column));
+        let column_of_table = |column: &str| format!("{}.{}", quoted(table), quoted(column));
         let in_scope = |scope: &str| -> String {
             let conditions: Vec<String> =
                 self.keys.iter().map(|key| is_in_scope(scope, key)).collect();
             conditions.join(" AND ")
         };
         let Some((first, others)) = self.owners.split_first() else {
-            return in_scope(&of_table(self.column));
+            return in_scope(&column_of_table(self.column));
         };
         let mut sql = format!("EXISTS (SELECT 1 FROM {} AS s1", quoted(first.table));
         for (at, owner) in others.iter().enumerate() {
@@ -223,7 +227,7 @@ impl ScopeMembership<'_> {
             sql.push_str(&format!(" JOIN {table} AS s{next} ON s{next}.{key} = s{this}.{column}"));
         }
         let scope = in_scope(&format!("s{}.{}", self.owners.len(), quoted(self.column)));
-        let link = format!("s1.{} = {}", quoted(first.key), of_table(first.column));
+        let link = format!("s1.{} = {}", quoted(first.key), column_of_table(first.column));
         sql.push_str(&format!(" WHERE {link} AND {scope})"));
         sql
     }

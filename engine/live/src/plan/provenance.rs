@@ -6,22 +6,24 @@ use crate::plan::fragment::{Fragment, PlainExpr};
 use crate::plan::lowering::Lowering;
 use crate::plan::query::SelectCore;
 
+/// A nested SELECT that is being read.
+pub(crate) struct OpenBlock {
+    pub(crate) number: usize,
+    parent: Option<usize>,
+}
+
 impl Lowering<'_> {
     /// Opens a nested SELECT.
-    pub(crate) fn open_block(&mut self) -> (usize, Option<usize>) {
-        let block = self.blocks.len();
+    pub(crate) fn open_block(&mut self) -> OpenBlock {
+        let number = self.blocks.len();
         self.blocks.push(Block { parent: self.block, ..Block::default() });
-        (block, self.block.replace(block))
+        OpenBlock { number, parent: self.block.replace(number) }
     }
 
     /// Closes it.
-    pub(crate) fn close_block(
-        &mut self,
-        (block, around): (usize, Option<usize>),
-        core: &SelectCore,
-    ) {
-        self.block = around;
-        let known = &mut self.blocks[block];
+    pub(crate) fn close_block(&mut self, block: OpenBlock, core: &SelectCore) {
+        self.block = block.parent;
+        let known = &mut self.blocks[block.number];
         let joined = core.from.iter().filter_map(|term| {
             let of = term.source.map(Item::Source).or_else(|| term.number.map(Item::Subquery))?;
             Some(JoinTerm { of, join: term.join, on: term.on.clone() })
@@ -30,9 +32,9 @@ impl Lowering<'_> {
         known.filter.clone_from(&core.filter);
     }
 
-    /// The conditions that a row of a source must meet to matter: those of its SELECT and of the
-    /// enclosing ones, carried over equal columns. `session_id = sessions.id AND sessions.id = :id`
-    /// is a key of both tables.
+    /// Returns the conditions that a row of a source must meet to matter: those of its SELECT and
+    /// of the enclosing ones, carried over equal columns. `session_id = sessions.id AND sessions.id
+    /// = :id` is a key of both tables.
     pub(crate) fn route_of(&self, source: usize) -> Route {
         let Some(home) = self.blocks.iter().position(|block| block.has(source)) else {
             return Route::Any;
@@ -52,9 +54,11 @@ impl Lowering<'_> {
                 own.extend(on.iter().filter(|_| !padded));
                 padded = true;
             }
-            let demanded = || block.filter.iter().chain(&block.link);
-            conjuncts.extend(demanded());
-            own.extend(demanded().filter(|_| !padded));
+            let demanded = block.filter.iter().chain(&block.link);
+            conjuncts.extend(demanded.clone());
+            if !padded {
+                own.extend(demanded);
+            }
             from = block.shown.as_ref().map(|shown| Item::Subquery(shown.subquery));
         }
         let certain = |other: usize| {
@@ -71,31 +75,32 @@ impl Lowering<'_> {
             };
             route.and(conjunct.route.only(&speaks))
         });
-        let kind = |(source, column): (usize, usize)| {
-            self.catalog.table(self.sources[source].table).columns[column].kind
-        };
-        let equal = conjuncts.iter().filter_map(|conjunct| conjunct.equal);
-        let equal: Vec<EqualColumns> =
-            equal.filter(|(left, right)| kind(*left) == kind(*right)).collect();
+        let equal: Vec<EqualColumns> = conjuncts
+            .iter()
+            .filter_map(|conjunct| conjunct.equal)
+            .filter(|(left, right)| self.column_kind(*left) == self.column_kind(*right))
+            .collect();
         demands.carried(&equal)
     }
 
-    /// The table columns that a fragment stands for: one, or, for a column of a compound subquery
-    /// in FROM, the known ones of its SELECTs.
+    /// Returns the table columns that a fragment stands for: one, or, for a column of a compound
+    /// subquery in FROM, the known ones of its SELECTs.
     pub(crate) fn origins(&self, fragment: &Fragment) -> Vec<(usize, usize)> {
         match fragment.plain {
             PlainExpr::Column(source, column) => vec![(source, column)],
             PlainExpr::Derived(subquery, column) => {
                 let shown = self.blocks.iter().filter_map(|block| block.shown.as_ref());
-                let shown = shown.filter(|shown| shown.subquery == subquery);
-                let columns = shown.filter_map(|shown| shown.columns.get(column)?.as_ref());
-                columns.flat_map(|value| self.origins(value)).collect()
+                shown
+                    .filter(|shown| shown.subquery == subquery)
+                    .filter_map(|shown| shown.columns.get(column)?.as_ref())
+                    .flat_map(|value| self.origins(value))
+                    .collect()
             }
             PlainExpr::Param(_) | PlainExpr::Other => Vec::new(),
         }
     }
 
-    /// The single table column that a fragment stands for.
+    /// Returns the single table column that a fragment stands for.
     pub(crate) fn origin(&self, fragment: &Fragment) -> Option<(usize, usize)> {
         if let PlainExpr::Derived(subquery, _) = fragment.plain {
             let shown = self.blocks.iter().filter_map(|block| block.shown.as_ref());

@@ -3,18 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use abide_schema::Value;
+use abide_schema::table::Kind;
 use abide_schema::wire::{Column, OrderTerm, Shape};
 use sqlite3_parser::ast::CompoundOperator;
 
 use crate::catalog::Catalog;
 use crate::identifier::quoted;
-use crate::plan::block::Block;
+use crate::plan::block::{Block, Join};
 use crate::plan::collation::Collation;
 use crate::plan::conjunct::{Conjunct, Route};
 use crate::plan::fragment::{Fragment, Piece, PlainExpr, Source};
 use crate::plan::guard::{EarlyPredicates, SEEN, VisibilityGuard};
-use crate::plan::join::Join;
-use crate::plan::slot::Slot;
 use crate::plan::window_spec::WindowSpec;
 
 /// A resolved query.
@@ -153,7 +153,7 @@ pub(crate) struct Derived {
 }
 
 impl Query {
-    /// The SELECT of a block, in the query or in a subquery of its FROM.
+    /// Returns the SELECT of a block, in the query or in a subquery of its FROM.
     pub(crate) fn core_of(&self, block: usize) -> Option<&SelectCore> {
         self.cores.iter().find_map(|(_, core)| {
             let derived = core.from.iter().filter_map(|term| term.derived.as_ref());
@@ -162,23 +162,24 @@ impl Query {
         })
     }
 
-    /// A query of one SELECT.
-    pub(crate) fn of(core: SelectCore) -> Query {
+    /// Returns a query of one SELECT.
+    pub(crate) fn from_core(core: SelectCore) -> Query {
         Query { cores: vec![(None, core)], ..Query::default() }
     }
 
-    /// The outputs, hidden columns last. A compound is named by its first SELECT.
+    /// Returns the outputs, hidden columns last. A compound is named by its first SELECT.
     pub(crate) fn outputs(&self) -> &[Output] {
         &self.cores[0].1.outputs
     }
 
-    /// The query as text over symbolic sources. The `restricted` conditions are added.
+    /// Returns the query as text over symbolic sources. The `restricted` conditions are added.
     pub(crate) fn body(&self, restricted: &[Fragment]) -> Fragment {
         let cores = self.cores.iter();
         self.body_with(&cores.map(|(_, core)| (core.block, restricted.to_vec())).collect())
     }
 
-    /// The query as text over symbolic sources, with conditions added to any SELECT of it or of a subquery in its FROM.
+    /// Returns the query as text over symbolic sources, with conditions added to any SELECT of it
+    /// or of a subquery in its FROM.
     pub(crate) fn body_with(&self, added: &ExtraConditions) -> Fragment {
         let mut out = Fragment::new();
         for (operator, core) in &self.cores {
@@ -194,7 +195,7 @@ impl Query {
         out
     }
 
-    /// The whole text: the body in its total order, with LIMIT and OFFSET.
+    /// Returns the whole text: the body in its total order, with LIMIT and OFFSET.
     pub(crate) fn text(&self) -> Fragment {
         let mut out = self.body(&[]);
         self.write_order(&mut out);
@@ -214,14 +215,14 @@ impl Query {
         }
     }
 
-    /// All fragments that are rendered.
+    /// Returns all fragments that are rendered.
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
         let limit = self.limit.iter_mut();
         let limit = limit.flat_map(|(limit, offset)| std::iter::once(limit).chain(offset));
         self.cores.iter_mut().flat_map(|(_, core)| core.fragments()).chain(limit)
     }
 
-    /// The columns that it reads, by table.
+    /// Returns the columns that it reads, by table.
     pub(crate) fn reads(&self) -> BTreeMap<usize, BTreeSet<usize>> {
         let mut reads: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         self.sources.iter().for_each(|source| {
@@ -233,18 +234,23 @@ impl Query {
         reads
     }
 
-    /// The shape for clients.
+    /// Returns the kind of a table's column.
+    pub(crate) fn column_kind(&self, catalog: &Catalog, column: (usize, usize)) -> Kind {
+        let (source, column) = column;
+        catalog.table(self.sources[source].table).columns[column].kind
+    }
+
+    /// Returns the shape for clients.
     pub(crate) fn shape(&self, catalog: &Catalog) -> Shape {
         let compound = self.cores.len() > 1;
-        let kind = |output: &Output| match output.value.plain {
-            PlainExpr::Column(source, column) if !compound => {
-                catalog.table(self.sources[source].table).columns[column].kind.sql().to_owned()
-            }
-            _ => String::new(),
-        };
         let columns = self.outputs().iter().map(|output| Column {
             name: output.name.clone(),
-            kind: kind(output),
+            kind: match output.value.plain {
+                PlainExpr::Column(source, column) if !compound => {
+                    self.column_kind(catalog, (source, column)).sql().to_owned()
+                }
+                _ => String::new(),
+            },
             hidden: output.hidden,
         });
         let order = self.order.iter().map(|term| OrderTerm {
@@ -266,14 +272,14 @@ impl Query {
     pub(crate) fn renumber(&mut self, order: &[usize]) {
         let mut places = vec![usize::MAX; self.slots.len()];
         order.iter().enumerate().for_each(|(new, old)| places[*old] = new);
-        let is_shown = |slot: usize| places[slot] != usize::MAX;
+        let is_used = |slot: usize| places[slot] != usize::MAX;
         let new = |slot: usize| {
-            assert!(is_shown(slot), "every slot is in the snapshot");
+            assert!(is_used(slot), "every slot is in the snapshot");
             places[slot]
         };
         // Conditions that depend only on an unused column apply to no row.
-        self.blocks.iter_mut().for_each(|block| block.forget(&|slot| !is_shown(slot)));
-        self.routes.iter_mut().for_each(|route| route.forget(&|slot| !is_shown(slot)));
+        self.blocks.iter_mut().for_each(|block| block.forget(&|slot| !is_used(slot)));
+        self.routes.iter_mut().for_each(|route| route.forget(&|slot| !is_used(slot)));
         self.fragments().for_each(|fragment| fragment.renumber(&new));
         self.blocks.iter_mut().flat_map(Block::fragments).for_each(|fragment| {
             fragment.renumber(&new);
@@ -282,8 +288,8 @@ impl Query {
         self.slots = order.iter().map(|slot| self.slots[*slot].clone()).collect();
     }
 
-    /// The total order of the rows. A top-N result must have a unique cut, so without a key the whole row
-    /// breaks ties.
+    /// Returns the total order of the rows. A top-N result must have a unique cut, so without a key
+    /// the whole row breaks ties.
     pub(crate) fn total_order(&self) -> Vec<Order> {
         let all: Vec<usize> = (0..self.outputs().len()).collect();
         let ties = if self.key.is_empty() { &all } else { &self.key };
@@ -313,8 +319,10 @@ impl Query {
         // The same order as `total_order`.
         if !self.key.is_empty() {
             let (_, core) = &self.cores[0];
-            let by_bytes = |at: &usize| if core.collates(*at) { " COLLATE BINARY" } else { "" };
-            terms.extend(self.key.iter().map(|at| format!("{}{}", at + 1, by_bytes(at))));
+            terms.extend(self.key.iter().map(|at| {
+                let collation = if core.collates(*at) { " COLLATE BINARY" } else { "" };
+                format!("{}{collation}", at + 1)
+            }));
         } else if self.limit.is_some() {
             terms.extend((1..=self.outputs().len()).map(|at| format!("{at} COLLATE BINARY")));
         }
@@ -323,18 +331,18 @@ impl Query {
 }
 
 impl SelectCore {
-    /// Whether it aggregates rows.
+    /// `true` if it aggregates rows.
     pub(crate) fn aggregates(&self) -> bool {
         self.group.is_some() || self.frame.aggregate
     }
 
-    /// Whether it has window functions.
+    /// `true` if it has window functions.
     pub(crate) fn windows(&self) -> bool {
         !self.frame.partitions.is_empty()
     }
 
-    /// The expressions that partition the rows into independent parts; `None` if every row is
-    /// independent.
+    /// Returns the expressions that partition the rows into independent parts; `None` if every row
+    /// is independent.
     pub(crate) fn parts(&self) -> Option<Vec<Fragment>> {
         let all = self.frame.aggregate.then(Vec::new);
         let mut parts = self.group.clone().or(all);
@@ -347,18 +355,18 @@ impl SelectCore {
         parts
     }
 
-    /// Whether an output column compares by a collation other than BINARY.
+    /// `true` if an output column compares by a collation other than BINARY.
     pub(crate) fn collates(&self, output: usize) -> bool {
         let value = &self.outputs[output].value;
         value.collation.is_some() || value.collates_within
     }
 
-    /// All sources of the FROM; `None` if it contains a derived table.
+    /// Returns all sources of the FROM; `None` if it contains a derived table.
     pub(crate) fn sources(&self) -> Option<Vec<usize>> {
         self.from.iter().map(|term| term.source).collect()
     }
 
-    /// Whether it is a plain inner join of tables, without subqueries in its conditions and
+    /// `true` if it is a plain inner join of tables, without subqueries in its conditions and
     /// columns.
     pub(crate) fn is_plain_join(&self) -> bool {
         let flat = |fragment: &Fragment| !fragment.has_subquery();
@@ -369,7 +377,7 @@ impl SelectCore {
             && self.having.iter().all(flat)
     }
 
-    /// All fragments.
+    /// Returns all fragments.
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
         let from = self.from.iter_mut().flat_map(FromTerm::fragments);
         let filter = self.filter.iter_mut().map(|conjunct| &mut conjunct.condition);
@@ -386,12 +394,12 @@ impl SelectCore {
         for (at, output) in self.outputs.iter().enumerate() {
             out.push_text(if at > 0 { "," } else { "" });
             out.push(&output.value);
-            out.push_text(&named(&output.name));
+            out.push_text(&as_name(&output.name));
         }
         if let Some(seen) = &self.seen {
             out.push_text(",");
             out.push(seen);
-            out.push_text(&named(SEEN));
+            out.push_text(&as_name(SEEN));
         }
         self.write_from(added, out);
         self.write_where(added.get(&self.block).map_or(&[], Vec::as_slice), out);
@@ -457,7 +465,7 @@ impl SelectCore {
 }
 
 impl FromTerm {
-    /// All fragments.
+    /// Returns all fragments.
     pub(crate) fn fragments(&mut self) -> Box<dyn Iterator<Item = &mut Fragment> + '_> {
         let on = self.on.iter_mut().map(|conjunct| &mut conjunct.condition);
         let own = std::iter::once(&mut self.item).chain(on);
@@ -470,7 +478,7 @@ impl FromTerm {
         }
     }
 
-    /// Whether a piece is one of its columns.
+    /// `true` if a piece is one of its columns.
     pub(crate) fn is_named(&self, piece: &Piece) -> bool {
         match piece {
             Piece::Column(source, _) => self.source == Some(*source),
@@ -490,13 +498,13 @@ impl FromTerm {
 }
 
 impl ExprContext {
-    /// Whether the SELECT names a column of its own.
+    /// `true` if the SELECT names a column of its own.
     pub(crate) fn names_own(&self) -> bool {
         self.reads & (1 << self.depth) != 0
     }
 
-    /// Notes the columns of a value used outside of aggregates.
-    pub(crate) fn note(&mut self, value: &Fragment) {
+    /// Records the columns of a value used outside of aggregates.
+    pub(crate) fn record_columns(&mut self, value: &Fragment) {
         if self.by.contains(value) {
             return;
         }
@@ -509,7 +517,32 @@ impl ExprContext {
     }
 }
 
-/// `AS "name"`.
-fn named(name: &str) -> String {
+/// Returns `AS "name"`.
+fn as_name(name: &str) -> String {
     format!("AS {}", quoted(name))
+}
+
+/// The value of a parameter of a template.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Slot {
+    /// The caller's parameter of this name or number.
+    Caller(String),
+    /// A literal of the text.
+    Literal(Value),
+    /// The attribute of this name of a restricted caller.
+    Principal(String),
+}
+
+impl Slot {
+    /// Returns the kind of a literal that became a parameter; `None` for a caller's parameter.
+    pub(crate) fn literal_kind(&self) -> Option<Kind> {
+        match self {
+            Slot::Literal(Value::Integer(_)) => Some(Kind::Integer),
+            Slot::Literal(Value::Text(_)) => Some(Kind::Text),
+            Slot::Literal(Value::Blob(_)) => Some(Kind::Blob),
+            Slot::Literal(Value::Null | Value::Real(_)) | Slot::Caller(_) | Slot::Principal(_) => {
+                None
+            }
+        }
+    }
 }

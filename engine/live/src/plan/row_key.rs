@@ -2,9 +2,9 @@
 
 use sqlite3_parser::ast::CompoundOperator;
 
+use crate::plan::block::Join;
 use crate::plan::conjunct::Conjunct;
 use crate::plan::fragment::Fragment;
-use crate::plan::join::Join;
 use crate::plan::lowering::Lowering;
 use crate::plan::query::{FromTerm, Query, SelectCore};
 
@@ -16,23 +16,27 @@ impl Query {
         }
     }
 
-    /// The outputs that form a key of its rows: all of them if equal rows are merged and no smaller
-    /// key exists.
+    /// Returns the outputs that form a key of its rows: all of them if equal rows are merged and no
+    /// smaller key exists.
     pub(crate) fn rows_key(&self, lower: &Lowering) -> Option<Vec<usize>> {
         let (last, core) = self.cores.last().expect("a query has a core");
         let is_set = match last {
             None => core.distinct,
             Some(operator) => *operator != CompoundOperator::UnionAll,
         };
-        let one_row = core.group.is_none() && core.frame.aggregate;
-        let fewer = || if one_row { Some(Vec::new()) } else { core.key(lower) };
-        let fewer = || if last.is_none() { fewer() } else { None };
-        if is_set { Some((0..self.outputs().len()).collect()) } else { fewer() }
+        if is_set {
+            return Some((0..self.outputs().len()).collect());
+        }
+        if last.is_some() {
+            return None;
+        }
+        let is_one_row = core.group.is_none() && core.frame.aggregate;
+        if is_one_row { Some(Vec::new()) } else { core.key(lower) }
     }
 }
 
 impl SelectCore {
-    /// The outputs that form a key of the rows.
+    /// Returns the outputs that form a key of the rows.
     pub(crate) fn key(&self, lower: &Lowering) -> Option<Vec<usize>> {
         if self.distinct {
             return None;
@@ -68,8 +72,8 @@ impl SelectCore {
             .collect()
     }
 
-    /// The smallest key of the joined rows: a table that is joined by its whole primary key adds no
-    /// columns.
+    /// Returns the smallest key of the joined rows: a table that is joined by its whole primary key
+    /// adds no columns.
     pub(crate) fn rows_key(&self, lower: &Lowering) -> Option<Vec<Fragment>> {
         let mut chosen = Vec::new();
         if let Some(sources) = self.sources() {
@@ -92,8 +96,8 @@ impl SelectCore {
         Some(keys?.concat())
     }
 
-    /// Whether a row of a FULL JOIN without a left side can never equal one without a right side: a
-    /// table's key is never NULL, but the key of a subquery may be NULL or empty.
+    /// `true` if a row of a FULL JOIN without a left side can never equal one without a right side:
+    /// a table's key is never NULL, but the key of a subquery may be NULL or empty.
     fn tells_padded_apart(&self) -> bool {
         let has_key = |term: &FromTerm| term.source.is_some();
         self.from.iter().enumerate().all(|(at, right)| {
@@ -133,20 +137,13 @@ impl SelectCore {
 }
 
 impl Conjunct {
-    /// Whether a column has a single value once the rows of some sources are known.
+    /// `true` if a column has a single value once the rows of some sources are known.
     fn fixes(&self, source: usize, column: usize, known: &[usize], lower: &Lowering) -> bool {
-        let kind = |(source, column): (usize, usize)| {
-            lower.catalog.table(lower.sources[source].table).columns[column].kind
-        };
         let here = (source, column);
-        match self.equal {
-            Some((left, right)) => {
-                let other = if left == here { right } else { left };
-                (left == here || right == here)
-                    && known.contains(&other.0)
-                    && kind(other) == kind(here)
-            }
-            None => false,
-        }
+        let Some((left, right)) = self.equal else { return false };
+        let other = if left == here { right } else { left };
+        (left == here || right == here)
+            && known.contains(&other.0)
+            && lower.column_kind(here) == lower.column_kind(other)
     }
 }

@@ -19,18 +19,18 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The column of a name.
+    /// Returns the column of a name.
     pub(crate) fn find(&self, name: &str) -> Option<&(String, Fragment)> {
         self.columns.iter().find(|(column, _)| column.eq_ignore_ascii_case(name))
     }
 
-    /// The value of a bare column name.
-    pub(crate) fn named(&self, name: &str) -> Option<&Fragment> {
+    /// Returns the value of a bare column name.
+    pub(crate) fn bare_column(&self, name: &str) -> Option<&Fragment> {
         let bare = self.bare.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         bare.or_else(|| self.find(name)).map(|(_, value)| value)
     }
 
-    /// Whether the bare name refers to an earlier table's column.
+    /// `true` if the bare name refers to an earlier table's column.
     pub(crate) fn is_merged(&self, name: &str) -> bool {
         self.merged.iter().any(|merged| merged.eq_ignore_ascii_case(name))
     }

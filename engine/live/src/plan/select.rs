@@ -30,7 +30,7 @@ impl Query {
 }
 
 impl Lowering<'_> {
-    /// A SELECT with everything below it.
+    /// Lowers a SELECT with everything below it.
     pub(crate) fn select(
         &mut self,
         select: &Select,
@@ -90,8 +90,10 @@ impl Lowering<'_> {
         }
         let form = |output: &Output| self.form_of(&output.value);
         for (at, first) in cores[0].1.outputs.iter().enumerate() {
-            let wanted = form(first);
-            if wanted.is_none() || cores.iter().any(|(_, core)| form(&core.outputs[at]) != wanted) {
+            let expected = form(first);
+            if expected.is_none()
+                || cores.iter().any(|(_, core)| form(&core.outputs[at]) != expected)
+            {
                 return Err(unsupported(&format!(
                     "UNION, EXCEPT or INTERSECT if the type of column {} can differ between rows",
                     first.name

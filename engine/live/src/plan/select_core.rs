@@ -22,7 +22,7 @@ impl Lowering<'_> {
         let block = self.open_block();
         let depth = outer.depth + 1;
         let frame = ExprContext { depth, ..ExprContext::default() };
-        let mut core = SelectCore { block: block.0, frame, ..SelectCore::default() };
+        let mut core = SelectCore { block: block.number, frame, ..SelectCore::default() };
         let mut scope = Scope { outer: Some(outer), depth, ..Scope::default() };
         match select {
             OneSelect::Select { .. } => self.read_select(&mut core, select, written, &mut scope)?,
@@ -71,8 +71,8 @@ impl Lowering<'_> {
         }
         if let Some(condition) = where_clause {
             let conjuncts = self.conjuncts(condition, scope)?;
-            let conjuncts = self.guarded(core, conjuncts);
-            core.filter.extend(conjuncts);
+            let guarded = self.guarded(core, conjuncts);
+            core.filter.extend(guarded);
         }
         if let Some(having) = having {
             let having = self.in_frame(core, |lower| lower.expr(having, scope))?;
@@ -162,11 +162,14 @@ impl Lowering<'_> {
             let table = self.catalog.table(self.sources[source].table);
             table.key.iter().all(|key| core.frame.by.contains(&Fragment::column(source, *key)))
         };
-        let own = |source: usize| core.from.iter().any(|term| term.source == Some(source));
-        let arbitrary =
-            core.frame.bare.iter().find(|(source, _)| own(*source) && !determined(*source));
-        let own = |number: &usize| core.from.iter().any(|term| term.number == Some(*number));
-        let derived = core.frame.bare_derived.iter().any(own);
+        let arbitrary = core.frame.bare.iter().find(|(source, _)| {
+            core.from.iter().any(|term| term.source == Some(*source)) && !determined(*source)
+        });
+        let derived = core
+            .frame
+            .bare_derived
+            .iter()
+            .any(|number| core.from.iter().any(|term| term.number == Some(*number)));
         let name = match arbitrary {
             Some((source, column)) => {
                 self.catalog.table(self.sources[*source].table).columns[*column].name
@@ -255,8 +258,11 @@ impl Lowering<'_> {
                     let alias =
                         alias.as_ref().map(|(As::As(name) | As::Elided(name))| unquote(name.0));
                     let plain_name = self.column_name(expr, &value, scope);
-                    let name = alias.clone().or(plain_name).or_else(|| written.get(at).cloned());
-                    let name = name.unwrap_or_else(|| format!("column{}", at + 1));
+                    let name = alias
+                        .clone()
+                        .or(plain_name)
+                        .or_else(|| written.get(at).cloned())
+                        .unwrap_or_else(|| format!("column{}", at + 1));
                     if let Some(alias) = &alias {
                         scope.aliases.push((alias.clone(), value.clone()));
                     }
@@ -269,7 +275,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The name of a column that is selected unchanged.
+    /// Returns the name of a column that is selected unchanged.
     fn column_name(&self, expr: &Expr, value: &Fragment, scope: &Scope) -> Option<String> {
         if value.collation.is_some() {
             return None;
@@ -321,10 +327,10 @@ impl Lowering<'_> {
                 if table.is_none() && entry.is_merged(name) {
                     continue;
                 }
-                let bare = if table.is_none() { entry.named(name) } else { None };
+                let bare = if table.is_none() { entry.bare_column(name) } else { None };
                 let value = bare.unwrap_or(value);
                 self.expansion.column(value, core.outputs.len() + 1)?;
-                core.frame.note(value);
+                core.frame.record_columns(value);
                 let name = name.clone();
                 let value = value.clone();
                 core.outputs.push(Output { value, name, hidden: false, aliased: false });

@@ -1,13 +1,13 @@
-//! The meaning of the parser's tree without a scope: chains of operators, collations, positions,
-//! and the refusal of forms that cannot be live.
+//! The meaning of the parser's tree without a scope: chains of operators, literals, collations,
+//! positions, and the refusal of forms that cannot be live.
 
-use abide_schema::{Code, Refusal};
-use sqlite3_parser::ast::{Expr, Operator};
+use abide_schema::{Code, Refusal, Value};
+use sqlite3_parser::ast::{Expr, Literal, Operator, UnaryOperator};
 
 use crate::identifier::unquote;
 use crate::plan::collation::Collation;
 
-/// The operands of a chain of one operator, in text order.
+/// Returns the operands of a chain of one operator, in text order.
 pub(crate) fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
     let mut first = expr;
     let mut operands = Vec::new();
@@ -22,7 +22,7 @@ pub(crate) fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e E
     operands
 }
 
-/// Whether an operator compares its operands.
+/// `true` if an operator compares its operands.
 pub(crate) fn is_comparison(operator: Operator) -> bool {
     matches!(
         operator,
@@ -37,7 +37,7 @@ pub(crate) fn is_comparison(operator: Operator) -> bool {
     )
 }
 
-/// The operator as SQL.
+/// Returns the operator as SQL.
 pub(crate) fn operator_sql(operator: Operator) -> &'static str {
     match operator {
         Operator::Add => "+",
@@ -65,12 +65,13 @@ pub(crate) fn operator_sql(operator: Operator) -> &'static str {
     }
 }
 
-/// The position that a number in ORDER BY or GROUP BY means. SQLite accepts only 32-bit positions.
+/// Returns the position that a number in ORDER BY or GROUP BY means. SQLite accepts only 32-bit
+/// positions.
 pub(crate) fn position(expr: &Expr) -> Option<i64> {
     expr.is_integer().filter(|number| i32::try_from(*number).is_ok())
 }
 
-/// An expression in ORDER BY or GROUP BY without its parentheses and its trailing COLLATE.
+/// Returns an expression in ORDER BY or GROUP BY without its parentheses and its trailing COLLATE.
 pub(crate) fn without_collation<'e, 'b>(
     expr: &'e Expr<'b>,
 ) -> Result<(&'e Expr<'b>, Option<Collation>), Refusal> {
@@ -88,7 +89,7 @@ pub(crate) fn without_collation<'e, 'b>(
     }
 }
 
-/// The collation of a name as written.
+/// Returns the collation of a name as written.
 pub(crate) fn collation_of(name: &str) -> Result<Collation, Refusal> {
     let name = unquote(name);
     Collation::parse(&name).ok_or_else(|| {
@@ -97,13 +98,44 @@ pub(crate) fn collation_of(name: &str) -> Result<Collation, Refusal> {
     })
 }
 
-/// The refusal of a query form without a delta rule.
+/// Returns the refusal of a query form without a delta rule.
 pub(crate) fn unsupported(what: &str) -> Refusal {
     Refusal::new(Code::UnsupportedSql, format!("{what} cannot be live"))
         .hint("run it once with `abide sql`")
 }
 
-/// The refusal of a function that does not exist.
+/// Returns the refusal of a function that does not exist.
 pub(crate) fn no_function(name: &str) -> Refusal {
     Refusal::new(Code::BadSql, format!("no such function: {name}"))
+}
+
+/// Returns the value of a literal that can become a parameter. Numbers with a fraction and those
+/// beyond 64 bits stay in the text, because only SQLite parses them exactly as SQLite does.
+pub(crate) fn lifted_value(expr: &Expr) -> Option<Value> {
+    match expr {
+        Expr::Literal(Literal::Numeric(text)) => integer(text, "").map(Value::Integer),
+        Expr::Literal(Literal::String(text)) => Some(Value::Text(unquote(text))),
+        Expr::Literal(Literal::Blob(hex)) => blob(hex).map(Value::Blob),
+        Expr::Unary(UnaryOperator::Negative, Expr::Literal(Literal::Numeric(text))) => {
+            integer(text, "-").map(Value::Integer)
+        }
+        _ => None,
+    }
+}
+
+/// `true` if SQLite reads an expression as an integer.
+pub(crate) fn is_integer(expr: &Expr) -> bool {
+    matches!(expr, Expr::Literal(Literal::Numeric(text)) if integer(text, "").is_some())
+}
+
+fn integer(text: &str, sign: &str) -> Option<i64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty();
+    if plain { format!("{sign}{text}").parse().ok() } else { None }
+}
+
+fn blob(hex: &str) -> Option<Vec<u8>> {
+    hex.as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect()
 }

@@ -16,7 +16,7 @@ use crate::plan::lowering::Lowering;
 use crate::plan::query::{Derived, SelectCore};
 
 impl Lowering<'_> {
-    /// Whether the text was written by a restricted caller.
+    /// `true` if the text was written by a restricted caller.
     pub(crate) fn is_bounded(&self) -> bool {
         self.principal.is_some() && !self.trusted
     }
@@ -34,10 +34,10 @@ impl Lowering<'_> {
             return conjuncts;
         }
         let mut by_rank: Vec<usize> = (0..conjuncts.len()).collect();
-        by_rank.sort_by_key(|at| EarlyPredicate::of(core, &conjuncts[*at]));
+        by_rank.sort_by_key(|at| EarlyPredicate::from_conjunct(core, &conjuncts[*at]));
         let mut kept = vec![false; conjuncts.len()];
         for at in by_rank {
-            let probe = EarlyPredicate::of(core, &conjuncts[at]);
+            let probe = EarlyPredicate::from_conjunct(core, &conjuncts[at]);
             kept[at] = core.probes.keep(probe, core.named_in(&conjuncts[at].condition));
         }
         conjuncts
@@ -58,7 +58,7 @@ impl Lowering<'_> {
     /// lookup.
     fn guarded_value(&mut self, core: &mut SelectCore, conjunct: &Conjunct) -> Option<Fragment> {
         let (left, right) = &**conjunct.sides.as_ref()?;
-        if left.harmless == right.harmless || [left, right].iter().any(|it| it.collation.is_some())
+        if left.harmless == right.harmless || left.collation.is_some() || right.collation.is_some()
         {
             return None;
         }
@@ -77,7 +77,7 @@ impl Lowering<'_> {
         Some(condition)
     }
 
-    /// A value on visible rows; NULL on others.
+    /// Returns a value on visible rows; NULL on others.
     pub(crate) fn seen_first(&mut self, core: &mut SelectCore, value: &Fragment) -> Fragment {
         match core.guards_of(value) {
             Some(guards) => behind(&guards, value),
@@ -92,8 +92,8 @@ impl Lowering<'_> {
             return;
         }
         let guards_ask = core.guards.iter().any(|guard| guard.condition.has_subquery());
-        let derived = || core.from.iter().filter_map(|term| term.derived.as_ref());
-        let mut cores = derived().flat_map(|derived| &derived.query.cores);
+        let derived = core.from.iter().filter_map(|term| term.derived.as_ref());
+        let mut cores = derived.flat_map(|derived| &derived.query.cores);
         core.opaque = guards_ask || cores.any(|(_, core)| core.opaque);
         core.fenced = core.having.as_ref().is_some_and(|having| !having.harmless);
         self.seal_within(core);
@@ -134,7 +134,7 @@ impl Lowering<'_> {
 }
 
 impl EarlyPredicate {
-    fn of(core: &SelectCore, conjunct: &Conjunct) -> EarlyPredicate {
+    fn from_conjunct(core: &SelectCore, conjunct: &Conjunct) -> EarlyPredicate {
         match &conjunct.condition {
             condition if !condition.harmless || core.named_in(condition) == 0 => {
                 EarlyPredicate::Nothing
@@ -148,7 +148,7 @@ impl EarlyPredicate {
 }
 
 impl SelectCore {
-    /// The sources and subqueries of its FROM that a value names, each mention counted.
+    /// Returns the sources and subqueries of its FROM that a value names, each mention counted.
     fn named_in(&self, value: &Fragment) -> usize {
         value
             .pieces
@@ -157,8 +157,8 @@ impl SelectCore {
             .count()
     }
 
-    /// The visibility conditions of the rows that a value names; of all rows if it names none.
-    /// `None` if every row is visible.
+    /// Returns the visibility conditions of the rows that a value names; of all rows if it names
+    /// none. `None` if every row is visible.
     pub(crate) fn guards_of(&mut self, value: &Fragment) -> Option<Fragment> {
         let all = self.named_in(value) == 0;
         let named =
@@ -183,7 +183,7 @@ impl SelectCore {
         Some(guards)
     }
 
-    /// A condition on one of its values, behind the visibility conditions.
+    /// Returns a condition on one of its values, behind the visibility conditions.
     pub(crate) fn shielded(&self, value: &Fragment, condition: Fragment) -> Fragment {
         match &self.visible {
             Some(visible) if !value.is_column() => behind(visible, &condition),
@@ -191,7 +191,7 @@ impl SelectCore {
         }
     }
 
-    /// Whether some rule may turn its outputs, groups or filters into conditions.
+    /// `true` if some rule may turn its outputs, groups or filters into conditions.
     fn may_be_restricted(&self) -> bool {
         let outputs = self.outputs.iter().map(|output| &output.value);
         let by = self.group.iter().flatten().chain(self.frame.partitions.iter().flatten());
@@ -204,14 +204,14 @@ impl SelectCore {
 }
 
 impl Derived {
-    /// The visibility of its rows as an extra column, which stays available wherever SQLite moves
-    /// conditions on the subquery. `None` if all its rows are visible.
+    /// Returns the visibility of its rows as an extra column, which stays available wherever SQLite
+    /// moves conditions on the subquery. `None` if all its rows are visible.
     fn seen(&mut self) -> Option<Fragment> {
         let mut cores: Vec<&mut SelectCore> =
             self.query.cores.iter_mut().map(|(_, core)| core).collect();
         if cores.iter().all(|core| core.seen.is_none()) {
-            let guards = cores.iter_mut().map(|core| core.guards_of(&Fragment::new()));
-            let guards: Vec<Option<Fragment>> = guards.collect();
+            let guards: Vec<Option<Fragment>> =
+                cores.iter_mut().map(|core| core.guards_of(&Fragment::new())).collect();
             if guards.iter().all(Option::is_none) {
                 return None;
             }
@@ -230,7 +230,7 @@ impl Derived {
             }
         }
         // NULL in an outer join's row without a row of the subquery.
-        let mut seen = Fragment::derived(&self.alias, SEEN, (self.number, usize::MAX));
+        let mut seen = Fragment::derived(&self.alias, SEEN, self.number, usize::MAX);
         seen.push_text("IS NOT 0");
         Some(seen)
     }

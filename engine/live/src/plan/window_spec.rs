@@ -49,7 +49,7 @@ pub(crate) enum FrameDependency {
 }
 
 impl WindowSpec {
-    /// Whether a partition has no peers.
+    /// `true` if a partition has no peers.
     pub(crate) fn orders_by(&self, keys: &[Fragment]) -> bool {
         keys.iter().all(|key| self.has(key))
     }
@@ -58,7 +58,7 @@ impl WindowSpec {
         self.partition.contains(key) || self.order.iter().any(|(value, _)| value == key)
     }
 
-    /// The window with these as the last order terms.
+    /// Returns the window with these as the last order terms.
     pub(crate) fn ordered_by(mut self, keys: &[Fragment]) -> WindowSpec {
         for key in keys {
             if !self.has(key) {
@@ -68,7 +68,7 @@ impl WindowSpec {
         self
     }
 
-    /// Whether the frame of every row is its whole partition.
+    /// `true` if the frame of every row is its whole partition.
     pub(crate) fn frame_is_whole(&self) -> bool {
         let all_peers = self.order.is_empty();
         let Some(frame) = &self.frame else { return all_peers };
@@ -86,7 +86,7 @@ impl WindowSpec {
         from_first && to_last && frame.exclude == FrameExclude::NoOthers
     }
 
-    /// Whether the row that a function returns is the first or the last of the partition.
+    /// `true` if the row that a function returns is the first or the last of the partition.
     pub(crate) fn takes_an_end(&self, frame_dependency: FrameDependency) -> bool {
         let Some(frame) = &self.frame else { return frame_dependency == FrameDependency::First };
         let bounds = match frame_dependency {

@@ -47,7 +47,7 @@ enum BindingIds {
 }
 
 impl BindingIndex {
-    /// Whether there are no bindings.
+    /// `true` if there are no bindings.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -25,8 +25,8 @@ pub(crate) enum Point {
 }
 
 impl Point {
-    /// The point of a canonical value; `None` for NULL.
-    pub(crate) fn of(value: Value) -> Option<Point> {
+    /// Returns the point of a canonical value; `None` for NULL.
+    pub(crate) fn from_value(value: Value) -> Option<Point> {
         match value {
             Value::Null => None,
             Value::Integer(n) => Some(Point::Integer(n)),
@@ -148,8 +148,8 @@ type Entry = (Interval, BindingId);
 /// The ordering key of an entry, present or not.
 type Key<'a> = (&'a Interval, BindingId);
 
-fn key((interval, id): &Entry) -> Key<'_> {
-    (interval, *id)
+fn key(entry: &Entry) -> Key<'_> {
+    (&entry.0, entry.1)
 }
 
 /// The index of a node and its run.
@@ -208,14 +208,14 @@ impl High {
 }
 
 impl Run {
-    fn of(entries: Vec<Entry>) -> Run {
+    fn from_entries(entries: Vec<Entry>) -> Run {
         let end = entries.iter().map(|(interval, _)| &interval.high).max().cloned();
         Run { entries, end: end.expect("a run has entries") }
     }
 
-    /// The position of an entry, or where to insert it.
-    fn search(&self, wanted: Key<'_>) -> Result<usize, usize> {
-        self.entries.binary_search_by(|entry| key(entry).cmp(&wanted))
+    /// Returns the position of an entry, or where to insert it.
+    fn search(&self, sought: Key<'_>) -> Result<usize, usize> {
+        self.entries.binary_search_by(|entry| key(entry).cmp(&sought))
     }
 
     /// Adds an entry. If the run overflows, returns the later entries for a new run.
@@ -229,16 +229,16 @@ impl Run {
         // Inserts in ascending order leave full runs.
         let cut = if place == RUN { RUN } else { RUN / 2 };
         let later = self.entries.split_off(cut);
-        *self = Run::of(std::mem::take(&mut self.entries));
+        *self = Run::from_entries(std::mem::take(&mut self.entries));
         Some(later)
     }
 
     /// Removes an entry; returns whether it was present.
-    fn remove(&mut self, wanted: Key<'_>) -> bool {
-        let Ok(place) = self.search(wanted) else { return false };
+    fn remove(&mut self, sought: Key<'_>) -> bool {
+        let Ok(place) = self.search(sought) else { return false };
         let (gone, _) = self.entries.remove(place);
         if gone.high == self.end && !self.entries.is_empty() {
-            *self = Run::of(std::mem::take(&mut self.entries));
+            *self = Run::from_entries(std::mem::take(&mut self.entries));
         }
         if self.entries.len() * 4 < self.entries.capacity() {
             self.entries.shrink_to(self.entries.len() * 2);
@@ -248,7 +248,7 @@ impl Run {
 }
 
 impl Intervals {
-    /// Whether there are no intervals.
+    /// `true` if there are no intervals.
     pub(crate) fn is_empty(&self) -> bool {
         self.root.is_none()
     }
@@ -335,15 +335,15 @@ impl Intervals {
         self.find_below(node.right, search, each);
     }
 
-    /// The path from the root to the run that an entry belongs to: the last run that does not start
-    /// after it, or the first run.
-    fn way_to(&self, wanted: Key<'_>) -> Vec<At> {
+    /// Returns the path from the root to the run that an entry belongs to: the last run that does
+    /// not start after it, or the first run.
+    fn way_to(&self, sought: Key<'_>) -> Vec<At> {
         let mut way = Vec::with_capacity(32);
         let mut next = self.root;
         let mut length = None;
         while let Some(at) = next {
             way.push(at);
-            if self.compare(wanted, at).is_lt() {
+            if self.compare(sought, at).is_lt() {
                 next = self.node(at).left;
             } else {
                 (length, next) = (Some(way.len()), self.node(at).right);
@@ -355,7 +355,7 @@ impl Intervals {
 
     /// Inserts a node for a new run into the tree.
     fn plant(&mut self, entries: Vec<Entry>) {
-        let run = Run::of(entries);
+        let run = Run::from_entries(entries);
         let low = run.entries[0].0.low.clone();
         let node = Node { low, end: run.end.clone(), left: None, right: None };
         let at = match self.free.pop() {
@@ -401,7 +401,7 @@ impl Intervals {
         (under, next)
     }
 
-    /// The nodes before a new run, and the others.
+    /// Returns the nodes before a new run, and the others.
     fn split(&mut self, at: Option<At>, new: At) -> (Option<At>, Option<At>) {
         let Some(at) = at else { return (None, None) };
         if self.compare(self.first(new), at).is_gt() {
@@ -420,12 +420,12 @@ impl Intervals {
     /// Removes a node from below its parent.
     fn uproot(&mut self, at: At, above: Option<At>) {
         let below = self.merge(self.node(at).left, self.node(at).right);
-        let held = match above.map(|above| self.node_mut(above)) {
+        let link = match above.map(|above| self.node_mut(above)) {
             None => &mut self.root,
             Some(above) if above.left == Some(at) => &mut above.left,
             Some(above) => &mut above.right,
         };
-        *held = below;
+        *link = below;
         self.free.push(at);
     }
 
@@ -461,9 +461,9 @@ impl Intervals {
     }
 
     /// Compares a key with the first entry of a run; the starts usually decide.
-    fn compare(&self, wanted: Key<'_>, at: At) -> Ordering {
-        let begins = wanted.0.low.cmp(&self.node(at).low);
-        begins.then_with(|| wanted.cmp(&self.first(at)))
+    fn compare(&self, sought: Key<'_>, at: At) -> Ordering {
+        let begins = sought.0.low.cmp(&self.node(at).low);
+        begins.then_with(|| sought.cmp(&self.first(at)))
     }
 
     fn first(&self, at: At) -> Key<'_> {

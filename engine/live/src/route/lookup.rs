@@ -40,22 +40,21 @@ struct JsonLookup {
 }
 
 impl Lookup {
-    /// The path from a source that has no key of its own, or whose keys select little (for example,
-    /// all tenants query pending tasks).
+    /// Returns the path from a source that has no key of its own, or whose keys select little (for
+    /// example, all tenants query pending tasks).
     pub(crate) fn find(catalog: &Catalog, query: &Query, source: usize) -> Option<Lookup> {
-        let has_key = query.routes[source].of_source(source).is_some();
-        let by_column = || Lookup::by_column(catalog, query, source);
-        let found = if has_key { None } else { by_column() };
-        let found = found.or_else(|| Lookup::by_scope(catalog, query, source))?;
-        Some(Lookup { is_better: has_key, ..found })
+        let has_key = query.routes[source].alternatives_for(source).is_some();
+        let by_column = if has_key { None } else { Lookup::by_column(catalog, query, source) };
+        let lookup = by_column.or_else(|| Lookup::by_scope(catalog, query, source))?;
+        Some(Lookup { is_better: has_key, ..lookup })
     }
 
     fn by_column(catalog: &Catalog, query: &Query, source: usize) -> Option<Lookup> {
         let dependency = source_path(&query.blocks, source)?.dependency;
         let with_params = dependency.sources.iter().filter(|other| **other != source);
-        let equalities = with_params.filter_map(|other| single(query, *other)).next()?;
-        let conditions = free(&dependency).cloned().collect();
-        let dependency = DependencyPath::of(dependency.sources, conditions);
+        let equalities = with_params.filter_map(|other| single_key(query, *other)).next()?;
+        let conditions = conditions_without_parameters(&dependency).cloned().collect();
+        let dependency = DependencyPath::new(dependency.sources, conditions);
         if dependency.sources.len() > JOINED || dependency.conditions.is_empty() {
             return None;
         }
@@ -71,25 +70,25 @@ impl Lookup {
     /// By the scope values that a policy requires, on the source or on the row that owns it.
     fn by_scope(catalog: &Catalog, query: &Query, source: usize) -> Option<Lookup> {
         let path = source_path(&query.blocks, source)?;
-        let sought: Vec<JsonLookup> =
-            path.dependency.conditions.iter().filter_map(JsonLookup::of).collect();
-        let owner = sought.first()?.source;
-        let sought: Vec<JsonLookup> =
-            sought.into_iter().filter(|one| one.source == owner).collect();
-        if says_much(catalog, query, source)
-            || (owner != source && says_much(catalog, query, owner))
+        let mut scope_values: Vec<JsonLookup> =
+            path.dependency.conditions.iter().filter_map(JsonLookup::from_condition).collect();
+        let owner = scope_values.first()?.source;
+        scope_values.retain(|value| value.source == owner);
+        if has_primary_key(catalog, query, source)
+            || (owner != source && has_primary_key(catalog, query, owner))
         {
             return None;
         }
         let dependency = direct_path(catalog, query, &path, source, owner)
             .or_else(|| path_to(&path.dependency, source, owner))?;
-        let shown: Vec<Fragment> = sought.iter().map(|one| one.value.clone()).collect();
+        let shown: Vec<Fragment> = scope_values.iter().map(|scope| scope.value.clone()).collect();
         let terms = terms(catalog, query, &dependency, Some(source), &shown, Show::Distinct);
-        let compared = sought.iter().map(|one| ComparedWith::Value(one.slot)).collect();
+        let compared = scope_values.iter().map(|scope| ComparedWith::Value(scope.slot)).collect();
         Some(Lookup { terms, compared, is_better: false })
     }
 
-    /// The cells of a binding's key: `None` if they are not certain, empty if nothing matches.
+    /// Returns the cells of a binding's key: `None` if they are not certain, empty if nothing
+    /// matches.
     pub(crate) fn key(
         &self,
         catalog: &Catalog,
@@ -114,22 +113,25 @@ impl Lookup {
         Some(Some(key))
     }
 
-    /// The cells of a row of the terms, as a lookup key.
+    /// Returns the cells of a row of the terms, as a lookup key.
     pub(crate) fn canonical(&self, row: &[Value]) -> Vec<Value> {
-        let cells = self.compared.iter().zip(row).map(|(compared, cell)| match compared {
-            ComparedWith::Column(equality) => canonical(equality.collation, cell),
-            ComparedWith::Value(_) => canonical(Collation::Binary, cell),
-        });
-        cells.collect()
+        self.compared
+            .iter()
+            .zip(row)
+            .map(|(compared, cell)| match compared {
+                ComparedWith::Column(equality) => canonical(equality.collation, cell),
+                ComparedWith::Value(_) => canonical(Collation::Binary, cell),
+            })
+            .collect()
     }
 }
 
 impl JsonLookup {
     /// `json_extract(column, 'path') = ?`, the form of scope conditions.
-    fn of(condition: &Fragment) -> Option<JsonLookup> {
+    fn from_condition(condition: &Fragment) -> Option<JsonLookup> {
         // The marks of what the function reads do not matter here.
-        let pieces = condition.pieces.iter().filter(|piece| !matches!(piece, Piece::Mark(_)));
-        let pieces: Vec<&Piece> = pieces.collect();
+        let pieces: Vec<&Piece> =
+            condition.pieces.iter().filter(|piece| !matches!(piece, Piece::Mark(_))).collect();
         let [Piece::Text(call), column, Piece::Text(path), Piece::Param(slot)] = *pieces else {
             return None;
         };
@@ -146,16 +148,16 @@ impl JsonLookup {
     }
 }
 
-/// The conditions without parameters.
-fn free(dependency: &DependencyPath) -> impl Iterator<Item = &Fragment> {
+/// Returns the conditions without parameters.
+fn conditions_without_parameters(dependency: &DependencyPath) -> impl Iterator<Item = &Fragment> {
     dependency.conditions.iter().filter(move |condition| {
         !condition.pieces.iter().any(|piece| matches!(piece, Piece::Param(_)))
     })
 }
 
-/// Whether each of a source's keys is a whole primary key.
-fn says_much(catalog: &Catalog, query: &Query, source: usize) -> bool {
-    let Some(alternatives) = query.routes[source].of_source(source) else { return false };
+/// `true` if each of a source's keys is a whole primary key, which finds one row.
+fn has_primary_key(catalog: &Catalog, query: &Query, source: usize) -> bool {
+    let Some(alternatives) = query.routes[source].alternatives_for(source) else { return false };
     let key = catalog.table(query.sources[source].table).key;
     alternatives.iter().all(|equalities| {
         key.iter().all(|column| {
@@ -167,9 +169,10 @@ fn says_much(catalog: &Catalog, query: &Query, source: usize) -> bool {
     })
 }
 
-/// The path from one source to another whose column equals one of its own wherever its rows matter. The sources between
-/// them are left out: a row that the subquery of a policy reads would be joined with all messages of its session to find
-/// the session. `None` if no such columns are known, or if it is the source itself.
+/// Returns the path from one source to another whose column equals one of its own wherever its rows
+/// matter. The sources between them are left out: a row that the subquery of a policy reads would
+/// be joined with all messages of its session to find the session. `None` if no such columns are
+/// known, or if it is the source itself.
 fn direct_path(
     catalog: &Catalog,
     query: &Query,
@@ -180,19 +183,19 @@ fn direct_path(
     if from == to {
         return None;
     }
-    let kind = |(source, column): (usize, usize)| {
-        catalog.table(query.sources[source].table).columns[column].kind
-    };
     for column in 0..catalog.table(query.sources[from].table).columns.len() {
         let own = (from, column);
+        let own_kind = query.column_kind(catalog, own);
         let mut equal = vec![own];
         let mut at = 0;
         while let Some(known) = equal.get(at).copied() {
             at += 1;
             for (left, right) in &path.equal {
                 let other = if *left == known { *right } else { *left };
-                // Columns of different kinds are compared after a conversion, so that equality is not transitive.
-                let is_equal = (*left == known || *right == known) && kind(other) == kind(own);
+                // Columns of different kinds are compared after a conversion, so that equality is
+                // not transitive.
+                let is_equal = (*left == known || *right == known)
+                    && query.column_kind(catalog, other) == own_kind;
                 if is_equal && !equal.contains(&other) {
                     equal.push(other);
                 }
@@ -204,19 +207,20 @@ fn direct_path(
         let mut condition = Fragment::column(from, column);
         condition.push_text("=");
         condition.push(&Fragment::column(to, other));
-        let own = free(&path.dependency)
+        let own = conditions_without_parameters(&path.dependency)
             .filter(|condition| {
                 condition.is_flat()
                     && condition.columns().all(|(source, _)| [from, to].contains(&source))
             })
             .cloned();
         let conditions = std::iter::once(condition).chain(own).collect();
-        return Some(DependencyPath::of(vec![from, to], conditions));
+        return Some(DependencyPath::new(vec![from, to], conditions));
     }
     None
 }
 
-/// The shortest path of sources from one to another, each joined to an earlier one by a condition.
+/// Returns the shortest path of sources from one to another, each joined to an earlier one by a
+/// condition.
 fn path_to(dependency: &DependencyPath, from: usize, to: usize) -> Option<DependencyPath> {
     let mut paths = vec![vec![from]];
     let mut seen = vec![from];
@@ -227,7 +231,7 @@ fn path_to(dependency: &DependencyPath, from: usize, to: usize) -> Option<Depend
         let mut longer = Vec::new();
         for path in &paths {
             let last = path.last().copied()?;
-            for condition in free(dependency) {
+            for condition in conditions_without_parameters(dependency) {
                 let named: Vec<usize> = condition.columns().map(|(source, _)| source).collect();
                 let next = named.iter().find(|source| !seen.contains(*source));
                 if let (true, [_, _], Some(next)) = (named.contains(&last), &*named, next) {
@@ -241,18 +245,18 @@ fn path_to(dependency: &DependencyPath, from: usize, to: usize) -> Option<Depend
         }
         paths = longer;
     };
-    let conditions = free(dependency)
+    let conditions = conditions_without_parameters(dependency)
         .filter(|condition| {
             condition.is_flat() && condition.columns().all(|(source, _)| found.contains(&source))
         })
         .cloned()
         .collect();
-    Some(DependencyPath::of(found, conditions))
+    Some(DependencyPath::new(found, conditions))
 }
 
-/// The equalities of a source with exactly one key.
-fn single(query: &Query, source: usize) -> Option<Vec<Equality>> {
-    let alternatives = query.routes[source].of_source(source)?;
+/// Returns the equalities of a source with exactly one key.
+fn single_key(query: &Query, source: usize) -> Option<Vec<Equality>> {
+    let alternatives = query.routes[source].alternatives_for(source)?;
     let [equalities] = alternatives.as_slice() else { return None };
     let whole = !equalities.is_empty()
         && equalities

@@ -14,8 +14,8 @@ use abide_schema::{Row, Value};
 use crate::delta::changes::RowChange;
 use crate::plan::collation::canonical;
 use crate::route::binding_index::{BindingId, BindingIndex};
+use crate::route::holders::{Holders, Released};
 use crate::route::interval::{Interval, Intervals, Point};
-use crate::route::payers::{Holders, Released};
 use crate::route::{KeyColumn, hash_key};
 use crate::template::Binding;
 
@@ -121,7 +121,7 @@ pub(crate) struct KeySet {
 }
 
 impl RouteEntry {
-    /// The table.
+    /// Returns the table.
     pub(crate) fn table(&self) -> usize {
         match self {
             RouteEntry::Key { table, .. }
@@ -138,7 +138,7 @@ impl RouteEntry {
 }
 
 impl MatchedKey<'_> {
-    /// Whether both are cells in the same column with ranges.
+    /// `true` if both are cells in the same column with ranges.
     pub(crate) fn is_of_one_column(&self, other: &MatchedKey<'_>) -> bool {
         match (self, other) {
             (MatchedKey::Point { column, .. }, MatchedKey::Point { column: other, .. }) => {
@@ -225,7 +225,7 @@ impl TableRoutes {
         }
     }
 
-    /// What a place uses: the limit, and the holders of what bindings share there.
+    /// Returns what a place uses: the limit, and the holders of what bindings share there.
     fn used(&mut self, place: &RouteEntry) -> Option<(&mut Shares, Option<&mut Option<Holders>>)> {
         match place {
             RouteEntry::Range { .. } => None,
@@ -254,9 +254,9 @@ impl TableRoutes {
     }
 
     fn remove_use(&mut self, place: &RouteEntry, by: &ShareKey) {
-        let Some((shares, held)) = self.used(place) else { return };
-        let Some(held) = held else { return shares.remove(by, 1) };
-        let Some(holders) = held else { return };
+        let Some((shares, holders)) = self.used(place) else { return };
+        let Some(slot) = holders else { return shares.remove(by, 1) };
+        let Some(holders) = slot else { return };
         match holders.release(by) {
             Released::Kept => {}
             Released::PaidByOther => {
@@ -265,7 +265,7 @@ impl TableRoutes {
             }
             Released::Unused => {
                 shares.remove(by, 1);
-                *held = None;
+                *slot = None;
             }
         }
     }
@@ -276,7 +276,8 @@ impl TableRoutes {
         self.remove_use(place, from);
     }
 
-    /// Calls `each` with every key that a change has, and the images that have it. There may be no binding with the key.
+    /// Calls `each` with every key that a change has, and the images that have it. There may be no
+    /// binding with the key.
     pub(crate) fn keys<'a>(
         &'a self,
         change: &RowChange,
@@ -300,7 +301,7 @@ impl TableRoutes {
         }
         for key_column in self.ranges.keys() {
             let (column, collation) = key_column;
-            let point = |row: &Row| Point::of(canonical(*collation, &row[*column]));
+            let point = |row: &Row| Point::from_value(canonical(*collation, &row[*column]));
             let old = change.old.as_ref().and_then(point);
             let new = change.new.as_ref().and_then(point);
             for (point, images) in keys_of_images(old, new) {
@@ -313,8 +314,9 @@ impl TableRoutes {
         }
     }
 
-    /// Calls `each` with every binding that one of these keys finds, once for each of its places, and with which of the
-    /// keys find it. There is one key, or all are cells in one column, distinct and in ascending order.
+    /// Calls `each` with every binding that one of these keys finds, once for each of its places,
+    /// and with which of the keys find it. There is one key, or all are cells in one column,
+    /// distinct and in ascending order.
     pub(crate) fn find(
         &self,
         keys: &[MatchedKey<'_>],
@@ -335,7 +337,7 @@ impl TableRoutes {
     }
 }
 
-/// The keys of two images, each with the images that have it.
+/// Returns the keys of two images, each with the images that have it.
 fn keys_of_images<K: PartialEq>(old: Option<K>, new: Option<K>) -> Vec<(K, Images)> {
     if old == new {
         return old.into_iter().map(|key| (key, Images { old: true, new: true })).collect();

@@ -30,7 +30,7 @@ fn events(salt: impl Fn(i64) -> Option<Salt>) -> Vec<Event> {
                 prev_hash: [0; 32],
                 hash: [0; 32],
             };
-            let digests = Digests::of(&event);
+            let digests = Digests::from_event(&event);
             chain.append(&mut event, &digests);
             event
         })
@@ -86,7 +86,7 @@ fn a_log_can_start_without_salts() {
 fn the_chain_verifies_without_erased_contents() {
     let mut log = log();
     let event = &mut log[2];
-    let kept = commitment(event, &event.salt.expect("salted"), &Digests::of(event));
+    let kept = commitment(event, &event.salt.expect("salted"), &Digests::from_event(event));
     (event.session_id, event.request_id, event.salt) = (None, None, None);
     (event.arguments, event.outcome) = (String::new(), String::new());
     assert_eq!(chained_hash(event, &kept), event.hash);
@@ -101,7 +101,7 @@ fn a_hash_does_not_confirm_guesses_of_the_contents() {
         (0..10_000).find(|pin| {
             let mut event = log[2].clone();
             (event.arguments, event.salt) = (format!("{{\"n\":{pin}}}"), salt);
-            event_hash(&event, &Digests::of(&event)) == event.hash
+            event_hash(&event, &Digests::from_event(&event)) == event.hash
         })
     };
     assert_eq!(guess(&events(|_| None), None), Some(2), "events of format 1 could be guessed");
@@ -152,7 +152,7 @@ fn text_cannot_move_from_one_field_to_the_next() {
 fn a_forged_event_breaks_the_next_link() {
     let mut events = log();
     events[1].arguments = "{}".to_owned();
-    events[1].hash = event_hash(&events[1], &Digests::of(&events[1]));
+    events[1].hash = event_hash(&events[1], &Digests::from_event(&events[1]));
     assert_eq!(walk(&events), Err(ChainBreak { seq: Seq(3), flaw: Flaw::Unlinked }));
 }
 

@@ -21,15 +21,15 @@ impl Connection {
         for key in keys {
             let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
             // Its plan gets no more deltas, and the new one needs its room.
-            subscription.listening = None;
+            subscription.registration = None;
             let sql = subscription.sql.clone();
             let params = subscription.params.clone();
             let attached = self.attach_replanned(&sql, &params).await;
             let Some(mut subscription) = self.subscriptions.remove(&key) else { continue };
             match attached {
-                Ok((key, binding, listening)) => {
+                Ok((key, binding, registration)) => {
                     let id = subscription.id.clone();
-                    subscription.rebind_to(binding, listening, self.sent_up_to);
+                    subscription.rebind_to(binding, registration, self.sent_up_to);
                     self.keys.insert(id, key);
                     self.subscriptions.insert(key, subscription);
                 }
@@ -53,45 +53,48 @@ impl Connection {
             let key = SubscriptionKey(self.next_key);
             self.next_key += 1;
             match self.attach(&binding, key, sql).await {
-                Ok(listening) => return Ok((key, binding, listening)),
+                Ok(registration) => return Ok((key, binding, registration)),
                 Err(QueryFailure::Outdated) => {}
                 Err(QueryFailure::Refused(refusal)) => return Err(refusal),
             }
         }
     }
 
-    /// How to catch up each subscription. A pending rerun brings its subscription at least to the seq of the
+    /// Returns how to catch up each subscription. A pending rerun brings its subscription at least to the seq of the
     /// others.
-    pub(crate) fn to_catch_up(&self) -> Vec<(SubscriptionKey, CatchUpRequest)> {
+    pub(crate) fn catch_up_requests(&self) -> Vec<(SubscriptionKey, CatchUpRequest)> {
         let sent_up_to = self.sent_up_to;
-        let wanted = self.subscriptions.iter().filter_map(|(key, subscription)| {
-            let catch_up = match &subscription.previous {
-                Some(previous) => CatchUpRequest::Rebind {
-                    old: previous.binding.clone(),
-                    new: subscription.binding.clone(),
-                    from: previous.seq,
-                },
-                None if subscription.stale.is_some() => return None,
-                None => CatchUpRequest::Since(
-                    subscription.binding.clone(),
-                    subscription.seq.max(sent_up_to),
-                ),
-            };
-            Some((*key, catch_up))
-        });
-        wanted.collect()
+        self.subscriptions
+            .iter()
+            .filter_map(|(key, subscription)| {
+                let catch_up = match &subscription.previous {
+                    Some(previous) => CatchUpRequest::Rebind {
+                        old: previous.binding.clone(),
+                        new: subscription.binding.clone(),
+                        from: previous.seq,
+                    },
+                    None if subscription.stale.is_some() => return None,
+                    None => CatchUpRequest::Since(
+                        subscription.binding.clone(),
+                        subscription.seq.max(sent_up_to),
+                    ),
+                };
+                Some((*key, catch_up))
+            })
+            .collect()
     }
 }
 
 impl Subscription {
     /// Switches to another plan; the client's rows are still those of the previous one.
-    fn rebind_to(&mut self, binding: Binding, listening: Registration, sent_up_to: Seq) {
+    fn rebind_to(&mut self, binding: Binding, registration: Registration, sent_up_to: Seq) {
         let seq = self.stale.is_none().then(|| self.seq.max(sent_up_to));
         let old = std::mem::replace(&mut self.binding, binding);
         // Replanned twice without an update in between: the client's rows are still the older ones.
         self.previous.get_or_insert(PreviousBinding { binding: old, seq });
-        (self.stale, self.held) = (None, None);
-        self.info = self.info_of();
-        self.listening = Some(listening);
+        self.stale = None;
+        self.last_result = None;
+        self.info = self.describe();
+        self.registration = Some(registration);
     }
 }

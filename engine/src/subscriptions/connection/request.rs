@@ -1,9 +1,9 @@
-//! A subscription request.
+//! What a client asks for when it subscribes. `subscription` is what it then has.
 
 use abide_schema::{Code, Refusal, Seq};
 use serde_json::{Map, Value as JsonValue};
 
-/// A subscription request.
+/// A request for a subscription.
 #[derive(Clone, Copy, Debug)]
 pub struct SubscribeRequest<'a> {
     /// The caller's id for it.
@@ -24,25 +24,31 @@ pub struct SubscribeRequest<'a> {
 }
 
 impl<'a> SubscribeRequest<'a> {
-    /// Starts now, without checksum and statements.
+    /// Creates a request that starts now, without checksum and statements.
     #[must_use]
     pub fn new(
         id: &'a str,
         sql: &'a str,
         params: &'a Map<String, JsonValue>,
     ) -> SubscribeRequest<'a> {
-        let start = Start::Now;
-        let timeline = None;
-        SubscribeRequest { id, sql, params, start, timeline, checksum: false, explain: false }
+        SubscribeRequest {
+            id,
+            sql,
+            params,
+            start: Start::Now,
+            timeline: None,
+            checksum: false,
+            explain: false,
+        }
     }
 
-    /// Bytes of the names and values of its parameters.
+    /// Returns the bytes of the names and values of its parameters.
     pub(super) fn parameter_bytes(&self) -> usize {
         self.params.iter().map(|(name, value)| name.len() + bytes_of(value)).sum()
     }
 }
 
-/// Approximate bytes of a value in memory.
+/// Returns the approximate bytes of a value in memory.
 fn bytes_of(value: &JsonValue) -> usize {
     let inner: usize = match value {
         JsonValue::String(text) => text.len(),
@@ -67,14 +73,14 @@ pub enum Start {
 }
 
 impl Start {
-    /// From the two fields of a message.
+    /// Returns the start that the two fields of a message mean.
     ///
     /// # Errors
     /// `bad_request` if both are given.
-    pub fn of(from: Option<Seq>, as_of: Option<Seq>) -> Result<Start, Refusal> {
-        match (from, as_of) {
+    pub fn from_message(after_seq: Option<Seq>, as_of: Option<Seq>) -> Result<Start, Refusal> {
+        match (after_seq, as_of) {
             (None, None) => Ok(Start::Now),
-            (Some(from), None) => Ok(Start::After(from)),
+            (Some(after), None) => Ok(Start::After(after)),
             (None, Some(past)) => Ok(Start::AsOf(past)),
             (Some(_), Some(_)) => {
                 let refusal =

@@ -1,5 +1,7 @@
-//! One subscription of a connection: the client's state of its result, and its updates.
+//! One subscription of a connection: the client's state of its result, and its updates. `rebind` plans it again,
+//! `reruns` and `rerun_updates` run its query again.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use abide_live::Binding;
@@ -8,13 +10,12 @@ use abide_schema::{Checksum, Row, Seq, Value, limits};
 use serde_json::{Map, Value as JsonValue};
 
 use super::request::SubscribeRequest;
-use super::stale::StaleSubscription;
 use super::update::{Change, QueuedUpdate, SnapshotPart, Update};
 use crate::commit::jobs::Registration;
 use crate::subscriptions::buffers::Reservation;
-use crate::subscriptions::rerun::ResultVersion;
+use crate::subscriptions::rerun::{ResultVersion, SharedRerun};
 use crate::subscriptions::resume::{ResumeResult, Resync};
-use crate::subscriptions::shared_delta::HeldDelta;
+use crate::subscriptions::shared_delta::{QueuedDelta, ResultChange, SharedDelta};
 use crate::subscriptions::shared_results::SharedResult;
 
 /// The client's state of a subscription, under policies that are no longer in force.
@@ -45,44 +46,44 @@ pub(super) struct Subscription {
     /// Set while its deltas are too expensive.
     pub(super) stale: Option<StaleSubscription>,
     /// Its last result, if a rerun sent it.
-    pub(super) held: Option<ResultVersion>,
+    pub(super) last_result: Option<ResultVersion>,
     /// Its registration; `None` while it is planned again.
-    pub(super) listening: Option<Registration>,
+    pub(super) registration: Option<Registration>,
     /// The count of its parameters, if they are large.
-    pub(super) parameters_held: Option<Reservation>,
+    pub(super) parameter_bytes: Option<Reservation>,
 }
 
 impl Subscription {
-    /// A subscription before its first answer.
+    /// Creates a subscription before its first answer.
     pub(super) fn new(
-        wanted: &SubscribeRequest<'_>,
+        request: &SubscribeRequest<'_>,
         binding: Binding,
-        listening: Registration,
+        registration: Registration,
     ) -> Subscription {
         let is_restricted = binding.is_bounded();
         let mut subscription = Subscription {
-            id: wanted.id.into(),
+            id: request.id.into(),
             // Only restricted callers' queries are ever replanned.
-            sql: if is_restricted { wanted.sql.to_owned() } else { String::new() },
-            params: if is_restricted { wanted.params.clone() } else { Map::new() },
+            sql: if is_restricted { request.sql.to_owned() } else { String::new() },
+            params: if is_restricted { request.params.clone() } else { Map::new() },
             previous: None,
             // The statements of a restricted query reveal the policies.
-            explain: wanted.explain && !is_restricted,
+            explain: request.explain && !is_restricted,
             info: binding.info(),
             binding,
             seq: Seq::ZERO,
-            checksum: wanted.checksum.then(Checksum::default),
+            checksum: request.checksum.then(Checksum::default),
             stale: None,
-            held: None,
-            listening: Some(listening),
-            parameters_held: None,
+            last_result: None,
+            registration: Some(registration),
+            parameter_bytes: None,
         };
-        subscription.info = subscription.info_of();
+        subscription.info = subscription.describe();
         subscription
     }
 
-    /// The description of the result in its first answer.
-    pub(super) fn info_of(&self) -> Arc<SubscriptionInfo> {
+    /// Returns the description of the result in its first answer.
+    pub(super) fn describe(&self) -> Arc<SubscriptionInfo> {
         let info = self.binding.info();
         if !self.explain {
             return info;
@@ -93,8 +94,8 @@ impl Subscription {
         })
     }
 
-    /// The first answer. Its delta starts at the position of the connection, because a client received everything
-    /// up to `sent_up_to` for all subscriptions.
+    /// Returns the first answer. Its delta starts at the position of the connection, because a client received
+    /// everything up to `sent_up_to` for all subscriptions.
     pub(super) fn answer(&mut self, resumed: ResumeResult, sent_up_to: Seq) -> Vec<QueuedUpdate> {
         match resumed {
             ResumeResult::Snapshot { seq, rows, why } => self.snapshot(seq, rows, why),
@@ -114,14 +115,15 @@ impl Subscription {
         }
     }
 
-    /// Its whole result, in parts; with a reason if it replaces earlier rows.
+    /// Returns its whole result, in parts; with a reason if it replaces earlier rows.
     pub(super) fn snapshot(
         &mut self,
         seq: Seq,
         result: Arc<SharedResult>,
         why: Option<Resync>,
     ) -> Vec<QueuedUpdate> {
-        (self.seq, self.held) = (seq, None);
+        self.seq = seq;
+        self.last_result = None;
         self.checksum = self.checksum.map(|_| Checksum::of(result.iter()));
         let mut parts = Vec::new();
         let reset = why.is_some();
@@ -132,7 +134,7 @@ impl Subscription {
         }
         let mut rest = &result[..];
         loop {
-            let (part, after) = rest.split_at(part_of(rest));
+            let (part, after) = rest.split_at(rows_in_part(rest));
             let more = !after.is_empty();
             rest = after;
             let part = SnapshotPart {
@@ -153,21 +155,22 @@ impl Subscription {
         }
     }
 
-    /// A change that is not known yet.
-    pub(super) fn unknown(&self, delta: HeldDelta) -> Change {
+    /// Returns a change that is not known yet.
+    pub(super) fn unknown_change(&self, delta: QueuedDelta) -> Change {
         Change { id: Arc::clone(&self.id), delta, checksum: None, info: None }
     }
 
-    /// A change of its result up to a seq.
-    pub(super) fn change(&mut self, to: Seq, delta: HeldDelta) -> Change {
-        (self.seq, self.held) = (to, None);
+    /// Returns a change of its result up to a seq, which the client then has.
+    pub(super) fn change(&mut self, to: Seq, delta: QueuedDelta) -> Change {
+        self.seq = to;
+        self.last_result = None;
         self.checksum = self.checksum.map(|sum| sum.plus(delta.checksum_change()));
         Change { id: Arc::clone(&self.id), delta, checksum: self.checksum, info: None }
     }
 }
 
-/// Number of rows in the next part.
-fn part_of(rows: &[Row]) -> usize {
+/// Returns the number of rows in the next part.
+fn rows_in_part(rows: &[Row]) -> usize {
     let mut bytes = 0;
     let count = rows
         .iter()
@@ -180,8 +183,28 @@ fn part_of(rows: &[Row]) -> usize {
     count.max(1).min(rows.len())
 }
 
-/// A frame for one subscription, on a connection that received everything up to a seq.
+/// Returns a frame for one subscription, on a connection that received everything up to a seq.
 fn frame(from: Seq, to: Seq, change: Change, sent_up_to: Seq) -> QueuedUpdate {
     let update = Update::Delta { from: from.min(sent_up_to), to, changes: vec![change] };
     QueuedUpdate::answer(update, sent_up_to.min(to))
+}
+
+/// A frame's delta for one subscription.
+#[derive(Debug)]
+pub(super) struct PendingDelta {
+    pub(super) seq: Seq,
+    pub(super) delta: QueuedDelta,
+}
+
+/// A subscription that waits for a rerun.
+#[derive(Debug)]
+pub(super) struct StaleSubscription {
+    pub(super) rerun: Arc<SharedRerun>,
+    /// Later deltas, in order.
+    pub(super) pending: VecDeque<PendingDelta>,
+}
+
+/// Returns a change that is not known.
+pub(super) fn unknown_delta() -> QueuedDelta {
+    QueuedDelta::uncounted(SharedDelta::new(ResultChange::Stale))
 }

@@ -1,11 +1,11 @@
-//! Updates of a connection.
+//! Updates of a connection, as values. The server and the SDK encode them as messages.
 
 use std::sync::Arc;
 
 use abide_schema::wire::SubscriptionInfo;
 use abide_schema::{Checksum, Refusal, Row, Seq};
 
-use crate::subscriptions::shared_delta::HeldDelta;
+use crate::subscriptions::shared_delta::QueuedDelta;
 use crate::subscriptions::shared_results::SharedResult;
 
 /// An update of a connection.
@@ -92,7 +92,7 @@ pub struct Change {
     /// The subscription.
     pub id: Arc<str>,
     /// The rows, shared by all subscribers.
-    pub delta: HeldDelta,
+    pub delta: QueuedDelta,
     /// The checksum of the result after it, if requested.
     pub checksum: Option<Checksum>,
     /// In the answer to a resume: columns, key and order, and how it is maintained.
@@ -118,7 +118,7 @@ impl QueuedUpdate {
         QueuedUpdate { update, only_for: Some(Arc::clone(id)), sent_up_to: None }
     }
 
-    /// The answer to a resume, in a frame, on a connection that received everything up to a seq.
+    /// Returns the answer to a resume, in a frame, on a connection that received everything up to a seq.
     pub(super) fn answer(update: Update, sent_up_to: Seq) -> QueuedUpdate {
         QueuedUpdate { update, only_for: None, sent_up_to: Some(sent_up_to) }
     }

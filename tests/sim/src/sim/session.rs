@@ -113,7 +113,7 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                     explain,
                 }) => {
                     let start =
-                        Start::of(after_seq, as_of).expect("a client sends at most one of both");
+                        Start::from_message(after_seq, as_of).expect("a client sends at most one of both");
                     let wanted = SubscribeRequest {
                         id: &id,
                         sql: &sql,

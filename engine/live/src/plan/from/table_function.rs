@@ -6,9 +6,9 @@ use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{Expr, QualifiedName};
 
 use crate::identifier::{quoted, unquote};
+use crate::plan::block::Join;
 use crate::plan::fragment::{Fragment, Piece, push_list};
 use crate::plan::from::FromContext;
-use crate::plan::join::Join;
 use crate::plan::kind::common;
 use crate::plan::lowering::Lowering;
 use crate::plan::query::{FromTerm, Output, SelectCore};
@@ -48,7 +48,7 @@ impl Lowering<'_> {
         for at in 0..rows[0].len() {
             let kind = common(rows.iter().map(|row| self.kind_of(&row[at])));
             let name = format!("column{}", at + 1);
-            let value = Fragment::derived(&alias, &name, (number, at)).of_kind(kind);
+            let value = Fragment::derived(&alias, &name, number, at).with_kind(kind);
             entry.columns.push((name.clone(), value.clone()));
             core.outputs.push(Output { value, name, hidden: false, aliased: false });
         }
@@ -77,16 +77,21 @@ impl Lowering<'_> {
         let shown = if place.alias.is_empty() { function.as_str() } else { place.alias };
         let alias = self.unique_alias(shown);
         let number = self.next_number();
-        let columns = JSON_COLUMNS.iter().enumerate().map(|(at, (name, kind))| {
-            let value = Fragment::derived(&alias, name, (number, at)).of_kind(*kind);
-            ((*name).to_owned(), value)
-        });
-        let columns: Vec<(String, Fragment)> = columns.collect();
+        let columns: Vec<(String, Fragment)> = JSON_COLUMNS
+            .iter()
+            .enumerate()
+            .map(|(at, (name, kind))| {
+                let value = Fragment::derived(&alias, name, number, at).with_kind(*kind);
+                ((*name).to_owned(), value)
+            })
+            .collect();
         let id = columns.iter().find(|(name, _)| name == "id").map(|(_, id)| vec![id.clone()]);
         scope.entries.push(Entry { name: shown.to_owned(), columns, ..Entry::default() });
         // As in SQLite, the arguments can name the function's own columns.
-        let arguments = arguments.iter().map(|argument| self.expr(argument, scope));
-        let arguments = arguments.collect::<Result<Vec<Fragment>, Refusal>>()?;
+        let arguments = arguments
+            .iter()
+            .map(|argument| self.expr(argument, scope))
+            .collect::<Result<Vec<Fragment>, Refusal>>()?;
         let own = |piece: &Piece| matches!(piece, Piece::Derived(_, of, _) if *of == number);
         if arguments.iter().any(|argument| argument.pieces.iter().any(own)) {
             let detail = format!("the arguments of {function}() name its own columns");

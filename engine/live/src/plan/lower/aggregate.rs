@@ -30,8 +30,8 @@ impl Lowering<'_> {
         require_own_columns(call, self.frame.reads, scope)?;
         self.frame.reads |= reads;
         // Only these collect their values.
-        let read = arguments.iter().map(|value| self.read(value, usize::from(sequence)));
-        let read: Vec<Fragment> = read.collect();
+        let read: Vec<Fragment> =
+            arguments.iter().map(|value| self.read(value, usize::from(sequence))).collect();
         let mut out = Fragment::new();
         out.mark(Mark::Aggregate(kept_by(call, &arguments, sequence)));
         match read.as_slice() {
@@ -46,11 +46,12 @@ impl Lowering<'_> {
         self.frame.allowed = true;
         self.frame.aggregate = true;
         out.aggregates = true;
-        Ok(out.of_kind(self.kind_of_call(call, &arguments)))
+        Ok(out.with_kind(self.kind_of_call(call, &arguments)))
     }
 
     /// min() or max() of an expression that can be an integer in one row and an equal real in
-    /// another, or 0.0 and -0.0: independently of the order of rows, as [`Lowering::representative`].
+    /// another, or 0.0 and -0.0: independently of the order of rows, as
+    /// [`Lowering::representative`].
     fn extreme(
         &self,
         call: &Call,
@@ -139,7 +140,7 @@ impl Lowering<'_> {
         Ok(order_by(&terms))
     }
 
-    /// Whether it sums values that may be reals. (Integer sums are exact in any order until they
+    /// `true` if it sums values that may be reals. (Integer sums are exact in any order until they
     /// overflow 64 bits.)
     fn rounds(&self, call: &Call, arguments: &[Fragment]) -> bool {
         let sums = ["sum", "total", "avg"].iter().any(|it| call.name.eq_ignore_ascii_case(it));
@@ -180,12 +181,12 @@ impl Lowering<'_> {
     }
 }
 
-/// Whether a call is min() or max().
+/// `true` if a call is min() or max().
 pub(super) fn is_extreme(call: &Call) -> bool {
     ["min", "max"].iter().any(|name| call.name.eq_ignore_ascii_case(name))
 }
 
-/// The call of an aggregate with these arguments.
+/// Returns the call of an aggregate with these arguments.
 fn written(
     call: &Call,
     arguments: &[Fragment],
@@ -244,13 +245,13 @@ pub(super) fn push_filter(out: &mut Fragment, filter: Option<&Fragment>) {
     }
 }
 
-/// The refusal if the order of rows matters and the rows have no key.
+/// Returns the refusal if the order of rows matters and the rows have no key.
 pub(super) fn no_key(name: &str) -> Refusal {
     unsupported(&format!("{name}() over rows without a unique key"))
         .hint("select the keys of the tables in every subquery of FROM")
 }
 
-/// The direction of an order term.
+/// Returns the direction of an order term.
 pub(super) fn direction(term: &SortedColumn) -> String {
     let order = match term.order {
         Some(SortOrder::Desc) => "DESC",

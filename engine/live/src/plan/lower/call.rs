@@ -73,19 +73,22 @@ impl Lowering<'_> {
         let mut out = open(call);
         push_list(&mut out, &self.read_arguments(call, &arguments));
         out.push_text(")");
-        Ok(out.of_kind(self.kind_of_call(call, &arguments)))
+        Ok(out.with_kind(self.kind_of_call(call, &arguments)))
     }
 
-    /// The arguments of a scalar function, marked with how often it reads them.
+    /// Lowers the arguments of a scalar function, marked with how often it reads them.
     fn read_arguments(&self, call: &Call, arguments: &[Fragment]) -> Vec<Fragment> {
-        let read = arguments.iter().enumerate().map(|(at, argument)| {
-            let times = functions::reads(&call.name, at, arguments.len(), self.is_bounded());
-            self.read(argument, times)
-        });
-        read.collect()
+        arguments
+            .iter()
+            .enumerate()
+            .map(|(at, argument)| {
+                let times = functions::reads(&call.name, at, arguments.len(), self.is_bounded());
+                self.read(argument, times)
+            })
+            .collect()
     }
 
-    /// A value that is read so many times.
+    /// Returns a value that is read so many times.
     pub(super) fn read(&self, value: &Fragment, times: usize) -> Fragment {
         // Scopes are short, and every condition of a scoped caller reads them.
         if times == 0 || (self.trusted && self.is_scope(value)) {
@@ -100,16 +103,15 @@ impl Lowering<'_> {
         self.catalog.table(self.sources[source].table).columns[column].scope
     }
 
-    /// The arguments of any call.
+    /// Lowers the arguments of any call.
     pub(super) fn arguments(&mut self, call: &Call, scope: &Scope) -> Lowered<Vec<Fragment>> {
         call.arguments.iter().map(|argument| self.expr(argument, scope)).collect()
     }
 
-    /// The kind of a call's result.
+    /// Returns the kind of a call's result.
     pub(super) fn kind_of_call(&self, call: &Call, arguments: &[Fragment]) -> Option<Kind> {
-        let kinds = arguments.iter().map(|value| self.kind_of(value));
-        let kinds: Vec<Option<Kind>> = kinds.collect();
-        kind::of_call(&call.name.to_ascii_lowercase(), &kinds)
+        let kinds: Vec<Option<Kind>> = arguments.iter().map(|value| self.kind_of(value)).collect();
+        kind::call_kind(&call.name.to_ascii_lowercase(), &kinds)
     }
 
     /// Checks that a time value or modifier cannot mean the current time or the server's time zone.
@@ -146,7 +148,7 @@ impl Lowering<'_> {
         .hint("store times as numbers, and use literal modifiers"))
     }
 
-    /// Whether an expression can only be a number or NULL.
+    /// `true` if an expression can only be a number or NULL.
     fn is_number(&self, expr: &Expr, lowered: &Fragment) -> bool {
         if let Some(kind) = self.kind_of(lowered) {
             return matches!(kind, Kind::Integer | Kind::Real);
@@ -175,7 +177,7 @@ impl Lowering<'_> {
         let value = self.expr(expr, scope)?;
         out.push(&self.read(&value, 1));
         out.push_text("AS");
-        let kind = to.filter(|to| to.size.is_none()).and_then(|to| kind::of_cast(to.name));
+        let kind = to.filter(|to| to.size.is_none()).and_then(|to| kind::cast_kind(to.name));
         if let Some(to) = to {
             out.push_text(to.name);
             match &to.size {
@@ -187,8 +189,8 @@ impl Lowering<'_> {
             }
         }
         out.push_text(")");
-        out.affinity = Affinity::of_type(to.map_or("", |to| to.name));
-        Ok(out.of_kind(kind))
+        out.affinity = Affinity::from_type(to.map_or("", |to| to.name));
+        Ok(out.with_kind(kind))
     }
 
     fn size(&mut self, out: &mut Fragment, sizes: &[&Expr], scope: &Scope) -> Result<(), Refusal> {
@@ -204,7 +206,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A call up to its arguments.
+/// Returns a call up to its arguments.
 pub(super) fn open(call: &Call) -> Fragment {
     let mut out = Fragment::text(&format!("{}(", call.name.to_ascii_lowercase()));
     out.push_text(if call.distinct { "DISTINCT" } else { "" });
@@ -212,7 +214,7 @@ pub(super) fn open(call: &Call) -> Fragment {
     out
 }
 
-/// The refusal of a call that is not allowed here.
+/// Returns the refusal of a call that is not allowed here.
 pub(super) fn misuse(detail: &str) -> Refusal {
     Refusal::new(Code::BadSql, detail)
 }

@@ -6,10 +6,10 @@ use sqlite3_parser::ast::{Expr, LikeOperator, Operator};
 use crate::plan::collation::Collation;
 use crate::plan::conjunct::{Comparison, ConditionOrigin, Conjunct, EqualColumns, Equality, Route};
 use crate::plan::fragment::{Fragment, PlainExpr, all_harmless, push_list};
-use crate::plan::lower::{literal, subquery};
+use crate::plan::lower::subquery;
 use crate::plan::lowering::{Lowered, Lowering};
 use crate::plan::scope::Scope;
-use crate::plan::syntax::{is_comparison, operator_sql, spine};
+use crate::plan::syntax::{is_comparison, lifted_value, operator_sql, spine};
 
 impl Lowering<'_> {
     /// Splits a condition into its conjuncts. Compared literals become parameters.
@@ -19,7 +19,7 @@ impl Lowering<'_> {
             .into_iter()
             .map(|expr| {
                 let sides = self.equal_sides(expr, scope)?.map(Box::new);
-                let equal = sides.as_ref().and_then(|it| self.columns_of(&it.0, &it.1));
+                let equal = sides.as_ref().and_then(|sides| self.columns_of(&sides.0, &sides.1));
                 let (condition, route) = self.condition(expr, scope)?;
                 let origin = ConditionOrigin::Query;
                 Ok(Conjunct { condition, route, equal, sides, origin })
@@ -29,7 +29,7 @@ impl Lowering<'_> {
         conjuncts
     }
 
-    /// The two expressions that a conjunct equates.
+    /// Returns the two expressions that a conjunct equates.
     fn equal_sides(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Option<(Fragment, Fragment)>> {
         let mut bare = expr;
         while let Expr::Parenthesized(items) = bare
@@ -141,7 +141,7 @@ impl Lowering<'_> {
         right: &Expr,
         scope: &Scope,
     ) -> Lowered<(Fragment, Route)> {
-        let literal = literal::liftable(right).and(Some(right));
+        let literal = lifted_value(right).and(Some(right));
         let left = self.operand(left, scope)?;
         let right = self.operand(right, scope)?;
         self.require_comparable(&left, &right)?;
@@ -184,7 +184,7 @@ impl Lowering<'_> {
         let route = self.membership(&left, &items);
         let harmless = all_harmless(items.iter().chain([&left]));
         let condition = in_list(left.clone(), &items);
-        if !self.names_part(&left) || list.iter().any(|item| literal::liftable(item).is_none()) {
+        if !self.names_part(&left) || list.iter().any(|item| lifted_value(item).is_none()) {
             return Ok((condition.harmless_if(harmless), route));
         }
         let literals: Vec<Fragment> =
@@ -192,7 +192,7 @@ impl Lowering<'_> {
         Ok((twice(in_list(left, &literals), &condition).harmless_if(harmless), route))
     }
 
-    /// Whether the condition of a partial index names a column.
+    /// `true` if the condition of a partial index names a column.
     fn names_part(&self, fragment: &Fragment) -> bool {
         let PlainExpr::Column(source, column) = fragment.plain else { return false };
         let table = self.catalog.table(self.sources[source].table);
@@ -209,23 +209,24 @@ fn in_list(mut left: Fragment, items: &[Fragment]) -> Fragment {
     left
 }
 
-/// A condition rendered twice: its parameters route changes to the binding, its literals let SQLite use a partial index.
+/// Returns a condition rendered twice: its parameters route changes to the binding, its literals
+/// let SQLite use a partial index.
 fn twice(with_literals: Fragment, condition: &Fragment) -> Fragment {
-    let mut both = Fragment::text("(");
-    both.push(&with_literals);
-    both.push_text("AND");
-    both.push(condition);
-    both.push_text(")");
-    both
+    let mut conjunction = Fragment::text("(");
+    conjunction.push(&with_literals);
+    conjunction.push_text("AND");
+    conjunction.push(condition);
+    conjunction.push_text(")");
+    conjunction
 }
 
 impl Lowering<'_> {
-    /// The two columns of an equality that compares bytes.
+    /// Returns the two columns of an equality that compares bytes.
     pub(crate) fn columns_of(&self, left: &Fragment, right: &Fragment) -> Option<EqualColumns> {
         let binary =
             |fragment: &Fragment| fragment.collation.is_none_or(|c| c == Collation::Binary);
-        let both = (self.origin(left)?, self.origin(right)?);
-        (binary(left) && binary(right)).then_some(both)
+        let origins = (self.origin(left)?, self.origin(right)?);
+        (binary(left) && binary(right)).then_some(origins)
     }
 
     /// `column = parameter`, in either order.
@@ -243,7 +244,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// A bound of a column by a parameter.
+    /// Returns a bound of a column by a parameter.
     fn bound(&self, column: &Fragment, test: Comparison, param: &Fragment) -> Route {
         let collation = match test {
             Comparison::Like => Collation::NoCase,
@@ -279,7 +280,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// The requirement of a comparison for each column of a fragment.
+    /// Returns the requirement of a comparison for each column of a fragment.
     fn compared_columns(
         &self,
         fragment: &Fragment,

@@ -7,8 +7,8 @@ use crate::plan::condition::is_of_caller;
 use crate::plan::fragment::Fragment;
 use crate::plan::lex::{self, Parameter};
 use crate::plan::lowering::{Lowered, Lowering};
+use crate::plan::query::Slot;
 use crate::plan::scope::{Entry, Scope};
-use crate::plan::slot::Slot;
 
 impl Lowering<'_> {
     /// Declares the parameters of the text, in text order.
@@ -23,27 +23,28 @@ impl Lowering<'_> {
         }
     }
 
-    /// A declared parameter.
+    /// Lowers a parameter that the query declares.
     pub(super) fn variable(&mut self, written: &str) -> Lowered {
         if self.trusted {
-            return Ok(Fragment::param(self.of_principal(lex::parameter_name(written))?));
+            return Ok(Fragment::param(self.principal_slot(lex::parameter_name(written))?));
         }
-        let slot = self.named.get(lex::parameter_name(written));
-        let slot =
-            slot.ok_or_else(|| Refusal::new(Code::BadSql, "parameters are not allowed in views"))?;
+        let slot = self
+            .named
+            .get(lex::parameter_name(written))
+            .ok_or_else(|| Refusal::new(Code::BadSql, "parameters are not allowed in views"))?;
         Ok(Fragment::param(*slot))
     }
 
-    /// The slot of a caller attribute, in a policy's text.
-    fn of_principal(&mut self, name: &str) -> Lowered<usize> {
-        let wanted = Slot::Principal(name.to_owned());
-        if let Some(known) = self.slots.iter().position(|slot| *slot == wanted) {
+    /// Returns the slot of a caller attribute, in a policy's text.
+    fn principal_slot(&mut self, name: &str) -> Lowered<usize> {
+        let slot = Slot::Principal(name.to_owned());
+        if let Some(known) = self.slots.iter().position(|known| *known == slot) {
             return Ok(known);
         }
         if !is_of_caller(name) {
             return Err(Refusal::new(Code::BadSql, format!("no such parameter: {name}")));
         }
-        self.slots.push(wanted);
+        self.slots.push(slot);
         Ok(self.slots.len() - 1)
     }
 
@@ -52,7 +53,7 @@ impl Lowering<'_> {
         let mut level = Some(scope);
         while let Some(scope) = level {
             if let Some(found) = in_scope(None, &name, scope)? {
-                self.note(&found, scope.depth);
+                self.record_use(&found, scope.depth);
                 return Ok(found);
             }
             let alias = scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name));
@@ -78,10 +79,10 @@ impl Lowering<'_> {
     }
 
     /// Records the use of a column of the SELECT at this depth.
-    fn note(&mut self, found: &Fragment, depth: usize) {
+    fn record_use(&mut self, found: &Fragment, depth: usize) {
         self.frame.reads |= 1 << depth;
         if !self.frame.within {
-            self.frame.note(found);
+            self.frame.record_columns(found);
         }
     }
 
@@ -90,7 +91,7 @@ impl Lowering<'_> {
         let mut level = Some(scope);
         while let Some(scope) = level {
             if let Some(found) = in_scope(Some(table), &column, scope)? {
-                self.note(&found, scope.depth);
+                self.record_use(&found, scope.depth);
                 return Ok(found);
             }
             level = scope.outer;
@@ -112,7 +113,7 @@ fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<
         .flat_map(|entry| entry.columns.iter().map(move |(name, value)| (entry, name, value)))
         .filter(|(_, name, _)| name.eq_ignore_ascii_case(column))
         .map(|(entry, name, value)| match table {
-            None => entry.named(name).unwrap_or(value),
+            None => entry.bare_column(name).unwrap_or(value),
             Some(_) => value,
         });
     if let Some(fragment) = found.next() {

@@ -43,7 +43,7 @@ impl Lowering<'_> {
         }
         let mut rows = query.without_order();
         query.write_limit(&mut rows);
-        Ok(wrapped("EXISTS (", &rows).of_kind(Some(Kind::Integer)))
+        Ok(wrapped("EXISTS (", &rows).with_kind(Some(Kind::Integer)))
     }
 
     pub(super) fn in_select(
@@ -54,7 +54,8 @@ impl Lowering<'_> {
         scope: &Scope,
     ) -> Lowered {
         let mut out = self.expr(left, scope)?;
-        let before = (self.sources.len(), self.subqueries);
+        let first_source = self.sources.len();
+        let first_subquery = self.subqueries;
         let mut query = self.inner(select, scope)?;
         let row = matches!(left, Expr::Parenthesized(items) if items.len() > 1);
         if !row {
@@ -96,10 +97,11 @@ impl Lowering<'_> {
         let mut rows = query.without_order_with(&added);
         rows.push(&self.top_n_of(&query)?);
         let rows = wrapped("(", &rows);
-        let harmless =
-            out.harmless && membership != Membership::Denied && rows.is_independent(before);
+        let harmless = out.harmless
+            && membership != Membership::Denied
+            && rows.is_independent(first_source, first_subquery);
         out.push(&rows);
-        Ok(out.of_kind(Some(Kind::Integer)).harmless_if(harmless))
+        Ok(out.with_kind(Some(Kind::Integer)).harmless_if(harmless))
     }
 
     /// `x IN t` is `x IN (SELECT * FROM t)`.
@@ -123,9 +125,10 @@ impl Lowering<'_> {
         }
     }
 
-    /// A subquery as a value: that of its first row, which must be deterministic.
+    /// Lowers a subquery as a value: that of its first row, which must be deterministic.
     fn scalar(&mut self, select: &Select, scope: &Scope) -> Lowered {
-        let before = (self.sources.len(), self.subqueries);
+        let first_source = self.sources.len();
+        let first_subquery = self.subqueries;
         let query = self.inner(select, scope)?;
         one_column(&query)?;
         let mut rows = query.without_order();
@@ -133,9 +136,9 @@ impl Lowering<'_> {
         query.write_limit(&mut rows);
         let arms = query.cores.iter().map(|(_, core)| &core.outputs[0].value);
         let kind = common(arms.clone().map(|value| self.kind_of(value)));
-        let mut out = wrapped("(", &rows).of_kind(kind);
+        let mut out = wrapped("(", &rows).with_kind(kind);
         out.affinity = Affinity::common(arms.map(|value| self.affinity_of(value)));
-        let harmless = out.is_independent(before);
+        let harmless = out.is_independent(first_source, first_subquery);
         Ok(out.harmless_if(harmless))
     }
 
@@ -223,8 +226,8 @@ pub(super) enum Membership {
 }
 
 impl Membership {
-    /// The condition on the relevant rows of the subquery: that they equal the left side or, if
-    /// unknown matters, that they are not known to differ.
+    /// Returns the condition on the relevant rows of the subquery: that they equal the left side
+    /// or, if unknown matters, that they are not known to differ.
     fn link(self, left: &Fragment, values: &[&Fragment]) -> Fragment {
         let mut link = Fragment::text(if self == Membership::Demanded { "(" } else { "((" });
         link.push(left);
@@ -239,7 +242,7 @@ impl Membership {
 }
 
 impl Query {
-    /// The query without its order.
+    /// Returns the query without its order.
     fn without_order(&self) -> Fragment {
         self.without_order_with(&ExtraConditions::new())
     }

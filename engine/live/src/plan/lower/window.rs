@@ -36,7 +36,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A function call with OVER.
+    /// Lowers a function call with OVER.
     pub(super) fn windowed(
         &mut self,
         call: &Call,
@@ -93,16 +93,18 @@ impl Lowering<'_> {
         push_filter(&mut out, filter.as_ref());
         window.write(&mut out);
         out.windows = true;
-        Ok(out.of_kind(self.kind_of_call(call, &arguments)))
+        Ok(out.with_kind(self.kind_of_call(call, &arguments)))
     }
 
     fn named_window(&self, name: &str) -> Result<WindowSpec, Refusal> {
         let mut named = self.frame.named.iter().rev();
-        let found = named.find(|(known, _)| known.eq_ignore_ascii_case(name));
-        found.map(|(_, window)| window.clone()).ok_or_else(|| {
-            Refusal::new(Code::BadSql, format!("no such window: {name}"))
-                .hint("define it: `WINDOW name AS (PARTITION BY … ORDER BY …)`")
-        })
+        named
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, window)| window.clone())
+            .ok_or_else(|| {
+                Refusal::new(Code::BadSql, format!("no such window: {name}"))
+                    .hint("define it: `WINDOW name AS (PARTITION BY … ORDER BY …)`")
+            })
     }
 
     fn window(&mut self, written: &Written, scope: &Scope) -> Lowered<WindowSpec> {
@@ -121,7 +123,7 @@ impl Lowering<'_> {
         Ok(window)
     }
 
-    /// A window that another one extends, as far as SQLite allows.
+    /// Returns a window that another one extends, as far as SQLite allows.
     fn base_window(&self, name: &str, upon: &Written) -> Result<WindowSpec, Refusal> {
         let base = self.named_window(name)?;
         let overridden = if upon.partition_by.is_some() {
@@ -176,10 +178,9 @@ impl Lowering<'_> {
             Function::Window(Windowed::Pick) if is("first_value") => FrameDependency::First,
             Function::Window(Windowed::Pick) if is("last_value") => FrameDependency::Last,
             Function::Aggregate if is("count") => FrameDependency::Set,
-            Function::Aggregate if is("min") || is("max") => {
-                let form = only.and_then(|only| self.form_of(only));
-                form.map_or(FrameDependency::Sequence, |_| FrameDependency::Set)
-            }
+            Function::Aggregate if is("min") || is("max") => only
+                .and_then(|only| self.form_of(only))
+                .map_or(FrameDependency::Sequence, |_| FrameDependency::Set),
             // A sum of integers is exact; a sum of reals is rounded at every step.
             Function::Aggregate => {
                 let kind = only.and_then(|only| self.kind_of(only));
@@ -193,8 +194,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The window with an order in which the function's value does not depend on the order of
-    /// peers.
+    /// Returns the window with an order in which the function's value does not depend on the order
+    /// of peers.
     fn with_total_order(
         &self,
         call: &Call,

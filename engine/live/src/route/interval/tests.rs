@@ -61,14 +61,14 @@ fn finds_the_same_bindings_as_a_list() {
             let mut found = Vec::new();
             tree.find(&points, &mut |id, part| found.push((id, part)));
             found.sort_unstable_by_key(|(id, _)| *id);
-            let mut wanted = Vec::new();
+            let mut expected = Vec::new();
             for (interval, id) in &list {
                 let first = points.iter().position(|point| covers(interval, point));
                 let last = points.iter().rposition(|point| covers(interval, point));
-                wanted.extend(first.zip(last).map(|(first, last)| (*id, first..last + 1)));
+                expected.extend(first.zip(last).map(|(first, last)| (*id, first..last + 1)));
             }
-            wanted.sort_unstable_by_key(|(id, _)| *id);
-            assert_eq!(found, wanted, "seed {seed}, after {id} steps, {points:?}");
+            expected.sort_unstable_by_key(|(id, _)| *id);
+            assert_eq!(found, expected, "seed {seed}, after {id} steps, {points:?}");
         }
         for (interval, id) in list {
             tree.remove(&interval, id);

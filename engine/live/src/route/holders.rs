@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use abide_schema::share::ShareKey;
 
-/// The holders of an entry. It is counted for one of them, the payer: at first for the one that created it. A further
-/// holder costs nothing, so equal queries of several tenants use the share of one.
+/// The holders of an entry. It is counted for one of them, the payer: at first for the one that
+/// created it. A further holder costs nothing, so equal queries of several tenants use the share of
+/// one.
 #[derive(Debug)]
 pub(crate) struct Holders {
     payer: ShareKey,
@@ -31,7 +32,7 @@ impl Holders {
         Holders { payer, count: 1, others: BTreeMap::new() }
     }
 
-    /// The caller that the entry is counted for.
+    /// Returns the caller that the entry is counted for.
     pub(crate) fn payer(&self) -> &ShareKey {
         &self.payer
     }
