@@ -48,7 +48,6 @@ mod capture;
 mod config;
 mod context;
 mod environment;
-mod event_reader;
 mod exchange;
 mod function;
 mod http;
@@ -78,7 +77,6 @@ pub use builtin::{
 };
 pub use config::ConfigError;
 pub use environment::{Environment, INHERITED, Inherit, Named, Preset, Setting};
-pub use event_reader::{EventReader, EventTooLarge};
 pub use exchange::{Exchange, ExchangeError, ExchangeLog, ExchangeStep, InputAnswer, LOGIN_FIELD};
 pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};

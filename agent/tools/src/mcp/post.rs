@@ -5,9 +5,10 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io;
+use std::error::Error;
 
 use abide_json_integers as integers;
+use abide_sse::Parser;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::{
@@ -21,7 +22,7 @@ use rmcp::transport::streamable_http_client::{
     AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpError,
     StreamableHttpPostResponse,
 };
-use sse_stream::{Sse, SseStream};
+use sse_stream::Sse;
 
 use super::received;
 use crate::media_type::{EVENT_STREAM, media_type};
@@ -331,45 +332,33 @@ async fn body(mut response: Response, max: usize) -> Result<Vec<u8>, HttpError> 
 
 /// Reads events of at most this many bytes.
 fn events(response: Response, max: usize) -> Events {
-    let mut size = EventSize::default();
-    let chunks = stream::try_unfold(response, |mut response| async move {
-        let chunk = response.chunk().await.map_err(io::Error::other)?;
-        Ok::<_, io::Error>(chunk.map(|chunk| (chunk, response)))
-    });
-    let bounded = chunks.map(move |chunk| {
-        let chunk = chunk?;
-        if size.largest_with(&chunk) > max {
-            let why = format!("SSE event exceeded the maximum size of {max} bytes");
-            return Err(io::Error::other(why));
-        }
-        Ok(chunk)
-    });
-    SseStream::from_bytes_stream(bounded.boxed()).boxed()
+    let source = EventSource { response, parser: Parser::new(max) };
+    stream::try_unfold(source, async |mut source| {
+        Ok(source.next().await.map_err(SseError::Body)?.map(|event| (event, source)))
+    })
+    .boxed()
 }
 
-/// The bytes since the last empty line. Comments count, because the parser holds a line until it ends.
-#[derive(Default)]
-struct EventSize {
-    bytes: usize,
-    /// Ends of lines since the last other byte: an event ends with an empty line.
-    line_ends: usize,
-    after_return: bool,
+/// A response with events.
+struct EventSource {
+    response: Response,
+    parser: Parser,
 }
 
-impl EventSize {
-    /// Adds a chunk, and returns the size of the largest event so far in it.
-    fn largest_with(&mut self, chunk: &[u8]) -> usize {
-        let mut largest = 0;
-        for byte in chunk {
-            let is_second_half = std::mem::replace(&mut self.after_return, *byte == b'\r');
-            match byte {
-                b'\n' if is_second_half => {}
-                b'\n' | b'\r' => self.line_ends += 1,
-                _ => self.line_ends = 0,
+impl EventSource {
+    /// Returns the next event, or `None` at the end of the response.
+    async fn next(&mut self) -> Result<Option<Sse>, Box<dyn Error + Send + Sync>> {
+        loop {
+            if let Some(event) = self.parser.next_event().transpose()? {
+                return Ok(Some(Sse {
+                    data: event.data.map(|data| integers::readable(&data).into_owned()),
+                    event: event.event,
+                    id: event.id,
+                    retry: event.retry_ms,
+                }));
             }
-            self.bytes = if self.line_ends > 1 { 0 } else { self.bytes + 1 };
-            largest = largest.max(self.bytes);
+            let Some(chunk) = self.response.chunk().await? else { return Ok(None) };
+            self.parser.feed(&chunk);
         }
-        largest
     }
 }
