@@ -16,9 +16,9 @@ use reqwest::{Client, Method, Request, Response, StatusCode, Url};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::environment::Environment;
 use crate::media_type::{EVENT_STREAM, media_type};
 use crate::public_address::{self, PermittedHosts};
+use abide_sandbox::Environment;
 
 pub use config::A2aConfig;
 pub use events::A2aEvents;

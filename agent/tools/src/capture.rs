@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::{End, Launch, StopRules};
-use crate::supervision::{Report, split_report};
+use abide_sandbox::{End, Launch, StopRules};
+use abide_sandbox::{Report, split_report};
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug)]

@@ -22,10 +22,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::config::{self, ConfigError};
-use crate::environment::{Environment, Setting};
+use crate::environment::Setting;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::template::Template;
 use crate::tool::{Invocation, Tool, ToolDeclaration};
+use abide_sandbox::Environment;
 use address::Address;
 use signature::ContextKey;
 

@@ -30,9 +30,10 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, ConfigError};
-use crate::environment::{Environment, Inherit, Setting};
+use crate::environment::{Inherit, Setting};
 use crate::oauth::{Authorizer, McpLogin, OAuthConfig, OAuthError};
 use crate::registry::{Tools, ToolsError};
+use abide_sandbox::Environment;
 use connection::{Endpoint, ListLimits};
 use parked::ParkedCalls;
 use server::Server;
@@ -275,7 +276,7 @@ impl PreparedMcpServer {
             (false, None) => Endpoint::program(
                 config.command,
                 config.working_dir,
-                environment.for_program(&name, &config.inherit_env, &config.env)?,
+                config.inherit_env.variables(&name, environment, &config.env)?,
                 config.max_message_bytes,
             ),
             (true, Some(url)) => {

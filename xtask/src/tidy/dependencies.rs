@@ -20,7 +20,7 @@ struct CrateRule {
     may_see: &'static [&'static str],
 }
 
-const CRATES: [CrateRule; 24] = [
+const CRATES: [CrateRule; 25] = [
     CrateRule { name: "abide-macros", may_see: &[] },
     CrateRule { name: "abide-json-integers", may_see: &[] },
     CrateRule { name: "abide-schema", may_see: &["abide-macros", "abide-json-integers"] },
@@ -56,8 +56,15 @@ const CRATES: [CrateRule; 24] = [
     },
     CrateRule {
         name: "abide-tools",
-        may_see: &["abide-client", "abide-json-integers", "abide-json-schema", "abide-sse"],
+        may_see: &[
+            "abide-client",
+            "abide-json-integers",
+            "abide-json-schema",
+            "abide-sandbox",
+            "abide-sse",
+        ],
     },
+    CrateRule { name: "abide-sandbox", may_see: &[] },
     CrateRule { name: "abide-sse", may_see: &[] },
     CrateRule {
         name: "abide-models",

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::touched::{Touch, touched};
-use crate::sandbox::{EntryKind, Workspace};
+use abide_sandbox::{EntryKind, Workspace};
 
 /// Maximum number of files that are compared.
 const FILES: usize = 50_000;

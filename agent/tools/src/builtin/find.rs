@@ -9,7 +9,7 @@ use serde_json::json;
 use super::list::{Walk, file_tool};
 use crate::function::Function;
 use crate::outcome::ToolOutcome;
-use crate::sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
+use abide_sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
 
 /// Maximum number of files in an answer.
 const FOUND: usize = 1_000;

@@ -13,7 +13,7 @@ use super::list::{Walk, content, file_tool};
 use super::touched::{Touch, touched};
 use crate::function::Function;
 use crate::outcome::ToolOutcome;
-use crate::sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
+use abide_sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
 
 /// Maximum number of lines in an answer.
 const LINES: usize = 500;

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
-use crate::sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
 use crate::tool::{Invocation, ToolDeclaration};
+use abide_sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
 
 /// Maximum number of entries that `ls` shows.
 const ENTRIES: usize = 1_000;
@@ -44,7 +44,7 @@ where
             let work: Box<FileWork> = Box::new(move || {
                 let arguments = serde_json::from_value::<A>(arguments)
                     .map_err(|why| WorkspaceError::new(format!("invalid arguments: {why}")))?;
-                function(&sandbox.files_of(&context)?, arguments)
+                function(&sandbox.open_workspace(&context.scope)?, arguments)
             });
             match tokio::task::spawn_blocking(work).await {
                 Ok(Ok(outcome)) => outcome,

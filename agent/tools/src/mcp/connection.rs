@@ -30,7 +30,7 @@ use super::open_calls::OpenCalls;
 use super::status::McpStatus;
 use crate::config::ConfigError;
 use crate::oauth::{Authorizer, OAuthError};
-use crate::process::{Launch, OutputTail, ProcessGroup, exit_code};
+use abide_sandbox::{Launch, OutputTail, ProcessGroup, exit_code};
 
 /// Grace period after the server's stdin is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);

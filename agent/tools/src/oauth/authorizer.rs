@@ -14,7 +14,7 @@ use super::http::OAuthHttp;
 use super::store::{LoginStore, StoredLogin};
 use super::token::{TokenError, TokenRequest, Tokens, union};
 use crate::config::ConfigError;
-use crate::environment::Environment;
+use abide_sandbox::Environment;
 
 /// Maximum number of scopes that are requested.
 const SCOPES: usize = 64;

@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abide_client::Scope;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
+
+/// The keys of a session that separate tenants, and their values.
+pub type Scope = BTreeMap<String, String>;
 
 /// Maximum numbers at a time. The rest waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -50,12 +50,12 @@ mod linux {
     use tokio::signal::unix::{SignalKind, signal};
     use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-    use crate::sandbox::config::SandboxLimits;
-    use crate::sandbox::landlocked;
-    use crate::sandbox::own_mounts;
-    use crate::sandbox::private_processes;
-    use crate::sandbox::privileges::{self, Situation};
-    use crate::sandbox::process_tree;
+    use crate::config::SandboxLimits;
+    use crate::landlocked;
+    use crate::own_mounts;
+    use crate::private_processes;
+    use crate::privileges::{self, Situation};
+    use crate::process_tree;
     use crate::supervision::{
         COMMAND, DID_NOT_START, InnerSpec, NOT_STARTED, SPEC, Spec, WAS_STOPPED, WorkingFolder,
     };

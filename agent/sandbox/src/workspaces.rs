@@ -39,8 +39,8 @@ impl Workspaces {
         Ok(Workspaces { root, scoped, configuration })
     }
 
-    /// The workspace of a scope.
-    pub(super) fn of(&self, scope: &Map<String, Value>) -> io::Result<PathBuf> {
+    /// Returns the workspace of a scope, which is created if it does not exist.
+    pub(super) fn create(&self, scope: &Map<String, Value>) -> io::Result<PathBuf> {
         if scope.is_empty() {
             return Ok(self.root.clone());
         }
