@@ -309,7 +309,7 @@ impl Sandbox {
     }
 }
 
-/// The launch of a supervisor that runs an isolated command.
+/// Returns the launch of a supervisor that runs an isolated command.
 fn supervised(
     launcher: &Launcher,
     job: SandboxJob,

@@ -58,7 +58,7 @@ impl Drop for ScopePermit {
 }
 
 impl ScopeLimiter {
-    /// A limiter with these numbers.
+    /// Creates a limiter with these numbers.
     #[must_use]
     pub fn new(limits: Concurrency) -> ScopeLimiter {
         ScopeLimiter(Arc::new(Mutex::new(State::new(limits))))
@@ -189,7 +189,7 @@ impl State {
         }
     }
 
-    /// The tenant of a scope; empty for the work of the operator. If no key is common, each scope is a tenant.
+    /// Returns the tenant of a scope; empty for the work of the operator. If no key is common, each scope is a tenant.
     fn tenant(&self, scope: &Scope) -> Tenant {
         if self.common.is_empty() {
             scope.iter().flat_map(|(key, value)| [key.clone(), value.clone()]).collect()

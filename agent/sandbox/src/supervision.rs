@@ -33,7 +33,7 @@ impl Launcher {
         Launcher::at("/proc/self/exe")
     }
 
-    /// The program at a path.
+    /// Returns the program at a path.
     #[must_use]
     pub fn at(program: impl Into<String>) -> Launcher {
         Launcher { program: Some(program.into()) }
@@ -49,7 +49,7 @@ impl Launcher {
         self.program.is_some()
     }
 
-    /// The command of a supervisor, and the variable with its specification.
+    /// Returns the command of a supervisor, and the variable with its specification.
     pub(crate) fn command(
         &self,
         spec: &Spec,

@@ -218,7 +218,8 @@ mod linux {
         }
     }
 
-    /// Whether one of the disks that the program writes to has too little space left. What it leaves is for others.
+    /// Returns `true` if one of the disks that the program writes to has too little space left. What it leaves is for
+    /// others.
     fn is_disk_full(spec: &Spec) -> bool {
         [&spec.workspace, &spec.temporary].into_iter().any(|folder| {
             let disk = statvfs(folder).ok();
@@ -226,8 +227,8 @@ mod linux {
         })
     }
 
-    /// A process whose end makes it readable. A thread could not wait for it: none starts beside a new namespace of
-    /// processes.
+    /// Returns a process whose end makes it readable. A thread could not wait for it: none starts beside a new
+    /// namespace of processes.
     #[expect(
         deprecated,
         reason = "only another owner could replace the descriptor, and there is none"
@@ -334,7 +335,7 @@ mod linux {
         Ok(())
     }
 
-    /// The number of tasks, from `0.00 0.01 0.05 1/523 12345`.
+    /// Returns the number of tasks, from `0.00 0.01 0.05 1/523 12345`.
     fn tasks_of_machine() -> u64 {
         let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let tasks = text.split_whitespace().nth(3).and_then(|it| it.split_once('/'));

@@ -282,7 +282,7 @@ impl Workspace {
         openat(parent, *last, flags | OFlags::NOFOLLOW, Mode::empty())
     }
 
-    /// The path of an open file below the root, as the kernel knows it.
+    /// Returns the path of an open file below the root, as the kernel knows it.
     fn real_path(&self, opened: impl AsFd, asked: &Path) -> Result<PathBuf, WorkspaceError> {
         use std::os::fd::AsRawFd as _;
         let link = format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd());

@@ -260,7 +260,7 @@ impl Tool for SubprocessTool {
 }
 
 impl Plan {
-    /// The process of a call, with the context in a variable.
+    /// Returns the process of a call, with the context in a variable.
     fn launch(&self, invocation: &Invocation, argv: Vec<String>) -> Result<Launch, String> {
         let mut environment = self.environment.clone();
         environment.insert(VARIABLE.to_owned(), invocation.context_json().to_string());
@@ -277,7 +277,7 @@ impl Plan {
         sandbox.launch(&invocation.context.scope, argv, environment, options)
     }
 
-    /// The argument vector of a call.
+    /// Returns the argument vector of a call.
     fn argv(&self, arguments: &Map<String, Value>) -> Result<Vec<String>, String> {
         let mut argv: Vec<String> = Vec::new();
         let mut options_over = false;

@@ -48,7 +48,7 @@ impl A2aEvents {
         A2aEvents { source: None, single: Some(event) }
     }
 
-    /// The next result; `None` at the end of the stream. A call that is dropped loses nothing.
+    /// Returns the next result; `None` at the end of the stream. A call that is dropped loses nothing.
     ///
     /// # Errors
     /// [`A2aFailure::Lost`] if the connection is lost.

@@ -176,7 +176,7 @@ impl Commands {
         outcome(&captured, changes, capture.timeout)
     }
 
-    /// The files before the command. They are stored first: the command may be interrupted.
+    /// Returns the files before the command. They are stored first: the command may be interrupted.
     async fn begin(&self, invocation: &Invocation) -> FileStates {
         let sandbox = self.sandbox.clone();
         let call_id = invocation.call_id.clone();
@@ -196,7 +196,8 @@ impl Commands {
         .unwrap_or_default()
     }
 
-    /// The files that the command has changed. They are stored, too: the server may be killed before the call has a result.
+    /// Returns the files that the command has changed. They are stored, too: the server may be killed before the call
+    /// has a result.
     async fn end(&self, invocation: &Invocation, before: FileStates) -> (Vec<Value>, bool) {
         let sandbox = self.sandbox.clone();
         let call_id = invocation.call_id.clone();
@@ -208,7 +209,7 @@ impl Commands {
             .unwrap_or_default()
     }
 
-    /// The working directory, checked for the model: the supervisor resolves it again.
+    /// Returns the working directory, checked for the model: the supervisor resolves it again.
     async fn folder(
         &self,
         context: &crate::ToolContext,

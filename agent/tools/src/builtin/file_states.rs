@@ -73,7 +73,7 @@ impl FileStates {
         states
     }
 
-    /// The files that differ in a later states, and whether the list is complete.
+    /// Returns the files that differ in a later states, and whether the list is complete.
     pub(super) fn changes(&self, later: &FileStates) -> (Vec<Value>, bool) {
         let mut changes = Vec::new();
         for (path, state) in &later.files {

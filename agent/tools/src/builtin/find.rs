@@ -64,7 +64,7 @@ fn run(workspace: &Workspace, arguments: Glob) -> Result<ToolOutcome, WorkspaceE
     Ok(ToolOutcome { text, ..ToolOutcome::json(content) })
 }
 
-/// The regular expression of a pattern; matching is linear in the length of the name.
+/// Returns the regular expression of a pattern; matching is linear in the length of the name.
 pub(super) fn pattern(glob: &str) -> Result<Regex, WorkspaceError> {
     let mut text = String::from("^(?s:");
     let mut chars = glob.strip_prefix("./").unwrap_or(glob).chars().peekable();

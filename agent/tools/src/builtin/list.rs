@@ -21,7 +21,7 @@ const ENTRIES: usize = 1_000;
 /// The work of a file tool.
 type FileWork = dyn FnOnce() -> Result<ToolOutcome, WorkspaceError> + Send;
 
-/// A file tool: its function runs on a thread that may block.
+/// Returns a file tool: its function runs on a thread that may block.
 pub(super) fn file_tool<A>(
     sandbox: &Sandbox,
     name: &'static str,
@@ -55,7 +55,7 @@ where
     })
 }
 
-/// The content of a file up to a size.
+/// Returns the content of a file up to a size.
 pub(super) fn content(file: File, path: &Path, max: usize) -> Result<Vec<u8>, WorkspaceError> {
     let mut bytes = Vec::new();
     let most_read = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
@@ -108,7 +108,7 @@ fn run(workspace: &Workspace, arguments: Ls) -> Result<ToolOutcome, WorkspaceErr
     Ok(ToolOutcome { text, ..ToolOutcome::json(content) })
 }
 
-/// A path below the root as text; the root is `.`.
+/// Returns a path below the root as text; the root is `.`.
 pub(super) fn shown(path: &Path) -> String {
     if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
 }

@@ -43,7 +43,7 @@ const NOT_FOUND: &str = "HTTP 404";
 /// Maximum size of the body of a response that is not successful.
 const REFUSAL_BYTES: usize = 64 << 10;
 
-/// The events of a server, with messages that the SDK can decode.
+/// Returns the events of a server, with messages that the SDK can decode.
 pub(super) fn decodable(events: Events) -> Events {
     events
         .map_ok(|event| Sse {
@@ -100,7 +100,7 @@ impl Post<'_> {
         Ok(request.header(CONTENT_TYPE, JSON).body(body))
     }
 
-    /// The id of the request, if the message is one.
+    /// Returns the id of the request, if the message is one.
     fn request_id(&self) -> Option<&RequestId> {
         match self.message {
             ClientJsonRpcMessage::Request(request) => Some(&request.id),
@@ -200,7 +200,7 @@ impl Post<'_> {
             if matches!(request.request, ClientRequest::CallToolRequest(_)))
     }
 
-    /// Whether the message is the response to this request.
+    /// Returns `true` if the message is the response to this request.
     fn is_answer(&self, message: &ServerJsonRpcMessage) -> bool {
         let id = match message {
             ServerJsonRpcMessage::Response(response) => Some(&response.id),
@@ -275,7 +275,7 @@ impl Post<'_> {
         }
     }
 
-    /// The id of the message if it is the request that begins a connection.
+    /// Returns the id of the message if it is the request that begins a connection.
     fn discovery(&self) -> Option<&RequestId> {
         match self.message {
             ClientJsonRpcMessage::Request(request) if self.session_id.is_none() => {
@@ -291,14 +291,15 @@ fn header(response: &Response, name: HeaderName) -> Option<String> {
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-/// Whether the response, which came with HTTP 404, is about the call and not about its session.
+/// Returns `true` if the response, which came with HTTP 404, is about the call and not about its session.
 fn is_about_call(message: &ServerJsonRpcMessage) -> bool {
     let ServerJsonRpcMessage::Error(error) = message else { return true };
     [ErrorCode::METHOD_NOT_FOUND, ErrorCode::INVALID_PARAMS, ErrorCode::RESOURCE_NOT_FOUND]
         .contains(&error.error.code)
 }
 
-/// Whether the session of a call of a tool may have ended, although the response does not say so. The call may have run.
+/// Returns `true` if the session of a call of a tool may have ended, although the response does not say so. The call
+/// may have run.
 pub(super) fn may_have_lost_session(error: &HttpError) -> bool {
     matches!(error, StreamableHttpError::UnexpectedServerResponse(why) if why.starts_with(NOT_FOUND))
 }

@@ -58,7 +58,7 @@ pub enum TokenEndpointAuth {
 }
 
 impl TokenEndpointAuth {
-    /// The name of RFC 7591.
+    /// Returns the name of RFC 7591.
     pub(crate) fn name(self) -> &'static str {
         match self {
             TokenEndpointAuth::None => "none",
