@@ -212,7 +212,7 @@ impl LoopRun<'_> {
         Ok(answer)
     }
 
-    /// The result of a call of this run, if the conversation has it.
+    /// Returns the result of a call of this run, if the conversation has it.
     fn result(&self, call_id: &str) -> Option<LoopCallResult> {
         self.driver.state.entries.iter().rev().find_map(|entry| {
             let result = entry.tool().filter(|result| result.call_id == call_id)?;
@@ -277,7 +277,7 @@ impl LoopRun<'_> {
     }
 }
 
-/// Whether no piece of an answer leaves before all of it is checked.
+/// Returns `true` if no piece of an answer leaves before all of it is checked.
 fn is_held(driver: &Driver) -> bool {
     !Published::of(driver).tokens
         || driver.guardrails().any(|rule| rule.at == GuardrailAt::Response)

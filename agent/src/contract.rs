@@ -26,7 +26,7 @@ pub struct AgentEvent {
 }
 
 impl AgentEvent {
-    /// Whether the event ends a turn.
+    /// Returns `true` if the event ends a turn.
     #[must_use]
     pub fn ends_turn(&self) -> bool {
         matches!(self.kind, RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt)
@@ -42,7 +42,7 @@ impl AgentEvent {
         }
     }
 
-    /// Whether the event ends the run.
+    /// Returns `true` if the event ends the run.
     #[must_use]
     pub fn ends_run(&self) -> bool {
         matches!(self.kind, RunEventKind::Done | RunEventKind::Error)
@@ -91,7 +91,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The events of a run after a number; 0 for all. A number beyond the run's last event is replaced by the
+    /// Returns the events of a run after a number; 0 for all. A number beyond the run's last event is replaced by the
     /// number of that event.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Events {
         Ok(Events { subscription, last_number, of, waiting: VecDeque::new() })
     }
 
-    /// The next event; `None` after the event that ends the run. Waits while the run waits.
+    /// Returns the next event; `None` after the event that ends the run. Waits while the run waits.
     ///
     /// # Errors
     /// [`Error`] if a row cannot be decoded, or the connection is lost before the run is over.
@@ -188,7 +188,7 @@ pub async fn abort(abide: &Abide, session_id: &str) -> Result<bool, Error> {
     }
 }
 
-/// The current state of a session.
+/// Returns the current state of a session.
 ///
 /// # Errors
 /// [`Error`] of the queries; [`Error::Refused`] with `not_found` if there is no such session.
@@ -196,7 +196,7 @@ pub async fn state(abide: &Abide, session_id: &str) -> Result<SessionState, Erro
     read_state(abide, session_id, None).await
 }
 
-/// The state of a session after an event of the log, such as that of a [`Checkpoint`].
+/// Returns the state of a session after an event of the log, such as that of a [`Checkpoint`].
 ///
 /// # Errors
 /// As [`state`]; a refusal if the history no longer reaches back to that event.
@@ -204,7 +204,7 @@ pub async fn state_at(abide: &Abide, session_id: &str, seq: Seq) -> Result<Sessi
     read_state(abide, session_id, Some(seq)).await
 }
 
-/// The checkpoints of a run, in order.
+/// Returns the checkpoints of a run, in order.
 ///
 /// # Errors
 /// [`Error`] of the query.

@@ -73,9 +73,8 @@ pub use abide_definitions::prompt_source::{PromptOrigin, PromptSource, PromptSto
 pub use abide_definitions::reduction_rules::{Reduction, ReductionRules};
 pub use abide_models::{ModelMessage, ModelRequest, ModelResponse};
 pub use abide_tools::{
-    BackendName, Concurrency, Environment, EventReader, Launcher, McpServer, McpStatus,
-    ToolDeclaration, ToolView, Tools, available_backends, media_type, sandbox_exec,
-    unreadable_on_path,
+    BackendName, Concurrency, Environment, Launcher, McpServer, McpStatus, ToolDeclaration,
+    ToolView, Tools, available_backends, media_type, sandbox_exec, unreadable_on_path,
 };
 pub use futures_util::future::BoxFuture;
 

@@ -161,7 +161,7 @@ pub enum Subagent {
 pub const OF_PARENT: char = '/';
 
 impl AgentDefinition {
-    /// Whether its prompt, or that of an inline subagent, is in the table `prompts`.
+    /// Returns `true` if its prompt, or that of an inline subagent, is in the table `prompts`.
     pub fn uses_stored_prompt(&self) -> bool {
         self.system_prompt.as_ref().is_some_and(PromptSource::is_stored)
             || self.subagents.iter().any(|subagent| match subagent {
@@ -181,7 +181,7 @@ impl Subagent {
         }
     }
 
-    /// The name under which it is registered: that of an inline agent begins with the name of its parent.
+    /// Returns the name under which it is registered: that of an inline agent begins with the name of its parent.
     #[must_use]
     pub fn registered_name(&self, parent: &str) -> String {
         match self {
@@ -288,8 +288,8 @@ pub struct Limits {
 }
 
 impl AgentDefinition {
-    /// The settings that apply to its runs. For a definition that was registered before profiles existed, they are
-    /// computed.
+    /// Returns the settings that apply to its runs. For a definition that was registered before profiles existed, they
+    /// are computed.
     #[must_use]
     pub fn settings(&self) -> ProfileSettings {
         self.settings.clone().unwrap_or_else(|| self.computed_settings())
@@ -314,7 +314,7 @@ impl AgentDefinition {
         settings
     }
 
-    /// Whether the definition demands an approval of the calls of a tool.
+    /// Returns `true` if the definition demands an approval of the calls of a tool.
     pub fn asks_for(&self, tool: &str) -> bool {
         self.approval_of(tool).unwrap_or(false)
     }
@@ -334,7 +334,7 @@ impl AgentDefinition {
         meant.map(|(_, permission)| permission.0).reduce(|one, other| one || other)
     }
 
-    /// Whether the agent keeps a plan.
+    /// Returns `true` if the agent keeps a plan.
     pub fn keeps_plan(&self) -> bool {
         self.settings().planning
     }
@@ -445,7 +445,8 @@ impl AgentDefinition {
         Ok(self)
     }
 
-    /// The definition with the middleware of all agents, including its inline subagents. It replaces the former middleware of all agents.
+    /// Returns the definition with the middleware of all agents, including its inline subagents. It replaces the former
+    /// middleware of all agents.
     pub fn with_deployment(mut self, middleware: &[Middleware]) -> AgentDefinition {
         let is_external = self.external_kind().is_some();
         self.deployment_middleware = middleware
@@ -463,8 +464,8 @@ impl AgentDefinition {
         self
     }
 
-    /// The middleware that applies to its runs: that of all agents now, that of all agents when it was registered, and its
-    /// own. So a definition that was registered in another way lifts nothing.
+    /// Returns the middleware that applies to its runs: that of all agents now, that of all agents when it was
+    /// registered, and its own. So a definition that was registered in another way lifts nothing.
     pub fn all_middleware<'a>(
         &'a self,
         deployment: &'a [Middleware],
@@ -474,7 +475,7 @@ impl AgentDefinition {
         deployment.iter().chain(registered).chain(&self.middleware)
     }
 
-    /// The definition with `model` as a part of `config`.
+    /// Returns the definition with `model` as a part of `config`.
     ///
     /// # Errors
     /// [`DefinitionError::Setting`] if `config` has a model, too, or a part is empty.
@@ -546,7 +547,7 @@ impl AgentDefinition {
         })
     }
 
-    /// The agents that the definition registers, with their registered names: its inline subagents, each after
+    /// Returns the agents that the definition registers, with their registered names: its inline subagents, each after
     /// its own, and then the agent itself.
     pub fn with_inline(&self) -> Vec<AgentDefinition> {
         let mut all = Vec::new();
@@ -561,7 +562,7 @@ impl AgentDefinition {
         all
     }
 
-    /// The registered names of the agents that it can delegate to.
+    /// Returns the registered names of the agents that it can delegate to.
     pub fn delegates(&self) -> impl Iterator<Item = String> {
         self.subagents.iter().map(|subagent| subagent.registered_name(&self.name))
     }
@@ -658,13 +659,13 @@ impl AgentDefinition {
         Ok(())
     }
 
-    /// The tools that stand for the agent.
+    /// Returns the tools that stand for the agent.
     pub fn agent_tools(&self) -> Vec<AgentTool> {
         let description = self.description.as_deref();
         AgentTool::of(&self.name, description, self.as_tool.as_ref(), self.as_handoff.as_ref())
     }
 
-    /// The tools that the agent may use.
+    /// Returns the tools that the agent may use.
     #[must_use]
     pub fn selection(&self) -> Selection {
         let all = self.deployment_middleware.iter().chain(&self.middleware);
@@ -679,7 +680,7 @@ impl AgentDefinition {
         }
     }
 
-    /// The names and patterns of tools in the definition and its inline subagents. Some stand for agents.
+    /// Returns the names and patterns of tools in the definition and its inline subagents. Some stand for agents.
     pub fn named_tools(&self) -> BTreeSet<String> {
         let mut named = BTreeSet::new();
         for part in self.with_inline() {
@@ -725,7 +726,7 @@ impl AgentDefinition {
         self
     }
 
-    /// The arguments of `register_agent`.
+    /// Returns the arguments of `register_agent`.
     #[must_use]
     pub fn to_register(&self) -> RegisterAgent {
         let definition = match serde_json::to_value(self) {
@@ -742,7 +743,7 @@ impl AgentDefinition {
     }
 }
 
-/// The error of a front matter, with the line of the file: the front matter begins on the second one.
+/// Returns the error of a front matter, with the line of the file: the front matter begins on the second one.
 fn below_first_line(mut error: DefinitionError) -> DefinitionError {
     if let DefinitionError::Malformed { at: Some(at), .. } = &mut error {
         at.line += 1;

@@ -103,7 +103,7 @@ pub enum AgentToolKind {
 }
 
 impl AgentTool {
-    /// The tools that stand for an agent with this name and description.
+    /// Returns the tools that stand for an agent with this name and description.
     pub fn of(
         agent: &str,
         description: Option<&str>,
@@ -170,8 +170,8 @@ impl AgentTool {
     }
 }
 
-/// The registration of a tool that starts a run. The run has its own time limit, and each time that it waits for a
-/// decision is an attempt of the call.
+/// Returns the registration of a tool that starts a run. The run has its own time limit, and each time that it waits
+/// for a decision is an attempt of the call.
 pub fn registration(mut declaration: ToolDeclaration) -> RegisterTool {
     // A repeated call finds the existing run.
     declaration.effect = Effect::Idempotent;
@@ -180,7 +180,7 @@ pub fn registration(mut declaration: ToolDeclaration) -> RegisterTool {
     RegisterTool { timeout_ms: None, ..declaration.manifest() }
 }
 
-/// The schema of arguments with one optional message.
+/// Returns the schema of arguments with one optional message.
 pub fn message(description: &str) -> Value {
     json!({"type": "object", "additionalProperties": false,
         "properties": {"message": {"type": "string", "description": description}}})

@@ -21,7 +21,7 @@ pub struct InvalidSetting {
 }
 
 impl InvalidSetting {
-    /// The error of a setting.
+    /// Returns the error of a setting.
     pub fn new(setting: &str, why: impl Into<String>) -> InvalidSetting {
         InvalidSetting { setting: setting.to_owned(), why: why.into() }
     }
@@ -173,7 +173,7 @@ fn listed(names: &[String]) -> String {
 }
 
 impl DefinitionError {
-    /// A text that is not a definition, with a reason of which only the sentence is known.
+    /// Returns a text that is not a definition, with a reason of which only the sentence is known.
     pub fn malformed(why: impl Into<String>, at: Option<Position>) -> DefinitionError {
         let why = plain(&why.into());
         let hint = sentence_hint(&why);
@@ -191,7 +191,7 @@ impl DefinitionError {
         DefinitionError::Malformed { why, at, hint: Some(hint.to_owned()) }
     }
 
-    /// A stable error code.
+    /// Returns a stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -215,7 +215,7 @@ impl DefinitionError {
         }
     }
 
-    /// How to correct it, in one sentence, if that is known.
+    /// Returns how to correct it, in one sentence, if that is known.
     #[must_use]
     pub fn suggestion(&self) -> Option<String> {
         let or = |name: Option<&String>, known: &[String], otherwise: &str| {
@@ -282,13 +282,13 @@ impl DefinitionError {
         Some(text.to_owned())
     }
 
-    /// Whether the definition works: the error depends on the environment of the process, or is a risk.
+    /// Returns `true` if the definition works: the error depends on the environment of the process, or is a risk.
     #[must_use]
     pub fn is_warning(&self) -> bool {
         matches!(self.code(), "key_missing" | "private_address" | "literal_secret")
     }
 
-    /// The place of the error, if the parser reported it.
+    /// Returns the place of the error, if the parser reported it.
     pub fn position(&self) -> Option<Position> {
         match self {
             DefinitionError::Malformed { at, .. } => *at,
@@ -296,7 +296,7 @@ impl DefinitionError {
         }
     }
 
-    /// The words of the definition that are wrong, in the order in which they are searched in the file.
+    /// Returns the words of the definition that are wrong, in the order in which they are searched in the file.
     pub(crate) fn subjects(&self) -> Vec<&str> {
         let word = match self {
             DefinitionError::Missing { what, .. } => {
@@ -335,7 +335,7 @@ impl DefinitionError {
     }
 }
 
-/// How to continue with a run that ended with this code and message, if that is known.
+/// Returns how to continue with a run that ended with this code and message, if that is known.
 #[must_use]
 pub fn suggestion_for_run(code: &str, message: &str) -> Option<&'static str> {
     match code {
@@ -353,12 +353,12 @@ const PRICE_UNKNOWN: &str =
 
 const SET_VARIABLE: &str = "set the environment variable before you start the program";
 
-/// Whether an environment variable is missing.
+/// Returns `true` if an environment variable is missing.
 fn needs_variable(why: &str) -> bool {
     why.contains("environment variable")
 }
 
-/// How to provide the key of a model.
+/// Returns how to provide the key of a model.
 fn key_missing(why: &str) -> &'static str {
     if needs_variable(why) {
         SET_VARIABLE
@@ -367,7 +367,7 @@ fn key_missing(why: &str) -> &'static str {
     }
 }
 
-/// How to correct a setting of a definition.
+/// Returns how to correct a setting of a definition.
 fn of_setting(setting: &str) -> Option<&'static str> {
     let text = match setting.split('.').next()? {
         "profile" => {
@@ -382,7 +382,7 @@ fn of_setting(setting: &str) -> Option<&'static str> {
     Some(text)
 }
 
-/// How to write a value of the expected type.
+/// Returns how to write a value of the expected type.
 fn type_hint(expected: Expected) -> Option<&'static str> {
     let way = match expected {
         Expected::List => "write a list, such as `[NAME]`",
@@ -396,7 +396,7 @@ fn type_hint(expected: Expected) -> Option<&'static str> {
     Some(way)
 }
 
-/// How to correct a part of `abide.yaml`.
+/// Returns how to correct a part of `abide.yaml`.
 fn of_config(code: &str, why: &str) -> Option<&'static str> {
     let text = match code {
         _ if needs_variable(why) => SET_VARIABLE,
@@ -411,7 +411,7 @@ fn of_config(code: &str, why: &str) -> Option<&'static str> {
     Some(text)
 }
 
-/// How to correct the program of an agent.
+/// Returns how to correct the program of an agent.
 fn of_program(code: &str, why: &str) -> &'static str {
     match code {
         _ if needs_variable(why) => SET_VARIABLE,
@@ -462,7 +462,7 @@ pub(crate) fn from_document<T: DeserializeOwned>(
     })
 }
 
-/// A reason of serde for JSON, or of a value of a definition, in the terms of YAML and JSON.
+/// Returns a reason of serde for JSON, or of a value of a definition, in the terms of YAML and JSON.
 fn plain(why: &str) -> String {
     let mut why = why.replace("unknown variant", "unknown value");
     for stored in STORED {
@@ -471,8 +471,8 @@ fn plain(why: &str) -> String {
     why
 }
 
-/// The hint of a sentence that quotes an unknown name and lists the known ones. Reasons that values of definitions and
-/// the reader of JSON give are only sentences.
+/// Returns the hint of a sentence that quotes an unknown name and lists the known ones. Reasons that values of
+/// definitions and the reader of JSON give are only sentences.
 fn sentence_hint(why: &str) -> Option<String> {
     let (wrong, known) = match why.split_once(" is not one of ") {
         Some((wrong, known)) => (wrong.trim_matches('"'), known),
@@ -487,12 +487,12 @@ fn sentence_hint(why: &str) -> Option<String> {
     meant_name(wrong, &known).map(did_you_mean)
 }
 
-/// The unknown name that a sentence quotes.
+/// Returns the unknown name that a sentence quotes.
 fn quoted_name(why: &str) -> Option<&str> {
     why.split_once("unknown ")?.1.split('`').nth(1)
 }
 
-/// The known name that a misspelled one probably means.
+/// Returns the known name that a misspelled one probably means.
 fn meant_name<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     nearest(wrong, known.iter().copied())
         .or_else(|| known.iter().copied().find(|name| wrong.len() > 2 && name.starts_with(wrong)))

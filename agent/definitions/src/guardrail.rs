@@ -122,12 +122,12 @@ impl Pattern {
         self.0.find_at(text, start).map(|found| found.start())
     }
 
-    /// The compiled expression.
+    /// Returns the compiled expression.
     pub fn regex(&self) -> &Regex {
         &self.0
     }
 
-    /// The pattern as it was written.
+    /// Returns the pattern as it was written.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
@@ -152,7 +152,7 @@ impl GuardrailFunctions {
         self.0.insert(name, function);
     }
 
-    /// Whether there is a function with this name.
+    /// Returns `true` if there is a function with this name.
     pub fn knows(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
@@ -185,8 +185,8 @@ impl Guardrail {
         }
     }
 
-    /// Whether the rule denies a complete text. A rule that a model decides is not evaluated here. A rule that
-    /// cannot be evaluated denies.
+    /// Returns `true` if the rule denies a complete text. A rule that a model decides is not evaluated here. A rule
+    /// that cannot be evaluated denies.
     pub fn denies(&self, functions: &GuardrailFunctions, text: &str) -> bool {
         if let Some(pattern) = &self.deny {
             return pattern.0.is_match(text);

@@ -42,7 +42,8 @@ const BYTES_MIN: usize = 8;
 /// Minimum length of a value that is a secret because of its beginning.
 const PREFIXED_BYTES_MIN: usize = 16;
 
-/// The secrets in a part of a configuration, such as `cli`, with the name of the part. A value `{env: NAME}` is none.
+/// Returns the secrets in a part of a configuration, such as `cli`, with the name of the part. A value `{env: NAME}` is
+/// none.
 #[must_use]
 pub fn literal_secrets(part: &str, value: &Value) -> Vec<DefinitionError> {
     let mut found = Vec::new();
@@ -71,7 +72,7 @@ fn collect(path: &str, name: &str, value: &Value, found: &mut Vec<DefinitionErro
     }
 }
 
-/// Whether a text is a secret, by its name or by itself.
+/// Returns `true` if a text is a secret, by its name or by itself.
 fn is_secret(name: &str, text: &str) -> bool {
     // A scheme of the header Authorization is no part of the secret.
     let bare = ["Bearer ", "Basic ", "Token "].iter().find_map(|scheme| text.strip_prefix(scheme));
@@ -103,14 +104,14 @@ fn is_secret(name: &str, text: &str) -> bool {
     SECRET_WORDS.contains(&last) && !is_word && !is_public
 }
 
-/// Whether a URL has a password.
+/// Returns `true` if a URL has a password.
 fn has_password(text: &str) -> bool {
     let authority = text.split_once("://").map(|(_, rest)| rest.split('/').next().unwrap_or(rest));
     let user = authority.and_then(|authority| authority.rsplit_once('@')).map(|(user, _)| user);
     user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
 }
 
-/// The words of a name, such as `API_KEY` for `api-key`, `apiKey` and `API_KEY`.
+/// Returns the words of a name, such as `API_KEY` for `api-key`, `apiKey` and `API_KEY`.
 fn words(name: &str) -> String {
     let mut words = String::new();
     let mut was_lowercase = false;

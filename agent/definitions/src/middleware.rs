@@ -165,7 +165,7 @@ const KINDS: [(&str, &[&str]); 7] = [
 const ATTEMPTS: i64 = 100;
 
 impl Middleware {
-    /// The names of the kinds that need no registration.
+    /// Returns the names of the kinds that need no registration.
     #[must_use]
     pub fn names() -> Vec<&'static str> {
         KINDS.iter().map(|(name, _)| *name).collect()
@@ -185,12 +185,12 @@ impl Middleware {
         }
     }
 
-    /// Whether it applies to an agent that is a program or a remote agent.
+    /// Returns `true` if it applies to an agent that is a program or a remote agent.
     pub fn applies_to_external(&self) -> bool {
         matches!(self, Middleware::Observability(_))
     }
 
-    /// The guardrail, if it is one.
+    /// Returns the guardrail, if it is one.
     pub fn guardrail(&self) -> Option<&Guardrail> {
         match self {
             Middleware::Guardrail(rule) => Some(rule),
@@ -198,7 +198,7 @@ impl Middleware {
         }
     }
 
-    /// The redaction, if it is one.
+    /// Returns the redaction, if it is one.
     pub fn pii(&self) -> Option<&Pii> {
         match self {
             Middleware::Pii(pii) => Some(pii),
@@ -270,7 +270,7 @@ struct AnySettings {
 }
 
 impl AnySettings {
-    /// The names of the settings that were given.
+    /// Returns the names of the settings that were given.
     fn given(&self) -> Vec<&str> {
         let known = [
             ("at", self.at.is_some()),
@@ -355,7 +355,7 @@ impl AnySettings {
     }
 }
 
-/// The error of a name that no middleware has.
+/// Returns the error of a name that no middleware has.
 pub fn unknown(name: &str, known: &[&str]) -> String {
     let known = known.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(", ");
     format!("unknown middleware `{name}`; available: {known}")

@@ -93,7 +93,7 @@ impl PauseCallback {
         PauseCallback(Some(Arc::new(callback)))
     }
 
-    /// Whether there is one.
+    /// Returns `true` if there is one.
     pub fn is_set(&self) -> bool {
         self.0.is_some()
     }

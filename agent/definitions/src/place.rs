@@ -5,7 +5,7 @@ use abide_yaml::Document;
 use crate::error::{DefinitionError, InvalidSetting, Position};
 
 impl DefinitionError {
-    /// The place in the text of the file, if it is known.
+    /// Returns the place in the text of the file, if it is known.
     pub fn place_in(&self, text: &str) -> Option<Position> {
         match self {
             DefinitionError::Malformed { at, .. } => *at,
@@ -30,8 +30,8 @@ impl DefinitionError {
     }
 }
 
-/// The first place of a word, outside of comments; otherwise that of a word next to a slash, such as the model or the
-/// provider of `provider/model`.
+/// Returns the first place of a word, outside of comments; otherwise that of a word next to a slash, such as the model
+/// or the provider of `provider/model`.
 fn position_of(text: &str, word: &str) -> Option<Position> {
     let ends = |after: &str| !after.starts_with(is_part);
     let found = find(text, 0, word, &|before, after| is_whole(before) && ends(after))
@@ -42,14 +42,14 @@ fn position_of(text: &str, word: &str) -> Option<Position> {
     Some(position_at(text, found))
 }
 
-/// The place of the provider, tool or server with an id or a name. Other parts of the file can have the same word: the
-/// default of the models names a provider before it is defined.
+/// Returns the place of the provider, tool or server with an id or a name. Other parts of the file can have the same
+/// word: the default of the models names a provider before it is defined.
 fn position_of_entry(text: &str, word: &str) -> Option<Position> {
     Document::parse(text).ok()?.position_of_field(&["id", "name"], word)
 }
 
-/// The place of a setting, such as `profile.context.chunk_tokens`. A setting that the file does not have has the place of
-/// the section that it belongs to.
+/// Returns the place of a setting, such as `profile.context.chunk_tokens`. A setting that the file does not have has
+/// the place of the section that it belongs to.
 fn position_of_setting(text: &str, setting: &str) -> Option<Position> {
     let mut found = None;
     for key in setting.split('.') {
@@ -61,8 +61,8 @@ fn position_of_setting(text: &str, setting: &str) -> Option<Position> {
     found.map(|at| position_at(text, at))
 }
 
-/// The byte at which a key of a map begins, at this byte or after it. A key at the beginning of a line comes first if the
-/// search begins with the text.
+/// Returns the byte at which a key of a map begins, at this byte or after it. A key at the beginning of a line comes
+/// first if the search begins with the text.
 fn find_key(text: &str, from: usize, key: &str) -> Option<usize> {
     let is_key = |after: &str| after.trim_start_matches(['"', '\'']).trim_start().starts_with(':');
     let outer = (from == 0)
@@ -72,7 +72,8 @@ fn find_key(text: &str, from: usize, key: &str) -> Option<usize> {
         .or_else(|| find(text, from, key, &|before, after| is_whole(before) && is_key(after)))
 }
 
-/// The first byte of a word, at this byte or after it, whose surroundings in its line fit. Comments are skipped.
+/// Returns the first byte of a word, at this byte or after it, whose surroundings in its line fit. Comments are
+/// skipped.
 fn find(text: &str, from: usize, word: &str, fits: &dyn Fn(&str, &str) -> bool) -> Option<usize> {
     let mut start = 0;
     for line in text.split_inclusive('\n') {
@@ -100,7 +101,7 @@ fn is_whole(before: &str) -> bool {
     !before.ends_with(is_part)
 }
 
-/// The place of a byte that begins a character.
+/// Returns the place of a byte that begins a character.
 fn position_at(text: &str, at: usize) -> Position {
     let before = &text[..at];
     let line_start = before.rfind('\n').map_or(0, |end| end + 1);

@@ -71,7 +71,7 @@ pub struct ProfileSettings {
 }
 
 impl Profile {
-    /// The settings of a definition with this profile, before its own `limits` and `planning`.
+    /// Returns the settings of a definition with this profile, before its own `limits` and `planning`.
     #[must_use]
     pub fn settings(profile: Option<&Profile>) -> ProfileSettings {
         match profile {
@@ -116,8 +116,8 @@ impl Preset {
 }
 
 impl ProfileSettings {
-    /// The settings of a definition without a profile: the loop as it was before profiles, and a context that is
-    /// compacted like that of `balanced`, so that a long run does not end at the model's window.
+    /// Returns the settings of a definition without a profile: the loop as it was before profiles, and a context that
+    /// is compacted like that of `balanced`, so that a long run does not end at the model's window.
     fn without_profile() -> ProfileSettings {
         let balanced = Preset::Balanced.settings();
         ProfileSettings {

@@ -45,8 +45,8 @@ pub struct LimitSettings {
 }
 
 impl LimitSettings {
-    /// How many answers a model may give in a run, unless the definition says it: three for each call, some spare, and at
-    /// least forty.
+    /// Returns how many answers a model may give in a run, unless the definition says it: three for each call, some
+    /// spare, and at least forty.
     pub fn recursion_limit(&self) -> i64 {
         self.tool_calls.saturating_mul(3).saturating_add(10).max(40)
     }
@@ -151,7 +151,7 @@ pub enum Replan {
 }
 
 impl PlanSettings {
-    /// The settings of a preset: those that plan revise the plan after a failure.
+    /// Returns the settings of a preset: those that plan revise the plan after a failure.
     pub fn of(preset: Preset) -> PlanSettings {
         let replan = match preset {
             Preset::Fast => Replan::Never,
@@ -245,7 +245,7 @@ pub enum MemoryWrite {
 }
 
 impl MemoryWrite {
-    /// Whether a fact of a summary is saved.
+    /// Returns `true` if a fact of a summary is saved.
     pub fn takes(self, confidence: f64) -> bool {
         match self {
             MemoryWrite::Manual => false,
@@ -283,9 +283,9 @@ settings! {
 }
 
 impl ContextSettings {
-    /// The settings of a preset. The trigger is three quarters of the window: an answer and its results have to fit
-    /// next to it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have more
-    /// that is out of date.
+    /// Returns the settings of a preset. The trigger is three quarters of the window: an answer and its results have to
+    /// fit next to it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have
+    /// more that is out of date.
     pub fn of(preset: Preset) -> ContextSettings {
         let (window, trigger, target, summary, chunk, last_answers) = match preset {
             Preset::Fast => (32, 24, 12_000, 1_500, 6, 8),
@@ -312,7 +312,7 @@ impl ContextSettings {
         }
     }
 
-    /// Whether a long conversation is compacted.
+    /// Returns `true` if a long conversation is compacted.
     pub fn compacts(&self) -> bool {
         self.compaction && self.policy != ContextPolicy::Raw
     }
@@ -384,7 +384,8 @@ impl MemorySettings {
         }
     }
 
-    /// The settings of a preset: about a fiftieth of its trigger, so that facts never crowd out the conversation.
+    /// Returns the settings of a preset: about a fiftieth of its trigger, so that facts never crowd out the
+    /// conversation.
     pub fn of(preset: Preset) -> MemorySettings {
         let budget_tokens = match preset {
             Preset::Fast => 500,
@@ -407,7 +408,7 @@ impl MemorySettings {
 }
 
 impl WatchdogSettings {
-    /// The settings of a preset. Thresholds of shares decrease, because a sign costs more in a longer run.
+    /// Returns the settings of a preset. Thresholds of shares decrease, because a sign costs more in a longer run.
     pub fn of(preset: Preset) -> WatchdogSettings {
         let (token_drift, over_tooling, context_rot, warn_after) = match preset {
             Preset::Fast => (3_200, 0.7, 0.65, 6),

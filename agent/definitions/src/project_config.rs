@@ -82,7 +82,7 @@ impl ProjectConfig {
         Ok((config, sections))
     }
 
-    /// The deny list of the deployment: that of `tool_security`, and those of the middleware of all agents.
+    /// Returns the deny list of the deployment: that of `tool_security`, and those of the middleware of all agents.
     pub fn blocked_tools(&self) -> Vec<String> {
         let of_middleware = self.middleware.iter().filter_map(|it| match it {
             Middleware::ToolSecurity(security) => Some(&security.blocked_tools),

@@ -46,7 +46,7 @@ pub enum PromptOrigin {
 
 /// A store of prompts.
 pub trait PromptStore: Send + Sync {
-    /// The template of a name, such as `greeting@3`. It is called on a thread that may wait.
+    /// Returns the template of a name, such as `greeting@3`. It is called on a thread that may wait.
     ///
     /// # Errors
     /// The reason why there is none, in one sentence.
@@ -63,7 +63,7 @@ pub struct PromptStores {
 }
 
 impl PromptSource {
-    /// The text, with the values of the variables.
+    /// Returns the text, with the values of the variables.
     ///
     /// # Errors
     /// The template cannot be read, or its variables and the values do not match.
@@ -84,17 +84,17 @@ impl PromptSource {
         })
     }
 
-    /// Whether it is in the table `prompts`.
+    /// Returns `true` if it is in the table `prompts`.
     pub fn is_stored(&self) -> bool {
         matches!(self, PromptSource::Template { origin: PromptOrigin::Store(_), .. })
     }
 
-    /// Whether it is on another server.
+    /// Returns `true` if it is on another server.
     pub fn is_remote(&self) -> bool {
         matches!(self, PromptSource::Template { origin: PromptOrigin::Mlflow(_), .. })
     }
 
-    /// The part that only the folder of the runtime may use, in words.
+    /// Returns the part that only the folder of the runtime may use, in words.
     pub fn reach(&self) -> Option<&'static str> {
         match self {
             PromptSource::Template { origin: PromptOrigin::File(_), .. } => Some("a prompt file"),
@@ -129,7 +129,7 @@ const MLFLOW: StoreKind = StoreKind {
 };
 
 impl PromptOrigin {
-    /// The name in the definition.
+    /// Returns the name in the definition.
     fn name(&self) -> &str {
         match self {
             PromptOrigin::Text(_) => "variables",

@@ -23,7 +23,7 @@ pub enum Reduction {
 /// Without a rule it is [`Reduction::SummarizeArchive`].
 pub type ReductionRules = BTreeMap<String, Reduction>;
 
-/// The rule for a tool.
+/// Returns the rule for a tool.
 pub fn rule_for(rules: &ReductionRules, tool: &str) -> Reduction {
     let prefixes = rules.iter().filter_map(|(name, rule)| Some((name.strip_suffix('*')?, *rule)));
     rules

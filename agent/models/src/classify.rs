@@ -60,7 +60,7 @@ const TOO_LONG: [&str; 7] = [
 const NOT_ALLOWED: [&str; 3] =
     ["api key not valid", "credit balance is too low", "insufficient balance"];
 
-/// The error for a response with this status.
+/// Returns the error for a response with this status.
 pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
     let body = json_or_text(body);
     let kind = named(&body).unwrap_or_else(|| of_status(status));
@@ -68,7 +68,7 @@ pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> Model
     ModelError { kind: refined(kind, &body), message, retry_after: retry_after(headers, &body) }
 }
 
-/// The error for an event within a stream.
+/// Returns the error for an event within a stream.
 pub(crate) fn of_event(event: &Value) -> ModelError {
     let kind = named(event).unwrap_or_else(|| of_code(event));
     let message = format!("the provider reported an error: {}", words(event));
@@ -76,13 +76,13 @@ pub(crate) fn of_event(event: &Value) -> ModelError {
     ModelError { kind: refined(kind, event), message, retry_after }
 }
 
-/// The error for an event whose name is `error`, whatever its data is.
+/// Returns the error for an event whose name is `error`, whatever its data is.
 pub(crate) fn of_error_event(data: &str) -> ModelError {
     of_event(&json_or_text(data))
 }
 
-/// The error for an answer that stopped because it has failed. `details` has the provider's error or message, if
-/// there is one.
+/// Returns the error for an answer that stopped because it has failed. `details` has the provider's error or message,
+/// if there is one.
 pub(crate) fn of_stop(reason: &str, details: &Value) -> ModelError {
     if is_error(&details["error"]) {
         return of_event(details);
@@ -94,7 +94,7 @@ pub(crate) fn of_stop(reason: &str, details: &Value) -> ModelError {
     ModelError::invalid_response(message)
 }
 
-/// Whether a field that reports an error does. Some servers send it empty with each event.
+/// Returns `true` if a field that reports an error does. Some servers send it empty with each event.
 pub(crate) fn is_error(field: &Value) -> bool {
     match field {
         Value::Null | Value::Bool(false) => false,
@@ -106,8 +106,8 @@ pub(crate) fn is_error(field: &Value) -> bool {
     }
 }
 
-/// Whether an event without content is an error without a field `error`, as gateways, web frameworks and some providers
-/// write it with the status 200.
+/// Returns `true` if an event without content is an error without a field `error`, as gateways, web frameworks and some
+/// providers write it with the status 200.
 pub(crate) fn reports_error(event: &Value) -> bool {
     let codes =
         ["code", "error_code", "errorCode", "errcode", "status_code", "statusCode", "StatusCode"];
@@ -127,7 +127,7 @@ pub(crate) fn reports_error(event: &Value) -> bool {
         || is_failure(&event["header"]["code"])
 }
 
-/// Whether a field with the code of an outcome has that of a failure.
+/// Returns `true` if a field with the code of an outcome has that of a failure.
 fn is_failure(code: &Value) -> bool {
     match code {
         Value::Number(code) => code.as_i64().is_none_or(|code| code != 0 && code != 200),
@@ -155,7 +155,7 @@ fn of_status(status: u16) -> ModelErrorKind {
     }
 }
 
-/// The error object, which providers put in different places.
+/// Returns the error object, which providers put in different places.
 fn core(body: &Value) -> &Value {
     let places = [
         "/0/error",
@@ -170,7 +170,7 @@ fn core(body: &Value) -> &Value {
     found.into_iter().find(|error| is_error(error)).unwrap_or(body)
 }
 
-/// The codes of an error.
+/// Returns the codes of an error.
 fn names(body: &Value) -> impl Iterator<Item = &str> {
     let error = core(body);
     ["code", "type", "status"].into_iter().filter_map(|field| error[field].as_str())
@@ -208,7 +208,7 @@ fn refined(kind: ModelErrorKind, body: &Value) -> ModelErrorKind {
     }
 }
 
-/// The provider's message, on one line and truncated.
+/// Returns the provider's message, on one line and truncated.
 fn words(body: &Value) -> String {
     let error = core(body);
     let fields =
@@ -219,7 +219,7 @@ fn words(body: &Value) -> String {
     truncated_line(&message.unwrap_or_else(|| error.to_string()))
 }
 
-/// The text, on one line and truncated.
+/// Returns the text, on one line and truncated.
 pub(crate) fn truncated_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.is_empty() {
@@ -231,8 +231,8 @@ pub(crate) fn truncated_line(text: &str) -> String {
     }
 }
 
-/// The retry delay that the provider asks for: in milliseconds, in seconds, as a date, or in the body (Gemini). A
-/// date is compared with the provider's own clock if the response has a date.
+/// Returns the retry delay that the provider asks for: in milliseconds, in seconds, as a date, or in the body (Gemini).
+/// A date is compared with the provider's own clock if the response has a date.
 fn retry_after(headers: &HeaderMap, body: &Value) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(milliseconds) = text("retry-after-ms").and_then(|value| value.parse::<f64>().ok()) {

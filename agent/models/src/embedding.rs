@@ -55,14 +55,14 @@ impl Embeddings {
         Ok(Embeddings { vectors, input_tokens: answer["usage"]["prompt_tokens"].as_u64() })
     }
 
-    /// The bytes of a vector: 32-bit floats, little-endian.
+    /// Returns the bytes of a vector: 32-bit floats, little-endian.
     #[must_use]
     pub fn bytes(vector: &[f32]) -> Vec<u8> {
         vector.iter().flat_map(|number| number.to_le_bytes()).collect()
     }
 }
 
-/// A vector of finite numbers.
+/// Returns a vector of finite numbers.
 fn vector(numbers: &Value) -> Option<Vec<f32>> {
     let numbers = numbers.as_array()?;
     if numbers.is_empty() || numbers.len() > VECTOR_NUMBERS {

@@ -18,7 +18,7 @@ pub struct ModelError {
 }
 
 impl ModelError {
-    /// An error without a retry delay.
+    /// Creates an error without a retry delay.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), retry_after: None }
     }
@@ -27,13 +27,13 @@ impl ModelError {
         Self::new(ModelErrorKind::InvalidResponse, message)
     }
 
-    /// The stable code of its kind.
+    /// Returns the stable code of its kind.
     #[must_use]
     pub fn code(&self) -> &'static str {
         self.kind.code()
     }
 
-    /// Whether the same request may succeed later.
+    /// Returns `true` if the same request may succeed later.
     #[must_use]
     pub fn retryable(&self) -> bool {
         self.kind.retryable()
@@ -82,7 +82,7 @@ impl ModelErrorKind {
         Self::Cancelled,
     ];
 
-    /// The stable code.
+    /// Returns the stable code.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -99,7 +99,7 @@ impl ModelErrorKind {
         }
     }
 
-    /// Whether the same request to the same provider may succeed later.
+    /// Returns `true` if the same request to the same provider may succeed later.
     #[must_use]
     pub fn retryable(self) -> bool {
         match self {
@@ -116,7 +116,8 @@ impl ModelErrorKind {
         }
     }
 
-    /// Whether another provider may succeed. A request that was rejected for its content is not sent to others.
+    /// Returns `true` if another provider may succeed. A request that was rejected for its content is not sent to
+    /// others.
     pub(crate) fn another_may(self) -> bool {
         self.retryable() || matches!(self, Self::Unauthorized | Self::ContextTooLong)
     }

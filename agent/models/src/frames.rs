@@ -1,14 +1,13 @@
 //! Splits bytes into frames: server-sent events, or lines of JSON.
 //!
-//! The frames do not depend on where the bytes are split, even within a character or between `\r` and `\n`. This
-//! module does not interpret frames. Of an event's name it only keeps whether it is `error`: in every supported
-//! protocol the data repeats the others. Events whose data only keeps the connection open are left out.
-//!
-//! <https://html.spec.whatwg.org/multipage/server-sent-events.html>, with one exception: an event that is truncated
-//! by the end of the stream is returned too, because some servers omit the last empty line. The decoder decides
-//! whether it is valid.
+//! This module does not interpret frames. Of an event's name it only keeps whether it is `error`: in every supported
+//! protocol the data repeats the others. Events whose data only keeps the connection open are left out. An event that is
+//! truncated by the end of the stream is returned too, because some servers omit the last empty line. The decoder
+//! decides whether it is valid.
 
 use std::borrow::Cow;
+
+use abide_sse::{Event, Lines, Parser};
 
 use crate::ModelError;
 
@@ -36,36 +35,33 @@ pub(crate) struct Frame<'a> {
     pub(crate) is_error: bool,
 }
 
-/// The state of the splitter.
+/// Splits a stream into frames.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    framing: Framing,
-    /// The current, incomplete line.
-    line: Vec<u8>,
-    /// The data of the current, incomplete event.
-    data: Option<String>,
-    /// The current event is named `error`.
-    is_error: bool,
-    /// The last byte was `\r`; a following `\n` belongs to it.
-    after_return: bool,
-    first_line: bool,
+    splitter: Splitter,
+    /// The size of the stream so far.
     bytes: usize,
-    /// Maximum size of a frame and of the stream.
-    limits: (usize, usize),
+    frame_bytes_max: usize,
+    stream_bytes_max: usize,
+}
+
+#[derive(Debug)]
+enum Splitter {
+    Events(Parser),
+    Lines(Lines),
 }
 
 impl Frames {
-    pub(crate) fn new(framing: Framing) -> Self {
-        Self {
-            framing,
-            line: Vec::new(),
-            data: None,
-            is_error: false,
-            after_return: false,
-            first_line: true,
-            bytes: 0,
-            limits: (FRAME_BYTES_MAX, STREAM_BYTES_MAX),
-        }
+    pub(crate) fn new(framing: Framing) -> Frames {
+        Frames::with_limits(framing, FRAME_BYTES_MAX, STREAM_BYTES_MAX)
+    }
+
+    fn with_limits(framing: Framing, frame_bytes_max: usize, stream_bytes_max: usize) -> Frames {
+        let splitter = match framing {
+            Framing::Events => Splitter::Events(Parser::new(frame_bytes_max)),
+            Framing::Lines => Splitter::Lines(Lines::default()),
+        };
+        Frames { splitter, bytes: 0, frame_bytes_max, stream_bytes_max }
     }
 
     /// Adds bytes. `each` is called for every completed frame, until it returns an error.
@@ -75,22 +71,23 @@ impl Frames {
         mut each: impl FnMut(Frame<'_>) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         self.bytes += bytes.len();
-        if self.bytes > self.limits.1 {
-            return Err(too_long("the stream", self.limits.1));
+        if self.bytes > self.stream_bytes_max {
+            return Err(too_long("the stream", self.stream_bytes_max));
         }
-        while !bytes.is_empty() {
-            if std::mem::take(&mut self.after_return) && bytes[0] == b'\n' {
-                bytes = &bytes[1..];
-                continue;
+        match &mut self.splitter {
+            Splitter::Events(parser) => {
+                parser.feed(bytes);
+                take_events(parser, &mut each)
             }
-            let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
-            self.extend_line(&bytes[..end.unwrap_or(bytes.len())])?;
-            let Some(end) = end else { break };
-            self.after_return = bytes[end] == b'\r';
-            bytes = &bytes[end + 1..];
-            self.end_line(&mut each)?;
+            Splitter::Lines(lines) => {
+                let max = self.frame_bytes_max;
+                let too_long = |_| too_long("an event of the stream", max);
+                while let Some(line) = lines.next_line(&mut bytes, max).map_err(too_long)? {
+                    take_line(line, &mut each)?;
+                }
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// Ends the stream. An incomplete last line or event counts.
@@ -98,75 +95,47 @@ impl Frames {
         &mut self,
         mut each: impl FnMut(Frame<'_>) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
-        self.end_line(&mut each)?;
-        self.end_line(&mut each)
-    }
-
-    fn extend_line(&mut self, bytes: &[u8]) -> Result<(), ModelError> {
-        let event = self.data.as_ref().map_or(0, String::len);
-        if self.line.len() + event + bytes.len() > self.limits.0 {
-            return Err(too_long("an event of the stream", self.limits.0));
-        }
-        self.line.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn end_line(
-        &mut self,
-        each: &mut impl FnMut(Frame<'_>) -> Result<(), ModelError>,
-    ) -> Result<(), ModelError> {
-        let mut line = std::mem::take(&mut self.line);
-        let frames_read = self.take_line(&line, each);
-        line.clear();
-        self.line = line; // Its room is used again.
-        frames_read
-    }
-
-    fn take_line(
-        &mut self,
-        line: &[u8],
-        each: &mut impl FnMut(Frame<'_>) -> Result<(), ModelError>,
-    ) -> Result<(), ModelError> {
-        let byte_order_mark = b"\xef\xbb\xbf";
-        let line = if std::mem::take(&mut self.first_line) {
-            line.strip_prefix(byte_order_mark).unwrap_or(line)
-        } else {
-            line
-        };
-        if self.framing == Framing::Lines {
-            let text = text(line);
-            let data = text.trim();
-            return if data.is_empty() { Ok(()) } else { each(Frame { data, is_error: false }) };
-        }
-        if line.is_empty() {
-            let is_error = std::mem::take(&mut self.is_error);
-            return match self.data.take() {
-                Some(data) if is_error || !is_keepalive(&data) => {
-                    each(Frame { data: &data, is_error })
-                }
-                _ => Ok(()),
-            };
-        }
-        if let Some(name) = line.strip_prefix(b"event:") {
-            self.is_error = name.trim_ascii() == b"error";
-        }
-        // llama.cpp reports an error in a field of this name.
-        let error = line.strip_prefix(b"error:");
-        self.is_error |= error.is_some();
-        let Some(data) = error.or_else(|| line.strip_prefix(b"data:")) else { return Ok(()) };
-        let data = text(data.strip_prefix(b" ").unwrap_or(data));
-        match &mut self.data {
-            Some(begun) => {
-                begun.push('\n');
-                begun.push_str(&data);
+        match &mut self.splitter {
+            Splitter::Events(parser) => {
+                parser.finish();
+                take_events(parser, &mut each)
             }
-            None => self.data = Some(data.into_owned()),
+            Splitter::Lines(lines) => {
+                lines.finish().map_or(Ok(()), |line| take_line(line, &mut each))
+            }
         }
-        Ok(())
     }
 }
 
-/// Whether the data of an event only keeps the connection open: it is empty, a comment, or a word like `[PING]`.
+/// Calls `each` for the events that the parser has completed.
+fn take_events(
+    parser: &mut Parser,
+    each: &mut impl FnMut(Frame<'_>) -> Result<(), ModelError>,
+) -> Result<(), ModelError> {
+    while let Some(event) = parser.next_event() {
+        let Event { event: name, data, error, .. } =
+            event.map_err(|error| too_long("an event of the stream", error.max_bytes))?;
+        // llama.cpp reports an error in a field of this name.
+        let is_error = error.is_some() || name.is_some_and(|name| name.trim() == "error");
+        let Some(data) = error.or(data) else { continue };
+        let data = text(&data);
+        if is_error || !is_keepalive(&data) {
+            each(Frame { data: &data, is_error })?;
+        }
+    }
+    Ok(())
+}
+
+fn take_line(
+    line: &[u8],
+    each: &mut impl FnMut(Frame<'_>) -> Result<(), ModelError>,
+) -> Result<(), ModelError> {
+    let text = text(line);
+    let data = text.trim();
+    if data.is_empty() { Ok(()) } else { each(Frame { data, is_error: false }) }
+}
+
+/// Returns whether the data of an event only keeps the connection open: it is empty, a comment, or a word like `[PING]`.
 fn is_keepalive(data: &str) -> bool {
     let data = data.trim();
     let word = data.trim_matches(['[', ']']).to_ascii_lowercase();
@@ -203,18 +172,18 @@ mod tests {
 
     /// The frames of a stream that is split into these pieces.
     fn frames(framing: Framing, pieces: &[&[u8]]) -> (Vec<String>, Result<(), ModelError>) {
-        told_by(Frames::new(framing), pieces)
+        read(Frames::new(framing), pieces)
     }
 
-    fn shown(frame: Frame<'_>) -> String {
+    fn describe(frame: Frame<'_>) -> String {
         format!("{}{}", if frame.is_error { "! " } else { "" }, frame.data)
     }
 
-    fn told_by(mut frames: Frames, pieces: &[&[u8]]) -> (Vec<String>, Result<(), ModelError>) {
+    fn read(mut frames: Frames, pieces: &[&[u8]]) -> (Vec<String>, Result<(), ModelError>) {
         let mut frames_read = Vec::new();
         for piece in pieces {
             let each = |frame: Frame<'_>| {
-                frames_read.push(shown(frame));
+                frames_read.push(describe(frame));
                 Ok(())
             };
             if let Err(error) = frames.feed(piece, each) {
@@ -222,7 +191,7 @@ mod tests {
             }
         }
         let end = frames.finish(|frame| {
-            frames_read.push(shown(frame));
+            frames_read.push(describe(frame));
             Ok(())
         });
         (frames_read, end)
@@ -266,20 +235,19 @@ mod tests {
 
     #[test]
     fn frames_and_streams_have_size_limits() {
-        let limits = (2 << 20, 5 << 20);
-        let frames_read = |pieces: &[&[u8]]| {
-            let (frames_read, end) =
-                told_by(Frames { limits, ..Frames::new(Framing::Events) }, pieces);
+        fn count(pieces: &[&[u8]]) -> (usize, Option<String>) {
+            let limited = Frames::with_limits(Framing::Events, 2 << 20, 5 << 20);
+            let (frames_read, end) = read(limited, pieces);
             (frames_read.len(), end.err().map(|error| error.message))
-        };
+        }
         let half = vec![b'x'; (1 << 20) + 1];
         let error = || Some("an event of the stream is longer than 2 MiB".to_owned());
-        assert_eq!(frames_read(&[b"data: a\n\ndata:", &half, &half]), (1, error()));
-        assert_eq!(frames_read(&[b"data:", &half, b"\ndata:", &half]), (0, error()));
-        assert_eq!(frames_read(&[b"data:", &half, b"\n\ndata:", &half]), (2, None));
+        assert_eq!(count(&[b"data: a\n\ndata:", &half, &half]), (1, error()));
+        assert_eq!(count(&[b"data:", &half, b"\ndata:", &half]), (0, error()));
+        assert_eq!(count(&[b"data:", &half, b"\n\ndata:", &half]), (2, None));
         let error = Some("the stream is longer than 5 MiB".to_owned());
         let comment = [b":", &half[..], b"\n"].concat();
-        assert_eq!(frames_read(&[&comment, &comment, &comment, &comment, &comment]), (0, error));
+        assert_eq!(count(&[&comment, &comment, &comment, &comment, &comment]), (0, error));
     }
 
     /// The class: an event that only keeps the connection open was an invalid event, and a field `error` was ignored.

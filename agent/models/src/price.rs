@@ -27,8 +27,8 @@ pub struct Price {
 const MILLION: u128 = 1_000_000;
 
 impl Price {
-    /// The cost of an answer in microdollars, rounded to nearest. `None` if the provider did not report complete
-    /// usage. Cache writes count as ordinary input.
+    /// Returns the cost of an answer in microdollars, rounded to nearest. `None` if the provider did not report
+    /// complete usage. Cache writes count as ordinary input.
     #[must_use]
     pub fn cost_micros(&self, usage: &Usage) -> Option<i64> {
         let (Some(input), Some(output)) = (usage.input_tokens, usage.output_tokens) else {

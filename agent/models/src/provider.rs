@@ -14,10 +14,10 @@ pub type ModelStream = BoxStream<'static, Result<ModelEvent, ModelError>>;
 
 /// A provider of models.
 pub trait ModelProvider: Send + Sync + 'static {
-    /// The id that configurations and answers use.
+    /// Returns the id that configurations and answers use.
     fn id(&self) -> &str;
 
-    /// How its models give structured answers.
+    /// Returns how its models give structured answers.
     fn structured_output(&self) -> StructuredOutput {
         StructuredOutput::Native
     }

@@ -150,14 +150,14 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// The number of answers.
+    /// Returns the number of answers.
     #[must_use]
     pub fn answers(&self) -> usize {
         self.messages.iter().filter(|message| is_answer(message)).count()
     }
 
-    /// The results of the calls of the message at `at`: for each call the first later result with its id that is
-    /// not used by another call, up to the next message with calls.
+    /// Returns the results of the calls of the message at `at`: for each call the first later result with its id that
+    /// is not used by another call, up to the next message with calls.
     #[must_use]
     pub fn results(&self, at: usize) -> Vec<Option<&ModelMessage>> {
         let Some(ModelMessage::Assistant { calls, .. }) = self.messages.get(at) else {
@@ -214,7 +214,7 @@ impl Conversation {
         self.messages.push(message);
     }
 
-    /// The tool of a result without a name: that of the last call with its id.
+    /// Returns the tool of a result without a name: that of the last call with its id.
     fn called(&self, id: &str) -> String {
         let calls = self.messages.iter().rev().filter_map(|message| match message {
             ModelMessage::Assistant { calls, .. } => Some(calls.iter()),

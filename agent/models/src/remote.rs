@@ -259,7 +259,7 @@ enum Step {
 }
 
 impl RequestStream {
-    /// The next event, or the error.
+    /// Returns the next event, or the error.
     async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
             if let Some(event) = self.gathered.next_event() {
@@ -279,7 +279,7 @@ impl RequestStream {
         }
     }
 
-    /// How long to wait for the next chunk of the body, and the error if none arrives in this time.
+    /// Returns how long to wait for the next chunk of the body, and the error if none arrives in this time.
     fn patience(&self) -> (Duration, ModelError) {
         let StallTimeouts { first, between, content } = self.shared.stall_timeouts;
         let (limit, setting) = if self.gathered.has_begun() {
@@ -379,7 +379,7 @@ impl Shared {
         Err(self.refused(response).await)
     }
 
-    /// The error of a stream in the format of another protocol. A retry would get the same.
+    /// Returns the error of a stream in the format of another protocol. A retry would get the same.
     fn foreign(&self) -> ModelError {
         let message = format!(
             "provider `{}` does not respond in the format of its kind `{}`: correct its `kind` or \
@@ -402,7 +402,7 @@ impl Shared {
         url
     }
 
-    /// The error of a response without a stream.
+    /// Returns the error of a response without a stream.
     async fn refused(&self, response: Response) -> ModelError {
         let status = response.status();
         let headers = response.headers().clone();
@@ -444,7 +444,7 @@ impl Shared {
     }
 }
 
-/// Whether a host is this machine, which is reached without a proxy.
+/// Returns `true` if a host is this machine, which is reached without a proxy.
 fn is_here(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
@@ -479,19 +479,19 @@ fn all_headers(
     Ok(all)
 }
 
-/// Whether the response is a single JSON text instead of a stream of events.
+/// Returns `true` if the response is a single JSON text instead of a stream of events.
 fn speaks_json(response: &Response, protocol: Protocol) -> bool {
     protocol != Protocol::Ollama && has_content_type(response, "application/json")
 }
 
-/// Whether the response states this media type. Its case and its parameters do not matter.
+/// Returns `true` if the response states this media type. Its case and its parameters do not matter.
 fn has_content_type(response: &Response, expected: &str) -> bool {
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
     essence.trim().eq_ignore_ascii_case(expected)
 }
 
-/// The first bytes of a body, as text.
+/// Returns the first bytes of a body, as text.
 async fn beginning(mut response: Response) -> String {
     let mut body = Vec::new();
     while body.len() < REFUSAL_BYTES_MAX
@@ -532,7 +532,7 @@ fn cut_off(error: reqwest::Error) -> ModelError {
     ))
 }
 
-/// An error and its causes, without the URL, which may contain a key.
+/// Returns an error and its causes, without the URL, which may contain a key.
 fn causes(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut causes = error.to_string();

@@ -103,12 +103,12 @@ pub enum ModelMessage {
 }
 
 impl ModelMessage {
-    /// A message of the user.
+    /// Returns a message of the user.
     pub fn user(text: impl Into<String>) -> Self {
         Self::User { text: text.into() }
     }
 
-    /// An answer of the model without calls.
+    /// Returns an answer of the model without calls.
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::Assistant { text: text.into(), reasoning: None, calls: Vec::new(), carry: None }
     }

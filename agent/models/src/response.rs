@@ -67,7 +67,7 @@ pub struct ModelResponse {
 }
 
 impl ModelResponse {
-    /// The message that represents this answer in the conversation.
+    /// Returns the message that represents this answer in the conversation.
     #[must_use]
     pub fn to_message(&self) -> ModelMessage {
         ModelMessage::Assistant {
@@ -101,7 +101,8 @@ pub enum Stop {
 const CODE_BYTES: usize = 64;
 
 impl Stop {
-    /// The reason with codes in place of the provider's texts: they are published, and no guardrail checks them.
+    /// Returns the reason with codes in place of the provider's texts: they are published, and no guardrail checks
+    /// them.
     pub(crate) fn with_codes(self) -> Stop {
         match self {
             Stop::Other(reason) => Stop::Other(code(&reason).unwrap_or_else(|| "other".to_owned())),
@@ -113,7 +114,7 @@ impl Stop {
     }
 }
 
-/// A text that looks like a code, in lower case with underscores; `None` for other texts.
+/// Returns a text that looks like a code, in lower case with underscores; `None` for other texts.
 fn code(text: &str) -> Option<String> {
     let code = text.to_ascii_lowercase().replace('-', "_");
     ((1..=CODE_BYTES).contains(&code.len())

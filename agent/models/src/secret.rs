@@ -19,12 +19,12 @@ impl Secret {
         Self(key.into())
     }
 
-    /// The key itself, for a request header.
+    /// Returns the key itself, for a request header.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Whether the key is long enough to be removed from texts.
+    /// Returns `true` if the key is long enough to be removed from texts.
     pub(crate) fn is_struck(&self) -> bool {
         self.0.len() >= STRUCK_BYTES_MIN
     }

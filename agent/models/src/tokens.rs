@@ -20,7 +20,7 @@ pub struct TokenEstimate {
 const OVERHEAD: u64 = 4;
 
 impl TokenEstimate {
-    /// The estimate for a model, by its name. Unknown models have four ASCII characters per token.
+    /// Returns the estimate for a model, by its name. Unknown models have four ASCII characters per token.
     #[must_use]
     pub fn of_model(model: &str) -> TokenEstimate {
         let model = model.to_ascii_lowercase();
@@ -35,7 +35,7 @@ impl TokenEstimate {
         TokenEstimate { ascii, other }
     }
 
-    /// The tokens of a text.
+    /// Returns the tokens of a text.
     #[must_use]
     pub fn text(&self, text: &str) -> u64 {
         let chars = text.chars().count() as u64;
@@ -43,7 +43,7 @@ impl TokenEstimate {
         ((chars - other) * 10).div_ceil(self.ascii) + (other * 10).div_ceil(self.other)
     }
 
-    /// The tokens of a message.
+    /// Returns the tokens of a message.
     #[must_use]
     pub fn message(&self, message: &ModelMessage) -> u64 {
         OVERHEAD
@@ -69,14 +69,14 @@ impl TokenEstimate {
             }
     }
 
-    /// The tokens of a request: instructions, tools and messages.
+    /// Returns the tokens of a request: instructions, tools and messages.
     #[must_use]
     pub fn request(&self, request: &ModelRequest) -> u64 {
         let messages: u64 = request.messages.iter().map(|message| self.message(message)).sum();
         self.around(request) + messages
     }
 
-    /// The tokens of a request without its messages.
+    /// Returns the tokens of a request without its messages.
     #[must_use]
     pub fn around(&self, request: &ModelRequest) -> u64 {
         let system = request.system.as_ref().map_or(0, |system| self.text(system));

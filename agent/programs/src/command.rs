@@ -25,8 +25,8 @@ impl Flag {
     }
 }
 
-/// The parser for a configuration: the configured one, else of the configured program, else of the detected one. An
-/// error if it is one in Rust: the caller has to pass it.
+/// Returns the parser for a configuration: the configured one, else of the configured program, else of the detected
+/// one. An error if it is one in Rust: the caller has to pass it.
 fn parser(config: &CliConfig) -> Result<Box<dyn Parser>, String> {
     match (&config.parser, config.output_format) {
         (Some(ParserChoice::Rules(rules)), _) => Ok(Box::new(CustomParser::new((**rules).clone()))),
@@ -36,8 +36,8 @@ fn parser(config: &CliConfig) -> Result<Box<dyn Parser>, String> {
     }
 }
 
-/// The conversation of a run: the protocol of the program if it has one, else the prompt as text or as JSON lines, with
-/// the given parser or that of the configuration.
+/// Returns the conversation of a run: the protocol of the program if it has one, else the prompt as text or as JSON
+/// lines, with the given parser or that of the configuration.
 pub(crate) fn dialogue(
     config: &CliConfig,
     given: Option<Box<dyn Parser>>,
@@ -60,8 +60,8 @@ pub(crate) fn dialogue(
     })
 }
 
-/// The complete command: the configured one, missing flags, the session to resume, extra arguments, and a final `-`
-/// if the command has one. An error if the session cannot be resumed.
+/// Returns the complete command: the configured one, missing flags, the session to resume, extra arguments, and a final
+/// `-` if the command has one. An error if the session cannot be resumed.
 pub(crate) fn command(config: &CliConfig) -> Result<Vec<String>, &'static str> {
     let program = config.kind();
     let mut words = config.command.clone();
@@ -104,7 +104,7 @@ fn check_session(id: &str) -> Result<(), &'static str> {
 }
 
 impl Program {
-    /// The flags that the parser needs, each with an alternative spelling.
+    /// Returns the flags that the parser needs, each with an alternative spelling.
     fn flags(self, config: &CliConfig) -> Vec<Flag> {
         let input = config.input_format == InputFormat::StreamJson;
         match self {
@@ -136,7 +136,7 @@ impl Program {
         }
     }
 
-    /// The arguments that resume a session; `None` if unknown.
+    /// Returns the arguments that resume a session; `None` if unknown.
     const fn resume(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Claude | Self::Gemini => Some(&["--resume", "{session}"]),

@@ -79,7 +79,7 @@ pub struct CliConfig {
 }
 
 impl CliConfig {
-    /// A configuration with a command and defaults.
+    /// Creates a configuration with a command and defaults.
     pub fn new(command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             command: command.into_iter().map(Into::into).collect(),
@@ -104,7 +104,7 @@ impl CliConfig {
 }
 
 impl CliConfig {
-    /// Whether the program inherits a variable.
+    /// Returns `true` if the program inherits a variable.
     #[must_use]
     pub fn inherits(&self, name: &str) -> bool {
         self.inherit_env == InheritEnv::All
@@ -112,19 +112,19 @@ impl CliConfig {
             || self.env_allowlist.iter().any(|more| more == name)
     }
 
-    /// The program: the configured one, else the detected one.
+    /// Returns the program: the configured one, else the detected one.
     #[must_use]
     pub fn kind(&self) -> Program {
         self.program.unwrap_or_else(|| Program::of(&self.command))
     }
 
-    /// Whether the program waits for decisions on its approval requests.
+    /// Returns `true` if the program waits for decisions on its approval requests.
     #[must_use]
     pub fn takes_decisions(&self) -> bool {
         self.input_format == InputFormat::StreamJson || self.kind().has_protocol()
     }
 
-    /// Whether some output of the program can count as an answer.
+    /// Returns `true` if some output of the program can count as an answer.
     #[must_use]
     pub fn can_answer(&self) -> bool {
         let by_parser = match &self.parser {
@@ -140,7 +140,7 @@ impl CliConfig {
         by_parser || self.terminal != TerminalRule::Parser
     }
 
-    /// The field that makes the configuration useless, and the reason in one sentence.
+    /// Returns the field that makes the configuration useless, and the reason in one sentence.
     ///
     /// # Errors
     /// Two fields contradict each other, or the rules of the parser are useless.
@@ -237,12 +237,12 @@ pub enum TerminalRule {
 }
 
 impl TerminalRule {
-    /// Whether a line is the answer, whatever its text.
+    /// Returns `true` if a line is the answer, whatever its text.
     pub(crate) const fn is_line_without_text(&self) -> bool {
         matches!(self, Self::Line { text: None, .. })
     }
 
-    /// The line whose `type` has this value, with its text at the pointer.
+    /// Returns the line whose `type` has this value, with its text at the pointer.
     #[must_use]
     pub fn line_type(name: &str, text: Option<&str>) -> Self {
         Self::Line {

@@ -35,22 +35,22 @@ pub enum Decision {
 
 /// The conversation of one run. [`Parser::reply`] is what the lines so far require to be written.
 pub(crate) trait Dialogue: Parser {
-    /// The first text for stdin.
+    /// Returns the first text for stdin.
     fn opening(&mut self, prompt: &Prompt) -> String;
 
-    /// The answer to a pending approval request.
+    /// Returns the answer to a pending approval request.
     fn decide(&mut self, request_id: &str, asked: &Value, decision: Decision) -> Reply;
 
     /// Asks the program to stop its turn; `None` if it has no such request.
     fn interrupt(&mut self) -> Option<Reply>;
 
-    /// Whether stdin stays open for decisions until there is an answer.
+    /// Returns `true` if stdin stays open for decisions until there is an answer.
     fn stays_open(&self) -> bool {
         true
     }
 
-    /// Whether the program waits for more requests after an answer. If so it is ended, and its exit code does not
-    /// count.
+    /// Returns `true` if the program waits for more requests after an answer. If so it is ended, and its exit code does
+    /// not count.
     fn is_server(&self) -> bool {
         false
     }

@@ -170,7 +170,7 @@ impl Driver {
         })
     }
 
-    /// The identity of the process.
+    /// Returns the identity of the process.
     pub(crate) fn identity(&self) -> Option<ProcessIdentity> {
         self.process.identity()
     }
@@ -236,7 +236,7 @@ impl Driver {
         }
     }
 
-    /// The deadline of the phase, or an earlier one after an answer.
+    /// Returns the deadline of the phase, or an earlier one after an answer.
     fn next_due(&self) -> Instant {
         match self.exit_due {
             Some(exit_due) if self.phase == Phase::Running => self.due.min(exit_due),

@@ -97,13 +97,13 @@ pub enum ProgramEvent {
 }
 
 impl ProgramEvent {
-    /// Whether the event ends the run.
+    /// Returns `true` if the event ends the run.
     #[must_use]
     pub const fn is_terminal(&self) -> bool {
         matches!(self, Self::Final(_) | Self::Error(_))
     }
 
-    /// Whether the event shows that the agent works: text, reasoning, or a call.
+    /// Returns `true` if the event shows that the agent works: text, reasoning, or a call.
     #[must_use]
     pub(crate) const fn is_work(&self) -> bool {
         matches!(
@@ -152,14 +152,14 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Whether nothing is reported.
+    /// Returns `true` if nothing is reported.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let empty = Self { completeness: self.completeness, ..Self::default() };
         *self == empty
     }
 
-    /// The sum of two reports. A value that neither report has stays `None`.
+    /// Returns the sum of two reports. A value that neither report has stays `None`.
     #[must_use]
     pub fn plus(self, other: &Self) -> Self {
         let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
@@ -241,7 +241,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure without further information.
+    /// Creates a failure without further information.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -277,7 +277,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The stable code.
+    /// Returns the stable code.
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
@@ -311,7 +311,7 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Whether the exit code is 0.
+    /// Returns `true` if the exit code is 0.
     #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self.code, Some(0))

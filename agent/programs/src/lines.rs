@@ -68,7 +68,7 @@ impl Lines {
         self.check(0)
     }
 
-    /// The last line, which may lack a newline.
+    /// Returns the last line, which may lack a newline.
     pub(crate) fn finish(&mut self) -> Option<String> {
         text(std::mem::take(&mut self.partial))
     }
@@ -84,7 +84,7 @@ impl Lines {
     }
 }
 
-/// A line as text, with invalid UTF-8 replaced; `None` if it is blank.
+/// Returns a line as text, with invalid UTF-8 replaced; `None` if it is blank.
 fn text(bytes: Vec<u8>) -> Option<String> {
     let text = String::from_utf8(bytes)
         .unwrap_or_else(|broken| String::from_utf8_lossy(broken.as_bytes()).into_owned());

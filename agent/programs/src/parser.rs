@@ -56,23 +56,23 @@ use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent};
 /// assert!(parser.parse_line(r#"{"msg_type": "done", "text": "42"}"#)[0].is_terminal());
 /// ```
 pub trait Parser: Send {
-    /// The events of one line, in order. A terminal event is held back until the process has exited, because only
-    /// then its outcome is certain.
+    /// Returns the events of one line, in order. A terminal event is held back until the process has exited, because
+    /// only then its outcome is certain.
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent>;
 
-    /// Whether each line with content is a JSON object. Then a line that begins as one and cannot be read is a lost part of the
-    /// output, and the run does not succeed. Other lines are ignored.
+    /// Returns `true` if each line with content is a JSON object. Then a line that begins as one and cannot be read is
+    /// a lost part of the output, and the run does not succeed. Other lines are ignored.
     fn reads_json(&self) -> bool {
         false
     }
 
-    /// The events at the end of the output, for programs without a final line.
+    /// Returns the events at the end of the output, for programs without a final line.
     fn finish(&mut self) -> Vec<ProgramEvent> {
         Vec::new()
     }
 
-    /// Whether the lines so far have an answer or a failure that [`Parser::finish`] would report. If such a program is
-    /// silent and does not exit, it is ended, and the answer counts. For programs without a final line.
+    /// Returns `true` if the lines so far have an answer or a failure that [`Parser::finish`] would report. If such a
+    /// program is silent and does not exit, it is ended, and the answer counts. For programs without a final line.
     fn is_complete(&self) -> bool {
         false
     }
@@ -88,15 +88,15 @@ pub trait Parser: Send {
 pub(crate) const CUT_MESSAGE: &str =
     "the turn completed before its last message did: a part of the answer may be missing";
 
-/// The line as a JSON value; an error if it is deeper than what can be stored. Integers that would lose digits become strings, and half a surrogate pair becomes U+FFFD: programs
-/// in JavaScript cut texts by UTF-16 units.
+/// Returns the line as a JSON value; an error if it is deeper than what can be stored. Integers that would lose digits
+/// become strings, and half a surrogate pair becomes U+FFFD: programs in JavaScript cut texts by UTF-16 units.
 pub(crate) fn value(line: &str) -> Result<Value, serde_json::Error> {
     let value = serde_json::from_str(&integers::quoted(&integers::readable(line.as_bytes())))?;
     integers::check_depth(&value).map_err(serde_json::Error::custom)?;
     Ok(value)
 }
 
-/// The line as a JSON object, or `None`.
+/// Returns the line as a JSON object, or `None`.
 pub(crate) fn object(line: &str) -> Option<Map<String, Value>> {
     match value(line) {
         Ok(Value::Object(object)) => Some(object),
@@ -104,17 +104,17 @@ pub(crate) fn object(line: &str) -> Option<Map<String, Value>> {
     }
 }
 
-/// The text at a key, or an empty text.
+/// Returns the text at a key, or an empty text.
 pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
-/// The text at a key; `None` if it is missing or empty.
+/// Returns the text at a key; `None` if it is missing or empty.
 pub(crate) fn some_text(value: &Value, key: &str) -> Option<String> {
     value[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// An id, which is a text or a number; `None` if it is missing or empty.
+/// Returns an id, which is a text or a number; `None` if it is missing or empty.
 pub(crate) fn id_text(value: &Value, key: &str) -> Option<String> {
     match &value[key] {
         Value::Number(id) => Some(id.to_string()),
@@ -122,7 +122,7 @@ pub(crate) fn id_text(value: &Value, key: &str) -> Option<String> {
     }
 }
 
-/// Whether a value says nothing: programs send empty ones in place of those that they do not have.
+/// Returns `true` if a value says nothing: programs send empty ones in place of those that they do not have.
 pub(crate) fn is_blank(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -133,18 +133,19 @@ pub(crate) fn is_blank(value: &Value) -> bool {
     }
 }
 
-/// Whether there is an error: an empty text or object means that there is none.
+/// Returns `true` if there is an error: an empty text or object means that there is none.
 pub(crate) fn has_error(of: &Value) -> bool {
     !is_blank(&of["error"]) && of["error"] != false
 }
 
-/// The message of an error, which is an object or a text.
+/// Returns the message of an error, which is an object or a text.
 pub(crate) fn reason(reported: &Value, otherwise: &str) -> String {
     let text = reported.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     some_text(reported, "message").or(text).unwrap_or_else(|| otherwise.to_owned())
 }
 
-/// The text of a content: a text, a block with a text, or a list of these. `None` if a part of it is something else.
+/// Returns the text of a content: a text, a block with a text, or a list of these. `None` if a part of it is something
+/// else.
 pub(crate) fn content_text(content: &Value) -> Option<String> {
     match content {
         Value::String(text) => Some(text.clone()),
@@ -153,14 +154,14 @@ pub(crate) fn content_text(content: &Value) -> Option<String> {
     }
 }
 
-/// The object without these keys.
+/// Returns the object without these keys.
 pub(crate) fn without(value: &Value, keys: &[&str]) -> Value {
     let Value::Object(object) = value else { return value.clone() };
     let rest = object.iter().filter(|(key, _)| !keys.contains(&key.as_str()));
     Value::Object(rest.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
 
-/// The stop reason of a model; `None` if it is not reported.
+/// Returns the stop reason of a model; `None` if it is not reported.
 fn stop_reason(of: &Value) -> Option<String> {
     match &of["stop_reason"] {
         Value::Null => None,
@@ -203,7 +204,7 @@ pub(crate) fn notice(code: NoticeCode, message: impl Into<String>) -> ProgramEve
 pub(crate) struct Session(Option<String>);
 
 impl Session {
-    /// The id, once it was seen.
+    /// Returns the id, once it was seen.
     pub(crate) fn id(&self) -> Option<&str> {
         self.0.as_deref()
     }

@@ -29,12 +29,12 @@ impl Parsers {
         self.0.insert(name.into(), Arc::new(move || Box::new(factory())));
     }
 
-    /// The registered names.
+    /// Returns the registered names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// A new parser for a configuration that names one; `None` if it names none, or an unknown one.
+    /// Returns a new parser for a configuration that names one; `None` if it names none, or an unknown one.
     #[must_use]
     pub fn parser(&self, config: &CliConfig) -> Option<Box<dyn Parser>> {
         match &config.parser {

@@ -75,7 +75,7 @@ impl Drop for Process {
     }
 }
 
-/// The exit status of a process.
+/// Returns the exit status of a process.
 pub(crate) fn exit(status: ExitStatus) -> Exit {
     use std::os::unix::process::ExitStatusExt as _;
     Exit { code: status.code(), signal: status.signal() }

@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(10);
 const DEATH: Duration = Duration::from_secs(5);
 
 impl ProcessIdentity {
-    /// The identity of a process that leads its group; `None` if the system does not show it.
+    /// Returns the identity of a process that leads its group; `None` if the system does not show it.
     pub(crate) fn of(pid: Pid) -> Option<ProcessIdentity> {
         let pid = pid.as_raw_nonzero().get();
         let found = Stat::of(pid)?;
@@ -73,8 +73,8 @@ impl ProcessIdentity {
         }
     }
 
-    /// The living processes of the group. If another process has the leader's id by now, the group is gone: an id is
-    /// not reused while a group has it.
+    /// Returns the living processes of the group. If another process has the leader's id by now, the group is gone: an
+    /// id is not reused while a group has it.
     fn members(&self) -> Vec<Stat> {
         let is_reused = Stat::of(self.pid).is_some_and(|leader| leader.started != self.started);
         if is_reused || boot().as_ref() != Some(&self.boot) {
@@ -150,7 +150,7 @@ impl Stat {
     }
 }
 
-/// The id of the current boot.
+/// Returns the id of the current boot.
 fn boot() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())

@@ -85,7 +85,7 @@ impl Program {
         }
     }
 
-    /// Whether the program has a protocol of its own for both directions: prompts, decisions and sessions.
+    /// Returns `true` if the program has a protocol of its own for both directions: prompts, decisions and sessions.
     #[must_use]
     pub const fn has_protocol(self) -> bool {
         matches!(self, Self::Acp | Self::CodexAppServer)
@@ -111,7 +111,7 @@ impl Program {
         None
     }
 
-    /// A new parser for its output. Parsers have state, so each run needs its own.
+    /// Returns a new parser for its output. Parsers have state, so each run needs its own.
     #[must_use]
     pub fn parser(self) -> Box<dyn Parser> {
         match self {
@@ -126,7 +126,7 @@ impl Program {
     }
 }
 
-/// The last part of a path, without the extension of an executable or script.
+/// Returns the last part of a path, without the extension of an executable or script.
 fn basename(path: &str) -> &str {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
     ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name)

@@ -13,7 +13,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// A single message of the user.
+    /// Returns a single message of the user.
     #[must_use]
     pub fn user(content: impl Into<String>) -> Self {
         Self { system: None, messages: vec![("user".to_owned(), content.into())] }

@@ -129,7 +129,7 @@ impl Reading {
         }
     }
 
-    /// Whether the program has reported an answer or a failure, so that only its exit is missing.
+    /// Returns `true` if the program has reported an answer or a failure, so that only its exit is missing.
     pub(crate) fn has_ended(&self) -> bool {
         self.facts.answer.is_some() || self.facts.failure.is_some()
     }
@@ -245,7 +245,7 @@ impl StoredLines {
         Ok(StoredLines(Reading::new(dialogue, rule, OpenApprovals::default())))
     }
 
-    /// The events of the next line.
+    /// Returns the events of the next line.
     pub fn line(&mut self, raw: &str) -> Vec<ProgramEvent> {
         let events = self.0.line(raw).events;
         // The decisions are not stored. After one, the program may go on with the call.
@@ -259,7 +259,7 @@ impl StoredLines {
         events
     }
 
-    /// The last events, and how the run ends if its program has exited, successfully or not.
+    /// Returns the last events, and how the run ends if its program has exited, successfully or not.
     #[must_use]
     pub fn end(mut self, exited_well: bool) -> (Vec<ProgramEvent>, StoredEnd) {
         let events = self.0.finish(exited_well);

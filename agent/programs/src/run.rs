@@ -76,13 +76,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// A handle to decide, interrupt and cancel while the stream is read elsewhere.
+    /// Returns a handle to decide, interrupt and cancel while the stream is read elsewhere.
     #[must_use]
     pub fn handle(&self) -> RunHandle {
         self.handle.clone()
     }
 
-    /// The identity of the program's process group; `None` if it did not start, or the system does not show it.
+    /// Returns the identity of the program's process group; `None` if it did not start, or the system does not show it.
     #[must_use]
     pub fn process(&self) -> Option<&ProcessIdentity> {
         self.process.as_ref()
@@ -192,7 +192,7 @@ pub enum DecisionError {
 }
 
 impl DecisionError {
-    /// The stable code.
+    /// Returns the stable code.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {

@@ -40,8 +40,8 @@ pub(crate) struct RunFacts {
     pub(crate) stderr: String,
 }
 
-/// The terminal event. Earlier checks take precedence: a cancellation is always reported as `cancelled`; a failure
-/// that the program explains is more specific than its exit code; an exit code is more specific than a missing
+/// Returns the terminal event. Earlier checks take precedence: a cancellation is always reported as `cancelled`; a
+/// failure that the program explains is more specific than its exit code; an exit code is more specific than a missing
 /// answer.
 pub(crate) fn verdict(mut facts: RunFacts) -> ProgramEvent {
     let succeeded = facts.dismissed || facts.exit.is_some_and(Exit::is_success);
@@ -101,7 +101,7 @@ fn exit_text(exit: Exit) -> String {
     exit.to_string()
 }
 
-/// The message of a failure, with the error that the program reported before, unless the message contains it.
+/// Returns the message of a failure, with the error that the program reported before, unless the message contains it.
 fn with_report(message: &str, reported: Option<&str>) -> String {
     match reported.filter(|reported| !message.contains(reported)) {
         Some(reported) => format!("{message}: {reported}"),
@@ -109,7 +109,7 @@ fn with_report(message: &str, reported: Option<&str>) -> String {
     }
 }
 
-/// The program's own error message: its last report, else the last line of stderr.
+/// Returns the program's own error message: its last report, else the last line of stderr.
 fn detail(facts: &RunFacts) -> String {
     let stderr = facts.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
     let words = facts.reported.as_deref().or(stderr);

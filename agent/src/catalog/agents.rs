@@ -66,7 +66,7 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    /// A problem of the file `abide.yaml` of a folder.
+    /// Returns a problem of the file `abide.yaml` of a folder.
     pub(crate) fn of_config(folder: &Path, error: DefinitionError) -> Problem {
         let path = folder.join(CONFIG);
         let text = std::fs::read_to_string(&path).ok();
@@ -96,7 +96,7 @@ pub(crate) struct CatalogSnapshot {
 pub(crate) type Signature = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
 
 impl Catalog {
-    /// A catalog of a folder, which may be absent. Definitions can use these tools.
+    /// Creates a catalog of a folder, which may be absent. Definitions can use these tools.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>, tools: Tools) -> Catalog {
         Catalog {
@@ -113,7 +113,7 @@ impl Catalog {
         }
     }
 
-    /// The folder.
+    /// Returns the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -126,13 +126,13 @@ impl Catalog {
         self
     }
 
-    /// The sandbox of the tools.
+    /// Returns the sandbox of the tools.
     #[must_use]
     pub fn sandbox_name(&self) -> Option<BackendName> {
         *self.sandbox.get()
     }
 
-    /// The sandbox of the tools, as a setting that changes with the configuration.
+    /// Returns the sandbox of the tools, as a setting that changes with the configuration.
     pub(crate) fn shared_sandbox(&self) -> SharedSetting<Option<BackendName>> {
         self.sandbox.clone()
     }
@@ -150,7 +150,7 @@ impl Catalog {
         self.deployment(other.deployment.get().to_vec())
     }
 
-    /// The middleware of all agents, as a setting that changes with the configuration.
+    /// Returns the middleware of all agents, as a setting that changes with the configuration.
     pub(crate) fn shared_deployment(&self) -> SharedSetting<Vec<Middleware>> {
         self.deployment.clone()
     }
@@ -222,7 +222,7 @@ impl Catalog {
         Catalog { loops, ..self }
     }
 
-    /// The loops in Rust.
+    /// Returns the loops in Rust.
     pub(crate) fn agent_loops(&self) -> &AgentLoops {
         &self.loops
     }
@@ -247,35 +247,35 @@ impl Catalog {
         self
     }
 
-    /// The guardrails in Rust.
+    /// Returns the guardrails in Rust.
     pub(crate) fn guardrails(&self) -> &GuardrailFunctions {
         &self.guardrails
     }
 
-    /// The middleware in Rust.
+    /// Returns the middleware in Rust.
     pub(crate) fn registered_middleware(&self) -> &RegisteredMiddleware {
         &self.middleware
     }
 
-    /// The tools that definitions can use.
+    /// Returns the tools that definitions can use.
     pub(crate) fn tools(&self) -> &Tools {
         &self.tools
     }
 
-    /// The parsers in Rust.
+    /// Returns the parsers in Rust.
     pub(crate) fn parsers(&self) -> &Parsers {
         &self.parsers
     }
 
-    /// All definitions, resolved and sorted by name, and the invalid files. A definition in a file overrides the
-    /// native agent of the same name.
+    /// Returns all definitions, resolved and sorted by name, and the invalid files. A definition in a file overrides
+    /// the native agent of the same name.
     #[must_use]
     pub fn read(&self) -> (Vec<AgentDefinition>, Vec<Problem>) {
         let CatalogSnapshot { definitions, problems, .. } = self.reading();
         (definitions, problems)
     }
 
-    /// Whether a definition of the folder has a prompt `{store: …}`, so that a check needs a database.
+    /// Returns `true` if a definition of the folder has a prompt `{store: …}`, so that a check needs a database.
     #[must_use]
     pub fn uses_stored_prompts(&self) -> bool {
         let read = self.files().into_iter().filter_map(|path| read(&self.folder, &path).ok());
@@ -352,7 +352,7 @@ impl Catalog {
         }
     }
 
-    /// The problem of a file, with the place that the error concerns.
+    /// Returns the problem of a file, with the place that the error concerns.
     pub(crate) fn problem(&self, path: PathBuf, error: DefinitionError) -> Problem {
         let below = path.strip_prefix(&self.folder).unwrap_or(&path);
         let text = folder_texts::read(&self.folder, below, &ENDINGS).ok();
@@ -434,7 +434,7 @@ impl Catalog {
         self.middleware.check(&of_all)
     }
 
-    /// The tools that rules of middleware name and that do not exist. Such a rule has no effect.
+    /// Returns the tools that rules of middleware name and that do not exist. Such a rule has no effect.
     pub(crate) fn unknown_rules(&self, definition: &AgentDefinition) -> Vec<DefinitionError> {
         let parts = definition.with_inline();
         parts.iter().filter_map(|part| part.check_rules(&self.tools).err()).collect()
@@ -455,7 +455,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The current state of the files, to detect changes.
+    /// Returns the current state of the files, to detect changes.
     pub(crate) fn signature(&self) -> Signature {
         let mut all: Vec<PathBuf> = self.files();
         for below in ["prompts", "skills"] {
@@ -469,7 +469,7 @@ impl Catalog {
         output.collect()
     }
 
-    /// A problem of `abide.yaml`.
+    /// Returns a problem of `abide.yaml`.
     pub(crate) fn problem_of_config(&self, error: DefinitionError) -> Problem {
         Problem::of_config(&self.folder, error)
     }
@@ -512,7 +512,7 @@ impl AgentToolNames {
 /// File name extensions of definitions.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "md"];
 
-/// The agent of a file that may be invalid: its top-level `name`, or the name of the file.
+/// Returns the agent of a file that may be invalid: its top-level `name`, or the name of the file.
 pub(crate) fn name_in(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let named = text.lines().find_map(|line| line.strip_prefix("name:"));
@@ -522,7 +522,7 @@ pub(crate) fn name_in(path: &Path) -> Option<String> {
     named.filter(|name| !name.is_empty()).or_else(stem).map(str::to_owned)
 }
 
-/// The problems of files that define an agent of the same name.
+/// Returns the problems of files that define an agent of the same name.
 fn duplicates(name: &str, paths: &[&PathBuf]) -> Vec<Problem> {
     paths
         .iter()
@@ -536,7 +536,7 @@ fn duplicates(name: &str, paths: &[&PathBuf]) -> Vec<Problem> {
         .collect()
 }
 
-/// The agents that a definition creates.
+/// Returns the agents that a definition creates.
 pub(crate) fn names_of(definition: &AgentDefinition) -> BTreeSet<String> {
     definition.with_inline().into_iter().map(|it| it.name).collect()
 }

@@ -11,7 +11,7 @@ use abide_definitions::agent::AgentDefinition;
 pub(crate) struct Delegations(BTreeMap<String, Vec<String>>);
 
 impl Delegations {
-    /// The graph of definitions and their inline subagents.
+    /// Returns the graph of definitions and their inline subagents.
     pub(crate) fn of<'a>(
         definitions: impl IntoIterator<Item = &'a AgentDefinition>,
     ) -> Delegations {
@@ -19,7 +19,7 @@ impl Delegations {
         Delegations(all.map(|it| (it.name.clone(), it.delegates().collect())).collect())
     }
 
-    /// The cycle that an agent is part of, as names in order with the first name repeated at the end.
+    /// Returns the cycle that an agent is part of, as names in order with the first name repeated at the end.
     pub(crate) fn cycle_of(&self, name: &str) -> Option<Vec<String>> {
         let Ok(cycle) = delegation_cycle(name, |name| {
             Ok::<_, Infallible>(self.0.get(name).cloned().unwrap_or_default())
@@ -27,7 +27,7 @@ impl Delegations {
         cycle
     }
 
-    /// The definitions in an order in which an agent comes after those that it delegates to.
+    /// Returns the definitions in an order in which an agent comes after those that it delegates to.
     pub(crate) fn sorted<'a>(
         &'a self,
         definitions: &'a [AgentDefinition],

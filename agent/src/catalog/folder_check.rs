@@ -86,8 +86,8 @@ impl Catalog {
 }
 
 impl Catalog {
-    /// The problems that concern runs of these agents: those of their files, of the files of the agents that they can delegate to,
-    /// and of `abide.yaml`.
+    /// Returns the problems that concern runs of these agents: those of their files, of the files of the agents that
+    /// they can delegate to, and of `abide.yaml`.
     #[must_use]
     pub fn concerning(&self, agents: &[&str], problems: &[Problem]) -> Vec<Problem> {
         let reading = self.reading();
@@ -116,8 +116,8 @@ impl Catalog {
     }
 }
 
-/// The errors of the definitions of a folder whose `abide.yaml` cannot be used: those that no model, tool or sandbox
-/// concerns.
+/// Returns the errors of the definitions of a folder whose `abide.yaml` cannot be used: those that no model, tool or
+/// sandbox concerns.
 #[must_use]
 pub fn check_definitions(folder: &Path, environment: &Environment) -> Vec<Problem> {
     let Ok(models) = project::models(ModelsConfig::default(), folder, environment) else {
@@ -139,7 +139,7 @@ pub fn check_definitions(folder: &Path, environment: &Environment) -> Vec<Proble
 }
 
 impl AgentProject {
-    /// The secrets that `abide.yaml` has in plain text.
+    /// Returns the secrets that `abide.yaml` has in plain text.
     #[must_use]
     pub fn literal_secrets(&self) -> Vec<Problem> {
         let sections = self.source.sections.iter();
@@ -147,8 +147,8 @@ impl AgentProject {
         found.map(|error| self.catalog.problem_of_config(error)).collect()
     }
 
-    /// The names in definitions of MCP servers that are those of none of their tools: what they were meant to restrict is not
-    /// restricted.
+    /// Returns the names in definitions of MCP servers that are those of none of their tools: what they were meant to
+    /// restrict is not restricted.
     #[must_use]
     pub fn unlisted_mcp_tools(&self) -> Vec<Problem> {
         let unlisted = self.servers.iter().flat_map(McpServer::unlisted);
@@ -160,14 +160,14 @@ impl AgentProject {
             .collect()
     }
 
-    /// The programs of `abide.yaml` that do not exist on this machine.
+    /// Returns the programs of `abide.yaml` that do not exist on this machine.
     #[must_use]
     pub fn missing_programs(&self) -> Vec<Problem> {
         missing_programs(&self.source, self.sandbox.as_ref(), &self.catalog)
     }
 }
 
-/// The programs of a configuration that do not exist on this machine.
+/// Returns the programs of a configuration that do not exist on this machine.
 pub(crate) fn missing_programs(
     source: &ProjectSource,
     sandbox: Option<&Sandbox>,
@@ -292,13 +292,13 @@ fn of_model(error: &ResolveError) -> DefinitionError {
     DefinitionError::Model { code: error.code(), why: error.to_string(), wanted, known }
 }
 
-/// The names in backticks, without the provider of a model.
+/// Returns the names in backticks, without the provider of a model.
 fn quoted(text: &str) -> Vec<String> {
     let names = text.split('`').skip(1).step_by(2);
     names.map(|name| name.rsplit_once('/').map_or(name, |(_, model)| model).to_owned()).collect()
 }
 
-/// The subagents that do not exist, or accept no tasks.
+/// Returns the subagents that do not exist, or accept no tasks.
 fn subagents(definition: &AgentDefinition, known: &Known<'_>) -> Vec<DefinitionError> {
     let named = definition.subagents.iter().filter_map(|subagent| match subagent {
         Subagent::Named(name) => Some(name),
@@ -317,7 +317,7 @@ fn subagents(definition: &AgentDefinition, known: &Known<'_>) -> Vec<DefinitionE
     errors.collect()
 }
 
-/// The secrets that a definition has in plain text. They are stored with it.
+/// Returns the secrets that a definition has in plain text. They are stored with it.
 fn secrets_of(definition: &AgentDefinition) -> Vec<DefinitionError> {
     let Ok(definition) = serde_json::to_value(definition) else { return Vec::new() };
     let parts = ["cli", "a2a", "middleware"].into_iter();
@@ -372,7 +372,7 @@ fn remote_agent(a2a: &A2aConfig, environment: &Environment) -> Option<Definition
     Some(DefinitionError::Program { code: "private_address", why, subject: a2a.url.clone() })
 }
 
-/// Whether a command can be found: by its path, or in the folders of `PATH`.
+/// Returns `true` if a command can be found: by its path, or in the folders of `PATH`.
 fn exists(name: &str, folder: Option<&Path>, environment: &Environment) -> bool {
     if name.contains('/') {
         return folder.unwrap_or(Path::new("")).join(name).is_file();

@@ -111,18 +111,19 @@ pub enum ProjectError {
 }
 
 impl ProjectError {
-    /// A file that cannot be used, as a whole.
+    /// Returns a file that cannot be used, as a whole.
     pub(crate) fn malformed(path: PathBuf, why: String) -> ProjectError {
         ProjectError::Malformed { path, error: Box::new(DefinitionError::malformed(why, None)) }
     }
 
-    /// How to correct it, in one sentence, if that is known.
+    /// Returns how to correct it, in one sentence, if that is known.
     #[must_use]
     pub fn suggestion(&self) -> Option<String> {
         self.to_definition_error().suggestion()
     }
 
-    /// The error as a problem of the file `abide.yaml` of a folder, or of the script or recording that has the error.
+    /// Returns the error as a problem of the file `abide.yaml` of a folder, or of the script or recording that has the
+    /// error.
     #[must_use]
     pub fn to_problem(&self, folder: &Path) -> Problem {
         let error = self.to_definition_error();
@@ -134,7 +135,7 @@ impl ProjectError {
         }
     }
 
-    /// The error as that of a file, with the part of the file that it concerns.
+    /// Returns the error as that of a file, with the part of the file that it concerns.
     fn to_definition_error(&self) -> DefinitionError {
         let of_part = |code, subject: &str| DefinitionError::Config {
             code,
@@ -269,7 +270,7 @@ impl AgentProject {
     }
 }
 
-/// The MCP servers of a folder. None of them is started.
+/// Returns the MCP servers of a folder. None of them is started.
 ///
 /// # Errors
 /// [`ProjectError`].
@@ -278,7 +279,7 @@ pub fn mcp_servers(folder: &Path) -> Result<Vec<McpServerConfig>, ProjectError> 
     Ok(parse(folder, text.as_deref())?.0.mcp_servers)
 }
 
-/// The models of a configuration.
+/// Returns the models of a configuration.
 pub(crate) fn models(
     config: ModelsConfig,
     folder: &Path,
@@ -288,7 +289,7 @@ pub(crate) fn models(
     Models::new(config, &ConfigContext { environment: &variable, folder })
 }
 
-/// The tools of a configuration without those of MCP servers, in a registry of their own.
+/// Returns the tools of a configuration without those of MCP servers, in a registry of their own.
 pub(crate) fn configured_tools(
     config: &ProjectConfig,
     environment: &Environment,
@@ -305,7 +306,7 @@ pub(crate) fn configured_tools(
     Ok(tools)
 }
 
-/// The text of the file; `None` if there is no file.
+/// Returns the text of the file; `None` if there is no file.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, ProjectError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -314,7 +315,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, ProjectError> {
     }
 }
 
-/// The configuration, and its sections as data, to compare them with those of a later text.
+/// Returns the configuration, and its sections as data, to compare them with those of a later text.
 pub(crate) fn parse(
     folder: &Path,
     text: Option<&str>,

@@ -55,7 +55,7 @@ impl FolderChange {
         self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
     }
 
-    /// The difference between two sets of named values.
+    /// Returns the difference between two sets of named values.
     pub(crate) fn between<T: PartialEq>(
         part: &str,
         before: &BTreeMap<String, T>,
@@ -76,7 +76,7 @@ impl FolderChange {
 }
 
 impl FolderChanges {
-    /// Whether there is nothing to report.
+    /// Returns `true` if there is nothing to report.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == FolderChanges::default()
@@ -165,7 +165,7 @@ impl ProjectReload {
         })
     }
 
-    /// The programs of the configuration in effect that do not exist on this machine.
+    /// Returns the programs of the configuration in effect that do not exist on this machine.
     pub(crate) fn missing_programs(&self, catalog: &Catalog) -> Vec<Problem> {
         folder_check::missing_programs(&self.source, self.sandbox.as_ref(), catalog)
     }
@@ -275,7 +275,7 @@ impl ProjectReload {
     }
 }
 
-/// The scripts that a configuration names.
+/// Returns the scripts that a configuration names.
 fn scripts(folder: &Path, sections: &Map<String, Value>) -> Scripts {
     let models = sections.get("models").cloned().unwrap_or_default();
     let providers = models["providers"].as_array().cloned().unwrap_or_default();
@@ -287,7 +287,7 @@ fn scripts(folder: &Path, sections: &Map<String, Value>) -> Scripts {
     providers.iter().filter_map(script).collect()
 }
 
-/// The MCP servers that leave: those that are gone or have changed; and the definitions of those that come.
+/// Returns the MCP servers that leave: those that are gone or have changed; and the definitions of those that come.
 fn changed_servers(
     before: &Map<String, Value>,
     after: &Map<String, Value>,
@@ -314,7 +314,7 @@ fn changed_servers(
     ))
 }
 
-/// The differences between two configurations, by section and name.
+/// Returns the differences between two configurations, by section and name.
 fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<FolderChange> {
     let mut parts: Vec<&String> = before.keys().chain(after.keys()).collect();
     parts.sort();
@@ -325,7 +325,7 @@ fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<F
         .collect()
 }
 
-/// The parts of a section by name: those of a list by their own names, those of a map by their keys.
+/// Returns the parts of a section by name: those of a list by their own names, those of a map by their keys.
 fn named(sections: &Map<String, Value>, part: &str) -> BTreeMap<String, Value> {
     let name = |value: &Value| {
         let name = ["name", "id"].iter().find_map(|key| value[*key].as_str());
@@ -354,7 +354,7 @@ fn named(sections: &Map<String, Value>, part: &str) -> BTreeMap<String, Value> {
     }
 }
 
-/// The changes that need a restart.
+/// Returns the changes that need a restart.
 fn fixed(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
     let changed = FIXED.into_iter().filter(|part| before.get(*part) != after.get(*part));
     changed

@@ -5,7 +5,7 @@ use abide_definitions::agent::AgentDefinition;
 
 use crate::run::error::RuntimeError;
 
-/// The definition of an agent in a revision.
+/// Returns the definition of an agent in a revision.
 pub(crate) async fn definition(
     abide: &Abide,
     agent: &str,

@@ -16,7 +16,7 @@ impl<T> SharedSetting<T> {
         SharedSetting(Arc::new(RwLock::new(Arc::new(value))))
     }
 
-    /// The value now. A later change does not affect it.
+    /// Returns the value now. A later change does not affect it.
     pub(crate) fn get(&self) -> Arc<T> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }

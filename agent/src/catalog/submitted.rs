@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::catalog::agents::Catalog;
 
 impl Catalog {
-    /// The agents to register for a received definition: its inline subagents, then the agent itself. It can use
-    /// the tools of the folder. It must not start a program (`cli`), reach a remote agent (`a2a`) or refer to files: their
-    /// content would become a row.
+    /// Returns the agents to register for a received definition: its inline subagents, then the agent itself. It can
+    /// use the tools of the folder. It must not start a program (`cli`), reach a remote agent (`a2a`) or refer to
+    /// files: their content would become a row.
     ///
     /// # Errors
     /// [`DefinitionError`]; [`DefinitionError::Contradiction`] for fields that only the folder may use.

@@ -21,13 +21,13 @@ impl TrustedPrograms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(programs);
     }
 
-    /// Whether a remote agent is permitted.
+    /// Returns `true` if a remote agent is permitted.
     pub(crate) fn has_remote_agents(&self) -> bool {
         let permitted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         permitted.iter().any(|(_, config)| config.starts_with(REMOTE))
     }
 
-    /// Whether the runtime may drive a run of an agent.
+    /// Returns `true` if the runtime may drive a run of an agent.
     pub(crate) fn allows(&self, agent: &str, definition: &AgentDefinition) -> bool {
         program(agent, definition).is_none_or(|program| {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&program)

@@ -29,7 +29,7 @@ impl CheckedSummary {
         CheckedSummary { summary, repairs }
     }
 
-    /// The summary in a model's answer. `None` if the answer is not a summary, or if it is denied.
+    /// Returns the summary in a model's answer. `None` if the answer is not a summary, or if it is denied.
     pub(crate) async fn of_answer(
         driver: &Driver,
         answer: &ModelResponse,
@@ -48,7 +48,7 @@ impl CheckedSummary {
         Ok(is_allowed.then_some(checked))
     }
 
-    /// All of its texts that are stored.
+    /// Returns all of its texts that are stored.
     fn text(&self) -> String {
         let Repairs { lost, revived } = &self.repairs;
         let repairs = lost.iter().chain(revived).cloned();
@@ -56,7 +56,8 @@ impl CheckedSummary {
     }
 }
 
-/// The summary, as JSON, after `after_model` of middleware in Rust. `None` if it is denied, or not a summary any more.
+/// Returns the summary, as JSON, after `after_model` of middleware in Rust. `None` if it is denied, or not a summary
+/// any more.
 fn changed(driver: &Driver, answer: &ModelResponse, summary: Summary) -> Option<Summary> {
     if !hooks::hold_answers(driver) {
         return Some(summary);
@@ -72,7 +73,8 @@ fn changed(driver: &Driver, answer: &ModelResponse, summary: Summary) -> Option<
     Summary::of_answer(&shown.text)
 }
 
-/// The summary so far, as far as the run may show it. Another run of the session can have made it with other middleware.
+/// Returns the summary so far, as far as the run may show it. Another run of the session can have made it with other
+/// middleware.
 pub(crate) fn summary_so_far(driver: &Driver, context: &SummarizedContext) -> Summary {
     let mut summary = context.summary.clone();
     redaction::summary(driver, &mut summary, PiiAt::Response);

@@ -84,8 +84,8 @@ pub(crate) async fn advance(
     Ok(true)
 }
 
-/// The goal of a new compaction: the last message to cover, and the last one to leave out. `None` if there is too
-/// little to gain.
+/// Returns the goal of a new compaction: the last message to cover, and the last one to leave out. `None` if there is
+/// too little to gain.
 fn plan(
     driver: &Driver,
     context: &SummarizedContext,
@@ -139,8 +139,8 @@ fn plan(
     Some((goal, leaves_out.max(folded)))
 }
 
-/// The index of the first group that stays unchanged: the latest turns that fit, and in any case everything from the
-/// last answer on. `None` if there is no answer.
+/// Returns the index of the first group that stays unchanged: the latest turns that fit, and in any case everything
+/// from the last answer on. `None` if there is no answer.
 fn unchanged(
     groups: &[Group],
     entries: &[SessionEntry],
@@ -263,8 +263,8 @@ async fn cover(
     driver.record(&events, spent.as_ref(), calls.collect()).await
 }
 
-/// The messages to summarise next: whole groups up to the size of a part, at least one that the model does not see in any
-/// case. Such messages at the end belong to the part before them, so none of them is a part alone.
+/// Returns the messages to summarise next: whole groups up to the size of a part, at least one that the model does not
+/// see in any case. Such messages at the end belong to the part before them, so none of them is a part alone.
 fn next_part<'a>(
     driver: &'a Driver,
     context: &SummarizedContext,
@@ -292,7 +292,7 @@ fn next_part<'a>(
     &rest[..end]
 }
 
-/// The messages of a part as text, one each. Together they are at most as large as a part.
+/// Returns the messages of a part as text, one each. Together they are at most as large as a part.
 fn lines(
     driver: &Driver,
     part: &[SessionEntry],
@@ -376,8 +376,8 @@ struct SummaryDraft {
 }
 
 impl SummaryDraft {
-    /// The facts that the summary before it did not have, for the memory of the agent. A fact that was forgotten
-    /// there does not return with each summary.
+    /// Returns the facts that the summary before it did not have, for the memory of the agent. A fact that was
+    /// forgotten there does not return with each summary.
     fn new_facts(&self, before: &Summary, source_seq: Option<i64>) -> Vec<NewMemory> {
         let new = self.summary.stable_facts.iter().filter(|fact| {
             !before.stable_facts.iter().any(|it| it.key == fact.key && it.value == fact.value)
@@ -450,7 +450,7 @@ fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> Mo
     }
 }
 
-/// The results of a part that become markers.
+/// Returns the results of a part that become markers.
 fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchivedResult> {
     let results = part.iter().filter(|entry| entry::is_result(entry));
     let archived = results.filter_map(|entry| {
@@ -469,7 +469,7 @@ fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchive
     archived.collect()
 }
 
-/// The ids of the messages that the model always sees, among those that it would not see otherwise.
+/// Returns the ids of the messages that the model always sees, among those that it would not see otherwise.
 fn kept(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
     let always = always_kept(driver);
     // The facts of the current turn, so that they are not read again.
@@ -479,8 +479,8 @@ fn kept(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
     ids.filter(|id| always.contains(id) || Some(*id) == facts).collect()
 }
 
-/// The ids of the messages that the model sees whatever a summary covers: system messages, the first message of the user, and
-/// the newest one, which is the current task.
+/// Returns the ids of the messages that the model sees whatever a summary covers: system messages, the first message of
+/// the user, and the newest one, which is the current task.
 fn always_kept(driver: &Driver) -> Vec<i64> {
     let is_user = |entry: &&SessionEntry| {
         entry.role == "user" && entry.kind == "message" && !entry.is_denied()

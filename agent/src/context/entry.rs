@@ -66,12 +66,12 @@ impl SessionEntry {
         self.row.content = Some(DENIED.to_owned());
     }
 
-    /// Whether a request guardrail has denied the message.
+    /// Returns `true` if a request guardrail has denied the message.
     pub(crate) fn is_denied(&self) -> bool {
         self.is_denied
     }
 
-    /// The outcome of a call of the answer, if it is known and no message has it.
+    /// Returns the outcome of a call of the answer, if it is known and no message has it.
     pub(crate) fn undelivered(&self, call_id: &str) -> Option<&UndeliveredResult> {
         self.undelivered.iter().find(|result| result.call_id == call_id)
     }
@@ -82,7 +82,8 @@ impl SessionEntry {
         self.undelivered.push(result);
     }
 
-    /// The data of an assistant message. It is the default if no driver wrote the message, or if it cannot be parsed.
+    /// Returns the data of an assistant message. It is the default if no driver wrote the message, or if it cannot be
+    /// parsed.
     pub(crate) fn assistant(&self) -> Option<&AssistantEntry> {
         match &self.data {
             EntryData::Answer(answer) => Some(answer),
@@ -90,7 +91,7 @@ impl SessionEntry {
         }
     }
 
-    /// The data of a tool message. It is the default if no driver wrote the message, or if it cannot be parsed.
+    /// Returns the data of a tool message. It is the default if no driver wrote the message, or if it cannot be parsed.
     pub(crate) fn tool(&self) -> Option<&ToolEntry> {
         match &self.data {
             EntryData::Result(result) => Some(result),
@@ -99,7 +100,7 @@ impl SessionEntry {
     }
 }
 
-/// The row of a message for tests. The driver of run `r` wrote it if it has data.
+/// Returns the row of a message for tests. The driver of run `r` wrote it if it has data.
 #[cfg(test)]
 pub(crate) fn test_row(id: i64, role: &str, content: &str, data: Option<&Value>) -> AgentState {
     AgentState {

@@ -11,19 +11,19 @@ pub(crate) const NEVER_REDUCED: [&str; 3] = [RESPONSE, MANAGE_TODO_LIST, GET_TOO
 /// Texts of at most this many characters stay: a marker would hardly be shorter.
 const SMALL_CHARS: usize = 200;
 
-/// The size of a text in characters, if the rules reduce it.
+/// Returns the size of a text in characters, if the rules reduce it.
 pub(crate) fn reduced_chars(rules: &ReductionRules, tool: &str, text: &str) -> Option<usize> {
     let is_large = text.len() > SMALL_CHARS && text.chars().nth(SMALL_CHARS).is_some();
     let may = !NEVER_REDUCED.contains(&tool) && rule_for(rules, tool) != Reduction::KeepFull;
     (may && is_large).then(|| text.chars().count())
 }
 
-/// Whether the request for a summary leaves a text out.
+/// Returns `true` if the request for a summary leaves a text out.
 pub(crate) fn drops(rules: &ReductionRules, tool: &str, text: &str) -> bool {
     rule_for(rules, tool) == Reduction::Drop && reduced_chars(rules, tool, text).is_some()
 }
 
-/// The replacement of a result; `None` if it stays.
+/// Returns the replacement of a result; `None` if it stays.
 pub(crate) fn of_result(
     rules: &ReductionRules,
     tool: &str,
@@ -40,7 +40,7 @@ pub(crate) fn of_result(
     (reduced.len() < text.len()).then_some(reduced)
 }
 
-/// The replacement of arguments, as JSON; `None` if they stay.
+/// Returns the replacement of arguments, as JSON; `None` if they stay.
 pub(crate) fn of_arguments(
     rules: &ReductionRules,
     tool: &str,
@@ -65,7 +65,7 @@ const WORDS: [(Reduction, &str); 3] = [
     (Reduction::Drop, "DROPPED"),
 ];
 
-/// The marker in place of a text.
+/// Returns the marker in place of a text.
 fn marker(rule: Reduction, call_id: &str, part: &str, chars: usize) -> String {
     let word = WORDS.iter().find(|(it, _)| *it == rule).map_or("SUMMARIZED", |(_, word)| word);
     format!(
@@ -73,7 +73,7 @@ fn marker(rule: Reduction, call_id: &str, part: &str, chars: usize) -> String {
     )
 }
 
-/// Whether a result is a marker.
+/// Returns `true` if a result is a marker.
 pub(crate) fn is_marker(text: &str) -> bool {
     WORDS.iter().any(|(_, word)| {
         text.strip_prefix(word).is_some_and(|rest| rest.starts_with(" executionId:'"))
@@ -88,7 +88,7 @@ const MEMBERS: usize = 20;
 const ITEMS: usize = 3;
 const TEXT_CHARS: usize = 80;
 
-/// The outline of a text: the shape of JSON, or the beginning and the end.
+/// Returns the outline of a text: the shape of JSON, or the beginning and the end.
 fn outline(text: &str) -> String {
     if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {
         // As deep as it fits.
@@ -108,7 +108,7 @@ fn outline(text: &str) -> String {
     format!("{}\n[…]\n{end}", first(text, head))
 }
 
-/// A value with short texts and few items, down to a depth.
+/// Returns a value with short texts and few items, down to a depth.
 fn shape(value: &Value, depth: usize) -> Value {
     match value {
         Value::Object(members) if depth == 0 => json!(format!("{{{} members}}", members.len())),
@@ -137,7 +137,7 @@ fn shape(value: &Value, depth: usize) -> Value {
     }
 }
 
-/// The first characters of a text.
+/// Returns the first characters of a text.
 fn first(text: &str, chars: usize) -> String {
     text.chars().take(chars).collect()
 }

@@ -26,7 +26,7 @@ pub(crate) struct RequestSize {
 }
 
 impl RequestSize {
-    /// The size of the next request of a run.
+    /// Returns the size of the next request of a run.
     pub(crate) fn of(driver: &Driver, model: &str) -> RequestSize {
         let answers = driver.state.entries.iter().rev().filter_map(SessionEntry::assistant);
         let recent = answers.take(RECENT);
@@ -43,7 +43,7 @@ impl RequestSize {
         (estimated as f64 * self.ratio).ceil() as u64
     }
 
-    /// A number of tokens in terms of the estimate.
+    /// Returns a number of tokens in terms of the estimate.
     pub(crate) fn estimated(&self, tokens: u64) -> u64 {
         (tokens as f64 / self.ratio).floor() as u64
     }
@@ -72,7 +72,8 @@ pub(crate) struct FittedRequest {
 }
 
 impl FittedRequest {
-    /// The event that says that results were cut. It is recorded with the answer, when more are cut than for the answer before.
+    /// Returns the event that says that results were cut. It is recorded with the answer, when more are cut than for
+    /// the answer before.
     pub(crate) fn event(&self, driver: &Driver) -> Option<NewRunEvent> {
         let before = driver.state.entries.iter().rev().find_map(SessionEntry::assistant);
         let is_known = before.is_some_and(|answer| answer.cut_results >= self.cut_results);
@@ -137,7 +138,8 @@ pub(crate) fn fit(
     Err(StepError::Failed(RunFailure::new("context_too_long", why)))
 }
 
-/// The positions of the results in a request, oldest first, with the execution id of each. The ids of providers may repeat.
+/// Returns the positions of the results in a request, oldest first, with the execution id of each. The ids of providers
+/// may repeat.
 fn execution_ids(entries: &[SessionEntry], messages: &[ModelMessage]) -> Vec<(usize, String)> {
     let results = entries.iter().filter(|entry| entry::is_result(entry));
     let results: Vec<&ToolEntry> = results.filter_map(SessionEntry::tool).collect();

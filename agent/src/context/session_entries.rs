@@ -35,8 +35,8 @@ impl SessionEntries {
         }
     }
 
-    /// The calls of answers whose final outcome neither a message nor [`SessionEntries::set_undelivered`] has, each with the
-    /// position of its answer. The last answer of the run is omitted: its calls go on.
+    /// Returns the calls of answers whose final outcome neither a message nor [`SessionEntries::set_undelivered`] has,
+    /// each with the position of its answer. The last answer of the run is omitted: its calls go on.
     pub(crate) fn undelivered(&self, run: &Run) -> Vec<(usize, RequestedCall)> {
         let current = last_answer(run, &self.all).map(|(at, _)| at);
         let mut open: Vec<(usize, &RequestedCall)> = Vec::new();

@@ -30,7 +30,7 @@ impl SummarizedContext {
         Ok(SummarizedContext { row, summary, kept })
     }
 
-    /// The messages that the model always sees among those that the summary stands for.
+    /// Returns the messages that the model always sees among those that the summary stands for.
     pub(crate) async fn kept_entries(
         &self,
         abide: &Abide,
@@ -47,13 +47,13 @@ impl SummarizedContext {
         Ok(rows.into_iter().map(SessionEntry::from).collect())
     }
 
-    /// The handoffs that were in effect in a run at the last message that the summary stands for.
+    /// Returns the handoffs that were in effect in a run at the last message that the summary stands for.
     pub(crate) fn handoffs(&self, run: &Run) -> Vec<HandoffEntry> {
         let of_run = self.row.as_ref().filter(|row| row.run_id == run.id);
         of_run.map(|row| parsed(&row.handoffs)).unwrap_or_default()
     }
 
-    /// The number of the newest summary; 0 if there is none.
+    /// Returns the number of the newest summary; 0 if there is none.
     pub(crate) fn number(&self) -> i64 {
         self.row.as_ref().map_or(0, |row| row.number)
     }
@@ -68,7 +68,7 @@ impl SummarizedContext {
         self.row.as_ref().map_or(0, |row| row.folded_id)
     }
 
-    /// The number of the model's answers among them.
+    /// Returns the number of the model's answers among them.
     pub(crate) fn answers(&self) -> i64 {
         self.row.as_ref().map_or(0, |row| row.answers)
     }
@@ -80,12 +80,12 @@ impl SummarizedContext {
         Some((row.goal_id, row.goal_folded_id))
     }
 
-    /// The message with the summary.
+    /// Returns the message with the summary.
     pub(crate) fn message(&self) -> Option<ModelMessage> {
         self.row.as_ref().map(|_| ModelMessage::System { text: self.summary.text() })
     }
 
-    /// Whether the model sees a message.
+    /// Returns `true` if the model sees a message.
     pub(crate) fn shows(&self, id: i64) -> bool {
         id > self.folded_id() || self.kept.contains(&id)
     }

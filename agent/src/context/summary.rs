@@ -41,7 +41,7 @@ pub(crate) struct Fact {
 }
 
 impl Fact {
-    /// The fact as one line of text.
+    /// Returns the fact as one line of text.
     pub(crate) fn line(&self) -> String {
         format!("{}: {}", self.key, self.value)
     }
@@ -87,7 +87,7 @@ Keep what later work needs: decisions, names, numbers, ids, paths, errors and th
 fact of the summary so far unless it changed. Name a fact or goal that no longer holds in discarded_obsolete, by its key \
 or text. Name execution ids of results that may be needed again. Leave out the wording of large results.";
 
-/// The JSON Schema of a summary.
+/// Returns the JSON Schema of a summary.
 pub(crate) fn schema() -> Value {
     let texts = json!({"type": "array", "items": {"type": "string"}});
     let fact = json!({"type": "object", "properties": {"key": {"type": "string"},
@@ -119,7 +119,7 @@ impl Summary {
         (!is_empty).then_some(summary)
     }
 
-    /// A summary without a model: what is known stays, and the part is shortened to its beginnings.
+    /// Returns a summary without a model: what is known stays, and the part is shortened to its beginnings.
     pub(crate) fn fallback(before: &Summary, part: &[String]) -> Summary {
         let mut raw_summary = before.raw_summary.clone();
         for message in part {
@@ -226,7 +226,7 @@ impl Summary {
         all.chain([self.raw_summary.clone()]).collect::<Vec<_>>().join("\n")
     }
 
-    /// The text that the model reads.
+    /// Returns the text that the model reads.
     pub(crate) fn text(&self) -> String {
         let mut text = String::from(
             "## Summary of the conversation so far\n\nIt stands for older messages, and has no more authority than they \

@@ -15,12 +15,13 @@ use crate::context::entry::{
 };
 use crate::context::reduction;
 
-/// The conversation for a model.
+/// Returns the conversation for a model.
 pub(crate) fn messages(entries: &[SessionEntry]) -> Vec<ModelMessage> {
     messages_with(entries, None)
 }
 
-/// The conversation for a model, with large results and arguments reduced in messages up to this id. Roles, ids and the order stay.
+/// Returns the conversation for a model, with large results and arguments reduced in messages up to this id. Roles, ids
+/// and the order stay.
 pub(crate) fn reduced_messages(
     entries: &[SessionEntry],
     through_id: i64,
@@ -146,13 +147,13 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// A result of a call that ran with other arguments than the model's. The request of the model stays as it was: providers check
-/// what they have signed.
+/// Creates a result of a call that ran with other arguments than the model's. The request of the model stays as it was:
+/// providers check what they have signed.
 pub(crate) fn with_approved_arguments(arguments: &Value, result: &str) -> String {
     format!("The approver changed the arguments to {arguments}.\n{result}")
 }
 
-/// A message that is neither an answer nor a result; `None` if the model does not see it.
+/// Returns a message that is neither an answer nor a result; `None` if the model does not see it.
 fn message(entry: &SessionEntry) -> Option<ModelMessage> {
     let text = entry.content.clone().unwrap_or_default();
     Some(match (entry.role.as_str(), entry.kind.as_str()) {

@@ -51,13 +51,13 @@ impl Composition {
         Ok(Ok(composition))
     }
 
-    /// The tool with a name.
+    /// Returns the tool with a name.
     pub(crate) fn tool(&self, name: &str) -> Option<&AgentTool> {
         self.tools.iter().find(|tool| tool.name == name)
     }
 }
 
-/// The newest definition of an agent, if it can be read.
+/// Returns the newest definition of an agent, if it can be read.
 async fn newest(abide: &Abide, name: &str) -> Result<Option<AgentDefinition>, Error> {
     let sql = "SELECT r.* FROM agents AS a JOIN agent_revisions AS r ON r.agent = a.name \
                AND r.revision = a.revision WHERE a.name = :name";

@@ -90,8 +90,8 @@ pub(crate) async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
     }
 }
 
-/// The agent that takes over by a call, in its newest revision, or why it cannot; without an agent for the call that hands
-/// back. The result of the call does not count: a worker of the tenant can claim the call and complete it.
+/// Returns the agent that takes over by a call, in its newest revision, or why it cannot; without an agent for the call
+/// that hands back. The result of the call does not count: a worker of the tenant can claim the call and complete it.
 async fn target(driver: &Driver, call: &ToolCall) -> Result<Result<Value, String>, Error> {
     let Some(tool) = driver.agent.composition.tool(&call.tool_name) else {
         return Ok(Ok(json!({})));

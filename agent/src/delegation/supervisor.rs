@@ -73,7 +73,7 @@ impl RuntimeTool for RequestSupervisor {
     }
 }
 
-/// Whether a call waits for the answer of a supervisor: nobody can approve or settle it.
+/// Returns `true` if a call waits for the answer of a supervisor: nobody can approve or settle it.
 pub(crate) fn waits(call: &ToolCall) -> bool {
     call.tool_name == REQUEST_SUPERVISOR
         && call.status == ToolCallStatus::AwaitingApproval

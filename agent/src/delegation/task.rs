@@ -67,7 +67,7 @@ impl RuntimeTool for Task {
     }
 }
 
-/// The schema of the arguments, with the permitted agents if they are known.
+/// Returns the schema of the arguments, with the permitted agents if they are known.
 fn schema(agents: &[String]) -> Value {
     let mut agent = json!({"type": "string", "description": "The agent."});
     if !agents.is_empty() {
@@ -135,7 +135,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The message for an agent from the arguments of its tool: a single text as it is, else the JSON.
+/// Returns the message for an agent from the arguments of its tool: a single text as it is, else the JSON.
 fn input(arguments: &Value) -> String {
     let members = arguments.as_object().filter(|members| members.len() == 1);
     let only = members.and_then(|members| members.values().next()).and_then(Value::as_str);
@@ -173,7 +173,7 @@ fn outcome_of(run: &Run) -> ToolOutcome {
     }
 }
 
-/// The runs that these calls have started and that wait for a decision.
+/// Returns the runs that these calls have started and that wait for a decision.
 pub(crate) async fn waiting<'c>(
     driver: &Driver,
     started: impl Iterator<Item = &'c ToolCall>,
@@ -199,7 +199,7 @@ pub(crate) struct Undecided {
     pub(crate) runs: Vec<Run>,
 }
 
-/// The decisions that these waiting runs and the waiting runs below them need.
+/// Returns the decisions that these waiting runs and the waiting runs below them need.
 pub(crate) async fn undecided(driver: &Driver, waiting: Vec<Run>) -> Result<Undecided, Error> {
     let mut undecided = Undecided::default();
     let mut open = waiting;

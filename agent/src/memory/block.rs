@@ -38,7 +38,8 @@ const AFTER: &str = "</memory>";
 /// Bytes of a token, as an estimate.
 const TOKEN_BYTES: usize = 4;
 
-/// The block with the first of these facts that fit, and their numbers and versions; an empty text without facts.
+/// Returns the block with the first of these facts that fit, and their numbers and versions; an empty text without
+/// facts.
 pub(crate) fn block_of(facts: &[Fact], budget_tokens: u64) -> (String, Vec<(i64, i64)>) {
     let budget = usize::try_from(budget_tokens).unwrap_or(usize::MAX).saturating_mul(TOKEN_BYTES);
     let mut block = BEFORE.to_owned();
@@ -59,7 +60,7 @@ pub(crate) fn block_of(facts: &[Fact], budget_tokens: u64) -> (String, Vec<(i64,
 }
 
 impl Fact {
-    /// The fact in one line.
+    /// Returns the fact in one line.
     pub(crate) fn line(&self) -> String {
         let mut fact = json!({"key": self.key, "value": self.value});
         if self.confidence < 1.0 {
@@ -80,7 +81,7 @@ const KEY_BYTES: usize = 256;
 const VALUE_BYTES: usize = 4 << 10;
 const FACTS: usize = 100;
 
-/// The facts that can be saved: shortened, and each key once. The last one with a key counts.
+/// Returns the facts that can be saved: shortened, and each key once. The last one with a key counts.
 pub(crate) fn acceptable(facts: Vec<NewMemory>, wanted: impl Fn(f64) -> bool) -> Vec<NewMemory> {
     let mut keys = BTreeSet::new();
     let mut kept: Vec<NewMemory> = Vec::new();

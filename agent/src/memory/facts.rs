@@ -41,12 +41,12 @@ const SIMILAR: f64 = 0.3;
 /// Maximum size of a query in bytes; the rest is ignored.
 const QUERY_BYTES: usize = 4_000;
 
-/// The settings of the active agent, if it has a memory.
+/// Returns the settings of the active agent, if it has a memory.
 pub(crate) fn settings(driver: &Driver) -> Option<MemorySettings> {
     Some(driver.agent.definition.settings().memory).filter(|memory| memory.enabled)
 }
 
-/// The space of the active agent's facts.
+/// Returns the space of the active agent's facts.
 pub(crate) async fn space<'a>(
     driver: &'a Driver,
     settings: &MemorySettings,
@@ -89,13 +89,13 @@ pub(crate) async fn read(driver: &Driver) -> Step<bool> {
     Ok(true)
 }
 
-/// The facts that were read for the last message of the user, if there are some.
+/// Returns the facts that were read for the last message of the user, if there are some.
 pub(crate) fn block(driver: &Driver) -> Option<String> {
     settings(driver)?;
     current_entry(driver)?.content.clone().filter(|text| !text.is_empty())
 }
 
-/// The facts that the active agent has read for the last message of the user.
+/// Returns the facts that the active agent has read for the last message of the user.
 fn current_entry(driver: &Driver) -> Option<&SessionEntry> {
     let asked_id = last_request(driver).map_or(0, |entry| entry.id);
     let imported_seq = match settings(driver)?.scope {
@@ -112,7 +112,7 @@ fn current_entry(driver: &Driver) -> Option<&SessionEntry> {
     })
 }
 
-/// The event that imported the run from another file; 0 if it began in this file.
+/// Returns the event that imported the run from another file; 0 if it began in this file.
 async fn imported_seq(driver: &Driver) -> Result<i64, Error> {
     let sql = "SELECT seq FROM run_events WHERE run_id = :id AND number = 1 \
                AND data ->> '$.status' = 'imported'";
@@ -121,12 +121,12 @@ async fn imported_seq(driver: &Driver) -> Result<i64, Error> {
     Ok(found.first().map_or(0, |(seq,)| *seq))
 }
 
-/// The last message of the user.
+/// Returns the last message of the user.
 fn last_request(driver: &Driver) -> Option<&SessionEntry> {
     driver.state.entries.iter().rfind(|entry| entry.role == "user" && entry.kind == "message")
 }
 
-/// The text of the search: the last message of the user.
+/// Returns the text of the search: the last message of the user.
 fn query(driver: &Driver) -> String {
     let request = last_request(driver).filter(|entry| !entry.is_denied());
     let text = request.and_then(|entry| entry.content.as_deref());
@@ -134,7 +134,7 @@ fn query(driver: &Driver) -> String {
     text[..text.floor_char_boundary(QUERY_BYTES)].to_owned()
 }
 
-/// The facts that changed last.
+/// Returns the facts that changed last.
 async fn recent(space: &MemorySpace) -> Result<Vec<Fact>, Error> {
     let sql = "SELECT id, seq, key, value, confidence, 0.0 FROM memories WHERE space = :space \
                ORDER BY updated_at DESC, id DESC LIMIT :most";
@@ -154,7 +154,7 @@ impl Found {
         Found { facts, embedded: None }
     }
 
-    /// The events and the usage to record.
+    /// Returns the events and the usage to record.
     pub(crate) fn usage(&self) -> (Vec<NewRunEvent>, Option<ModelUsage>) {
         let Some((model, tokens)) = &self.embedded else { return (Vec::new(), None) };
         let usage = Usage {
@@ -184,7 +184,7 @@ impl Found {
     }
 }
 
-/// The facts of a space, those most similar to a query first.
+/// Returns the facts of a space, those most similar to a query first.
 pub(crate) async fn search(
     driver: &Driver,
     space: &MemorySpace,
@@ -283,7 +283,7 @@ async fn embed(
     Ok(Some(Embedded { model, tokens: input_tokens, vector }))
 }
 
-/// A vector as an argument.
+/// Returns a vector as an argument.
 fn blob(vector: &[f32]) -> Value {
     Cell::Blob(Embeddings::bytes(vector)).to_json()
 }

@@ -18,7 +18,7 @@ pub(crate) struct MemorySpace {
 }
 
 impl MemorySpace {
-    /// The space of an agent's facts in a session. `abide` is a client within the scope of the session.
+    /// Returns the space of an agent's facts in a session. `abide` is a client within the scope of the session.
     pub(crate) async fn find(
         shared: &RuntimeContext,
         abide: &Abide,
@@ -51,7 +51,7 @@ impl MemorySpace {
         Ok(space)
     }
 
-    /// The call that saves facts.
+    /// Returns the call that saves facts.
     pub(crate) fn save(&self, facts: Vec<NewMemory>) -> SaveMemories {
         let session_id = self.session_id.clone();
         SaveMemories { session_id, ..SaveMemories::new(&self.namespace, facts) }

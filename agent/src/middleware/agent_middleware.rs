@@ -54,8 +54,8 @@ pub trait AgentMiddleware: Send + Sync {
         Ok(())
     }
 
-    /// Whether it has [`AgentMiddleware::after_model`]. If so, no part of an answer leaves before it is complete;
-    /// otherwise that function is not called.
+    /// Returns `true` if it has [`AgentMiddleware::after_model`]. If so, no part of an answer leaves before it is
+    /// complete; otherwise that function is not called.
     fn holds_answers(&self) -> bool {
         true
     }
@@ -115,7 +115,7 @@ impl RegisteredMiddleware {
         self.0.get(name).map(|middleware| &**middleware)
     }
 
-    /// The names that definitions can use.
+    /// Returns the names that definitions can use.
     pub(crate) fn names(&self) -> Vec<String> {
         let built_in = Middleware::names().into_iter().map(str::to_owned);
         built_in.chain(self.0.keys().cloned()).collect()

@@ -30,7 +30,7 @@ pub(crate) struct HeldAnswer<'a> {
 }
 
 impl<'a> HeldAnswer<'a> {
-    /// An answer with these rules. If it `is_whole`, it is held until it is complete.
+    /// Creates an answer with these rules. If it `is_whole`, it is held until it is complete.
     pub(crate) fn new(
         rules: impl IntoIterator<Item = &'a Guardrail>,
         redactor: Option<Redactor<'a>>,
@@ -94,7 +94,7 @@ impl<'a> HeldAnswer<'a> {
         Some(cleared)
     }
 
-    /// The text that has not left, up to this position.
+    /// Returns the text that has not left, up to this position.
     fn redacted(&self, end: usize) -> String {
         match &self.redactor {
             Some(redactor) => redactor.part(&self.text, self.released..end),
@@ -119,12 +119,12 @@ impl<'a> HeldAnswer<'a> {
         (self.released, self.is_denied) = (0, false);
     }
 
-    /// The text that has left so far.
+    /// Returns the text that has left so far.
     pub(crate) fn released(&self) -> &str {
         &self.left
     }
 
-    /// The text and the reasoning that are left of an answer that all rules have cleared.
+    /// Returns the text and the reasoning that are left of an answer that all rules have cleared.
     pub(crate) fn rest(self) -> (String, String) {
         let rest = self.redacted(self.text.len());
         let reasoning = match &self.redactor {
@@ -135,8 +135,8 @@ impl<'a> HeldAnswer<'a> {
     }
 }
 
-/// The length of the text up to the end of its last sentence: a line break, or white space after a full stop, an
-/// exclamation mark or a question mark.
+/// Returns the length of the text up to the end of its last sentence: a line break, or white space after a full stop,
+/// an exclamation mark or a question mark.
 fn last_sentence_end(text: &str) -> usize {
     let mut end = 0;
     let mut is_ended = false;

@@ -9,7 +9,7 @@ use crate::middleware::agent_middleware::{AgentMiddleware, MiddlewareContext};
 use crate::run::driver::Driver;
 use crate::tools::arguments::arguments_or_text;
 
-/// The middleware in Rust of a run, in order, with its settings.
+/// Returns the middleware in Rust of a run, in order, with its settings.
 fn of_run(driver: &Driver) -> impl Iterator<Item = (&dyn AgentMiddleware, &Map<String, Value>)> {
     driver.middleware().filter_map(|entry| match entry {
         Middleware::Custom(CustomMiddleware { name, settings }) => {
@@ -34,7 +34,7 @@ fn each(
     })
 }
 
-/// Whether answers are held until they are complete.
+/// Returns `true` if answers are held until they are complete.
 pub(crate) fn hold_answers(driver: &Driver) -> bool {
     of_run(driver).any(|(middleware, _)| middleware.holds_answers())
 }

@@ -14,7 +14,7 @@ use crate::program::calls::ProgramCall;
 use crate::run::driver::Driver;
 use crate::trace::metrics::{AgentMetrics, Consumed, ModelLabels, ToolLabels};
 
-/// Whether the middleware of a run counts this.
+/// Returns `true` if the middleware of a run counts this.
 fn counts(driver: &Driver, what: ObservedAt) -> bool {
     driver.middleware().any(|entry| match entry {
         Middleware::Observability(Observability { at }) => at.is_empty() || at.contains(&what),

@@ -29,8 +29,8 @@ impl PatternReach {
         (!can_contain(&parsed, |c| c == '\n')).then_some(PatternReach::Line)
     }
 
-    /// The length of the beginning of a text that no match can contain a part of, except a match that is complete
-    /// already.
+    /// Returns the length of the beginning of a text that no match can contain a part of, except a match that is
+    /// complete already.
     pub(crate) fn cleared(self, text: &str) -> usize {
         let after = |at: Option<(usize, char)>| at.map_or(0, |(at, c)| at + c.len_utf8());
         match self {
@@ -41,7 +41,7 @@ impl PatternReach {
     }
 }
 
-/// Whether a match of an expression can contain a wanted white-space character. `true` if that is not known.
+/// Returns `true` if a match of an expression can contain a wanted white-space character. `true` if that is not known.
 fn can_contain(hir: &Hir, wanted: fn(char) -> bool) -> bool {
     match hir.kind() {
         HirKind::Empty | HirKind::Look(_) => false,

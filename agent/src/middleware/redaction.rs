@@ -8,12 +8,12 @@ use crate::context::summary::Summary;
 use crate::middleware::redactor::Redactor;
 use crate::run::driver::Driver;
 
-/// The rules of the run for one kind of text.
+/// Returns the rules of the run for one kind of text.
 fn of_run(driver: &Driver, place: PiiAt) -> Option<Redactor<'_>> {
     Redactor::of(driver.middleware().filter_map(Middleware::pii), place)
 }
 
-/// The rules for answers.
+/// Returns the rules for answers.
 pub(crate) fn of_answers(driver: &Driver) -> Option<Redactor<'_>> {
     of_run(driver, PiiAt::Response)
 }
@@ -49,12 +49,12 @@ pub(crate) fn request(driver: &Driver, request: &mut ModelRequest) {
     }
 }
 
-/// A text that another model than the agent's receives, redacted like a request.
+/// Returns a text that another model than the agent's receives, redacted like a request.
 pub(crate) fn for_model(driver: &Driver, text: &str) -> String {
     of_run(driver, PiiAt::Request).map_or_else(|| text.to_owned(), |it| it.text(text))
 }
 
-/// A text that is published in place of one of the model's, redacted like an answer.
+/// Returns a text that is published in place of one of the model's, redacted like an answer.
 pub(crate) fn as_answer(driver: &Driver, text: &str) -> String {
     of_answers(driver).map_or_else(|| text.to_owned(), |it| it.text(text))
 }
@@ -97,7 +97,7 @@ pub(crate) fn outcome(driver: &Driver, outcome: &mut ToolOutcome) {
     redactor.value(&mut outcome.content);
 }
 
-/// A result that another process has recorded, as the model and the session's messages get it.
+/// Returns a result that another process has recorded, as the model and the session's messages get it.
 pub(crate) fn result(driver: &Driver, text: String) -> String {
     match of_run(driver, PiiAt::Results) {
         Some(redactor) => redactor.json(&text),

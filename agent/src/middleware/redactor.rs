@@ -56,7 +56,7 @@ pub(crate) struct Redactor<'a> {
 }
 
 impl<'a> Redactor<'a> {
-    /// The rules for one kind of text; `None` without any.
+    /// Returns the rules for one kind of text; `None` without any.
     pub(crate) fn of(
         settings: impl IntoIterator<Item = &'a Pii>,
         place: PiiAt,
@@ -74,12 +74,12 @@ impl<'a> Redactor<'a> {
         (!rules.is_empty()).then_some(Redactor { rules })
     }
 
-    /// How far the matches can extend; `None` if that is not known of one.
+    /// Returns how far the matches can extend; `None` if that is not known of one.
     pub(crate) fn reaches(&self) -> Option<Vec<PatternReach>> {
         self.rules.iter().map(|(_, pattern)| PatternReach::of(pattern.as_str())).collect()
     }
 
-    /// The matches that begin at a position or after it, in order. They do not overlap.
+    /// Returns the matches that begin at a position or after it, in order. They do not overlap.
     fn matches(&self, text: &str, from: usize) -> Vec<(Range<usize>, &'a str)> {
         let mut found: Vec<(Range<usize>, &str)> = Vec::new();
         for (name, pattern) in &self.rules {
@@ -107,14 +107,15 @@ impl<'a> Redactor<'a> {
         merged
     }
 
-    /// The last position, not after `end`, that is not inside a match that begins at `from` or after it.
+    /// Returns the last position, not after `end`, that is not inside a match that begins at `from` or after it.
     pub(crate) fn outside(&self, text: &str, from: usize, end: usize) -> usize {
         let matches = self.matches(text, from);
         let around = matches.iter().find(|(range, _)| range.start < end && end < range.end);
         around.map_or(end, |(range, _)| range.start)
     }
 
-    /// A part of a text, redacted. The text before the part is context; no match begins in it and ends in the part.
+    /// Returns a part of a text, redacted. The text before the part is context; no match begins in it and ends in the
+    /// part.
     pub(crate) fn part(&self, text: &str, part: Range<usize>) -> String {
         let mut redacted = String::new();
         let mut at = part.start;
@@ -130,7 +131,7 @@ impl<'a> Redactor<'a> {
         redacted
     }
 
-    /// The text, redacted.
+    /// Returns the text, redacted.
     pub(crate) fn text(&self, text: &str) -> String {
         self.part(text, 0..text.len())
     }
@@ -174,8 +175,8 @@ impl<'a> Redactor<'a> {
         is_changed
     }
 
-    /// A text that is JSON, redacted value by value: an escape such as `\u0040` hides nothing. Other text is redacted as it
-    /// is.
+    /// Returns a text that is JSON, redacted value by value: an escape such as `\u0040` hides nothing. Other text is
+    /// redacted as it is.
     pub(crate) fn json(&self, text: &str) -> String {
         match arguments_or_text(text) {
             Value::String(whole) if whole == text => self.text(text),
@@ -198,7 +199,7 @@ impl<'a> Redactor<'a> {
     }
 }
 
-/// Whether some 15 or 16 digits, or all of them, have a valid check digit.
+/// Returns `true` if some 15 or 16 digits, or all of them, have a valid check digit.
 fn is_card(text: &str) -> bool {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(10)).collect();
     let is_valid = |digits: &[u32]| {

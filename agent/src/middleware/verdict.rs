@@ -39,8 +39,8 @@ pub(crate) async fn rule_response(
     rule(driver, rules.filter(|rule| !calls_tools || rule.schema.is_none()), &[text]).await
 }
 
-/// Whether the run's guardrails about answers allow a summary of older messages. A schema is about answers, so it does
-/// not apply.
+/// Returns whether the run's guardrails about answers allow a summary of older messages. A schema is about answers, so
+/// it does not apply.
 pub(crate) async fn allows_summary(driver: &Driver, text: &str) -> Step<bool> {
     let beside_calls = true;
     Ok(rule_response(driver, text, beside_calls).await?.denied.is_none())
@@ -69,8 +69,8 @@ async fn rule(
     Ok(GuardrailVerdict { denied: None })
 }
 
-/// Whether a pattern or a function for answers denies another text, such as reasoning. Other rules are about the
-/// answer only.
+/// Returns `true` if a pattern or a function for answers denies another text, such as reasoning. Other rules are about
+/// the answer only.
 pub(crate) fn denies_other(driver: &Driver, text: &str) -> bool {
     let mut rules = driver.guardrails().filter(|rule| {
         rule.at == GuardrailAt::Response && (rule.deny.is_some() || rule.check.is_some())

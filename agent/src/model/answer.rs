@@ -161,8 +161,8 @@ fn apply_middleware(
     Ok(denied)
 }
 
-/// The text that guardrails check. An answer in calls of the tool `response` that do not match its schema is a part of it: the
-/// message with the error has values of it.
+/// Returns the text that guardrails check. An answer in calls of the tool `response` that do not match its schema is a
+/// part of it: the message with the error has values of it.
 fn checked_text(answer: &ModelResponse) -> String {
     let responses = answer.calls.iter().filter(|call| call.name == RESPONSE);
     let parts = responses.map(|call| call.arguments.as_str());
@@ -241,8 +241,8 @@ fn requests(
     requests
 }
 
-/// The results of calls that middleware denies, and their events. They are recorded with the answer, so a call is never
-/// requested without its middleware.
+/// Returns the results of calls that middleware denies, and their events. They are recorded with the answer, so a call
+/// is never requested without its middleware.
 fn results_of_denied(
     driver: &Driver,
     calls: &[RequestedCall],
@@ -312,7 +312,7 @@ async fn end_incomplete(
     Err(StepError::Ended)
 }
 
-/// How many answers the model has given since the tool call limit was reached, including this one.
+/// Returns how many answers the model has given since the tool call limit was reached, including this one.
 fn past_limit(driver: &Driver, allowed: usize) -> i64 {
     match driver.state.last_answer() {
         _ if allowed > 0 => 0,
@@ -321,7 +321,7 @@ fn past_limit(driver: &Driver, allowed: usize) -> i64 {
     }
 }
 
-/// The tool calls of an answer, with ids assigned by this runtime.
+/// Returns the tool calls of an answer, with ids assigned by this runtime.
 fn with_ids(driver: &Driver, iteration: i64, calls: &[ModelCall]) -> Vec<RequestedCall> {
     let named = calls.iter().enumerate().map(|(at, call)| RequestedCall {
         call_id: driver.run_lease.call_id(format_args!("{iteration}.{}", at + 1)),

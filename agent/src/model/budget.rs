@@ -55,13 +55,13 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
     }
 }
 
-/// The tokens of a request, as an estimate.
+/// Returns the tokens of a request, as an estimate.
 pub(crate) fn input_tokens(request: &ModelRequest) -> i64 {
     let chars = json!(request).to_string().chars().count();
     i64::try_from(chars / CHARS).unwrap_or(i64::MAX)
 }
 
-/// The call that reserves the estimated usage of a request.
+/// Returns the call that reserves the estimated usage of a request.
 fn reservation(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> ReserveUsage {
     let input = input_tokens(request).unsigned_abs();
     let output = request.max_tokens.map_or(ANSWER, u64::from);
@@ -80,7 +80,7 @@ fn reservation(driver: &Driver, request: &ModelRequest, price: Option<Price>) ->
     }
 }
 
-/// The run and the runs above it.
+/// Returns the run and the runs above it.
 async fn with_runs_above(driver: &Driver) -> Result<Vec<String>, Error> {
     let mut ids = vec![driver.state.run.id.clone()];
     let mut above = driver.state.run.parent_id.clone();
@@ -93,7 +93,7 @@ async fn with_runs_above(driver: &Driver) -> Result<Vec<String>, Error> {
     Ok(ids)
 }
 
-/// A subscription to the budgets of the run and of the runs above it.
+/// Returns a subscription to the budgets of the run and of the runs above it.
 async fn budgets(driver: &Driver) -> Result<Subscription, Error> {
     let ids = with_runs_above(driver).await?;
     let names: Vec<String> = (0..ids.len()).map(|at| format!(":id{at}")).collect();
@@ -107,7 +107,8 @@ async fn budgets(driver: &Driver) -> Result<Subscription, Error> {
     with_ids.fold(subscribe, |it, (at, id)| it.param(&format!("id{at}"), id)).await
 }
 
-/// The failure of a run one of whose budgets is used up. What was consumed only grows, so the row says which one it is.
+/// Returns the failure of a run one of whose budgets is used up. What was consumed only grows, so the row says which
+/// one it is.
 async fn used_up(driver: &Driver, error: &Error) -> Step<StepError> {
     let message = match error {
         Error::Refused(refusal) => refusal.detail.clone(),

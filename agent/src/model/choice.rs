@@ -41,7 +41,7 @@ impl Candidates {
     }
 }
 
-/// The models of these choices, in order.
+/// Returns the models of these choices, in order.
 pub(crate) fn candidates<'a>(
     driver: &Driver,
     choices: impl IntoIterator<Item = &'a ModelChoice>,
@@ -69,7 +69,7 @@ pub(crate) fn candidates<'a>(
     Ok(Candidates { chain, price, model, structured_output })
 }
 
-/// The models of the active agent, in order.
+/// Returns the models of the active agent, in order.
 pub(crate) fn of_agent(driver: &Driver) -> Step<Candidates> {
     let config = &driver.agent.definition.config;
     let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
@@ -82,7 +82,7 @@ pub(crate) fn of_agent(driver: &Driver) -> Step<Candidates> {
     candidates(driver, std::iter::once(&first).chain(others))
 }
 
-/// The event that reports the usage of an answer.
+/// Returns the event that reports the usage of an answer.
 pub(crate) fn usage(answer: &ModelResponse) -> NewRunEvent {
     let usage = &answer.usage;
     let data = json!({
@@ -98,7 +98,7 @@ fn dollars(micros: i64) -> f64 {
     micros as f64 / 1e6
 }
 
-/// The usage of an answer with this number of tool calls.
+/// Returns the usage of an answer with this number of tool calls.
 pub(crate) fn spent(answer: &ModelResponse, calls: usize) -> ModelUsage {
     let count = |tokens: Option<u64>| tokens.and_then(|tokens| i64::try_from(tokens).ok());
     ModelUsage {

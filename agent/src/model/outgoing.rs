@@ -27,7 +27,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Whether messages may leave that no request guardrail has checked.
+    /// Returns `true` if messages may leave that no request guardrail has checked.
     fn takes_unchecked(self) -> bool {
         match self {
             // The question is whether one of them is allowed.
@@ -42,7 +42,7 @@ impl Purpose {
         }
     }
 
-    /// How scripts and recordings see a request.
+    /// Returns how scripts and recordings see a request.
     pub(crate) fn of_request(self) -> RequestPurpose {
         match self {
             Purpose::Summary => RequestPurpose::Summary,

@@ -100,7 +100,7 @@ fn add_block(request: &mut ModelRequest, block: Option<String>) {
     request.system = Some(parts.collect::<Vec<_>>().join("\n\n")).filter(|it| !it.is_empty());
 }
 
-/// The tools that the model sees, including the blocked ones.
+/// Returns the tools that the model sees, including the blocked ones.
 fn specs(driver: &Driver) -> Vec<ToolSpec> {
     let own = driver.agent.tools.declarations().into_iter().map(|tool| ToolSpec {
         name: tool.name,

@@ -26,7 +26,7 @@ pub(crate) async fn of_answer(driver: &mut Driver) -> Step {
     driver.record(&[event(before + 1, why)], None, Vec::new()).await
 }
 
-/// The announcement that a program continues in its own session. The text since its last tool call is void.
+/// Returns the announcement that a program continues in its own session. The text since its last tool call is void.
 pub(crate) async fn of_program(driver: &Driver) -> Step<NewRunEvent> {
     let before =
         last_number(driver, "kind NOT IN ('token', 'reasoning', 'line', 'status', 'usage')")
@@ -34,7 +34,8 @@ pub(crate) async fn of_program(driver: &Driver) -> Step<NewRunEvent> {
     Ok(event(before + 1, "the runtime ended while the program ran; the program continues"))
 }
 
-/// The announcement that a remote agent's text starts again after the run's last question; `None` if none of it was published.
+/// Returns the announcement that a remote agent's text starts again after the run's last question; `None` if none of it
+/// was published.
 pub(crate) async fn of_pieces(driver: &Driver, why: &str) -> Step<Option<NewRunEvent>> {
     let others = "kind NOT IN ('token', 'reasoning', 'line', 'status', 'usage')";
     let before = last_number(driver, others).await?;
@@ -42,8 +43,8 @@ pub(crate) async fn of_pieces(driver: &Driver, why: &str) -> Step<Option<NewRunE
     Ok((last > before).then(|| event(before + 1, why)))
 }
 
-/// The announcement that the answer of a loop in Rust starts again: it is called again after a crash or a wait, or its answer is not
-/// what it has said. `None` if none of the answer was published.
+/// Returns the announcement that the answer of a loop in Rust starts again: it is called again after a crash or a wait,
+/// or its answer is not what it has said. `None` if none of the answer was published.
 pub(crate) async fn of_loop(driver: &Driver, why: &str) -> Step<Option<NewRunEvent>> {
     let is_answer = |entry: &&SessionEntry| {
         entry::is_answer(entry) && entry.assistant().is_some_and(|answer| answer.calls.is_empty())
@@ -61,7 +62,7 @@ fn event(since: i64, why: &str) -> NewRunEvent {
     run_event(RunEventKind::Restart, data)
 }
 
-/// The number of the run's last event that meets a condition; 0 if there is none.
+/// Returns the number of the run's last event that meets a condition; 0 if there is none.
 async fn last_number(driver: &Driver, condition: &str) -> Step<i64> {
     let sql = format!(
         "SELECT number FROM run_events WHERE run_id = :id AND {condition} \

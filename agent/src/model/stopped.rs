@@ -5,7 +5,7 @@ use abide_models::{ModelResponse, Stop};
 
 use crate::run::step::RunFailure;
 
-/// The reason in the provider's term, unless the answer is complete or the model waits for results.
+/// Returns the reason in the provider's term, unless the answer is complete or the model waits for results.
 pub(crate) fn reason(stop: &Stop) -> Option<String> {
     match stop {
         Stop::End | Stop::ToolUse => None,
@@ -16,7 +16,7 @@ pub(crate) fn reason(stop: &Stop) -> Option<String> {
     }
 }
 
-/// Whether an answer has neither text nor calls. A refusal has text, or the stop reason of one.
+/// Returns `true` if an answer has neither text nor calls. A refusal has text, or the stop reason of one.
 pub(crate) fn is_empty(answer: &ModelResponse) -> bool {
     answer.text.trim().is_empty() && answer.calls.is_empty()
 }

@@ -83,15 +83,15 @@ pub(crate) async fn listen(
     Ok(ArrivedAnswer { answer, unrecorded: events, uncleared_text, uncleared_reasoning })
 }
 
-/// Whether no part of an answer leaves before middleware has changed it: middleware in Rust can change all of it, and the
-/// values of JSON can only be redacted when it is complete.
+/// Returns `true` if no part of an answer leaves before middleware has changed it: middleware in Rust can change all of
+/// it, and the values of JSON can only be redacted when it is complete.
 pub(crate) fn is_held_whole(driver: &Driver) -> bool {
     let is_json = driver.agent.definition.response_format.is_some();
     middleware::hooks::hold_answers(driver)
         || is_json && middleware::redaction::of_answers(driver).is_some()
 }
 
-/// The number of an answer's first event. The status that announces the request comes before it.
+/// Returns the number of an answer's first event. The status that announces the request comes before it.
 fn first_event(driver: &Driver, published: Published) -> i64 {
     driver.state.run.events + 1 + i64::from(published.status)
 }
@@ -138,7 +138,7 @@ pub(crate) fn push(events: &mut Vec<NewRunEvent>, kind: RunEventKind, text: &str
     events.push(run_event(kind, json!({"content": text})));
 }
 
-/// The failure of a run whose model did not answer, after all attempts of [`abide_models::Chain`].
+/// Returns the failure of a run whose model did not answer, after all attempts of [`abide_models::Chain`].
 fn failed(error: &ModelError) -> StepError {
     StepError::Failed(RunFailure::new(error.code(), error.message.clone()))
 }

@@ -26,12 +26,12 @@ const RESPONSE_REPAIRS: usize = 3;
 pub(crate) const RESPONSE_RULES: &str = "When the work is done, call the tool response exactly \
 once. Its arguments are your final answer. Do not write the answer as text.";
 
-/// The schema of the answer if the model gives it by the tool.
+/// Returns the schema of the answer if the model gives it by the tool.
 pub(crate) fn by_tool(driver: &Driver, output: StructuredOutput) -> Option<&Value> {
     driver.agent.definition.response_format.as_ref().filter(|_| output == StructuredOutput::Tool)
 }
 
-/// The tool as the model sees it. Arguments are an object, so another answer is the member `value` of one.
+/// Returns the tool as the model sees it. Arguments are an object, so another answer is the member `value` of one.
 pub(crate) fn spec(schema: &Value) -> ToolSpec {
     let parameters = if schema["type"] == "object" {
         schema.clone()
@@ -43,7 +43,7 @@ pub(crate) fn spec(schema: &Value) -> ToolSpec {
     ToolSpec { name: RESPONSE.to_owned(), description: description.to_owned(), parameters }
 }
 
-/// The answer in the first call of the tool: its JSON, or why it does not match.
+/// Returns the answer in the first call of the tool: its JSON, or why it does not match.
 pub(crate) fn of_calls(schema: &Value, calls: &[ModelCall]) -> Option<Result<String, String>> {
     let call = calls.iter().find(|call| call.name == RESPONSE)?;
     let spec = spec(schema);
@@ -59,7 +59,7 @@ pub(crate) fn of_calls(schema: &Value, calls: &[ModelCall]) -> Option<Result<Str
     Some(answer.map(|answer| answer.to_string()))
 }
 
-/// Whether the model may correct its answer once more.
+/// Returns `true` if the model may correct its answer once more.
 pub(crate) fn may_repair(driver: &Driver) -> bool {
     let output = model::choice::of_agent(driver).map(|it| it.structured_output);
     let max = match output.unwrap_or_default() {
@@ -85,7 +85,7 @@ pub(crate) fn check_repairs(driver: &Driver) -> Step {
     }
 }
 
-/// Whether an entry is the error of a call of the tool in this run.
+/// Returns `true` if an entry is the error of a call of the tool in this run.
 fn is_refused_response(driver: &Driver, entry: &SessionEntry) -> bool {
     let Some(result) = entry.tool() else { return false };
     let of_run =
@@ -173,7 +173,7 @@ fn held_to(schema: &Parameters, value: Value) -> StructuredAnswer {
     schema.wrong_with(&value).map_or(StructuredAnswer::Fits(value), StructuredAnswer::Mismatch)
 }
 
-/// How many corrections this run has already requested.
+/// Returns how many corrections this run has already requested.
 fn repairs(driver: &Driver) -> usize {
     driver
         .state
@@ -186,7 +186,7 @@ fn repairs(driver: &Driver) -> usize {
         .count()
 }
 
-/// The call that asks the model for a correction.
+/// Returns the call that asks the model for a correction.
 pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
     let text = format!(
         "Your answer does not match the required format: {why}. Answer again, with JSON in that format and \
@@ -196,12 +196,12 @@ pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
     driver.message("system", text, &reported).kind(REPAIR).into()
 }
 
-/// The failure of a run without a matching answer.
+/// Returns the failure of a run without a matching answer.
 pub(crate) fn failed(why: &str) -> StepError {
     StepError::Failed(mismatch(why))
 }
 
-/// The failure of a run without a matching answer, before it is a step's result.
+/// Returns the failure of a run without a matching answer, before it is a step's result.
 pub(crate) fn mismatch(why: &str) -> RunFailure {
     let message = format!("the answer does not match the response_format: {why}");
     RunFailure::new("response_format_mismatch", message)

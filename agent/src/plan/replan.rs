@@ -9,8 +9,8 @@ use crate::context::entry::{SessionEntry, ToolEntry};
 use crate::plan::todo_list::Plan;
 use crate::run::driver::Driver;
 
-/// The part of the instructions with the plan, and with the request to revise it if there is an occasion; `None` if there
-/// is no plan.
+/// Returns the part of the instructions with the plan, and with the request to revise it if there is an occasion;
+/// `None` if there is no plan.
 pub(crate) fn block(driver: &Driver, plan: &Plan) -> Option<String> {
     let block = plan.block()?;
     let settings = driver.agent.definition.settings().plan;
@@ -32,7 +32,7 @@ enum ReplanReason {
 }
 
 impl ReplanReason {
-    /// The request to the model.
+    /// Returns the request to the model.
     fn request(&self) -> String {
         let why = match self {
             ReplanReason::Failed(tool) => format!("A call of {tool} has failed since."),
@@ -43,7 +43,7 @@ impl ReplanReason {
     }
 }
 
-/// The occasion in the messages after the event that wrote the plan, if there is one.
+/// Returns the occasion in the messages after the event that wrote the plan, if there is one.
 fn occasion(
     settings: &PlanSettings,
     plan_seq: i64,

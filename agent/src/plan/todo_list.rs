@@ -205,7 +205,7 @@ async fn update(abide: &Abide, claimed: &ToolCall) -> Result<PlanUpdate, Error> 
     })
 }
 
-/// The session's current plan.
+/// Returns the session's current plan.
 pub(crate) async fn current(abide: &Abide, session_id: &str) -> Result<Plan, Error> {
     let sql = "SELECT * FROM plan_versions WHERE session_id = :sid ORDER BY version DESC LIMIT 1";
     let last: Vec<PlanVersion> = abide.sql(sql).param("sid", session_id).fetch().await?;
@@ -255,7 +255,7 @@ impl Plan {
         self.todos.iter().map(PlanItem::row).collect()
     }
 
-    /// The share of completed steps with two decimals; 1 without steps.
+    /// Returns the share of completed steps with two decimals; 1 without steps.
     fn adherence(&self) -> f64 {
         let completed = self.count(Status::Completed);
         match self.todos.len() {
@@ -268,12 +268,12 @@ impl Plan {
         self.todos.iter().filter(|it| it.status == status).count()
     }
 
-    /// The result of a call.
+    /// Returns the result of a call.
     fn told_to_model(&self) -> Value {
         json!({"version": self.version, "todos": self.todos, "adherence": self.adherence()})
     }
 
-    /// The part of the instructions with the plan; `None` if there is none.
+    /// Returns the part of the instructions with the plan; `None` if there is none.
     pub(crate) fn block(&self) -> Option<String> {
         if self.todos.is_empty() {
             return None;
@@ -361,7 +361,7 @@ impl Plan {
         Ok(todos)
     }
 
-    /// The events for a change: the whole plan, and the steps that are now completed.
+    /// Returns the events for a change: the whole plan, and the steps that are now completed.
     fn new_events(&self, before: &Plan, operation: Operation) -> Vec<NewRunEvent> {
         let was_done = |item: &PlanItem| {
             let mut done = before.todos.iter().filter(|it| it.status == Status::Completed);

@@ -22,7 +22,7 @@ use crate::tools::calls::is_for_the_model;
 /// The name of the tool that represents permission requests.
 const TOOL: &str = "program_call";
 
-/// The declaration to register.
+/// Returns the declaration to register.
 pub(crate) fn declaration() -> ToolDeclaration {
     let schema = json!({"type": "object", "required": ["tool", "input"], "properties": {
         "tool": {"type": "string", "description": "The program's own tool."},

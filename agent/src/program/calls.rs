@@ -43,12 +43,12 @@ impl ProgramCalls {
         self.all.insert(id.to_owned())
     }
 
-    /// The calls that have ended since the last time.
+    /// Returns the calls that have ended since the last time.
     pub(crate) fn take_ended(&mut self) -> Vec<ProgramCall> {
         std::mem::take(&mut self.ended)
     }
 
-    /// The calls that have ended, and the open ones, which will not end: the program has ended.
+    /// Returns the calls that have ended, and the open ones, which will not end: the program has ended.
     pub(crate) fn take_all(&mut self) -> Vec<ProgramCall> {
         let open = std::mem::take(&mut self.open).into_values();
         let lost =

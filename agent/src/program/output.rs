@@ -44,18 +44,18 @@ pub(crate) struct ApprovalRequest {
 }
 
 impl ProgramOutput {
-    /// Whether there are events to record or requests to answer.
+    /// Returns `true` if there are events to record or requests to answer.
     pub(crate) fn is_pending(&self) -> bool {
         !(self.new_events.is_empty() && self.asked.is_empty() && self.withdrawn.is_empty())
     }
 
-    /// The calls since the last time, as usage to record.
+    /// Returns the calls since the last time, as usage to record.
     pub(crate) fn new_calls(&mut self) -> Option<ModelUsage> {
         let tool_calls = std::mem::take(&mut self.tool_calls);
         (tool_calls > 0).then(|| ModelUsage { tool_calls, ..ModelUsage::default() })
     }
 
-    /// The answer that a failed program reported, completed by its last text and its last usage.
+    /// Returns the answer that a failed program reported, completed by its last text and its last usage.
     pub(crate) fn last_answer(&mut self) -> ProgramResult {
         let mut answer = self.failed.take().map_or_else(ProgramResult::default, |answer| *answer);
         if answer.text.is_empty() {

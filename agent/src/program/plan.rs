@@ -24,7 +24,7 @@ struct Step {
 const COMPLETED: &str = "completed";
 
 impl ProgramPlan {
-    /// The events for a call of the program's planning tool.
+    /// Returns the events for a call of the program's planning tool.
     pub(crate) fn of_call(&mut self, tool: &str, arguments: &Value) -> Vec<NewRunEvent> {
         let todos = match tool {
             "TodoWrite" => arguments["todos"].as_array(),
@@ -40,7 +40,7 @@ impl ProgramPlan {
         })
     }
 
-    /// The events for an output line with a plan.
+    /// Returns the events for an output line with a plan.
     pub(crate) fn of_status(&mut self, line: &Value) -> Vec<NewRunEvent> {
         // The Agent Client Protocol.
         if line["sessionUpdate"] == "plan" {

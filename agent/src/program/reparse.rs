@@ -141,7 +141,7 @@ impl Reparsed {
     }
 }
 
-/// The last correction of a run.
+/// Returns the last correction of a run.
 async fn last_correction(
     abide: &Abide,
     run_id: &str,
@@ -151,7 +151,7 @@ async fn last_correction(
     Ok(found.into_iter().next())
 }
 
-/// The definition of the agent, and whether it is that of the folder.
+/// Returns the definition of the agent, and whether it is that of the folder.
 async fn definition(
     abide: &Abide,
     catalog: &Catalog,
@@ -174,7 +174,7 @@ struct StoredLine {
     events: Vec<Event>,
 }
 
-/// All events of a run.
+/// Returns all events of a run.
 async fn stored(
     abide: &Abide,
     run_id: &str,
@@ -195,7 +195,7 @@ async fn stored(
     }
 }
 
-/// The lines of each process: a runtime that continues a run starts another one.
+/// Returns the lines of each process: a runtime that continues a run starts another one.
 fn segments(events: Vec<(i64, RunEventKind, Value)>) -> Vec<Vec<StoredLine>> {
     let mut segments: Vec<Vec<StoredLine>> = vec![Vec::new()];
     for (number, kind, data) in events {
@@ -218,7 +218,7 @@ fn segments(events: Vec<(i64, RunEventKind, Value)>) -> Vec<Vec<StoredLine>> {
     segments
 }
 
-/// Whether an event was made of a line, and not of what the runtime did.
+/// Returns `true` if an event was made of a line, and not of what the runtime did.
 fn is_of_parser(kind: RunEventKind, data: &Value) -> bool {
     use RunEventKind::{
         Planning, Reasoning, Status, StepComplete, Token, ToolCall, ToolResult, Usage,
@@ -238,7 +238,7 @@ fn texts(events: &[Event]) -> Vec<String> {
     events.iter().map(|(kind, data)| format!("{} {data}", kind.as_str())).collect()
 }
 
-/// The parts of a result that differ.
+/// Returns the parts of a result that differ.
 fn between(before: &CorrectedResult, after: &CorrectedResult) -> Option<ReparsedChange> {
     let before = parts(before);
     let after = parts(after);
@@ -254,7 +254,7 @@ fn between(before: &CorrectedResult, after: &CorrectedResult) -> Option<Reparsed
     })
 }
 
-/// The parts of a result, by name.
+/// Returns the parts of a result, by name.
 fn parts(result: &CorrectedResult) -> Map<String, Value> {
     match json!(result) {
         Value::Object(parts) => parts,
@@ -272,7 +272,7 @@ const OF_LINES: [ErrorKind; 6] = [
     ErrorKind::AnswerTruncated,
 ];
 
-/// Whether the lines decide how a run has ended.
+/// Returns `true` if the lines decide how a run has ended.
 fn is_decided_by_lines(run: &Run) -> bool {
     run.status != RunStatus::Aborted
         && run
@@ -281,7 +281,8 @@ fn is_decided_by_lines(run: &Run) -> bool {
             .is_none_or(|code| OF_LINES.iter().any(|kind| kind.code() == code))
 }
 
-/// Whether the exit of the program does not decide how the run has ended. The exit of a program that failed is not stored.
+/// Returns `true` if the exit of the program does not decide how the run has ended. The exit of a program that failed
+/// is not stored.
 fn has_exited_well(run: &Run) -> bool {
     let has_exited = [ErrorKind::BadModelOutput, ErrorKind::NoAnswer].map(ErrorKind::code);
     run.error_code.as_deref().is_none_or(|code| has_exited.contains(&code))
@@ -419,7 +420,7 @@ fn mismatch(definition: &AgentDefinition, answer: &ProgramResult) -> Option<Stri
     }
 }
 
-/// The events that a runtime would record for events of a program.
+/// Returns the events that a runtime would record for events of a program.
 fn new_events(output: &mut ProgramOutput, agent: &str, events: Vec<ProgramEvent>) -> Vec<Event> {
     output.line(agent, Line { raw: None, events });
     let new = std::mem::take(&mut output.new_events).into_iter().map(plain);

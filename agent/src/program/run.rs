@@ -105,7 +105,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     }
 }
 
-/// Whether a program reported success without any text, and that is an answer of its agent.
+/// Returns `true` if a program reported success without any text, and that is an answer of its agent.
 pub(crate) fn may_be_empty(
     definition: &AgentDefinition,
     failure: &abide_programs::Failure,
@@ -263,7 +263,7 @@ impl Before {
         })
     }
 
-    /// Whether a program was started for the run before.
+    /// Returns `true` if a program was started for the run before.
     fn has_begun(&self) -> bool {
         self.process.is_some() || self.has_lines
     }
@@ -284,9 +284,9 @@ impl Before {
         }
     }
 
-    /// The configuration that resumes the program's session. A program that has written nothing is started again if
-    /// its format is known: such programs report their session before they do anything. A program with a protocol of its
-    /// own is started again whatever it has written: it gets its prompt when its session is stored.
+    /// Returns the configuration that resumes the program's session. A program that has written nothing is started
+    /// again if its format is known: such programs report their session before they do anything. A program with a
+    /// protocol of its own is started again whatever it has written: it gets its prompt when its session is stored.
     fn resumed(&self, mut config: CliConfig) -> Step<CliConfig> {
         let kind = config.kind();
         match &self.session {
@@ -320,8 +320,8 @@ impl Before {
     }
 }
 
-/// A field of the last status event that has it. Only events that drivers of this identity recorded count: other holders
-/// of the run must not choose which process is ended, or which session is resumed.
+/// Returns a field of the last status event that has it. Only events that drivers of this identity recorded count:
+/// other holders of the run must not choose which process is ended, or which session is resumed.
 async fn last_status(driver: &Driver, field: &str) -> Step<Option<Value>> {
     let sql = format!(
         "SELECT r.data -> '$.{field}' FROM run_events r JOIN events e ON e.seq = r.seq \
@@ -355,7 +355,7 @@ fn inherit(environment: &Environment, config: &mut CliConfig) -> Step {
     Ok(())
 }
 
-/// The messages that the agent gets, as a prompt.
+/// Returns the messages that the agent gets, as a prompt.
 fn conversation(driver: &Driver) -> Prompt {
     let messages = driver
         .state
@@ -407,7 +407,7 @@ async fn finish(
     Ok(DriveResult::Ended)
 }
 
-/// The usage that the program reports.
+/// Returns the usage that the program reports.
 pub(crate) fn spent(answer: &ProgramResult, tool_calls: i64) -> ModelUsage {
     let usage = answer.usage.as_ref();
     let count = |of: fn(&Usage) -> Option<u64>| {

@@ -46,7 +46,7 @@ pub enum RunChangeKind {
 }
 
 impl RunChangeKind {
-    /// Whether it is only a note.
+    /// Returns `true` if it is only a note.
     #[must_use]
     pub fn is_note(self) -> bool {
         self == RunChangeKind::Instructions
@@ -82,7 +82,7 @@ impl fmt::Display for RunChange {
 }
 
 impl RecordedRun {
-    /// The differences from this recording to another one, in the order of the run.
+    /// Returns the differences from this recording to another one, in the order of the run.
     #[must_use]
     pub fn changes(&self, now: &RecordedRun) -> Vec<RunChange> {
         let mut changes = Vec::new();
@@ -246,7 +246,8 @@ impl Changes<'_> {
     }
 }
 
-/// The messages, with the results of each answer in the order of its calls. A call that is refused has its result first.
+/// Returns the messages, with the results of each answer in the order of its calls. A call that is refused has its
+/// result first.
 fn in_order(messages: &[RecordedMessage]) -> Vec<&RecordedMessage> {
     let mut ordered: Vec<&RecordedMessage> = messages.iter().collect();
     for results in ordered.chunk_by_mut(|one, next| one.role == "tool" && next.role == "tool") {
@@ -264,7 +265,7 @@ fn ending(message: &RecordedMessage) -> String {
         .to_lowercase()
 }
 
-/// A message in one text.
+/// Returns a message in one text.
 fn whole(message: &RecordedMessage) -> String {
     format!("{}: {}", message.role, message.content.as_deref().unwrap_or_default())
 }

@@ -275,7 +275,7 @@ pub struct RecordedOutcome {
 const INTERRUPTED: [&str; 2] = ["execution_timeout", "cost_limit"];
 
 impl RecordedOutcome {
-    /// Whether the run was ended from outside: by a person, the clock or a price.
+    /// Returns `true` if the run was ended from outside: by a person, the clock or a price.
     pub(super) fn is_interrupted(&self) -> bool {
         let code = self.error_code.as_deref();
         self.status == RunStatus::Aborted.as_str()
@@ -384,13 +384,13 @@ impl RecordedRun {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.conversations.first().map_or("", |first| &first.id)
     }
 
-    /// The text of its file: one line of JSON for each conversation.
+    /// Returns the text of its file: one line of JSON for each conversation.
     #[must_use]
     pub fn to_text(&self) -> String {
         let lines = self.conversations.iter().filter_map(|it| serde_json::to_string(it).ok());
@@ -433,7 +433,7 @@ impl RecordedRun {
     }
 }
 
-/// The recording of one run.
+/// Returns the recording of one run.
 async fn conversation(
     abide: &Abide,
     run: Run,
@@ -550,7 +550,7 @@ fn rename_calls(
     }
 }
 
-/// The tools of the session's calls and those that the definition names, without those that stand for agents.
+/// Returns the tools of the session's calls and those that the definition names, without those that stand for agents.
 async fn tools_of(
     abide: &Abide,
     run: &Run,

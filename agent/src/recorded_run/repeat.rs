@@ -183,7 +183,7 @@ impl RecordedRun {
         }
     }
 
-    /// The results of calls with their ids. The id of a conversation is that of its run.
+    /// Returns the results of calls with their ids. The id of a conversation is that of its run.
     fn results(&self) -> impl Iterator<Item = (String, &RecordedMessage)> {
         self.conversations.iter().flat_map(|conversation| {
             let results = conversation.messages.iter().filter(|it| it.role == "tool");
@@ -226,14 +226,14 @@ impl RecordedRun {
         decided.collect()
     }
 
-    /// The instructions of the agents.
+    /// Returns the instructions of the agents.
     fn instructions(&self) -> BTreeMap<String, String> {
         let all = self.conversations.iter();
         all.filter_map(|it| Some((it.agent.clone(), it.instructions.clone()?))).collect()
     }
 
-    /// The declarations of the tools: the current ones, and those of the recording for tools that are not there, such
-    /// as those of MCP servers, which are not started.
+    /// Returns the declarations of the tools: the current ones, and those of the recording for tools that are not
+    /// there, such as those of MCP servers, which are not started.
     fn declarations(&self, tools: &Tools) -> Vec<ToolDeclaration> {
         let mut declarations: BTreeMap<String, ToolDeclaration> =
             tools.declarations().into_iter().map(|tool| (tool.name.clone(), tool)).collect();
@@ -254,7 +254,7 @@ impl RecordedRun {
     }
 }
 
-/// The recorded outcome of a call; `None` if a person or a limit ended it before it ran.
+/// Returns the recorded outcome of a call; `None` if a person or a limit ended it before it ran.
 fn outcome_of(message: &RecordedMessage) -> Option<ToolOutcome> {
     if message.ran == Some(false) {
         return Some(unrecorded());
@@ -328,7 +328,7 @@ fn decide(call_id: &str, recorded: Option<&RecordedApproval>) -> DecideApproval 
 /// The run that stands for those before the recorded one.
 const EARLIER: &str = "earlier";
 
-/// The messages of a session before the run.
+/// Returns the messages of a session before the run.
 fn history(session_id: &str, messages: &[RecordedMessage]) -> Vec<AppendMessage> {
     let mut answers = 0;
     let call = |recorded: &RecordedMessage| {
@@ -360,7 +360,7 @@ fn history(session_id: &str, messages: &[RecordedMessage]) -> Vec<AppendMessage>
     messages.iter().map(call).collect()
 }
 
-/// A definition whose models are those of the recording. The model's name says which agent asks.
+/// Returns a definition whose models are those of the recording. The model's name says which agent asks.
 fn offline(definition: &AgentDefinition) -> AgentDefinition {
     let of_agent = |name: &str, definition: &AgentDefinition| {
         let config = AgentConfig {
@@ -425,8 +425,8 @@ struct KnownConversation {
 }
 
 impl KnownConversation {
-    /// Whether it continues a request: with the same first message of a user, and the same answers. Those that a summary
-    /// stands for are not in the request, and large arguments of others are archived.
+    /// Returns `true` if it continues a request: with the same first message of a user, and the same answers. Those
+    /// that a summary stands for are not in the request, and large arguments of others are archived.
     fn continues(&self, request: &ModelRequest) -> bool {
         let first = |messages: &[ModelMessage]| {
             messages.iter().find_map(|message| match message {
@@ -449,7 +449,7 @@ impl KnownConversation {
             })
     }
 
-    /// Whether an agent of this name asks. An inline agent is registered below its parent.
+    /// Returns `true` if an agent of this name asks. An inline agent is registered below its parent.
     fn is_of(&self, agent: &str) -> bool {
         let inline = self.agent.strip_suffix(agent).is_some_and(|above| above.ends_with('/'));
         self.agent == agent || inline
@@ -473,8 +473,8 @@ impl RecordedAnswers {
         RecordedAnswers { replay, conversations, structured_output }
     }
 
-    /// The conversation that continues a request. That of the agent that asks comes first: an agent may delegate the
-    /// message that it got. After a handoff another agent asks.
+    /// Returns the conversation that continues a request. That of the agent that asks comes first: an agent may
+    /// delegate the message that it got. After a handoff another agent asks.
     fn find(&self, request: &ModelRequest) -> Option<&KnownConversation> {
         let all = || self.conversations.iter().filter(|it| it.continues(request));
         all().find(|it| it.is_of(&request.model)).or_else(|| all().next())
@@ -484,7 +484,7 @@ impl RecordedAnswers {
 /// The calls of an answer: names and arguments.
 type NamedCalls<'a> = Vec<(&'a str, &'a str)>;
 
-/// The calls of the answers. Their texts can be replaced by guardrails.
+/// Returns the calls of the answers. Their texts can be replaced by guardrails.
 fn answers(messages: &[ModelMessage]) -> Vec<NamedCalls<'_>> {
     let answers = messages.iter().filter_map(|message| match message {
         ModelMessage::Assistant { calls, .. } => {

@@ -17,7 +17,7 @@ use crate::run::step::{Step, StepError, overtime};
 /// The name of the tool that represents the questions.
 const TOOL: &str = "remote_agent_input";
 
-/// The declaration to register.
+/// Returns the declaration to register.
 pub(crate) fn declaration() -> ToolDeclaration {
     let text = |description: &str| json!({"type": "string", "description": description});
     let properties = json!({
@@ -78,7 +78,7 @@ pub(crate) struct InputResponse {
 }
 
 impl InputResponse {
-    /// The parts of the message to the agent: for a reader, and for an agent of Abide.
+    /// Returns the parts of the message to the agent: for a reader, and for an agent of Abide.
     pub(crate) fn parts(&self, reads_data: bool) -> Value {
         let word = if self.approve { "approve" } else { "reject" };
         let mut parts = vec![json!({"text": self.comment.as_deref().unwrap_or(word)})];
@@ -93,7 +93,7 @@ impl InputResponse {
     }
 }
 
-/// The call of a question, if it waits for a decision.
+/// Returns the call of a question, if it waits for a decision.
 pub(crate) async fn undecided(driver: &Driver, question: &Question) -> Step<Option<ToolCall>> {
     let sql = "SELECT * FROM tool_calls WHERE call_id = :id";
     let query = driver.abide.sql(sql).param("id", &question.call_id);
@@ -103,7 +103,7 @@ pub(crate) async fn undecided(driver: &Driver, question: &Question) -> Step<Opti
     }))
 }
 
-/// The decision on a question. If a driver that crashed holds the call, this waits for the end of its lease.
+/// Returns the decision on a question. If a driver that crashed holds the call, this waits for the end of its lease.
 pub(crate) async fn answer(driver: &Driver, question: &Question) -> Step<InputResponse> {
     let sql = "SELECT * FROM tool_calls WHERE call_id = :id";
     let mut calls = driver.abide.subscribe(sql).param("id", &question.call_id).await?;
@@ -131,7 +131,7 @@ pub(crate) async fn answer(driver: &Driver, question: &Question) -> Step<InputRe
     }
 }
 
-/// The text of the approver: an answer in the arguments, or a comment.
+/// Returns the text of the approver: an answer in the arguments, or a comment.
 async fn comment(driver: &Driver, call: &ToolCall, approve: bool) -> Step<Option<String>> {
     if let Some(answer) = call.arguments.value()["answer"].as_str().filter(|_| approve) {
         return Ok(Some(answer.to_owned()));

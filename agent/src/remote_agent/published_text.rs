@@ -15,12 +15,13 @@ impl PublishedText {
         PublishedText { before, text: String::new() }
     }
 
-    /// How many bytes of the whole text were published.
+    /// Returns how many bytes of the whole text were published.
     pub(crate) fn bytes(&self) -> usize {
         self.before + self.text.len()
     }
 
-    /// The piece to publish when the whole text is this. A shorter text is the beginning of a stream that is repeated.
+    /// Returns the piece to publish when the whole text is this. A shorter text is the beginning of a stream that is
+    /// repeated.
     ///
     /// # Errors
     /// The whole text, if it differs from what was published.

@@ -82,13 +82,13 @@ impl RemoteRows {
         }
     }
 
-    /// Whether the last question has no answer yet.
+    /// Returns `true` if the last question has no answer yet.
     pub(crate) fn is_asked(&self) -> bool {
         !self.asked.is_empty() && self.asked.len() >= self.sent.len()
     }
 
-    /// The next message to the agent. Its id depends on the run and its number, so it is the same if it is sent again. Runs of
-    /// other files can have the same id, but not the same time.
+    /// Returns the next message to the agent. Its id depends on the run and its number, so it is the same if it is sent
+    /// again. Runs of other files can have the same id, but not the same time.
     pub(crate) fn message(&self, driver: &Driver, parts: &Value, context_id: &str) -> Value {
         let Run { id, created_at, .. } = &driver.state.run;
         let name = format!("message {id} {} {}", created_at.0, self.sent.len() + 1);
@@ -130,12 +130,12 @@ impl RemoteRows {
     }
 }
 
-/// The call that removes the entry of an ended task.
+/// Returns the call that removes the entry of an ended task.
 pub(crate) fn closed(driver: &Driver) -> Call {
     WriteEntries::new(OPEN_TASKS).deletes([driver.state.run.id.clone()]).into()
 }
 
-/// A status event of the exchange.
+/// Returns a status event of the exchange.
 pub(crate) fn entry(fields: Value) -> NewRunEvent {
     run_event(RunEventKind::Status, json!({"status": "thinking", FIELD: fields}))
 }
@@ -199,19 +199,19 @@ impl OrphanedTask {
         Ok(left.collect())
     }
 
-    /// The call that records the request to cancel it, before it is sent.
+    /// Returns the call that records the request to cancel it, before it is sent.
     pub(crate) fn cancelling(&self) -> WriteEntries {
         let data = json!({"task_id": self.task_id, "cancel_requested": true});
         WriteEntries::new(&self.collection_id).puts([open_entry(&self.run_id, data)])
     }
 
-    /// The call that removes its entry.
+    /// Returns the call that removes its entry.
     pub(crate) fn closed(&self) -> WriteEntries {
         WriteEntries::new(&self.collection_id).deletes([self.run_id.clone()])
     }
 }
 
-/// The tasks of earlier runs of the agent in the session: their ids and contexts, the last one first.
+/// Returns the tasks of earlier runs of the agent in the session: their ids and contexts, the last one first.
 pub(crate) async fn earlier_tasks(driver: &Driver) -> Step<Vec<(String, String)>> {
     let sql = format!(
         "SELECT r.data ->> '$.{FIELD}.task_id', r.data ->> '$.{FIELD}.context_id' \
@@ -226,7 +226,7 @@ pub(crate) async fn earlier_tasks(driver: &Driver) -> Step<Vec<(String, String)>
     Ok(query.param("token", driver.run_lease.fencing_token).fetch().await?)
 }
 
-/// The identity of this connection in the log: that of an entry which it writes.
+/// Returns the identity of this connection in the log: that of an entry which it writes.
 pub(crate) async fn own_identity(abide: &Abide, driver: &str, now: i64) -> Result<String, Error> {
     let put = open_entry(driver, json!({"started_at": now}));
     let written = abide.call(WriteEntries::new(RUNTIMES).puts([put])).await?;

@@ -145,7 +145,7 @@ impl RemoteTaskRun<'_> {
         }
     }
 
-    /// The parts of the first message: what users have said since the last answer.
+    /// Returns the parts of the first message: what users have said since the last answer.
     fn task_parts(&self) -> Value {
         let entries = &self.driver.state.entries;
         let answered = entries.iter().rposition(|entry| entry::is_answer(entry));
@@ -157,7 +157,7 @@ impl RemoteTaskRun<'_> {
         json!([{"text": said.join("\n\n")}])
     }
 
-    /// The context of the session: that of its last task, or a new one.
+    /// Returns the context of the session: that of its last task, or a new one.
     async fn context_id(&self) -> Step<String> {
         let last = rows::earlier_tasks(self.driver).await?.into_iter().next();
         Ok(last.map_or_else(
@@ -235,7 +235,7 @@ impl RemoteTaskRun<'_> {
         self.send().await
     }
 
-    /// Whether the agent has the last message that was recorded.
+    /// Returns whether the agent has the last message that was recorded.
     async fn has_last_message(&mut self) -> Step<bool> {
         if self.rows.task.is_some() {
             let event = self.ask_for_task().await?.map_err(failed)?;
@@ -375,7 +375,7 @@ impl RemoteTaskRun<'_> {
         }
     }
 
-    /// How long the task may still work without anything new.
+    /// Returns how long the task may still work without anything new.
     fn until_silent(&self) -> Duration {
         self.silence.saturating_sub(self.last_news.elapsed())
     }

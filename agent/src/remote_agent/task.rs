@@ -86,7 +86,7 @@ impl Artifact {
 }
 
 impl RemoteTask {
-    /// A task of which nothing is known. Its artifacts have at most this many bytes together.
+    /// Creates a task of which nothing is known. Its artifacts have at most this many bytes together.
     pub(crate) fn new(max_bytes: usize) -> RemoteTask {
         RemoteTask { max_bytes, ..RemoteTask::default() }
     }
@@ -123,7 +123,8 @@ impl RemoteTask {
         self.check()
     }
 
-    /// Whether the artifacts of the completed task are to be read with the task, because the events may not have all of them.
+    /// Returns `true` if the artifacts of the completed task are to be read with the task, because the events may not
+    /// have all of them.
     pub(crate) fn needs_confirmation(&self) -> bool {
         self.answer.is_none()
             && (self.may_lack_events
@@ -324,7 +325,7 @@ impl RemoteTask {
         Ok(())
     }
 
-    /// The artifact with an id; a new one if it is not known.
+    /// Returns the artifact with an id; a new one if it is not known.
     fn artifact(&mut self, id: &str) -> &mut Artifact {
         let known = self.artifacts.iter().position(|known| known.id == id);
         let at = known.unwrap_or_else(|| {
@@ -352,7 +353,7 @@ impl RemoteTask {
         format!("{} {} {}", self.state, text(&self.message["messageId"]), self.timestamp)
     }
 
-    /// The text of its status: a question, or why it failed. Data counts only if there is no text.
+    /// Returns the text of its status: a question, or why it failed. Data counts only if there is no text.
     pub(crate) fn status_text(&self) -> String {
         let all = self.status_parts();
         let texts: Vec<Value> =
@@ -360,12 +361,12 @@ impl RemoteTask {
         text_of(if texts.is_empty() { &all } else { &texts })
     }
 
-    /// The parts of its status.
+    /// Returns the parts of its status.
     pub(crate) fn status_parts(&self) -> Vec<Value> {
         self.message["parts"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The text of its artifacts, and of an answer without a task.
+    /// Returns the text of its artifacts, and of an answer without a task.
     pub(crate) fn text(&self) -> String {
         let artifacts = self.artifacts.iter().map(|artifact| text_of(&artifact.parts));
         let texts = artifacts.chain(self.answer.as_deref().map(text_of));
@@ -373,7 +374,7 @@ impl RemoteTask {
         texts.join("\n\n")
     }
 
-    /// The text of a completed task. Some agents put it into the status.
+    /// Returns the text of a completed task. Some agents put it into the status.
     pub(crate) fn answer(&self) -> String {
         match self.text() {
             text if text.is_empty() => self.status_text(),
@@ -381,7 +382,7 @@ impl RemoteTask {
         }
     }
 
-    /// The data of the last part with data.
+    /// Returns the data of the last part with data.
     pub(crate) fn data(&self) -> Option<Value> {
         let all =
             self.artifacts.iter().flat_map(|it| &it.parts).chain(self.answer.iter().flatten());
@@ -473,7 +474,7 @@ fn read_parts(of: &Value, what: &str) -> Result<Vec<Value>, String> {
     Ok(parts.to_vec())
 }
 
-/// The text of parts. A file is only named: it is never fetched.
+/// Returns the text of parts. A file is only named: it is never fetched.
 fn text_of(parts: &[Value]) -> String {
     let texts = parts.iter().filter_map(|part| {
         if let Some(text) = part["text"].as_str() {

@@ -27,7 +27,7 @@ type Next = (Option<Instant>, Duration);
 pub(crate) struct CancelAttempts(Mutex<BTreeMap<String, Next>>);
 
 impl CancelAttempts {
-    /// The keys that are not tried now.
+    /// Returns the keys that are not tried now.
     pub(crate) fn not_due(&self) -> Vec<String> {
         let now = Instant::now();
         let attempts = self.lock();

@@ -51,14 +51,15 @@ pub(crate) struct RuntimeContext {
 }
 
 impl RuntimeContext {
-    /// The scope of a session, as far as it restricts callers.
+    /// Returns the scope of a session, as far as it restricts callers.
     pub(crate) async fn scope_of(&self, session_id: &str) -> Result<Scope, Error> {
         let sql = "SELECT scope FROM sessions WHERE id = :id";
         let found: Vec<(Json,)> = self.abide.sql(sql).param("id", session_id).fetch().await?;
         Ok(found.first().map(|(scope,)| restriction(scope)).unwrap_or_default())
     }
 
-    /// The scope of the session of a run, and whether another run has delegated it; `None` if there is no such run.
+    /// Returns the scope of the session of a run, and whether another run has delegated it; `None` if there is no such
+    /// run.
     pub(crate) async fn scope_of_run(&self, run_id: &str) -> Result<Option<(Scope, bool)>, Error> {
         let sql = "SELECT s.scope, r.parent_id IS NOT NULL FROM runs r \
                    JOIN sessions s ON s.id = r.session_id WHERE r.id = :id";

@@ -106,26 +106,27 @@ impl<'a> Dispatcher<'a> {
         Ok(())
     }
 
-    /// A subscription to the runs without a driver.
+    /// Returns a subscription to the runs without a driver.
     async fn unclaimed_runs(&self) -> Result<Subscription, Error> {
         let sql = "SELECT id FROM runs WHERE status = 'running' AND driver IS NULL";
         self.context.abide.subscribe(sql).await
     }
 
-    /// A subscription to this driver's runs that are to be aborted.
+    /// Returns a subscription to this driver's runs that are to be aborted.
     async fn abort_requested_runs(&self) -> Result<Subscription, Error> {
         let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running' AND \
                    abort_requested_at IS NOT NULL";
         self.context.abide.subscribe(sql).param("me", &self.context.settings.driver).await
     }
 
-    /// A subscription to the event of the last change of a stored prompt.
+    /// Returns a subscription to the event of the last change of a stored prompt.
     async fn changed_prompts(&self) -> Result<Subscription, Error> {
         let sql = "SELECT MAX(seq) FROM prompts WHERE scope = '{}'";
         self.context.abide.subscribe(sql).await
     }
 
-    /// The runs that a runtime with the same driver name held when it ended: they need not wait for their leases to expire.
+    /// Returns the runs that a runtime with the same driver name held when it ended: they need not wait for their
+    /// leases to expire.
     async fn own_runs(&self) -> Result<Vec<String>, Error> {
         let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running'";
         let held: Vec<(String,)> =

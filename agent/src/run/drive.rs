@@ -208,7 +208,8 @@ impl Driver {
         self.record_step((&events, None), messages).await.map(drop)
     }
 
-    /// The ids of the calls of the last answer that exceed the limit of tool calls. The run has counted all of them.
+    /// Returns the ids of the calls of the last answer that exceed the limit of tool calls. The run has counted all of
+    /// them.
     fn calls_past_limit(&self) -> BTreeSet<String> {
         let answer = self.state.last_answer();
         let calls = answer.map_or(&[][..], |(_, answer)| &answer.calls);
@@ -278,8 +279,8 @@ impl Driver {
     }
 }
 
-/// Whether a refused step ends its run, because it would be refused again. After other refusals, such as that of a full disk,
-/// the run is driven again later, as after a lost connection.
+/// Returns `true` if a refused step ends its run, because it would be refused again. After other refusals, such as that
+/// of a full disk, the run is driven again later, as after a lost connection.
 fn ends_run(code: Code) -> bool {
     !code.retryable()
 }

@@ -88,12 +88,13 @@ impl Driver {
         Ok(())
     }
 
-    /// The guardrails that apply to the run now: those of its own agent, and those of the active agent.
+    /// Returns the guardrails that apply to the run now: those of its own agent, and those of the active agent.
     pub(crate) fn guardrails(&self) -> impl Iterator<Item = &Guardrail> {
         self.middleware().filter_map(Middleware::guardrail)
     }
 
-    /// The middleware of the run now, in order: that of all agents, that of its own agent, and that of the active agent.
+    /// Returns the middleware of the run now, in order: that of all agents, that of its own agent, and that of the
+    /// active agent.
     pub(crate) fn middleware(&self) -> impl Iterator<Item = &Middleware> {
         let active = self.state.handoff().map(|_| &*self.agent.definition);
         let of_all = active.into_iter().flat_map(|it| &it.deployment_middleware);

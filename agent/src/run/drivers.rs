@@ -264,8 +264,8 @@ async fn claim_and_drive(
     driver.drive(loops).await.map(drop)
 }
 
-/// The failure of a run whose definition this runtime does not accept; `None` if it accepts it. The definition may have been registered by a runtime
-/// with another configuration.
+/// Returns the failure of a run whose definition this runtime does not accept; `None` if it accepts it. The definition
+/// may have been registered by a runtime with another configuration.
 fn unaccepted(
     shared: &RuntimeContext,
     loops: &AgentLoops,

@@ -283,7 +283,7 @@ impl HeldLeases {
 }
 
 impl CallLease {
-    /// Whether another lease is that of the same claim.
+    /// Returns `true` if another lease is that of the same claim.
     fn is_same(&self, other: &CallLease) -> bool {
         self.call_id == other.call_id && self.fencing_token == other.fencing_token
     }

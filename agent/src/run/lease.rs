@@ -25,13 +25,13 @@ impl RunLease {
         Some(RunLease { run_id: run.id.clone(), fencing_token: run.fencing_token? })
     }
 
-    /// The call that extends the lease.
+    /// Returns the call that extends the lease.
     pub(crate) fn heartbeat(&self, lease: Duration) -> HeartbeatRun {
         HeartbeatRun::new(&self.run_id, self.fencing_token, millis(lease))
     }
 
-    /// The call that records events of the run and extends the lease. In a batch: if the claim was lost, nothing of
-    /// the batch takes effect.
+    /// Returns the call that records events of the run and extends the lease. In a batch: if the claim was lost,
+    /// nothing of the batch takes effect.
     pub(crate) fn record(
         &self,
         events: &[NewRunEvent],
@@ -46,37 +46,37 @@ impl RunLease {
         }
     }
 
-    /// The id of a tool call of the run. Only the holder of the run can request a call with it.
+    /// Returns the id of a tool call of the run. Only the holder of the run can request a call with it.
     pub(crate) fn call_id(&self, rest: impl fmt::Display) -> String {
         format!("{}{DERIVED}{rest}", self.run_id)
     }
 
-    /// The request for a tool call of the run; its id must come from [`RunLease::call_id`].
+    /// Returns the request for a tool call of the run; its id must come from [`RunLease::call_id`].
     pub(crate) fn request(&self, request: RequestToolCall) -> RequestToolCall {
         request.run_id(&self.run_id).run_fencing_token(self.fencing_token)
     }
 
-    /// The call that completes the run.
+    /// Returns the call that completes the run.
     pub(crate) fn done(&self, output: Map<String, Value>) -> FinishRun {
         self.finish(RunEnd::Done).output(output)
     }
 
-    /// The call that fails the run.
+    /// Returns the call that fails the run.
     pub(crate) fn failed(&self, code: impl Into<String>, message: impl Into<String>) -> FinishRun {
         self.finish(RunEnd::Failed).code(code).message(message)
     }
 
-    /// The call that ends the run after an abort request.
+    /// Returns the call that ends the run after an abort request.
     pub(crate) fn aborted(&self, message: impl Into<String>) -> FinishRun {
         self.finish(RunEnd::Aborted).message(message)
     }
 
-    /// The call that records what the run waits for, and a time limit of the wait.
+    /// Returns the call that records what the run waits for, and a time limit of the wait.
     pub(crate) fn wait(&self, interrupt: Map<String, Value>, ends_at: Option<Micros>) -> WaitRun {
         WaitRun { ends_at, ..WaitRun::new(&self.run_id, self.fencing_token, interrupt) }
     }
 
-    /// The call that keeps what a guardrail has denied of an answer.
+    /// Returns the call that keeps what a guardrail has denied of an answer.
     pub(crate) fn withhold(&self, iteration: i64, original: Value) -> WithholdAnswer {
         WithholdAnswer::new(&self.run_id, self.fencing_token, iteration, original)
     }
@@ -86,7 +86,7 @@ impl RunLease {
     }
 }
 
-/// An event of the run. Its data is a JSON object.
+/// Returns an event of the run. Its data is a JSON object.
 pub(crate) fn run_event(kind: RunEventKind, data: Value) -> NewRunEvent {
     let data = match data {
         Value::Object(data) => data,
@@ -95,12 +95,12 @@ pub(crate) fn run_event(kind: RunEventKind, data: Value) -> NewRunEvent {
     NewRunEvent { kind, data }
 }
 
-/// The fencing token of a tool call that this runtime has claimed.
+/// Returns the fencing token of a tool call that this runtime has claimed.
 pub(crate) fn fencing_token(claimed: &ToolCall) -> i64 {
     claimed.fencing_token.unwrap_or_default()
 }
 
-/// A time as an argument of a reducer.
+/// Returns a time as an argument of a reducer.
 pub(crate) fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }

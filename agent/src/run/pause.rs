@@ -39,8 +39,9 @@ pub(crate) async fn at_stage(driver: &Driver, action: &Action) -> Step<bool> {
     Ok(false)
 }
 
-/// The stages between the last step and the next one, in order. They follow from the next action and the last answer: after an answer
-/// with calls, the run is at `after_agent` until the first of them has begun, and at `after_tools` when all have results.
+/// Returns the stages between the last step and the next one, in order. They follow from the next action and the last
+/// answer: after an answer with calls, the run is at `after_agent` until the first of them has begun, and at
+/// `after_tools` when all have results.
 fn stages(driver: &Driver, action: &Action) -> Vec<PauseStage> {
     use PauseStage::{AfterAgent, AfterLoop, AfterTools, BeforeGuardrails};
     let last = driver.state.last_answer();
@@ -59,22 +60,22 @@ fn stages(driver: &Driver, action: &Action) -> Vec<PauseStage> {
     }
 }
 
-/// Whether a run was resumed at this place or a later one: it does not pause there again.
+/// Returns `true` if a run was resumed at this place or a later one: it does not pause there again.
 fn has_passed(pause: &Pause, run: &Run, stage: PauseStage) -> bool {
     pause.iteration.zip(pause.stage).is_some_and(|last| (run.iterations, stage) <= last)
 }
 
-/// Whether `pause_run` has asked for a pause at this stage.
+/// Returns `true` if `pause_run` has asked for a pause at this stage.
 fn requests(pause: &Pause, stage: PauseStage) -> bool {
     pause.status == PauseStatus::Requested && pause.requested_stage.is_none_or(|it| it == stage)
 }
 
-/// Whether a rule or the callback can demand a pause.
+/// Returns `true` if a rule or the callback can demand a pause.
 pub(crate) fn may_be_demanded(driver: &Driver) -> bool {
     rules(driver).next().is_some() || driver.shared.pause_callback.is_set()
 }
 
-/// The rules of the run's own agent and of the active one.
+/// Returns the rules of the run's own agent and of the active one.
 fn rules(driver: &Driver) -> impl Iterator<Item = &PauseRule> {
     let active = driver.state.handoff().map_or(&[][..], |_| &driver.agent.definition.pause);
     driver.own_definition.pause.iter().chain(active)

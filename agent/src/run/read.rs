@@ -87,13 +87,13 @@ impl Driver {
         Ok(CurrentRows { run, session, pause: pause.0, new: new.0, seq })
     }
 
-    /// A row, and the event as of which it was read.
+    /// Returns a row, and the event as of which it was read.
     async fn row<T: DeserializeOwned>(&self, sql: &str, id: &str) -> Step<(Option<T>, Seq)> {
         let found = self.abide.sql(sql).param("id", id).rows().await?;
         Ok((found.typed()?.into_iter().next(), found.seq))
     }
 
-    /// The messages after those that are known, and the event as of which they were read.
+    /// Returns the messages after those that are known, and the event as of which they were read.
     async fn new_messages(&self) -> Step<(Vec<SessionEntry>, Seq)> {
         let sql = "SELECT * FROM agent_state WHERE session_id = :sid AND id > :newest ORDER BY id";
         let query = self.abide.sql(sql).param("sid", &self.state.run.session_id);
@@ -102,7 +102,7 @@ impl Driver {
         Ok((rows.into_iter().map(SessionEntry::from).collect(), found.seq))
     }
 
-    /// The rows of the calls of the last answer, if one of them has no result.
+    /// Returns the rows of the calls of the last answer, if one of them has no result.
     async fn current_calls(&self) -> Step<Vec<ToolCall>> {
         let Some((at, answer)) = self.state.last_answer() else { return Ok(Vec::new()) };
         let after = &self.state.entries[at + 1..];

@@ -125,7 +125,7 @@ impl Registrar {
         Ok(Registration { problems: reading.problems, change })
     }
 
-    /// The problem of the file of each agent that cannot be registered again.
+    /// Returns the problem of the file of each agent that cannot be registered again.
     fn unregistered_by(&self, reading: &CatalogSnapshot) -> BTreeMap<String, Problem> {
         let registered = self.registered();
         let config = self.catalog.folder().join(CONFIG);
@@ -142,7 +142,7 @@ impl Registrar {
         unregistered
     }
 
-    /// The folder's content, compared with the last registration.
+    /// Returns the folder's content, compared with the last registration.
     fn changes(&self, mut reading: CatalogSnapshot) -> CatalogChanges {
         let registered = self.registered();
         let before = &registered.files;
@@ -167,7 +167,7 @@ impl Registrar {
         CatalogChanges { reading, gone, files, definitions }
     }
 
-    /// The current versions of everything that definitions depend on.
+    /// Returns the current versions of everything that definitions depend on.
     fn sources(&self) -> DefinitionSources {
         let tools = *self.context.tools.revision().borrow();
         let prompts = self.prompts.load(Ordering::Relaxed);

@@ -114,7 +114,7 @@ impl Reloader {
         Some(report)
     }
 
-    /// The problems that `abide agent check` reports, with the configuration that is in effect.
+    /// Returns the problems that `abide agent check` reports, with the configuration that is in effect.
     async fn check(&self) -> Vec<Problem> {
         let project = self.project.lock().await;
         let mut problems = match &*project {

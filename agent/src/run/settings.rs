@@ -39,13 +39,13 @@ pub struct Settings {
 pub struct SettingsClock(Arc<dyn Fn() -> i64 + Send + Sync>);
 
 impl SettingsClock {
-    /// The clock that this function reads. For virtual time.
+    /// Returns the clock that this function reads. For virtual time.
     #[must_use]
     pub fn of(now: impl Fn() -> i64 + Send + Sync + 'static) -> SettingsClock {
         SettingsClock(Arc::new(now))
     }
 
-    /// The machine's clock.
+    /// Returns the machine's clock.
     #[must_use]
     pub fn system() -> SettingsClock {
         SettingsClock::of(|| {

@@ -47,7 +47,7 @@ pub(crate) enum DriveResult {
     Lost,
 }
 
-/// The failure of a run that has reached its deadline.
+/// Returns the failure of a run that has reached its deadline.
 pub(crate) fn overtime() -> StepError {
     StepError::Failed(RunFailure::new("execution_timeout", "the run has reached its time limit"))
 }

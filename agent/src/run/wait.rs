@@ -78,7 +78,7 @@ impl Driver {
         Ok(found.into_iter().next())
     }
 
-    /// A call that needs a decision. One of a delegated run names the run.
+    /// Returns a call that needs a decision. One of a delegated run names the run.
     fn request_of(&self, run: &Run, call: &ToolCall) -> Value {
         let mut request = json!({"tool_call_id": call.call_id, "tool_name": call.tool_name,
             "args": call.arguments.value(), "status": call.status.as_str()});
@@ -126,20 +126,21 @@ impl Driver {
     }
 }
 
-/// Whether a call needs a decision itself.
+/// Returns `true` if a call needs a decision itself.
 fn is_open(call: &ToolCall) -> bool {
     matches!(call.status, ToolCallStatus::AwaitingApproval | ToolCallStatus::Unknown)
 }
 
-/// The decision that the calls of an interrupt need, as the row of the run names it: a settlement if no call needs an approval.
+/// Returns the decision that the calls of an interrupt need, as the row of the run names it: a settlement if no call
+/// needs an approval.
 fn decision_of(all: &[Value]) -> &'static str {
     let has = |status: ToolCallStatus| all.iter().any(|call| call["status"] == status.as_str());
     let settles = has(ToolCallStatus::Unknown) && !has(ToolCallStatus::AwaitingApproval);
     if settles { "settlement" } else { "approval" }
 }
 
-/// The event that asks for a decision: the first call in top-level fields, for clients that show one call at a time, and a list
-/// of all calls.
+/// Returns the event that asks for a decision: the first call in top-level fields, for clients that show one call at a
+/// time, and a list of all calls.
 fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Value> {
     let mut fields = match all.first().cloned() {
         Some(Value::Object(first)) => first,

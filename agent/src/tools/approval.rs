@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 
-/// Whether calls of a tool need an approval: by the tool, or by the definition of the agent. The reducer that requests a call decides
-/// by the same two conditions: that of the tool is in the tool's row, that of the definition is an argument of the request. The
-/// driver needs the answer to run approved calls first, and to publish their decisions.
+/// Returns `true` if calls of a tool need an approval: by the tool, or by the definition of the agent. The reducer that
+/// requests a call decides by the same two conditions: that of the tool is in the tool's row, that of the definition is
+/// an argument of the request. The driver needs the answer to run approved calls first, and to publish their decisions.
 pub(crate) fn needs_approval(driver: &Driver, name: &str) -> bool {
     let by_tool =
         driver.shared.tools.get(name).is_some_and(|it| it.declaration().requires_approval());
@@ -36,7 +36,7 @@ pub(crate) async fn check_approval(driver: &Driver, call: &ToolCall) -> Result<(
     Err(Error::Refused(Refusal::new(Code::Denied, detail).hint(hint)))
 }
 
-/// The event for a decision on a call, with the arguments that the approver has changed.
+/// Returns the event for a decision on a call, with the arguments that the approver has changed.
 pub(crate) fn decision_event(
     call: &ToolCall,
     decision: &str,
@@ -82,7 +82,8 @@ pub(crate) async fn add_questions(driver: &Driver, requests: &mut [Value]) -> Re
     Ok(())
 }
 
-/// The arguments that the approver of a call has put in place of those of the model; `None` if the call ran as requested.
+/// Returns the arguments that the approver of a call has put in place of those of the model; `None` if the call ran as
+/// requested.
 ///
 /// # Errors
 /// [`Error`] if the rows cannot be read.

@@ -30,7 +30,8 @@ use crate::tools::runtime_tool::{CallOrder, RunningCall, RuntimeTool};
 use crate::tools::{delivery, repeated};
 use crate::{middleware, run, tools};
 
-/// Whether the refusal of a request is the result of its call: the model can react to it. Other refusals end the run.
+/// Returns `true` if the refusal of a request is the result of its call: the model can react to it. Other refusals end
+/// the run.
 pub(crate) fn is_for_the_model(code: Code) -> bool {
     matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded | Code::CallIdConflict)
 }
@@ -58,8 +59,8 @@ pub(crate) fn to_request(
     Ok(driver.run_lease.request(request))
 }
 
-/// Whether the only call of an answer can be claimed with its request. The calls of several wait for each other's approvals,
-/// a run can pause before they start, and tools of the runtime read the answer.
+/// Returns `true` if the only call of an answer can be claimed with its request. The calls of several wait for each
+/// other's approvals, a run can pause before they start, and tools of the runtime read the answer.
 pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
     let [call] = calls else { return false };
     matches!(Executor::of(driver, &call.name), Executor::Process(_))
@@ -209,7 +210,8 @@ async fn cancel_unclaimed(driver: &Driver, call: &ToolCall) -> Step {
     }
 }
 
-/// Whether a refused claim needs nothing from this driver: another worker has the call, or a limit of its tool holds it back.
+/// Returns `true` if a refused claim needs nothing from this driver: another worker has the call, or a limit of its
+/// tool holds it back.
 fn is_settled_elsewhere(error: &Error) -> bool {
     error.code().is_some_and(|code| {
         code.is_temporary()
@@ -262,9 +264,9 @@ async fn record_outcome(
     recorded.map_err(StepError::Refused)
 }
 
-/// Whether the model's answer has no other call, so that the result is delivered with the outcome. The results of several calls
-/// are delivered together, in order, after the last of them. The answer of a call that was claimed with its request may not be
-/// read yet; it has no other call.
+/// Returns `true` if the model's answer has no other call, so that the result is delivered with the outcome. The
+/// results of several calls are delivered together, in order, after the last of them. The answer of a call that was
+/// claimed with its request may not be read yet; it has no other call.
 fn is_only(driver: &Driver, claimed: &ToolCall) -> bool {
     let answer = driver.state.last_answer();
     answer.is_none_or(|(_, answer)| {
@@ -273,7 +275,7 @@ fn is_only(driver: &Driver, claimed: &ToolCall) -> bool {
     })
 }
 
-/// The step that gives a result to the model.
+/// Returns the step that gives a result to the model.
 async fn delivery_step(
     driver: &Driver,
     claimed: &ToolCall,
@@ -292,15 +294,16 @@ async fn delivery_step(
     Ok(driver.step_batch((&[event], None), vec![message.into()]))
 }
 
-/// A call that this driver has claimed, with what renews its lease and records its outcome.
+/// Returns a call that this driver has claimed, with what renews its lease and records its outcome.
 fn claimed_call<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {
     let settings = &driver.shared.settings;
     let leases = &driver.shared.leases;
     ClaimedCall { abide: &driver.abide, settings, leases, call, exchange: None }
 }
 
-/// Whether `tool_retry` lets a failed call run again. The tool's own retry policy limits the attempts, too, and a call
-/// that must not run twice never does; nor do the tools of the runtime. The attempts are counted in the row of the call.
+/// Returns `true` if `tool_retry` lets a failed call run again. The tool's own retry policy limits the attempts, too,
+/// and a call that must not run twice never does; nor do the tools of the runtime. The attempts are counted in the row
+/// of the call.
 fn retries(
     driver: &Driver,
     claimed: &ToolCall,

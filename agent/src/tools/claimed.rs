@@ -192,18 +192,19 @@ impl ClaimedCall<'_> {
         }
     }
 
-    /// The call that reports the end of the exchange with a server, in the same commit as the outcome.
+    /// Returns the call that reports the end of the exchange with a server, in the same commit as the outcome.
     fn closing(self, failure: Option<Failure>) -> Option<Call> {
         self.exchange.and_then(|exchange| exchange.closing(failure))
     }
 }
 
-/// The result of a call, as its row has it.
+/// Returns the result of a call, as its row has it.
 pub(crate) fn result_of(outcome: &ToolOutcome) -> Value {
     json!({"text": outcome.text, "content": outcome.content, "exit_code": outcome.exit_code})
 }
 
-/// The error of a failed call. The model must not take a call that was stopped midway for one without an effect.
+/// Returns the error of a failed call. The model must not take a call that was stopped midway for one without an
+/// effect.
 fn failed_text(outcome: &ToolOutcome, effect: Effect) -> Cow<'_, str> {
     let text = outcome.text.as_str();
     let was_stopped = matches!(outcome.failure, Some(Failure::Cancelled | Failure::Lost));
@@ -213,7 +214,7 @@ fn failed_text(outcome: &ToolOutcome, effect: Effect) -> Cow<'_, str> {
     Cow::Owned(format!("{}. {MAY_HAVE_TAKEN_EFFECT}", beginning(text).trim_end_matches('.')))
 }
 
-/// The first [`ERROR_BYTES`] of an error.
+/// Returns the first [`ERROR_BYTES`] of an error.
 fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(ERROR_BYTES)]
 }

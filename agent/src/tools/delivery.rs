@@ -46,7 +46,7 @@ pub(crate) async fn deliver(driver: &Driver, call: &ToolCall) -> Step<Delivery> 
     })
 }
 
-/// The outcome of a finished call, for the model: text, whether it is an error, and exit code.
+/// Returns the outcome of a finished call, for the model: text, whether it is an error, and exit code.
 fn result(driver: &Driver, call: &ToolCall) -> CallResult {
     let result = match call.status {
         ToolCallStatus::Succeeded => {
@@ -82,17 +82,17 @@ fn cancelled_text(call: &ToolCall, has_effect: bool) -> &'static str {
     }
 }
 
-/// The exit code in the result of a call.
+/// Returns the exit code in the result of a call.
 fn exit_code(result: Option<&Value>) -> Option<i32> {
     result?["exit_code"].as_i64().and_then(|code| i32::try_from(code).ok())
 }
 
-/// The result of a call past the limit of tool calls.
+/// Returns the result of a call past the limit of tool calls.
 pub(crate) fn skipped() -> CallResult {
     CallResult::without_success(CallStatus::Skipped, SKIPPED)
 }
 
-/// A result as the model may see it: redacted, and shortened.
+/// Returns a result as the model may see it: redacted, and shortened.
 pub(crate) fn for_model(driver: &Driver, call_id: &str, result: CallResult) -> CallResult {
     let text = middleware::redaction::result(driver, result.text);
     let cut = match driver.agent.definition.config.tool_token_limit_before_evict {
@@ -108,7 +108,7 @@ pub(crate) fn for_model(driver: &Driver, call_id: &str, result: CallResult) -> C
     CallResult { text, ..result }
 }
 
-/// The text of a call that succeeded, from its result.
+/// Returns the text of a call that succeeded, from its result.
 fn success_text(result: Option<Value>, is_settled: bool) -> String {
     match result {
         // The result comes from an external worker and may have any shape.

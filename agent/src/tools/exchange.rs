@@ -23,7 +23,7 @@ use crate::delegation::supervisor;
 use crate::run::lease::{fencing_token, millis};
 use crate::run::settings::Settings;
 
-/// The declaration of the tool whose calls are questions, to register.
+/// Returns the declaration of the tool whose calls are questions, to register.
 pub(crate) fn declaration() -> ToolDeclaration {
     let text = |description: &str| json!({"type": "string", "description": description});
     let properties = json!({
@@ -53,7 +53,7 @@ pub(crate) struct CallLog {
 }
 
 impl CallLog {
-    /// The log of a claimed call.
+    /// Returns the log of a claimed call.
     pub(crate) fn of(abide: &Abide, claimed: &ToolCall) -> Arc<CallLog> {
         Arc::new(CallLog {
             abide: abide.clone(),
@@ -64,8 +64,8 @@ impl CallLog {
         })
     }
 
-    /// The call that closes the exchange together with the outcome; `None` if there was no exchange. The task of a cancelled
-    /// call may go on.
+    /// Returns the call that closes the exchange together with the outcome; `None` if there was no exchange. The task
+    /// of a cancelled call may go on.
     pub(crate) fn closing(&self, failure: Option<Failure>) -> Option<Call> {
         let goes_on = failure.is_some_and(|failure| self.goes_on(failure));
         let closes = self.is_used.load(Ordering::Relaxed) && !goes_on;
@@ -73,12 +73,13 @@ impl CallLog {
         closes.then(|| close.into())
     }
 
-    /// Whether the exchange goes on after this failure: the server still works on the task of a call that was only cancelled here.
+    /// Returns `true` if the exchange goes on after this failure: the server still works on the task of a call that was
+    /// only cancelled here.
     pub(crate) fn goes_on(&self, failure: Failure) -> bool {
         failure == Failure::Cancelled && self.is_used.load(Ordering::Relaxed)
     }
 
-    /// The exchange so far. A first attempt has none.
+    /// Returns the exchange so far. A first attempt has none.
     ///
     /// # Errors
     /// [`Error`] if the rows cannot be read. The inner error is the outcome of the call, if it cannot be continued.
@@ -123,7 +124,7 @@ impl CallLog {
         Ok(Ok(exchange))
     }
 
-    /// The answers to the questions of a step, in their order.
+    /// Returns the answers to the questions of a step, in their order.
     async fn answers(&self, step: i64) -> Result<Vec<InputAnswer>, Error> {
         let mut answers = Vec::new();
         for index in 1.. {
@@ -221,8 +222,8 @@ fn not_recorded(error: Error) -> ExchangeError {
     }
 }
 
-/// The calls to decide on: a call whose server asks is represented by its questions, and one that waits for a supervisor needs no
-/// decision.
+/// Returns the calls to decide on: a call whose server asks is represented by its questions, and one that waits for a
+/// supervisor needs no decision.
 ///
 /// # Errors
 /// [`Error`] if the rows cannot be read.

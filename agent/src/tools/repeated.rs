@@ -10,12 +10,12 @@ use crate::run::driver::Driver;
 use crate::run::lease::fencing_token;
 use crate::run::step::{Step, StepError};
 
-/// Whether a call was cancelled in the recording.
+/// Returns `true` if a call was cancelled in the recording.
 pub(crate) fn was_cancelled(driver: &Driver, call: &ToolCall) -> bool {
     has_failed_with(driver, call, Failure::Cancelled)
 }
 
-/// Whether a supervisor has rejected a call in the recording.
+/// Returns `true` if a supervisor has rejected a call in the recording.
 pub(crate) fn was_rejected(driver: &Driver, call: &ToolCall) -> bool {
     has_failed_with(driver, call, Failure::Denied)
 }

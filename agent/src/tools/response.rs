@@ -80,13 +80,13 @@ impl RuntimeTool for GetToolResponse {
     }
 }
 
-/// Whether there is something to fetch: a result is archived or was cut.
+/// Returns `true` if there is something to fetch: a result is archived or was cut.
 fn is_offered(driver: &Driver) -> bool {
     driver.state.has_cut_results
         || driver.state.context.as_ref().is_some_and(|context| context.number() > 0)
 }
 
-/// The tool as the model sees it.
+/// Returns the tool as the model sees it.
 pub(crate) fn tool() -> ToolSpec {
     let ToolDeclaration { name, description, parameters, .. } = GetToolResponse.declaration();
     ToolSpec { name, description, parameters }
@@ -122,7 +122,7 @@ async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutcome, Error> 
     }
 }
 
-/// How many results the run has fetched.
+/// Returns how many results the run has fetched.
 async fn fetched(driver: &Driver) -> Result<i64, Error> {
     let sql = "SELECT count(*) FROM tool_calls WHERE tool_name = :tool AND session_id = :sid \
                AND status = 'succeeded' AND substr(call_id, 1, length(:run)) = :run";
@@ -135,7 +135,7 @@ async fn fetched(driver: &Driver) -> Result<i64, Error> {
     Ok(count.first().map_or(0, |(count,)| *count))
 }
 
-/// The text of a result or of arguments. The provider's ids may repeat: the newest call counts.
+/// Returns the text of a result or of arguments. The provider's ids may repeat: the newest call counts.
 async fn original(driver: &Driver, wish: &ResponseArguments) -> Result<Option<String>, Error> {
     let sid = &driver.state.run.session_id;
     let sql = "SELECT * FROM tool_calls WHERE session_id = :sid \
@@ -167,7 +167,7 @@ async fn original(driver: &Driver, wish: &ResponseArguments) -> Result<Option<St
     Ok(entry.into_iter().next().and_then(|entry| entry.content))
 }
 
-/// The text of a recorded result, as the model would have seen it without limits.
+/// Returns the text of a recorded result, as the model would have seen it without limits.
 fn result_text(result: &Json) -> String {
     let result = result.value();
     let text = match &result {
@@ -177,7 +177,8 @@ fn result_text(result: &Json) -> String {
     text.as_str().map_or_else(|| text.to_string(), str::to_owned)
 }
 
-/// The wanted range, and where the text continues. It never takes more than about an eighth of the window, for four characters per token.
+/// Returns the wanted range, and where the text continues. It never takes more than about an eighth of the window, for
+/// four characters per token.
 fn slice(driver: &Driver, text: &str, wish: &ResponseArguments) -> String {
     let definition = &driver.agent.definition;
     let window = usize::try_from(definition.settings().context.window_tokens).unwrap_or(MOST);

@@ -59,8 +59,8 @@ pub(crate) async fn read(driver: &mut Driver) -> Step {
     Ok(())
 }
 
-/// The runs of the answers at these positions that have ended in this session. Of the runs of an imported or written history,
-/// nobody knows which calls they have requested.
+/// Returns the runs of the answers at these positions that have ended in this session. Of the runs of an imported or
+/// written history, nobody knows which calls they have requested.
 async fn ended_runs(
     driver: &Driver,
     answers: impl Iterator<Item = usize>,
@@ -75,7 +75,7 @@ async fn ended_runs(
     Ok(ended.into_iter().map(|(id,)| id).collect())
 }
 
-/// The outcome of a call that was requested.
+/// Returns the outcome of a call that was requested.
 async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
     let id = row.call_id.as_str();
     Ok(match row.status {
@@ -112,8 +112,8 @@ async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
     })
 }
 
-/// The outcome of a call that has run, or may run, without a result. It says with which arguments: the model would look for the
-/// effect of those that it wrote.
+/// Returns the outcome of a call that has run, or may run, without a result. It says with which arguments: the model
+/// would look for the effect of those that it wrote.
 async fn may_have_run(driver: &Driver, row: &ToolCall, text: &str) -> Step<UndeliveredResult> {
     let changed = approval::approved_arguments(driver, row).await?;
     let text = match &changed {

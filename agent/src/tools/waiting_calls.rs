@@ -46,7 +46,8 @@ impl WaitingCalls {
         }
     }
 
-    /// The query whose result grows when a call begins to wait. It has one row: a tenant can have any number of such calls.
+    /// Returns the query whose result grows when a call begins to wait. It has one row: a tenant can have any number of
+    /// such calls.
     pub(super) fn newest() -> String {
         format!("SELECT max(c.seq) {WAITING}")
     }
@@ -93,12 +94,12 @@ impl WaitingCalls {
         Ok(())
     }
 
-    /// The calls in order; those for which the function returns true have begun.
+    /// Returns the calls in order; those for which the function returns true have begun.
     pub(super) fn take(&mut self, mut begin: impl FnMut(&Waiting) -> bool) {
         self.calls.retain(|call| !begin(call));
     }
 
-    /// The scopes of the calls.
+    /// Returns the scopes of the calls.
     pub(super) fn scopes(&self) -> impl Iterator<Item = &Json> {
         self.calls.iter().map(|(.., scope, _)| scope)
     }
@@ -120,7 +121,7 @@ impl WaitingCalls {
         self.calls.sort_by_key(|(.., requested)| *requested);
     }
 
-    /// The oldest calls of each session that fit a condition, the oldest first.
+    /// Returns the oldest calls of each session that fit a condition, the oldest first.
     async fn read(&self, condition: &str, session: Option<&str>) -> Result<Vec<Waiting>, Error> {
         let sql = format!(
             "SELECT call_id, session_id, tool_name, scope, created_seq FROM (SELECT c.call_id, \

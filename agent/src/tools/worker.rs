@@ -46,7 +46,7 @@ struct Shared {
 }
 
 impl ToolWorker {
-    /// A worker for the calls of these tools in the sessions of `agent`.
+    /// Creates a worker for the calls of these tools in the sessions of `agent`.
     #[must_use]
     pub fn new(abide: Abide, tools: ToolView, settings: Settings, agent: &str) -> ToolWorker {
         let agent = agent.to_owned();
@@ -220,7 +220,7 @@ impl RunningCalls {
         self.shared_keys = common.unwrap_or_default();
     }
 
-    /// The key of the places that the calls of a scope share.
+    /// Returns the key of the places that the calls of a scope share.
     fn share_of(&self, scope: &Json) -> Vec<Value> {
         let members = scope.value();
         if self.shared_keys.is_empty() {

@@ -161,7 +161,7 @@ impl AgentMetrics {
         self.0.changes.subscribe()
     }
 
-    /// The current values. Families without samples are omitted.
+    /// Returns the current values. Families without samples are omitted.
     #[must_use]
     pub fn families(&self) -> Vec<MetricFamily> {
         let counters = self.lock();
@@ -240,7 +240,7 @@ impl AgentMetrics {
     }
 }
 
-/// The counters of these labels, or those of all others if there are too many label sets.
+/// Returns the counters of these labels, or those of all others if there are too many label sets.
 fn bounded<K: Ord, V: Default>(
     all: &mut BTreeMap<K, V>,
     labels: K,
@@ -315,7 +315,7 @@ impl Histogram {
         self.sum = self.sum.saturating_add(took);
     }
 
-    /// The samples: buckets are cumulative.
+    /// Returns the samples: buckets are cumulative.
     fn samples(&self, labels: &[(&'static str, String)]) -> Vec<MetricSample> {
         let mut below = 0;
         let mut samples: Vec<MetricSample> = BOUNDS

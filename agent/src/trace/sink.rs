@@ -137,7 +137,7 @@ async fn post(
     }
 }
 
-/// A span as a line of the file sink.
+/// Returns a span as a line of the file sink.
 fn line(span: &Span) -> Value {
     let mut all = json!({"trace_id": span.trace_id, "span_id": span.span_id, "name": span.name,
         "kind": if span.is_client { "client" } else { "internal" },
@@ -151,7 +151,7 @@ fn line(span: &Span) -> Value {
     all
 }
 
-/// The body of a request in OTLP's JSON encoding.
+/// Returns the body of a request in OTLP's JSON encoding.
 fn otlp(spans: &[Span]) -> Value {
     let spans: Vec<Value> = spans.iter().map(otlp_span).collect();
     let service = Map::from_iter([(names::SERVICE_NAME.to_owned(), json!("abide"))]);

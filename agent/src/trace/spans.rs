@@ -24,7 +24,7 @@ pub(crate) struct Span {
     pub(crate) error: Option<String>,
 }
 
-/// The spans of a run that has ended; none if there is no such run.
+/// Returns the spans of a run that has ended; none if there is no such run.
 pub(crate) async fn spans(abide: &Abide, run_id: &str, log_data: bool) -> Result<Vec<Span>, Error> {
     let sql = "SELECT * FROM runs WHERE id = :id AND ended_at IS NOT NULL";
     let found: Vec<Run> = abide.sql(sql).param("id", run_id).fetch().await?;
@@ -189,7 +189,7 @@ fn attributes<const N: usize>(all: [(&str, Value); N]) -> Map<String, Value> {
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// A message in the form of the conventions, as text.
+/// Returns a message in the form of the conventions, as text.
 fn messages(role: &str, text: &str) -> Value {
     let parts = json!([{"role": role, "parts": [{"type": "text", "content": text}]}]);
     json!(parts.to_string())

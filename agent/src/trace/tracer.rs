@@ -118,7 +118,7 @@ impl Tracer {
     }
 }
 
-/// The runs that have ended lately without a trace: their runtime has ended, or the queue was full.
+/// Returns the runs that have ended lately without a trace: their runtime has ended, or the queue was full.
 async fn untraced(abide: &Abide, now: i64) -> Result<Vec<String>, Error> {
     let since = now.saturating_sub(i64::try_from(LOOK_BACK.as_micros()).unwrap_or(i64::MAX));
     let sql = "SELECT id FROM runs WHERE ended_at > :since \

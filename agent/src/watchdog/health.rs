@@ -49,7 +49,8 @@ pub(crate) struct Observation {
     pub(crate) repeats: i64,
 }
 
-/// The measurements of an answer, and the action that is recorded with it. `before` is the row of the answer before.
+/// Returns the measurements of an answer, and the action that is recorded with it. `before` is the row of the answer
+/// before.
 pub(crate) fn evaluate(
     settings: &WatchdogSettings,
     now: &Observation,
@@ -100,8 +101,9 @@ pub(crate) fn evaluate(
     (health, action)
 }
 
-/// Whether the context should be compacted after an answer. Whether there is enough to compact is known when the next request
-/// is built; only then is the action recorded. `compacted` is the last answer after which that happened.
+/// Returns `true` if the context should be compacted after an answer. Whether there is enough to compact is known when
+/// the next request is built; only then is the action recorded. `compacted` is the last answer after which that
+/// happened.
 pub(crate) fn wants_compaction(
     settings: &WatchdogSettings,
     health: &RunHealth,
@@ -148,8 +150,8 @@ impl MeasuredRequest {
     }
 }
 
-/// The measurements of an answer to a request of this size, if the run is watched. `tokens` is what the provider
-/// reports.
+/// Returns the measurements of an answer to a request of this size, if the run is watched. `tokens` is what the
+/// provider reports.
 pub(crate) fn observe(
     driver: &Driver,
     request: MeasuredRequest,
@@ -185,7 +187,7 @@ pub(crate) fn observe(
     Some(health.into_row(&run.id, &run.session_id, iteration, action, Micros(0), Seq(0)))
 }
 
-/// The call that records measurements.
+/// Returns the call that records measurements.
 pub(crate) fn record(driver: &Driver, health: &RunHealth) -> RecordHealth {
     let new = NewHealth {
         tokens: health.tokens,
@@ -204,8 +206,8 @@ pub(crate) fn record(driver: &Driver, health: &RunHealth) -> RecordHealth {
         .action(health.action)
 }
 
-/// How many consecutive answers of a run, up to one with these calls, have requested the same calls; except for the
-/// newest, they got the same results, too.
+/// Returns how many consecutive answers of a run, up to one with these calls, have requested the same calls; except for
+/// the newest, they got the same results, too.
 fn repeats(run_id: &str, entries: &[SessionEntry], calls: &[RequestedCall]) -> i64 {
     if calls.is_empty() {
         return 0;
@@ -308,7 +310,7 @@ async fn look(driver: &mut Driver) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the model has been warned about an answer.
+/// Returns `true` if the model has been warned about an answer.
 fn is_warned(driver: &Driver, iteration: i64) -> bool {
     let of = WarningEntry { run_id: driver.state.run.id.clone(), iteration };
     let mut warnings = driver.state.entries.iter().rev().take_while(|entry| !is_answer(entry));

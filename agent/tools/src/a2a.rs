@@ -16,9 +16,9 @@ use reqwest::{Client, Method, Request, Response, StatusCode, Url};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::environment::Environment;
 use crate::media_type::{EVENT_STREAM, media_type};
 use crate::public_address::{self, PermittedHosts};
+use abide_sandbox::Environment;
 
 pub use config::A2aConfig;
 pub use events::A2aEvents;
@@ -123,19 +123,19 @@ impl A2aClient {
         Ok(A2aClient { http, url, headers, tenant, streams, reads_data, version })
     }
 
-    /// Whether the agent can stream the events of a task.
+    /// Returns `true` if the agent can stream the events of a task.
     #[must_use]
     pub fn streams(&self) -> bool {
         self.streams
     }
 
-    /// Whether the agent reads parts with data.
+    /// Returns `true` if the agent reads parts with data.
     #[must_use]
     pub fn reads_data(&self) -> bool {
         self.reads_data
     }
 
-    /// The host of the agent, for messages.
+    /// Returns the host of the agent, for messages.
     #[must_use]
     pub fn host(&self) -> String {
         host(&self.url)
@@ -235,7 +235,7 @@ impl A2aHttp {
         }
     }
 
-    /// The body of an answer. It must be complete within the timeout.
+    /// Returns the body of an answer. It must be complete within the timeout.
     async fn text(&self, mut response: Response, max: usize) -> Result<String, A2aFailure> {
         let host = host(response.url());
         let mut body = Vec::new();
@@ -264,7 +264,8 @@ impl A2aHttp {
     }
 }
 
-/// An id that depends on a name only, so that a repeated message has the same id. The name cannot be read from it.
+/// Returns an id that depends on a name only, so that a repeated message has the same id. The name cannot be read from
+/// it.
 #[must_use]
 pub fn a2a_id(name: &str) -> String {
     hex::encode(&Sha256::digest(name.as_bytes())[..16])

@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::{End, Launch, StopRules};
-use crate::supervision::{Report, split_report};
+use abide_sandbox::{End, Launch, StopRules};
+use abide_sandbox::{Report, split_report};
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +103,7 @@ impl Excerpt {
         self.tail.drain(..over);
     }
 
-    /// The text, with a mark for the omitted part. Invalid UTF-8 is replaced.
+    /// Returns the text, with a mark for the omitted part. Invalid UTF-8 is replaced.
     pub(crate) fn text(&self) -> String {
         let tail: Vec<u8> = self.tail.iter().copied().collect();
         let omitted = self.all.saturating_sub(self.head.len() + tail.len());
@@ -119,7 +119,7 @@ impl Excerpt {
         format!("{head}\n[{omitted} bytes omitted]\n{}", tail.trim_end())
     }
 
-    /// The last part, in which a supervisor reports.
+    /// Returns the last part, in which a supervisor reports.
     fn lossy_tail(&self) -> String {
         let tail: Vec<u8> = self.tail.iter().copied().collect();
         let whole = if tail.len() < 4_096 { [self.head.as_slice(), &tail].concat() } else { tail };

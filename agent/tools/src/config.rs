@@ -22,14 +22,14 @@ impl ConfigError {
         ConfigError { tool: tool.to_owned(), why: why.into() }
     }
 
-    /// A stable error code.
+    /// Returns a stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         "bad_tool_config"
     }
 }
 
-/// The timeout of a definition.
+/// Returns the timeout of a definition.
 pub(crate) fn timeout(tool: &str, timeout_ms: Option<u64>) -> Result<Duration, ConfigError> {
     match timeout_ms {
         None => Ok(DEFAULT_TIMEOUT),
@@ -38,7 +38,7 @@ pub(crate) fn timeout(tool: &str, timeout_ms: Option<u64>) -> Result<Duration, C
     }
 }
 
-/// The schema of a tool without parameters.
+/// Returns the schema of a tool without parameters.
 pub(crate) fn no_parameters() -> Value {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }

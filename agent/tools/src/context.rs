@@ -12,7 +12,7 @@ pub(crate) const VARIABLE: &str = "ABIDE_CONTEXT";
 const METADATA_BYTES: usize = 4 << 10;
 
 impl ToolContext {
-    /// The context of a call as JSON: `call_id`, `session_id`, `thread_id`, `run_id`, `agent`, `scope` and
+    /// Returns the context of a call as JSON: `call_id`, `session_id`, `thread_id`, `run_id`, `agent`, `scope` and
     /// `metadata`. Metadata of more than 4 KiB is omitted.
     #[must_use]
     pub fn to_json(&self, call_id: &str) -> Value {
@@ -31,7 +31,7 @@ impl ToolContext {
 }
 
 impl Invocation {
-    /// The context as JSON.
+    /// Returns the context as JSON.
     pub(crate) fn context_json(&self) -> Value {
         self.context.to_json(&self.call_id)
     }

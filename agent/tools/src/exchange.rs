@@ -31,7 +31,7 @@ pub trait ExchangeLog: Send + Sync {
     /// Cancels the undecided questions of the call: its server no longer waits for them.
     fn withdraw(&self) -> BoxFuture<'_, ()>;
 
-    /// Whether the cancellation of the call was requested. It is false if only the lease was lost.
+    /// Returns whether the cancellation of the call was requested. It is false if only the lease was lost.
     fn wants_cancel(&self) -> BoxFuture<'_, bool>;
 
     /// Completes when the call has ended without this worker.
@@ -50,7 +50,7 @@ pub enum ExchangeError {
 }
 
 impl ExchangeError {
-    /// The outcome of the call.
+    /// Returns the outcome of the call.
     pub(crate) fn outcome(self) -> ToolOutcome {
         match self {
             ExchangeError::Refused(why) => ToolOutcome::failed(Failure::Tool, why),

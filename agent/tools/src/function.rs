@@ -34,7 +34,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// A function with typed arguments. They are deserialized after validation.
+    /// Creates a function with typed arguments. They are deserialized after validation.
     #[must_use]
     pub fn new<A, F, R>(name: &str, description: &str, function: F) -> Function
     where
@@ -60,7 +60,7 @@ impl Function {
         })
     }
 
-    /// A function with untyped arguments and an explicit declaration. It sees the call id and the cancellation
+    /// Creates a function with untyped arguments and an explicit declaration. It sees the call id and the cancellation
     /// token.
     #[must_use]
     pub fn of<F, R>(declaration: ToolDeclaration, function: F) -> Function
@@ -150,7 +150,7 @@ impl Tool for Function {
     }
 }
 
-/// The outcome of a panic. The message is only logged, because it may contain data that the model must not see.
+/// Returns the outcome of a panic. The message is only logged, because it may contain data that the model must not see.
 fn panicked(name: &str, panic: &(dyn Any + Send)) -> ToolOutcome {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -158,7 +158,7 @@ fn panicked(name: &str, panic: &(dyn Any + Send)) -> ToolOutcome {
     ToolOutcome::failed(Failure::Panicked, format!("{name} panicked; this is a bug in the tool"))
 }
 
-/// The outcome of a timeout.
+/// Returns the outcome of a timeout.
 pub(crate) fn timed_out(name: &str, timeout: Duration) -> ToolOutcome {
     let text = format!("{name} timed out after {} s", timeout.as_secs_f64());
     ToolOutcome::failed(Failure::TimedOut, text)

@@ -22,10 +22,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::config::{self, ConfigError};
-use crate::environment::{Environment, Setting};
+use crate::environment::Setting;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::template::Template;
 use crate::tool::{Invocation, Tool, ToolDeclaration};
+use abide_sandbox::Environment;
 use address::Address;
 use signature::ContextKey;
 
@@ -191,7 +192,7 @@ impl HttpTool {
     }
 }
 
-/// A client that follows at most this many redirects within the same host; the headers are only for that host.
+/// Returns a client that follows at most this many redirects within the same host; the headers are only for that host.
 pub(crate) fn client(redirects: usize) -> Result<Client, reqwest::Error> {
     let same_host = Policy::custom(move |attempt| {
         let first = attempt.previous().first().map(|url| url.origin());
@@ -206,7 +207,7 @@ pub(crate) fn client(redirects: usize) -> Result<Client, reqwest::Error> {
     Client::builder().redirect(same_host).user_agent("abide").build()
 }
 
-/// The secret that signs contexts.
+/// Returns the secret that signs contexts.
 fn context_key(
     tool: &str,
     setting: Option<&Setting>,
@@ -232,7 +233,7 @@ fn header_name(tool: &str, header: &str) -> Result<HeaderName, ConfigError> {
         .map_err(|_| ConfigError::new(tool, format!("{header:?} is not a valid header name")))
 }
 
-/// The headers of a definition. Values from the environment are marked as sensitive.
+/// Returns the headers of a definition. Values from the environment are marked as sensitive.
 pub(crate) fn headers(
     tool: &str,
     settings: &BTreeMap<String, Setting>,
@@ -330,7 +331,7 @@ impl Tool for HttpTool {
 }
 
 impl Plan {
-    /// The body of a request and its media type.
+    /// Returns the body of a request and its media type.
     fn body(&self, arguments: &Map<String, Value>) -> Option<(String, &'static str)> {
         let json = "application/json";
         match self.body.as_ref()? {

@@ -38,8 +38,8 @@
 //! In reading order: `tool` the trait · `outcome` the result of a call · `exchange` calls of more than one request ·
 //! `registry` all tools, and those that an agent may use · `arguments` validation of a model's arguments · the kinds
 //! of tools: `function`, `http`, `subprocess`, `mcp` · `oauth` tokens of MCP servers · `a2a` remote agents ·
-//! `public_address` which addresses can be used · `webhook` requests to them that the server makes · `scope_limiter`
-//! how much runs at a time.
+//! `public_address` which addresses can be used · `webhook` requests to them that the server makes. Programs run in the
+//! sandboxes of `abide-sandbox`.
 
 mod a2a;
 mod arguments;
@@ -48,7 +48,6 @@ mod capture;
 mod config;
 mod context;
 mod environment;
-mod event_reader;
 mod exchange;
 mod function;
 mod http;
@@ -56,13 +55,9 @@ mod mcp;
 mod media_type;
 mod oauth;
 mod outcome;
-mod process;
 mod public_address;
 mod registry;
-mod sandbox;
-mod scope_limiter;
 mod subprocess;
-mod supervision;
 mod template;
 mod tool;
 mod webhook;
@@ -71,14 +66,18 @@ pub use a2a::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
 pub use abide_client::{
     ApprovalPolicy, Effect, ExchangeKind, NewExchange, NewInput, Rate, Retry, ToolLimits,
 };
+pub use abide_sandbox::{
+    Availability, BackendName, Concurrency, Environment, IsolatedCommand, Launcher, Network,
+    ProtectedPaths, Sandbox, SandboxBackend, SandboxConfig, SandboxError, SandboxJob,
+    SandboxLimits, ScopeLimiter, ScopePermit, available_backends, sandbox_exec, unreadable_on_path,
+};
 pub use arguments::{ArgumentsError, CheckedArguments, Parameters};
 pub use builtin::{
     BrowserConfig, BuiltinError, BuiltinToolsConfig, ExecuteConfig, PackagesConfig, SearchConfig,
     SearchProvider, add_builtin_tools,
 };
 pub use config::ConfigError;
-pub use environment::{Environment, INHERITED, Inherit, Named, Preset, Setting};
-pub use event_reader::{EventReader, EventTooLarge};
+pub use environment::{INHERITED, Inherit, Named, Preset, Setting};
 pub use exchange::{Exchange, ExchangeError, ExchangeLog, ExchangeStep, InputAnswer, LOGIN_FIELD};
 pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};
@@ -89,12 +88,6 @@ pub use outcome::{Failure, ToolOutcome};
 pub use registry::{
     AdmittedCall, ConfiguredTools, Selection, ToolView, Tools, ToolsError, tool_matches,
 };
-pub use sandbox::{
-    Availability, BackendName, IsolatedCommand, Launcher, Network, ProtectedPaths, Sandbox,
-    SandboxBackend, SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends,
-    sandbox_exec, unreadable_on_path,
-};
-pub use scope_limiter::{Concurrency, ScopeLimiter, ScopePermit};
 pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};
 pub use tool::{DEFAULT_TIMEOUT, Invocation, Tool, ToolContext, ToolDeclaration};
 pub use webhook::WebhookClient;

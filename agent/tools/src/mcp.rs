@@ -30,9 +30,10 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, ConfigError};
-use crate::environment::{Environment, Inherit, Setting};
+use crate::environment::{Inherit, Setting};
 use crate::oauth::{Authorizer, McpLogin, OAuthConfig, OAuthError};
 use crate::registry::{Tools, ToolsError};
+use abide_sandbox::Environment;
 use connection::{Endpoint, ListLimits};
 use parked::ParkedCalls;
 use server::Server;
@@ -132,7 +133,7 @@ fn list_pages() -> usize {
 }
 
 impl McpServerConfig {
-    /// A server that is a program.
+    /// Returns a server that is a program.
     #[must_use]
     pub fn program<S: Into<String>>(
         name: &str,
@@ -142,7 +143,7 @@ impl McpServerConfig {
         McpServerConfig { command, ..McpServerConfig::named(name) }
     }
 
-    /// A server at a URL.
+    /// Returns a server at a URL.
     #[must_use]
     pub fn at(name: &str, url: &str) -> McpServerConfig {
         McpServerConfig { url: Some(url.to_owned()), ..McpServerConfig::named(name) }
@@ -231,7 +232,7 @@ pub enum McpError {
 }
 
 impl McpError {
-    /// A stable error code.
+    /// Returns a stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -275,7 +276,7 @@ impl PreparedMcpServer {
             (false, None) => Endpoint::program(
                 config.command,
                 config.working_dir,
-                environment.for_program(&name, &config.inherit_env, &config.env)?,
+                config.inherit_env.variables(&name, environment, &config.env)?,
                 config.max_message_bytes,
             ),
             (true, Some(url)) => {
@@ -308,7 +309,7 @@ impl PreparedMcpServer {
         Ok(PreparedMcpServer { server, required })
     }
 
-    /// The name of the server and the prefix of its tools, as a registry announces them.
+    /// Returns the name of the server and the prefix of its tools, as a registry announces them.
     #[must_use]
     pub fn source(&self) -> (String, String) {
         (self.server.name.clone(), self.server.prefix.clone())
@@ -356,19 +357,19 @@ impl McpServer {
         self.has_left = true;
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.server.name
     }
 
-    /// The names in its definition that are those of none of the tools which it has listed last.
+    /// Returns the names in its definition that are those of none of the tools which it has listed last.
     #[must_use]
     pub fn unlisted(&self) -> Vec<UnlistedName> {
         self.server.unlisted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The status.
+    /// Returns the status.
     pub async fn status(&self) -> McpStatus {
         let link = self.server.link.lock().await;
         match link.open() {

@@ -46,7 +46,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// A stable error code.
+    /// Returns a stable error code.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -63,13 +63,13 @@ impl Failure {
         }
     }
 
-    /// Whether the tool certainly had no effect.
+    /// Returns `true` if the tool certainly had no effect.
     #[must_use]
     pub fn did_nothing(self) -> bool {
         matches!(self, Failure::Denied | Failure::Arguments | Failure::Unavailable)
     }
 
-    /// Whether it is unknown if the tool had an effect. If so, a tool that must run at most once must not run
+    /// Returns `true` if it is unknown if the tool had an effect. If so, a tool that must run at most once must not run
     /// again.
     #[must_use]
     pub fn leaves_open(self) -> bool {
@@ -78,7 +78,7 @@ impl Failure {
 }
 
 impl ToolOutcome {
-    /// A successful result with text.
+    /// Returns a successful result with text.
     #[must_use]
     pub fn text(text: impl Into<String>) -> ToolOutcome {
         let text = text.into();
@@ -86,7 +86,7 @@ impl ToolOutcome {
         ToolOutcome { content, text, is_error: false, exit_code: 0, failure: None }
     }
 
-    /// A successful result with JSON. A model sees a string as it is, and other values as JSON.
+    /// Returns a successful result with JSON. A model sees a string as it is, and other values as JSON.
     #[must_use]
     pub fn json(content: Value) -> ToolOutcome {
         let text = match &content {
@@ -96,7 +96,7 @@ impl ToolOutcome {
         ToolOutcome { content, text, is_error: false, exit_code: 0, failure: None }
     }
 
-    /// A failed call, with one sentence for the model.
+    /// Returns a failed call, with one sentence for the model.
     #[must_use]
     pub fn failed(failure: Failure, text: impl Into<String>) -> ToolOutcome {
         let text = text.into();

@@ -18,8 +18,8 @@ impl PermittedHosts {
         PermittedHosts(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())
     }
 
-    /// A client that connects to public addresses and permitted hosts. It follows no redirects. The caller checks each
-    /// URL ([`PermittedHosts::check`]), because a literal address is not resolved.
+    /// Returns a client that connects to public addresses and permitted hosts. It follows no redirects. The caller
+    /// checks each URL ([`PermittedHosts::check`]), because a literal address is not resolved.
     pub(crate) fn client(&self) -> ClientBuilder {
         // An error means that a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -38,14 +38,14 @@ impl PermittedHosts {
         }
     }
 
-    /// Whether a host is permitted.
+    /// Returns `true` if a host is permitted.
     pub(crate) fn has(&self, url: &Url) -> bool {
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default().unwrap_or_default();
         self.0.contains(host) || self.0.contains(&format!("{host}:{port}"))
     }
 
-    /// Whether a host is permitted with at least one port.
+    /// Returns `true` if a host is permitted with at least one port.
     fn has_name(&self, name: &str) -> bool {
         self.0.iter().any(|host| host.split(':').next() == Some(name))
     }
@@ -106,7 +106,7 @@ pub(crate) fn failure_of_chosen(host: &str, error: &reqwest::Error) -> String {
 #[error("{0}")]
 struct NotResolved(std::io::Error);
 
-/// Whether a failure is the refusal of an address.
+/// Returns `true` if a failure is the refusal of an address.
 pub(crate) fn is_refusal(failure: &str) -> bool {
     failure.contains(NOT_PUBLIC)
 }
@@ -141,7 +141,7 @@ impl Resolve for PermittedHosts {
     }
 }
 
-/// Whether an address is reachable from everywhere (the registries of special addresses of IANA).
+/// Returns `true` if an address is reachable from everywhere (the registries of special addresses of IANA).
 pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),

@@ -21,12 +21,13 @@ use serde_json::{Map, Value};
 
 use crate::config::{self, ConfigError};
 use crate::context::VARIABLE;
-use crate::environment::{Environment, Inherit, Setting};
+use crate::environment::{Inherit, Setting};
 use crate::outcome::{Failure, ToolOutcome};
-use crate::process::Launch;
-use crate::sandbox::{JobOptions, Sandbox};
 use crate::template::{Template, as_text};
 use crate::tool::{Invocation, Tool, ToolDeclaration};
+use abide_sandbox::Environment;
+use abide_sandbox::Launch;
+use abide_sandbox::{JobOptions, Sandbox};
 use running::Run;
 pub use stdio::{Output, Stdin};
 
@@ -193,7 +194,7 @@ impl SubprocessTool {
             argv,
             stdin: config.stdin,
             folder: config.working_dir,
-            environment: environment.for_program(&name, &config.inherit_env, &config.env)?,
+            environment: config.inherit_env.variables(&name, environment, &config.env)?,
             ok_exit_codes: config.ok_exit_codes,
             output: config.output,
             max_output_bytes: config.max_output_bytes,
@@ -228,7 +229,7 @@ impl Tool for SubprocessTool {
             };
             let permit = match &plan.sandbox {
                 Some(sandbox) => {
-                    sandbox.permit(&invocation.context, &invocation.cancel).await.map(Some)
+                    sandbox.permit(&invocation.context.scope, &invocation.cancel).await.map(Some)
                 }
                 None => Ok(None),
             };
@@ -259,7 +260,7 @@ impl Tool for SubprocessTool {
 }
 
 impl Plan {
-    /// The process of a call, with the context in a variable.
+    /// Returns the process of a call, with the context in a variable.
     fn launch(&self, invocation: &Invocation, argv: Vec<String>) -> Result<Launch, String> {
         let mut environment = self.environment.clone();
         environment.insert(VARIABLE.to_owned(), invocation.context_json().to_string());
@@ -273,10 +274,10 @@ impl Plan {
             writable: self.writable.iter().map(absolute).collect(),
             grace: self.grace,
         };
-        sandbox.launch(&invocation.context, argv, environment, options)
+        sandbox.launch(&invocation.context.scope, argv, environment, options)
     }
 
-    /// The argument vector of a call.
+    /// Returns the argument vector of a call.
     fn argv(&self, arguments: &Map<String, Value>) -> Result<Vec<String>, String> {
         let mut argv: Vec<String> = Vec::new();
         let mut options_over = false;

@@ -18,7 +18,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Something that an agent may call.
 pub trait Tool: Send + Sync + 'static {
-    /// The name, the parameters and the properties of the tool.
+    /// Returns the name, the parameters and the properties of the tool.
     fn declaration(&self) -> &ToolDeclaration;
 
     /// Runs the tool. The arguments are valid for [`ToolDeclaration::parameters`];
@@ -28,14 +28,14 @@ pub trait Tool: Send + Sync + 'static {
     /// Dropping it also stops the tool, as far as possible.
     fn run(&self, invocation: Invocation) -> BoxFuture<'static, ToolOutcome>;
 
-    /// Whether calls stay in this process. Nothing outside of it learns their ids, so that a call which only reads can run
-    /// before it is durable.
+    /// Returns `true` if calls stay in this process. Nothing outside of it learns their ids, so that a call which only
+    /// reads can run before it is durable.
     fn is_local(&self) -> bool {
         false
     }
 
-    /// The files that a call has changed whose outcome is unknown, because the process was killed: an object with `files` and
-    /// `files_complete`, as in results; `None` if the tool cannot know.
+    /// Returns the files that a call has changed whose outcome is unknown, because the process was killed: an object
+    /// with `files` and `files_complete`, as in results; `None` if the tool cannot know.
     fn interrupted(&self, _call_id: String) -> BoxFuture<'static, Option<Value>> {
         Box::pin(std::future::ready(None))
     }
@@ -78,7 +78,7 @@ pub struct ToolDeclaration {
 const REPORT: Duration = Duration::from_secs(30);
 
 impl ToolDeclaration {
-    /// A declaration with defaults: the tool must run at most once and needs no approval.
+    /// Creates a declaration with defaults: the tool must run at most once and needs no approval.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -100,13 +100,13 @@ impl ToolDeclaration {
         }
     }
 
-    /// Whether each call needs approval: if the declaration says so, or says how approvals are requested.
+    /// Returns `true` if each call needs approval: if the declaration says so, or says how approvals are requested.
     #[must_use]
     pub fn requires_approval(&self) -> bool {
         self.needs_approval || self.approval.is_some()
     }
 
-    /// The arguments of `register_tool`.
+    /// Returns the arguments of `register_tool`.
     #[must_use]
     pub fn manifest(&self) -> RegisterTool {
         RegisterTool {
@@ -162,7 +162,7 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// A call that is never cancelled.
+    /// Creates a call that is never cancelled.
     #[must_use]
     pub fn new(call_id: impl Into<String>, arguments: Value, context: ToolContext) -> Invocation {
         Invocation {

@@ -18,7 +18,7 @@ pub struct WebhookClient {
 }
 
 impl WebhookClient {
-    /// A client that connects to public addresses, and to these hosts (`host` or `host:port`).
+    /// Creates a client that connects to public addresses, and to these hosts (`host` or `host:port`).
     ///
     /// # Errors
     /// Why it cannot be built, in one sentence.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use abide_agent::{EventReader, media_type};
+use abide_agent::media_type;
 use abide_schema::limits::MESSAGE_BYTES;
 use abide_schema::{Code, Refusal};
+use abide_sse::Parser;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as JsonValue;
@@ -103,7 +104,7 @@ pub(super) struct HttpResponse {
     pub(super) session: Option<String>,
     only: Option<JsonValue>,
     stream: Option<Response>,
-    events: EventReader,
+    events: Parser,
 }
 
 impl HttpResponse {
@@ -112,7 +113,7 @@ impl HttpResponse {
             response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok()).map(str::to_owned);
         let is_stream = media_type(response.headers()) == "text/event-stream";
         let status = response.status();
-        let events = EventReader::new(MESSAGE_BYTES);
+        let events = Parser::new(MESSAGE_BYTES);
         let mut answer = HttpResponse { session, only: None, stream: None, events };
         if is_stream {
             answer.stream = Some(response);
@@ -138,14 +139,16 @@ impl HttpResponse {
         let Some(stream) = &mut self.stream else { return Ok(self.only.take()) };
         loop {
             if let Some(event) = self.events.next_event() {
-                match serde_json::from_str(&event) {
+                let event = event
+                    .map_err(|why| SendError::Refused(format!("the server's response: {why}")))?;
+                // Events without a message only keep the connection open.
+                match serde_json::from_str(&event.text()) {
                     Ok(message) => return Ok(Some(message)),
                     Err(_) => continue,
                 }
             }
             let Some(part) = stream.chunk().await? else { return Ok(None) };
-            let fed = self.events.feed(&part);
-            fed.map_err(|why| SendError::Refused(format!("the server's response: {why}")))?;
+            self.events.feed(&part);
         }
     }
 }

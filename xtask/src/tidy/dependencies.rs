@@ -20,7 +20,7 @@ struct CrateRule {
     may_see: &'static [&'static str],
 }
 
-const CRATES: [CrateRule; 23] = [
+const CRATES: [CrateRule; 25] = [
     CrateRule { name: "abide-macros", may_see: &[] },
     CrateRule { name: "abide-json-integers", may_see: &[] },
     CrateRule { name: "abide-schema", may_see: &["abide-macros", "abide-json-integers"] },
@@ -56,9 +56,20 @@ const CRATES: [CrateRule; 23] = [
     },
     CrateRule {
         name: "abide-tools",
-        may_see: &["abide-client", "abide-json-integers", "abide-json-schema"],
+        may_see: &[
+            "abide-client",
+            "abide-json-integers",
+            "abide-json-schema",
+            "abide-sandbox",
+            "abide-sse",
+        ],
     },
-    CrateRule { name: "abide-models", may_see: &["abide-json-integers", "abide-yaml"] },
+    CrateRule { name: "abide-sandbox", may_see: &[] },
+    CrateRule { name: "abide-sse", may_see: &[] },
+    CrateRule {
+        name: "abide-models",
+        may_see: &["abide-json-integers", "abide-sse", "abide-yaml"],
+    },
     CrateRule { name: "abide-yaml", may_see: &[] },
     CrateRule { name: "abide-heap", may_see: &[] },
     CrateRule { name: "abide-server", may_see: &["abide-schema", "abide-engine", "abide-heap"] },
@@ -73,6 +84,7 @@ const CRATES: [CrateRule; 23] = [
             "abide-server",
             "abide-agent",
             "abide-models",
+            "abide-sse",
             "abide-tools",
         ],
     },

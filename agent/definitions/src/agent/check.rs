@@ -105,7 +105,7 @@ impl AgentDefinition {
         Ok(())
     }
 
-    /// The field of the program (`cli`) or the remote agent (`a2a`) that works instead of a model and tools.
+    /// Returns the field of the program (`cli`) or the remote agent (`a2a`) that works instead of a model and tools.
     pub fn external_kind(&self) -> Option<&'static str> {
         let fields = [("cli", self.cli.is_some()), ("a2a", self.a2a.is_some())];
         fields.into_iter().find_map(|(field, is_there)| is_there.then_some(field))
@@ -182,7 +182,7 @@ impl AgentDefinition {
         Ok(())
     }
 
-    /// How deep inline subagents are nested; 0 if there are none.
+    /// Returns how deep inline subagents are nested; 0 if there are none.
     fn inline_depth(&self) -> usize {
         let inline = self.subagents.iter().filter_map(|subagent| match subagent {
             Subagent::Inline(inline) => Some(1 + inline.inline_depth()),

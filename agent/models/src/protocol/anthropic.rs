@@ -325,7 +325,7 @@ impl Anthropic {
     }
 }
 
-/// Whether a delta has anything beside its type.
+/// Returns `true` if a delta has anything beside its type.
 fn has_content(delta: &Value) -> bool {
     let mut fields = delta.as_object().into_iter().flatten();
     fields.any(|(name, value)| name != "type" && !value.is_null() && value != "")
@@ -352,7 +352,8 @@ fn event_type(event: &Value) -> &str {
     }
 }
 
-/// Whether an event has something that may be arguments of a call, apart from what is read of an event with this type.
+/// Returns `true` if an event has something that may be arguments of a call, apart from what is read of an event with
+/// this type.
 fn has_unread(event: &Value, kind: &str) -> bool {
     let read: &[&str] = match kind {
         "message_start" => &["message"],
@@ -374,7 +375,7 @@ fn has_unread(event: &Value, kind: &str) -> bool {
     is_in_part || may_have_arguments(event, read)
 }
 
-/// Whether a block has something that may be arguments of a call, apart from what is read of it.
+/// Returns `true` if a block has something that may be arguments of a call, apart from what is read of it.
 fn has_unread_in_block(block: &Value) -> bool {
     let read: &[&str] = match block["type"].as_str().unwrap_or_default() {
         "tool_use" => &["input"],
@@ -387,7 +388,7 @@ fn has_unread_in_block(block: &Value) -> bool {
     may_have_arguments(block, read)
 }
 
-/// Whether a delta has something that may be arguments of a call, apart from what is read of it.
+/// Returns `true` if a delta has something that may be arguments of a call, apart from what is read of it.
 fn has_unread_in_delta(delta: &Value) -> bool {
     let read: &[&str] = match delta["type"].as_str().unwrap_or_default() {
         "text_delta" => &["text"],
@@ -399,7 +400,7 @@ fn has_unread_in_delta(delta: &Value) -> bool {
     may_have_arguments(delta, read)
 }
 
-/// Whether an input says nothing yet. Any other value is what the model wrote, even if it is no object.
+/// Returns `true` if an input says nothing yet. Any other value is what the model wrote, even if it is no object.
 fn is_blank(input: &Value) -> bool {
     match input {
         Value::Null => true,
@@ -417,7 +418,8 @@ fn read_stop(message: &Value, gathered: &mut PartialResponse) -> Result<(), Mode
     Ok(())
 }
 
-/// Whether a block of thoughts has what proves its origin. The provider refuses a conversation with another one.
+/// Returns `true` if a block of thoughts has what proves its origin. The provider refuses a conversation with another
+/// one.
 fn is_sealed(block: &Value) -> bool {
     let field = if block["type"] == "redacted_thinking" { "data" } else { "signature" };
     block[field].as_str().is_some_and(|seal| !seal.is_empty())

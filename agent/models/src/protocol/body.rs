@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::ModelRequest;
 
-/// The arguments of an earlier call for a protocol that requires an object. Other values, and those whose integers
-/// would lose digits, are passed unchanged in the field `unparsed`. If they were omitted, the model could not see
-/// its mistake.
+/// Returns the arguments of an earlier call for a protocol that requires an object. Other values, and those whose
+/// integers would lose digits, are passed unchanged in the field `unparsed`. If they were omitted, the model could not
+/// see its mistake.
 pub(super) fn arguments_object(arguments: &str) -> Value {
     match serde_json::from_str(arguments) {
         Ok(Value::Object(object)) if integers::check(arguments).is_ok() => Value::Object(object),
@@ -19,8 +19,9 @@ pub(super) fn arguments_object(arguments: &str) -> Value {
     }
 }
 
-/// The arguments of an earlier call for a protocol that transports them as text. Servers parse the text and refuse the whole request
-/// if it is no object: so such a text is sent as [`arguments_object`] wraps it. What can be parsed is sent as the model wrote it.
+/// Returns the arguments of an earlier call for a protocol that transports them as text. Servers parse the text and
+/// refuse the whole request if it is no object: so such a text is sent as [`arguments_object`] wraps it. What can be
+/// parsed is sent as the model wrote it.
 pub(super) fn arguments_object_text(arguments: &str) -> Cow<'_, str> {
     if serde_json::from_str::<Map<String, Value>>(arguments).is_ok() {
         Cow::Borrowed(arguments)
@@ -29,7 +30,7 @@ pub(super) fn arguments_object_text(arguments: &str) -> Cow<'_, str> {
     }
 }
 
-/// The system prompt and all system messages, for a protocol that supports only the former.
+/// Returns the system prompt and all system messages, for a protocol that supports only the former.
 pub(super) fn all_instructions(request: &ModelRequest) -> Option<String> {
     let amid = request.messages.iter().filter_map(|message| match message {
         crate::ModelMessage::System { text } => Some(text.as_str()),

@@ -299,14 +299,14 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Whether a delta, or a function in it, adds nothing.
+/// Returns `true` if a delta, or a function in it, adds nothing.
 fn is_blank(delta: &Value) -> bool {
     delta.as_object().is_none_or(|fields| {
         fields.iter().all(|(name, value)| name == "role" || value.is_null() || *value == "")
     })
 }
 
-/// Whether a delta or a message has calls.
+/// Returns `true` if a delta or a message has calls.
 fn has_tool_calls(delta: &Value) -> bool {
     match &delta["tool_calls"] {
         Value::Array(calls) => !calls.is_empty(),
@@ -314,7 +314,8 @@ fn has_tool_calls(delta: &Value) -> bool {
     }
 }
 
-/// Whether a list of calls can repeat those that have arrived. A single call at another index is another call.
+/// Returns `true` if a list of calls can repeat those that have arrived. A single call at another index is another
+/// call.
 fn can_repeat(list: &[Value], is_last: bool, arrived: &OpenCalls) -> bool {
     match list {
         [] => false,

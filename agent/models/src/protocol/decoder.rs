@@ -61,7 +61,7 @@ impl PartialResponse {
         }
     }
 
-    /// The next event that is not yet returned.
+    /// Returns the next event that is not yet returned.
     pub(crate) fn next_event(&mut self) -> Option<ModelEvent> {
         self.events.pop_front()
     }
@@ -70,17 +70,18 @@ impl PartialResponse {
         self.over
     }
 
-    /// Whether the provider has sent a stop reason. Only token counts may follow.
+    /// Returns `true` if the provider has sent a stop reason. Only token counts may follow.
     pub(crate) fn is_complete(&self) -> bool {
         self.stop.is_some()
     }
 
-    /// Whether there was any output that a user would see.
+    /// Returns `true` if there was any output that a user would see.
     pub(crate) fn has_begun(&self) -> bool {
         !(self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty())
     }
 
-    /// The size of what has arrived of the answer. It changes with each part; comments and empty parts add nothing.
+    /// Returns the size of what has arrived of the answer. It changes with each part; comments and empty parts add
+    /// nothing.
     pub(crate) fn content_bytes(&self) -> usize {
         let is_complete = usize::from(self.is_complete());
         self.text.len() + self.reasoning.len() + self.calls.bytes() + is_complete
@@ -91,7 +92,7 @@ impl PartialResponse {
         self.is_recognized = true;
     }
 
-    /// Whether no frame so far had anything that belongs to an answer.
+    /// Returns `true` if no frame so far had anything that belongs to an answer.
     pub(crate) fn is_untouched(&self) -> bool {
         let has_usage = self.usage != Usage::default();
         let is_known = self.is_recognized || self.model.is_some();
@@ -196,7 +197,7 @@ impl PartialResponse {
         }
     }
 
-    /// Whether the text contains a refusal of the model.
+    /// Returns `true` if the text contains a refusal of the model.
     pub(super) fn has_refusal(&self) -> bool {
         self.refused
     }
@@ -226,7 +227,7 @@ impl PartialResponse {
 /// The reason of an answer that ended correctly without one.
 pub(super) const UNSTATED: &str = "unstated";
 
-/// How much an answer with this stop reason can lack: nothing, calls, or more.
+/// Returns how much an answer with this stop reason can lack: nothing, calls, or more.
 fn lack(stop: &Stop) -> u8 {
     match stop {
         Stop::End | Stop::Other(_) => 0,
@@ -280,7 +281,7 @@ fn readable(data: &str) -> Cow<'_, str> {
     integers::readable(data.as_bytes())
 }
 
-/// Whether a text has halves of surrogate pairs.
+/// Returns `true` if a text has halves of surrogate pairs.
 pub(super) fn is_damaged(data: &str) -> bool {
     integers::unpaired_surrogates(data).next().is_some()
 }
@@ -328,7 +329,7 @@ fn halves_as_text(written: &str) -> String {
     text + &written[copied..]
 }
 
-/// The original text of the value at a path of names and indexes.
+/// Returns the original text of the value at a path of names and indexes.
 fn original<'a>(data: &'a str, path: &[&str]) -> Option<&'a str> {
     path.iter().try_fold(data, |at, step| {
         let value = match step.parse::<usize>() {

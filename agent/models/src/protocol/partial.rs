@@ -36,7 +36,7 @@ impl PathPiece {
         &self.json_path
     }
 
-    /// Whether the provider has announced more of this text.
+    /// Returns `true` if the provider has announced more of this text.
     pub(super) fn continues(&self) -> bool {
         self.will_continue == Some(true)
     }
@@ -89,7 +89,7 @@ pub(super) fn insert(arguments: &mut Value, piece: PathPiece) -> Result<usize, M
     Ok(added)
 }
 
-/// The steps of `$.a.b[0]`.
+/// Returns the steps of `$.a.b[0]`.
 fn steps(path: &str) -> Option<Vec<Step<'_>>> {
     let mut rest = path.strip_prefix('$')?;
     let mut steps = Vec::new();

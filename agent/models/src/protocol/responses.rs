@@ -363,7 +363,7 @@ impl MessageTexts {
         self.texts.iter().any(|(_, is_refusal)| *is_refusal)
     }
 
-    /// Whether it has a text of an item, as far as this is known.
+    /// Returns `true` if it has a text of an item, as far as this is known.
     fn has(&self, item: &ItemPlace) -> bool {
         let has_index = item.output_index.is_some_and(|at| self.output_indexes.contains(&at));
         let has_unplaced = self.texts.len() > self.by_part.len();

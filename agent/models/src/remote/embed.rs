@@ -58,7 +58,7 @@ impl Shared {
     }
 }
 
-/// The whole body, within the limit.
+/// Returns the whole body, within the limit.
 async fn whole(mut response: Response) -> Result<Vec<u8>, ModelError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(cut_off)? {

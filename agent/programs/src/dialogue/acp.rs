@@ -45,7 +45,7 @@ struct Permission {
 }
 
 impl Permission {
-    /// The id of an option of a kind. An id that two options have is none: it does not say what is decided.
+    /// Returns the id of an option of a kind. An id that two options have is none: it does not say what is decided.
     fn option(&self, kind: &str) -> Option<&Value> {
         let options = || self.options.as_array().into_iter().flatten();
         let id = &options().find(|option| option["kind"] == kind)?["optionId"];
@@ -53,12 +53,13 @@ impl Permission {
         (id.is_string() && is_unique).then_some(id)
     }
 
-    /// The answer that denies only this call.
+    /// Returns the answer that denies only this call.
     fn denied(&self) -> Value {
         outcome(self.option("reject_once"))
     }
 
-    /// Whether a call is another one than the person saw. A kind or a content that is reported later adds to it.
+    /// Returns `true` if a call is another one than the person saw. A kind or a content that is reported later adds to
+    /// it.
     fn differs_from(&self, call: &Call) -> bool {
         let has_other_tool = self.tool != OTHER && self.tool != call.tool();
         let has_other_content = !is_blank(&self.content) && self.content != call.content;
@@ -274,7 +275,8 @@ impl AcpDialogue {
         });
     }
 
-    /// Whether an update is about the session of the turn. An agent can have others, for agents that it has started.
+    /// Returns `true` if an update is about the session of the turn. An agent can have others, for agents that it has
+    /// started.
     fn is_own(&self, params: &Value) -> bool {
         let session = self.client.session.id();
         some_text(params, "sessionId").is_none_or(|id| session.is_none_or(|own| own == id))
@@ -451,12 +453,12 @@ impl Call {
         }
     }
 
-    /// The name of the tool. Programs that do not send it send its kind.
+    /// Returns the name of the tool. Programs that do not send it send its kind.
     fn tool(&self) -> String {
         self.name.clone().or_else(|| self.kind.clone()).unwrap_or_else(|| OTHER.to_owned())
     }
 
-    /// The arguments. A program that does not send them describes the call in a title.
+    /// Returns the arguments. A program that does not send them describes the call in a title.
     fn arguments(&self) -> Value {
         if self.input.is_null() { json!({"title": self.title}) } else { self.input.clone() }
     }
@@ -480,7 +482,7 @@ impl Call {
     }
 }
 
-/// The answer to a permission request: an option, or that the turn was cancelled.
+/// Returns the answer to a permission request: an option, or that the turn was cancelled.
 fn outcome(option: Option<&Value>) -> Value {
     match option {
         Some(option) => json!({"outcome": {"outcome": "selected", "optionId": option}}),
@@ -488,7 +490,7 @@ fn outcome(option: Option<&Value>) -> Value {
     }
 }
 
-/// The usage of the turn: the draft of the protocol, or Gemini CLI's extension.
+/// Returns the usage of the turn: the draft of the protocol, or Gemini CLI's extension.
 fn usage(ended: &Value) -> Option<Usage> {
     let usage = &ended["usage"];
     let quota = &ended["_meta"]["quota"]["token_count"];

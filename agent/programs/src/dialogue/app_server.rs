@@ -71,12 +71,12 @@ impl Approval {
         Self { tool: tool.to_owned(), params: params.clone(), item_id, input }
     }
 
-    /// The permissions that are requested, if it is not for an action.
+    /// Returns the permissions that are requested, if it is not for an action.
     fn permissions(&self) -> Option<&Value> {
         (self.tool == "request_permissions").then(|| &self.params["permissions"])
     }
 
-    /// The answer that denies it and lets the turn go on.
+    /// Returns the answer that denies it and lets the turn go on.
     fn denied(&self) -> Value {
         match self.permissions() {
             Some(_) => declined(self.permissions()),
@@ -218,7 +218,7 @@ impl AppServer {
         Some(request(INTERRUPT, "turn/interrupt", params))
     }
 
-    /// Whether a notification is about our thread and our turn.
+    /// Returns `true` if a notification is about our thread and our turn.
     fn is_own(&self, params: &Value) -> bool {
         let thread = self.client.session.id();
         let turn = self.turn.as_deref();
@@ -433,7 +433,7 @@ impl AppServer {
     }
 }
 
-/// The arguments that a person sees: those of the request, else those of the item.
+/// Returns the arguments that a person sees: those of the request, else those of the item.
 fn input(tool: &str, params: &Value, item: &Value) -> Value {
     let own = |key: &str| if is_blank(&params[key]) { &item[key] } else { &params[key] };
     match tool {
@@ -443,7 +443,7 @@ fn input(tool: &str, params: &Value, item: &Value) -> Value {
     }
 }
 
-/// The answer that denies an approval and ends the turn.
+/// Returns the answer that denies an approval and ends the turn.
 fn declined(permissions: Option<&Value>) -> Value {
     match permissions {
         Some(_) => json!({"permissions": {}, "scope": "turn"}),
@@ -456,7 +456,7 @@ fn is_call(kind: &str) -> bool {
         || kind.ends_with("ToolCall")
 }
 
-/// The name of a tool, as `codex exec` reports it.
+/// Returns the name of a tool, as `codex exec` reports it.
 fn name(kind: &str, item: &Value) -> String {
     match (kind, some_text(item, "server"), some_text(item, "tool")) {
         ("commandExecution", ..) => "command_execution".to_owned(),

@@ -107,7 +107,7 @@ impl Parser for ClaudeControl {
 }
 
 impl Dialogue for ClaudeControl {
-    /// The start of the control protocol, and the prompt.
+    /// Returns the start of the control protocol, and the prompt.
     fn opening(&mut self, prompt: &Prompt) -> String {
         let initialize = request("initialize", json!({"subtype": "initialize"}));
         let message = json!({"role": "user", "content": prompt.layout()});

@@ -21,8 +21,8 @@ pub(super) enum Incoming<'a> {
 }
 
 impl Incoming<'_> {
-    /// The message of a line; `None` if the object is not a message. An empty method or error is absent, and so is the id
-    /// of a request that is null.
+    /// Returns the message of a line; `None` if the object is not a message. An empty method or error is absent, and so
+    /// is the id of a request that is null.
     pub(super) fn of(message: &Value) -> Option<Incoming<'_>> {
         let id = &message["id"];
         let params = &message["params"];
@@ -77,7 +77,7 @@ fn line(message: &Value) -> String {
     format!("{message}\n")
 }
 
-/// The failure of a request, with what was asked for.
+/// Returns the failure of a request, with what was asked for.
 pub(super) fn failure(what: &str, error: &Value) -> Failure {
     let message = reason(error, "no reason is given");
     // Some programs put the reason there.

@@ -59,7 +59,7 @@ impl<A> JsonRpcClient<A> {
         }
     }
 
-    /// The first request. `params` are those of the protocol, without the name of this client.
+    /// Returns the first request. `params` are those of the protocol, without the name of this client.
     pub(super) fn opening(&mut self, prompt: &Prompt, mut params: Value) -> String {
         self.prompt = prompt.layout();
         let version = env!("CARGO_PKG_VERSION");
@@ -81,9 +81,9 @@ impl<A> JsonRpcClient<A> {
         self.awaited.take_if(|awaited| Some(*awaited) == id)
     }
 
-    /// The event for an answer that does not have the id of the open request. An error, or the end of a turn, belongs to the open request
-    /// nevertheless, and no other answer follows: so the run has failed. An answer that is repeated, comes early, or is that of a request
-    /// that was never sent has no effect.
+    /// Returns the event for an answer that does not have the id of the open request. An error, or the end of a turn,
+    /// belongs to the open request nevertheless, and no other answer follows: so the run has failed. An answer that is
+    /// repeated, comes early, or is that of a request that was never sent has no effect.
     pub(super) fn unasked(
         &mut self,
         id: &Value,
@@ -219,7 +219,7 @@ impl<A> JsonRpcClient<A> {
         self.outgoing.push(refusal(id, NOT_OFFERED, &why));
     }
 
-    /// The answer of the turn.
+    /// Returns the answer of the turn.
     pub(super) fn answer(
         &self,
         text: String,
@@ -247,7 +247,7 @@ pub(super) struct PermissionOutcome {
 }
 
 impl PermissionOutcome {
-    /// The ruling for a call with these arguments. A decision that changes them is a denial, with a notice.
+    /// Returns the ruling for a call with these arguments. A decision that changes them is a denial, with a notice.
     pub(super) fn of(
         decision: Decision,
         arguments: &Value,

@@ -348,7 +348,7 @@ fn user(line: &Value, events: &mut Vec<ProgramEvent>) {
     }
 }
 
-/// The result of any tool: `tool_result`, `web_search_tool_result`, `mcp_tool_result` …
+/// Returns the result of any tool: `tool_result`, `web_search_tool_result`, `mcp_tool_result` …
 fn finished(block: &Value, parent: &Option<String>) -> Option<ProgramEvent> {
     if !text(block, "type").ends_with("tool_result") {
         return None;
@@ -380,7 +380,7 @@ fn delta(
     })
 }
 
-/// The call of the sub-agent that a line belongs to.
+/// Returns the call of the sub-agent that a line belongs to.
 fn parent(line: &Value) -> Option<String> {
     some_text(line, "parent_tool_use_id")
 }
@@ -408,13 +408,13 @@ fn denials(reported: &Value) -> Vec<Denial> {
         .collect()
 }
 
-/// Whether a result has an error, whatever its subtype.
+/// Returns `true` if a result has an error, whatever its subtype.
 fn is_error(line: &Value) -> bool {
     let is_marked = !matches!(line["is_error"], Value::Null | Value::Bool(false));
     is_marked || !is_blank(&line["errors"]) || has_error(line)
 }
 
-/// The program's message for a result that is no success.
+/// Returns the program's message for a result that is no success.
 fn reason(line: &Value) -> String {
     let errors = line["errors"].as_array().into_iter().flatten();
     let errors: Vec<String> = errors.map(|error| error_reason(error, &error.to_string())).collect();

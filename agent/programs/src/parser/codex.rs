@@ -252,7 +252,7 @@ impl CodexParser {
         });
     }
 
-    /// The answer of the turn, if it has one.
+    /// Returns the answer of the turn, if it has one.
     fn answer(&self, line: &Value, usage: Option<Usage>) -> Option<ProgramResult> {
         let reported = some_text(&line["final_response"], "text");
         let text = reported.unwrap_or_else(|| self.last.1.clone());
@@ -288,12 +288,12 @@ impl CodexParser {
     }
 }
 
-/// Whether an item is a tool call.
+/// Returns `true` if an item is a tool call.
 fn is_call(kind: &str) -> bool {
     ["command_execution", "file_change", "web_search"].contains(&kind) || kind.ends_with("_call")
 }
 
-/// The name of a tool: for MCP the name that Codex shows to the model, else the item's type.
+/// Returns the name of a tool: for MCP the name that Codex shows to the model, else the item's type.
 fn name(kind: &str, item: &Value) -> String {
     match (kind, some_text(item, "server"), some_text(item, "tool")) {
         ("mcp_tool_call", Some(server), Some(tool)) => format!("mcp__{server}__{tool}"),
@@ -311,7 +311,7 @@ fn arguments(kind: &str, item: &Value) -> Value {
     }
 }
 
-/// The result of a call, or the error of a failed one.
+/// Returns the result of a call, or the error of a failed one.
 fn output(kind: &str, item: &Value) -> Value {
     let result = match kind {
         "command_execution" => &item["aggregated_output"],

@@ -213,7 +213,7 @@ pub enum LastByDefault {
 pub struct JsonPointer(String);
 
 impl JsonPointer {
-    /// A pointer.
+    /// Creates a pointer.
     ///
     /// # Errors
     /// The text is not a JSON pointer.
@@ -256,7 +256,7 @@ impl NotAPointer {
 }
 
 impl ParserRules {
-    /// The part of the configuration that makes the rules useless, and the reason.
+    /// Returns the part of the configuration that makes the rules useless, and the reason.
     ///
     /// # Errors
     /// There is no rule, or a rule fits every line.
@@ -398,7 +398,7 @@ impl CustomParser {
         }
     }
 
-    /// Whether the line has the usage.
+    /// Returns `true` if the line has the usage.
     fn usage(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) -> bool {
         let Some(rule) = self.rules.usage.as_ref().filter(|rule| holds(&rule.when, line)) else {
             return false;
@@ -426,7 +426,7 @@ impl CustomParser {
         true
     }
 
-    /// Whether the line has the answer or an error.
+    /// Returns `true` if the line has the answer or an error.
     fn end(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) -> bool {
         let mut ends = false;
         if let Some(rule) = self.rules.terminal.as_ref().filter(|rule| holds(&rule.when, line)) {
@@ -468,7 +468,7 @@ impl CustomParser {
 }
 
 impl TextRule {
-    /// The text of a line, and its message.
+    /// Returns the text of a line, and its message.
     fn chunk(&self, line: &Value) -> Option<(String, Option<String>)> {
         if !holds(&self.when, line) {
             return None;
@@ -483,7 +483,7 @@ fn holds(when: &Conditions, line: &Value) -> bool {
     when.iter().all(|(pointer, wanted)| line.pointer(&pointer.0).unwrap_or(&Value::Null) == wanted)
 }
 
-/// A text or a number at a location.
+/// Returns a text or a number at a location.
 fn id(pointer: &JsonPointer, line: &Value) -> Option<String> {
     let id = pointer.of(line).filter(|id| id.is_string() || id.is_number()).map(as_text);
     id.filter(|id| !id.is_empty())

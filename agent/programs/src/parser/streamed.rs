@@ -40,14 +40,14 @@ impl Streamed {
         }
     }
 
-    /// The chunks of this kind; `None` if there are none.
+    /// Returns the chunks of this kind; `None` if there are none.
     pub(crate) fn text(&self, kind: TextKind) -> Option<String> {
         let blocks = self.blocks.iter().filter(|block| block.kind == kind);
         let text: String = blocks.map(|block| block.text.as_str()).collect();
         (!text.is_empty()).then_some(text)
     }
 
-    /// The next complete block of this kind. Complete blocks arrive in the order in which they were streamed.
+    /// Returns the next complete block of this kind. Complete blocks arrive in the order in which they were streamed.
     pub(crate) fn whole(&mut self, kind: TextKind, text: &str) -> Remainder {
         let at = self.blocks.iter().position(|block| block.kind == kind);
         match at.and_then(|at| self.blocks.remove(at)) {

@@ -7,9 +7,10 @@ use reqwest::header::HeaderMap;
 use serde::{Deserialize, Serialize};
 
 use super::failure::A2aFailure;
-use crate::environment::{Environment, Setting};
+use crate::environment::Setting;
 use crate::http;
 use crate::public_address::PermittedHosts;
+use abide_sandbox::Environment;
 
 /// A remote agent that is reached by A2A.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use abide_sse::Parser;
 use reqwest::{Response, Url};
 use tokio::time::{Instant, timeout};
 
 use super::failure::A2aFailure;
 use super::response::{A2aEvent, ProtocolVersion, host, result_of};
-use crate::event_reader::{EventReader, EventTooLarge};
 use crate::public_address;
 
 /// Maximum time without an event. Then the caller subscribes again: the connection may be dead, although a proxy keeps it open with
@@ -26,7 +26,7 @@ pub struct A2aEvents {
 struct Source {
     url: Url,
     response: Response,
-    events: EventReader,
+    events: Parser,
     version: ProtocolVersion,
     /// When the last event arrived, or the stream began.
     event_at: Instant,
@@ -39,7 +39,7 @@ impl A2aEvents {
         max_bytes: usize,
         version: ProtocolVersion,
     ) -> A2aEvents {
-        let events = EventReader::new(max_bytes);
+        let events = Parser::new(max_bytes);
         let source = Source { url, response, events, version, event_at: Instant::now() };
         A2aEvents { source: Some(source), single: None }
     }
@@ -48,7 +48,7 @@ impl A2aEvents {
         A2aEvents { source: None, single: Some(event) }
     }
 
-    /// The next result; `None` at the end of the stream. A call that is dropped loses nothing.
+    /// Returns the next result; `None` at the end of the stream. A call that is dropped loses nothing.
     ///
     /// # Errors
     /// [`A2aFailure::Lost`] if the connection is lost.
@@ -63,9 +63,19 @@ impl A2aEvents {
 impl Source {
     async fn next(&mut self) -> Result<Option<A2aEvent>, A2aFailure> {
         loop {
-            if let Some(data) = self.events.next_event() {
+            if let Some(event) = self.events.next_event() {
+                let event = event.map_err(|error| {
+                    let host = host(&self.url);
+                    let max = error.max_bytes;
+                    A2aFailure::Invalid(format!("an event of {host} has more than {max} bytes"))
+                })?;
+                let data = event.text();
+                // Servers send empty data to keep a connection open.
+                if data.is_empty() {
+                    continue;
+                }
                 self.event_at = Instant::now();
-                return result_of(&self.url, data, self.version).map(Some);
+                return result_of(&self.url, data.into_owned(), self.version).map(Some);
             }
             let rest = IDLE.saturating_sub(self.event_at.elapsed());
             let chunk =
@@ -75,10 +85,7 @@ impl Source {
                 .ok_or_else(silent)?
                 .map_err(|why| A2aFailure::Lost(public_address::failure(&host(&self.url), &why)))?;
             let Some(chunk) = chunk else { return Ok(None) };
-            self.events.feed(&chunk).map_err(|EventTooLarge { max_bytes }| {
-                let host = host(&self.url);
-                A2aFailure::Invalid(format!("an event of {host} has more than {max_bytes} bytes"))
-            })?;
+            self.events.feed(&chunk);
         }
     }
 }

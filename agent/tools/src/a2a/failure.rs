@@ -50,14 +50,14 @@ impl A2aFailure {
         A2aFailure::Refused { host, code: UNSUPPORTED[1], message }
     }
 
-    /// Whether another attempt may succeed.
+    /// Returns `true` if another attempt may succeed.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(self, A2aFailure::Unreachable(_) | A2aFailure::Lost(_))
     }
 
-    /// Whether the agent may have acted on the request. An error with a code that refuses nothing, such as an internal one, says that
-    /// the agent has failed, and not when.
+    /// Returns `true` if the agent may have acted on the request. An error with a code that refuses nothing, such as an
+    /// internal one, says that the agent has failed, and not when.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         match self {
@@ -69,13 +69,13 @@ impl A2aFailure {
         }
     }
 
-    /// Whether the agent does not have the operation, or not for the state of the task.
+    /// Returns `true` if the agent does not have the operation, or not for the state of the task.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         matches!(self, A2aFailure::Refused { code, .. } if UNSUPPORTED.contains(code))
     }
 
-    /// Whether there is nothing to cancel: the task has ended, or the agent does not know it.
+    /// Returns `true` if there is nothing to cancel: the task has ended, or the agent does not know it.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         let ended = [TASK_NOT_FOUND, TASK_NOT_CANCELABLE];

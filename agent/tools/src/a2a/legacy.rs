@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 /// The header of requests.
 pub(super) const VERSION: &str = "0.3";
 
-/// The name of a method; `None` if 0.3 does not have it.
+/// Returns the name of a method; `None` if 0.3 does not have it.
 pub(super) fn method(of: &str) -> Option<&'static str> {
     Some(match of {
         "SendMessage" => "message/send",
@@ -17,7 +17,7 @@ pub(super) fn method(of: &str) -> Option<&'static str> {
     })
 }
 
-/// The address of the JSON-RPC interface in a card of 0.3.
+/// Returns the address of the JSON-RPC interface in a card of 0.3.
 pub(super) fn interface(card: &Value) -> Option<&str> {
     let is_legacy = |version: &Value| {
         version.as_str().is_some_and(|version| version == "0.3" || version.starts_with("0.3."))
@@ -40,7 +40,7 @@ pub(super) fn interface(card: &Value) -> Option<&str> {
     }
 }
 
-/// The parameters of a request.
+/// Returns the parameters of a request.
 pub(super) fn params(params: Value) -> Value {
     let Value::Object(mut params) = params else { return params };
     params.remove("tenant");
@@ -68,7 +68,7 @@ fn message_to(message: &Value) -> Value {
     new
 }
 
-/// A result in the form of 1.0. States keep their names: agents of either version use those of the other, too.
+/// Returns a result in the form of 1.0. States keep their names: agents of either version use those of the other, too.
 pub(super) fn result(result: &Value) -> Value {
     match result["kind"].as_str() {
         Some("message") => json!({"message": with_parts(result)}),

@@ -19,7 +19,7 @@ pub struct A2aEvent {
 /// The id of each request: it is the only one on its connection.
 pub(super) const REQUEST_ID: i64 = 1;
 
-/// The host of an address, for messages.
+/// Returns the host of an address, for messages.
 pub(super) fn host(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
@@ -32,7 +32,7 @@ pub(super) enum ProtocolVersion {
     V0_3,
 }
 
-/// The result in a response of JSON-RPC, in the form of 1.0.
+/// Returns the result in a response of JSON-RPC, in the form of 1.0.
 pub(super) fn result_of(
     url: &Url,
     text: String,

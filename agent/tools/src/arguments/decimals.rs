@@ -22,7 +22,7 @@ pub(super) fn first_inexact(json: &str) -> Option<&str> {
     None
 }
 
-/// The text after the end of a string.
+/// Returns the text after the end of a string.
 fn after_string(string: &str) -> &str {
     let mut is_escaped = false;
     let end = string.bytes().position(|byte| {
@@ -38,7 +38,8 @@ fn is_kept(number: &str) -> bool {
     decimal(number) == decimal(&format!("{double:e}"))
 }
 
-/// A number as its digits without zeros around them, and the power of ten of the last digit. Zero has no digits.
+/// Returns a number as its digits without zeros around them, and the power of ten of the last digit. Zero has no
+/// digits.
 fn decimal(number: &str) -> (String, i64) {
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));

@@ -17,7 +17,7 @@ const CHOICES: usize = 12;
 /// Maximum depth of nested types.
 const DEPTH: usize = 3;
 
-/// The location and the message of an error.
+/// Returns the location and the message of an error.
 pub(super) fn error(error: &Mismatch) -> String {
     match &error.kind {
         MismatchKind::Alternatives(branches) => {
@@ -35,7 +35,7 @@ pub(super) fn error(error: &Mismatch) -> String {
     }
 }
 
-/// The error of an alternative, without a location or value that was named before.
+/// Returns the error of an alternative, without a location or value that was named before.
 fn inner(error: &Mismatch, outer: &str) -> String {
     match &error.kind {
         MismatchKind::Type(types) if error.path == outer => {
@@ -46,7 +46,7 @@ fn inner(error: &Mismatch, outer: &str) -> String {
     }
 }
 
-/// An error at a location.
+/// Returns an error at a location.
 pub(super) fn at(path: &str, what: &str) -> String {
     let place = if path.is_empty() { String::new() } else { format!("at {}: ", truncated(path)) };
     place + &truncated(what)
@@ -82,7 +82,7 @@ pub(super) fn parameters(schema: &Value) -> String {
     format!("Parameters: {}", parts.join(", "))
 }
 
-/// A short description of a type: `array of string`, `integer or null`, `one of "a", "b"`.
+/// Returns a short description of a type: `array of string`, `integer or null`, `one of "a", "b"`.
 fn type_of(root: &Value, schema: &Value, depth: usize) -> String {
     if depth == 0 {
         return "any".to_owned();

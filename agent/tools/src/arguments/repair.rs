@@ -30,7 +30,7 @@ const ENVELOPES: [&str; 3] = ["input", "args", "arguments"];
 /// The number of decimal digits that a float preserves.
 const FLOAT_DIGITS: usize = 15;
 
-/// The repaired arguments, if a repair is possible.
+/// Returns the repaired arguments, if a repair is possible.
 pub(super) fn repair(
     validator: &BoundedValidator,
     schema: &Value,
@@ -48,7 +48,7 @@ pub(super) fn repair(
     })
 }
 
-/// The wrapped arguments, if there is nothing else.
+/// Returns the wrapped arguments, if there is nothing else.
 fn unwrapped(schema: &Value, arguments: &Value) -> Option<(String, Value)> {
     let from_text;
     let arguments = match arguments {
@@ -164,7 +164,7 @@ fn leave_out(
     })
 }
 
-/// Whether the value at a location is invalid in every alternative.
+/// Returns `true` if the value at a location is invalid in every alternative.
 fn refuses(errors: &[Mismatch], path: &str) -> bool {
     errors.iter().any(|error| match &error.kind {
         MismatchKind::Alternatives(branches) => branches.iter().all(|branch| refuses(branch, path)),
@@ -174,7 +174,7 @@ fn refuses(errors: &[Mismatch], path: &str) -> bool {
     })
 }
 
-/// Whether one of the errors, or of their alternatives, reports a missing member.
+/// Returns `true` if one of the errors, or of their alternatives, reports a missing member.
 fn misses(errors: &[Mismatch], parent: &str, key: &str) -> bool {
     errors.iter().any(|error| match &error.kind {
         MismatchKind::Missing(name) => name == key && error.path == parent,
@@ -185,7 +185,7 @@ fn misses(errors: &[Mismatch], parent: &str, key: &str) -> bool {
     })
 }
 
-/// The JSON value in a string, if it has one of the types.
+/// Returns the JSON value in a string, if it has one of the types.
 fn out_of_text(text: &str, types: &BTreeSet<JsonType>) -> Option<Value> {
     let text = text.trim();
     if types.contains(&JsonType::Boolean) {
@@ -211,14 +211,14 @@ fn out_of_text(text: &str, types: &BTreeSet<JsonType>) -> Option<Value> {
     fits.then_some(value)
 }
 
-/// The JSON value of a text, if none of its numbers loses digits.
+/// Returns the JSON value of a text, if none of its numbers loses digits.
 fn exact(text: &str) -> Option<Value> {
     integers::check(text).ok()?;
     let value = serde_json::from_str(text).ok()?;
     decimals::first_inexact(text).is_none().then_some(value)
 }
 
-/// Whether the parsed number equals the text.
+/// Returns `true` if the parsed number equals the text.
 fn is_exact(number: &Number, text: &str) -> bool {
     let mantissa = text.split(['e', 'E']).next().unwrap_or(text);
     let digits = mantissa.chars().filter(char::is_ascii_digit).count();

@@ -18,17 +18,17 @@ impl BoundedValidator {
         Schema::compile(schema).map(|schema| BoundedValidator { schema })
     }
 
-    /// Whether a value is valid. A value that is too expensive is not.
+    /// Returns `true` if a value is valid. A value that is too expensive is not.
     pub(super) fn is_valid(&self, value: &Value) -> bool {
         self.schema.check(value, STEPS).is_ok()
     }
 
-    /// The mismatches of a value, at most `max`; none if it is too expensive to find all of them.
+    /// Returns the mismatches of a value, at most `max`; none if it is too expensive to find all of them.
     pub(super) fn mismatches(&self, value: &Value, max: usize) -> Vec<Mismatch> {
         self.schema.mismatches(value, STEPS, max).unwrap_or_default()
     }
 
-    /// The first mismatch of an invalid value: its location and a description.
+    /// Returns the first mismatch of an invalid value: its location and a description.
     ///
     /// # Errors
     /// [`BudgetExhausted`] if the value is too expensive.

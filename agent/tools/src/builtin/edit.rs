@@ -10,7 +10,7 @@ use super::read::FILE_BYTES;
 use super::touched::{Touch, touched};
 use crate::function::Function;
 use crate::outcome::ToolOutcome;
-use crate::sandbox::{Sandbox, Workspace, WorkspaceError};
+use abide_sandbox::{Sandbox, Workspace, WorkspaceError};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -23,10 +23,10 @@ use crate::context::VARIABLE;
 use crate::environment::{Inherit, Setting};
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
-use crate::process::End;
-use crate::sandbox::{JobOptions, Sandbox, Workspace};
-use crate::supervision::Report;
 use crate::tool::{Invocation, ToolDeclaration};
+use abide_sandbox::End;
+use abide_sandbox::Report;
+use abide_sandbox::{JobOptions, Sandbox, Workspace};
 
 /// The settings of `execute`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ pub(super) fn execute(sandbox: &Sandbox, config: &ExecuteConfig) -> Result<Funct
         return Err(ConfigError::new("execute", "a limit must not be 0"));
     }
     let environment =
-        sandbox.environment().for_program("execute", &config.inherit_env, &config.env)?;
+        config.inherit_env.variables("execute", sandbox.environment(), &config.env)?;
     let max = Duration::from_millis(config.timeout_ms);
     let parameters = schemars::schema_for!(Execute).to_value();
     let declaration = ToolDeclaration {
@@ -137,7 +137,7 @@ impl Commands {
             Ok(folder) => folder,
             Err(why) => return failed(Failure::Arguments, why),
         };
-        let permit = self.sandbox.permit(&invocation.context, &invocation.cancel).await;
+        let permit = self.sandbox.permit(&invocation.context.scope, &invocation.cancel).await;
         let _permit = match permit {
             Ok(permit) => permit,
             Err(why) => return failed(Failure::Unavailable, format!("it did not run: {why}")),
@@ -147,10 +147,11 @@ impl Commands {
         environment.insert(VARIABLE.to_owned(), context);
         let argv = ["sh", "-c", &arguments.command].map(str::to_owned).to_vec();
         let options = JobOptions { folder, grace: GRACE, ..JobOptions::default() };
-        let launch = match self.sandbox.launch(&invocation.context, argv, environment, options) {
-            Ok(launch) => launch,
-            Err(why) => return failed(Failure::Unavailable, why),
-        };
+        let launch =
+            match self.sandbox.launch(&invocation.context.scope, argv, environment, options) {
+                Ok(launch) => launch,
+                Err(why) => return failed(Failure::Unavailable, why),
+            };
         let asked = arguments.timeout_seconds.unwrap_or(SECONDS).max(1);
         let capture = Capture {
             timeout: Duration::from_secs(asked).min(self.max),
@@ -175,11 +176,11 @@ impl Commands {
         outcome(&captured, changes, capture.timeout)
     }
 
-    /// The files before the command. They are stored first: the command may be interrupted.
+    /// Returns the files before the command. They are stored first: the command may be interrupted.
     async fn begin(&self, invocation: &Invocation) -> FileStates {
         let sandbox = self.sandbox.clone();
         let call_id = invocation.call_id.clone();
-        let Ok(root) = sandbox.workspace_of(&invocation.context) else {
+        let Ok(root) = sandbox.workspace_path(&invocation.context.scope) else {
             return FileStates::default();
         };
         tokio::task::spawn_blocking(move || {
@@ -195,11 +196,12 @@ impl Commands {
         .unwrap_or_default()
     }
 
-    /// The files that the command has changed. They are stored, too: the server may be killed before the call has a result.
+    /// Returns the files that the command has changed. They are stored, too: the server may be killed before the call
+    /// has a result.
     async fn end(&self, invocation: &Invocation, before: FileStates) -> (Vec<Value>, bool) {
         let sandbox = self.sandbox.clone();
         let call_id = invocation.call_id.clone();
-        let Ok(root) = sandbox.workspace_of(&invocation.context) else {
+        let Ok(root) = sandbox.workspace_path(&invocation.context.scope) else {
             return (Vec::new(), false);
         };
         tokio::task::spawn_blocking(move || changed(&sandbox, &call_id, &root, &before))
@@ -207,14 +209,14 @@ impl Commands {
             .unwrap_or_default()
     }
 
-    /// The working directory, checked for the model: the supervisor resolves it again.
+    /// Returns the working directory, checked for the model: the supervisor resolves it again.
     async fn folder(
         &self,
         context: &crate::ToolContext,
         folder: Option<PathBuf>,
     ) -> Result<PathBuf, String> {
         let Some(folder) = folder else { return Ok(PathBuf::from(".")) };
-        let files = self.sandbox.files_of(context).map_err(|why| why.to_string())?;
+        let files = self.sandbox.open_workspace(&context.scope).map_err(|why| why.to_string())?;
         let path = files.relative(&folder.to_string_lossy()).map_err(|why| why.to_string())?;
         let (_, real) = files.open_folder(&path).map_err(|why| why.to_string())?;
         Ok(if real.as_os_str().is_empty() { PathBuf::from(".") } else { real })
@@ -222,7 +224,7 @@ impl Commands {
 }
 
 fn states_at(sandbox: &Sandbox, root: &Path) -> FileStates {
-    sandbox.files_at(root).map(|files| FileStates::of(&files)).unwrap_or_default()
+    sandbox.open_workspace_at(root).map(|files| FileStates::of(&files)).unwrap_or_default()
 }
 
 /// What a command has changed until now; it is stored.
@@ -233,7 +235,7 @@ fn changed(
     before: &FileStates,
 ) -> (Vec<Value>, bool) {
     let (mut files, is_complete) = before.changes(&states_at(sandbox, root));
-    if let Ok(workspace) = sandbox.files_at(root) {
+    if let Ok(workspace) = sandbox.open_workspace_at(root) {
         add_digests(&workspace, &mut files);
     }
     keep(sandbox, call_id, &CallFiles::Changes(files.clone(), is_complete));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::touched::{Touch, touched};
-use crate::sandbox::{EntryKind, Workspace};
+use abide_sandbox::{EntryKind, Workspace};
 
 /// Maximum number of files that are compared.
 const FILES: usize = 50_000;
@@ -73,7 +73,7 @@ impl FileStates {
         states
     }
 
-    /// The files that differ in a later states, and whether the list is complete.
+    /// Returns the files that differ in a later states, and whether the list is complete.
     pub(super) fn changes(&self, later: &FileStates) -> (Vec<Value>, bool) {
         let mut changes = Vec::new();
         for (path, state) in &later.files {

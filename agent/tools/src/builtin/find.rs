@@ -9,7 +9,7 @@ use serde_json::json;
 use super::list::{Walk, file_tool};
 use crate::function::Function;
 use crate::outcome::ToolOutcome;
-use crate::sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
+use abide_sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
 
 /// Maximum number of files in an answer.
 const FOUND: usize = 1_000;
@@ -64,7 +64,7 @@ fn run(workspace: &Workspace, arguments: Glob) -> Result<ToolOutcome, WorkspaceE
     Ok(ToolOutcome { text, ..ToolOutcome::json(content) })
 }
 
-/// The regular expression of a pattern; matching is linear in the length of the name.
+/// Returns the regular expression of a pattern; matching is linear in the length of the name.
 pub(super) fn pattern(glob: &str) -> Result<Regex, WorkspaceError> {
     let mut text = String::from("^(?s:");
     let mut chars = glob.strip_prefix("./").unwrap_or(glob).chars().peekable();

@@ -13,7 +13,7 @@ use super::list::{Walk, content, file_tool};
 use super::touched::{Touch, touched};
 use crate::function::Function;
 use crate::outcome::ToolOutcome;
-use crate::sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
+use abide_sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
 
 /// Maximum number of lines in an answer.
 const LINES: usize = 500;
@@ -89,8 +89,8 @@ fn run(workspace: &Workspace, arguments: Grep) -> Result<ToolOutcome, WorkspaceE
     Ok(search.outcome(&arguments.pattern))
 }
 
-/// The pattern over complete files: where it does not match, no line matches, and most files are searched in one pass.
-/// `None` for patterns that could match a line and not the file.
+/// Returns the pattern over complete files: where it does not match, no line matches, and most files are searched in
+/// one pass. `None` for patterns that could match a line and not the file.
 fn in_files(arguments: &Grep) -> Option<Regex> {
     let ignores_case = arguments.ignore_case == Some(true);
     let mut parser = ParserBuilder::new();
@@ -141,7 +141,7 @@ impl Search {
         is_full
     }
 
-    /// Whether a line of a file can match.
+    /// Returns `true` if a line of a file can match.
     fn is_in(&self, bytes: &[u8]) -> bool {
         self.in_files.as_ref().is_none_or(|pattern| pattern.is_match(bytes))
     }

@@ -214,7 +214,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The page after the end tag of an element.
+/// Returns the page after the end tag of an element.
 fn skip<'a>(mut rest: &'a str, name: &str) -> &'a str {
     while let Some(at) = rest.find("</") {
         rest = &rest[at..];
@@ -258,7 +258,7 @@ impl<'a> Tag<'a> {
         Some((tag, after))
     }
 
-    /// The decoded value of an attribute.
+    /// Returns the decoded value of an attribute.
     fn attribute(&self, wanted: &str) -> Option<String> {
         let mut rest = self.attributes;
         loop {
@@ -336,7 +336,7 @@ const NAMED: [(&str, &str); 24] = [
     ("deg", "°"),
 ];
 
-/// A text with its character references replaced.
+/// Returns a text with its character references replaced.
 fn decoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
-use crate::sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
 use crate::tool::{Invocation, ToolDeclaration};
+use abide_sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
 
 /// Maximum number of entries that `ls` shows.
 const ENTRIES: usize = 1_000;
@@ -21,7 +21,7 @@ const ENTRIES: usize = 1_000;
 /// The work of a file tool.
 type FileWork = dyn FnOnce() -> Result<ToolOutcome, WorkspaceError> + Send;
 
-/// A file tool: its function runs on a thread that may block.
+/// Returns a file tool: its function runs on a thread that may block.
 pub(super) fn file_tool<A>(
     sandbox: &Sandbox,
     name: &'static str,
@@ -44,7 +44,7 @@ where
             let work: Box<FileWork> = Box::new(move || {
                 let arguments = serde_json::from_value::<A>(arguments)
                     .map_err(|why| WorkspaceError::new(format!("invalid arguments: {why}")))?;
-                function(&sandbox.files_of(&context)?, arguments)
+                function(&sandbox.open_workspace(&context.scope)?, arguments)
             });
             match tokio::task::spawn_blocking(work).await {
                 Ok(Ok(outcome)) => outcome,
@@ -55,7 +55,7 @@ where
     })
 }
 
-/// The content of a file up to a size.
+/// Returns the content of a file up to a size.
 pub(super) fn content(file: File, path: &Path, max: usize) -> Result<Vec<u8>, WorkspaceError> {
     let mut bytes = Vec::new();
     let most_read = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
@@ -108,7 +108,7 @@ fn run(workspace: &Workspace, arguments: Ls) -> Result<ToolOutcome, WorkspaceErr
     Ok(ToolOutcome { text, ..ToolOutcome::json(content) })
 }
 
-/// A path below the root as text; the root is `.`.
+/// Returns a path below the root as text; the root is `.`.
 pub(super) fn shown(path: &Path) -> String {
     if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
 }

@@ -212,7 +212,7 @@ impl Registries {
         })
     }
 
-    /// The README of a version, which the registry has as HTML; empty if there is none.
+    /// Returns the README of a version, which the registry has as HTML; empty if there is none.
     async fn rust_readme(&self, address: &Url, name: &str, version: &str) -> String {
         let mut url = address.clone();
         if let Ok(mut parts) = url.path_segments_mut() {

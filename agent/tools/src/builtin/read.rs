@@ -9,7 +9,7 @@ use super::list::{content, file_tool};
 use super::touched::{Touch, touched};
 use crate::function::Function;
 use crate::outcome::ToolOutcome;
-use crate::sandbox::{Sandbox, Workspace, WorkspaceError};
+use abide_sandbox::{Sandbox, Workspace, WorkspaceError};
 
 /// Maximum size of a file that the tool reads, in bytes.
 pub(super) const FILE_BYTES: usize = 16 << 20;

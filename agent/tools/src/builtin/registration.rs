@@ -12,10 +12,10 @@ use super::packages::{PackagesConfig, inspect_package};
 use super::read::read_file;
 use super::search::{SearchConfig, search};
 use crate::config::ConfigError;
-use crate::environment::Environment;
 use crate::function::Function;
 use crate::registry::{Tools, ToolsError};
-use crate::sandbox::Sandbox;
+use abide_sandbox::Environment;
+use abide_sandbox::Sandbox;
 
 /// The section `builtin_tools` of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

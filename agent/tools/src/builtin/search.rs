@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 
 use super::web::Web;
 use crate::config::ConfigError;
-use crate::environment::{Environment, Setting};
+use crate::environment::Setting;
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::public_address::PermittedHosts;
 use crate::tool::{Invocation, ToolDeclaration};
+use abide_sandbox::Environment;
 
 /// The settings of `search`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -24,7 +24,7 @@ impl Touch {
     }
 }
 
-/// An entry of the list. The digest is that of the file's content after the call.
+/// Returns an entry of the list. The digest is that of the file's content after the call.
 pub(super) fn touched(path: &Path, touch: Touch, content: Option<&[u8]>) -> Value {
     let path = path.to_string_lossy();
     let mut entry = json!({"path": path, "action": touch.as_str()});

@@ -29,7 +29,7 @@ pub(super) struct Page {
 }
 
 impl Web {
-    /// A client without a time limit of its own: that of the tool is the only one.
+    /// Creates a client without a time limit of its own: that of the tool is the only one.
     pub(super) fn new(
         tool: &str,
         hosts: PermittedHosts,
@@ -113,7 +113,7 @@ impl Web {
 const READABLE: &str = "text/html, text/plain;q=0.9, application/json;q=0.9, */*;q=0.5";
 
 impl Page {
-    /// The text of the body.
+    /// Returns the text of the body.
     pub(super) fn text(&self) -> String {
         let lower = self.content_type.to_ascii_lowercase();
         let is_latin = ["iso-8859-1", "latin1", "windows-1252"].iter().any(|it| lower.contains(it));
@@ -141,7 +141,7 @@ impl Page {
         media_type::essence(&self.content_type)
     }
 
-    /// The body as JSON, if the status is a success.
+    /// Returns the body as JSON, if the status is a success.
     pub(super) fn json(&self) -> Result<serde_json::Value, String> {
         let host = self.url.host_str().unwrap_or_default();
         if !self.status.is_success() {

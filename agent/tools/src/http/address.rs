@@ -59,7 +59,7 @@ impl Address {
         Ok(address)
     }
 
-    /// The URL of a call.
+    /// Returns the URL of a call.
     ///
     /// # Errors
     /// The arguments are invalid.
@@ -107,7 +107,8 @@ impl Address {
 
 const OUT_OF_THE_PATH: &str = "the arguments would change the structure of the path";
 
-/// Whether a segment is `.` or `..`, also before parameters: some servers remove `;` and what follows it first.
+/// Returns `true` if a segment is `.` or `..`, also before parameters: some servers remove `;` and what follows it
+/// first.
 fn is_dots(segment: &str) -> bool {
     let end = segment.find(';').or_else(|| segment.find("%3B")).unwrap_or(segment.len());
     matches!(&segment[..end], "." | "..")

@@ -44,7 +44,7 @@ impl Plan {
         }
     }
 
-    /// The outcome if there is no response.
+    /// Returns the outcome if there is no response.
     fn unanswered(&self, error: &reqwest::Error) -> ToolOutcome {
         let (failure, what) = if error.is_connect() {
             (Failure::Unavailable, "cannot be reached")
@@ -148,7 +148,7 @@ impl Plan {
     }
 }
 
-/// An error and its causes, without the URL, which may contain data that the model must not see.
+/// Returns an error and its causes, without the URL, which may contain data that the model must not see.
 fn causes(error: &reqwest::Error) -> String {
     let mut cause = std::error::Error::source(error);
     let mut output: Vec<String> = Vec::new();

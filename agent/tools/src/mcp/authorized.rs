@@ -79,8 +79,8 @@ impl AuthorizedClient {
     }
 }
 
-/// The challenge of a server that has rejected the credentials of a request (HTTP 401); empty if it has sent none. The server has
-/// not processed the request.
+/// Returns the challenge of a server that has rejected the credentials of a request (HTTP 401); empty if it has sent
+/// none. The server has not processed the request.
 fn challenge_of(error: &HttpError) -> Option<Challenge> {
     match error {
         StreamableHttpError::AuthRequired(error) => {

@@ -183,8 +183,8 @@ impl McpCall {
         }
     }
 
-    /// The outcome of a request without an answer. If its credentials were rejected, and a person can renew them, the call waits
-    /// for that: the server has not processed the request.
+    /// Returns the outcome of a request without an answer. If its credentials were rejected, and a person can renew
+    /// them, the call waits for that: the server has not processed the request.
     async fn failed(&self, connection: &Arc<Connection>, error: ServiceError) -> ToolOutcome {
         if let ServiceError::TransportSend(error) = &error
             && of_transport(error).is_some_and(may_have_lost_session)
@@ -213,13 +213,13 @@ impl McpCall {
         self.suspend(NewExchange { kind: ExchangeKind::Asked, data }, vec![input]).await
     }
 
-    /// The answer to the request to log in, if that is the last step.
+    /// Returns the answer to the request to log in, if that is the last step.
     fn login_answer(&self) -> Option<&InputAnswer> {
         let exchange = &self.invocation.exchange;
         exchange.steps.last().filter(|step| is_login(step)).and(exchange.answers.first())
     }
 
-    /// The outcome if a person does not log in.
+    /// Returns the outcome if a person does not log in.
     fn declined_login(&self) -> Option<ToolOutcome> {
         let answer = self.login_answer()?;
         if let InputAnswer::Accepted(content) = answer
@@ -241,7 +241,7 @@ impl McpCall {
         ToolOutcome::failed(Failure::Lost, text)
     }
 
-    /// The exchange with the server. Requests to log in are not part of it.
+    /// Returns the exchange with the server. Requests to log in are not part of it.
     fn steps(&self) -> impl DoubleEndedIterator<Item = &ExchangeStep> {
         let steps = &self.invocation.exchange.steps;
         // Steps before a task that has ended belong to an earlier attempt.
@@ -513,7 +513,7 @@ impl McpCall {
         })
     }
 
-    /// The names of the questions that have an answer: they are unique in a task.
+    /// Returns the names of the questions that have an answer: they are unique in a task.
     fn answered(&self) -> Vec<String> {
         let asked = self.steps().filter(|step| step.kind == ExchangeKind::Asked);
         let names = asked.flat_map(|step| step.data["names"].as_array().into_iter().flatten());
@@ -594,22 +594,22 @@ enum TaskPoll {
     Works(Duration),
 }
 
-/// The beginning of the id of a task that the server has not given to this call.
+/// Returns the beginning of the id of a task that the server has not given to this call.
 fn beginning(task_id: &str) -> &str {
     &task_id[..task_id.floor_char_boundary(TASK_ID_BYTES)]
 }
 
-/// Whether a step asks a person to log in.
+/// Returns `true` if a step asks a person to log in.
 fn is_login(step: &ExchangeStep) -> bool {
     step.kind == ExchangeKind::Asked && step.data["via"] == LOGIN
 }
 
-/// Whether the credentials of a request were rejected, and a person can renew them.
+/// Returns `true` if the credentials of a request were rejected, and a person can renew them.
 fn needs_person(error: &ServiceError) -> bool {
     of_oauth(error).is_some_and(OAuthError::needs_person)
 }
 
-/// Whether the server may answer a later request.
+/// Returns `true` if the server may answer a later request.
 fn is_lost(error: &ServiceError) -> bool {
     match error {
         ServiceError::McpError(error) => error.code == ErrorCode::INTERNAL_ERROR,
@@ -618,7 +618,7 @@ fn is_lost(error: &ServiceError) -> bool {
     }
 }
 
-/// A question to a person; `None` for other requests.
+/// Returns a question to a person; `None` for other requests.
 fn input_of(request: &InputRequest) -> Option<NewInput> {
     match request {
         InputRequest::Elicitation(request) => input_of_json(&json!(request.params)),
@@ -637,7 +637,7 @@ fn input_of_json(params: &Value) -> Option<NewInput> {
 }
 
 impl Connection {
-    /// Whether its server sends questions as requests of its own.
+    /// Returns `true` if its server sends questions as requests of its own.
     fn is_of_older_era(&self) -> bool {
         let info = self.peer().peer_info();
         info.is_none_or(|info| info.protocol_version < ProtocolVersion::NO_INITIALIZE)

@@ -30,7 +30,7 @@ use super::open_calls::OpenCalls;
 use super::status::McpStatus;
 use crate::config::ConfigError;
 use crate::oauth::{Authorizer, OAuthError};
-use crate::process::{Launch, OutputTail, ProcessGroup, exit_code};
+use abide_sandbox::{Launch, OutputTail, ProcessGroup, exit_code};
 
 /// Grace period after the server's stdin is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
@@ -79,7 +79,7 @@ impl Endpoint {
     }
 }
 
-/// The address of a server.
+/// Returns the address of a server.
 pub(super) fn parse_url(server: &str, url: &str) -> Result<reqwest::Url, ConfigError> {
     let invalid = |why| ConfigError::new(server, format!("its url is invalid: {why}"));
     reqwest::Url::parse(url).map_err(invalid)
@@ -131,7 +131,7 @@ impl ClientHandler for Listener {
     }
 }
 
-/// The capabilities of this client: it asks a person, and follows tasks.
+/// Returns the capabilities of this client: it asks a person, and follows tasks.
 fn capabilities() -> ClientCapabilities {
     let mut capabilities = ClientCapabilities::default();
     let form = FormElicitationCapability::new().with_schema_validation(true);
@@ -244,7 +244,7 @@ impl Connection {
         self.running.peer()
     }
 
-    /// A counter that increases when the server's tools change.
+    /// Returns a counter that increases when the server's tools change.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
@@ -302,12 +302,12 @@ impl Connection {
         McpStatus::Up { protocol, server: server.unwrap_or_default() }
     }
 
-    /// The reason, if the connection was closed because of an oversized message.
+    /// Returns the reason, if the connection was closed because of an oversized message.
     pub(super) fn too_large(&self) -> Option<String> {
         self.note.read()
     }
 
-    /// How the connection ended, as far as known.
+    /// Returns how the connection ended, as far as known.
     pub(super) async fn how_it_ended(&self) -> String {
         match (self.note.read(), &self.process) {
             (Some(why), _) => why,
@@ -384,7 +384,7 @@ impl ConnectError {
     }
 }
 
-/// An error with its causes.
+/// Returns an error with its causes.
 fn described(error: &(dyn Error + 'static)) -> String {
     let mut described = error.to_string();
     let mut cause = error.source();
@@ -422,14 +422,14 @@ impl Process {
         self.exit.borrow().is_none()
     }
 
-    /// How the process ended, if it does so in time.
+    /// Returns how the process ended, if it does so in time.
     async fn ended(&self, within: Duration) -> Option<String> {
         let mut exit = self.exit.clone();
         let ended = timeout(within, exit.wait_for(Option::is_some)).await;
         ended.ok()?.ok()?.clone()
     }
 
-    /// The exit status and stderr of a server that never answered.
+    /// Returns the exit status and stderr of a server that never answered.
     async fn last_words(self) -> String {
         let ended = self.ended(LAST_WORDS).await.map(|how| format!("; {how}"));
         format!("{}{}", ended.unwrap_or_default(), self.stderr.as_suffix())

@@ -20,7 +20,7 @@ use crate::outcome::{Failure, ToolOutcome};
 /// Maximum length of the part of an unexpected answer that is shown.
 const ANSWER_BYTES: usize = 2048;
 
-/// An answer, complete and as text.
+/// Returns an answer, complete and as text.
 pub(super) fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
     let is_error = result.is_error.unwrap_or(false);
     let content = serde_json::to_value(result).expect("the result can be serialized");
@@ -41,8 +41,8 @@ pub(super) fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
     }
 }
 
-/// The first number of an answer that may have lost digits. The SDK has already parsed the text: an integer beyond
-/// 64 bits has become a double, and so has a number with an exponent. Both are refused.
+/// Returns the first number of an answer that may have lost digits. The SDK has already parsed the text: an integer
+/// beyond 64 bits has become a double, and so has a number with an exponent. Both are refused.
 fn inexact(value: &Value, pointer: String) -> Option<(String, String)> {
     match value {
         Value::Number(number) => {
@@ -131,8 +131,9 @@ pub(super) async fn failure(
     }
 }
 
-/// The failure of a call by the code of the server's error. Only codes that refuse a request prove that the tool did not run. Servers
-/// report a timeout, a lost upstream and an exception in the tool with other codes: after these the tool may have had its effect.
+/// Returns the failure of a call by the code of the server's error. Only codes that refuse a request prove that the
+/// tool did not run. Servers report a timeout, a lost upstream and an exception in the tool with other codes: after
+/// these the tool may have had its effect.
 pub(super) fn of_error(code: ErrorCode) -> Failure {
     if REFUSALS.contains(&code) { Failure::Tool } else { Failure::Lost }
 }
@@ -153,7 +154,7 @@ const REFUSALS: [ErrorCode; 9] = [
 /// The code of 2025-11-25 for a call that a person must first permit elsewhere.
 const URL_ELICITATION_REQUIRED: ErrorCode = ErrorCode(-32042);
 
-/// The size limit that the answer exceeded, if that is the reason of the error.
+/// Returns the size limit that the answer exceeded, if that is the reason of the error.
 fn too_large(error: &(dyn Error + 'static)) -> Option<usize> {
     match of_transport(error)? {
         StreamableHttpError::ResponseBodyTooLarge { max_size } => Some(*max_size),
@@ -174,7 +175,7 @@ fn answer_of(error: &(dyn Error + 'static)) -> Option<String> {
     Some(answer[..answer.floor_char_boundary(ANSWER_BYTES)].trim().to_owned())
 }
 
-/// The error of the HTTP transport among the causes.
+/// Returns the error of the HTTP transport among the causes.
 pub(super) fn of_transport<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a HttpError> {
     let mut cause = Some(error);
     while let Some(one) = cause {
@@ -186,7 +187,7 @@ pub(super) fn of_transport<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a H
     None
 }
 
-/// Whether the request was refused at the connection level.
+/// Returns `true` if the request was refused at the connection level.
 fn refused(error: &(dyn Error + 'static)) -> bool {
     let is_refusal = |error: &(dyn Error + 'static)| {
         // This error does not report its cause through `source`.

@@ -43,7 +43,7 @@ impl ParkedCall {
         ParkedCall { connection: Arc::clone(connection), running, ended, open, reply: None }
     }
 
-    /// The answer, or else the next question.
+    /// Returns the answer, or else the next question.
     pub(super) async fn next(&mut self) -> Result<CallResult, Elicitation> {
         tokio::select! {
             biased;

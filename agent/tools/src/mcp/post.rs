@@ -5,9 +5,10 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io;
+use std::error::Error;
 
 use abide_json_integers as integers;
+use abide_sse::Parser;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::{
@@ -21,7 +22,7 @@ use rmcp::transport::streamable_http_client::{
     AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpError,
     StreamableHttpPostResponse,
 };
-use sse_stream::{Sse, SseStream};
+use sse_stream::Sse;
 
 use super::received;
 use crate::media_type::{EVENT_STREAM, media_type};
@@ -42,7 +43,7 @@ const NOT_FOUND: &str = "HTTP 404";
 /// Maximum size of the body of a response that is not successful.
 const REFUSAL_BYTES: usize = 64 << 10;
 
-/// The events of a server, with messages that the SDK can decode.
+/// Returns the events of a server, with messages that the SDK can decode.
 pub(super) fn decodable(events: Events) -> Events {
     events
         .map_ok(|event| Sse {
@@ -99,7 +100,7 @@ impl Post<'_> {
         Ok(request.header(CONTENT_TYPE, JSON).body(body))
     }
 
-    /// The id of the request, if the message is one.
+    /// Returns the id of the request, if the message is one.
     fn request_id(&self) -> Option<&RequestId> {
         match self.message {
             ClientJsonRpcMessage::Request(request) => Some(&request.id),
@@ -199,7 +200,7 @@ impl Post<'_> {
             if matches!(request.request, ClientRequest::CallToolRequest(_)))
     }
 
-    /// Whether the message is the response to this request.
+    /// Returns `true` if the message is the response to this request.
     fn is_answer(&self, message: &ServerJsonRpcMessage) -> bool {
         let id = match message {
             ServerJsonRpcMessage::Response(response) => Some(&response.id),
@@ -274,7 +275,7 @@ impl Post<'_> {
         }
     }
 
-    /// The id of the message if it is the request that begins a connection.
+    /// Returns the id of the message if it is the request that begins a connection.
     fn discovery(&self) -> Option<&RequestId> {
         match self.message {
             ClientJsonRpcMessage::Request(request) if self.session_id.is_none() => {
@@ -290,14 +291,15 @@ fn header(response: &Response, name: HeaderName) -> Option<String> {
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-/// Whether the response, which came with HTTP 404, is about the call and not about its session.
+/// Returns `true` if the response, which came with HTTP 404, is about the call and not about its session.
 fn is_about_call(message: &ServerJsonRpcMessage) -> bool {
     let ServerJsonRpcMessage::Error(error) = message else { return true };
     [ErrorCode::METHOD_NOT_FOUND, ErrorCode::INVALID_PARAMS, ErrorCode::RESOURCE_NOT_FOUND]
         .contains(&error.error.code)
 }
 
-/// Whether the session of a call of a tool may have ended, although the response does not say so. The call may have run.
+/// Returns `true` if the session of a call of a tool may have ended, although the response does not say so. The call
+/// may have run.
 pub(super) fn may_have_lost_session(error: &HttpError) -> bool {
     matches!(error, StreamableHttpError::UnexpectedServerResponse(why) if why.starts_with(NOT_FOUND))
 }
@@ -331,45 +333,33 @@ async fn body(mut response: Response, max: usize) -> Result<Vec<u8>, HttpError> 
 
 /// Reads events of at most this many bytes.
 fn events(response: Response, max: usize) -> Events {
-    let mut size = EventSize::default();
-    let chunks = stream::try_unfold(response, |mut response| async move {
-        let chunk = response.chunk().await.map_err(io::Error::other)?;
-        Ok::<_, io::Error>(chunk.map(|chunk| (chunk, response)))
-    });
-    let bounded = chunks.map(move |chunk| {
-        let chunk = chunk?;
-        if size.largest_with(&chunk) > max {
-            let why = format!("SSE event exceeded the maximum size of {max} bytes");
-            return Err(io::Error::other(why));
-        }
-        Ok(chunk)
-    });
-    SseStream::from_bytes_stream(bounded.boxed()).boxed()
+    let source = EventSource { response, parser: Parser::new(max) };
+    stream::try_unfold(source, async |mut source| {
+        Ok(source.next().await.map_err(SseError::Body)?.map(|event| (event, source)))
+    })
+    .boxed()
 }
 
-/// The bytes since the last empty line. Comments count, because the parser holds a line until it ends.
-#[derive(Default)]
-struct EventSize {
-    bytes: usize,
-    /// Ends of lines since the last other byte: an event ends with an empty line.
-    line_ends: usize,
-    after_return: bool,
+/// A response with events.
+struct EventSource {
+    response: Response,
+    parser: Parser,
 }
 
-impl EventSize {
-    /// Adds a chunk, and returns the size of the largest event so far in it.
-    fn largest_with(&mut self, chunk: &[u8]) -> usize {
-        let mut largest = 0;
-        for byte in chunk {
-            let is_second_half = std::mem::replace(&mut self.after_return, *byte == b'\r');
-            match byte {
-                b'\n' if is_second_half => {}
-                b'\n' | b'\r' => self.line_ends += 1,
-                _ => self.line_ends = 0,
+impl EventSource {
+    /// Returns the next event, or `None` at the end of the response.
+    async fn next(&mut self) -> Result<Option<Sse>, Box<dyn Error + Send + Sync>> {
+        loop {
+            if let Some(event) = self.parser.next_event().transpose()? {
+                return Ok(Some(Sse {
+                    data: event.data.map(|data| integers::readable(&data).into_owned()),
+                    event: event.event,
+                    id: event.id,
+                    retry: event.retry_ms,
+                }));
             }
-            self.bytes = if self.line_ends > 1 { 0 } else { self.bytes + 1 };
-            largest = largest.max(self.bytes);
+            let Some(chunk) = self.response.chunk().await? else { return Ok(None) };
+            self.parser.feed(&chunk);
         }
-        largest
     }
 }

@@ -59,7 +59,8 @@ fn complete(response: &mut Map<String, Value>) {
     }
 }
 
-/// Whether the SDK decodes the message as what it is. A result that it does not know becomes one of an extension.
+/// Returns `true` if the SDK decodes the message as what it is. A result that it does not know becomes one of an
+/// extension.
 fn is_decodable(text: &str) -> bool {
     match serde_json::from_str::<ServerJsonRpcMessage>(text) {
         Ok(JsonRpcMessage::Response(response)) => match response.result {
@@ -76,14 +77,14 @@ fn fits<T: DeserializeOwned>(value: &Value) -> bool {
     serde_json::from_value::<T>(value.clone()).is_ok()
 }
 
-/// A response with an error, for a request whose response cannot be read.
+/// Returns a response with an error, for a request whose response cannot be read.
 fn unreadable(id: &Value, why: &str) -> String {
     let message = format!("the response cannot be read: {why}");
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": UNREADABLE, "message": message}})
         .to_string()
 }
 
-/// A response with the parts of a result that can be read; `None` if there are none.
+/// Returns a response with the parts of a result that can be read; `None` if there are none.
 fn readable(id: &Value, mut result: Value) -> Option<String> {
     if let Some(tools) = result["tools"].as_array_mut() {
         let count = tools.len();
@@ -96,7 +97,7 @@ fn readable(id: &Value, mut result: Value) -> Option<String> {
     is_decodable(&message).then_some(message)
 }
 
-/// The result of a tool as an error with the content that can be read.
+/// Returns the result of a tool as an error with the content that can be read.
 fn readable_content(result: &Value) -> Option<Value> {
     let mut content = Vec::new();
     let mut unknown = Vec::new();
@@ -165,7 +166,7 @@ fn id_of_response(text: &str) -> Option<Value> {
     id.filter(|id| id.is_number() || id.is_string())
 }
 
-/// The position after a string that begins at a quotation mark.
+/// Returns the position after a string that begins at a quotation mark.
 fn end_of_string(text: &str, start: usize) -> Option<usize> {
     let mut is_escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(start + 1) {

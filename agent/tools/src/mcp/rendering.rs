@@ -2,7 +2,7 @@
 
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
-/// The text of an answer. Text is unchanged; other content is described with its size.
+/// Returns the text of an answer. Text is unchanged; other content is described with its size.
 pub(super) fn text_of(result: &CallToolResult) -> String {
     let blocks: Vec<String> = result.content.iter().map(block).collect();
     match &result.structured_content {

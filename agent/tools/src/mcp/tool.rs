@@ -46,8 +46,9 @@ impl McpTool {
     }
 }
 
-/// A tool name that models accept: other characters become `_`. The end of a long name, and of a name with such characters, is a hash
-/// of the whole name: two tools never have one name, or an approval of one would hold for the other.
+/// Returns a tool name that models accept: other characters become `_`. The end of a long name, and of a name with such
+/// characters, is a hash of the whole name: two tools never have one name, or an approval of one would hold for the
+/// other.
 fn name_here(prefix: &str, name: &str) -> String {
     let whole = format!("{prefix}{name}");
     let accepted: String = whole
@@ -63,13 +64,13 @@ fn name_here(prefix: &str, name: &str) -> String {
 }
 
 impl Server {
-    /// Whether names of a definition select a tool, by the server's name for it or by its name here.
+    /// Returns `true` if names of a definition select a tool, by the server's name for it or by its name here.
     fn selects(&self, patterns: &[String], name: &str) -> bool {
         matches_any(patterns, name) || matches_any(patterns, &name_here(&self.prefix, name))
     }
 
-    /// The names in the definition that are those of none of the listed tools, each with a sentence. A wrong name in
-    /// `needs_approval` would let a call run without an approval.
+    /// Returns the names in the definition that are those of none of the listed tools, each with a sentence. A wrong
+    /// name in `needs_approval` would let a call run without an approval.
     fn unlisted_in(&self, listed: &[rmcp::model::Tool]) -> Vec<UnlistedName> {
         let only = self.only.iter().flatten().map(|name| ("only", name));
         let approvals = self.needs_approval.iter().map(|name| ("needs_approval", name));

@@ -50,7 +50,7 @@ impl SigningKey {
         encode(&Header::new(self.algorithm), claims, &self.key)
     }
 
-    /// An assertion for one authorization server.
+    /// Returns an assertion for one authorization server.
     pub(super) fn assertion(&self, client_id: &str, issuer: &str) -> Result<String, OAuthError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let claims = json!({

@@ -14,7 +14,7 @@ use super::http::OAuthHttp;
 use super::store::{LoginStore, StoredLogin};
 use super::token::{TokenError, TokenRequest, Tokens, union};
 use crate::config::ConfigError;
-use crate::environment::Environment;
+use abide_sandbox::Environment;
 
 /// Maximum number of scopes that are requested.
 const SCOPES: usize = 64;
@@ -59,7 +59,7 @@ impl Authorizer {
         })
     }
 
-    /// The token for a request; `None` if there was no login.
+    /// Returns the token for a request; `None` if there was no login.
     pub(crate) async fn token(&self) -> Result<Option<String>, OAuthError> {
         let mut state = self.state.lock().await;
         if let Some(tokens) = state.tokens.as_ref().filter(|tokens| !tokens.is_expired()) {
@@ -91,7 +91,7 @@ impl Authorizer {
         self.renew(&mut state, rejected).await
     }
 
-    /// A token with the scopes that the server asks for, after it has refused one that lacks them.
+    /// Returns a token with the scopes that the server asks for, after it has refused one that lacks them.
     pub(crate) async fn stepped_up(
         &self,
         refused: Option<&str>,
@@ -223,7 +223,7 @@ impl Authorizer {
         Ok(state.tokens.insert(tokens).access_token.clone())
     }
 
-    /// The scopes to request: those of the settings, of the challenge, or of the metadata.
+    /// Returns the scopes to request: those of the settings, of the challenge, or of the metadata.
     pub(super) fn scopes(
         &self,
         challenge: &Challenge,
@@ -259,7 +259,7 @@ impl Authorizer {
         Ok(())
     }
 
-    /// The login of this server, if it belongs to the configured client and issuer.
+    /// Returns the login of this server, if it belongs to the configured client and issuer.
     pub(super) async fn stored(&self) -> Result<Option<StoredLogin>, OAuthError> {
         let Some(store) = &self.store else { return Ok(None) };
         let login = store.load(self.url.as_str()).await?;
@@ -277,7 +277,7 @@ impl Authorizer {
 }
 
 impl State {
-    /// The token, if it can be used and differs from one that was sent: another call has renewed it.
+    /// Returns the token, if it can be used and differs from one that was sent: another call has renewed it.
     fn other_than(&self, sent: Option<&str>) -> Option<String> {
         let tokens = self.tokens.as_ref().filter(|tokens| tokens.can_replace(sent))?;
         Some(tokens.access_token.clone())

@@ -31,7 +31,7 @@ impl Challenge {
     }
 }
 
-/// The parameters of the first challenge of the scheme `Bearer`, with names in lower case.
+/// Returns the parameters of the first challenge of the scheme `Bearer`, with names in lower case.
 fn parameters(header: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let lower = header.to_ascii_lowercase();
@@ -60,7 +60,7 @@ fn parameters(header: &str) -> BTreeMap<String, String> {
     }
 }
 
-/// A quoted string without its quotes, and the text after it.
+/// Returns a quoted string without its quotes, and the text after it.
 fn unquoted(quoted: &str) -> (String, &str) {
     let mut value = String::new();
     let mut characters = quoted.char_indices();

@@ -23,7 +23,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// The client of the settings; `None` if it has to be registered.
+    /// Returns the client of the settings; `None` if it has to be registered.
     pub(super) fn configured(
         settings: &OAuthSettings,
         metadata: &ServerMetadata,
@@ -121,14 +121,14 @@ fn supports(metadata: &ServerMetadata, method: TokenEndpointAuth) -> bool {
     }
 }
 
-/// How a client with a secret authenticates.
+/// Returns how a client with a secret authenticates.
 fn of_secret(metadata: &ServerMetadata) -> TokenEndpointAuth {
     let basic = TokenEndpointAuth::ClientSecretBasic;
     let post = TokenEndpointAuth::ClientSecretPost;
     if !supports(metadata, basic) && supports(metadata, post) { post } else { basic }
 }
 
-/// The error code of an answer. Its description is not used: it can repeat what was sent.
+/// Returns the error code of an answer. Its description is not used: it can repeat what was sent.
 pub(super) fn reason(answer: &Value) -> String {
     let is_code = |code: &&str| {
         code.len() <= 64 && code.chars().all(|it| it.is_ascii_lowercase() || it == '_')

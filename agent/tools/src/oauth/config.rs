@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::assertion::SigningKey;
 use crate::config::ConfigError;
-use crate::environment::{Environment, Setting};
+use crate::environment::Setting;
+use abide_sandbox::Environment;
 
 /// How a client of a server gets tokens. Without these settings a person logs in, and the client registers itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +58,7 @@ pub enum TokenEndpointAuth {
 }
 
 impl TokenEndpointAuth {
-    /// The name of RFC 7591.
+    /// Returns the name of RFC 7591.
     pub(crate) fn name(self) -> &'static str {
         match self {
             TokenEndpointAuth::None => "none",

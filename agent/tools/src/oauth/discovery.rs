@@ -93,7 +93,7 @@ fn checked(
     Ok(Resource { id, issuer, scopes_supported })
 }
 
-/// Whether a resource is the server at a URL, or contains it.
+/// Returns `true` if a resource is the server at a URL, or contains it.
 fn contains(resource: &str, url: &Url) -> bool {
     let Ok(resource) = Url::parse(resource) else { return false };
     let base = resource.path().trim_end_matches('/');
@@ -103,7 +103,7 @@ fn contains(resource: &str, url: &Url) -> bool {
         && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether two issuers are the same, except for a slash at the end.
+/// Returns `true` if two issuers are the same, except for a slash at the end.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     one.trim_end_matches('/') == other.trim_end_matches('/')
 }
@@ -135,7 +135,7 @@ pub(super) async fn server(http: &OAuthHttp, issuer: &str) -> Result<ServerMetad
 }
 
 impl ServerMetadata {
-    /// Whether the server supports PKCE with S256. A server that does not say so is refused.
+    /// Returns whether the server supports PKCE with S256. A server that does not say so is refused.
     pub(super) fn check_pkce(&self) -> Result<(), OAuthError> {
         let methods = self.code_challenge_methods_supported.iter().flatten();
         if methods.into_iter().any(|method| method == "S256") {
@@ -147,7 +147,7 @@ impl ServerMetadata {
     }
 }
 
-/// The well-known addresses of a URL: with its path, and then of the root.
+/// Returns the well-known addresses of a URL: with its path, and then of the root.
 fn well_known(url: &Url, name: &str) -> Vec<String> {
     let path = url.path().trim_end_matches('/');
     let at = |path: &str| {

@@ -39,7 +39,7 @@ fn of_scopes(scopes: &[String]) -> String {
 }
 
 impl OAuthError {
-    /// A stable error code.
+    /// Returns a stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -52,12 +52,12 @@ impl OAuthError {
         }
     }
 
-    /// Whether only a person can change it, outside of the run: a repetition fails again until then.
+    /// Returns `true` if only a person can change it, outside of the run: a repetition fails again until then.
     pub(crate) fn needs_person(&self) -> bool {
         matches!(self, OAuthError::LoginRequired { .. } | OAuthError::Storage(_))
     }
 
-    /// The error of this kind among the causes of another one.
+    /// Returns the error of this kind among the causes of another one.
     pub(crate) fn among_causes<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a OAuthError> {
         let mut cause = Some(error);
         while let Some(one) = cause {

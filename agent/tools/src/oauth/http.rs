@@ -59,7 +59,7 @@ impl OAuthHttp {
         Ok(parsed)
     }
 
-    /// A JSON document; `None` if there is none at this address.
+    /// Returns a JSON document; `None` if there is none at this address.
     pub(super) async fn document(&self, url: &str) -> Result<Option<Value>, OAuthError> {
         let url = self.check(url)?;
         let request = self.client.get(url.clone()).header(ACCEPT, "application/json");
@@ -105,7 +105,7 @@ impl OAuthHttp {
         self.answer(&url, request.header(ACCEPT, "application/json")).await
     }
 
-    /// The header `WWW-Authenticate` with which the server refuses a request without a token.
+    /// Returns the header `WWW-Authenticate` with which the server refuses a request without a token.
     pub(super) async fn challenge(&self, url: &str) -> Result<Option<String>, OAuthError> {
         let url = self.check(url)?;
         let list =
@@ -136,14 +136,14 @@ impl OAuthHttp {
     }
 }
 
-/// Whether the host of a URL is this machine.
+/// Returns `true` if the host of a URL is this machine.
 fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     host == "localhost" || literal.is_ok_and(|address| address.is_loopback())
 }
 
-/// A value in a form.
+/// Returns a value in a form.
 pub(super) fn form_encoded(value: &str) -> String {
     crate::template::percent_encoded(value)
 }

@@ -87,13 +87,13 @@ impl McpLogin {
         })
     }
 
-    /// The address to open in a browser.
+    /// Returns the address to open in a browser.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The scopes that are requested.
+    /// Returns the scopes that are requested.
     #[must_use]
     pub fn scopes(&self) -> &[String] {
         &self.scopes
@@ -134,7 +134,7 @@ impl McpLogin {
         store.save(login).await
     }
 
-    /// The code of an answer that belongs to this login and comes from its authorization server.
+    /// Returns the code of an answer that belongs to this login and comes from its authorization server.
     fn code(&self, redirected: &str) -> Result<String, OAuthError> {
         let refused = |why: String| OAuthError::Refused(why);
         let base = Url::parse(&self.redirect_uri).map_err(|why| refused(why.to_string()))?;
@@ -168,8 +168,8 @@ impl McpLogin {
 }
 
 impl Authorizer {
-    /// The scopes of a login: in addition to those that the server asks for, those that an earlier login has, or that a call
-    /// needed, and that of refresh tokens.
+    /// Returns the scopes of a login: in addition to those that the server asks for, those that an earlier login has,
+    /// or that a call needed, and that of refresh tokens.
     async fn scopes_of_login(
         &self,
         challenge: &Challenge,

@@ -56,7 +56,7 @@ impl LoginStore {
         self.folder.join(format!("{}.json", self.name))
     }
 
-    /// The login of a server at an address.
+    /// Returns the login of a server at an address.
     pub(super) async fn load(&self, url: &str) -> Result<Option<StoredLogin>, OAuthError> {
         let path = self.path();
         let login = blocking(move || read(&path)).await?;

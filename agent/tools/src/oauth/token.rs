@@ -37,7 +37,7 @@ impl Tokens {
         self.expires_at_ms.is_some_and(|end| end <= now_ms() + margin)
     }
 
-    /// Whether the token can be sent after a server has refused another one.
+    /// Returns `true` if the token can be sent after a server has refused another one.
     pub(super) fn can_replace(&self, refused: Option<&str>) -> bool {
         refused != Some(self.access_token.as_str()) && !self.is_expired()
     }
@@ -123,7 +123,7 @@ fn tokens(answer: &Value, requested: &[String]) -> Result<Tokens, OAuthError> {
     })
 }
 
-/// All scopes of both lists, once.
+/// Returns all scopes of both lists, once.
 pub(super) fn union(one: &[String], other: &[String]) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for scope in one.iter().chain(other) {

@@ -39,7 +39,7 @@ impl Tools {
 }
 
 impl RegistryState {
-    /// The state after a change.
+    /// Returns the state after a change.
     fn configured(
         &self,
         staged: Option<RegistryState>,

@@ -37,7 +37,7 @@ pub struct ToolView {
 }
 
 impl Tools {
-    /// The tools that an agent may use.
+    /// Returns the tools that an agent may use.
     ///
     /// # Errors
     /// A name is unknown, and no source that has not listed its tools yet could provide it.
@@ -45,7 +45,8 @@ impl Tools {
         ToolView::of(self.clone(), selection)
     }
 
-    /// The tools that an agent may use. Unknown names select nothing: a tool can be removed while a run uses others.
+    /// Returns the tools that an agent may use. Unknown names select nothing: a tool can be removed while a run uses
+    /// others.
     #[must_use]
     pub fn view_of_known(&self, selection: Selection) -> ToolView {
         ToolView { tools: self.clone(), selection: Arc::new(selection) }
@@ -85,7 +86,7 @@ impl Selection {
     }
 }
 
-/// Whether one of the patterns matches the name.
+/// Returns `true` if one of the patterns matches the name.
 pub(crate) fn matches_any(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| tool_matches(pattern, name))
 }
@@ -116,7 +117,7 @@ impl ToolView {
         Ok(tools.view_of_known(selection))
     }
 
-    /// The visible tools by name, including the blocked ones.
+    /// Returns the visible tools by name, including the blocked ones.
     #[must_use]
     pub fn declarations(&self) -> Vec<ToolDeclaration> {
         self.tools.read(|stock| {
@@ -125,21 +126,21 @@ impl ToolView {
         })
     }
 
-    /// The names of the visible tools.
+    /// Returns the names of the visible tools.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let all = self.tools.names().into_iter();
         all.filter(|name| self.selection.shows(name)).collect()
     }
 
-    /// Whether calls of a tool are denied.
+    /// Returns `true` if calls of a tool are denied.
     #[must_use]
     pub fn is_blocked(&self, name: &str) -> bool {
         let by_all = self.tools.read(|stock| stock.blocks(name));
         by_all || self.selection.blocks(name)
     }
 
-    /// The tool with this name, if its calls are permitted.
+    /// Returns the tool with this name, if its calls are permitted.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<dyn Tool>> {
         self.entry(name).ok().map(|entry| entry.tool)
@@ -183,7 +184,7 @@ impl ToolView {
 }
 
 impl RegistryState {
-    /// Whether calls of a tool are denied to all agents.
+    /// Returns `true` if calls of a tool are denied to all agents.
     fn blocks(&self, name: &str) -> bool {
         matches_any(&self.blocked, name) || matches_any(&self.configured_blocked, name)
     }

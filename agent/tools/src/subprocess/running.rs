@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::stdio::Output;
 use crate::outcome::{Failure, ToolOutcome};
-use crate::process::{End, Launch, OutputTail, StopRules};
-use crate::supervision::Report;
+use abide_sandbox::Report;
+use abide_sandbox::{End, Launch, OutputTail, StopRules};
 
 /// The parameters of one run.
 pub(super) struct Run<'a> {
@@ -43,7 +43,7 @@ impl Run<'_> {
             }
         };
         let mut stdout = Vec::new();
-        let stderr = OutputTail::of(launch);
+        let stderr = OutputTail::new(launch);
         let (end, code) = {
             let stdin = child.stdin.take().expect("stdin is piped");
             let out = child.stdout.take().expect("stdout is piped");

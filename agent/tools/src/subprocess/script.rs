@@ -68,7 +68,7 @@ impl Word {
     }
 }
 
-/// Whether the text is `--name`.
+/// Returns `true` if the text is `--name`.
 fn is_long(option: &str) -> bool {
     let name = option.strip_prefix("--").unwrap_or_default();
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')

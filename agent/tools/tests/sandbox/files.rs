@@ -292,7 +292,7 @@ async fn a_tenant_does_not_reach_the_files_of_another_one() {
     let none = home.call("glob", json!({"pattern": "**/a.txt"})).await;
     assert_eq!(none.text, "no file matches **/a.txt");
     // A path in the arguments that names the folder of the other one.
-    let acme = home.sandbox.workspace_of(&tenant("acme")).expect("it exists");
+    let acme = home.sandbox.workspace_path(&tenant("acme").scope).expect("it exists");
     let absolute = json!({"path": acme.join("a.txt")});
     let refused = home.call_in("read_file", absolute, tenant("evil")).await;
     assert_eq!(refused.failure, Some(Failure::Tool), "{}", refused.text);

@@ -38,12 +38,12 @@ fn write_integers(value: &mut Value) {
     }
 }
 
-/// Whether arguments say nothing. Some servers send `{}` or `null` before or after the real ones.
+/// Returns `true` if arguments say nothing. Some servers send `{}` or `null` before or after the real ones.
 pub(super) fn is_placeholder(text: &str) -> bool {
     matches!(canonical(text).as_str(), "" | "{}" | "null")
 }
 
-/// Whether a text is JSON and more than a placeholder.
+/// Returns `true` if a text is JSON and more than a placeholder.
 pub(super) fn is_json(text: &str) -> bool {
     serde_json::from_str::<&RawValue>(text).is_ok() && !is_placeholder(text)
 }

@@ -267,7 +267,7 @@ pub(super) const NO_PLACEHOLDERS: &[&str] = &[
     "xonsh",
 ];
 
-/// The name of a program without its folder, and without suffixes of builds and versions: `python3.11`,
+/// Returns the name of a program without its folder, and without suffixes of builds and versions: `python3.11`,
 /// `bash-static`.
 pub(super) fn name(program: &str) -> &'static str {
     let file = program.rsplit(['/', '\\']).next().unwrap_or_default().to_ascii_lowercase();

@@ -50,12 +50,12 @@ mod linux {
     use tokio::signal::unix::{SignalKind, signal};
     use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-    use crate::sandbox::config::SandboxLimits;
-    use crate::sandbox::landlocked;
-    use crate::sandbox::own_mounts;
-    use crate::sandbox::private_processes;
-    use crate::sandbox::privileges::{self, Situation};
-    use crate::sandbox::process_tree;
+    use crate::config::SandboxLimits;
+    use crate::landlocked;
+    use crate::own_mounts;
+    use crate::private_processes;
+    use crate::privileges::{self, Situation};
+    use crate::process_tree;
     use crate::supervision::{
         COMMAND, DID_NOT_START, InnerSpec, NOT_STARTED, SPEC, Spec, WAS_STOPPED, WorkingFolder,
     };
@@ -218,7 +218,8 @@ mod linux {
         }
     }
 
-    /// Whether one of the disks that the program writes to has too little space left. What it leaves is for others.
+    /// Returns `true` if one of the disks that the program writes to has too little space left. What it leaves is for
+    /// others.
     fn is_disk_full(spec: &Spec) -> bool {
         [&spec.workspace, &spec.temporary].into_iter().any(|folder| {
             let disk = statvfs(folder).ok();
@@ -226,8 +227,8 @@ mod linux {
         })
     }
 
-    /// A process whose end makes it readable. A thread could not wait for it: none starts beside a new namespace of
-    /// processes.
+    /// Returns a process whose end makes it readable. A thread could not wait for it: none starts beside a new
+    /// namespace of processes.
     #[expect(
         deprecated,
         reason = "only another owner could replace the descriptor, and there is none"
@@ -334,7 +335,7 @@ mod linux {
         Ok(())
     }
 
-    /// The number of tasks, from `0.00 0.01 0.05 1/523 12345`.
+    /// Returns the number of tasks, from `0.00 0.01 0.05 1/523 12345`.
     fn tasks_of_machine() -> u64 {
         let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let tasks = text.split_whitespace().nth(3).and_then(|it| it.split_once('/'));

@@ -47,7 +47,8 @@ fn without_secrets(readable: &[PathBuf]) -> (Vec<PathBuf>, Option<PathBuf>) {
     }
 }
 
-/// Whether other users can read all that is in a folder. If not, the parts that they can read are added to `parts`.
+/// Returns `true` if other users can read all that is in a folder. If not, the parts that they can read are added to
+/// `parts`.
 fn readable_by_others(folder: &Path, parts: &mut Vec<PathBuf>) -> bool {
     let mut whole = Vec::new();
     let mut is_whole = true;
@@ -70,7 +71,7 @@ fn readable_by_others(folder: &Path, parts: &mut Vec<PathBuf>) -> bool {
     is_whole
 }
 
-/// The support of this kernel, in words.
+/// Returns the support of this kernel, in words.
 pub(super) fn support() -> String {
     // Only the new thread is restricted, and it ends.
     let tried = std::thread::spawn(|| {

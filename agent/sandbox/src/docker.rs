@@ -35,7 +35,7 @@ impl Docker {
     }
 }
 
-/// The variables that the command line of Docker uses.
+/// Returns the variables that the command line of Docker uses.
 pub(super) fn client_variables(environment: &Environment) -> BTreeMap<String, String> {
     let own = |name: &str| name.starts_with("DOCKER_") || matches!(name, "PATH" | "HOME");
     let own = environment.iter().filter(|(name, _)| own(name));
@@ -100,7 +100,7 @@ impl SandboxBackend for Docker {
     }
 }
 
-/// The options for the paths of a job.
+/// Returns the options for the paths of a job.
 fn mounts(job: &SandboxJob) -> Result<Vec<String>, String> {
     let mut options = Vec::new();
     let mut mount = |source: Option<&str>, target: &Path, how: &str| -> Result<(), String> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox::SandboxLimits;
+use crate::config::SandboxLimits;
 
 /// The argument that makes a program a supervisor: see [`sandbox_exec`](crate::sandbox_exec).
 pub(crate) const COMMAND: &str = "sandbox-exec";
@@ -33,7 +33,7 @@ impl Launcher {
         Launcher::at("/proc/self/exe")
     }
 
-    /// The program at a path.
+    /// Returns the program at a path.
     #[must_use]
     pub fn at(program: impl Into<String>) -> Launcher {
         Launcher { program: Some(program.into()) }
@@ -49,7 +49,7 @@ impl Launcher {
         self.program.is_some()
     }
 
-    /// The command of a supervisor, and the variable with its specification.
+    /// Returns the command of a supervisor, and the variable with its specification.
     pub(crate) fn command(
         &self,
         spec: &Spec,
@@ -127,7 +127,7 @@ pub(crate) struct WorkingFolder {
 
 /// A report of the supervisor, which it writes to stderr as the line `NONCE kind reason`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
+pub enum Report {
     /// The program did not start.
     NotStarted(String),
     /// The program was stopped at a limit.
@@ -138,7 +138,8 @@ pub(crate) const DID_NOT_START: &str = "not-started";
 pub(crate) const WAS_STOPPED: &str = "stopped";
 
 /// Splits the report of a supervisor from the text that its program wrote to stderr.
-pub(crate) fn split_report(nonce: &str, stderr: &str) -> (Option<Report>, String) {
+#[must_use]
+pub fn split_report(nonce: &str, stderr: &str) -> (Option<Report>, String) {
     let mut report = None;
     let mut lines = Vec::new();
     for line in stderr.lines() {

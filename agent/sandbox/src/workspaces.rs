@@ -39,8 +39,8 @@ impl Workspaces {
         Ok(Workspaces { root, scoped, configuration })
     }
 
-    /// The workspace of a scope.
-    pub(super) fn of(&self, scope: &Map<String, Value>) -> io::Result<PathBuf> {
+    /// Returns the workspace of a scope, which is created if it does not exist.
+    pub(super) fn create(&self, scope: &Map<String, Value>) -> io::Result<PathBuf> {
         if scope.is_empty() {
             return Ok(self.root.clone());
         }
@@ -51,17 +51,18 @@ impl Workspaces {
         fs::canonicalize(folder)
     }
 
-    /// The folder of the configuration.
+    /// Returns the folder of the configuration.
     pub(super) fn configuration(&self) -> &Path {
         &self.configuration
     }
 
-    /// Whether a folder is in the workspace of sessions without a scope, and not in that of the configuration.
+    /// Returns `true` if a folder is in the workspace of sessions without a scope, and not in that of the
+    /// configuration.
     pub(super) fn exposes(&self, folder: &Path) -> bool {
         folder.starts_with(&self.root) && !folder.starts_with(&self.configuration)
     }
 
-    /// The folder of the configuration, relative to a workspace that contains it.
+    /// Returns the folder of the configuration, relative to a workspace that contains it.
     pub(super) fn hidden_in(&self, root: &Path) -> Option<PathBuf> {
         self.configuration.strip_prefix(root).ok().map(Path::to_owned)
     }

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, kill_proce
 /// Maximum number of attempts to stop all descendants before they are killed.
 const PASSES: usize = 100;
 
-/// The living and dead descendants of this process.
+/// Returns the living and dead descendants of this process.
 pub(super) fn descendants() -> Vec<Pid> {
     let mut found = Vec::new();
     let mut open = vec![getpid()];

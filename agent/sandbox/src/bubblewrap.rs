@@ -70,7 +70,7 @@ impl SandboxBackend for Bubblewrap {
     }
 }
 
-/// A path as text.
+/// Returns a path as text.
 pub(super) fn text(path: &Path) -> Result<String, String> {
     let text = path.to_str().ok_or_else(|| format!("{} is not Unicode", path.display()));
     text.map(str::to_owned)

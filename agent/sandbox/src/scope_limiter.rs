@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abide_client::Scope;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
+
+/// The keys of a session that separate tenants, and their values.
+pub type Scope = BTreeMap<String, String>;
 
 /// Maximum numbers at a time. The rest waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +58,7 @@ impl Drop for ScopePermit {
 }
 
 impl ScopeLimiter {
-    /// A limiter with these numbers.
+    /// Creates a limiter with these numbers.
     #[must_use]
     pub fn new(limits: Concurrency) -> ScopeLimiter {
         ScopeLimiter(Arc::new(Mutex::new(State::new(limits))))
@@ -187,7 +189,7 @@ impl State {
         }
     }
 
-    /// The tenant of a scope; empty for the work of the operator. If no key is common, each scope is a tenant.
+    /// Returns the tenant of a scope; empty for the work of the operator. If no key is common, each scope is a tenant.
     fn tenant(&self, scope: &Scope) -> Tenant {
         if self.common.is_empty() {
             scope.iter().flat_map(|(key, value)| [key.clone(), value.clone()]).collect()

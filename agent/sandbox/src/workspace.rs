@@ -19,7 +19,7 @@ use super::database_files::DatabaseFiles;
 
 /// An open workspace.
 #[derive(Debug)]
-pub(crate) struct Workspace {
+pub struct Workspace {
     root: OwnedFd,
     /// The path of the root without symlinks.
     path: PathBuf,
@@ -31,7 +31,7 @@ pub(crate) struct Workspace {
 
 /// Why a file cannot be used: one sentence for the model.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct WorkspaceError(String);
+pub struct WorkspaceError(String);
 
 impl fmt::Display for WorkspaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,11 +40,15 @@ impl fmt::Display for WorkspaceError {
 }
 
 impl WorkspaceError {
-    pub(crate) fn new(why: impl Into<String>) -> WorkspaceError {
+    /// Creates an error with this reason.
+    #[must_use]
+    pub fn new(why: impl Into<String>) -> WorkspaceError {
         WorkspaceError(why.into())
     }
 
-    pub(crate) fn io(path: &str, why: &io::Error) -> WorkspaceError {
+    /// Creates the error of an operation on a file.
+    #[must_use]
+    pub fn io(path: &str, why: &io::Error) -> WorkspaceError {
         WorkspaceError(format!("{path:?}: {why}"))
     }
 
@@ -65,21 +69,28 @@ impl WorkspaceError {
 
 /// The content of a folder.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) name: OsString,
-    pub(crate) kind: EntryKind,
+pub struct Entry {
+    /// The name.
+    pub name: OsString,
+    /// The kind.
+    pub kind: EntryKind,
 }
 
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryKind {
+pub enum EntryKind {
+    /// A folder.
     Folder,
+    /// A regular file.
     File,
+    /// A symbolic link.
     Link,
+    /// A pipe, a socket or a device.
     Other,
 }
 
 impl Workspace {
-    pub(super) fn open(
+    pub(crate) fn open(
         path: &Path,
         hidden: Option<PathBuf>,
         databases: Vec<DatabaseFiles>,
@@ -89,8 +100,11 @@ impl Workspace {
         Ok(Workspace { root, path: path.to_owned(), hidden, databases })
     }
 
-    /// A path as a model writes it, relative to the root.
-    pub(crate) fn relative(&self, path: &str) -> Result<PathBuf, WorkspaceError> {
+    /// Returns a path as a model writes it, relative to the root.
+    ///
+    /// # Errors
+    /// The path is absolute and outside of the workspace, or invalid.
+    pub fn relative(&self, path: &str) -> Result<PathBuf, WorkspaceError> {
         if path.contains('\0') {
             return Err(WorkspaceError::new("the path contains a zero byte"));
         }
@@ -109,7 +123,10 @@ impl Workspace {
     }
 
     /// Opens a regular file for reading. Returns its path without symlinks.
-    pub(crate) fn open_file(&self, path: &Path) -> Result<(File, PathBuf), WorkspaceError> {
+    ///
+    /// # Errors
+    /// The file does not exist, is not a regular one, or is outside of the workspace.
+    pub fn open_file(&self, path: &Path) -> Result<(File, PathBuf), WorkspaceError> {
         // Opening a named pipe would block otherwise.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = self.resolve(path, flags)?;
@@ -127,14 +144,18 @@ impl Workspace {
     }
 
     /// Opens a folder. Returns its path without symlinks; the root is the empty path.
-    pub(crate) fn open_folder(&self, path: &Path) -> Result<(OwnedFd, PathBuf), WorkspaceError> {
+    ///
+    /// # Errors
+    /// The folder does not exist, or is outside of the workspace.
+    pub fn open_folder(&self, path: &Path) -> Result<(OwnedFd, PathBuf), WorkspaceError> {
         let opened = self.resolve(path, FOLDER)?;
         let real = self.real_path(&opened, path)?;
         Ok((opened, real))
     }
 
     /// Opens a folder of an open folder, without following a symlink. `path` is its path below the root.
-    pub(crate) fn open_child(&self, parent: &OwnedFd, path: &Path) -> Option<OwnedFd> {
+    #[must_use]
+    pub fn open_child(&self, parent: &OwnedFd, path: &Path) -> Option<OwnedFd> {
         if self.is_hidden(path) {
             return None;
         }
@@ -143,11 +164,10 @@ impl Workspace {
 
     /// Replaces or creates a file, completely or not at all. Missing folders are created. Returns its path without
     /// symlinks, and whether the file existed.
-    pub(crate) fn write(
-        &self,
-        path: &Path,
-        content: &[u8],
-    ) -> Result<(PathBuf, bool), WorkspaceError> {
+    ///
+    /// # Errors
+    /// The file cannot be written, or is outside of the workspace.
+    pub fn write(&self, path: &Path, content: &[u8]) -> Result<(PathBuf, bool), WorkspaceError> {
         let name = match path.components().next_back() {
             Some(Component::Normal(name)) => name.to_owned(),
             _ => return Err(WorkspaceError(format!("{} is not a file name", path.display()))),
@@ -190,8 +210,11 @@ impl Workspace {
         Ok(())
     }
 
-    /// The entries of an open folder, sorted by name, without the hidden one.
-    pub(crate) fn entries(
+    /// Returns at most `max` entries of an open folder, sorted by name, without the hidden one.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn entries(
         &self,
         folder: &OwnedFd,
         path: &Path,
@@ -259,7 +282,7 @@ impl Workspace {
         openat(parent, *last, flags | OFlags::NOFOLLOW, Mode::empty())
     }
 
-    /// The path of an open file below the root, as the kernel knows it.
+    /// Returns the path of an open file below the root, as the kernel knows it.
     fn real_path(&self, opened: impl AsFd, asked: &Path) -> Result<PathBuf, WorkspaceError> {
         use std::os::fd::AsRawFd as _;
         let link = format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd());

@@ -1,7 +1,15 @@
 //! Sandboxes: where the programs of tools run. A backend turns a command into the command of an isolated process; a
 //! supervisor starts that process, limits it, and ends everything that it started.
 //!
-//! This file has the configured sandbox. It does not define tools: `subprocess` and `builtin` use it.
+//! This crate changes when the isolation, the limits or the end of programs change. It does not know tools, calls or
+//! models: `abide-tools` defines the tools that run programs here.
+//!
+//! In reading order: this file the configured sandbox · `config` its settings · `backend` the trait of backends ·
+//! `local`, `bubblewrap`, `docker` the backends · `availability` which of them work here · `supervision` the input and
+//! the report of a supervisor · `supervisor` its process · `landlocked`, `privileges`, `own_mounts`,
+//! `private_processes`, `process_tree` its means · `process` programs in process groups, supervised or not ·
+//! `workspaces`, `workspace`, `database_files` what tools reach of the file system · `scope_limiter` how much runs at a
+//! time · `environment`, `search_path` the variables of programs.
 
 mod availability;
 mod backend;
@@ -9,6 +17,7 @@ mod bubblewrap;
 mod config;
 mod database_files;
 mod docker;
+mod environment;
 #[cfg(target_os = "linux")]
 mod landlocked;
 mod local;
@@ -18,9 +27,12 @@ mod own_mounts;
 mod private_processes;
 #[cfg(target_os = "linux")]
 mod privileges;
+mod process;
 #[cfg(target_os = "linux")]
 mod process_tree;
+mod scope_limiter;
 mod search_path;
+mod supervision;
 mod supervisor;
 mod workspace;
 mod workspaces;
@@ -32,25 +44,25 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::environment::Environment;
-use crate::process::Launch;
-use crate::scope_limiter::{ScopeLimiter, ScopePermit};
-use crate::supervision::{InnerSpec, Spec, WorkingFolder, nonce};
-pub use crate::supervision::{Launcher, ProtectedPaths};
-use crate::tool::ToolContext;
 pub use availability::{Availability, available_backends};
 pub use backend::{IsolatedCommand, SandboxBackend, SandboxJob};
 use bubblewrap::Bubblewrap;
 pub use config::{BackendName, Network, SandboxConfig, SandboxError, SandboxLimits};
 use database_files::DatabaseFiles;
 use docker::Docker;
+pub use environment::Environment;
 use local::Local;
+pub use process::{End, Launch, OutputTail, ProcessGroup, StopRules, exit_code};
+pub use scope_limiter::{Concurrency, Scope, ScopeLimiter, ScopePermit};
 pub use search_path::unreadable_on_path;
+use supervision::{InnerSpec, Spec, WorkingFolder, nonce};
+pub use supervision::{Launcher, ProtectedPaths, Report, split_report};
 pub use supervisor::sandbox_exec;
-pub(crate) use workspace::{EntryKind, Workspace, WorkspaceError};
+pub use workspace::{Entry, EntryKind, Workspace, WorkspaceError};
 use workspaces::Workspaces;
 
 /// The configured sandbox. A clone refers to the same one.
@@ -76,11 +88,15 @@ const QUEUED: Duration = Duration::from_secs(20);
 
 /// The part of the configuration for one tool.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct JobOptions {
-    pub(crate) folder: PathBuf,
-    pub(crate) readable: Vec<PathBuf>,
-    pub(crate) writable: Vec<PathBuf>,
-    pub(crate) grace: Duration,
+pub struct JobOptions {
+    /// The working directory: absolute, or relative to the workspace.
+    pub folder: PathBuf,
+    /// Further paths that the program can read and execute.
+    pub readable: Vec<PathBuf>,
+    /// Further paths that the program can change.
+    pub writable: Vec<PathBuf>,
+    /// The time between SIGTERM and SIGKILL.
+    pub grace: Duration,
 }
 
 impl fmt::Debug for Sandbox {
@@ -159,37 +175,45 @@ impl Sandbox {
         self.shared.databases.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The name of its backend.
+    /// Returns the name of its backend.
     #[must_use]
     pub fn backend(&self) -> BackendName {
         self.shared.backend.name()
     }
 
-    /// The folder that the tools of a call can change. Sessions with different scopes have different folders.
+    /// Returns the folder that the tools of a session with this scope can change. Sessions with different scopes have
+    /// different folders.
     ///
     /// # Errors
     /// The folder cannot be created.
-    pub fn workspace_of(&self, context: &ToolContext) -> io::Result<PathBuf> {
-        self.shared.workspaces.of(&context.scope)
+    pub fn workspace_path(&self, scope: &Map<String, Value>) -> io::Result<PathBuf> {
+        self.shared.workspaces.create(scope)
     }
 
-    /// The folder that the file tools of a call can change.
-    pub(crate) fn files_of(&self, context: &ToolContext) -> Result<Workspace, WorkspaceError> {
-        let root = self.workspace_of(context).map_err(|why| WorkspaceError::io("", &why))?;
-        self.files_at(&root)
+    /// Opens the workspace of a scope, for file tools.
+    ///
+    /// # Errors
+    /// The folder cannot be created or opened.
+    pub fn open_workspace(&self, scope: &Map<String, Value>) -> Result<Workspace, WorkspaceError> {
+        let root = self.workspace_path(scope).map_err(|why| WorkspaceError::io("", &why))?;
+        self.open_workspace_at(&root)
     }
 
-    /// The workspace at a path that [`Sandbox::workspace_of`] has returned, for file tools.
-    pub(crate) fn files_at(&self, root: &Path) -> Result<Workspace, WorkspaceError> {
+    /// Opens the workspace at a path that [`Sandbox::workspace_path`] has returned.
+    ///
+    /// # Errors
+    /// The folder cannot be opened.
+    pub fn open_workspace_at(&self, root: &Path) -> Result<Workspace, WorkspaceError> {
         Workspace::open(root, self.shared.workspaces.hidden_in(root), self.databases())
     }
 
-    /// A folder for what tools keep about their calls. Tools and programs do not reach it.
-    pub(crate) fn state_folder(&self) -> PathBuf {
+    /// Returns the folder for what tools keep about their calls. Tools and programs do not reach it.
+    #[must_use]
+    pub fn state_folder(&self) -> PathBuf {
         self.shared.workspaces.configuration().join("calls")
     }
 
-    /// The paths that programs of `PATH` need and that it cannot read: [`unreadable_on_path`]. A container has programs of
+    /// Returns the paths that programs of `PATH` need and that it cannot read: [`unreadable_on_path`]. A container has programs of
     /// its own.
     #[must_use]
     pub fn unreadable_on_path(&self) -> Vec<PathBuf> {
@@ -201,12 +225,15 @@ impl Sandbox {
         unreadable_on_path(environment, &[&config.readable, &config.writable, workspace].concat())
     }
 
-    /// Whether its programs can use the network.
-    pub(crate) fn has_network(&self) -> bool {
+    /// Returns whether its programs can use the network.
+    #[must_use]
+    pub fn has_network(&self) -> bool {
         self.shared.config.network() == Network::Host
     }
 
-    pub(crate) fn environment(&self) -> &Environment {
+    /// Returns the environment that programs inherit from.
+    #[must_use]
+    pub fn environment(&self) -> &Environment {
         &self.shared.environment
     }
 
@@ -214,12 +241,12 @@ impl Sandbox {
     ///
     /// # Errors
     /// One sentence: too many programs run, or the call was cancelled.
-    pub(crate) async fn permit(
+    pub async fn permit(
         &self,
-        context: &ToolContext,
+        scope: &Map<String, Value>,
         cancel: &CancellationToken,
     ) -> Result<ScopePermit, String> {
-        let texts = context.scope.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
+        let texts = scope.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
         let scope = texts.map(|(key, value)| (key.clone(), value.to_owned())).collect();
         let permit = timeout(QUEUED, self.shared.limiter.permit(scope));
         tokio::select! {
@@ -230,20 +257,20 @@ impl Sandbox {
         }
     }
 
-    /// The process that runs a command isolated and supervised.
+    /// Returns the process that runs a command isolated and supervised.
     ///
     /// # Errors
     /// One sentence: the command cannot run in this sandbox.
-    pub(crate) fn launch(
+    pub fn launch(
         &self,
-        context: &ToolContext,
+        scope: &Map<String, Value>,
         argv: Vec<String>,
         mut environment: BTreeMap<String, String>,
         options: JobOptions,
     ) -> Result<Launch, String> {
         let Shared { config, backend, launcher, workspaces, .. } = &*self.shared;
         let workspace = self
-            .workspace_of(context)
+            .workspace_path(scope)
             .map_err(|why| format!("the workspace cannot be used: {why}"))?;
         let id = nonce().map_err(|why| format!("no random numbers: {why}"))?;
         let temporary = std::env::temp_dir().join(format!("abide-sandbox-{id}"));
@@ -282,7 +309,7 @@ impl Sandbox {
     }
 }
 
-/// The launch of a supervisor that runs an isolated command.
+/// Returns the launch of a supervisor that runs an isolated command.
 fn supervised(
     launcher: &Launcher,
     job: SandboxJob,

@@ -148,7 +148,7 @@ fn drop_capabilities() -> Result<(), Errno> {
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
-/// The filter. A refused call fails with `EPERM`, as without the capability for it.
+/// Returns the filter. A refused call fails with `EPERM`, as without the capability for it.
 fn filter(situation: Situation) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     rules.extend(REFUSED.iter().map(|call| (*call, Vec::new())));
@@ -196,8 +196,8 @@ fn is_not(argument: u8, value: u64) -> Result<SeccompCondition, seccompiler::Bac
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
 }
 
-/// The first instructions: the calls of `x32`, and `clone3`, whose flags a filter cannot read, do not exist. C libraries
-/// then use `clone`.
+/// Returns the first instructions: the calls of `x32`, and `clone3`, whose flags a filter cannot read, do not exist. C
+/// libraries then use `clone`.
 fn unknown_calls() -> [sock_filter; 4] {
     let of = |code: u32, k: u32, jt: u8, jf: u8| sock_filter {
         code: u16::try_from(code).unwrap_or_default(),

@@ -19,7 +19,7 @@ pub(crate) struct DatabaseFiles {
 }
 
 impl DatabaseFiles {
-    /// The files of a database, which need not exist; `None` if its folder does not exist.
+    /// Returns the files of a database, which need not exist; `None` if its folder does not exist.
     pub(super) fn of(database: &Path) -> Option<DatabaseFiles> {
         let path = fs::canonicalize(database).or_else(|_| {
             let path = std::path::absolute(database)?;
@@ -33,7 +33,7 @@ impl DatabaseFiles {
         })
     }
 
-    /// Whether an absolute path without symlinks is one of them.
+    /// Returns `true` if an absolute path without symlinks is one of them.
     pub(super) fn contains(&self, path: &Path) -> bool {
         path.parent() == Some(&self.folder) && path.file_name().is_some_and(|it| self.names(it))
     }
@@ -47,7 +47,7 @@ impl DatabaseFiles {
         })
     }
 
-    /// The files that exist.
+    /// Returns the files that exist.
     pub(super) fn existing(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let own = entries.filter(|entry| self.names(&entry.file_name()));

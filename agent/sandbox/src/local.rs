@@ -62,13 +62,13 @@ impl SandboxBackend for Local {
     }
 }
 
-/// The file of a program that the configuration names by its path.
+/// Returns the file of a program that the configuration names by its path.
 fn program_file(job: &SandboxJob) -> Option<PathBuf> {
     let program = Path::new(job.argv.first()?);
     program.is_absolute().then(|| program.to_owned())
 }
 
-/// The system paths of another root, for backends that build their own.
+/// Returns the system paths of another root, for backends that build their own.
 pub(super) fn system_paths() -> impl Iterator<Item = &'static str> {
     SYSTEM.into_iter().filter(|path| *path != "/proc" && !path.starts_with("/sys"))
 }

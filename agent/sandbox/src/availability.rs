@@ -45,7 +45,7 @@ impl Availability {
         }
     }
 
-    /// The reason, if it does not work.
+    /// Returns the reason, if it does not work.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
@@ -55,7 +55,7 @@ impl Availability {
     }
 }
 
-/// All backends, as `GET /capabilities` lists them.
+/// Returns all backends, as `GET /capabilities` lists them.
 #[must_use]
 pub fn available_backends(launcher: &Launcher, environment: &Environment) -> Vec<Value> {
     let found = std::thread::scope(|scope| {
@@ -75,7 +75,7 @@ pub fn available_backends(launcher: &Launcher, environment: &Environment) -> Vec
     lines.collect()
 }
 
-/// The strength of `local` on this machine, in words.
+/// Returns the strength of `local` on this machine, in words.
 fn local(launcher: &Launcher, environment: &Environment) -> String {
     if has_own_processes(launcher, environment) {
         landlock()
@@ -95,7 +95,7 @@ const AS_ROOT: &str = "the server runs as root, and so do the programs; run it a
 
 const NO_OWN_PROCESSES: &str = "no namespace of processes: programs see the commands of others";
 
-/// Whether the processes of `local` have a namespace of their own: then a program has a low id.
+/// Returns `true` if the processes of `local` have a namespace of their own: then a program has a low id.
 fn has_own_processes(launcher: &Launcher, environment: &Environment) -> bool {
     let Ok(id) = nonce() else { return false };
     let system = |path: &str| vec![PathBuf::from(path)];

@@ -22,17 +22,23 @@ const TAIL_BYTES: usize = 16 << 10;
 
 /// How a program is started.
 #[derive(Clone)]
-pub(crate) struct Launch {
-    pub(crate) argv: Vec<String>,
-    pub(crate) folder: Option<PathBuf>,
-    pub(crate) environment: BTreeMap<String, String>,
+pub struct Launch {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// The working directory; the default is this process's.
+    pub folder: Option<PathBuf>,
+    /// All environment variables of the program.
+    pub environment: BTreeMap<String, String>,
     /// The id of the supervisor, if the program is one: it ends its process tree itself, and reports on stderr.
-    pub(crate) supervised: Option<String>,
+    pub supervised: Option<String>,
 }
 
 impl Launch {
     /// Starts the program with pipes for all three streams.
-    pub(crate) fn spawn(&self) -> io::Result<(Child, ProcessGroup)> {
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn spawn(&self) -> io::Result<(Child, ProcessGroup)> {
         let (program, arguments) = self.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command
@@ -53,7 +59,7 @@ impl Launch {
 }
 
 /// A process group. Dropping it kills the remaining processes, or has the supervisor end them.
-pub(crate) struct ProcessGroup {
+pub struct ProcessGroup {
     leader: Option<Pid>,
     is_supervised: bool,
 }
@@ -63,18 +69,19 @@ const SUPERVISOR: Duration = Duration::from_secs(5);
 
 impl ProcessGroup {
     /// Sends SIGTERM to the group.
-    pub(crate) fn terminate(&self) {
+    pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// How long to wait after [`ProcessGroup::terminate`] before [`ProcessGroup::kill`].
-    pub(crate) fn patience(&self, grace: Duration) -> Duration {
+    /// Returns how long to wait after [`ProcessGroup::terminate`] before [`ProcessGroup::kill`].
+    #[must_use]
+    pub fn patience(&self, grace: Duration) -> Duration {
         if self.is_supervised { grace + SUPERVISOR } else { grace }
     }
 
     /// Sends SIGKILL to the group. A supervisor is asked to end: without it, nothing would end what has left the
     /// group.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         self.signal(if self.is_supervised { Signal::TERM } else { Signal::KILL });
     }
 
@@ -94,10 +101,14 @@ impl Drop for ProcessGroup {
 
 /// Why a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
+    /// By itself.
     Exited,
+    /// At its deadline.
     TimedOut,
+    /// It was cancelled.
     Cancelled,
+    /// Its output was too large.
     TooLarge,
 }
 
@@ -106,17 +117,19 @@ pub(crate) enum End {
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// When a program is stopped.
-pub(crate) struct StopRules<'a> {
-    pub(crate) deadline: Instant,
+pub struct StopRules<'a> {
+    /// When it has timed out.
+    pub deadline: Instant,
     /// The time between SIGTERM and SIGKILL.
-    pub(crate) grace: Duration,
-    pub(crate) cancel: &'a CancellationToken,
+    pub grace: Duration,
+    /// Stops it when cancelled.
+    pub cancel: &'a CancellationToken,
 }
 
 impl StopRules<'_> {
     /// Waits for the program to end, or stops it. `read` reads the output; `false` means that it is too large, which
     /// stops the program, too. Returns the reason and the exit code.
-    pub(crate) async fn watch(
+    pub async fn watch(
         &self,
         child: &mut Child,
         group: &ProcessGroup,
@@ -160,15 +173,16 @@ impl StopRules<'_> {
     }
 }
 
-/// The exit code, or 128 plus the signal number, as in shells.
-pub(crate) fn exit_code(status: ExitStatus) -> i32 {
+/// Returns the exit code, or 128 plus the signal number, as in shells.
+#[must_use]
+pub fn exit_code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
 }
 
 /// The end of a program's output, limited in size.
 #[derive(Clone, Default)]
-pub(crate) struct OutputTail {
+pub struct OutputTail {
     kept: Arc<Mutex<KeptOutput>>,
     /// The id of the supervisor that writes to the same stream.
     supervisor: Option<String>,
@@ -182,18 +196,20 @@ struct KeptOutput {
 }
 
 impl OutputTail {
-    /// The output of a launched program.
-    pub(crate) fn of(launch: &Launch) -> OutputTail {
+    /// Creates an empty tail for a launched program.
+    #[must_use]
+    pub fn new(launch: &Launch) -> OutputTail {
         OutputTail { supervisor: launch.supervised.clone(), ..OutputTail::default() }
     }
 
-    /// The report of the supervisor.
-    pub(crate) fn report(&self) -> Option<Report> {
+    /// Returns the report of the supervisor.
+    #[must_use]
+    pub fn report(&self) -> Option<Report> {
         split_report(self.supervisor.as_deref()?, &self.raw().0).0
     }
 
     /// Reads to the end.
-    pub(crate) async fn drain(&self, mut from: impl AsyncRead + Unpin) {
+    pub async fn drain(&self, mut from: impl AsyncRead + Unpin) {
         let mut buffer = [0; 8 << 10];
         while let Ok(read @ 1..) = from.read(&mut buffer).await {
             self.push(&buffer[..read]);
@@ -208,8 +224,9 @@ impl OutputTail {
         kept.bytes.drain(..over);
     }
 
-    /// The text, and the number of omitted bytes before it. Invalid UTF-8 is replaced.
-    pub(crate) fn text(&self) -> (String, usize) {
+    /// Returns the text, and the number of omitted bytes before it. Invalid UTF-8 is replaced.
+    #[must_use]
+    pub fn text(&self) -> (String, usize) {
         let (text, dropped) = self.raw();
         match &self.supervisor {
             Some(supervisor) => (split_report(supervisor, &text).1, dropped),
@@ -230,8 +247,9 @@ impl OutputTail {
         (String::from_utf8_lossy(&bytes[from..]).trim_end().to_owned(), dropped + from)
     }
 
-    /// A suffix for an error message: `; stderr: …`, or nothing.
-    pub(crate) fn as_suffix(&self) -> String {
+    /// Returns a suffix for an error message: `; stderr: …`, or nothing.
+    #[must_use]
+    pub fn as_suffix(&self) -> String {
         match self.text() {
             (text, _) if text.is_empty() => String::new(),
             (text, 0) => format!("; stderr:\n{text}"),

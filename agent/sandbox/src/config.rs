@@ -124,7 +124,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// A stable error code.
+    /// Returns a stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -139,7 +139,7 @@ impl BackendName {
     pub const ALL: [BackendName; 3] =
         [BackendName::Local, BackendName::Bubblewrap, BackendName::Docker];
 
-    /// The name in the configuration.
+    /// Returns the name in the configuration.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -157,7 +157,7 @@ impl fmt::Display for BackendName {
 }
 
 impl SandboxConfig {
-    /// A sandbox with this workspace and otherwise the defaults.
+    /// Creates a sandbox with this workspace and otherwise the defaults.
     #[must_use]
     pub fn new(workspace: impl Into<PathBuf>) -> SandboxConfig {
         SandboxConfig {
@@ -174,7 +174,7 @@ impl SandboxConfig {
         }
     }
 
-    /// The network of programs.
+    /// Returns the network of programs.
     #[must_use]
     pub fn network(&self) -> Network {
         self.network.unwrap_or(match self.backend {
@@ -183,7 +183,7 @@ impl SandboxConfig {
         })
     }
 
-    /// The configuration with paths relative to a folder, after checks.
+    /// Returns the configuration with paths relative to a folder, after checks.
     pub(super) fn checked(mut self, folder: &Path) -> Result<SandboxConfig, SandboxError> {
         let invalid = |why: &str| Err(SandboxError::Invalid(why.to_owned()));
         match (self.backend, self.network) {

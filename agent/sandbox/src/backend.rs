@@ -9,10 +9,10 @@ use crate::supervision::ProtectedPaths;
 
 /// The isolation of a program: a backend turns a command into the command of an isolated process.
 pub trait SandboxBackend: Send + Sync + fmt::Debug {
-    /// The name in the configuration.
+    /// Returns the name in the configuration.
     fn name(&self) -> BackendName;
 
-    /// The command that runs a job isolated.
+    /// Returns the command that runs a job isolated.
     ///
     /// # Errors
     /// One sentence: the job cannot run in this backend.
@@ -50,7 +50,7 @@ pub struct SandboxJob {
 }
 
 impl SandboxJob {
-    /// The masked files that are not in the hidden folder.
+    /// Returns the masked files that are not in the hidden folder.
     pub(super) fn masked_in_view(&self) -> impl Iterator<Item = &Path> {
         let hidden = self.hidden.as_ref().map(|hidden| self.workspace.join(hidden));
         self.masked
@@ -59,7 +59,7 @@ impl SandboxJob {
             .filter(move |path| !hidden.as_ref().is_some_and(|it| path.starts_with(it)))
     }
 
-    /// The working directory as an absolute path.
+    /// Returns the working directory as an absolute path.
     #[must_use]
     pub fn working_directory(&self) -> PathBuf {
         let parts = self.folder.components().filter(|part| *part != Component::CurDir);

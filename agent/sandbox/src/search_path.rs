@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::environment::Environment;
 
-/// The paths below the home folder that programs of `PATH` need and that are not among the readable ones, as settings for
-/// `readable`. Folders that may hold secrets are proposed in part.
+/// Returns the paths below the home folder that programs of `PATH` need and that are not among the readable ones, as
+/// settings for `readable`. Folders that may hold secrets are proposed in part.
 #[must_use]
 pub fn unreadable_on_path(environment: &Environment, readable: &[PathBuf]) -> Vec<PathBuf> {
     let home = environment.value("HOME").map(Path::new).filter(|home| home.is_absolute());
