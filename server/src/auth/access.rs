@@ -238,7 +238,7 @@ pub(crate) fn is_loopback_origin(origin: &str) -> bool {
 }
 
 /// Whether `host` or `host:port` names this machine and cannot be made to name another.
-pub(crate) fn is_loopback_host(host: &str) -> bool {
+pub fn is_loopback_host(host: &str) -> bool {
     let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((name, rest)) if rest.is_empty() || rest.starts_with(':') => name,
         Some(_) => return false,

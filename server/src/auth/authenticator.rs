@@ -13,8 +13,9 @@ use crate::auth::unknown;
 
 /// A caller that was admitted. A caller without a credential presented the server's own token.
 #[derive(Clone, Debug)]
-pub(crate) struct AuthSession {
-    pub(crate) caller: Caller,
+pub struct AuthSession {
+    /// The caller.
+    pub caller: Caller,
 }
 
 /// Admits callers and checks their credentials again.

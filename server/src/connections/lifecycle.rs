@@ -48,7 +48,7 @@ struct OpenConnections {
 
 /// A connection's permit. Held until its last task has ended, even after an upgrade.
 #[derive(Clone, Debug)]
-pub(crate) struct ConnectionPermit {
+pub struct ConnectionPermit {
     open: Arc<OpenConnection>,
     share: Arc<AuthenticatedConnection>,
 }

@@ -13,7 +13,8 @@ use futures_util::stream;
 use crate::limits;
 
 /// A JSON text as a response.
-pub(super) fn json(text: String) -> Response {
+#[must_use]
+pub fn json(text: String) -> Response {
     ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
 }
 

@@ -178,7 +178,8 @@ fn calls_that_start(
 }
 
 /// A reducer call without its null arguments.
-pub(super) fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
+#[must_use]
+pub fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
     if let Some(args) = args.as_object_mut() {
         args.retain(|_, value| !value.is_null());
     }
@@ -242,12 +243,11 @@ pub(super) async fn abort(
     Ok(as_json(reply.to_string()))
 }
 
-/// A run by its id, as an object of its columns.
-pub(super) async fn find(
-    engine: &Engine,
-    by: &Caller,
-    id: &str,
-) -> Result<(Seq, JsonValue), Refusal> {
+/// Returns a run by its id, as an object of its columns.
+///
+/// # Errors
+/// `not_found` if the caller sees no such run.
+pub async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonValue), Refusal> {
     let sql = "SELECT * FROM runs WHERE id = :id";
     for stored in stored_ids(by, id) {
         let of_run = [("id", json!(stored))];
@@ -272,7 +272,11 @@ fn segment(id: &str) -> String {
         .collect()
 }
 
-pub(super) fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {
+/// Returns a parameter of the path. `what` is what the parameter names.
+///
+/// # Errors
+/// `not_found` if it is not UTF-8.
+pub fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {
     id.map(|Path(id)| id).map_err(|_| {
         Refusal::new(Code::NotFound, format!("the {what} is not UTF-8"))
             .hint("percent-encode it as UTF-8")
