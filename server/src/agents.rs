@@ -16,7 +16,7 @@ pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
     /// settings that are only allowed in the server's own folder.
     fn registrations(&self, definition: JsonValue) -> Result<Vec<JsonValue>, Refusal>;
 
-    /// The available building blocks of definitions, by name: `tools`, `middleware` and others.
+    /// Returns the available building blocks of definitions, by name: `tools`, `middleware` and others.
     fn capabilities(&self) -> JsonValue;
 
     /// Its metrics for `/metrics`: counters of the agents that it drives.

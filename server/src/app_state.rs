@@ -47,7 +47,7 @@ impl AppState {
         Ok(turn)
     }
 
-    /// The address of this server as the client knows it.
+    /// Returns the address of this server as the client knows it.
     pub(crate) fn base(&self, uri: &Uri, headers: &HeaderMap) -> String {
         public_url::base(self.public_url.as_ref(), uri, headers)
     }

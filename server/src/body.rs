@@ -81,7 +81,7 @@ impl RequestBody {
         json_values::check_most(&self.text, max)
     }
 
-    /// The reservation for the body, without its text: the parsed value is as large.
+    /// Returns the reservation for the body, without its text: the parsed value is as large.
     pub fn into_hold(self) -> Option<Reservation> {
         self.hold
     }
@@ -103,7 +103,7 @@ impl RequestBody {
         if id.is_string() || id.is_i64() || id.is_u64() { id } else { JsonValue::Null }
     }
 
-    /// The JSON value, null if the body is empty.
+    /// Returns the JSON value, null if the body is empty.
     pub fn value(&self) -> Result<JsonValue, Refusal> {
         let value = self.parse()?;
         integers::check(&self.text)?;
@@ -111,7 +111,7 @@ impl RequestBody {
         Ok(value)
     }
 
-    /// The arguments of a call, none if the body is empty.
+    /// Returns the arguments of a call, none if the body is empty.
     pub(crate) fn arguments(&self) -> Result<CallArguments, Refusal> {
         let arguments: CallArguments = self.parse()?;
         if arguments.has_large_number() {
@@ -133,7 +133,7 @@ impl RequestBody {
         })
     }
 
-    /// The JSON object in the form that a route expects; `looks` is an example for the hint.
+    /// Returns the JSON object in the form that a route expects; `looks` is an example for the hint.
     pub fn envelope<T: DeserializeOwned>(&self, looks: &str) -> Result<T, Refusal> {
         if self.text.trim_ascii().is_empty() {
             return Err(Refusal::new(Code::BadRequest, "the body is empty")

@@ -187,7 +187,7 @@ fn get(id: &str, meaning: &str, kind: &str) -> JsonValue {
     }})
 }
 
-/// The fixed routes, independent of the reducers.
+/// Returns the fixed routes, independent of the reducers.
 fn fixed_paths() -> [(&'static str, JsonValue); 13] {
     let json = "application/json";
     [
@@ -321,7 +321,7 @@ fn fixed_schemas() -> Map<String, JsonValue> {
     }
 }
 
-/// The response of `/v1/explain`.
+/// Returns the response of `/v1/explain`.
 fn explanation() -> JsonValue {
     let text = |what: &str| json!({"type": "string", "description": what});
     let list = |of: JsonValue| json!({"type": "array", "items": of});

@@ -52,7 +52,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The route that shows a listing, as a hint.
+/// Returns the route that shows a listing, as a hint.
 const fn route_of(listing: Listing) -> &'static str {
     match listing {
         Listing::Tables => "GET /v1/schema lists the tables",
@@ -90,7 +90,7 @@ pub(crate) async fn wrong_method(method: Method, uri: Uri) -> Response {
     with_status(&refusal, StatusCode::METHOD_NOT_ALLOWED)
 }
 
-/// A refusal with another status than its code's.
+/// Returns a refusal with another status than its code's.
 pub(crate) fn with_status(refusal: &Refusal, status: StatusCode) -> Response {
     let mut problem = refusal.problem();
     problem["status"] = status.as_u16().into();

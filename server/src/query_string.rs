@@ -5,7 +5,7 @@ use std::error::Error as _;
 use abide_schema::{Code, Refusal};
 use axum::extract::rejection::QueryRejection;
 
-/// The refusal, with the reason of the parser.
+/// Returns the refusal, with the reason of the parser.
 #[must_use]
 pub fn invalid(code: Code, rejection: &QueryRejection) -> Refusal {
     let reason = rejection.source().map_or_else(|| rejection.to_string(), ToString::to_string);

@@ -346,7 +346,7 @@ async fn connection(
     }
 }
 
-/// The response when all connections are in use.
+/// Returns the response when all connections are in use.
 async fn full() -> Problem {
     let detail = "the server has reached its connection limit";
     Problem(Refusal::new(Code::Overloaded, detail).hint("try again in a moment"))

@@ -60,7 +60,7 @@ pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The refusal of a request that has something twice.
+/// Returns the refusal of a request that has something twice.
 pub(crate) fn repeated(what: &str) -> Refusal {
     Refusal::new(Code::BadRequest, format!("{what} occurs twice in the request"))
         .hint("send it once: a proxy and the server could each read another one")

@@ -49,7 +49,7 @@ pub fn count(account: &Account, text: &str) -> Result<Option<Reservation>, Refus
     Ok(Some(hold))
 }
 
-/// A text as a response.
+/// Returns a text as a response.
 ///
 /// # Errors
 /// `overloaded`.
@@ -68,8 +68,8 @@ pub fn response(account: &Account, text: String) -> Result<Response, Refusal> {
     })
 }
 
-/// The result of a call as a response. A committed call cannot be refused: if there is no room for its result, the
-/// connection ends without it, and the caller retries with its request id.
+/// Returns the result of a call as a response. A committed call cannot be refused: if there is no room for its result,
+/// the connection ends without it, and the caller retries with its request id.
 pub fn answer(account: &Account, text: String) -> Response {
     response(account, text).unwrap_or_else(|refusal| {
         tracing::info!(%refusal, "closing a connection: its caller reads no responses");

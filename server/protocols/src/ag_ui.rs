@@ -69,7 +69,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The events that a client with these messages has of the run of its last message.
+    /// Returns the events that a client with these messages has of the run of its last message.
     fn of(messages: &[AgMessage], mut hold: Reservation) -> Result<Seen, Refusal> {
         let mut seen = Seen::default();
         let from = messages.iter().rposition(|message| message.role == "user").unwrap_or(0);
@@ -93,7 +93,7 @@ impl Seen {
         Ok(seen)
     }
 
-    /// The part of a piece of a text that the client does not have.
+    /// Returns the part of a piece of a text that the client does not have.
     fn rest<'a>(&mut self, id: &str, piece: &'a str) -> &'a str {
         let Some(known) = self.texts.get_mut(id) else { return piece };
         let rest = match known.strip_prefix(piece) {
@@ -180,7 +180,7 @@ fn read(agent: String, wanted: RunAgentInput) -> Result<ThreadRequest, Refusal> 
 }
 
 impl AgMessage {
-    /// The text of a message of the user.
+    /// Returns the text of a message of the user.
     fn text(&self) -> Result<String, Refusal> {
         match &self.content {
             Some(JsonValue::String(text)) => Ok(text.clone()),
@@ -200,7 +200,7 @@ impl AgMessage {
         Ok(UserMessage { id: self.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()), text })
     }
 
-    /// The message as a part of a history, if it has an id that says what it is.
+    /// Returns the message as a part of a history, if it has an id that says what it is.
     fn shown(&self) -> Option<Shown> {
         let id = self.id.as_ref()?;
         if self.role == "user" {
@@ -219,7 +219,7 @@ const OUTCOME: [&str; 4] = ["outcome", "result", "error", "evidence"];
 /// The members of an entry of `resume`. The protocol lets `metadata` be anything.
 const ENTRY_MEMBERS: [&str; 4] = ["interruptId", "status", "payload", "metadata"];
 
-/// The outcome of a call, if the answer has one.
+/// Returns the outcome of a call, if the answer has one.
 fn settlement(entry: &ResumeEntry) -> Result<Option<Settlement>, Refusal> {
     let payload = entry.payload.as_object().filter(|_| entry.status == ResumeStatus::Resolved);
     let Some(payload) = payload.filter(|payload| payload.contains_key("outcome")) else {
@@ -237,7 +237,7 @@ const EDITED: &str = "editedArgs";
 /// The members of the payload of a decision.
 const PAYLOAD_MEMBERS: [&str; 4] = ["approved", "reason", "answer", EDITED];
 
-/// An answer to an interrupt. An abandoned one is a rejection.
+/// Returns an answer to an interrupt. An abandoned one is a rejection.
 fn decision(entry: ResumeEntry) -> Result<Decision, Refusal> {
     let ResumeEntry { interrupt_id, status, payload, others: _ } = entry;
     let members = payload.as_object().into_iter().flatten();
@@ -275,7 +275,7 @@ struct AgUiEncoder {
 }
 
 impl AgUiEncoder {
-    /// The id of an item. It is the same in all streams of the run.
+    /// Returns the id of an item. It is the same in all streams of the run.
     fn id(&self, turn: &Turn, at: usize) -> String {
         let item = &turn.items[at];
         let prefix = match &item.content {
@@ -357,7 +357,7 @@ impl AgUiEncoder {
         event("RUN_FINISHED", finished, out);
     }
 
-    /// The approvals that wait, or what else the run waits for.
+    /// Returns the approvals that wait, or what else the run waits for.
     fn interrupts(&self, turn: &Turn, reason: &str) -> Vec<JsonValue> {
         let mut all = Vec::new();
         for interrupt in turn.awaited_approvals() {

@@ -76,7 +76,7 @@ impl CallItem {
         }
     }
 
-    /// Whether it has ended without success.
+    /// Returns `true` if it has ended without success.
     pub(super) fn has_failed(&self) -> bool {
         self.outcome.as_ref().is_some_and(|outcome| outcome.status != CallStatus::Succeeded)
     }
@@ -146,7 +146,7 @@ impl CallOutcome {
 }
 
 impl CallStatus {
-    /// Whether the call can have an exit code of its own.
+    /// Returns `true` if the call can have an exit code of its own.
     fn has_run(self) -> bool {
         matches!(self, CallStatus::Succeeded | CallStatus::Failed)
     }
@@ -239,7 +239,7 @@ impl Interrupt {
         said
     }
 
-    /// The question of a tool.
+    /// Returns the question of a tool.
     fn question(&self) -> Option<String> {
         let [tool, message] = ["tool", "message"].map(|name| text(&self.arguments()[name]));
         (self.tool() == QUESTION).then(|| format!("{tool} asks: {message}"))
@@ -271,7 +271,7 @@ impl Interrupt {
     }
 }
 
-/// The entries with this status of `action_requests` of an `interrupt` event.
+/// Returns the entries with this status of `action_requests` of an `interrupt` event.
 fn requests<'a>(data: &'a JsonValue, status: &str) -> impl Iterator<Item = &'a JsonValue> {
     let requests = data["action_requests"].as_array().into_iter().flatten();
     requests.filter(move |request| request["status"] == status)

@@ -141,7 +141,7 @@ impl UiMessage {
         texts.collect()
     }
 
-    /// The message as a part of a history, if it has an id that says what it is.
+    /// Returns the message as a part of a history, if it has an id that says what it is.
     fn shown(&self) -> Option<Shown> {
         let id = self.id.as_ref()?;
         match self.role.as_str() {
@@ -155,7 +155,7 @@ impl UiMessage {
 /// The prefix of the ids of the assistant's messages; the id of the run follows.
 const MESSAGE: &str = "msg_";
 
-/// The calls that the client has rejected. It shows them as denied, with the reason that it has.
+/// Returns the calls that the client has rejected. It shows them as denied, with the reason that it has.
 fn rejected(input: &ThreadInput) -> HashSet<String> {
     let decisions = match input {
         ThreadInput::Decisions(decisions, _) => decisions.as_slice(),
@@ -165,7 +165,7 @@ fn rejected(input: &ThreadInput) -> HashSet<String> {
     rejected.map(|decision| decision.call_id.clone()).collect()
 }
 
-/// The user's decision on a tool call, if this part of a message has one that did not take effect yet.
+/// Returns the user's decision on a tool call, if this part of a message has one that did not take effect yet.
 fn decision(part: &JsonValue) -> Result<Option<Decision>, Refusal> {
     let approval = &part["approval"];
     let (Some(call_id), Some(approve)) = (approval["id"].as_str(), approval["approved"].as_bool())

@@ -30,7 +30,7 @@ pub(super) trait Encoder: Send + 'static {
     /// Appends the text for a refusal that ends the stream before the turn has ended.
     fn refuse(&mut self, refusal: &Refusal, out: &mut String);
 
-    /// Whether it keeps something back that [`Encoder::release`] appends.
+    /// Returns `true` if it keeps something back that [`Encoder::release`] appends.
     fn holds(&self) -> bool {
         false
     }
@@ -113,7 +113,8 @@ impl Follower {
         Ok(())
     }
 
-    /// The next events that exist and are not read yet, for a caller that adds them to the turn; `None` after the last one.
+    /// Returns the next events that exist and are not read yet, for a caller that adds them to the turn; `None` after
+    /// the last one.
     pub(super) async fn existing(&mut self) -> Result<Option<Vec<RunEvent>>, Refusal> {
         self.count()?;
         if self.caught_up || self.turn.end.is_some() {
@@ -161,7 +162,7 @@ impl Follower {
         self.next_within(PING_INTERVAL).await
     }
 
-    /// The next change, or [`Next::Silence`] after this time.
+    /// Returns the next change, or [`Next::Silence`] after this time.
     async fn next_within(&mut self, time: Duration) -> Next {
         let port = self.port.clone();
         let mut draining = pin!(port.until_draining());
@@ -311,7 +312,7 @@ impl<E: Encoder> TurnStream<E> {
     }
 }
 
-/// The texts of a turn to its end.
+/// Returns the texts of a turn to its end.
 pub(super) fn texts_of_turn(
     follower: Follower,
     encoder: impl Encoder,
@@ -324,7 +325,7 @@ pub(super) fn texts_of_turn(
     })
 }
 
-/// The response that streams a turn to its end.
+/// Returns the response that streams a turn to its end.
 pub(super) fn stream_turn(
     follower: Follower,
     encoder: impl Encoder,

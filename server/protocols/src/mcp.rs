@@ -104,7 +104,7 @@ async fn receive(incoming: Incoming) -> Result<Response, HttpFailure> {
     }
 }
 
-/// The session that a request names, if it belongs to the caller.
+/// Returns the session that a request names, if it belongs to the caller.
 fn session_of(
     app: &ProtocolState,
     auth: &AuthSession,
@@ -124,7 +124,7 @@ fn session_of(
     })
 }
 
-/// The notifications of a session, as server-sent events.
+/// Returns the notifications of a session, as server-sent events.
 pub(crate) async fn get(incoming: Incoming) -> Response {
     let Incoming { app, session: auth, place, headers, content } = incoming;
     let checked = headers::check_origin(&headers).and_then(|()| session_of(&app, &auth, &headers));

@@ -109,7 +109,7 @@ pub type McpFuture<'a> = Pin<Box<dyn Future<Output = Result<McpReply, McpFailure
 
 /// Answers requests for what a program adds to the MCP server.
 pub trait McpHandler: Debug + Send + Sync {
-    /// The entries of a list, as the protocol defines them, in an order that stays the same.
+    /// Returns the entries of a list, as the protocol defines them, in an order that stays the same.
     fn items(&self, items: McpItems) -> Vec<JsonValue>;
 
     /// Answers a request for something in these lists.
@@ -128,12 +128,12 @@ pub trait McpHandler: Debug + Send + Sync {
         Box::pin(std::future::ready(()))
     }
 
-    /// The reducers that are tools.
+    /// Returns the reducers that are tools.
     fn reducers(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The changes of the lists.
+    /// Returns the changes of the lists.
     fn revisions(&self) -> Option<watch::Receiver<McpRevisions>> {
         None
     }
@@ -193,7 +193,7 @@ impl McpNotifier {
     }
 }
 
-/// The index of a level.
+/// Returns the index of a level.
 pub(crate) fn level_of(name: &str) -> Option<usize> {
     LEVELS.iter().position(|level| *level == name)
 }

@@ -51,14 +51,14 @@ pub(super) fn paths() -> Map<String, JsonValue> {
     all.into_iter().map(|(path, item)| (path.to_owned(), item)).collect()
 }
 
-/// An operation that answers with a stream.
+/// Returns an operation that answers with a stream.
 fn streamed(id: &str, meaning: &str, parameters: JsonValue) -> JsonValue {
     json!({"operationId": id, "tags": ["protocols"], "description": meaning,
         "parameters": parameters,
         "responses": answers("The events.", "text/event-stream", json!({"type": "string"}))})
 }
 
-/// The route of MCP.
+/// Returns the route of MCP.
 fn mcp() -> JsonValue {
     let object = || json!({"type": "object"});
     let operation = |id: &str, meaning: &str| {
@@ -92,7 +92,7 @@ fn operation(id: &str, meaning: &str) -> JsonValue {
         "responses": answers("Done.", "application/json", object())})
 }
 
-/// The routes of A2A.
+/// Returns the routes of A2A.
 fn a2a() -> Vec<(&'static str, JsonValue)> {
     let agent = || {
         json!([{"name": "agent", "in": "path", "required": true, "schema": {"type": "string"},

@@ -32,7 +32,7 @@ pub(crate) use error::add_error;
 use id::{ResponseId, missing, response_id};
 use request::{CreateResponse, Input};
 
-/// The run of a response, if it has that turn.
+/// Returns the run of a response, if it has that turn.
 async fn find(app: &ProtocolState, by: &Caller, id: &str) -> Result<(RunRow, i64), Refusal> {
     let ResponseId { turn, run_id } = ResponseId::parse(id)?;
     let run = start::find(&app.engine, by, run_id).await.map_err(|refusal| match refusal.code {
@@ -82,7 +82,7 @@ async fn now(
     answer(app, &by, follower, encoder, permit).await
 }
 
-/// The turn that was read, as one text.
+/// Returns the turn that was read, as one text.
 async fn answer(
     app: &ProtocolState,
     by: &Caller,
@@ -141,7 +141,7 @@ async fn begin(
     }
 }
 
-/// A session for a request without `previous_response_id`. A repeated request must use the same one.
+/// Returns a session for a request without `previous_response_id`. A repeated request must use the same one.
 fn new_session(
     by: &Caller,
     key: Option<&str>,
@@ -181,7 +181,8 @@ async fn decide(
     if run.turn > turn { Ok((run, turn + 1)) } else { Ok((run, turn)) }
 }
 
-/// The encoder of a response. `instructions` are those of the request; they are stored as a message of the session.
+/// Returns the encoder of a response. `instructions` are those of the request; they are stored as a message of the
+/// session.
 async fn encoder(
     app: &ProtocolState,
     by: &Caller,
@@ -198,7 +199,7 @@ async fn encoder(
     Ok(ResponseEncoder::new(run, turn, previous, Echo { instructions, metadata }))
 }
 
-/// The metadata of the session of a run; empty if the caller may not see them.
+/// Returns the metadata of the session of a run; empty if the caller may not see them.
 async fn metadata(app: &ProtocolState, by: &Caller, run: &RunRow) -> Result<JsonValue, Refusal> {
     let sql = "SELECT metadata FROM sessions WHERE id = :id";
     let params = start::params([("id", json!(run.session_id))]);

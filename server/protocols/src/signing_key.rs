@@ -57,13 +57,13 @@ impl SigningKey {
         Some(SigningKey { key: Arc::new(key), public, id })
     }
 
-    /// The signature of a message, in base64.
+    /// Returns the signature of a message, in base64.
     pub(crate) fn sign(&self, message: &[u8]) -> String {
         BASE64_STANDARD.encode(self.key.sign(message).to_bytes())
     }
 
-    /// A detached JSON Web Signature (RFC 7515) of a payload: the protected header and the signature. `keys` is the address of the
-    /// JWKS.
+    /// Returns a detached JSON Web Signature (RFC 7515) of a payload: the protected header and the signature. `keys` is
+    /// the address of the JWKS.
     pub(crate) fn sign_detached(&self, payload: &str, keys: &str) -> (String, String) {
         let header = json!({"alg": "EdDSA", "kid": self.id, "jku": keys, "typ": "JOSE"});
         let encode = |text: &str| BASE64_URL_SAFE_NO_PAD.encode(text);
@@ -73,7 +73,7 @@ impl SigningKey {
         (protected, BASE64_URL_SAFE_NO_PAD.encode(signature))
     }
 
-    /// The public key as a JWKS.
+    /// Returns the public key as a JWKS.
     pub(crate) fn public_keys(&self) -> JsonValue {
         json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": self.public, "kid": self.id,
             "alg": "EdDSA", "use": "sig"}]})

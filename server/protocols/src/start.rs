@@ -44,13 +44,13 @@ impl RunRow {
     }
 }
 
-/// A run by its id.
+/// Returns a run by its id.
 pub(super) async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<RunRow, Refusal> {
     let (_, run) = runs::find(engine, by, id).await?;
     Ok(RunRow::of(&run))
 }
 
-/// The run of the same session that was started before it.
+/// Returns the run of the same session that was started before it.
 pub(super) async fn previous(
     engine: &Engine,
     by: &Caller,
@@ -66,7 +66,7 @@ pub(super) async fn previous(
     }))
 }
 
-/// The newest run of a session.
+/// Returns the newest run of a session.
 pub(super) async fn newest(
     engine: &Engine,
     by: &Caller,
@@ -79,7 +79,7 @@ pub(super) async fn newest(
     })
 }
 
-/// The id under which a session is stored, if the caller can see it.
+/// Returns the id under which a session is stored, if the caller can see it.
 pub(super) async fn session(
     engine: &Engine,
     by: &Caller,
@@ -95,7 +95,7 @@ pub(super) async fn session(
     Ok(found.pop())
 }
 
-/// The ids of [`undecided_calls`].
+/// Returns the ids of [`undecided_calls`].
 pub(super) async fn undecided(
     engine: &Engine,
     by: &Caller,
@@ -105,7 +105,8 @@ pub(super) async fn undecided(
     Ok(calls.iter().map(|interrupt| interrupt.call_id().to_owned()).collect())
 }
 
-/// The calls for which the last interrupt of a run asks, including those of delegated runs, and that are not decided.
+/// Returns the calls for which the last interrupt of a run asks, including those of delegated runs, and that are not
+/// decided.
 pub(super) async fn undecided_calls(
     engine: &Engine,
     by: &Caller,
@@ -128,7 +129,7 @@ pub(super) async fn undecided_calls(
     Ok(pending)
 }
 
-/// The interrupts for calls that wait outside of a run, with what the caller may see of their approvals.
+/// Returns the interrupts for calls that wait outside of a run, with what the caller may see of their approvals.
 pub(super) async fn interrupts(
     engine: &Engine,
     by: &Caller,
@@ -174,7 +175,7 @@ pub(super) fn params<const N: usize>(pairs: [(&str, JsonValue); N]) -> Map<Strin
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// An id for what a caller names by `name`: the same for the same caller and name.
+/// Returns an id for what a caller names by `name`: the same for the same caller and name.
 pub(super) fn derived_id(prefix: &str, by: &Caller, kind: &str, name: &str) -> String {
     let text = json!([kind, by.principal(), name]).to_string();
     let digest = Sha256::digest(text.as_bytes());
@@ -211,7 +212,7 @@ pub(super) struct NewRun {
 }
 
 impl NewRun {
-    /// The calls, and the position of the one that begins the run.
+    /// Returns the calls, and the position of the one that begins the run.
     fn calls(self) -> (Vec<BatchCall>, usize) {
         let mut calls = Vec::new();
         if let Some(NewSession { id, metadata }) = self.new_session {
@@ -294,7 +295,7 @@ pub(super) async fn start(
     Ok(RunRow::of(&serde_json::from_str(&result.result).unwrap_or_default()))
 }
 
-/// Whether a call of a run waits for its settlement. A call that the caller cannot see does not.
+/// Returns `true` if a call of a run waits for its settlement. A call that the caller cannot see does not.
 pub(super) async fn is_unsettled(
     engine: &Engine,
     by: &Caller,
@@ -315,7 +316,7 @@ pub(super) struct Settlement {
 }
 
 impl Settlement {
-    /// The call that records it.
+    /// Returns the call that records it.
     pub(super) fn into_call(self) -> BatchCall {
         let mut args = self.outcome;
         args.insert("call_id".to_owned(), json!(self.call_id));
@@ -378,7 +379,7 @@ pub(super) async fn check_calls(
     Ok(())
 }
 
-/// The calls for which the newest interrupts of a run ask.
+/// Returns the calls for which the newest interrupts of a run ask.
 async fn asked_for(
     engine: &Engine,
     by: &Caller,

@@ -40,12 +40,12 @@ pub(super) struct UserMessage {
 }
 
 impl UserMessage {
-    /// The id of the run that the message begins, without the digest of its text.
+    /// Returns the id of the run that the message begins, without the digest of its text.
     fn run_prefix(&self, by: &Caller, thread: &str) -> String {
         start::derived_id("run_", by, "thread", &json!([thread, self.id]).to_string())
     }
 
-    /// The id of the run that the message begins.
+    /// Returns the id of the run that the message begins.
     fn run_id(&self, by: &Caller, thread: &str) -> String {
         let digest = Sha256::digest(self.text.as_bytes());
         format!("{}-{}", self.run_prefix(by, thread), hex::encode(&digest[..8]))
@@ -186,7 +186,7 @@ async fn check_history(
 pub(super) const NO_BRANCHES: &str =
     "load the messages of the session and send another one: a session has no branches";
 
-/// Whether a run belongs to a session.
+/// Returns `true` if a run belongs to a session.
 async fn is_of(
     app: &ProtocolState,
     by: &Caller,
@@ -237,7 +237,7 @@ async fn with_way_out(app: &ProtocolState, by: &Caller, thread: &str, refusal: R
     }
 }
 
-/// The newest run of a thread, if there is one.
+/// Returns the newest run of a thread, if there is one.
 pub(super) async fn newest(
     app: &ProtocolState,
     by: &Caller,

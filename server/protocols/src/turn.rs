@@ -128,7 +128,7 @@ impl OpenHandoff {
 }
 
 impl Wait {
-    /// The reason for those who settle calls, even if the run waits for approvals too.
+    /// Returns the reason for those who settle calls, even if the run waits for approvals too.
     pub(super) fn reason(&self) -> &str {
         if self.unsettled.is_empty() { &self.reason } else { "settlement" }
     }
@@ -200,7 +200,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// The turn with this number, before its first event.
+    /// Returns the turn with this number, before its first event.
     pub(super) fn new(number: i64) -> Turn {
         Turn::span(number, number)
     }
@@ -228,13 +228,14 @@ impl Turn {
         }
     }
 
-    /// The same turn before its first item.
+    /// Returns the same turn before its first item.
     pub(super) fn at_start(&self) -> Turn {
         Turn { started_at: self.started_at, ..Turn::span(self.first, self.last) }
     }
 
-    /// The calls for whose approval the run waits, as of the events. An interrupt names all of them; approvals of an earlier
-    /// interrupt have been decided. Decisions since the last interrupt are no events until the run continues.
+    /// Returns the calls for whose approval the run waits, as of the events. An interrupt names all of them; approvals
+    /// of an earlier interrupt have been decided. Decisions since the last interrupt are no events until the run
+    /// continues.
     pub(super) fn awaited_approvals(&self) -> Vec<&Interrupt> {
         let awaited = self.items.iter().filter(|item| self.awaits(item));
         let approvals = awaited.filter_map(|item| match &item.content {
@@ -253,12 +254,12 @@ impl Turn {
         calls.collect()
     }
 
-    /// Whether the run waits because of what opened this item.
+    /// Returns `true` if the run waits because of what opened this item.
     fn awaits(&self, item: &Item) -> bool {
         self.waits.as_ref().is_some_and(|wait| wait.event == item.opened_by)
     }
 
-    /// The approximate memory of its items in bytes.
+    /// Returns the approximate memory of its items in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -521,7 +522,7 @@ impl Turn {
         }
     }
 
-    /// The index of the open call that an event is about. A call of an earlier turn becomes an item.
+    /// Returns the index of the open call that an event is about. A call of an earlier turn becomes an item.
     fn open_call(&mut self, data: &JsonValue, changes: &mut Vec<Change>) -> Option<usize> {
         let call_id = text(&data["tool_call_id"]);
         let open = self.items.iter().position(|item| match &item.content {
@@ -638,7 +639,7 @@ impl Item {
         self.text_kind() == Some(TextKind::Message)
     }
 
-    /// The kind of a text; `None` for other items.
+    /// Returns the kind of a text; `None` for other items.
     fn text_kind(&self) -> Option<TextKind> {
         match self.content {
             Content::Message(_) => Some(TextKind::Message),
@@ -647,7 +648,7 @@ impl Item {
         }
     }
 
-    /// The text of a message or of reasoning; empty if it is void.
+    /// Returns the text of a message or of reasoning; empty if it is void.
     pub(super) fn text(&self) -> &str {
         match &self.content {
             Content::Message(text) | Content::Reasoning(text) if self.state != ItemState::Void => {

@@ -36,7 +36,7 @@ pub(super) async fn permit(app: &ProtocolState, by: &Caller, bytes: usize) -> Op
     app.run_limiter.permit(by, bytes).await
 }
 
-/// The size of the events of a run.
+/// Returns the size of the events of a run.
 ///
 /// # Errors
 /// A policy hides them.

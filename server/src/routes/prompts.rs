@@ -86,7 +86,7 @@ pub async fn find(
     Err(Refusal::new(Code::NotFound, detail).hint("GET /v1/prompts lists them"))
 }
 
-/// The text of a prompt with these values.
+/// Returns the text of a prompt with these values.
 ///
 /// # Errors
 /// `bad_arguments` if the values do not match the variables.

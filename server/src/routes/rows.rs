@@ -36,13 +36,13 @@ pub(in crate::routes) async fn rows<const N: usize>(
     Ok((found.seq, objects(&found)))
 }
 
-/// The rows of a query over built-in tables.
+/// Returns the rows of a query over built-in tables.
 #[must_use]
 pub fn objects(found: &QueryResult) -> Vec<Object> {
     objects_with(found, &JSON_COLUMNS)
 }
 
-/// The rows of a query, of which these columns are JSON.
+/// Returns the rows of a query, of which these columns are JSON.
 #[must_use]
 pub fn objects_with(found: &QueryResult, json_columns: &[&str]) -> Vec<Object> {
     let object = |row: &abide_schema::Row| {
@@ -74,8 +74,8 @@ fn decode_columns(row: &mut Object, json_columns: &[&str]) {
     }
 }
 
-/// The ids that a caller can mean. As in reducers: an id chosen by a caller with a scope is stored in the namespace of
-/// that scope.
+/// Returns the ids that a caller can mean. As in reducers: an id chosen by a caller with a scope is stored in the
+/// namespace of that scope.
 pub(in crate::routes) fn stored_ids(by: &Caller, id: &str) -> Vec<String> {
     let mut ids = vec![id.to_owned()];
     if !by.namespace().is_empty() {

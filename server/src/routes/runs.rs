@@ -140,12 +140,12 @@ impl RunRequest {
     }
 }
 
-/// The address of a run.
+/// Returns the address of a run.
 fn location_of(run: &JsonValue) -> Option<HeaderValue> {
     format!("/v1/runs/{}", segment(run["id"].as_str().unwrap_or_default())).parse().ok()
 }
 
-/// The calls that start a run: create the session, if necessary, and start the run. All or nothing.
+/// Returns the calls that start a run: create the session, if necessary, and start the run. All or nothing.
 fn calls_that_start(
     by: &Caller,
     agent: &str,
@@ -177,7 +177,7 @@ fn calls_that_start(
     Ok(calls)
 }
 
-/// A reducer call without its null arguments.
+/// Returns a reducer call without its null arguments.
 #[must_use]
 pub fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
     if let Some(args) = args.as_object_mut() {
@@ -186,7 +186,7 @@ pub fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
     BatchCall { reducer: reducer.to_owned(), args }
 }
 
-/// The id of a session that is created for a run. A retry must use the same one, so it is derived from
+/// Returns the id of a session that is created for a run. A retry must use the same one, so it is derived from
 /// the run's id or the request id. Without either it is random.
 fn new_session_id(by: &Caller, agent: &str, id: Option<&str>, key: Option<&str>) -> String {
     let text = match (id, key) {
@@ -216,7 +216,7 @@ struct AbortRunBody {
     reason: Option<String>,
 }
 
-/// The reason in the body of an abort, which may be empty.
+/// Returns the reason in the body of an abort, which may be empty.
 pub(super) async fn abort_reason(content: &RequestBody) -> Result<Option<String>, Refusal> {
     let _turn = content.turn().await;
     match content.value()? {

@@ -15,7 +15,7 @@ use crate::whole;
 /// The version of the protocol.
 pub(super) const VERSION: &str = "1.0";
 
-/// The version that a request names: the header, or the parameter of its query. Empty if it names none.
+/// Returns the version that a request names: the header, or the parameter of its query. Empty if it names none.
 pub(super) fn version(headers: &HeaderMap, query: Option<&str>) -> String {
     let in_query = single::parameter(query, "A2A-Version").ok().flatten();
     let in_header = headers.get(single::A2A_VERSION).map(|value| value.to_str().unwrap_or("?"));
@@ -56,13 +56,13 @@ pub(super) enum A2aResponse {
 }
 
 impl A2aResponse {
-    /// A small value.
+    /// Returns a small value.
     pub(super) fn small(value: JsonValue) -> A2aResponse {
         A2aResponse::Value(value, None)
     }
 }
 
-/// A value as a response, which is counted for the caller until it is sent.
+/// Returns a value as a response, which is counted for the caller until it is sent.
 pub(super) async fn respond(
     account: &Account,
     permit: Option<ParseTurn>,
@@ -81,7 +81,7 @@ pub(super) struct TaskStream {
 }
 
 impl TaskStream {
-    /// The response with server-sent events.
+    /// Returns the response with server-sent events.
     pub(super) fn into_response(self) -> Response {
         stream_turn(self.follower, self.encoder, self.place)
     }

@@ -36,7 +36,7 @@ pub(super) async fn check_exposed(
     find(app, by, agent).await.map(drop)
 }
 
-/// The row of an exposed agent: name, description, revision.
+/// Returns the row of an exposed agent: name, description, revision.
 async fn find(app: &ProtocolState, by: &Caller, agent: &str) -> Result<JsonValue, Refusal> {
     let sql = format!("{EXPOSED} AND a.name = :agent");
     let params = || params([("agent", json!(agent))]);
@@ -54,7 +54,7 @@ async fn find(app: &ProtocolState, by: &Caller, agent: &str) -> Result<JsonValue
         .collect())
 }
 
-/// The only exposed agent that the caller can see: a client of gRPC need not name it.
+/// Returns the only exposed agent that the caller can see: a client of gRPC need not name it.
 pub(super) async fn only(app: &ProtocolState, by: &Caller) -> Result<String, Refusal> {
     let exposed = first_texts(&app.engine, &Caller::local(), EXPOSED, Map::new()).await?;
     let visible = first_texts(&app.engine, by, VISIBLE, Map::new()).await?;
@@ -110,7 +110,8 @@ pub(crate) async fn signing_keys(State(app): State<ProtocolState>, headers: Head
     cached(&headers, keys.unwrap_or_else(|| json!({"keys": []})).to_string())
 }
 
-/// The card with what only authenticated clients learn: the tools of the agent that the caller can see, as skills.
+/// Returns the card with what only authenticated clients learn: the tools of the agent that the caller can see, as
+/// skills.
 pub(super) async fn extended(
     app: &ProtocolState,
     by: &Caller,
@@ -140,7 +141,7 @@ pub(super) async fn extended(
     Ok(signed(app, card, base))
 }
 
-/// The card with a signature, if the server has a key.
+/// Returns the card with a signature, if the server has a key.
 fn signed(app: &ProtocolState, mut card: JsonValue, base: &str) -> JsonValue {
     if let Some(key) = &app.signing_key {
         let keys = format!("{base}/.well-known/jwks.json");
@@ -203,7 +204,7 @@ fn of_agent(app: &ProtocolState, row: &JsonValue, base: &str, is_secured: bool) 
     card
 }
 
-/// A response that a client may keep for a minute, and then only confirms. Another caller gets its own.
+/// Returns a response that a client may keep for a minute, and then only confirms. Another caller gets its own.
 fn cached(headers: &HeaderMap, text: String) -> Response {
     let tag = format!("\"{}\"", hex::encode(&Sha256::digest(text.as_bytes())[..16]));
     let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());

@@ -169,7 +169,7 @@ impl Outbox {
         }
     }
 
-    /// The next webhook to serve, and how many events of its run were looked at. Shares take turns.
+    /// Returns the next webhook to serve, and how many events of its run were looked at. Shares take turns.
     fn take(&mut self) -> Option<(String, i64)> {
         if self.busy.len() >= limits::WEBHOOK_DELIVERIES {
             return None;
@@ -299,7 +299,7 @@ async fn deliver(
     }
 }
 
-/// The webhook, if there is something to send to it.
+/// Returns the webhook, if there is something to send to it.
 async fn find(app: &ProtocolState, id: &str) -> Result<Option<Webhook>, Refusal> {
     let sql = "SELECT w.run_id, w.url, w.token, w.scheme, w.credentials, w.delivered, w.attempts, \
                w.set_by, w.authority, w.set_seq, r.events \
@@ -324,7 +324,7 @@ async fn find(app: &ProtocolState, id: &str) -> Result<Option<Webhook>, Refusal>
     }))
 }
 
-/// Whether there may be a notification: pieces of text need none, and they are most of the events.
+/// Returns `true` if there may be a notification: pieces of text need none, and they are most of the events.
 async fn is_worth_a_look(
     app: &ProtocolState,
     webhook: &Webhook,
@@ -425,8 +425,8 @@ async fn send(
     }
 }
 
-/// The signatures of a notification, as Standard Webhooks describes them: with the token of the receiver, and with the key of the
-/// server.
+/// Returns the signatures of a notification, as Standard Webhooks describes them: with the token of the receiver, and
+/// with the key of the server.
 fn signatures(app: &ProtocolState, token: Option<&str>, signed: &[u8]) -> Vec<String> {
     let mut all = Vec::new();
     if let Some(token) = token {
@@ -453,7 +453,8 @@ async fn record(
     app.engine.call(&Caller::local(), "record_delivery", &args, None).await.map(drop)
 }
 
-/// The pause after an attempt: it doubles, and varies by half, so that receivers that failed together are not tried together.
+/// Returns the pause after an attempt: it doubles, and varies by half, so that receivers that failed together are not
+/// tried together.
 fn pause(attempts: i64) -> Duration {
     let doubled = limits::WEBHOOK_PAUSE.saturating_mul(1 << (attempts - 1).clamp(0, 20));
     let max = doubled.min(limits::WEBHOOK_PAUSE_MAX);

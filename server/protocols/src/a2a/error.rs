@@ -73,7 +73,7 @@ impl A2aError {
         A2aError::new(Kind::TaskNotFound, format!("there is no task {id}"))
     }
 
-    /// The code in JSON-RPC.
+    /// Returns the code in JSON-RPC.
     fn rpc_code(&self) -> i64 {
         match self.kind {
             Kind::TaskNotFound => -32001,
@@ -92,7 +92,7 @@ impl A2aError {
         }
     }
 
-    /// The status of the HTTP+JSON binding.
+    /// Returns the status of the HTTP+JSON binding.
     fn http_status(&self) -> u16 {
         match self.kind {
             Kind::TaskNotFound | Kind::MethodNotFound => 404,
@@ -102,7 +102,7 @@ impl A2aError {
         }
     }
 
-    /// The name of its status in `google.rpc.Code`.
+    /// Returns the name of its status in `google.rpc.Code`.
     fn status_name(&self) -> &'static str {
         match self.http_status() {
             401 => "UNAUTHENTICATED",
@@ -146,7 +146,7 @@ impl A2aError {
             "domain": domain}])
     }
 
-    /// The code of its status in gRPC.
+    /// Returns the code of its status in gRPC.
     fn grpc_code(&self) -> u8 {
         match (self.kind, self.status_name()) {
             (Kind::MethodNotFound, _) => 12,
@@ -162,36 +162,36 @@ impl A2aError {
         }
     }
 
-    /// The status of a response in gRPC.
+    /// Returns the status of a response in gRPC.
     pub(super) fn to_status(&self) -> Status {
         let (reason, domain) = self.reason();
         Status { code: self.grpc_code(), message: self.message.clone(), reason, domain }
     }
 
-    /// The line that ends a stream of lines.
+    /// Returns the line that ends a stream of lines.
     pub(super) fn to_line(&self) -> JsonValue {
         let Status { code, message, reason, domain } = self.to_status();
         json!({"error": {"code": code, "message": message, "reason": reason, "domain": domain}})
     }
 
-    /// The member `error` of a response in JSON-RPC.
+    /// Returns the member `error` of a response in JSON-RPC.
     pub(super) fn to_rpc(&self) -> JsonValue {
         json!({"code": self.rpc_code(), "message": self.message, "data": self.details()})
     }
 
-    /// The body of a response in HTTP+JSON.
+    /// Returns the body of a response in HTTP+JSON.
     pub(super) fn to_http(&self) -> JsonValue {
         json!({"error": {"code": self.http_status(), "status": self.status_name(),
             "message": self.message, "details": self.details()}})
     }
 
-    /// The response in HTTP+JSON.
+    /// Returns the response in HTTP+JSON.
     pub(super) fn into_response(self) -> Response {
         let body = self.to_http();
         self.into_response_with(&body)
     }
 
-    /// The response with another body.
+    /// Returns the response with another body.
     pub(super) fn into_response_with(self, body: &JsonValue) -> Response {
         let status = StatusCode::from_u16(self.http_status());
         let body = json_response(body.to_string());

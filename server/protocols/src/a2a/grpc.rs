@@ -36,7 +36,7 @@ use crate::follow::texts_of_turn;
 use crate::state::ProtocolState;
 use crate::whole;
 
-/// The types of the request and the response of an operation.
+/// Returns the types of the request and the response of an operation.
 fn types(operation: Operation) -> (MessageType, MessageType) {
     match operation {
         Operation::SendMessage => (SEND_REQUEST, SEND_RESPONSE),
@@ -108,7 +108,7 @@ pub(crate) async fn call(
     }
 }
 
-/// A message, and its reservation until it is sent.
+/// Returns a message, and its reservation until it is sent.
 async fn encode(
     account: &Account,
     permit: Option<ParseTurn>,
@@ -123,7 +123,7 @@ async fn encode(
     Ok((message, hold))
 }
 
-/// The message in the body of a request.
+/// Returns the message in the body of a request.
 fn one_message(body: &[u8]) -> A2aResult<&[u8]> {
     let bad = |message: &str| A2aError::invalid(message);
     let (head, message) =
@@ -139,7 +139,7 @@ fn one_message(body: &[u8]) -> A2aResult<&[u8]> {
     }
 }
 
-/// A message with its length.
+/// Returns a message with its length.
 fn frame(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     let mut framed = vec![0];
@@ -151,7 +151,7 @@ fn frame(message: &[u8]) -> Bytes {
 /// The status of a call that was performed.
 const OK: Status = Status { code: 0, message: String::new(), reason: String::new(), domain: "" };
 
-/// The messages of a stream, and its status.
+/// Returns the messages of a stream, and its status.
 fn messages(task: TaskStream) -> impl Stream<Item = Result<Bytes, Status>> + Send {
     let TaskStream { follower, encoder, place } = task;
     let texts = texts_of_turn(follower, encoder, place);
@@ -160,7 +160,7 @@ fn messages(task: TaskStream) -> impl Stream<Item = Result<Bytes, Status>> + Sen
     texts.flat_map(|text| stream::iter(items(&text))).chain(ended)
 }
 
-/// The messages of lines. Text between the lines keeps the connection of other bindings alive.
+/// Returns the messages of lines. Text between the lines keeps the connection of other bindings alive.
 fn items(text: &str) -> Vec<Result<Bytes, Status>> {
     let lines = text.lines().filter_map(|line| serde_json::from_str::<JsonValue>(line).ok());
     let items = lines.map(|line| match line.get("error") {
@@ -180,7 +180,7 @@ fn items(text: &str) -> Vec<Result<Bytes, Status>> {
     items.collect()
 }
 
-/// The response with these messages until the first status, which is its end.
+/// Returns the response with these messages until the first status, which is its end.
 fn respond(messages: impl Stream<Item = Result<Bytes, Status>> + Send + 'static) -> Response {
     let body = GrpcBody { messages: Some(Box::pin(messages)) };
     // HTTP/1.1 sends only the trailers that are announced.
@@ -237,7 +237,7 @@ fn trailers(status: &Status) -> HeaderMap {
     trailers
 }
 
-/// A `google.rpc.Status` with a `google.rpc.ErrorInfo`.
+/// Returns a `google.rpc.Status` with a `google.rpc.ErrorInfo`.
 fn details(status: &Status) -> Vec<u8> {
     let mut info = Vec::new();
     let mut any = Vec::new();

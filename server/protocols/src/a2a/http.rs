@@ -64,7 +64,7 @@ pub(crate) async fn call(
     }
 }
 
-/// The operation of a request, and its parameters.
+/// Returns the operation of a request, and its parameters.
 fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation, JsonValue)> {
     let method = &head.method;
     let headers = &head.headers;
@@ -94,7 +94,7 @@ fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation
     Ok((operation, params))
 }
 
-/// The parameters of a query.
+/// Returns the parameters of a query.
 fn fields_of(query: &str) -> JsonValue {
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let fields: Map<String, JsonValue> = pairs

@@ -9,7 +9,7 @@ use super::params::field;
 /// The version, as cards name it.
 pub(super) const VERSION: &str = "0.3.0";
 
-/// The operation with the name of 0.3.
+/// Returns the operation with the name of 0.3.
 pub(super) fn operation(method: &str) -> Option<Operation> {
     Some(match method {
         "message/send" => Operation::SendMessage,
@@ -28,7 +28,7 @@ pub(super) fn operation(method: &str) -> Option<Operation> {
     })
 }
 
-/// The parameters in the form of 1.0.
+/// Returns the parameters in the form of 1.0.
 pub(super) fn params(operation: Operation, given: &JsonValue) -> JsonValue {
     let copied = |pairs: &[(&str, &str)]| -> JsonValue {
         let copies = pairs.iter().map(|(from, to)| ((*to).to_owned(), given[*from].clone()));
@@ -103,7 +103,7 @@ fn configuration_of(given: &JsonValue) -> JsonValue {
     new
 }
 
-/// The configuration of a push notification, from the form of 0.3.
+/// Returns the configuration of a push notification, from the form of 0.3.
 pub(super) fn push_config_of(given: &JsonValue) -> JsonValue {
     let mut new = json!({"id": given["id"], "url": given["url"], "token": given["token"]});
     let authentication = &given["authentication"];
@@ -114,7 +114,7 @@ pub(super) fn push_config_of(given: &JsonValue) -> JsonValue {
     new
 }
 
-/// The result of an operation in the form of 0.3.
+/// Returns the result of an operation in the form of 0.3.
 pub(super) fn result(operation: Operation, result: &JsonValue) -> JsonValue {
     match operation {
         Operation::SendMessage => task(&result["task"]),
@@ -131,7 +131,7 @@ pub(super) fn result(operation: Operation, result: &JsonValue) -> JsonValue {
     }
 }
 
-/// An event of a stream in the form of 0.3.
+/// Returns an event of a stream in the form of 0.3.
 pub(super) fn event(event: &JsonValue) -> JsonValue {
     let [all, update, artifact] = ["task", "statusUpdate", "artifactUpdate"].map(|it| &event[it]);
     if all.is_object() {
@@ -148,7 +148,7 @@ pub(super) fn event(event: &JsonValue) -> JsonValue {
         "append": artifact["append"], "lastChunk": artifact["lastChunk"]})
 }
 
-/// Whether a stream ends with a status of 1.0.
+/// Returns `true` if a stream ends with a status of 1.0.
 pub(super) fn is_final(status: &JsonValue) -> bool {
     let state = status["state"].as_str().and_then(|state| state.strip_prefix("TASK_STATE_"));
     matches!(state, Some("COMPLETED" | "FAILED" | "CANCELED" | "REJECTED" | "INPUT_REQUIRED"))
@@ -185,7 +185,7 @@ fn message(message: &JsonValue) -> JsonValue {
     new
 }
 
-/// An artifact or a message with its parts in the form of 0.3.
+/// Returns an artifact or a message with its parts in the form of 0.3.
 fn with_parts(of: &JsonValue) -> JsonValue {
     let mut new = of.clone();
     new["parts"] = of["parts"].as_array().into_iter().flatten().map(part).collect();
@@ -225,7 +225,7 @@ fn push_config(config: &JsonValue) -> JsonValue {
     json!({"taskId": config["taskId"], "pushNotificationConfig": of_task})
 }
 
-/// The card of an agent in the form of 0.3.
+/// Returns the card of an agent in the form of 0.3.
 pub(super) fn card(card: &JsonValue) -> JsonValue {
     let url = &card["supportedInterfaces"][0]["url"];
     let capabilities = &card["capabilities"];

@@ -9,7 +9,7 @@ use super::legacy;
 use super::operation::Operation;
 use super::params::field;
 
-/// The parameters in the form of 1.0.
+/// Returns the parameters in the form of 1.0.
 pub(super) fn params(operation: Operation, given: &JsonValue) -> JsonValue {
     match operation {
         Operation::SendMessage | Operation::SendStreamingMessage => {
@@ -80,7 +80,7 @@ fn configuration_of(given: &JsonValue) -> JsonValue {
     new
 }
 
-/// The result of an operation in the form of 0.3.
+/// Returns the result of an operation in the form of 0.3.
 pub(super) fn result(operation: Operation, result: &JsonValue) -> JsonValue {
     match operation {
         Operation::SendMessage => json!({"task": task(&result["task"])}),
@@ -98,7 +98,7 @@ pub(super) fn result(operation: Operation, result: &JsonValue) -> JsonValue {
     }
 }
 
-/// An event of a stream in the form of 0.3.
+/// Returns an event of a stream in the form of 0.3.
 pub(super) fn event(event: &JsonValue) -> JsonValue {
     if event["task"].is_object() {
         return json!({"task": task(&event["task"])});
@@ -187,7 +187,7 @@ fn push_config(config: &JsonValue) -> JsonValue {
     json!({"name": name, "pushNotificationConfig": of_task})
 }
 
-/// The body of an error: the name of its type, as the SDKs of 0.3 have it.
+/// Returns the body of an error: the name of its type, as the SDKs of 0.3 have it.
 pub(super) fn error(error: &A2aError) -> JsonValue {
     let name = match error.kind {
         Kind::TaskNotFound => "TaskNotFoundError",

@@ -63,12 +63,12 @@ impl Message {
         Ok(Message { id, task_id, context_id, json, digest })
     }
 
-    /// The message as the history of a task has it.
+    /// Returns the message as the history of a task has it.
     pub(super) fn stored(&self) -> JsonValue {
         self.json.clone()
     }
 
-    /// The text for the agent. A file is only named: it is never fetched.
+    /// Returns the text for the agent. A file is only named: it is never fetched.
     pub(super) fn prompt(&self) -> A2aResult<String> {
         let texts = self.parts().iter().map(|part| {
             if let Some(text) = part["text"].as_str() {
@@ -87,9 +87,9 @@ impl Message {
         Ok(texts.join("\n"))
     }
 
-    /// The decisions on these calls. A part with data names them, or decides on all of them: `{"approve": true}`. The
-    /// texts `approve` and `yes` approve all, `reject` and `no` reject all. Any other text rejects them, and the agent
-    /// gets it as the reason: nothing but a clear approval approves.
+    /// Returns the decisions on these calls. A part with data names them, or decides on all of them: `{"approve":
+    /// true}`. The texts `approve` and `yes` approve all, `reject` and `no` reject all. Any other text rejects them,
+    /// and the agent gets it as the reason: nothing but a clear approval approves.
     pub(super) fn decisions(&self, pending: &[String]) -> A2aResult<Vec<Decision>> {
         let mut objects = self.parts().iter().map(|part| &part["data"]).filter(|it| it.is_object());
         let Some(data) = objects.next() else {
@@ -166,14 +166,14 @@ fn said_decision(text: &str) -> Option<bool> {
     }
 }
 
-/// A decision as on all calls.
+/// Returns a decision as on all calls.
 fn of_all(call_id: &str, approve: bool, comment: Option<String>) -> Decision {
     let answer = None;
     let approved_arguments = None;
     Decision { call_id: call_id.to_owned(), approve, comment, answer, approved_arguments }
 }
 
-/// The answer to a question, and the arguments that the approver has changed.
+/// Returns the answer to a question, and the arguments that the approver has changed.
 fn changes(data: &JsonValue) -> A2aResult<(Option<JsonValue>, Option<JsonValue>)> {
     let answer = data.get("answer").filter(|answer| !answer.is_null());
     let value = field(data, APPROVED_ARGUMENTS);
@@ -192,7 +192,7 @@ fn decision(data: &JsonValue) -> A2aResult<Decision> {
     Ok(Decision { call_id, approve, comment, answer, approved_arguments })
 }
 
-/// A part, with only its known fields.
+/// Returns a part, with only its known fields.
 fn part(part: &JsonValue) -> A2aResult<JsonValue> {
     let media_type = text(part, "mediaType")?;
     let mut known = json!({});
@@ -222,7 +222,7 @@ fn part(part: &JsonValue) -> A2aResult<JsonValue> {
     Ok(known)
 }
 
-/// Whether an agent can read content of this type.
+/// Returns `true` if an agent can read content of this type.
 fn is_text(media_type: &str) -> bool {
     let name = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     name == "text" || name.starts_with("text/") || name == "application/json"

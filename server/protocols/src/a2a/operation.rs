@@ -17,7 +17,7 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// The operation with the name of the protocol.
+    /// Returns the operation with the name of the protocol.
     pub(super) fn named(name: &str) -> Option<Operation> {
         Some(match name {
             "SendMessage" => Operation::SendMessage,

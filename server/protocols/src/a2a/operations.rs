@@ -145,8 +145,9 @@ impl Peer {
         }
     }
 
-    /// The context of a message, in which its id is used once. A message that names neither a task nor a context begins a
-    /// context whose id follows from the message: an equal one is a repetition, and another one with the same id is not.
+    /// Returns the context of a message, in which its id is used once. A message that names neither a task nor a
+    /// context begins a context whose id follows from the message: an equal one is a repetition, and another one with
+    /// the same id is not.
     fn context_of(&self, message: &Message, run: Option<&RunRow>) -> A2aResult<String> {
         let by = self.by();
         let given = message.context_id.as_deref();
@@ -170,7 +171,7 @@ impl Peer {
         self.app.port.parse_turn(self.by(), self.bytes).await
     }
 
-    /// The task of a message that was accepted before.
+    /// Returns the task of a message that was accepted before.
     async fn accepted(&self, message: &Message, context: &str) -> A2aResult<Option<Sent>> {
         let record = records::find(&self.app, self.by(), &self.agent, context, &message.id);
         let Some(record) = record.await? else { return Ok(None) };
@@ -223,7 +224,7 @@ impl Peer {
         Ok(Sent { run, first_turn: 1 })
     }
 
-    /// The call that configures the push notifications of a message, if it does.
+    /// Returns the call that configures the push notifications of a message, if it does.
     fn push_call(
         &self,
         push: &JsonValue,
@@ -379,7 +380,7 @@ impl Peer {
         Ok(A2aResponse::Value(page, permit))
     }
 
-    /// A run of the agent that the caller can see and that no other run has delegated.
+    /// Returns a run of the agent that the caller can see and that no other run has delegated.
     pub(super) async fn find(&self, task_id: &str) -> A2aResult<RunRow> {
         let run = start::find(&self.app.engine, self.by(), task_id).await;
         let run = run.map_err(|refusal| match refusal.code {
@@ -393,7 +394,7 @@ impl Peer {
         }
     }
 
-    /// The ids without the namespace of the caller, which finds them either way.
+    /// Returns the ids without the namespace of the caller, which finds them either way.
     pub(super) fn ids(&self, run: &RunRow) -> TaskIds {
         let namespace = self.by().namespace();
         let shown = |id: &str| id.strip_prefix(namespace).unwrap_or(id).to_owned();
@@ -411,7 +412,7 @@ impl Peer {
     }
 }
 
-/// The task of the events that were read, with its artifacts.
+/// Returns the task of the events that were read, with its artifacts.
 async fn shown(ids: TaskIds, follower: Follower, history: Vec<JsonValue>) -> A2aResult<JsonValue> {
     Ok(whole::encode(move || task(&ids, &follower.turn, &history, true)).await?)
 }

@@ -5,7 +5,7 @@ use serde_json::Value as JsonValue;
 
 use super::error::{A2aError, A2aResult};
 
-/// A field by its name in camel case; null if it is absent.
+/// Returns a field by its name in camel case; null if it is absent.
 pub(super) fn field<'a>(object: &'a JsonValue, name: &str) -> &'a JsonValue {
     match &object[name] {
         JsonValue::Null => &object[snake_case(name).as_str()],
@@ -24,7 +24,7 @@ fn snake_case(name: &str) -> String {
     text
 }
 
-/// A text; `None` if it is absent or empty, which `ProtoJSON` does not distinguish.
+/// Returns a text; `None` if it is absent or empty, which `ProtoJSON` does not distinguish.
 pub(super) fn text<'a>(object: &'a JsonValue, name: &str) -> A2aResult<Option<&'a str>> {
     match field(object, name) {
         JsonValue::Null => Ok(None),
@@ -33,12 +33,12 @@ pub(super) fn text<'a>(object: &'a JsonValue, name: &str) -> A2aResult<Option<&'
     }
 }
 
-/// A text that must be there.
+/// Returns a text that must be there.
 pub(super) fn required<'a>(object: &'a JsonValue, name: &str) -> A2aResult<&'a str> {
     text(object, name)?.ok_or_else(|| A2aError::invalid(format!("{name} is missing")))
 }
 
-/// A number that is not negative.
+/// Returns a number that is not negative.
 pub(super) fn number(object: &JsonValue, name: &str) -> A2aResult<Option<u32>> {
     let number = match field(object, name) {
         JsonValue::Null => return Ok(None),
@@ -121,7 +121,7 @@ pub(super) fn time(text: &str) -> Option<i64> {
     Some(seconds * 1_000_000 + micros)
 }
 
-/// A time in microseconds, as the protocol shows it: with milliseconds.
+/// Returns a time in microseconds, as the protocol shows it: with milliseconds.
 pub(super) fn timestamp(micros: i64) -> String {
     let text = abide_schema::Micros(micros).to_string();
     let ms = micros.rem_euclid(1_000_000) / 1_000;

@@ -4,7 +4,7 @@ use axum::http::Method;
 
 use super::operation::Operation;
 
-/// The operation of a path, and the ids in it.
+/// Returns the operation of a path, and the ids in it.
 pub(super) fn operation<'a>(method: &Method, path: &'a str) -> Option<(Operation, PathIds<'a>)> {
     match path.strip_prefix("v1/") {
         None => route(method, path),
@@ -20,7 +20,7 @@ pub(super) fn operation<'a>(method: &Method, path: &'a str) -> Option<(Operation
 /// Parameters in a path.
 pub(super) type PathIds<'a> = Vec<(&'static str, &'a str)>;
 
-/// The operation of a path, and the ids in it.
+/// Returns the operation of a path, and the ids in it.
 fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, PathIds<'a>)> {
     let is_get = method == Method::GET;
     let is_post = method == Method::POST;
@@ -49,7 +49,7 @@ fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, PathIds<'a>)>
     is_get.then(|| (Operation::GetTask, vec![("id", id)]))
 }
 
-/// The operation on the configurations of a task, or on one of them.
+/// Returns the operation on the configurations of a task, or on one of them.
 fn route_of_push_config<'a>(
     method: &Method,
     task_id: &'a str,

@@ -494,7 +494,7 @@ fn read_json(mut rest: &[u8], depth: usize, left: &mut usize) -> Option<JsonValu
     Some(value)
 }
 
-/// A number of JSON: whole numbers have no fraction. `None` if it is not finite.
+/// Returns a number of JSON: whole numbers have no fraction. `None` if it is not finite.
 fn number(value: f64) -> Option<JsonValue> {
     /// The largest number below which all whole numbers are exact.
     const EXACT: f64 = 9_007_199_254_740_992.0;

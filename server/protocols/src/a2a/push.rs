@@ -39,7 +39,7 @@ impl PushConfig {
         })
     }
 
-    /// The call that stores it. Notifications begin after this event; after the newest one if it is `None`.
+    /// Returns the call that stores it. Notifications begin after this event; after the newest one if it is `None`.
     pub(super) fn call(&self, run_id: &str, after: Option<i64>) -> BatchCall {
         let args = json!({"run_id": run_id, "name": self.name, "url": self.url, "token": self.token,
             "scheme": self.scheme, "credentials": self.credentials, "after": after});
@@ -47,7 +47,7 @@ impl PushConfig {
     }
 }
 
-/// The sender; refused if the server sends no push notifications.
+/// Returns the sender; refused if the server sends no push notifications.
 pub(super) fn sender(app: &ProtocolState) -> A2aResult<&dyn WebhookSender> {
     app.webhooks.as_deref().ok_or_else(|| {
         let message = "the agent sends no push notifications";

@@ -27,7 +27,7 @@ impl Peer {
         self.push_config(&run, required(given, "id")?).await
     }
 
-    /// The configurations of a task. There are few, so they are one page.
+    /// Returns the configurations of a task. There are few, so they are one page.
     pub(super) async fn list_push_configs(self, given: &JsonValue) -> A2aResult<JsonValue> {
         sender(&self.app)?;
         let run = self.find(required(given, "taskId")?).await?;
@@ -55,7 +55,7 @@ impl Peer {
         })
     }
 
-    /// The configurations of a task, without their secrets.
+    /// Returns the configurations of a task, without their secrets.
     async fn push_configs(&self, run: &RunRow, name: Option<&str>) -> A2aResult<Vec<JsonValue>> {
         let sql = "SELECT name, url, scheme FROM webhooks \
                    WHERE run_id = :run AND (:name IS NULL OR name = :name) ORDER BY name";

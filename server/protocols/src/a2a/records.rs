@@ -24,13 +24,13 @@ fn collection(agent: &str) -> String {
     format!("a2a/{agent}")
 }
 
-/// The key of the result of a message. Ids of other callers of the scope are not found: the collection belongs to no session, so
-/// a policy of sessions does not hide it.
+/// Returns the key of the result of a message. Ids of other callers of the scope are not found: the collection belongs
+/// to no session, so a policy of sessions does not hide it.
 fn result_key(by: &Caller, context: &str, message_id: &str) -> String {
     derived_id("m/", by, "a2a message", &json!([context, message_id]).to_string())
 }
 
-/// The result of the message with an id in a context, if it was accepted before.
+/// Returns the result of the message with an id in a context, if it was accepted before.
 pub(super) async fn find(
     app: &ProtocolState,
     by: &Caller,
@@ -51,8 +51,8 @@ pub(super) async fn find(
     }))
 }
 
-/// The call that stores a message of a context. It is a conflict if the context has one with this id, or another one that
-/// begins the same turn.
+/// Returns the call that stores a message of a context. It is a conflict if the context has one with this id, or
+/// another one that begins the same turn.
 pub(super) fn write(
     by: &Caller,
     agent: &str,
@@ -70,7 +70,7 @@ pub(super) fn write(
     runs::call("write_entries", args)
 }
 
-/// The newest messages of a task, in order, at most `max`.
+/// Returns the newest messages of a task, in order, at most `max`.
 pub(super) async fn history(
     app: &ProtocolState,
     by: &Caller,

@@ -103,7 +103,7 @@ async fn perform_legacy(
     }
 }
 
-/// The method and the parameters of a request. `id` is set as soon as it is known.
+/// Returns the method and the parameters of a request. `id` is set as soon as it is known.
 fn read(content: &RequestBody, id: &mut JsonValue) -> A2aResult<(String, JsonValue)> {
     let value = content.check_values(A2A_VALUES).and_then(|()| content.value());
     let mut value = value.map_err(|refusal| match refusal.code {

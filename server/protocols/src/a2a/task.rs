@@ -27,7 +27,7 @@ pub(super) const COMPLETED: &str = "TASK_STATE_COMPLETED";
 pub(super) const FAILED: &str = "TASK_STATE_FAILED";
 pub(super) const CANCELED: &str = "TASK_STATE_CANCELED";
 
-/// The state of a run after the events that were read.
+/// Returns the state of a run after the events that were read.
 fn state(turn: &Turn) -> &'static str {
     match &turn.end {
         Some(TurnEnd::Done) => COMPLETED,
@@ -39,7 +39,7 @@ fn state(turn: &Turn) -> &'static str {
     }
 }
 
-/// The status of a run after the events that were read.
+/// Returns the status of a run after the events that were read.
 fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
     let mut status = json!({"state": state, "timestamp": timestamp(turn.event_at)});
     let parts = match (&turn.end, &turn.waits) {
@@ -67,7 +67,7 @@ fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
     status
 }
 
-/// The decisions of a message to the task: for people, and for programs.
+/// Returns the decisions of a message to the task: for people, and for programs.
 fn questions(turn: &Turn) -> Vec<JsonValue> {
     let calls = turn.awaited_approvals();
     if calls.is_empty() {
@@ -79,20 +79,20 @@ fn questions(turn: &Turn) -> Vec<JsonValue> {
     vec![json!({"text": text}), json!({"data": {"approvals": calls}})]
 }
 
-/// The metadata of a task: the results of its tool calls that its text does not say.
+/// Returns the metadata of a task: the results of its tool calls that its text does not say.
 fn metadata(turn: &Turn) -> Option<JsonValue> {
     let results = turn.call_results();
     (!results.is_empty()).then(|| json!({"toolResults": results}))
 }
 
-/// The id of the artifact with the text of an item. Text that replaces a void item is the same artifact.
+/// Returns the id of the artifact with the text of an item. Text that replaces a void item is the same artifact.
 fn answer_id(turn: &Turn, at: usize) -> String {
     let before = turn.items[..at].iter();
     let answers = before.filter(|item| item.is_message() && item.state != ItemState::Void);
     format!("answer-{}", answers.count() + 1)
 }
 
-/// The artifact of a piece of text.
+/// Returns the artifact of a piece of text.
 fn answer(turn: &Turn, at: usize, text: &str) -> JsonValue {
     artifact(&answer_id(turn, at), text)
 }
@@ -101,7 +101,7 @@ fn artifact(id: &str, text: &str) -> JsonValue {
     json!({"artifactId": id, "name": "answer", "parts": [{"text": text}]})
 }
 
-/// The artifacts of a run besides its texts: `structured` and `files` of its output.
+/// Returns the artifacts of a run besides its texts: `structured` and `files` of its output.
 fn outputs(turn: &Turn) -> Vec<JsonValue> {
     let mut all = Vec::new();
     if let Some(value) = turn.output.get("structured") {
@@ -138,7 +138,7 @@ fn artifacts(turn: &Turn) -> Vec<JsonValue> {
     all
 }
 
-/// The task after the events that were read.
+/// Returns the task after the events that were read.
 pub(super) fn task(
     ids: &TaskIds,
     turn: &Turn,

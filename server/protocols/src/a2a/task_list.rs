@@ -68,7 +68,7 @@ impl Filter {
         Ok(Filter { from, is_of_context: context.is_some(), params })
     }
 
-    /// The number of all tasks.
+    /// Returns the number of all tasks.
     pub(super) async fn count(&self, app: &ProtocolState, by: &Caller) -> A2aResult<i64> {
         let sql = format!("SELECT count(*) {}", self.from);
         let counted = app.engine.query(by, &sql, &self.params, None).await;
@@ -79,7 +79,7 @@ impl Filter {
         })
     }
 
-    /// The rows after a place, the last changed first.
+    /// Returns the rows after a place, the last changed first.
     pub(super) async fn rows(
         &self,
         (app, by): (&ProtocolState, &Caller),
@@ -135,7 +135,7 @@ impl Filter {
     }
 }
 
-/// The SQL condition for a state.
+/// Returns the SQL condition for a state.
 fn condition(state: &str) -> A2aResult<&'static str> {
     Ok(match state {
         SUBMITTED => "status = 'running' AND events <= 1",
@@ -151,7 +151,7 @@ fn condition(state: &str) -> A2aResult<&'static str> {
     })
 }
 
-/// The state of a row of `runs`.
+/// Returns the state of a row of `runs`.
 pub(super) fn state_of_row(row: &JsonValue) -> &'static str {
     match (row["status"].as_str().unwrap_or_default(), row["reason"].as_str()) {
         ("done", _) => COMPLETED,

@@ -90,7 +90,7 @@ async fn until_end(exchange: &McpRequestContext, run: &RunRow) -> Result<(), Mcp
     Ok(())
 }
 
-/// The message for a change of a run, if it has one.
+/// Returns the message for a change of a run, if it has one.
 fn progress(turn: &Turn, change: &Change) -> Option<String> {
     match change {
         Change::Opened(at) => Some(match &turn.items[*at].content {
@@ -129,7 +129,7 @@ async fn cancel(exchange: &McpRequestContext, run: &RunRow, how: McpCancellation
     McpFailure { code: -32800, message: "the call was cancelled".to_owned(), data: None }
 }
 
-/// The result of a run that has ended.
+/// Returns the result of a run that has ended.
 pub(super) async fn result(
     exchange: &McpRequestContext,
     row: &RunRow,
@@ -164,8 +164,8 @@ pub(super) async fn result(
 /// The member of `_meta` of a result with what became of the tool calls of its run.
 const META_TOOL_RESULTS: &str = "abide/toolResults";
 
-/// The results of the tool calls of a run that its text does not say. `None` if there are none, and if its events are hidden from
-/// the caller or too large for one answer: the result of the run is known without them.
+/// Returns the results of the tool calls of a run that its text does not say. `None` if there are none, and if its
+/// events are hidden from the caller or too large for one answer: the result of the run is known without them.
 async fn call_results(exchange: &McpRequestContext, run: &RunRow) -> Option<Vec<JsonValue>> {
     let _permit = whole::permit_to_load(&exchange.app, exchange.by(), run).await.ok()?;
     let turns = Turn::span(1, i64::MAX);
@@ -175,7 +175,7 @@ async fn call_results(exchange: &McpRequestContext, run: &RunRow) -> Option<Vec<
     Some(follower.turn.call_results()).filter(|results| !results.is_empty())
 }
 
-/// The result of a call whose run waits for something that the client does not decide.
+/// Returns the result of a call whose run waits for something that the client does not decide.
 async fn waiting(
     exchange: &McpRequestContext,
     run: &RunRow,
@@ -197,7 +197,7 @@ async fn waiting(
         "isError": false}))
 }
 
-/// The calls in words.
+/// Returns the calls in words.
 pub(super) fn questions(pending: &[Interrupt]) -> String {
     pending
         .iter()
@@ -206,7 +206,7 @@ pub(super) fn questions(pending: &[Interrupt]) -> String {
         .join("\n")
 }
 
-/// The result of a message to a session whose run waits for decisions; `None` if it does not.
+/// Returns the result of a message to a session whose run waits for decisions; `None` if it does not.
 pub(super) async fn not_sent(
     exchange: &McpRequestContext,
     run: &RunRow,
@@ -228,13 +228,13 @@ pub(super) async fn not_sent(
         "isError": true})))
 }
 
-/// A refusal as the result of a tool: the model reads it.
+/// Returns a refusal as the result of a tool: the model reads it.
 pub(super) fn refusal_result(refusal: Refusal) -> JsonValue {
     abide_server::port::note(&refusal);
     failed(&refusal.to_string())
 }
 
-/// The result of a call that failed.
+/// Returns the result of a call that failed.
 pub(super) fn failed(text: &str) -> JsonValue {
     json!({"content": [{"type": "text", "text": text}], "isError": true})
 }

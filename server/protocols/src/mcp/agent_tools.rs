@@ -25,13 +25,13 @@ const EXPOSED: &str = "SELECT a.name FROM agents a \
     JOIN agent_revisions r ON r.agent = a.name AND r.revision = a.revision \
     WHERE json_extract(r.definition, '$.mcp_exposed') = 1";
 
-/// The tools of exposed agents.
+/// Returns the tools of exposed agents.
 pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>, McpFailure> {
     let agents = exposed(exchange).await?;
     Ok(agents.iter().map(|(name, description)| tool(name, description.as_deref())).collect())
 }
 
-/// The names and descriptions of exposed agents.
+/// Returns the names and descriptions of exposed agents.
 async fn exposed(
     exchange: &McpRequestContext,
 ) -> Result<Vec<(String, Option<String>)>, McpFailure> {
@@ -71,7 +71,7 @@ fn tool(name: &str, description: Option<&str>) -> JsonValue {
     })
 }
 
-/// The agent that a tool name stands for, if it is exposed.
+/// Returns the agent that a tool name stands for, if it is exposed.
 pub(super) async fn named(
     exchange: &McpRequestContext,
     tool: &str,
@@ -137,7 +137,8 @@ pub(super) async fn call(
     }
 }
 
-/// The result of a message to a session whose run waits: what it waits for, and how to go on. The message is not sent.
+/// Returns the result of a message to a session whose run waits: what it waits for, and how to go on. The message is
+/// not sent.
 async fn blocked(
     exchange: &McpRequestContext,
     session_id: &str,
@@ -153,8 +154,8 @@ async fn blocked(
     agent_run::not_sent(exchange, &run).await
 }
 
-/// A repeated call, with decisions. The state is the id of the run, which is looked up with the rights of the caller,
-/// so that it is valid after a restart and needs no signature.
+/// Returns a repeated call, with decisions. The state is the id of the run, which is looked up with the rights of the
+/// caller, so that it is valid after a restart and needs no signature.
 async fn resume(
     exchange: &McpRequestContext,
     agent: &str,

@@ -84,7 +84,7 @@ impl McpRequestContext {
         }
     }
 
-    /// The capabilities of the client.
+    /// Returns the capabilities of the client.
     pub(super) fn capabilities(&self) -> &JsonValue {
         match &self.era {
             ProtocolGeneration::Modern(modern) => &modern.capabilities,
@@ -97,7 +97,7 @@ impl McpRequestContext {
         self.app.mcp_handler.clone()
     }
 
-    /// A query of the protocol itself.
+    /// Returns a query of the protocol itself.
     pub(super) async fn query(
         &self,
         sql: &str,
@@ -106,7 +106,7 @@ impl McpRequestContext {
         self.app.engine.query(self.by(), sql, params, None).await.map_err(hidden)
     }
 
-    /// The rows of such a query over built-in tables as objects.
+    /// Returns the rows of such a query over built-in tables as objects.
     pub(super) async fn rows(
         &self,
         sql: &str,
@@ -115,7 +115,7 @@ impl McpRequestContext {
         self.rows_with(sql, params, &JSON_COLUMNS).await
     }
 
-    /// The rows of such a query as objects, of which these columns are JSON.
+    /// Returns the rows of such a query as objects, of which these columns are JSON.
     pub(super) async fn rows_with(
         &self,
         sql: &str,

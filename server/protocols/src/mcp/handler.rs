@@ -157,7 +157,7 @@ impl<'a> HandlerCall<'a> {
     }
 }
 
-/// The result of a call that waits for decisions, with what they are about.
+/// Returns the result of a call that waits for decisions, with what they are about.
 fn with_questions(mut result: JsonValue, approvals: &[Interrupt]) -> JsonValue {
     let requests: Vec<&JsonValue> = approvals.iter().map(Interrupt::request).collect();
     result["structuredContent"]["approvals"] = json!(requests);
@@ -167,7 +167,7 @@ fn with_questions(mut result: JsonValue, approvals: &[Interrupt]) -> JsonValue {
     result
 }
 
-/// Whether a state is the id of a call. A signed state begins otherwise.
+/// Returns `true` if a state is the id of a call. A signed state begins otherwise.
 fn is_id(state: &str) -> bool {
     let rest = state.strip_prefix(ID);
     rest.is_some_and(|rest| rest.len() == 26 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))

@@ -39,13 +39,13 @@ pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), HttpFailure> {
     Err(HttpFailure { status: StatusCode::FORBIDDEN, id: JsonValue::Null, failure })
 }
 
-/// Whether the client reads server-sent events.
+/// Returns `true` if the client reads server-sent events.
 pub(super) fn accepts_events(headers: &HeaderMap) -> bool {
     let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepted.any(|value| value.contains("text/event-stream") || value.contains("*/*"))
 }
 
-/// The value of a header.
+/// Returns the value of a header.
 pub(super) fn header<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -53,7 +53,8 @@ pub(super) fn header<'a>(
     single::header(headers, name).map_err(|refusal| mismatch(refusal.detail))
 }
 
-/// A key that is the same when a client repeats a call: the header `Idempotency-Key`, or `abide/request_id` in `_meta`.
+/// Returns a key that is the same when a client repeats a call: the header `Idempotency-Key`, or `abide/request_id` in
+/// `_meta`.
 pub(super) fn idempotency_key(
     request: &Request,
     headers: &HeaderMap,
@@ -68,7 +69,7 @@ fn mismatch(message: String) -> McpFailure {
     McpFailure { code: -32020, message, data: None }
 }
 
-/// The generation of a request, after a check of its headers.
+/// Returns the generation of a request, after a check of its headers.
 pub(super) fn era(
     request: &Request,
     headers: &HeaderMap,

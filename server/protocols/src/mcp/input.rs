@@ -10,7 +10,7 @@ use crate::call::Interrupt;
 use crate::decision::{self, Decision};
 use crate::mcp_handler::McpFailure;
 
-/// The capability that a client must have for a request.
+/// Returns the capability that a client must have for a request.
 fn capability(method: &str) -> &'static str {
     match method {
         "sampling/createMessage" => "sampling",
@@ -19,7 +19,7 @@ fn capability(method: &str) -> &'static str {
     }
 }
 
-/// Whether the client shows forms to a person.
+/// Returns `true` if the client shows forms to a person.
 pub(super) fn has_forms(exchange: &McpRequestContext) -> bool {
     let can_be_asked = exchange.is_modern() || exchange.session().is_some();
     let elicitation = exchange.capabilities()["elicitation"].as_object();
@@ -45,7 +45,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// A result that asks.
+/// Returns a result that asks.
 pub(super) fn required(requests: Map<String, JsonValue>, state: Option<String>) -> JsonValue {
     let mut result = json!({"resultType": "input_required", "inputRequests": requests});
     if let Some(state) = state {
@@ -91,7 +91,7 @@ pub(super) async fn ask(
 /// The member of `_meta` of a form with the call that it is about, for clients that show more than its text.
 const META_APPROVAL: &str = "abide/approval";
 
-/// The forms for the calls that wait for a decision, by the id of the call.
+/// Returns the forms for the calls that wait for a decision, by the id of the call.
 pub(super) fn approvals(pending: &[Interrupt]) -> Map<String, JsonValue> {
     let form = |interrupt: &Interrupt| {
         let approve = || {
@@ -117,7 +117,7 @@ pub(super) struct Decided {
     pub(super) form_cancelled: bool,
 }
 
-/// The decisions in responses. A declined form is a rejection; responses for other calls are ignored.
+/// Returns the decisions in responses. A declined form is a rejection; responses for other calls are ignored.
 ///
 /// # Errors
 /// `bad_arguments`: the content of a form has members that the form does not have.
@@ -163,7 +163,7 @@ pub(super) fn decided(
 /// The members of the form for an approval.
 const FORM_MEMBERS: [&str; 2] = ["approve", "comment"];
 
-/// The responses in the parameters of a repeated call.
+/// Returns the responses in the parameters of a repeated call.
 pub(super) fn responses(
     params: &Map<String, JsonValue>,
 ) -> Result<Map<String, JsonValue>, McpFailure> {

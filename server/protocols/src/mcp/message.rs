@@ -105,12 +105,12 @@ impl Message {
 }
 
 impl Request {
-    /// A member of `_meta`.
+    /// Returns a member of `_meta`.
     pub(super) fn meta(&self, name: &str) -> Option<&JsonValue> {
         self.params.get("_meta")?.get(name)
     }
 
-    /// A text among the parameters.
+    /// Returns a text among the parameters.
     pub(super) fn text(&self, name: &str) -> Result<&str, McpFailure> {
         let text = self.params.get(name).and_then(JsonValue::as_str);
         text.ok_or_else(|| McpFailure::invalid(format!("{name} must be a string")))
@@ -122,7 +122,7 @@ impl Request {
     }
 }
 
-/// A JSON-RPC error.
+/// Returns a JSON-RPC error.
 pub(super) fn error(id: &JsonValue, failure: &McpFailure) -> JsonValue {
     let mut error = json!({"code": failure.code, "message": failure.message});
     if let Some(data) = &failure.data {
@@ -131,7 +131,7 @@ pub(super) fn error(id: &JsonValue, failure: &McpFailure) -> JsonValue {
     json!({"jsonrpc": "2.0", "id": id, "error": error})
 }
 
-/// A refusal as a JSON-RPC error.
+/// Returns a refusal as a JSON-RPC error.
 pub(super) fn refused(refusal: Refusal) -> McpFailure {
     note(&refusal);
     let code = match refusal.code {

@@ -102,7 +102,7 @@ fn capabilities(exchange: &McpRequestContext) -> JsonValue {
     })
 }
 
-/// The methods of both generations.
+/// Returns the methods of both generations.
 async fn common(exchange: &McpRequestContext, request: &Request) -> Result<JsonValue, McpFailure> {
     let page = |member, key, items| page(member, key, items, &request.params);
     match request.method.as_str() {

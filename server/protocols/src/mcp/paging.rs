@@ -7,7 +7,7 @@ use crate::mcp_handler::McpFailure;
 /// Entries of one page of a list in memory.
 const PAGE: usize = 500;
 
-/// The cursor of a request.
+/// Returns the cursor of a request.
 pub(super) fn cursor(params: &Map<String, JsonValue>) -> Result<Option<&str>, McpFailure> {
     match params.get("cursor") {
         None => Ok(None),
@@ -19,12 +19,12 @@ pub(super) fn not_of_this_list() -> McpFailure {
     McpFailure::invalid("the cursor is not one of this list; begin again without it")
 }
 
-/// The key before which a page with descending keys begins: `last`, or one after all others.
+/// Returns the key before which a page with descending keys begins: `last`, or one after all others.
 pub(super) fn before(last: &str) -> &str {
     if last.is_empty() { "\u{10ffff}" } else { last }
 }
 
-/// A page of a list whose entries differ in the member `key`.
+/// Returns a page of a list whose entries differ in the member `key`.
 pub(super) fn page(
     member: &str,
     key: &str,

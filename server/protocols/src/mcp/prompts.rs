@@ -13,7 +13,7 @@ use crate::mcp_handler::{McpFailure, McpItems};
 /// Stored prompts after which the list ends. A client shows them to a person.
 const PROMPTS: usize = 5_000;
 
-/// All prompts: first those of the handler.
+/// Returns all prompts: first those of the handler.
 pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>, McpFailure> {
     let of_handler = of_handler(exchange);
     let mut all = of_handler.clone();
@@ -42,7 +42,7 @@ fn is_of_handler(all: &[JsonValue], name: &JsonValue) -> bool {
     has(all, "name", name.as_str().unwrap_or_default())
 }
 
-/// A stored prompt as the protocol describes it.
+/// Returns a stored prompt as the protocol describes it.
 fn described(prompt: &Map<String, JsonValue>) -> JsonValue {
     let variables = prompt["variables"].as_array().into_iter().flatten();
     let arguments: Vec<JsonValue> =

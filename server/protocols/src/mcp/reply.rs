@@ -46,7 +46,7 @@ enum Step {
 }
 
 impl Reply {
-    /// The next message. Notifications that were sent before the result come before it.
+    /// Returns the next message. Notifications that were sent before the result come before it.
     async fn next(&mut self) -> Step {
         let Some(work) = &mut self.work else {
             return self.outgoing.try_recv().map_or(Step::End, Step::Message);
@@ -76,7 +76,7 @@ impl Reply {
         }
     }
 
-    /// The text of the next events.
+    /// Returns the text of the next events.
     async fn events(&mut self) -> Option<String> {
         // The socket has room again, so the text before this has left.
         self.hold = None;
@@ -168,8 +168,8 @@ pub(super) async fn respond(
     }
 }
 
-/// Whether the client cancels a request by closing the connection, as 2026-07-28 demands. A request with an idempotency key
-/// goes on: its client repeats it when the connection was lost, and cancels it by that key.
+/// Returns `true` if the client cancels a request by closing the connection, as 2026-07-28 demands. A request with an
+/// idempotency key goes on: its client repeats it when the connection was lost, and cancels it by that key.
 fn stops_with_its_client(exchange: &McpRequestContext, request: &Request) -> bool {
     exchange.is_modern() && exchange.key.is_none() && request.method == "tools/call"
 }
@@ -199,7 +199,7 @@ fn cancelled_by_drop(work: Work, hang_up: HangUp) -> Work {
     })
 }
 
-/// The HTTP status of an error. Before 2026-07-28 it is that of the message.
+/// Returns the HTTP status of an error. Before 2026-07-28 it is that of the message.
 fn status(failure: &McpFailure, is_modern: bool) -> StatusCode {
     match failure.code {
         -32601 if is_modern => StatusCode::NOT_FOUND,
@@ -208,7 +208,7 @@ fn status(failure: &McpFailure, is_modern: bool) -> StatusCode {
     }
 }
 
-/// The id of the session that `initialize` starts.
+/// Returns the id of the session that `initialize` starts.
 fn start_session(exchange: &McpRequestContext, request: &Request) -> Option<String> {
     if exchange.is_modern() || request.method != "initialize" {
         return None;
@@ -223,7 +223,7 @@ fn start_session(exchange: &McpRequestContext, request: &Request) -> Option<Stri
     Some(session.id().to_owned())
 }
 
-/// The stream of a session. It begins when changes are watched: a change after that is not missed.
+/// Returns the stream of a session. It begins when changes are watched: a change after that is not missed.
 pub(super) async fn stream_of_session(
     exchange: McpRequestContext,
     stream: OwnedSemaphorePermit,

@@ -29,7 +29,7 @@ pub(super) struct Part {
     json_columns: Vec<&'static str>,
 }
 
-/// The address of a session, a run or a table.
+/// Returns the address of a session, a run or a table.
 fn uri(prefix: &str, id: &str) -> String {
     format!("{prefix}{}", utf8_percent_encode(id, NON_ALPHANUMERIC))
 }
@@ -39,7 +39,7 @@ fn id_of(uri: &str, prefix: &str) -> Option<String> {
     (!id.is_empty()).then(|| id.into_owned())
 }
 
-/// The queries of a resource. `None` for an address that is not one of the server's.
+/// Returns the queries of a resource. `None` for an address that is not one of the server's.
 pub(super) fn parts(exchange: &McpRequestContext, uri: &str) -> Option<Vec<Part>> {
     // As in other routes, an id in the namespace of the caller's scope is found without it.
     let namespace = exchange.by().namespace();
@@ -82,7 +82,7 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The tables that the caller may see.
+/// Returns the tables that the caller may see.
 fn tables(exchange: &McpRequestContext) -> Vec<JsonValue> {
     exchange.app.engine.describe_tables(exchange.by())
 }
@@ -102,7 +102,7 @@ const KINDS: [Kind; 4] = [Kind::Tables, Kind::Sessions, Kind::Runs, Kind::Handle
 const PAGE: usize = 100;
 
 impl Kind {
-    /// The prefix of the cursors of the kind.
+    /// Returns the prefix of the cursors of the kind.
     fn prefix(self) -> &'static str {
         match self {
             Kind::Tables => "tables/",
@@ -112,7 +112,7 @@ impl Kind {
         }
     }
 
-    /// The entries after a key, with their keys. At most one more than a page.
+    /// Returns the entries after a key, with their keys. At most one more than a page.
     async fn after(
         self,
         exchange: &McpRequestContext,
@@ -215,7 +215,7 @@ pub(super) async fn list(
     Ok(result)
 }
 
-/// The templates.
+/// Returns the templates.
 pub(super) fn templates(exchange: &McpRequestContext) -> Vec<JsonValue> {
     let template = |prefix: &str, variable: &str, name: &str, description: &str| {
         json!({"uriTemplate": format!("{prefix}{{{variable}}}"), "name": name,
@@ -287,7 +287,7 @@ pub(super) fn handler_has(items: &[JsonValue], uri: &str) -> bool {
     has(items, "uri", uri)
 }
 
-/// Whether an address begins and ends as one of the templates.
+/// Returns `true` if an address begins and ends as one of the templates.
 fn matches_template(templates: &[JsonValue], uri: &str) -> bool {
     templates.iter().filter_map(|item| item["uriTemplate"].as_str()).any(|template| {
         let begin = template.split('{').next().unwrap_or_default();

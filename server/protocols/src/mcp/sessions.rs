@@ -198,7 +198,7 @@ pub(super) fn identity(by: &Caller) -> String {
     json!([by.id(), by.role(), by.scope(), by.own_scope()]).to_string()
 }
 
-/// The key that occurs most often.
+/// Returns the key that occurs most often.
 fn most_common<'a>(keys: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for key in keys {
@@ -216,7 +216,7 @@ impl McpSession {
         &self.capabilities
     }
 
-    /// The least severe level of log messages for the client.
+    /// Returns the least severe level of log messages for the client.
     pub(super) fn log_level(&self) -> &'static str {
         crate::mcp_handler::LEVELS[self.level.load(Ordering::Relaxed)]
     }
@@ -265,7 +265,7 @@ impl McpSession {
         self.subscriptions.subscribe()
     }
 
-    /// The right to be the stream of the session, of which there is one.
+    /// Returns the right to be the stream of the session, of which there is one.
     pub(super) fn stream(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.stream).try_acquire_owned().ok()
     }

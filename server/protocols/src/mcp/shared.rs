@@ -28,7 +28,7 @@ pub(crate) struct McpState {
 }
 
 impl McpState {
-    /// The tool of a reducer; `None` if there is no reducer with this name.
+    /// Returns the tool of a reducer; `None` if there is no reducer with this name.
     pub(super) fn reducer(&self, engine: &Engine, name: &str) -> Option<JsonValue> {
         let mut known = self.reducers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tool) = known.get(name) {

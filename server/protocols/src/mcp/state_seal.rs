@@ -63,7 +63,7 @@ impl StateSeal {
         })
     }
 
-    /// The state, if it was signed for this identity and request.
+    /// Returns the state, if it was signed for this identity and request.
     pub(super) fn open(&self, sub: &str, aud: &str, text: &str) -> Result<JsonValue, McpFailure> {
         let mut validation = Validation::new(Algorithm::HS256);
         validation.set_audience(&[aud]);

@@ -125,7 +125,7 @@ impl Watcher {
     }
 }
 
-/// The resources that an update changes. The first result of a query is not a change.
+/// Returns the resources that an update changes. The first result of a query is not a change.
 fn of_update(update: &Update) -> Result<BTreeSet<Changed>, Refusal> {
     let changed = |id: &str| match id.split_once(':') {
         Some((_, uri)) => Changed::Resource(uri.to_owned()),

@@ -24,7 +24,7 @@ const POLL_MS: i64 = 1_000;
 /// Tasks of one page of `tasks/list`.
 const PAGE: usize = 50;
 
-/// Whether a call of an agent becomes a task.
+/// Returns `true` if a call of an agent becomes a task.
 pub(super) fn wanted(exchange: &McpRequestContext, params: &Map<String, JsonValue>) -> bool {
     if exchange.is_modern() {
         declared(exchange)
@@ -49,7 +49,7 @@ fn check(exchange: &McpRequestContext) -> Result<(), McpFailure> {
     })
 }
 
-/// The result of a call that has become a task.
+/// Returns the result of a call that has become a task.
 pub(super) async fn created(
     exchange: &McpRequestContext,
     id: &str,
@@ -70,7 +70,7 @@ struct Task {
     pending: Vec<Interrupt>,
 }
 
-/// A run as a task.
+/// Returns a run as a task.
 async fn task(exchange: &McpRequestContext, id: &str) -> Result<Task, McpFailure> {
     let engine = &exchange.app.engine;
     let by = exchange.by();
@@ -205,7 +205,7 @@ pub(super) async fn list(
     Ok(result)
 }
 
-/// A time in microseconds as ISO 8601.
+/// Returns a time in microseconds as ISO 8601.
 fn time(micros: &JsonValue) -> String {
     Micros(micros.as_i64().unwrap_or_default()).to_string()
 }

@@ -14,7 +14,7 @@ use crate::mcp_handler::{McpFailure, McpItems};
 /// The tool for queries.
 const QUERY: &str = "sql_query";
 
-/// All tools of the caller, in an order that stays the same.
+/// Returns all tools of the caller, in an order that stays the same.
 pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>, McpFailure> {
     let mut tools = agent_tools::list(exchange).await?;
     tools.push(json!({
@@ -58,7 +58,7 @@ fn describe_properties(schema: &mut JsonValue) {
     }
 }
 
-/// The tools of chosen reducers, in the order of the choice.
+/// Returns the tools of chosen reducers, in the order of the choice.
 fn reducers(exchange: &McpRequestContext, chosen: &[String]) -> Vec<JsonValue> {
     let app = &exchange.app;
     chosen.iter().filter_map(|name| app.mcp.reducer(&app.engine, name)).collect()
@@ -96,7 +96,7 @@ pub(super) async fn call(
     Err(McpFailure::invalid(format!("unknown tool {name:?}; tools/list has the tools")))
 }
 
-/// Whether a list has an entry.
+/// Returns `true` if a list has an entry.
 pub(super) fn has(items: &[JsonValue], member: &str, value: &str) -> bool {
     items.iter().any(|item| item[member] == value)
 }

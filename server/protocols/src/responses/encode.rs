@@ -61,7 +61,7 @@ impl ResponseEncoder {
         ResponseEncoder { after, ..self }
     }
 
-    /// The whole response.
+    /// Returns the whole response.
     pub(super) fn response(&self, turn: &Turn) -> JsonValue {
         let output = (0..turn.items.len()).map(|at| self.item(turn, at)).collect::<Vec<_>>();
         let (status, error, incomplete) = match &turn.end {
@@ -158,7 +158,7 @@ impl ResponseEncoder {
         }
     }
 
-    /// A tool call of the agent. The client does not run it, so it has the form of a call of a remote server.
+    /// Returns a tool call of the agent. The client does not run it, so it has the form of a call of a remote server.
     fn call(&self, call: &CallItem, id: &str, status: &str) -> JsonValue {
         let text = call.outcome.as_ref().map(|outcome| &outcome.output);
         let (output, error) = if call.has_failed() { (None, text) } else { (text, None) };

@@ -11,7 +11,8 @@ use serde_json::{Value as JsonValue, json};
 /// Bytes of a problem document: a sentence and a hint, which can repeat ids.
 const PROBLEM_BYTES: usize = 64 << 10;
 
-/// Whether a client of this protocol asks for a path, also with a wrong base URL or for another API of OpenAI.
+/// Returns `true` if a client of this protocol asks for a path, also with a wrong base URL or for another API of
+/// OpenAI.
 fn is_of_openai(path: &str) -> bool {
     let path = path.strip_prefix("/v1").unwrap_or(path);
     let apis = [

@@ -22,12 +22,12 @@ impl ResponseId<'_> {
     }
 }
 
-/// The id of the response for a turn.
+/// Returns the id of the response for a turn.
 pub(super) fn response_id(run_id: &str, turn: i64) -> String {
     format!("resp_{turn}_{run_id}")
 }
 
-/// The refusal for an id without a response.
+/// Returns the refusal for an id without a response.
 pub(super) fn missing(id: &str) -> Refusal {
     Refusal::new(Code::NotFound, format!("there is no response {id}"))
         .hint("use the id of a response that POST /v1/responses has returned")
