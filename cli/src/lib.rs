@@ -90,6 +90,7 @@ mod watch;
 pub use abide_agent as agents;
 pub use abide_client::*;
 pub use abide_engine as engine;
+pub use abide_protocols as protocols;
 pub use abide_reducers as reducers;
 pub use abide_schema as schema;
 pub use abide_schema::{Abort, Context, Module};

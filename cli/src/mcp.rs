@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use abide_agent::AgentProject;
 use abide_engine::Engine;
+use abide_protocols::AgentProtocols;
 use abide_server::{AccessConfig, Services};
 use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
@@ -145,8 +146,15 @@ impl OwnServer {
             Some(project) => Some(AgentHost::for_engine(options, project, engine).await?),
             None => None,
         };
-        let agents_of_server = agents.as_ref().map(AgentHost::registry);
-        let services = Services { agents: agents_of_server, ..Services::default() };
+        let protocols = AgentProtocols {
+            mcp_handler: agents.as_ref().and_then(AgentHost::mcp_handler),
+            ..AgentProtocols::default()
+        };
+        let services = Services {
+            agents: agents.as_ref().map(AgentHost::registry),
+            protocols: Some(Arc::new(protocols)),
+            ..Services::default()
+        };
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         let engine = engine.clone();

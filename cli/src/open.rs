@@ -6,10 +6,13 @@ mod engine_listener;
 mod holder;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use abide_engine::{Engine, Holder, LockState, OpenError};
+use abide_protocols::AgentProtocols;
 use abide_schema::{Code, Refusal};
+use abide_server::Services;
 use clap::Args;
 use serde_json::{Value as JsonValue, json};
 use tokio::time::Instant;
@@ -188,7 +191,9 @@ async fn serve_place(
             () = health.failed() => {}
         }
     };
-    abide_server::serve_shared(ends, listener, ended).await;
+    let protocols = Arc::new(AgentProtocols::default());
+    let services = Services { protocols: Some(protocols), ..Services::default() };
+    abide_server::serve_shared(ends, listener, services, ended).await;
     // Programs that open the file from now on wait until it is closed.
     drop(folder);
     let healthy = engine.ready();

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use abide_engine::buffers::BufferLimits;
 use abide_engine::{Engine, Holder, LockState, Retention};
+use abide_protocols::{AgentProtocols, SigningKey};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal, limits};
-use abide_server::{AccessConfig, Jwt, PublicUrl, Services, SigningKey, check_listens};
+use abide_server::{AccessConfig, Jwt, PublicUrl, Services, check_listens};
 use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -204,7 +205,12 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let loaded = args.agents.as_deref().zip(agents.as_ref().map(AgentHost::loaded));
     greet(options, &engine, address, (&db, loaded), requires_token)?;
     let registry = agents.as_ref().map(AgentHost::registry);
-    let services = Services { agents: registry, webhooks: Some(webhooks), signing_key, public_url };
+    let protocols = Arc::new(AgentProtocols {
+        mcp_handler: agents.as_ref().and_then(AgentHost::mcp_handler),
+        webhooks: Some(webhooks),
+        signing_key,
+    });
+    let services = Services { agents: registry, protocols: Some(protocols), public_url };
     let served = abide_server::serve_with(engine.clone(), listener, access, services, stop).await;
     if let Some(agents) = agents {
         agents.close().await;

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use abide_schema::Refusal;
 use serde_json::Value as JsonValue;
 
-use crate::mcp_handler::McpHandler;
-
 /// An agent host, as the server uses it.
 pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
     /// Converts a definition, a JSON object, to arguments of `register_agent`: first those of its inline agents,
@@ -18,17 +16,12 @@ pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
     /// settings that are only allowed in the server's own folder.
     fn registrations(&self, definition: JsonValue) -> Result<Vec<JsonValue>, Refusal>;
 
-    /// The available building blocks of definitions, by name: `tools`, `middleware` and others.
+    /// Returns the available building blocks of definitions, by name: `tools`, `middleware` and others.
     fn capabilities(&self) -> JsonValue;
 
     /// Its metrics for `/metrics`: counters of the agents that it drives.
     fn metrics(&self) -> Vec<AgentMetricFamily> {
         Vec::new()
-    }
-
-    /// Its tools and reducers for the MCP server.
-    fn mcp(&self) -> Option<Arc<dyn McpHandler>> {
-        None
     }
 }
 

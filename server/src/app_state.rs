@@ -12,10 +12,8 @@ use crate::agents::AgentRegistryHandle;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::Lifecycle;
 use crate::connections::parse_turns::{ParseTurn, ParseTurns};
+use crate::port::Protocols;
 use crate::public_url::{self, PublicUrl};
-use crate::routes::McpState;
-use crate::signing_key::SigningKey;
-use crate::webhooks::WebhookSender;
 
 /// State shared by all routes.
 #[derive(Clone, Debug)]
@@ -24,13 +22,9 @@ pub(crate) struct AppState {
     pub(crate) authenticator: Authenticator,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) parse_turns: ParseTurns,
-    /// For large runs that are answered as one text, by scope.
-    pub(crate) run_limiter: ParseTurns,
     pub(crate) agents: AgentRegistryHandle,
-    pub(crate) webhooks: Option<Arc<dyn WebhookSender>>,
-    pub(crate) signing_key: Option<SigningKey>,
     pub(crate) public_url: Option<PublicUrl>,
-    pub(crate) mcp: Arc<McpState>,
+    pub(crate) protocols: Option<Arc<dyn Protocols>>,
 }
 
 impl AppState {
@@ -53,14 +47,14 @@ impl AppState {
         Ok(turn)
     }
 
-    /// The address of this server as the client knows it.
+    /// Returns the address of this server as the client knows it.
     pub(crate) fn base(&self, uri: &Uri, headers: &HeaderMap) -> String {
         public_url::base(self.public_url.as_ref(), uri, headers)
     }
 }
 
 /// The credential with which a request was admitted.
-pub(crate) type SessionExtension = Extension<AuthSession>;
+pub type SessionExtension = Extension<AuthSession>;
 
-/// The caller, as determined by [`authenticate_request`](crate::auth::access::authenticate_request).
-pub(crate) type CallerExtension = Extension<Caller>;
+/// The caller of a request.
+pub type CallerExtension = Extension<Caller>;

@@ -6,7 +6,7 @@ use abide_engine::buffers::Reservation;
 use abide_schema::caller::Caller;
 use abide_schema::{CallArguments, Code, Refusal, integers, json_values, limits::MESSAGE_BYTES};
 use axum::body::Body;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRef, FromRequest, Request};
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -16,14 +16,14 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value as JsonValue;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::app_state::AppState;
 use crate::connections::parse_turns::{ParseTurn, ParseTurns};
 use crate::limits;
+use crate::port::Port;
 use crate::problem::{Problem, with_status};
 
 /// The text of a request's body, counted while it is held.
 #[derive(Debug)]
-pub(crate) struct RequestBody {
+pub struct RequestBody {
     text: String,
     hold: Option<Reservation>,
     turns: Turns,
@@ -43,7 +43,9 @@ impl Turns {
 }
 
 /// Why there is no body.
-pub(crate) enum BodyError {
+#[derive(Debug)]
+pub enum BodyError {
+    /// It is refused.
     Refused(Refusal),
     /// It did not arrive in time.
     Late,
@@ -53,43 +55,40 @@ pub(crate) enum BodyError {
 
 impl RequestBody {
     /// Its length in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.text.len()
     }
 
     /// Waits for the turn in which a large body is parsed. A caller has one at a time: drop it before another wait.
-    pub(crate) async fn turn(&self) -> Option<ParseTurn> {
+    pub async fn turn(&self) -> Option<ParseTurn> {
         self.turns.permit(self.text.len()).await
     }
 
     /// [`RequestBody::value`] in a turn of its own.
-    pub(crate) async fn value_in_turn(&self) -> Result<JsonValue, Refusal> {
+    pub async fn value_in_turn(&self) -> Result<JsonValue, Refusal> {
         let _turn = self.turn().await;
         self.value()
     }
 
     /// [`RequestBody::envelope`] in a turn of its own.
-    pub(crate) async fn envelope_in_turn<T: DeserializeOwned>(
-        &self,
-        looks: &str,
-    ) -> Result<T, Refusal> {
+    pub async fn envelope_in_turn<T: DeserializeOwned>(&self, looks: &str) -> Result<T, Refusal> {
         let _turn = self.turn().await;
         self.envelope(looks)
     }
 
     /// Refuses a body with more values than this.
-    pub(crate) fn check_values(&self, max: usize) -> Result<(), Refusal> {
+    pub fn check_values(&self, max: usize) -> Result<(), Refusal> {
         json_values::check_most(&self.text, max)
     }
 
-    /// The reservation for the body, without its text: the parsed value is as large.
-    pub(crate) fn into_hold(self) -> Option<Reservation> {
+    /// Returns the reservation for the body, without its text: the parsed value is as large.
+    pub fn into_hold(self) -> Option<Reservation> {
         self.hold
     }
 
     /// Returns the id of a JSON-RPC request whose values are refused, so that its sender learns which one it is; null for
     /// all other text.
-    pub(crate) fn request_id(&self) -> JsonValue {
+    pub fn request_id(&self) -> JsonValue {
         #[derive(Deserialize)]
         struct Named {
             id: JsonValue,
@@ -104,15 +103,15 @@ impl RequestBody {
         if id.is_string() || id.is_i64() || id.is_u64() { id } else { JsonValue::Null }
     }
 
-    /// The JSON value, null if the body is empty.
-    pub(crate) fn value(&self) -> Result<JsonValue, Refusal> {
+    /// Returns the JSON value, null if the body is empty.
+    pub fn value(&self) -> Result<JsonValue, Refusal> {
         let value = self.parse()?;
         integers::check(&self.text)?;
         integers::check_names(&self.text)?;
         Ok(value)
     }
 
-    /// The arguments of a call, none if the body is empty.
+    /// Returns the arguments of a call, none if the body is empty.
     pub(crate) fn arguments(&self) -> Result<CallArguments, Refusal> {
         let arguments: CallArguments = self.parse()?;
         if arguments.has_large_number() {
@@ -134,8 +133,8 @@ impl RequestBody {
         })
     }
 
-    /// The JSON object in the form that a route expects; `looks` is an example for the hint.
-    pub(crate) fn envelope<T: DeserializeOwned>(&self, looks: &str) -> Result<T, Refusal> {
+    /// Returns the JSON object in the form that a route expects; `looks` is an example for the hint.
+    pub fn envelope<T: DeserializeOwned>(&self, looks: &str) -> Result<T, Refusal> {
         if self.text.trim_ascii().is_empty() {
             return Err(Refusal::new(Code::BadRequest, "the body is empty")
                 .hint(format!("send a body like {looks}")));
@@ -173,11 +172,16 @@ impl RequestBody {
     }
 }
 
-impl FromRequest<AppState> for RequestBody {
+impl<S> FromRequest<S> for RequestBody
+where
+    S: Send + Sync,
+    Port: FromRef<S>,
+{
     type Rejection = BodyError;
 
-    async fn from_request(request: Request, app: &AppState) -> Result<RequestBody, BodyError> {
-        let RequestBytes { bytes, hold, turns } = RequestBytes::from_request(request, app).await?;
+    async fn from_request(request: Request, state: &S) -> Result<RequestBody, BodyError> {
+        let RequestBytes { bytes, hold, turns } =
+            RequestBytes::from_request(request, state).await?;
         let text = String::from_utf8(bytes).map_err(|why| {
             let at = why.utf8_error().valid_up_to();
             BodyError::Refused(
@@ -191,31 +195,37 @@ impl FromRequest<AppState> for RequestBody {
 
 /// The bytes of a request's body, within the same limits.
 #[derive(Debug)]
-pub(crate) struct RequestBytes {
-    pub(crate) bytes: Vec<u8>,
+pub struct RequestBytes {
+    /// The bytes.
+    pub bytes: Vec<u8>,
     hold: Option<Reservation>,
     turns: Turns,
 }
 
 impl RequestBytes {
     /// As [`RequestBody::turn`].
-    pub(crate) async fn turn(&self) -> Option<ParseTurn> {
+    pub async fn turn(&self) -> Option<ParseTurn> {
         self.turns.permit(self.bytes.len()).await
     }
 
     /// As [`RequestBody::into_hold`].
-    pub(crate) fn into_hold(self) -> Option<Reservation> {
+    pub fn into_hold(self) -> Option<Reservation> {
         self.hold
     }
 }
 
-impl FromRequest<AppState> for RequestBytes {
+impl<S> FromRequest<S> for RequestBytes
+where
+    S: Send + Sync,
+    Port: FromRef<S>,
+{
     type Rejection = BodyError;
 
-    async fn from_request(request: Request, app: &AppState) -> Result<RequestBytes, BodyError> {
+    async fn from_request(request: Request, state: &S) -> Result<RequestBytes, BodyError> {
+        let port = Port::from_ref(state);
         let (parts, body) = request.into_parts();
         let caller = parts.extensions.get::<Caller>();
-        let mut hold = caller.map(|caller| app.engine.buffers().reserve(caller));
+        let mut hold = caller.map(|caller| port.engine().buffers().reserve(caller));
         let announced = announced(&parts.headers);
         if announced > MESSAGE_BYTES && parts.headers.contains_key(EXPECT) {
             // The client asked first (`Expect: 100-continue`) and need not send the body.
@@ -224,7 +234,7 @@ impl FromRequest<AppState> for RequestBytes {
         let read = timeout(limits::BODY_TIMEOUT, read(body, hold.as_mut()));
         let bytes = read.await.map_err(|_| BodyError::Late)??;
         let turns =
-            Turns { limiter: app.parse_turns.clone(), caller: parts.extensions.get().cloned() };
+            Turns { limiter: port.parse_turns().clone(), caller: parts.extensions.get().cloned() };
         Ok(RequestBytes { bytes, hold, turns })
     }
 }

@@ -47,7 +47,7 @@ pub(crate) async fn share(
     response
 }
 
-/// The origin of the page that sends a request, if it may read the response.
+/// Returns the origin of the page that sends a request, if it may read the response.
 async fn allowed_origin(
     authenticator: &Authenticator,
     uri: &Uri,

@@ -115,7 +115,7 @@ struct RowsContent<'a> {
     rows: &'a [Row],
 }
 
-/// The first message of a WebSocket of a caller.
+/// Returns the first message of a WebSocket of a caller.
 pub fn hello(engine: &Engine, caller: &Caller) -> String {
     let hello = ServerMessage::Hello {
         server: "abide".to_owned(),
@@ -127,7 +127,7 @@ pub fn hello(engine: &Engine, caller: &Caller) -> String {
     hello.to_text()
 }
 
-/// An update of a connection.
+/// Returns an update of a connection.
 pub fn update(update: &Update) -> String {
     let frame = match update {
         Update::Snapshot(part) => UpdateFrame::Snapshot {
@@ -166,23 +166,23 @@ pub(crate) fn size(update: &Update) -> usize {
     }
 }
 
-/// A refusal. `id` is the request that it concerns, if known.
+/// Returns a refusal. `id` is the request that it concerns, if known.
 pub fn error(id: Option<&str>, refusal: &Refusal) -> String {
     crate::problem::note(refusal);
     ServerMessage::error(id.map(str::to_owned), refusal).to_text()
 }
 
-/// The answer to `ping`.
+/// Returns the answer to `ping`.
 pub(crate) fn pong() -> String {
     ServerMessage::Pong.to_text()
 }
 
-/// The result of a call.
+/// Returns the result of a call.
 pub fn call(id: Option<&str>, done: &CommittedCall) -> String {
     answer("result", id, CallContent::new(done, Some(done.duplicate)), done.result.len())
 }
 
-/// The result of a batch.
+/// Returns the result of a batch.
 pub fn batch(id: Option<&str>, done: &CommittedBatch) -> String {
     let CommittedBatch { seq, results, duplicate } = done;
     let bytes = results.iter().map(|done| done.result.len() + 64).sum();
@@ -190,13 +190,13 @@ pub fn batch(id: Option<&str>, done: &CommittedBatch) -> String {
     answer("result", id, BatchContent { seq: *seq, results, duplicate: *duplicate }, bytes)
 }
 
-/// The result of a query.
+/// Returns the result of a query.
 pub fn rows(id: Option<&str>, answered: &QueryResult) -> String {
     let QueryResult { seq, columns, rows } = answered;
     answer("rows", id, RowsContent { seq: *seq, columns, rows }, size_of_cells(rows))
 }
 
-/// The answer to `explain`.
+/// Returns the answer to `explain`.
 pub(crate) fn explanation(id: Option<&str>, explanation: &Explanation) -> String {
     answer("explanation", id, explanation, 1 << 10)
 }
@@ -249,12 +249,12 @@ impl Iterator for ChunkedRows {
     }
 }
 
-/// An answer whose content has about this many bytes.
+/// Returns an answer whose content has about this many bytes.
 fn answer(op: &'static str, id: Option<&str>, content: impl Serialize, bytes: usize) -> String {
     text(&Answer { op: id.map(|_| op), id, content }, bytes)
 }
 
-/// A message as text, of about this many bytes: a buffer that has to grow is copied.
+/// Returns a message as text, of about this many bytes: a buffer that has to grow is copied.
 fn text(message: &impl Serialize, bytes: usize) -> String {
     let mut json = Vec::with_capacity(bytes + 256);
     write(&mut json, message);

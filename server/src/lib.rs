@@ -2,15 +2,15 @@
 //!
 //! It changes when the wire interface changes: routes, status codes, credentials, framing, timeouts. The generic
 //! routes (`routes/call`, `routes/sql`, `sse`, `websocket`) know no reducer and no table by name;
-//! [`abide_engine::Engine::describe`] lists them. The REST routes of agents, runs, sessions and prompts and the
-//! standard protocols for agents (`routes/protocols`) name what they call and read.
+//! [`abide_engine::Engine::describe`] lists them. The REST routes of agents, runs, sessions and prompts name
+//! what they call and read. Standard protocols for agents are another crate, which uses the [`port`].
 //!
 //! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine ·
 //! [`AccessConfig`] authentication · `authenticator` admitted callers, `credential_store` tokens in the database, `jwt`
 //! tokens of an issuer · `single` what a request has at most once · `cors` which pages of browsers read a response ·
 //! `connections` how many, for how long, and turns of large messages · `arrivals` and `unsent` count the bytes of
-//! messages and answers · `routes` one file per family · [`AgentRegistry`] checks agent definitions · [`WebhookSender`]
-//! sends push notifications · [`SigningKey`] signs them · `body` request bodies · `problem` refusals over HTTP · `frames`
+//! messages and answers · `routes` one file per family · [`AgentRegistry`] checks agent definitions · [`port`] what protocols use ·
+//! `body` request bodies · `problem` refusals over HTTP · `frames`
 //! messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `limits` all limits.
 //!
 //! *Invariant:* the memory for one peer is bounded; a peer that does not read is not read from.
@@ -26,20 +26,18 @@ mod cors;
 mod frames;
 mod limits;
 mod listener;
-mod mcp_handler;
 mod metrics;
 mod openapi;
 mod page;
+pub mod port;
 mod problem;
 mod public_url;
 mod query_string;
 mod routes;
 mod serve;
-mod signing_key;
 mod single;
 mod sse;
 mod unsent;
-mod webhooks;
 mod websocket;
 
 /// The messages of `abide.v1`, for transports other than sockets, such as a simulator: decoding of
@@ -53,11 +51,5 @@ pub use agents::{AgentMetricFamily, AgentMetricSample, AgentRegistry};
 pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
 pub use listener::SharedListener;
-pub use mcp_handler::{
-    McpCancellation, McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply,
-    McpRequest, McpRevisions,
-};
 pub use public_url::PublicUrl;
 pub use serve::{Services, check_listens, serve, serve_shared, serve_with};
-pub use signing_key::SigningKey;
-pub use webhooks::{WebhookFuture, WebhookRequest, WebhookSender};

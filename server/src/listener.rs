@@ -84,7 +84,7 @@ impl SharedListener {
         Ok(SharedListener(Listener::Tcp(listener), access))
     }
 
-    /// The URL of a loopback port; `None` for a Unix socket.
+    /// Returns the URL of a loopback port; `None` for a Unix socket.
     #[must_use]
     pub fn url(&self) -> Option<String> {
         match &self.0 {

@@ -17,7 +17,7 @@ use crate::agents::{AgentMetricFamily, AgentMetricSample};
 use crate::app_state::{AppState, CallerExtension};
 use crate::problem::Problem;
 
-/// The current metrics.
+/// Returns the current metrics.
 pub(crate) async fn metrics(
     State(app): State<AppState>,
     by: CallerExtension,

@@ -4,20 +4,23 @@
 //! because a `$ref` to `#/$defs/…` would refer to the root of this document.
 
 mod agents;
-mod elements;
+pub(crate) mod elements;
 mod prompts;
-mod protocols;
 mod sessions;
 
 use abide_schema::Code;
 use serde_json::{Map, Value as JsonValue, json};
 
+use crate::auth::protected_resource;
 use elements::{PLACE, answers, idempotency_key, object, schema_ref};
 
-/// The document.
-pub(crate) fn document(described: &JsonValue) -> JsonValue {
+/// Returns the document, from the engine's description and the paths of the protocols.
+pub(crate) fn document(
+    described: &JsonValue,
+    paths_of_protocols: Map<String, JsonValue>,
+) -> JsonValue {
     let mut components = Components(fixed_schemas());
-    let mut paths = Map::new();
+    let mut paths = paths_of_protocols;
     for reducer in described["reducers"].as_array().into_iter().flatten() {
         let name = reducer["name"].as_str().unwrap_or_default();
         paths.insert(format!("/v1/call/{name}"), reducer_path(name, reducer, &mut components));
@@ -27,7 +30,7 @@ pub(crate) fn document(described: &JsonValue) -> JsonValue {
         .chain(agents::contract())
         .chain(prompts::paths())
         .chain(sessions::paths());
-    for (path, item) in fixed_paths().into_iter().chain(of_agents).chain(protocols::paths()) {
+    for (path, item) in fixed_paths().into_iter().chain(of_agents) {
         paths.insert(path.to_owned(), item);
     }
     json!({
@@ -184,8 +187,8 @@ fn get(id: &str, meaning: &str, kind: &str) -> JsonValue {
     }})
 }
 
-/// The fixed routes, independent of the reducers.
-fn fixed_paths() -> [(&'static str, JsonValue); 11] {
+/// Returns the fixed routes, independent of the reducers.
+fn fixed_paths() -> [(&'static str, JsonValue); 13] {
     let json = "application/json";
     [
         (
@@ -209,8 +212,17 @@ fn fixed_paths() -> [(&'static str, JsonValue); 11] {
         ("/health", get("health", "The process is running.", json)),
         ("/ready", get("ready", "The server accepts calls.", json)),
         ("/metrics", get("metrics", "Metrics for Prometheus.", "text/plain")),
+        (protected_resource::PATH, resource_metadata("resource_metadata")),
+        (protected_resource::PATH_OF_MCP, resource_metadata("mcp_resource_metadata")),
         ("/", get("page", "A page for people.", "text/html")),
     ]
+}
+
+fn resource_metadata(id: &str) -> JsonValue {
+    let meaning = "Who issues tokens (RFC 9728); 404 without an issuer.";
+    let schema = json!({"type": "object"});
+    json!({"get": {"operationId": id, "tags": ["protocols"], "description": meaning,
+        "responses": answers("Done.", "application/json", schema)}})
 }
 
 fn subscribe() -> JsonValue {
@@ -309,7 +321,7 @@ fn fixed_schemas() -> Map<String, JsonValue> {
     }
 }
 
-/// The response of `/v1/explain`.
+/// Returns the response of `/v1/explain`.
 fn explanation() -> JsonValue {
     let text = |what: &str| json!({"type": "string", "description": what});
     let list = |of: JsonValue| json!({"type": "array", "items": of});

@@ -5,7 +5,7 @@ use axum::response::Html;
 
 use crate::app_state::{AppState, CallerExtension};
 
-/// A description, the state of the log, and links. The state is shown only to authenticated callers.
+/// Returns a description, the state of the log, and links. The state is shown only to authenticated callers.
 pub(crate) async fn page(State(app): State<AppState>, by: Option<CallerExtension>) -> Html<String> {
     let version = env!("CARGO_PKG_VERSION");
     let head = match by {

@@ -6,14 +6,14 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
 /// The content type of a problem document.
-pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// Default seconds before a retry of an overloaded server: its queues drain in well under one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 
 /// A refusal as a response.
 #[derive(Debug)]
-pub(crate) struct Problem(pub(crate) Refusal);
+pub struct Problem(pub Refusal);
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Problem {
@@ -52,7 +52,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The route that shows a listing, as a hint.
+/// Returns the route that shows a listing, as a hint.
 const fn route_of(listing: Listing) -> &'static str {
     match listing {
         Listing::Tables => "GET /v1/schema lists the tables",
@@ -62,7 +62,7 @@ const fn route_of(listing: Listing) -> &'static str {
 }
 
 /// Logs an internal error; other refusals are caused by the caller.
-pub(crate) fn note(refusal: &Refusal) {
+pub fn note(refusal: &Refusal) {
     if refusal.code == Code::Internal {
         tracing::error!(detail = %refusal.detail, "a request failed with an internal error");
     }
@@ -90,7 +90,7 @@ pub(crate) async fn wrong_method(method: Method, uri: Uri) -> Response {
     with_status(&refusal, StatusCode::METHOD_NOT_ALLOWED)
 }
 
-/// A refusal with another status than its code's.
+/// Returns a refusal with another status than its code's.
 pub(crate) fn with_status(refusal: &Refusal, status: StatusCode) -> Response {
     let mut problem = refusal.problem();
     problem["status"] = status.as_u16().into();

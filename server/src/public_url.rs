@@ -36,7 +36,7 @@ impl PublicUrl {
     }
 }
 
-/// The address of this server: the configured one, else what the client has written. A proxy with TLS says so.
+/// Returns the address of this server: the configured one, else what the client has written. A proxy with TLS says so.
 pub(crate) fn base(configured: Option<&PublicUrl>, uri: &Uri, headers: &HeaderMap) -> String {
     if let Some(PublicUrl(url)) = configured {
         return url.clone();
@@ -48,7 +48,7 @@ pub(crate) fn base(configured: Option<&PublicUrl>, uri: &Uri, headers: &HeaderMa
     format!("{scheme}://{host}")
 }
 
-/// A name or an address and a port, and nothing that would change where an address leads.
+/// Returns a name or an address and a port, and nothing that would change where an address leads.
 fn is_part(c: char) -> bool {
     c.is_ascii_alphanumeric() || ".-_:[]".contains(c)
 }

@@ -5,8 +5,9 @@ use std::error::Error as _;
 use abide_schema::{Code, Refusal};
 use axum::extract::rejection::QueryRejection;
 
-/// The refusal, with the reason of the parser.
-pub(crate) fn invalid(code: Code, rejection: &QueryRejection) -> Refusal {
+/// Returns the refusal, with the reason of the parser.
+#[must_use]
+pub fn invalid(code: Code, rejection: &QueryRejection) -> Refusal {
     let reason = rejection.source().map_or_else(|| rejection.to_string(), ToString::to_string);
     Refusal::new(code, format!("invalid query string: {reason}"))
 }

@@ -1,34 +1,30 @@
-//! The route table.
+//! The route table. The routes of protocols are their own.
 
 mod agents;
 mod call;
 mod describe;
 mod explain;
-mod idempotency_key;
-mod incoming;
+pub(crate) mod idempotency_key;
 mod probe;
-mod prompts;
-mod protocols;
+pub(crate) mod prompts;
 mod reducer_route;
-mod response;
-mod rows;
-mod runs;
+pub(crate) mod response;
+pub(crate) mod rows;
+pub(crate) mod runs;
 mod sessions;
 mod sql;
 
 use axum::Router;
 use axum::middleware;
-use axum::routing::{any, get, post, put};
+use axum::routing::{get, post, put};
 
 use crate::app_state::AppState;
 use crate::auth::{access, protected_resource};
-pub(crate) use crate::routes::protocols::a2a::deliver;
-pub(crate) use crate::routes::protocols::mcp::McpState;
-use crate::routes::protocols::{a2a, ag_ui, chat, mcp, responses};
 use crate::{cors, metrics, page, problem, sse, websocket};
 
-pub(crate) fn router(app: AppState) -> Router {
-    Router::new()
+/// Returns all routes, with these routes of the protocols.
+pub(crate) fn router(app: AppState, routes_of_protocols: Router) -> Router {
+    let router = Router::new()
         .route("/v1/call/{reducer}", post(call::call))
         .route("/v1/batch", post(call::batch))
         .route("/v1/sql", post(sql::sql))
@@ -59,22 +55,6 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/v1/prompts/{name}", get(prompts::get).put(prompts::put))
         .route("/v1/prompts/{name}/render", post(prompts::render))
         .route("/v1/prompts/{name}/labels/{label}", put(prompts::label).delete(prompts::unlabel))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/responses/{id}", get(responses::retrieve))
-        .route("/v1/responses/{id}/cancel", post(responses::cancel))
-        .route("/v1/agents/{name}/chat", post(chat::send))
-        .route("/v1/agents/{name}/chat/{id}/stream", get(chat::resume))
-        .route("/v1/agents/{name}/ag-ui", post(ag_ui::run))
-        .route("/v1/models", get(responses::models))
-        .route("/.well-known/agent-card.json", get(a2a::list))
-        .route("/.well-known/jwks.json", get(a2a::signing_keys))
-        .route("/a2a/{agent}", post(a2a::rpc_call))
-        .route("/a2a/{agent}/", post(a2a::rpc_call))
-        .route("/a2a/{agent}/.well-known/agent-card.json", get(a2a::card))
-        .route("/a2a/{agent}/v0.3/.well-known/agent-card.json", get(a2a::legacy_card))
-        .route("/lf.a2a.v1.A2AService/{method}", post(a2a::grpc_call))
-        .route("/a2a/{agent}/{*operation}", any(a2a::http_call))
-        .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route(protected_resource::PATH, get(protected_resource::metadata))
         .route(protected_resource::PATH_OF_MCP, get(protected_resource::metadata))
         .route("/openapi.json", get(describe::openapi))
@@ -82,10 +62,14 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/ready", get(probe::ready))
         .route("/metrics", get(metrics::metrics))
         .route("/", get(page::page))
+        .with_state(app.clone())
+        .merge(routes_of_protocols)
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::wrong_method)
-        .layer(middleware::from_fn_with_state(app.clone(), access::authenticate_request))
-        .layer(middleware::from_fn(responses::add_error))
-        .layer(middleware::from_fn_with_state(app.authenticator.clone(), cors::share))
-        .with_state(app)
+        .layer(middleware::from_fn_with_state(app.clone(), access::authenticate_request));
+    let router = match &app.protocols {
+        Some(protocols) => protocols.wrap(router),
+        None => router,
+    };
+    router.layer(middleware::from_fn_with_state(app.authenticator, cors::share))
 }

@@ -1,6 +1,6 @@
 //! The accept loop: a bounded number of connections with timeouts, and a graceful shutdown.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
+use axum::extract::FromRef as _;
 use axum::{Router, middleware};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -30,11 +31,10 @@ use crate::connections::parse_turns::ParseTurns;
 use crate::connections::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
 use crate::connections::write_timeout::WriteTimeoutStream;
 use crate::listener::{Listener, SharedListener, Socket};
+use crate::port::{Port, Protocols, StartedProtocols};
 use crate::problem::Problem;
 use crate::public_url::PublicUrl;
 use crate::routes;
-use crate::signing_key::SigningKey;
-use crate::webhooks::WebhookSender;
 use crate::{connections::descriptors, connections::reclaim, cors, limits};
 
 /// Serves an engine until `shutdown` completes, then finishes requests in progress and returns, after
@@ -57,12 +57,10 @@ pub async fn serve(
 pub struct Services {
     /// The agent host, so that `/agents` accepts definitions.
     pub agents: Option<Arc<dyn AgentRegistry>>,
-    /// The sender of push notifications. Without one there are none.
-    pub webhooks: Option<Arc<dyn WebhookSender>>,
-    /// The key that signs cards of agents and push notifications.
-    pub signing_key: Option<SigningKey>,
-    /// The address of the server in cards, in metadata of OAuth and in signatures. Without one it is what a client writes in the
-    /// header `Host`.
+    /// The protocols for agents that are served besides the routes of the server.
+    pub protocols: Option<Arc<dyn Protocols>>,
+    /// The address of the server as its clients know it, for example in metadata of OAuth. Without one it is what a client writes
+    /// in the header `Host`.
     pub public_url: Option<PublicUrl>,
 }
 
@@ -94,6 +92,7 @@ pub async fn serve_with(
 pub async fn serve_shared(
     engine: Engine,
     listener: SharedListener,
+    services: Services,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let seq = engine.durable_seq();
@@ -107,7 +106,7 @@ pub async fn serve_shared(
             () = ends.unused(limits::FIRST_CONNECTION_TIMEOUT, limits::IDLE_ENGINE_TIMEOUT) => {}
         }
     };
-    run(engine, listener, access, Services::default(), &lifecycle, shutdown).await;
+    run(engine, listener, access, services, &lifecycle, shutdown).await;
     tracing::info!("served");
 }
 
@@ -122,7 +121,6 @@ async fn run(
 ) {
     let authenticator = Authenticator::new(access, engine.clone());
     let parse_turns = ParseTurns::new(engine.tenants());
-    let run_limiter = ParseTurns::new(engine.tenants());
     let buffers = engine.buffers().clone();
     let full = Router::new()
         .fallback(full)
@@ -132,15 +130,16 @@ async fn run(
         authenticator,
         lifecycle: lifecycle.clone(),
         parse_turns,
-        run_limiter,
         agents: services.agents,
-        webhooks: services.webhooks,
-        signing_key: services.signing_key,
+        protocols: services.protocols,
         public_url: services.public_url,
-        mcp: Arc::default(),
     };
-    let delivery = tokio::spawn(routes::deliver(app.clone()));
-    let router = routes::router(app);
+    let StartedProtocols { routes, background } = match &app.protocols {
+        Some(protocols) => protocols.start(Port::from_ref(&app)),
+        None => StartedProtocols { routes: Router::new(), background: Box::pin(ready(())) },
+    };
+    let background = tokio::spawn(background);
+    let router = routes::router(app, routes);
     tokio::select! {
         () = accept(&listener, &router, &full, lifecycle, shutdown) => {}
         never = reclaim::run(&buffers, lifecycle) => match never {},
@@ -148,8 +147,8 @@ async fn run(
     drop(listener);
 
     lifecycle.go(Phase::Draining);
-    if let Err(why) = delivery.await {
-        tracing::error!(%why, "the delivery of push notifications has failed");
+    if let Err(why) = background.await {
+        tracing::error!(%why, "the work of the protocols beside the requests has failed");
     }
     if timeout(limits::SHUTDOWN_GRACE, lifecycle.empty()).await.is_err() {
         let left = lifecycle.connections();
@@ -347,7 +346,7 @@ async fn connection(
     }
 }
 
-/// The response when all connections are in use.
+/// Returns the response when all connections are in use.
 async fn full() -> Problem {
     let detail = "the server has reached its connection limit";
     Problem(Refusal::new(Code::Overloaded, detail).hint("try again in a moment"))

@@ -12,21 +12,17 @@ use axum::http::{HeaderMap, HeaderName, Uri};
 use percent_encoding::percent_decode_str;
 
 /// The request id of a call.
-pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Where a stream of server-sent events continues.
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The version of A2A, also a parameter of the query.
-pub(crate) const A2A_VERSION: HeaderName = HeaderName::from_static("a2a-version");
-pub(crate) const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-pub(crate) const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-pub(crate) const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
-pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
+pub const A2A_VERSION: HeaderName = HeaderName::from_static("a2a-version");
 /// Whether the page that sent a request is of another site.
 pub(crate) const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Every header that decides something and is not a list. Those of MCP are read with [`header`] only, because its clients
-/// expect an error of their protocol.
+/// Every header that decides something and is not a list. Those of MCP are read with [`header`] by its
+/// routes, because its clients expect an error of their protocol.
 const SINGLE: [HeaderName; 14] = [
     AUTHORIZATION,
     HeaderName::from_static(SCOPE_HEADER),
@@ -64,17 +60,14 @@ pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The refusal of a request that has something twice.
+/// Returns the refusal of a request that has something twice.
 pub(crate) fn repeated(what: &str) -> Refusal {
     Refusal::new(Code::BadRequest, format!("{what} occurs twice in the request"))
         .hint("send it once: a proxy and the server could each read another one")
 }
 
 /// Returns the value of a header, if the request has it once.
-pub(crate) fn header<'a>(
-    headers: &'a HeaderMap,
-    name: &HeaderName,
-) -> Result<Option<&'a str>, Refusal> {
+pub fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
@@ -87,7 +80,7 @@ pub(crate) fn header<'a>(
 }
 
 /// Returns the value of a parameter of the query, if it is there. A `+` stays one: base64 tokens contain it.
-pub(crate) fn parameter(query: Option<&str>, name: &str) -> Result<Option<String>, Refusal> {
+pub fn parameter(query: Option<&str>, name: &str) -> Result<Option<String>, Refusal> {
     let mut found = None;
     for pair in query.into_iter().flat_map(|query| query.split('&')) {
         let (given, value) = pair.split_once('=').unwrap_or((pair, ""));

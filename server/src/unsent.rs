@@ -40,7 +40,7 @@ pub(crate) async fn encode(
 ///
 /// # Errors
 /// `overloaded`.
-pub(crate) fn count(account: &Account, text: &str) -> Result<Option<Reservation>, Refusal> {
+pub fn count(account: &Account, text: &str) -> Result<Option<Reservation>, Refusal> {
     if text.len() < COUNTED_BYTES {
         return Ok(None);
     }
@@ -49,11 +49,11 @@ pub(crate) fn count(account: &Account, text: &str) -> Result<Option<Reservation>
     Ok(Some(hold))
 }
 
-/// A text as a response.
+/// Returns a text as a response.
 ///
 /// # Errors
 /// `overloaded`.
-pub(crate) fn response(account: &Account, text: String) -> Result<Response, Refusal> {
+pub fn response(account: &Account, text: String) -> Result<Response, Refusal> {
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(match count(account, &text)? {
         None => ([kind], text).into_response(),
@@ -68,9 +68,9 @@ pub(crate) fn response(account: &Account, text: String) -> Result<Response, Refu
     })
 }
 
-/// The result of a call as a response. A committed call cannot be refused: if there is no room for its result, the
-/// connection ends without it, and the caller retries with its request id.
-pub(crate) fn answer(account: &Account, text: String) -> Response {
+/// Returns the result of a call as a response. A committed call cannot be refused: if there is no room for its result,
+/// the connection ends without it, and the caller retries with its request id.
+pub fn answer(account: &Account, text: String) -> Response {
     response(account, text).unwrap_or_else(|refusal| {
         tracing::info!(%refusal, "closing a connection: its caller reads no responses");
         let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));

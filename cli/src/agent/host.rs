@@ -12,6 +12,7 @@ use abide_agent::{
 };
 use abide_client::Abide;
 use abide_engine::Engine;
+use abide_protocols::McpHandler;
 use abide_schema::{Code, Refusal};
 use serde_json::json;
 use tokio::sync::watch;
@@ -253,12 +254,18 @@ impl AgentHost {
 
     /// The interface of the server to the agents.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
-        let RegistryParts { catalog, tools, metrics, mcp, environment } = &self.registry;
-        let catalog = Arc::clone(catalog);
-        let tools = tools.clone();
-        let mcp = mcp.clone();
-        let environment = environment.clone();
-        Arc::new(CatalogRegistry::new(catalog, tools, metrics.clone(), mcp, environment))
+        let RegistryParts { catalog, tools, metrics, environment, .. } = &self.registry;
+        Arc::new(CatalogRegistry::new(
+            Arc::clone(catalog),
+            tools.clone(),
+            metrics.clone(),
+            environment.clone(),
+        ))
+    }
+
+    /// Returns the tools and reducers that the project adds to the MCP server.
+    pub(crate) fn mcp_handler(&self) -> Option<Arc<dyn McpHandler>> {
+        self.registry.mcp.clone().map(|mcp| mcp as Arc<dyn McpHandler>)
     }
 
     /// Drives the runs of a command that concerns these agents. Problems of others are not mentioned.

@@ -8,12 +8,12 @@ use std::pin::Pin;
 use abide_agent::{McpExposure, ToolDeclaration, ToolView};
 use abide_client::{Abide, Effect, Error, INPUT_TOOL, ToolCall, ToolCallStatus, asked_by};
 use abide_engine::Engine;
-use abide_schema::wire::BatchCall;
-use abide_schema::{Caller, Code, Refusal};
-use abide_server::{
+use abide_protocols::{
     McpCancellation, McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply,
     McpRequest, McpRevisions,
 };
+use abide_schema::wire::BatchCall;
+use abide_schema::{Caller, Code, Refusal};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 

@@ -8,17 +8,14 @@ use abide_agent::{
     MetricSample, Middleware, Tools, available_backends,
 };
 use abide_schema::{Code, Refusal};
-use abide_server::{AgentMetricFamily, AgentMetricSample, AgentRegistry, McpHandler};
+use abide_server::{AgentMetricFamily, AgentMetricSample, AgentRegistry};
 use serde_json::{Value, json};
-
-use super::mcp_tools::McpTools;
 
 /// The agent project of a server.
 pub(super) struct CatalogRegistry {
     catalog: Arc<Catalog>,
     tools: Tools,
     metrics: AgentMetrics,
-    mcp: Option<Arc<McpTools>>,
     /// The sandboxes of this machine, once they were tried.
     backends: Arc<OnceLock<Vec<Value>>>,
 }
@@ -29,7 +26,6 @@ impl CatalogRegistry {
         catalog: Arc<Catalog>,
         tools: Tools,
         metrics: AgentMetrics,
-        mcp: Option<Arc<McpTools>>,
         environment: Environment,
     ) -> CatalogRegistry {
         let backends = Arc::new(OnceLock::new());
@@ -38,7 +34,7 @@ impl CatalogRegistry {
         std::thread::spawn(move || {
             tried.get_or_init(|| available_backends(&Launcher::this_program(), &environment));
         });
-        CatalogRegistry { catalog, tools, metrics, mcp, backends }
+        CatalogRegistry { catalog, tools, metrics, backends }
     }
 }
 
@@ -87,10 +83,6 @@ impl AgentRegistry for CatalogRegistry {
                 AgentMetricFamily { name, meaning, kind, samples }
             })
             .collect()
-    }
-
-    fn mcp(&self) -> Option<Arc<dyn McpHandler>> {
-        self.mcp.clone().map(|mcp| mcp as Arc<dyn McpHandler>)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sends the requests of the server to webhooks, with the client of the tools.
 
+use abide_protocols::{WebhookFuture, WebhookRequest, WebhookSender};
 use abide_schema::{Code, Refusal};
-use abide_server::{WebhookFuture, WebhookRequest, WebhookSender};
 use abide_tools::WebhookClient;
 
 /// The sender of `abide serve`.

@@ -45,7 +45,7 @@ const OPEN: [&str; 6] = [
 /// Paths where a browser cannot set headers, so that the token may be in the query.
 const TOKEN_IN_QUERY: [&str; 2] = ["/v1/ws", "/v1/subscribe"];
 
-/// Whether the token may be in the query of a path: those, and the events of a run.
+/// Returns `true` if the token may be in the query of a path: those, and the events of a run.
 fn may_stand_in_query(path: &str) -> bool {
     let run = path.strip_prefix("/v1/runs/").and_then(|rest| rest.strip_suffix("/events"));
     TOKEN_IN_QUERY.contains(&path) || run.is_some_and(|id| !id.contains('/'))
@@ -68,7 +68,7 @@ async fn admit(
 /// Maximum bytes of the scope header. The engine caches the views of recent callers, each with its scope.
 const SCOPE_BYTES: usize = 1 << 10;
 
-/// The scope that restricts a request.
+/// Returns the scope that restricts a request.
 fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
     let Some(value) = headers.get(SCOPE_HEADER) else { return Ok(None) };
     if value.len() > SCOPE_BYTES {
@@ -169,14 +169,14 @@ pub(crate) async fn authenticate_request(
     next.run(request).await
 }
 
-/// The response to a caller that has too many connections.
+/// Returns the response to a caller that has too many connections.
 fn refuse_connection(refusal: Refusal) -> Response {
     let mut response = Problem(refusal).into_response();
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-/// The token of a request. It is in one place: of two tokens a proxy could check the other one.
+/// Returns the token of a request. It is in one place: of two tokens a proxy could check the other one.
 fn token(uri: &Uri, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let in_header = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
@@ -232,13 +232,13 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
         .hint("create a token with `abide token create NAME --role ROLE` and send it"))
 }
 
-/// Whether a page of an origin is from this machine.
+/// Returns `true` if a page of an origin is from this machine.
 pub(crate) fn is_loopback_origin(origin: &str) -> bool {
     origin.split_once("://").is_some_and(|(_, host)| is_loopback_host(host))
 }
 
-/// Whether `host` or `host:port` names this machine and cannot be made to name another.
-pub(crate) fn is_loopback_host(host: &str) -> bool {
+/// Returns `true` if `host` or `host:port` names this machine and cannot be made to name another.
+pub fn is_loopback_host(host: &str) -> bool {
     let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((name, rest)) if rest.is_empty() || rest.starts_with(':') => name,
         Some(_) => return false,

@@ -74,7 +74,7 @@ impl AccessConfig {
         self
     }
 
-    /// Whether credentials are required regardless of the file.
+    /// Returns `true` if credentials are required regardless of the file.
     pub(crate) fn requires_credentials(&self) -> bool {
         self.token.is_some() || self.jwt.is_some()
     }
@@ -83,7 +83,7 @@ impl AccessConfig {
         self.jwt.as_ref()
     }
 
-    /// The caller that the server's own token names.
+    /// Returns the caller that the server's own token names.
     pub(crate) fn bearer_of(&self, shown: &str) -> Option<Caller> {
         let own = self.token.as_ref()?;
         let is_own = bool::from(shown.as_bytes().ct_eq(own.as_bytes()));

@@ -13,8 +13,9 @@ use crate::auth::unknown;
 
 /// A caller that was admitted. A caller without a credential presented the server's own token.
 #[derive(Clone, Debug)]
-pub(crate) struct AuthSession {
-    pub(crate) caller: Caller,
+pub struct AuthSession {
+    /// The caller.
+    pub caller: Caller,
 }
 
 /// Admits callers and checks their credentials again.
@@ -31,7 +32,7 @@ impl Authenticator {
         Authenticator { access, engine, credential_store }
     }
 
-    /// Whether credentials are required.
+    /// Returns `true` if credentials are required.
     pub(crate) async fn requires_credentials(&self) -> Result<bool, Refusal> {
         match &self.credential_store {
             _ if self.access.requires_credentials() => Ok(true),
@@ -151,7 +152,7 @@ impl Authenticator {
         admitted.cloned()
     }
 
-    /// The caller named by an issuer's claims, with the role's additions from the database.
+    /// Returns the caller named by an issuer's claims, with the role's additions from the database.
     async fn claimed(&self, claimed: &Caller, expires_at: Micros) -> Result<Caller, Refusal> {
         let state = self.state();
         let Some(credential_store) = &self.credential_store else {
@@ -178,7 +179,7 @@ fn until(now: Micros, at: Micros) -> std::time::Duration {
     std::time::Duration::from_micros(us).min(std::time::Duration::from_secs(3_600))
 }
 
-/// The id of a token of the form `abide_<id>_<secret>`, and the SHA-256 of the whole token in hexadecimal.
+/// Returns the id of a token of the form `abide_<id>_<secret>`, and the SHA-256 of the whole token in hexadecimal.
 fn token_parts(shown: &str) -> Option<(String, String)> {
     let (id, secret) = shown.strip_prefix("abide_")?.split_once('_')?;
     let fits = (1..=64).contains(&id.len()) && (16..=256).contains(&secret.len());

@@ -94,7 +94,7 @@ impl Drop for LookupWaiter {
 }
 
 impl CredentialStore {
-    /// The directory of an engine, if its modules declare one.
+    /// Returns the directory of an engine, if its modules declare one.
     pub(crate) fn of(engine: &Engine) -> Option<CredentialStore> {
         let spec = engine.credential_queries()?;
         let changed = engine.watch_tables(spec.tables);
@@ -104,7 +104,7 @@ impl CredentialStore {
         Some(CredentialStore { engine: engine.clone(), spec, changed, known, lookups, renewals })
     }
 
-    /// The state of the tables; it differs for different contents.
+    /// Returns the state of the tables; it differs for different contents.
     pub(crate) fn state(&self) -> Seq {
         *self.changed.borrow()
     }
@@ -118,7 +118,7 @@ impl CredentialStore {
         }
     }
 
-    /// Whether credentials are required: once a token has been created.
+    /// Returns `true` if credentials are required: once a token has been created.
     pub(crate) async fn requires_credentials(&self) -> Result<bool, Refusal> {
         let state = self.state();
         if let Some(required) = self.at(state).required {
@@ -180,21 +180,21 @@ impl CredentialStore {
         Ok(entry)
     }
 
-    /// The cached result for an id: its token, or that it is unknown.
+    /// Returns the cached result for an id: its token, or that it is unknown.
     fn remembered(&self, state: Seq, id: &str) -> Option<Option<Arc<TokenEntry>>> {
         let known = self.at(state);
         let entry = known.tokens.get(id).map(|entry| Some(Arc::clone(entry)));
         entry.or_else(|| known.unknown.contains(id).then_some(None))
     }
 
-    /// The permissions of a role; `None` for a built-in role.
+    /// Returns the permissions of a role; `None` for a built-in role.
     pub(crate) async fn role(&self, name: &str) -> Result<RoleEntry, Refusal> {
         let rows = self.ask(self.spec.role, named("name", name)).await?;
         let Some(row) = rows.first() else { return Ok(RoleEntry::default()) };
         RoleEntry::from_row(row).ok_or_else(unreadable)
     }
 
-    /// Whether an identity of the caller's id disables it.
+    /// Returns `true` if an identity of the caller's id disables it.
     pub(crate) async fn disables(&self, caller: &Caller) -> Result<bool, Refusal> {
         let rows = self.ask(self.spec.disabled, named("id", caller.id())).await?;
         Ok(rows.first().is_some_and(|row| disables(row, caller)))
@@ -212,7 +212,7 @@ impl CredentialStore {
         })
     }
 
-    /// The cache of a state.
+    /// Returns the cache of a state.
     fn at(&self, state: Seq) -> MutexGuard<'_, CredentialCache> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.state != state {

@@ -130,7 +130,7 @@ impl fmt::Debug for Jwt {
 }
 
 impl Jwt {
-    /// The name of the issuer, usually its URL.
+    /// Returns the name of the issuer, usually its URL.
     pub(crate) fn issuer(&self) -> &str {
         &self.config.issuer
     }
@@ -156,7 +156,7 @@ impl Jwt {
         Ok(Jwt { keys: Arc::new(Mutex::new(keys)), config: Arc::new(config) })
     }
 
-    /// The caller named by a token, if the token is the issuer's and currently valid.
+    /// Returns the caller named by a token, if the token is the issuer's and currently valid.
     ///
     /// # Errors
     /// `unauthenticated`.
@@ -198,7 +198,7 @@ impl Jwt {
         Ok(VerifiedClaims { caller: self.caller(&claims)?, expires_at })
     }
 
-    /// The key that a token names, or the only one if it names none.
+    /// Returns the key that a token names, or the only one if it names none.
     fn key(&self, id: Option<&str>, now: Micros) -> Result<Key, Refusal> {
         let find = |keys: &[Key]| match (id, keys) {
             (Some(id), keys) => keys.iter().find(|key| key.id.as_deref() == Some(id)).cloned(),
@@ -210,7 +210,7 @@ impl Jwt {
         found.ok_or_else(|| refused("the token names an unknown key"))
     }
 
-    /// The issuer's keys. Checks the file if the last check was longer ago, and reads it if it has changed. If
+    /// Returns the issuer's keys. Checks the file if the last check was longer ago, and reads it if it has changed. If
     /// that fails, the keys stay unchanged.
     fn keys(&self, now: Micros, every_us: i64) -> Arc<[Key]> {
         let mut known = self.lock();
@@ -274,7 +274,7 @@ fn changed_at(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
-/// The usable keys of a file.
+/// Returns the usable keys of a file.
 fn keys(path: &Path) -> Result<Arc<[Key]>, Refusal> {
     let set: JwkSet = read(path)?;
     let keys: Vec<Key> = set.keys.iter().filter_map(key).collect();
@@ -298,7 +298,7 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Refusal> {
     serde_json::from_str(&text).map_err(|why| wrong(why.to_string().to_lowercase()))
 }
 
-/// A usable key. A key marked for another use is ignored.
+/// Returns a usable key. A key marked for another use is ignored.
 fn key(jwk: &jsonwebtoken::jwk::Jwk) -> Option<Key> {
     let (algorithm, named) = match &jwk.algorithm {
         AlgorithmParameters::OctetKey(_) => (Algorithm::HS256, KeyAlgorithm::HS256),
@@ -339,7 +339,7 @@ fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> 
     }
 }
 
-/// A claim's time, in whole or fractional seconds since 1970 (RFC 7519, section 2), with the leeway.
+/// Returns a claim's time, in whole or fractional seconds since 1970 (RFC 7519, section 2), with the leeway.
 fn moment(
     claims: &Map<String, JsonValue>,
     name: &str,

@@ -18,7 +18,7 @@ pub(crate) const PATH: &str = "/.well-known/oauth-protected-resource";
 /// The document for `/mcp`, whose clients look there first.
 pub(crate) const PATH_OF_MCP: &str = "/.well-known/oauth-protected-resource/mcp";
 
-/// The metadata of the server or of `/mcp`.
+/// Returns the metadata of the server or of `/mcp`.
 pub(crate) async fn metadata(
     State(app): State<AppState>,
     uri: Uri,

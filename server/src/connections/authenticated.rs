@@ -55,7 +55,7 @@ impl AuthenticatedConnections {
         })))
     }
 
-    /// A connection that is not authenticated yet.
+    /// Returns a connection that is not authenticated yet.
     pub(crate) fn connection(&self) -> Arc<AuthenticatedConnection> {
         let mut state = self.lock();
         let number = state.next;

@@ -32,7 +32,7 @@ pub(crate) fn connections() -> u32 {
     fit
 }
 
-/// The number of connections within a limit of open files.
+/// Returns the number of connections within a limit of open files.
 fn within(limit: Option<u64>) -> u32 {
     let Some(limit) = limit else { return limits::CONNECTIONS };
     let left = limit.saturating_sub(RESERVED).max(limit / 4).max(1);

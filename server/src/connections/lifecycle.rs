@@ -48,7 +48,7 @@ struct OpenConnections {
 
 /// A connection's permit. Held until its last task has ended, even after an upgrade.
 #[derive(Clone, Debug)]
-pub(crate) struct ConnectionPermit {
+pub struct ConnectionPermit {
     open: Arc<OpenConnection>,
     share: Arc<AuthenticatedConnection>,
 }
@@ -123,7 +123,7 @@ impl Lifecycle {
         }
     }
 
-    /// The maximum number of connections.
+    /// Returns the maximum number of connections.
     pub(crate) fn room(&self) -> u32 {
         self.connections
     }
@@ -153,12 +153,12 @@ impl Lifecycle {
         self.open.peak.store(self.connections(), Ordering::Relaxed);
     }
 
-    /// The number of open connections of any kind.
+    /// Returns the number of open connections of any kind.
     pub(crate) fn connections(&self) -> usize {
         self.open.number.load(Ordering::Relaxed)
     }
 
-    /// The number of open WebSockets.
+    /// Returns the number of open WebSockets.
     pub(crate) fn websockets(&self) -> usize {
         self.websockets.load(Ordering::Relaxed)
     }

@@ -17,7 +17,7 @@ use crate::limits;
 
 /// The turns. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct ParseTurns(Arc<State>);
+pub struct ParseTurns(Arc<State>);
 
 #[derive(Debug)]
 struct State {
@@ -34,7 +34,7 @@ struct Semaphores(Mutex<HashMap<String, Weak<Semaphore>>>);
 
 /// A turn, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct ParseTurn {
+pub struct ParseTurn {
     _of_all: OwnedSemaphorePermit,
     _of_tenant: OwnedSemaphorePermit,
     _of_caller: OwnedSemaphorePermit,
@@ -45,7 +45,8 @@ const REMEMBERED: usize = 1_024;
 
 impl ParseTurns {
     /// For this machine.
-    pub(crate) fn new(names: &Tenants) -> ParseTurns {
+    #[must_use]
+    pub fn new(names: &Tenants) -> ParseTurns {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         ParseTurns::of(processors.div_ceil(2), names)
     }
@@ -60,7 +61,7 @@ impl ParseTurns {
     }
 
     /// Waits for the turn of a message of this size. Small messages do not wait, and get no turn.
-    pub(crate) async fn permit(&self, caller: &Caller, bytes: usize) -> Option<ParseTurn> {
+    pub async fn permit(&self, caller: &Caller, bytes: usize) -> Option<ParseTurn> {
         if bytes < limits::LARGE_BYTES {
             return None;
         }
@@ -93,7 +94,7 @@ impl Semaphores {
 
 /// Polls work once within the turn, and completes it afterwards: a call reaches the engine's queue
 /// in its first poll.
-pub(crate) async fn begin<T>(permit: Option<ParseTurn>, work: impl Future<Output = T>) -> T {
+pub async fn begin<T>(permit: Option<ParseTurn>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
     drop(permit);

@@ -212,7 +212,7 @@ impl Drop for UnauthenticatedConnection {
     }
 }
 
-/// The unit of counting for an address: for IPv6 the network, since each host has 2^64 addresses in it.
+/// Returns the unit of counting for an address: for IPv6 the network, since each host has 2^64 addresses in it.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

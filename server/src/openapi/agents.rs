@@ -76,7 +76,7 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
     ]
 }
 
-/// The runtime contract: invoke, state, checkpoints and abort.
+/// Returns the runtime contract: invoke, state, checkpoints and abort.
 pub(super) fn contract() -> [(&'static str, JsonValue); 4] {
     let name = parameter("name", "path", "string", "The agent.");
     let id = parameter("id", "path", "string", "The run.");
@@ -239,7 +239,7 @@ fn fork() -> JsonValue {
     fork
 }
 
-/// An answer with one object, `seq` and `duplicate`.
+/// Returns an answer with one object, `seq` and `duplicate`.
 pub(super) fn of_row(name: &str, meaning: &str) -> JsonValue {
     let row = json!({"type": "object", "description": meaning});
     object(

@@ -9,7 +9,9 @@ pub(super) fn schema_ref(name: &str) -> JsonValue {
     json!({"$ref": format!("{PLACE}{name}")})
 }
 
-pub(super) fn answers(meaning: &str, kind: &str, schema: JsonValue) -> JsonValue {
+/// Returns the responses of an operation: success, or a problem document.
+#[must_use]
+pub fn answers(meaning: &str, kind: &str, schema: JsonValue) -> JsonValue {
     json!({
         "200": {"description": meaning, "content": {kind: {"schema": schema}}},
         "default": {"$ref": "#/components/responses/problem"},
@@ -24,7 +26,9 @@ pub(super) fn object(properties: JsonValue, required: &[&str]) -> JsonValue {
     })
 }
 
-pub(super) fn idempotency_key() -> JsonValue {
+/// Returns the header `Idempotency-Key` as a parameter.
+#[must_use]
+pub fn idempotency_key() -> JsonValue {
     json!({
         "name": "Idempotency-Key",
         "in": "header",

@@ -107,7 +107,7 @@ fn messages() -> JsonValue {
     messages
 }
 
-/// The answer of a change: the row of `sessions`.
+/// Returns the answer of a change: the row of `sessions`.
 fn row() -> JsonValue {
     of_row("session", "The row of `sessions`.")
 }

@@ -170,8 +170,8 @@ fn retirement(name: &str) -> BatchCall {
     BatchCall { reducer: "retire_agent".to_owned(), args: json!({"name": name}) }
 }
 
-/// The inline agents that an agent has or had: their names begin with its name. A retry of a request finds the same
-/// ones, so that it is the same call.
+/// Returns the inline agents that an agent has or had: their names begin with its name. A retry of a request finds the
+/// same ones, so that it is the same call.
 async fn inline_of(engine: &Engine, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
     // `0` follows `/`, so that the index of the names is used.
     let sql = "SELECT name FROM agents WHERE name >= :name || '/' AND name < :name || '0' \
@@ -185,7 +185,7 @@ async fn inline_of(engine: &Engine, by: &Caller, name: &str) -> Result<Vec<Strin
     Ok(names.collect())
 }
 
-/// The capabilities of this server.
+/// Returns the capabilities of this server.
 pub(super) async fn capabilities(State(app): State<AppState>, by: CallerExtension) -> Response {
     let agents = app.agents.is_some();
     let mut stream_protocols = vec!["sse", SUBPROTOCOL];
@@ -310,7 +310,7 @@ async fn ask(
     }
 }
 
-/// An agent's definition, and its public form.
+/// Returns an agent's definition, and its public form.
 async fn find(engine: &Engine, by: &Caller, name: &str) -> Result<(JsonValue, JsonValue), Refusal> {
     let sql = format!("SELECT {COLUMNS} WHERE a.name = :name");
     let params = Map::from_iter([("name".to_owned(), json!(name))]);
@@ -334,7 +334,7 @@ fn definition_of(row: &[Value]) -> JsonValue {
     }
 }
 
-/// The public form of an agent, from a row of [`COLUMNS`].
+/// Returns the public form of an agent, from a row of [`COLUMNS`].
 fn shown(row: &[Value]) -> JsonValue {
     let cell = |at: usize| row.get(at).map_or(JsonValue::Null, Value::to_json);
     let definition = definition_of(row);
@@ -359,7 +359,7 @@ fn shown(row: &[Value]) -> JsonValue {
     })
 }
 
-/// The beginning of a prompt: inline, or as read from its file.
+/// Returns the beginning of a prompt: inline, or as read from its file.
 fn prompt(definition: &JsonValue) -> JsonValue {
     let text = match &definition["system_prompt"] {
         JsonValue::Null => return JsonValue::Null,
@@ -395,7 +395,7 @@ fn name_of(name: Result<Path<String>, PathRejection>) -> Result<String, Refusal>
     Ok(name)
 }
 
-/// The revision that a change applies to.
+/// Returns the revision that a change applies to.
 fn if_match(headers: &HeaderMap) -> Result<Option<i64>, Refusal> {
     let Some(tag) = headers.get(IF_MATCH) else { return Ok(None) };
     let number = tag.to_str().ok().and_then(|tag| tag.trim().trim_matches('"').parse().ok());

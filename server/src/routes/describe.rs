@@ -30,6 +30,8 @@ pub(super) async fn openapi(
     by: CallerExtension,
 ) -> Result<Response, Problem> {
     let _turn = turn(&app, &by).await;
-    let text = openapi::document(&app.engine.describe_for(&by)).to_string();
+    let protocols = app.protocols.as_ref().map(|protocols| protocols.openapi_paths());
+    let document = openapi::document(&app.engine.describe_for(&by), protocols.unwrap_or_default());
+    let text = document.to_string();
     Ok(counted_json(text, app.engine.buffers(), &by)?)
 }

@@ -5,7 +5,10 @@ use axum::http::HeaderMap;
 
 use crate::single;
 
-/// The request id from the header.
-pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+/// Returns the request id from the header.
+///
+/// # Errors
+/// `bad_request` if it occurs twice or is not visible ASCII.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     single::header(headers, &single::IDEMPOTENCY_KEY).map_err(|refusal| refusal.hint("use a UUID"))
 }

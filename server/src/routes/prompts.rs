@@ -40,10 +40,13 @@ const ONE: &str = "SELECT p.name, p.description, p.version AS newest, p.scope, v
 const LABELS: &str = "SELECT label, version FROM prompt_labels WHERE prompt = :name ORDER BY label";
 
 /// The newest version.
-pub(in crate::routes) const LATEST: &str = "latest";
+pub const LATEST: &str = "latest";
 
-/// A page of the prompts that a caller may see, in the order of their names.
-pub(in crate::routes) async fn page(
+/// Returns a page of the prompts that a caller may see, in the order of their names.
+///
+/// # Errors
+/// `denied` if a policy hides the prompts.
+pub async fn page(
     engine: &Engine,
     by: &Caller,
     after: &str,
@@ -52,8 +55,11 @@ pub(in crate::routes) async fn page(
     rows(engine, by, LIST, params, None).await
 }
 
-/// A version of a prompt, by its number or a label.
-pub(in crate::routes) async fn find(
+/// Returns a version of a prompt, by its number or a label.
+///
+/// # Errors
+/// `not_found` if the caller sees no such version.
+pub async fn find(
     engine: &Engine,
     by: &Caller,
     name: &str,
@@ -80,14 +86,11 @@ pub(in crate::routes) async fn find(
     Err(Refusal::new(Code::NotFound, detail).hint("GET /v1/prompts lists them"))
 }
 
-/// The text of a prompt with these values.
+/// Returns the text of a prompt with these values.
 ///
 /// # Errors
 /// `bad_arguments` if the values do not match the variables.
-pub(in crate::routes) fn rendered(
-    prompt: &Object,
-    values: &template::Values,
-) -> Result<String, Refusal> {
+pub fn rendered(prompt: &Object, values: &template::Values) -> Result<String, Refusal> {
     let text = prompt.get("text").and_then(JsonValue::as_str).unwrap_or_default();
     template::render(text, values).map_err(|why| {
         Refusal::new(Code::BadArguments, why.to_string())

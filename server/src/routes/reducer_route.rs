@@ -22,7 +22,7 @@ pub(super) struct ReducerRoute {
     pub(super) status: StatusCode,
 }
 
-/// The arguments of a body, and the id of the path. The reducer refuses those that it does not have.
+/// Returns the arguments of a body, and the id of the path. The reducer refuses those that it does not have.
 pub(super) async fn arguments(
     content: &RequestBody,
     shape: &str,

@@ -12,13 +12,14 @@ use futures_util::stream;
 
 use crate::limits;
 
-/// A JSON text as a response.
-pub(super) fn json(text: String) -> Response {
+/// Returns a JSON text as a response.
+#[must_use]
+pub fn json(text: String) -> Response {
     ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
 }
 
-/// A JSON text as a response that is counted for the caller until the client has taken it: an HTTP/2 client decides when it takes
-/// each of many responses. Fewer than [`limits::COUNTED_RESPONSE_BYTES`] are not counted.
+/// Returns a JSON text as a response that is counted for the caller until the client has taken it: an HTTP/2 client
+/// decides when it takes each of many responses. Fewer than [`limits::COUNTED_RESPONSE_BYTES`] are not counted.
 ///
 /// # Errors
 /// [`Code::Overloaded`](abide_schema::Code::Overloaded): the buffers are full.

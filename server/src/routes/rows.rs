@@ -6,11 +6,11 @@ use abide_schema::{Code, Refusal, Seq};
 use serde_json::{Map, Value as JsonValue};
 
 /// A row as an object.
-pub(in crate::routes) type Object = Map<String, JsonValue>;
+pub type Object = Map<String, JsonValue>;
 
 /// The columns of the built-in tables that routes return whose values are JSON, stored as text. No other column of these tables has
 /// such a name; a table of another module can have one.
-pub(in crate::routes) const JSON_COLUMNS: [&str; 10] = [
+pub const JSON_COLUMNS: [&str; 10] = [
     "data",
     "defaults",
     "definition",
@@ -36,13 +36,15 @@ pub(in crate::routes) async fn rows<const N: usize>(
     Ok((found.seq, objects(&found)))
 }
 
-/// The rows of a query over built-in tables.
-pub(in crate::routes) fn objects(found: &QueryResult) -> Vec<Object> {
+/// Returns the rows of a query over built-in tables.
+#[must_use]
+pub fn objects(found: &QueryResult) -> Vec<Object> {
     objects_with(found, &JSON_COLUMNS)
 }
 
-/// The rows of a query, of which these columns are JSON.
-pub(in crate::routes) fn objects_with(found: &QueryResult, json_columns: &[&str]) -> Vec<Object> {
+/// Returns the rows of a query, of which these columns are JSON.
+#[must_use]
+pub fn objects_with(found: &QueryResult, json_columns: &[&str]) -> Vec<Object> {
     let object = |row: &abide_schema::Row| {
         let cells = found.columns.iter().zip(row.iter());
         let mut object = cells.map(|(name, cell)| (name.clone(), cell.to_json())).collect();
@@ -72,8 +74,8 @@ fn decode_columns(row: &mut Object, json_columns: &[&str]) {
     }
 }
 
-/// The ids that a caller can mean. As in reducers: an id chosen by a caller with a scope is stored in the namespace of
-/// that scope.
+/// Returns the ids that a caller can mean. As in reducers: an id chosen by a caller with a scope is stored in the
+/// namespace of that scope.
 pub(in crate::routes) fn stored_ids(by: &Caller, id: &str) -> Vec<String> {
     let mut ids = vec![id.to_owned()];
     if !by.namespace().is_empty() {
@@ -84,7 +86,8 @@ pub(in crate::routes) fn stored_ids(by: &Caller, id: &str) -> Vec<String> {
 
 /// Maps the refusal of a route's own query. Such a query names only existing tables and columns, so an
 /// unknown one is hidden from the caller.
-pub(super) fn hidden(refusal: Refusal) -> Refusal {
+#[must_use]
+pub fn hidden(refusal: Refusal) -> Refusal {
     match refusal.code {
         Code::BadSql => {
             Refusal::new(Code::Denied, "a policy hides rows or columns that this route needs")

@@ -140,12 +140,12 @@ impl RunRequest {
     }
 }
 
-/// The address of a run.
+/// Returns the address of a run.
 fn location_of(run: &JsonValue) -> Option<HeaderValue> {
     format!("/v1/runs/{}", segment(run["id"].as_str().unwrap_or_default())).parse().ok()
 }
 
-/// The calls that start a run: create the session, if necessary, and start the run. All or nothing.
+/// Returns the calls that start a run: create the session, if necessary, and start the run. All or nothing.
 fn calls_that_start(
     by: &Caller,
     agent: &str,
@@ -177,15 +177,16 @@ fn calls_that_start(
     Ok(calls)
 }
 
-/// A reducer call without its null arguments.
-pub(super) fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
+/// Returns a reducer call without its null arguments.
+#[must_use]
+pub fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
     if let Some(args) = args.as_object_mut() {
         args.retain(|_, value| !value.is_null());
     }
     BatchCall { reducer: reducer.to_owned(), args }
 }
 
-/// The id of a session that is created for a run. A retry must use the same one, so it is derived from
+/// Returns the id of a session that is created for a run. A retry must use the same one, so it is derived from
 /// the run's id or the request id. Without either it is random.
 fn new_session_id(by: &Caller, agent: &str, id: Option<&str>, key: Option<&str>) -> String {
     let text = match (id, key) {
@@ -215,7 +216,7 @@ struct AbortRunBody {
     reason: Option<String>,
 }
 
-/// The reason in the body of an abort, which may be empty.
+/// Returns the reason in the body of an abort, which may be empty.
 pub(super) async fn abort_reason(content: &RequestBody) -> Result<Option<String>, Refusal> {
     let _turn = content.turn().await;
     match content.value()? {
@@ -242,12 +243,11 @@ pub(super) async fn abort(
     Ok(as_json(reply.to_string()))
 }
 
-/// A run by its id, as an object of its columns.
-pub(super) async fn find(
-    engine: &Engine,
-    by: &Caller,
-    id: &str,
-) -> Result<(Seq, JsonValue), Refusal> {
+/// Returns a run by its id, as an object of its columns.
+///
+/// # Errors
+/// `not_found` if the caller sees no such run.
+pub async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonValue), Refusal> {
     let sql = "SELECT * FROM runs WHERE id = :id";
     for stored in stored_ids(by, id) {
         let of_run = [("id", json!(stored))];
@@ -272,7 +272,11 @@ fn segment(id: &str) -> String {
         .collect()
 }
 
-pub(super) fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {
+/// Returns a parameter of the path. `what` is what the parameter names.
+///
+/// # Errors
+/// `not_found` if it is not UTF-8.
+pub fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {
     id.map(|Path(id)| id).map_err(|_| {
         Refusal::new(Code::NotFound, format!("the {what} is not UTF-8"))
             .hint("percent-encode it as UTF-8")

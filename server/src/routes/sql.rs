@@ -54,7 +54,7 @@ pub(super) async fn sql(
     Ok(([kind], Body::from_stream(parts(answer, hold))).into_response())
 }
 
-/// A response in parts: each is encoded when the socket has room for it, and its rows are freed.
+/// Returns a response in parts: each is encoded when the socket has room for it, and its rows are freed.
 fn parts(
     answer: QueryResult,
     hold: Reservation,

@@ -140,8 +140,8 @@ impl Admission {
     }
 }
 
-/// The part of [`limits::IN_FLIGHT`] that a message of this size needs; `None` if the writer of the socket executes it, or if
-/// its work takes no time.
+/// Returns the part of [`limits::IN_FLIGHT`] that a message of this size needs; `None` if the writer of the socket
+/// executes it, or if its work takes no time.
 fn weight(message: &ReadMessage, bytes: usize) -> Option<u32> {
     let weight = match message {
         ReadMessage::Call { .. } | ReadMessage::Batch { .. } => 1 + bytes / limits::WEIGHT_BYTES,

@@ -328,7 +328,7 @@ impl Reader<'_> {
 /// The close reason when there is no room for data of the caller.
 const UNREAD: &str = "too many bytes of the caller wait to be sent or received";
 
-/// The refusal that stopped reading from a socket.
+/// Returns the refusal that stopped reading from a socket.
 fn refusal_of(why: &std::io::Error) -> Option<&Refusal> {
     why.get_ref()?.downcast_ref()
 }

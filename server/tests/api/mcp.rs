@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
+use abide_protocols::{AgentProtocols, McpFailure, McpFuture, McpHandler, McpItems, McpRequest};
 use abide_schema::reducer::Context;
 use abide_schema::{Abort, Json, Module, Refusal, reducer, table};
-use abide_server::{
-    AccessConfig, AgentRegistry, McpFailure, McpFuture, McpHandler, McpItems, McpRequest,
-};
+use abide_server::AccessConfig;
 use expect_test::expect;
 use serde_json::{Value as JsonValue, json};
 
@@ -777,20 +776,6 @@ impl McpHandler for SomeReducers {
     }
 }
 
-impl AgentRegistry for SomeReducers {
-    fn registrations(&self, definition: JsonValue) -> Result<Vec<JsonValue>, Refusal> {
-        Ok(vec![definition])
-    }
-
-    fn capabilities(&self) -> JsonValue {
-        json!({})
-    }
-
-    fn mcp(&self) -> Option<Arc<dyn McpHandler>> {
-        Some(Arc::new(self.clone()))
-    }
-}
-
 /// The schema of an argument that takes any value was `true`, which clients of MCP do not accept: they lost all tools.
 #[tokio::test]
 async fn each_property_of_a_tool_is_described_by_an_object() {
@@ -801,9 +786,9 @@ async fn each_property_of_a_tool_is_described_by_an_object() {
     let mut any = 0;
     // A longer list is sent in pieces.
     for some in all.chunks(8) {
-        let some = Arc::new(SomeReducers(some.to_vec()));
-        let modules = abide_reducers::modules();
-        let server = TestServer::with_agents(AccessConfig::loopback(), modules, Some(some)).await;
+        let mcp_handler = Some(Arc::new(SomeReducers(some.to_vec())) as Arc<dyn McpHandler>);
+        let protocols = AgentProtocols { mcp_handler, ..AgentProtocols::default() };
+        let server = TestServer::with_protocols(AccessConfig::loopback(), protocols).await;
         let page = result(&server, "tools/list", json!({})).await;
         for tool in page["tools"].as_array().expect("a list") {
             listed += usize::from(tool["name"] != "sql_query");

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use abide_protocols::{AgentProtocols, WebhookFuture, WebhookRequest, WebhookSender};
 use abide_schema::Caller;
-use abide_server::{Services, WebhookFuture, WebhookRequest, WebhookSender};
 use expect_test::expect;
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::io::AsyncReadExt as _;
@@ -103,8 +103,8 @@ struct World {
 impl World {
     async fn open() -> World {
         let webhooks = Some(Arc::new(NoReceiver) as Arc<dyn WebhookSender>);
-        let services = Services { webhooks, ..Services::default() };
-        let home = TokenServer(TestServer::with_services(access(), services).await);
+        let protocols = AgentProtocols { webhooks, ..AgentProtocols::default() };
+        let home = TokenServer(TestServer::with_protocols(access(), protocols).await);
         let definition = json!({"a2a_exposed": true, "mcp_exposed": true});
         local(&home.0, "register_agent", json!({"name": "clerk", "definition": definition})).await;
         local(&home.0, "register_tool", json!({"name": "refund", "needs_approval": true})).await;

@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use abide_protocols::{AgentProtocols, WebhookFuture, WebhookRequest, WebhookSender};
 use abide_schema::Caller;
-use abide_server::{AccessConfig, Services, WebhookFuture, WebhookRequest, WebhookSender};
+use abide_server::AccessConfig;
 use expect_test::expect;
 use serde_json::{Map, Value as JsonValue, json};
 
@@ -96,8 +97,9 @@ impl WebhookSender for Silent {
 
 /// Two sessions of acme whose runs wait for an approval, one of zeta, and prompts.
 async fn home() -> TokenServer {
-    let services = Services { webhooks: Some(Arc::new(Silent)), ..Services::default() };
-    let server = TestServer::with_services(AccessConfig::loopback(), services).await;
+    let protocols =
+        AgentProtocols { webhooks: Some(Arc::new(Silent)), ..AgentProtocols::default() };
+    let server = TestServer::with_protocols(AccessConfig::loopback(), protocols).await;
     let home = TokenServer(server);
     home.with(ANN, json!({"scope": {"tenant": "acme"}})).await;
     home.with(ZED, json!({"scope": {"tenant": "zeta"}})).await;

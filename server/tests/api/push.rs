@@ -6,10 +6,9 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use abide_engine::{SubscribeRequest, Update};
+use abide_protocols::{AgentProtocols, SigningKey, WebhookFuture, WebhookRequest, WebhookSender};
 use abide_schema::{Caller, Row};
-use abide_server::{
-    AccessConfig, Services, SigningKey, WebhookFuture, WebhookRequest, WebhookSender,
-};
+use abide_server::AccessConfig;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use ed25519_dalek::{Signature, VerifyingKey};
@@ -63,8 +62,8 @@ impl Home {
         let (sender, got) = mpsc::unbounded_channel();
         let receivers = Arc::new(Receivers { answers: Mutex::default(), got: sender });
         let webhooks = Some(Arc::clone(&receivers) as Arc<dyn WebhookSender>);
-        let services = Services { webhooks, signing_key, ..Services::default() };
-        let server = TestServer::with_services(AccessConfig::loopback(), services).await;
+        let protocols = AgentProtocols { webhooks, signing_key, ..AgentProtocols::default() };
+        let server = TestServer::with_protocols(AccessConfig::loopback(), protocols).await;
         let clerk = json!({"name": "clerk", "definition": {"a2a_exposed": true}});
         local(&server, "register_agent", clerk).await;
         Home { server, receivers, got }

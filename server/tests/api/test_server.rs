@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use abide_engine::buffers::BufferLimits;
 use abide_engine::{Clock, Config, Engine};
+use abide_protocols::AgentProtocols;
 use abide_schema::{Micros, Module};
 use abide_server::{AccessConfig, AgentRegistry, Services};
 use tempfile::TempDir;
@@ -80,6 +81,15 @@ impl TestServer {
         TestServer::all(access, Config::new(abide_reducers::modules()), services).await
     }
 
+    /// Serves the built-in modules with these protocols.
+    pub(crate) async fn with_protocols(
+        access: AccessConfig,
+        protocols: AgentProtocols,
+    ) -> TestServer {
+        let services = Services { protocols: Some(Arc::new(protocols)), ..Services::default() };
+        TestServer::with_services(access, services).await
+    }
+
     /// Serves with these buffer limits.
     pub(crate) async fn buffering(buffers: BufferLimits) -> TestServer {
         let config = Config { buffers, ..Config::new(abide_reducers::modules()) };
@@ -91,7 +101,9 @@ impl TestServer {
         TestServer::all(AccessConfig::loopback(), config, Services::default()).await
     }
 
-    async fn all(access: AccessConfig, config: Config, services: Services) -> TestServer {
+    /// Starts a server. Without other protocols it has those of `abide serve`.
+    async fn all(access: AccessConfig, config: Config, mut services: Services) -> TestServer {
+        services.protocols.get_or_insert_with(|| Arc::new(AgentProtocols::default()));
         let folder = tempfile::tempdir().expect("a temporary folder");
         let clock = Arc::new(ManualClock::new());
         let mut config = Config { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..config };

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use abide_engine::{Config, Engine};
-use abide_server::{AccessConfig, serve};
+use abide_protocols::AgentProtocols;
+use abide_server::{AccessConfig, Services, serve_with};
 use abide_sim::rig::folder;
 use tokio::net::TcpListener;
 
@@ -81,7 +82,10 @@ fn begin() -> SocketAddr {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
             let address = listener.local_addr().expect("it listens");
             tell.send(address).expect("the receiver waits for it");
-            let served = serve(engine, listener, AccessConfig::loopback(), std::future::pending());
+            let protocols = Some(std::sync::Arc::new(AgentProtocols::default()) as _);
+            let services = Services { protocols, ..Services::default() };
+            let access = AccessConfig::loopback();
+            let served = serve_with(engine, listener, access, services, std::future::pending());
             served.await.expect("the server runs until the process ends");
         });
     });

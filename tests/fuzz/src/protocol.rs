@@ -9,10 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use abide_engine::{Config, Engine};
+use abide_protocols::{AgentProtocols, WebhookFuture, WebhookRequest, WebhookSender};
 use abide_schema::Caller;
-use abide_server::{
-    AccessConfig, Services, WebhookFuture, WebhookRequest, WebhookSender, serve_with,
-};
+use abide_server::{AccessConfig, Services, serve_with};
 use abide_sim::rig::folder;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -122,7 +121,9 @@ fn begin() -> SocketAddr {
             let address = listener.local_addr().expect("it listens");
             tell.send(address).expect("the receiver waits for it");
             let webhooks = Some(std::sync::Arc::new(NoReceivers) as _);
-            let services = Services { webhooks, ..Services::default() };
+            let protocols = AgentProtocols { webhooks, ..AgentProtocols::default() };
+            let protocols = Some(std::sync::Arc::new(protocols) as _);
+            let services = Services { protocols, ..Services::default() };
             let access = AccessConfig::loopback();
             let served = serve_with(engine, listener, access, services, std::future::pending());
             served.await.expect("the server runs until the process ends");

@@ -20,7 +20,7 @@ struct CrateRule {
     may_see: &'static [&'static str],
 }
 
-const CRATES: [CrateRule; 25] = [
+const CRATES: [CrateRule; 26] = [
     CrateRule { name: "abide-macros", may_see: &[] },
     CrateRule { name: "abide-json-integers", may_see: &[] },
     CrateRule { name: "abide-schema", may_see: &["abide-macros", "abide-json-integers"] },
@@ -74,6 +74,10 @@ const CRATES: [CrateRule; 25] = [
     CrateRule { name: "abide-heap", may_see: &[] },
     CrateRule { name: "abide-server", may_see: &["abide-schema", "abide-engine", "abide-heap"] },
     CrateRule {
+        name: "abide-protocols",
+        may_see: &["abide-schema", "abide-engine", "abide-server"],
+    },
+    CrateRule {
         name: "abide",
         may_see: &[
             "abide-schema",
@@ -82,6 +86,7 @@ const CRATES: [CrateRule; 25] = [
             "abide-reducers",
             "abide-client",
             "abide-server",
+            "abide-protocols",
             "abide-agent",
             "abide-models",
             "abide-sse",
@@ -109,6 +114,7 @@ const EVERYTHING: &[&str] = &[
     "abide-tools",
     "abide-models",
     "abide-server",
+    "abide-protocols",
     "abide-programs",
     "abide-definitions",
     "abide-agent",
@@ -129,6 +135,7 @@ const TESTS: &[&str] = &[
     "abide-reducers",
     "abide-client",
     "abide-server",
+    "abide-protocols",
     "abide-sim",
 ];
 

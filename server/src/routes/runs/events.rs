@@ -87,7 +87,7 @@ pub(in crate::routes) async fn events(
     Ok((headers, [("x-accel-buffering", "no")], Body::from_stream(events)).into_response())
 }
 
-/// The number of the last event that the client has; 0 without the header.
+/// Returns the number of the last event that the client has; 0 without the header.
 fn last_event_id(headers: &HeaderMap) -> Result<i64, Refusal> {
     let Some(id) = headers.get(LAST_EVENT_ID) else { return Ok(0) };
     let number = id.to_str().ok().and_then(|id| id.trim().parse().ok());
@@ -160,7 +160,7 @@ impl Events {
         self.rows(&change.delta.rows().inserts)
     }
 
-    /// The new rows, in order. A repeated snapshot contains old ones too.
+    /// Returns the new rows, in order. A repeated snapshot contains old ones too.
     fn rows(&mut self, rows: &[Row]) -> String {
         let mut rows: Vec<&Row> = rows.iter().collect();
         rows.sort_by_key(|row| number(row));
@@ -200,7 +200,7 @@ fn number(row: &Row) -> i64 {
     }
 }
 
-/// A JSON value stored as canonical text, on one line.
+/// Returns a JSON value stored as canonical text, on one line.
 fn json_text(cell: &Value) -> &str {
     match cell {
         Value::Text(text) => text,

@@ -74,12 +74,13 @@ fn time_to_wait(given: Option<JsonValue>) -> Result<Duration, Refusal> {
     }
 }
 
-/// The parameters of [`ENDS`].
+/// Returns the parameters of [`ENDS`].
 fn params(run: &JsonValue, turn: &JsonValue) -> Map<String, JsonValue> {
     Map::from_iter([("run".to_owned(), run.clone()), ("turn".to_owned(), turn.clone())])
 }
 
-/// The event that ends the turn of a run; null if the time is over, the server stops, or the event cannot be awaited.
+/// Returns the event that ends the turn of a run; null if the time is over, the server stops, or the event cannot be
+/// awaited.
 async fn end_of_turn(
     app: &AppState,
     session: &AuthSession,
@@ -112,7 +113,7 @@ async fn end_of_turn(
     }
 }
 
-/// The first event of the next update, if it has one.
+/// Returns the first event of the next update, if it has one.
 async fn next(connection: &mut Connection) -> Result<Option<JsonValue>, Refusal> {
     let mut rows: Vec<Row> = Vec::new();
     match connection.next().await {
@@ -139,7 +140,7 @@ async fn next(connection: &mut Connection) -> Result<Option<JsonValue>, Refusal>
     Ok(rows.iter().min_by_key(number).map(event))
 }
 
-/// An event in the form of `GET /v1/runs/{id}/events`.
+/// Returns an event in the form of `GET /v1/runs/{id}/events`.
 fn event(row: &Row) -> JsonValue {
     let cell = |at: usize| row.get(at).map_or(JsonValue::Null, Value::to_json);
     let data = match row.get(3) {

@@ -112,8 +112,8 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                     checksum,
                     explain,
                 }) => {
-                    let start =
-                        Start::from_message(after_seq, as_of).expect("a client sends at most one of both");
+                    let start = Start::from_message(after_seq, as_of)
+                        .expect("a client sends at most one of both");
                     let wanted = SubscribeRequest {
                         id: &id,
                         sql: &sql,
