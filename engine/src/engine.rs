@@ -24,7 +24,12 @@ use crate::commit::unit::AnswerAt;
 use crate::config::Config;
 use crate::metrics::{Metrics, Series};
 use crate::ports::{Backlog, EventSources};
-use crate::results::{CommittedBatch, CommittedCall, EngineFuture, QueryResult, TableColumns};
+use crate::queries::output::Delivery;
+use crate::queries::service::QueryRequest;
+use crate::results::{
+    CollectedResult, CommittedBatch, CommittedCall, EngineFuture, QueryResult, RowSink,
+    TableColumns,
+};
 use crate::subscriptions::buffers::Buffers;
 use crate::subscriptions::connection::Connection;
 use inner::{Inner, overloaded};
@@ -229,8 +234,50 @@ impl Engine {
         as_of: Option<Seq>,
     ) -> EngineFuture<'a, Result<QueryResult, Refusal>> {
         Box::pin(async move {
+            let sink = CollectedResult::default();
+            Ok(self.read_rows(caller, sql, params, as_of, sink).await?.into_result())
+        })
+    }
+
+    /// Runs one read-only statement like [`Engine::query`], and passes its rows to `sink` as they are read. When this returns
+    /// the sink, the state that it read is durable; the rows must not be shown before.
+    ///
+    /// # Errors
+    /// A [`Refusal`]. The limits are those of [`Engine::query`].
+    pub fn read_rows<'a, S: RowSink>(
+        &'a self,
+        caller: &'a Caller,
+        sql: &'a str,
+        params: &'a Map<String, JsonValue>,
+        as_of: Option<Seq>,
+        sink: S,
+    ) -> EngineFuture<'a, Result<S, Refusal>> {
+        Box::pin(async move {
             self.inner.allow(caller, 1)?;
-            self.inner.queries.query(caller, sql, params, as_of).await
+            let request = QueryRequest { caller, sql, params, as_of };
+            self.inner.queries.query(request, sink, Delivery::Whole).await
+        })
+    }
+
+    /// Runs one read-only statement and passes its rows to `sink` as they are read, which can show them at once: the state that
+    /// is read is durable before the first row. The result has any number of rows; the limits of time and steps are those
+    /// of each row. The sink occupies a reader while it waits, so this is for a process whose only query it is.
+    ///
+    /// # Errors
+    /// A [`Refusal`]. The sink may have had rows before it.
+    pub fn stream_rows<'a, S: RowSink>(
+        &'a self,
+        caller: &'a Caller,
+        sql: &'a str,
+        params: &'a Map<String, JsonValue>,
+        as_of: Option<Seq>,
+        sink: S,
+    ) -> EngineFuture<'a, Result<S, Refusal>> {
+        Box::pin(async move {
+            self.inner.allow(caller, 1)?;
+            let request = QueryRequest { caller, sql, params, as_of };
+            let delivery = self.inner.queries.row_by_row();
+            self.inner.queries.query(request, sink, delivery).await
         })
     }
 

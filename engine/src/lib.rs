@@ -239,8 +239,8 @@ mod threads;
 
 pub use abide_live::{Budget, Cost, Delta, DeltaJson, PositionedRow, TemplateWork, TopNDelta};
 pub use abide_store::{
-    Disk, DiskFile, Holder, Layout, LockState, OpenError, StoreError, SystemDisk, Tuning, Verified,
-    VerifyError, backup, sqlite_version, verify_file,
+    Disk, DiskFile, Holder, Layout, LockState, OpenError, RowRef, StoreError, SystemDisk, Tuning,
+    Verified, VerifyError, backup, sqlite_version, verify_file,
 };
 pub use access::credentials;
 pub use commit::retention::Retention;
@@ -252,7 +252,9 @@ pub use ports::{
     Backlog, Clock, EngineThread, Entropy, FreeRunning, StepScheduler, SystemClock, SystemEntropy,
 };
 pub use replay::{ReplayError, replay};
-pub use results::{CommittedBatch, CommittedCall, EngineFuture, QueryResult, TableColumns};
+pub use results::{
+    CommittedBatch, CommittedCall, EngineFuture, QueryResult, RowSink, TableColumns,
+};
 pub use subscriptions::buffers;
 pub use subscriptions::connection::{
     Change, Connection, SnapshotPart, Start, SubscribeRequest, Update,

@@ -5,6 +5,7 @@ mod cancellation;
 pub(crate) mod changes;
 pub(crate) mod explain;
 pub(crate) mod failure;
+pub(crate) mod output;
 pub(crate) mod planned;
 pub(crate) mod query;
 pub(crate) mod reader_drain;

@@ -54,7 +54,7 @@ pub use nearest::nearest;
 pub use reducer::{Abort, Context, Module};
 pub use refusal::{Code, Listing, Refusal, SEE_LOG};
 pub use table::{Json, Table, TableSpec};
-pub use value::{Row, Value};
+pub use value::{Row, Value, ValueRef};
 
 /// Names used by the macros' output; not a public API.
 #[doc(hidden)]

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use base64::Engine as _;
+use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::{Serialize, Serializer};
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Number, Value as JsonValue};
 
 /// A cell: one of SQLite's five storage classes.
@@ -20,6 +21,21 @@ pub enum Value {
     Text(String),
     /// Bytes.
     Blob(Vec<u8>),
+}
+
+/// A borrowed [`Value`]: a cell of a row that SQLite is reading, for instance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ValueRef<'a> {
+    /// SQL NULL.
+    Null,
+    /// A 64-bit signed integer.
+    Integer(i64),
+    /// An IEEE 754 double; never NaN.
+    Real(f64),
+    /// UTF-8 text.
+    Text(&'a str),
+    /// Bytes.
+    Blob(&'a [u8]),
 }
 
 /// One row, its cells in column order. Shared, because a changed row is in the cache, in the undo image
@@ -43,8 +59,7 @@ impl Value {
             Value::Real(x) => match Number::from_f64(*x) {
                 Some(number) => JsonValue::Number(number),
                 None => {
-                    let sign = if *x < 0.0 { "-Infinity" } else { "Infinity" };
-                    JsonValue::Object(Map::from_iter([("$real".to_owned(), sign.into())]))
+                    JsonValue::Object(Map::from_iter([("$real".to_owned(), infinity(*x).into())]))
                 }
             },
             Value::Text(text) => JsonValue::String(text.clone()),
@@ -87,29 +102,90 @@ impl Value {
         })
     }
 
+    /// Returns the cell, borrowed.
+    #[must_use]
+    pub fn borrowed(&self) -> ValueRef<'_> {
+        match self {
+            Value::Null => ValueRef::Null,
+            Value::Integer(n) => ValueRef::Integer(*n),
+            Value::Real(x) => ValueRef::Real(*x),
+            Value::Text(text) => ValueRef::Text(text),
+            Value::Blob(bytes) => ValueRef::Blob(bytes),
+        }
+    }
+
     /// Returns the size of the cell in bytes, for limits and accounting.
     #[must_use]
     pub fn size(&self) -> usize {
+        self.borrowed().size()
+    }
+}
+
+impl ValueRef<'_> {
+    /// Returns a copy of the cell.
+    #[must_use]
+    pub fn to_value(self) -> Value {
         match self {
-            Value::Null => 1,
-            Value::Integer(_) | Value::Real(_) => 8,
-            Value::Text(text) => text.len(),
-            Value::Blob(bytes) => bytes.len(),
+            ValueRef::Null => Value::Null,
+            ValueRef::Integer(n) => Value::Integer(n),
+            ValueRef::Real(x) => Value::Real(x),
+            ValueRef::Text(text) => Value::Text(text.to_owned()),
+            ValueRef::Blob(bytes) => Value::Blob(bytes.to_owned()),
+        }
+    }
+
+    /// The size of the cell in bytes, for limits and accounting.
+    #[must_use]
+    pub fn size(self) -> usize {
+        match self {
+            ValueRef::Null => 1,
+            ValueRef::Integer(_) | ValueRef::Real(_) => 8,
+            ValueRef::Text(text) => text.len(),
+            ValueRef::Blob(bytes) => bytes.len(),
         }
     }
 }
 
 /// The form of [`Value::to_json`], without a tree in between: every row of every delta and query result is written here.
-impl Serialize for Value {
+impl Serialize for ValueRef<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Value::Null => serializer.serialize_unit(),
-            Value::Integer(n) => serializer.serialize_i64(*n),
-            Value::Text(text) => serializer.serialize_str(text),
-            Value::Real(x) if x.is_finite() => serializer.serialize_f64(*x),
-            Value::Real(_) | Value::Blob(_) => self.to_json().serialize(serializer),
+        match *self {
+            ValueRef::Null => serializer.serialize_unit(),
+            ValueRef::Integer(n) => serializer.serialize_i64(n),
+            ValueRef::Real(x) if x.is_finite() => serializer.serialize_f64(x),
+            ValueRef::Real(x) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("$real", infinity(x))?;
+                map.end()
+            }
+            ValueRef::Text(text) => serializer.serialize_str(text),
+            ValueRef::Blob(bytes) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("$blob", &Base64Text(bytes))?;
+                map.end()
+            }
         }
     }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.borrowed().serialize(serializer)
+    }
+}
+
+/// Bytes that are encoded while they are written.
+struct Base64Text<'a>(&'a [u8]);
+
+impl Serialize for Base64Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&Base64Display::new(self.0, &BASE64))
+    }
+}
+
+/// The name of an infinity.
+fn infinity(x: f64) -> &'static str {
+    if x < 0.0 { "-Infinity" } else { "Infinity" }
 }
 
 impl From<i64> for Value {

@@ -10,6 +10,7 @@ use crate::call_arguments::CallArguments;
 use crate::checksum::Checksum;
 use crate::id::Seq;
 use crate::refusal::{Code, Refusal};
+use crate::value::ValueRef;
 
 /// The WebSocket subprotocol.
 pub const SUBPROTOCOL: &str = "abide.v1";
@@ -312,6 +313,80 @@ pub struct QueryResponse {
     pub rows: Vec<Vec<JsonValue>>,
 }
 
+/// Writes the text of a [`QueryResponse`] row by row, without values in between. Its owner takes the text in parts of any
+/// size, so that a result need not be in memory as a whole.
+#[derive(Debug)]
+pub struct QueryResponseWriter {
+    text: Vec<u8>,
+    has_rows: bool,
+}
+
+impl QueryResponseWriter {
+    /// Starts a response.
+    #[must_use]
+    pub fn response() -> QueryResponseWriter {
+        QueryResponseWriter { text: b"{".to_vec(), has_rows: false }
+    }
+
+    /// Starts the answer to the `sql` message with this id: a [`ServerMessage::Rows`].
+    #[must_use]
+    pub fn message(id: &str) -> QueryResponseWriter {
+        let mut text = br#"{"op":"rows","id":"#.to_vec();
+        push_json(&mut text, id);
+        text.push(b',');
+        QueryResponseWriter { text, has_rows: false }
+    }
+
+    /// Writes everything before the rows.
+    pub fn begin(&mut self, seq: Seq, columns: &[String]) {
+        self.text.extend_from_slice(br#""seq":"#);
+        push_json(&mut self.text, &seq);
+        self.text.extend_from_slice(br#","columns":"#);
+        push_json(&mut self.text, columns);
+        self.text.extend_from_slice(br#","rows":["#);
+    }
+
+    /// Writes a row.
+    pub fn row<'a>(&mut self, cells: impl IntoIterator<Item = ValueRef<'a>>) {
+        self.text.extend_from_slice(if self.has_rows { b",[" } else { b"[" });
+        self.has_rows = true;
+        for (at, cell) in cells.into_iter().enumerate() {
+            if at > 0 {
+                self.text.push(b',');
+            }
+            push_json(&mut self.text, &cell);
+        }
+        self.text.push(b']');
+    }
+
+    /// Writes everything after the rows.
+    pub fn end(&mut self) {
+        self.text.extend_from_slice(b"]}");
+    }
+
+    /// The number of bytes that were not taken yet.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Takes the text since the last call.
+    #[must_use]
+    pub fn take(&mut self) -> String {
+        // The next part is probably about as long as this one, unless one row has made this one long.
+        let capacity = (self.text.len() + self.text.len() / 8).min(PART_CAPACITY);
+        let text = std::mem::replace(&mut self.text, Vec::with_capacity(capacity));
+        String::from_utf8(text).expect("JSON is UTF-8")
+    }
+}
+
+/// The largest part for which [`QueryResponseWriter::take`] reserves memory.
+const PART_CAPACITY: usize = 128 << 10;
+
+fn push_json(text: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+    serde_json::to_writer(text, value).expect("writing JSON into memory cannot fail");
+}
+
 /// Messages from server to client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
@@ -463,5 +538,52 @@ impl ServerMessage {
     #[must_use]
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("a message has string keys and serialises")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::value::Value;
+
+    #[test]
+    fn a_response_is_the_same_when_written_row_by_row() {
+        let cells = [
+            Value::Null,
+            Value::Integer((1 << 53) + 1),
+            Value::Real(f64::NEG_INFINITY),
+            Value::Text("{\"a\": [\u{1b}]}\n".to_owned()),
+            Value::Blob(vec![0xff, 0]),
+        ];
+        for rows in [0, 1, 2] {
+            let columns = ["a".to_owned(), "\"b\"".to_owned()];
+            let rows = vec![cells.iter().map(Value::to_json).collect(); rows];
+            let response = QueryResponse { seq: Seq(7), columns: columns.into(), rows };
+            let QueryResponse { seq, columns, rows } = &response;
+            let mut writer = QueryResponseWriter::response();
+            writer.begin(*seq, columns);
+            let mut text = writer.take();
+            for _ in rows {
+                writer.row(cells.iter().map(Value::borrowed));
+                text.push_str(&writer.take());
+            }
+            writer.end();
+            text.push_str(&writer.take());
+            assert_eq!(text, serde_json::to_string(&response).expect("it serialises"));
+        }
+    }
+
+    #[test]
+    fn the_message_has_the_id_of_its_request() {
+        let mut writer = QueryResponseWriter::message("\"1\"");
+        writer.begin(Seq(7), &["a".to_owned()]);
+        writer.row([ValueRef::Integer(1)]);
+        writer.end();
+        let text = writer.take();
+        let read: JsonValue = serde_json::from_str(&text).expect("it is JSON");
+        let rows = json!({"op": "rows", "id": "\"1\"", "seq": 7, "columns": ["a"], "rows": [[1]]});
+        assert_eq!(read, rows);
     }
 }

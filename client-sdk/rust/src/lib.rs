@@ -91,7 +91,7 @@ pub use abide_reducers::arguments;
 pub use abide_reducers::collection::EntryPut;
 pub use abide_reducers::correction::{CorrectedLine, CorrectedResult, recorded_result};
 pub use abide_reducers::exchange::{INPUT_TOOL, asked_by, input_id};
-pub use abide_reducers::memory::space_of;
+pub use abide_reducers::memory::space_name;
 pub use abide_reducers::message::Appended;
 pub use abide_reducers::plan::NewPlanStep;
 pub use abide_reducers::prompt::{PROMPT_VERSION_AT, prompt_version};

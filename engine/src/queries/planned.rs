@@ -1,12 +1,15 @@
 //! Results of planned queries, now or as of a seq: the rows of a binding in one snapshot.
 
+use std::borrow::Cow;
+
 use abide_live::Binding;
 use abide_schema::{Code, Refusal, Row, Seq};
-use abide_store::{QueryLimits, Reader, Snapshot};
+use abide_store::{Query, QueryLimits, Reader, Snapshot};
 
 use crate::queries::as_of;
 use crate::queries::changes::{TooManyChanges, changes_since};
 use crate::queries::failure::QueryFailure;
+use crate::queries::output::Output;
 use crate::queries::reader_sql::ReaderSql;
 use crate::queries::statement_limits::limits_of_binding;
 use crate::queries::tables::LiveTables;
@@ -42,10 +45,19 @@ fn rows_by_any(
     sql: &str,
     limits: QueryLimits,
 ) -> Result<Vec<Row>, Refusal> {
+    let rows = prepare(state, binding, sql, limits).and_then(Query::collect);
+    rows.map_err(|refusal| error_for(binding, refusal))
+}
+
+fn prepare<'a>(
+    state: &'a Snapshot<'_>,
+    binding: &Binding,
+    sql: &str,
+    limits: QueryLimits,
+) -> Result<Query<'a>, Refusal> {
     let params = binding.params();
     let mut bind = |_: Option<&str>, number: usize| Ok(params[number - 1].clone());
-    let found = state.query(sql, &mut bind, limits);
-    Ok(found.map_err(|refusal| error_for(binding, refusal))?.rows)
+    state.prepare(sql, &mut bind, limits)
 }
 
 /// The error for the caller: for a restricted one without SQLite's message, which may reveal
@@ -59,23 +71,35 @@ pub(crate) fn error_for(binding: &Binding, refusal: Refusal) -> Refusal {
         .hint("check the arguments of functions such as json_extract(), fts_match() and sum()")
 }
 
-/// One query of a restricted caller, now or as of a seq. Columns that only determine the order are removed.
+/// One query that runs as planned, now or as of a seq. Columns that only determine the order are removed. Returns the state
+/// that it read.
 pub(crate) fn once(
     reader: &mut Reader,
     tables: &LiveTables,
     binding: &Binding,
     as_of: Option<Seq>,
-) -> Result<(Seq, Vec<Row>), QueryFailure> {
+    output: &mut Output<'_>,
+) -> Result<Seq, QueryFailure> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
-    let limits = QueryLimits { columns: shown.count(), ..limits_of_binding(binding) };
-    let Some(past) = as_of else {
-        require_latest(binding)?;
-        let rows = rows_by_any(&state, binding, binding.snapshot_sql(), limits)?;
-        return Ok((state.seq(), rows));
+    let columns: Vec<String> = shown.map(|column| column.name.clone()).collect();
+    let limits = QueryLimits { columns: columns.len(), ..limits_of_binding(binding) };
+    let limits = output.limits(limits);
+    let (seq, sql) = match as_of {
+        None => {
+            require_latest(binding)?;
+            (state.seq(), Cow::Borrowed(binding.snapshot_sql()))
+        }
+        Some(past) => {
+            let past = as_of::find_state(&state, past)?;
+            lay_out_past(&state, tables, binding, past)?;
+            (past, Cow::Owned(binding.past_sql()))
+        }
     };
-    let past = as_of::find_state(&state, past)?;
-    Ok((past, rows_as_of(&state, tables, binding, past, limits)?))
+    prepare(&state, binding, &sql, limits)
+        .and_then(|query| output.write(seq, columns, query))
+        .map_err(|refusal| error_for(binding, refusal))?;
+    Ok(seq)
 }
 
 /// A result as of a seq, by the policies that it was planned with.
@@ -86,6 +110,17 @@ pub(crate) fn rows_as_of(
     past: Seq,
     limits: QueryLimits,
 ) -> Result<Vec<Row>, Refusal> {
+    lay_out_past(state, tables, binding, past)?;
+    rows_by_any(state, binding, &binding.past_sql(), limits)
+}
+
+/// Creates what the statement for the past reads.
+fn lay_out_past(
+    state: &Snapshot<'_>,
+    tables: &LiveTables,
+    binding: &Binding,
+    past: Seq,
+) -> Result<(), Refusal> {
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|too_many| too_far(binding, &too_many, past))?;
     binding.lay_out(&changes, &mut ReaderSql::new(state)).map_err(|error| {
@@ -94,8 +129,7 @@ pub(crate) fn rows_as_of(
         }
         tracing::error!(%error, "a past state could not be read");
         Refusal::new(Code::Internal, "the change log could not be read")
-    })?;
-    rows_by_any(state, binding, &binding.past_sql(), limits)
+    })
 }
 
 /// The refusal of a past state with too many later changes.

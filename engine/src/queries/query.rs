@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use abide_live::Binding;
-use abide_schema::{Code, Listing, Refusal, Row, Seq, Value, limits, nearest};
+use abide_schema::{Code, Listing, Refusal, Seq, Value, limits, nearest};
 use abide_store::{Layout, Reader};
 use serde_json::{Map, Value as JsonValue};
 
+use crate::queries::output::Output;
 use crate::queries::statement_limits::limits_of;
-use crate::results::QueryResult;
 
 /// Parameters by name, without the sigil.
 pub(crate) type Params = BTreeMap<String, Value>;
@@ -50,12 +49,6 @@ fn parameter(name: &str, value: &JsonValue) -> Result<Value, Refusal> {
 fn of_the_present() -> Refusal {
     Refusal::new(Code::BadSql, "a query with as_of reads a table that has no history")
         .hint(format!("use table names without `main.`; {}", Listing::Tables.hint()))
-}
-
-/// The answer to a restricted query, from the rows found by [`planned::once`](crate::queries::planned::once).
-pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> QueryResult {
-    let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
-    QueryResult { seq, rows, columns: shown.map(|column| column.name.clone()).collect() }
 }
 
 /// If a parameter is missing and a given one is not in the statement, that one is probably misspelled.
@@ -103,14 +96,15 @@ pub(crate) fn with_nearest_table(refusal: Refusal, layout: &Layout) -> Refusal {
     }
 }
 
-/// Runs it.
+/// Runs it. Returns the state that it read.
 pub(crate) fn run(
     reader: &mut Reader,
     layout: &Layout,
     sql: &str,
     params: &Params,
     as_of: Option<Seq>,
-) -> Result<QueryResult, Refusal> {
+    output: &mut Output<'_>,
+) -> Result<Seq, Refusal> {
     let mut state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let seq = match as_of {
         None => state.seq(),
@@ -129,8 +123,8 @@ pub(crate) fn run(
                 .hint(format!("\"params\": {{\"{bare}\": …}}"))
         })
     };
-    let found = state.query(sql, &mut bind, limits_of(abide_live::operations(sql)));
-    let found = found.map_err(|refusal| {
+    let limits = output.limits(limits_of(abide_live::operations(sql)));
+    let query = state.prepare(sql, &mut bind, limits).map_err(|refusal| {
         with_unused_parameter(with_nearest_table(refusal, layout), sql, params.keys())
     })?;
     if let Some(name) = unused.first() {
@@ -140,5 +134,6 @@ pub(crate) fn run(
         )
         .hint("omit it, or use it as :name"));
     }
-    Ok(QueryResult { seq, columns: found.columns, rows: found.rows })
+    output.write(seq, query.columns(), query)?;
+    Ok(seq)
 }

@@ -18,11 +18,12 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::queries::explain::{self, PlanningDb};
 use crate::queries::failure::QueryFailure;
+use crate::queries::output::{Delivery, Output};
 use crate::queries::query::bare_name;
 use crate::queries::readers::Readers;
 use crate::queries::tables::LiveTables;
 use crate::queries::{planned, query};
-use crate::results::QueryResult;
+use crate::results::{CollectedResult, QueryResult, RowSink};
 
 /// Plans and runs queries.
 #[derive(Debug)]
@@ -41,18 +42,47 @@ pub(crate) struct QueryService {
     pub(crate) tenants: Tenants,
 }
 
+/// A read-only statement of a caller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueryRequest<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) sql: &'a str,
+    pub(crate) params: &'a Map<String, JsonValue>,
+    pub(crate) as_of: Option<Seq>,
+}
+
 impl QueryService {
     /// One read-only statement of a caller.
-    pub(crate) async fn query(
+    pub(crate) async fn query<S: RowSink>(
         &self,
-        caller: &Caller,
-        sql: &str,
-        params: &Map<String, JsonValue>,
-        as_of: Option<Seq>,
-    ) -> Result<QueryResult, Refusal> {
-        if let Some(principal) = self.policies.principal(caller) {
-            return self.query_restricted(caller, principal, sql, params, as_of).await;
-        }
+        request: QueryRequest<'_>,
+        sink: S,
+        delivery: Delivery,
+    ) -> Result<S, Refusal> {
+        let (seq, sink) = match self.policies.principal(request.caller) {
+            Some(principal) => self.query_restricted(request, principal, sink, delivery).await?,
+            None => self.query_unrestricted(request, sink, delivery).await?,
+        };
+        self.wait_durable(fault_points::durable_for_query(seq)).await?;
+        self.metrics.queries_total.add(1);
+        Ok(sink)
+    }
+
+    /// The delivery of a result that the caller sees as it is read.
+    pub(crate) fn row_by_row(&self) -> Delivery {
+        let durable = self.durable.clone();
+        let health = Arc::clone(&self.health);
+        Delivery::RowByRow { durable, health }
+    }
+
+    /// A query of an unrestricted caller.
+    async fn query_unrestricted<S: RowSink>(
+        &self,
+        request: QueryRequest<'_>,
+        mut sink: S,
+        delivery: Delivery,
+    ) -> Result<(Seq, S), Refusal> {
+        let QueryRequest { caller, sql, params, as_of } = request;
         let given = with_bare_names(params);
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.layout.clone();
@@ -62,20 +92,17 @@ impl QueryService {
         let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
         let metrics = Arc::clone(&self.metrics);
         // Planned on the reader: a long text may take some milliseconds.
-        let answer = self
-            .readers
+        self.readers
             .run(&Turn::from_caller(caller, &self.tenants), weight, move |reader| {
-                let answer = match planner.bind_chosen(&sql, &given) {
-                    Some(binding) => chosen(reader, &tables, &binding, as_of),
-                    None => query::run(reader, &layout, &sql, &params, as_of),
+                let output = &mut Output { sink: &mut sink, delivery: &delivery };
+                let read = match planner.bind_chosen(&sql, &given) {
+                    Some(binding) => chosen(reader, &tables, &binding, as_of, output),
+                    None => query::run(reader, &layout, &sql, &params, as_of, output),
                 };
                 metrics.query_steps_total.add(reader.take_steps());
-                answer
+                Ok((read?, sink))
             })
-            .await??;
-        self.wait_durable(fault_points::durable_for_query(answer.seq)).await?;
-        self.metrics.queries_total.add(1);
-        Ok(answer)
+            .await?
     }
 
     /// A statement over the credential tables, on a dedicated reader.
@@ -89,7 +116,9 @@ impl QueryService {
         let answer = self
             .lookups
             .run(&Turn::from_tenant(Caller::SYSTEM), 1, move |reader| {
-                query::run(reader, &layout, &sql, &params, None)
+                let mut sink = CollectedResult::default();
+                let output = &mut Output { sink: &mut sink, delivery: &Delivery::Whole };
+                query::run(reader, &layout, &sql, &params, None, output).map(|_| sink.into_result())
             })
             .await??;
         self.wait_durable(answer.seq).await?;
@@ -127,46 +156,50 @@ impl QueryService {
 
     /// A query of a restricted caller: planned like a live query, so that it can access only
     /// what the caller may see.
-    async fn query_restricted(
+    async fn query_restricted<S: RowSink>(
         &self,
-        caller: &Caller,
+        request: QueryRequest<'_>,
         mut principal: QueryPrincipal,
-        sql: &str,
-        params: &Map<String, JsonValue>,
-        as_of: Option<Seq>,
-    ) -> Result<QueryResult, Refusal> {
+        mut sink: S,
+        delivery: Delivery,
+    ) -> Result<(Seq, S), Refusal> {
+        let QueryRequest { caller, sql, params, as_of } = request;
         query::prepare(sql, params)?;
         let given = params;
         let params = with_bare_names(params);
         let asked: Arc<(String, Map<String, JsonValue>)> = Arc::new((sql.to_owned(), params));
-        let (binding, (seq, rows)) = loop {
+        loop {
             let planner = Arc::clone(&self.planner);
             let tables = Arc::clone(&self.tables);
             let asked = Arc::clone(&asked);
             let asker = principal.clone();
+            let delivery = delivery.clone();
             let metrics = Arc::clone(&self.metrics);
             // Planned on the reader: a long text may take some milliseconds.
             let read = move |reader: &mut Reader| {
-                let binding = planner.bind_once(&asked.0, &asked.1, &asker)?;
-                let found = planned::once(reader, &tables, &binding, as_of);
+                let output = &mut Output { sink: &mut sink, delivery: &delivery };
+                let read = (planner.bind_once(&asked.0, &asked.1, &asker))
+                    .map_err(QueryFailure::from)
+                    .and_then(|binding| planned::once(reader, &tables, &binding, as_of, output));
                 metrics.query_steps_total.add(reader.take_steps());
-                Ok((binding, found?))
+                (read, sink)
             };
-            match self.read_for(caller, read).await {
-                Ok(answer) => break answer,
+            let (read, returned) =
+                self.readers.run(&Turn::of(caller, &self.tenants), 1, read).await?;
+            sink = returned;
+            match read {
+                Ok(seq) => return Ok((seq, sink)),
                 Err(QueryFailure::Refused(refusal)) => {
                     return Err(query::with_unused_parameter(refusal, sql, given.keys()));
                 }
+                // The sink has nothing: this is known before the first row.
                 Err(QueryFailure::Outdated) => {
                     let now = self.policies.principal(caller);
                     principal =
                         now.expect("whether a caller is restricted does not depend on policies");
                 }
             }
-        };
-        self.wait_durable(seq).await?;
-        self.metrics.queries_total.add(1);
-        Ok(query::answer(&binding, seq, rows))
+        }
     }
 
     /// Runs something on a reader, in the caller's turn.
@@ -258,18 +291,18 @@ impl QueryService {
     }
 }
 
-/// The answer to a query of an unrestricted caller that runs as planned.
+/// A query of an unrestricted caller that runs as planned.
 fn chosen(
     reader: &mut Reader,
     tables: &LiveTables,
     binding: &Binding,
     as_of: Option<Seq>,
-) -> Result<QueryResult, Refusal> {
-    match planned::once(reader, tables, binding, as_of) {
-        Ok((seq, rows)) => Ok(query::answer(binding, seq, rows)),
-        Err(QueryFailure::Refused(refusal)) => Err(refusal),
-        Err(QueryFailure::Outdated) => unreachable!("no policy restricts the query"),
-    }
+    output: &mut Output<'_>,
+) -> Result<Seq, Refusal> {
+    planned::once(reader, tables, binding, as_of, output).map_err(|failure| match failure {
+        QueryFailure::Refused(refusal) => refusal,
+        QueryFailure::Outdated => unreachable!("no policy restricts the query"),
+    })
 }
 
 /// The parameters by names without the sigil, as a plan names them.

@@ -15,6 +15,7 @@ pub(crate) const LIMITS: QueryLimits = QueryLimits {
     of_processor: false,
     steps: limits::QUERY_STEPS,
     visible_steps: u64::MAX,
+    of_each_row: false,
     memory_bytes: limits::QUERY_MEMORY_BYTES,
     value_bytes: limits::QUERY_VALUE_BYTES,
 };

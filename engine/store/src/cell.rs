@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abide_schema::{Row, Value};
+use abide_schema::{Row, Value, ValueRef as CellRef};
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Result, Statement};
 
@@ -60,18 +60,23 @@ pub(crate) fn read_exactly(cell: ValueRef<'_>) -> std::result::Result<Value, Sto
     }
 }
 
-/// Reads a cell. Text that is not UTF-8 (SQLite does not check) becomes a blob instead of an error,
-/// so that users can inspect it.
+/// Returns a copy of a cell, as [`borrow`] reads it.
 pub(crate) fn read(cell: ValueRef<'_>) -> Value {
+    borrow(cell).to_value()
+}
+
+/// Reads a cell in place. Text that is not UTF-8 (SQLite does not check) becomes a blob instead of an error,
+/// so that users can inspect it.
+pub(crate) fn borrow(cell: ValueRef<'_>) -> CellRef<'_> {
     match cell {
-        ValueRef::Null => Value::Null,
-        ValueRef::Integer(n) => Value::Integer(n),
-        ValueRef::Real(x) => Value::Real(x),
+        ValueRef::Null => CellRef::Null,
+        ValueRef::Integer(n) => CellRef::Integer(n),
+        ValueRef::Real(x) => CellRef::Real(x),
         ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) => Value::Text(text.to_owned()),
-            Err(_) => Value::Blob(bytes.to_owned()),
+            Ok(text) => CellRef::Text(text),
+            Err(_) => CellRef::Blob(bytes),
         },
-        ValueRef::Blob(bytes) => Value::Blob(bytes.to_owned()),
+        ValueRef::Blob(bytes) => CellRef::Blob(bytes),
     }
 }
 

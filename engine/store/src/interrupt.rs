@@ -57,6 +57,8 @@ pub struct QueryLimits {
     /// Steps that [`VISIBLE_FUNCTION`](crate::VISIBLE_FUNCTION) counts for rows that a restricted caller sees. They do
     /// not depend on hidden rows.
     pub visible_steps: u64,
+    /// Whether time and steps are those of one row, instead of the whole result: they start again after each row.
+    pub of_each_row: bool,
     /// Bytes by which SQLite's memory may grow during the query; `usize::MAX` for no limit.
     pub memory_bytes: usize,
     /// Bytes of one value.
@@ -216,14 +218,19 @@ impl Interrupt {
     /// Limits all statements together, until [`Interrupt::close`].
     pub(crate) fn open(&self, limits: &QueryLimits) {
         let state = &*self.0;
-        let steps = i64::try_from(limits.steps).unwrap_or(i64::MAX);
-        let visible_steps = i64::try_from(limits.visible_steps).unwrap_or(i64::MAX);
-        let now = state.epoch.elapsed();
         state.why.store(InterruptReason::Nothing as u8, Ordering::Relaxed);
-        state.steps_left.store(steps, Ordering::Relaxed);
-        state.visible_steps_left.store(visible_steps, Ordering::Relaxed);
         state.memory.store(limits.memory_bytes as u64, Ordering::Relaxed);
         state.held_before.store(memory::held(), Ordering::Relaxed);
+        self.allow_time_and_steps(limits);
+    }
+
+    fn allow_time_and_steps(&self, limits: &QueryLimits) {
+        let state = &*self.0;
+        let steps = i64::try_from(limits.steps).unwrap_or(i64::MAX);
+        let visible_steps = i64::try_from(limits.visible_steps).unwrap_or(i64::MAX);
+        state.steps_left.store(steps, Ordering::Relaxed);
+        state.visible_steps_left.store(visible_steps, Ordering::Relaxed);
+        let now = state.epoch.elapsed();
         let cpu =
             if limits.of_processor { cpu_us().saturating_add(us(limits.time)) } else { u64::MAX };
         state.cpu_until_us.store(cpu, Ordering::Relaxed);
@@ -331,6 +338,13 @@ impl Budgets {
 /// A statement that runs with limits.
 #[derive(Debug)]
 pub(crate) struct RunningStatement<'a>(&'a Interrupt);
+
+impl RunningStatement<'_> {
+    /// Allows the time and the steps of the limits from now on.
+    pub(crate) fn restart(&self, limits: &QueryLimits) {
+        self.0.allow_time_and_steps(limits);
+    }
+}
 
 impl Drop for RunningStatement<'_> {
     fn drop(&mut self) {

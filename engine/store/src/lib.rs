@@ -57,7 +57,7 @@ pub use lock::LockState;
 pub use migrate::LastBefore;
 pub use open::{Store, Tuning, blank};
 pub use readable_views::readable_views;
-pub use reader::{Bind, InterruptHandle, Reader, Rows, Snapshot};
+pub use reader::{Bind, InterruptHandle, Query, Reader, RowRef, Snapshot};
 pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
 pub use timelines::Timelines;
 pub use verify::{LogFile, Verified, VerifyError, verify_file};

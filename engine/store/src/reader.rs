@@ -1,10 +1,12 @@
 //! A read-only connection: snapshots at a seq, queries that callers wrote, and the undo images for
 //! resume.
 
+use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value};
+use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value, ValueRef};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementStatus};
 
@@ -19,15 +21,6 @@ use crate::writer;
 /// Returns the value of a parameter, from its name with the sigil (`None` for a bare `?`) and its
 /// number.
 pub type Bind<'a> = dyn FnMut(Option<&str>, usize) -> Result<Value, Refusal> + 'a;
-
-/// The result of a query.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rows {
-    /// Column names.
-    pub columns: Vec<String>,
-    /// Rows.
-    pub rows: Vec<Row>,
-}
 
 /// The operations that the authorizer allows while a statement is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,16 +176,16 @@ impl Snapshot<'_> {
         self.seq
     }
 
-    /// Runs one statement of a caller. It can only read.
+    /// Prepares one statement of a caller, with its parameters. It can only read.
     ///
     /// # Errors
     /// A [`Refusal`] for the caller.
-    pub fn query(
+    pub fn prepare(
         &self,
         sql: &str,
         bind: &mut Bind<'_>,
         limits: QueryLimits,
-    ) -> Result<Rows, Refusal> {
+    ) -> Result<Query<'_>, Refusal> {
         // SQLite also checks the limits while it prepares a statement, because it expands a CTE at
         // each mention.
         let running = self.reader.interrupt.start(&limits);
@@ -210,7 +203,7 @@ impl Snapshot<'_> {
             cell::bind_one(&mut statement, at, &value)
                 .map_err(|error| StoreError::from(error).to_refusal())?;
         }
-        self.within(limits.value_bytes, || self.collect(statement, limits, running))
+        Ok(Query { snapshot: self, statement, limits, running })
     }
 
     /// Limits all following statements together; beyond the limits they fail with
@@ -220,26 +213,6 @@ impl Snapshot<'_> {
     /// [`StoreError`].
     pub fn allow(&self, limits: Option<&QueryLimits>) -> Result<(), StoreError> {
         self.reader.interrupt.allow(&self.reader.connection, limits)
-    }
-
-    /// Runs `work` with a limit on the size of a value.
-    fn within<T>(
-        &self,
-        bytes: usize,
-        work: impl FnOnce() -> Result<T, Refusal>,
-    ) -> Result<T, Refusal> {
-        let max = abide_schema::limits::QUERY_VALUE_BYTES;
-        if bytes >= max {
-            return work();
-        }
-        let set = |bytes| {
-            let set = interrupt::set_value_bytes(&self.reader.connection, bytes);
-            set.map_err(|error| StoreError::from(error).to_refusal())
-        };
-        set(bytes)?;
-        let done = work();
-        set(max)?;
-        done
     }
 
     fn prepare_guarded(
@@ -268,39 +241,6 @@ impl Snapshot<'_> {
         })
     }
 
-    fn collect(
-        &self,
-        mut statement: CachedStatement<'_>,
-        limits: QueryLimits,
-        _running: RunningStatement<'_>,
-    ) -> Result<Rows, Refusal> {
-        let refuse = |error: rusqlite::Error| match StoreError::from(error) {
-            StoreError::Interrupted => self.interrupted(&limits),
-            error => error.to_refusal(),
-        };
-        let columns = statement.column_names().take(limits.columns);
-        let columns: Vec<String> = columns.map(str::to_owned).collect();
-        let mut found = Vec::new();
-        let mut bytes = 0;
-        let mut rows = statement.raw_query();
-        while let Some(row) = rows.next().map_err(refuse)? {
-            let row = cell::read_row(row, columns.len()).map_err(refuse)?;
-            bytes += row.iter().map(Value::size).sum::<usize>();
-            found.push(row);
-            if found.len() > limits.rows || bytes > limits.bytes {
-                let rows = limits.rows;
-                let bytes = limits.bytes;
-                let detail = format!("the result exceeds {rows} rows or {bytes} bytes");
-                return Err(Refusal::new(Code::LimitExceeded, detail)
-                    .hint("reduce it with LIMIT or a narrower WHERE"));
-            }
-        }
-        drop(rows);
-        let steps = statement.reset_status(StatementStatus::VmStep);
-        self.reader.steps.fetch_add(u64::try_from(steps).unwrap_or(0), Ordering::Relaxed);
-        Ok(Rows { columns, rows: found })
-    }
-
     /// The refusal, if the last statement was interrupted for a checkpoint.
     #[must_use]
     pub fn interrupted_for_checkpoint(&self) -> Option<Refusal> {
@@ -310,6 +250,14 @@ impl Snapshot<'_> {
             Refusal::new(Code::Overloaded, detail)
                 .hint("try again, read in smaller parts, or query a backup")
         })
+    }
+
+    /// The refusal of a statement that failed.
+    fn refusal(&self, error: rusqlite::Error, limits: &QueryLimits) -> Refusal {
+        match StoreError::from(error) {
+            StoreError::Interrupted => self.interrupted(limits),
+            error => error.to_refusal(),
+        }
     }
 
     /// The refusal of an interrupted statement.
@@ -418,6 +366,119 @@ impl Snapshot<'_> {
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<(), StoreError> {
         writer::run(&self.reader.connection, sql, params, each).map(drop)
+    }
+}
+
+/// A statement of a caller that is ready to run.
+pub struct Query<'a> {
+    snapshot: &'a Snapshot<'a>,
+    statement: CachedStatement<'a>,
+    limits: QueryLimits,
+    running: RunningStatement<'a>,
+}
+
+impl fmt::Debug for Query<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Query").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Query<'_> {
+    /// Returns the names of the columns.
+    #[must_use]
+    pub fn columns(&self) -> Vec<String> {
+        let names = self.statement.column_names();
+        names.take(self.limits.columns).map(str::to_owned).collect()
+    }
+
+    /// Runs the statement and returns its rows.
+    ///
+    /// # Errors
+    /// A [`Refusal`] for the caller.
+    pub fn collect(self) -> Result<Vec<Row>, Refusal> {
+        let mut rows = Vec::new();
+        self.for_each_row(&mut |row| {
+            rows.push(row.cells().map(ValueRef::to_value).collect());
+            ControlFlow::Continue(())
+        })?;
+        Ok(rows)
+    }
+
+    /// Runs the statement and passes each row to `each`, until it breaks.
+    ///
+    /// # Errors
+    /// A [`Refusal`] for the caller. `each` may have had rows before it.
+    pub fn for_each_row(
+        mut self,
+        each: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Refusal> {
+        let connection = &self.snapshot.reader.connection;
+        let max = abide_schema::limits::QUERY_VALUE_BYTES;
+        if self.limits.value_bytes >= max {
+            return self.read_rows(each);
+        }
+        let limit_values = |bytes| {
+            interrupt::set_value_bytes(connection, bytes)
+                .map_err(|error| StoreError::from(error).to_refusal())
+        };
+        limit_values(self.limits.value_bytes)?;
+        let done = self.read_rows(each);
+        limit_values(max)?;
+        done
+    }
+
+    fn read_rows(
+        &mut self,
+        each: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Refusal> {
+        let Query { snapshot, statement, limits, running } = self;
+        let width = limits.columns.min(statement.column_count());
+        let mut row_count = 0;
+        let mut bytes = 0;
+        let mut rows = statement.raw_query();
+        loop {
+            let row = match rows.next() {
+                Ok(Some(row)) => RowRef { row, width },
+                Ok(None) => break,
+                Err(error) => return Err(snapshot.refusal(error, limits)),
+            };
+            row_count += 1;
+            bytes += row.cells().map(ValueRef::size).sum::<usize>();
+            if row_count > limits.rows || bytes > limits.bytes {
+                let rows = limits.rows;
+                let bytes = limits.bytes;
+                let detail = format!("the result exceeds {rows} rows or {bytes} bytes");
+                return Err(Refusal::new(Code::LimitExceeded, detail)
+                    .hint("reduce it with LIMIT or a narrower WHERE"));
+            }
+            if each(row).is_break() {
+                break;
+            }
+            if limits.of_each_row {
+                running.restart(limits);
+            }
+        }
+        drop(rows);
+        let steps = statement.reset_status(StatementStatus::VmStep);
+        snapshot.reader.steps.fetch_add(u64::try_from(steps).unwrap_or(0), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A row of a query that runs. Its cells are in SQLite's memory until the next row is read.
+#[derive(Clone, Copy, Debug)]
+pub struct RowRef<'a> {
+    row: &'a rusqlite::Row<'a>,
+    width: usize,
+}
+
+impl<'a> RowRef<'a> {
+    /// Returns the cells.
+    pub fn cells(self) -> impl Iterator<Item = ValueRef<'a>> {
+        (0..self.width).map(move |at| {
+            let cell = self.row.get_ref(at).expect("a row has the columns of its statement");
+            cell::borrow(cell)
+        })
     }
 }
 

@@ -108,7 +108,7 @@ impl CallOutcome {
             other => other.to_string(),
         };
         let exit_code = data["exit_code"].as_i64();
-        let status = data["status"].as_str().and_then(CallStatus::of_text);
+        let status = data["status"].as_str().and_then(CallStatus::from_text);
         CallOutcome {
             output,
             status: status.unwrap_or(match exit_code {

@@ -162,6 +162,7 @@ const LARGE: QueryLimits = QueryLimits {
     of_processor: false,
     steps: 1_000_000,
     visible_steps: u64::MAX,
+    of_each_row: false,
     memory_bytes: usize::MAX,
     value_bytes: limits::QUERY_VALUE_BYTES,
 };
