@@ -185,7 +185,7 @@ impl QueryService {
                 (read, sink)
             };
             let (read, returned) =
-                self.readers.run(&Turn::of(caller, &self.tenants), 1, read).await?;
+                self.readers.run(&Turn::from_caller(caller, &self.tenants), 1, read).await?;
             sink = returned;
             match read {
                 Ok(seq) => return Ok((seq, sink)),
