@@ -5,6 +5,7 @@
 
 mod program;
 mod source;
+mod table;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -16,9 +17,6 @@ use crate::tidy::{self, File};
 pub(crate) const TAKES: &str = "[--against REV] [--binary PATH]... [--bench PATH]...\n        \
     lines, idioms and pages, here and at REV; the size and speed of an abide; a step of a run, by an\n        \
     abide-bench (the second PATH is the one of REV)";
-
-/// The rows of a column of the table: name and value.
-type Figures = Vec<(String, String)>;
 
 /// Where a column comes from.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -32,12 +30,12 @@ struct Options {
 /// Prints the table.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let options = parse(words)?;
-    let mut columns = vec![("now", tidy::read(root, &tidy::list_files(root)?)?)];
+    let mut trees = vec![("now", tidy::read(root, &tidy::list_files(root)?)?)];
     if let Some(revision) = &options.against {
-        columns.push((revision, read_revision(root, revision)?));
+        trees.push((revision, read_revision(root, revision)?));
     }
-    let mut table = Vec::new();
-    for (at, (name, files)) in columns.iter().enumerate() {
+    let mut columns = Vec::new();
+    for (at, (name, files)) in trees.iter().enumerate() {
         let mut figures = source::figures(files)?;
         if let Some(binary) = options.binaries.get(at) {
             figures.extend(program::figures(root, binary)?);
@@ -45,9 +43,9 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         if let Some(bench) = options.benches.get(at) {
             figures.push(program::step_of_a_run(root, bench)?);
         }
-        table.push((*name, figures));
+        columns.push((*name, figures));
     }
-    print!("{}", to_markdown(&table));
+    print!("{}", table::to_markdown(&columns));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -108,29 +106,9 @@ fn read_revision(root: &Path, revision: &str) -> Result<Vec<File>, String> {
     Ok(files)
 }
 
-/// Returns a table with a row for each figure of any column, in the order of the first column that has it.
-fn to_markdown(columns: &[(&str, Figures)]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for (name, _) in columns.iter().flat_map(|(_, figures)| figures) {
-        if !names.contains(&name.as_str()) {
-            names.push(name);
-        }
-    }
-    let titles: Vec<&str> = columns.iter().map(|(title, _)| *title).collect();
-    let mut table =
-        format!("| figure | {} |\n|---|{}\n", titles.join(" | "), "---:|".repeat(columns.len()));
-    for name in names {
-        let values = columns.iter().map(|(_, figures)| {
-            figures.iter().find(|(other, _)| other == name).map_or("–", |(_, value)| value)
-        });
-        table += &format!("| {name} | {} |\n", values.collect::<Vec<_>>().join(" | "));
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Options, parse, to_markdown};
+    use super::{Options, parse};
 
     fn parse_line(line: &str) -> Result<Options, String> {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
@@ -144,17 +122,5 @@ mod tests {
         for line in ["--binary a --binary b", "--against", "--bin a"] {
             parse_line(line).expect_err(line);
         }
-    }
-
-    #[test]
-    fn a_figure_that_one_column_lacks_is_a_dash() {
-        let row = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let columns = [
-            ("now", vec![row("a", "1"), row("b", "2")]),
-            ("v1", vec![row("b", "3"), row("c", "4")]),
-        ];
-        let expected = "| figure | now | v1 |\n|---|---:|---:|\n\
-            | a | 1 | – |\n| b | 2 | 3 |\n| c | – | 4 |\n";
-        assert_eq!(to_markdown(&columns), expected);
     }
 }

@@ -25,39 +25,47 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
 
 /// Runs the fuzzer. Succeeds if no target finds anything.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
-    let (seconds, seed, targets) = wanted(words)?;
+    let options = parse(words)?;
     let program = build(root)?;
     let mut good = true;
-    for target in targets {
-        good &= fuzz(root, &program, target, (seconds, seed))?;
+    for target in &options.targets {
+        good &= fuzz(root, &program, target, &options)?;
     }
     Ok(crate::command::exit_code(good))
 }
 
-fn wanted(words: &[String]) -> Result<(u64, Option<u32>, Vec<&'static str>), String> {
-    let mut seconds = 60;
-    let mut seed = None;
-    let mut targets = TARGETS.to_vec();
+struct Options {
+    /// The time of each target.
+    seconds: u64,
+    /// Makes the inputs reproducible.
+    seed: Option<u32>,
+    targets: Vec<&'static str>,
+}
+
+fn parse(words: &[String]) -> Result<Options, String> {
+    let mut options = Options { seconds: 60, seed: None, targets: TARGETS.to_vec() };
     for pair in words.chunks(2) {
         match pair {
             [option, number] if option == "--seconds" => {
-                let bad = |_| format!("--seconds takes a number, not {number}");
-                seconds = number.parse().map_err(bad)?;
+                options.seconds = number
+                    .parse()
+                    .map_err(|_| format!("--seconds takes a number, not {number}"))?;
             }
             [option, number] if option == "--seed" => {
-                let bad = |_| format!("--seed takes a number, not {number}");
-                seed = Some(number.parse().map_err(bad)?);
+                let seed = number.parse();
+                options.seed =
+                    Some(seed.map_err(|_| format!("--seed takes a number, not {number}"))?);
             }
             [option, name] if option == "--target" => {
-                targets.retain(|target| target == name);
-                if targets.is_empty() {
+                options.targets.retain(|target| target == name);
+                if options.targets.is_empty() {
                     return Err(format!("--target takes one of {}", TARGETS.join(", ")));
                 }
             }
             _ => return Err(format!("the arguments are {TAKES}")),
         }
     }
-    Ok((seconds, seed, targets))
+    Ok(options)
 }
 
 /// Builds the fuzzer and returns its path.
@@ -89,7 +97,7 @@ fn build(root: &Path) -> Result<PathBuf, String> {
     Ok(folder.join(host).join("release/abide-fuzz"))
 }
 
-/// The host triple of rustc.
+/// Returns the host triple of rustc.
 fn host() -> Result<String, String> {
     let output =
         Command::new("rustc").arg("-vV").output().map_err(|why| format!("rustc: {why}"))?;
@@ -98,39 +106,32 @@ fn host() -> Result<String, String> {
     line.map(str::to_owned).ok_or_else(|| "rustc does not print its host".to_owned())
 }
 
-/// Fuzzes one target for a number of seconds. Returns true if nothing was found. The inputs are reproducible with a
-/// seed.
-fn fuzz(
-    root: &Path,
-    program: &Path,
-    target: &str,
-    (seconds, seed): (u64, Option<u32>),
-) -> Result<bool, String> {
-    let room = root.join("tests/fuzz");
-    let corpus = room.join("corpus").join(target);
-    let found = room.join("found").join(target);
+/// Fuzzes one target. Returns `true` if nothing was found.
+fn fuzz(root: &Path, program: &Path, target: &str, options: &Options) -> Result<bool, String> {
+    let seconds = options.seconds;
+    let corpus = root.join("tests/fuzz/corpus").join(target);
+    let found = root.join("tests/fuzz/found").join(target);
     // New inputs go to the build's folder, because the repository has only a few inputs.
-    let grown = program.with_file_name("corpus").join(target);
-    let begins = |path: &Path| fs::create_dir_all(path).map_err(|why| format!("{why}"));
-    begins(&grown)?;
-    begins(&found)?;
+    let new_inputs = program.with_file_name("corpus").join(target);
+    for folder in [&new_inputs, &found] {
+        fs::create_dir_all(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
+    }
     let mut fuzzer = Command::new(program);
     fuzzer.env("ABIDE_FUZZ_TARGET", target).stdin(Stdio::null()).stderr(Stdio::piped());
     fuzzer.arg(format!("-max_total_time={seconds}")).arg("-timeout=60").arg("-rss_limit_mb=4096");
     fuzzer.arg("-max_len=4096").arg("-print_final_stats=1");
-    fuzzer.args(seed.map(|seed| format!("-seed={seed}")));
+    fuzzer.args(options.seed.map(|seed| format!("-seed={seed}")));
     fuzzer.arg(format!("-artifact_prefix={}/", found.display()));
-    let ended = fuzzer.arg(&grown).arg(&corpus).output();
-    let ended = ended.map_err(|why| format!("{}: {why}", program.display()))?;
-    let stderr = String::from_utf8_lossy(&ended.stderr);
-    let number = |name: &str| {
-        let line = stderr.lines().find_map(|line| line.strip_prefix(name));
-        line.map_or("?", str::trim).to_owned()
-    };
-    let inputs = number("stat::number_of_executed_units:");
+    let output = fuzzer.arg(&new_inputs).arg(&corpus).output();
+    let output = output.map_err(|why| format!("{}: {why}", program.display()))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let inputs = stderr
+        .lines()
+        .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
+        .map_or("?", str::trim);
     println!("fuzz      {target:<10} {inputs:>9} inputs in {seconds} s");
     println!("figure  bad inputs tried by the fuzzer of {target}: {inputs}");
-    if ended.status.success() {
+    if output.status.success() {
         // The folder is empty unless something was found.
         let _ = fs::remove_dir(&found);
         return Ok(true);

@@ -27,7 +27,7 @@ const COMMAND: [&str; 9] = [
 
 /// Runs the tests. Succeeds if they do.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
-    let (variable, number) = wanted(words)?;
+    let (variable, number) = parse(words)?;
     let mut cargo = crate::command::cargo(root);
     cargo.args(COMMAND).stdin(Stdio::null());
     for other in ["LIVE_SEED", "LIVE_SEEDS", "LIVE_MINUTES"] {
@@ -38,8 +38,8 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     Ok(crate::command::exit_code(status.success()))
 }
 
-/// The environment variable with the extent, and its value.
-fn wanted(words: &[String]) -> Result<(&'static str, u64), String> {
+/// Returns the environment variable that sets the number of seeds or minutes, and its value.
+fn parse(words: &[String]) -> Result<(&'static str, u64), String> {
     let (option, number) = match words {
         [] => return Ok(("LIVE_SEEDS", SEEDS)),
         [option, number] => (option.as_str(), number),
@@ -57,21 +57,21 @@ fn wanted(words: &[String]) -> Result<(&'static str, u64), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::wanted;
+    use super::parse;
 
-    fn of(line: &str) -> Result<(&'static str, u64), String> {
+    fn parse_line(line: &str) -> Result<(&'static str, u64), String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        wanted(&words)
+        parse(&words)
     }
 
     #[test]
     fn parses_the_extent() {
-        assert_eq!(of(""), Ok(("LIVE_SEEDS", 10_000)));
-        assert_eq!(of("--seeds 12"), Ok(("LIVE_SEEDS", 12)));
-        assert_eq!(of("--minutes 3"), Ok(("LIVE_MINUTES", 3)));
-        assert_eq!(of("--seed 4711"), Ok(("LIVE_SEED", 4711)));
+        assert_eq!(parse_line(""), Ok(("LIVE_SEEDS", 10_000)));
+        assert_eq!(parse_line("--seeds 12"), Ok(("LIVE_SEEDS", 12)));
+        assert_eq!(parse_line("--minutes 3"), Ok(("LIVE_MINUTES", 3)));
+        assert_eq!(parse_line("--seed 4711"), Ok(("LIVE_SEED", 4711)));
         for line in ["--seed", "--seed x", "--seed -1", "--days 3", "1 2 3"] {
-            of(line).expect_err(line);
+            parse_line(line).expect_err(line);
         }
     }
 }

@@ -33,7 +33,7 @@ struct Subcommand {
     about: &'static str,
     /// The arguments; empty if there are none.
     takes: &'static str,
-    /// `Ok` is the result, which the verb has printed; `Err` is the reason why there is none.
+    /// Prints its result and returns the exit code. `Err` is the reason why there is no result.
     run: fn(&Path, &[String]) -> Result<ExitCode, String>,
 }
 
@@ -70,13 +70,13 @@ const VERBS: &[Subcommand] = &[
     },
     Subcommand {
         name: "a2a-conformance",
-        about: "run the compatibility kit of A2A against the A2A server, where the kit is",
+        about: "run the compatibility kit of A2A against the A2A server, if the kit is installed",
         takes: "",
         run: |root, _| a2a_conformance::run(root),
     },
     Subcommand {
         name: "mlflow",
-        about: "compare prompts of a real MLflow server, from PyPI, with what agents get of them",
+        about: "compare the prompts of a real MLflow server with those that agents get",
         takes: "",
         run: |root, _| mlflow::run(root),
     },
@@ -148,7 +148,7 @@ const VERBS: &[Subcommand] = &[
     },
     Subcommand {
         name: "tidy",
-        about: "check the style rules without a build",
+        about: "check style, dependencies, licences and links without a build",
         takes: "",
         run: |root, _| tidy::run(root),
     },
@@ -189,10 +189,12 @@ fn main() -> ExitCode {
         Some((name, arguments)) => (name.as_str(), arguments),
     };
     let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
-        return wrong(&format!("unknown verb `{name}`"));
+        return refuse(&format!("unknown verb `{name}`"));
     };
-    if let (true, Some(extra)) = (verb.takes.is_empty(), arguments.first()) {
-        return wrong(&format!("unexpected argument of `{name}`: {extra}"));
+    if verb.takes.is_empty()
+        && let Some(extra) = arguments.first()
+    {
+        return refuse(&format!("unexpected argument of `{name}`: {extra}"));
     }
     (verb.run)(root(), arguments).unwrap_or_else(|why| {
         eprintln!("error: {name}: {why}");
@@ -205,7 +207,7 @@ fn help() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn wrong(why: &str) -> ExitCode {
+fn refuse(why: &str) -> ExitCode {
     eprint!("error: {why}\n\n{}", usage());
     ExitCode::from(USAGE)
 }
@@ -219,7 +221,7 @@ fn usage() -> String {
     format!("cargo xtask <verb>\n\n{}", verbs.collect::<String>())
 }
 
-/// The root of the checkout.
+/// Returns the root of the checkout.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the checkout")
 }

@@ -59,7 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let started = Instant::now();
     let mut inspector = Command::new("node");
     inspector.args(["--test", "--test-force-exit", "inspector.test.mjs"]).env("PATH", &paths);
-    let (good, _) = printed(inspector.current_dir(&folder))?;
+    let (good, _) = run_and_print(inspector.current_dir(&folder))?;
     results.push(StepResult { name: "MCP Inspector".to_owned(), good, took: started.elapsed() });
     Ok(command::exit_code(command::print_results(&results)))
 }
@@ -81,14 +81,17 @@ impl Suite<'_> {
         suite.args(subject).args(["--requirements", version]);
         suite.args(["--expected-failures", &format!("expected-{version}.yml"), "-o"]);
         suite.arg(command::target(self.root).join("mcp_conformance").join(results));
-        let (good, output) = printed(suite.current_dir(self.folder).env("PATH", self.paths))?;
-        println!("figure  scenarios of MCP {version} that the {kind} passes: {}", passed(&output));
+        let (good, output) = run_and_print(suite.current_dir(self.folder).env("PATH", self.paths))?;
+        println!(
+            "figure  scenarios of MCP {version} that the {kind} passes: {}",
+            count_passed(&output)
+        );
         Ok(StepResult { name: format!("{kind}, {version}"), good, took: started.elapsed() })
     }
 }
 
 /// Runs a program; returns whether it succeeded, and its output, which is printed, too.
-fn printed(program: &mut Command) -> Result<(bool, String), String> {
+fn run_and_print(program: &mut Command) -> Result<(bool, String), String> {
     let mut child = program
         .stdout(Stdio::piped())
         .spawn()
@@ -101,8 +104,8 @@ fn printed(program: &mut Command) -> Result<(bool, String), String> {
     Ok((child.wait().map_err(|why| why.to_string())?.success(), output))
 }
 
-/// The number of scenarios that passed, required or not.
-fn passed(output: &str) -> usize {
+/// Returns the number of scenarios that passed, required or not.
+fn count_passed(output: &str) -> usize {
     output.lines().filter(|line| line.starts_with("✓ ")).count()
 }
 

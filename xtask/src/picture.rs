@@ -32,7 +32,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let profile: &[&str] = match words {
         [] => &["--release"],
         [word] if word == "--debug" => &[],
-        _ => return Err(format!("it takes {TAKES}")),
+        _ => return Err(format!("the arguments are {TAKES}")),
     };
     let mut demo = crate::command::cargo(root);
     demo.args(["run", "--quiet"]).args(profile).args(["--", "demo"]);
@@ -47,7 +47,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The picture of an output.
+/// Returns the picture of an output.
 pub(crate) fn draw(printed: &str) -> String {
     let lines: Vec<&str> = printed.lines().collect();
     let columns = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0).max(80);

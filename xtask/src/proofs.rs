@@ -53,44 +53,50 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         [word, name] if word == "--only" => (false, Some(name.as_str())),
         _ => return Err(format!("the arguments are {TAKES}")),
     };
-    let is_wanted = |proof: &str| only.is_none_or(|name| proof.split(' ').next() == Some(name));
-    if !PROOFS.iter().any(|(whole, _)| is_wanted(whole)) {
-        return Err(format!("unknown proof; the arguments are {TAKES}"));
+    let mut proofs = PROOFS.to_vec();
+    if let Some(name) = only {
+        proofs.retain(|(whole, _)| whole.split(' ').next() == Some(name));
+        if proofs.is_empty() {
+            return Err(format!("unknown proof {name}; the arguments are {TAKES}"));
+        }
+    }
+    if is_share {
+        proofs.retain(|(_, share)| !share.is_empty());
     }
     let page = root.join(PAGE);
     let mut results = Vec::new();
-    let mut figures = if is_share { Vec::new() } else { read(&page)? };
-    let wanted = PROOFS.into_iter().filter(|(whole, _)| is_wanted(whole));
-    for (whole, share) in wanted.filter(|(_, share)| !is_share || !share.is_empty()) {
+    let mut figures = if is_share { Vec::new() } else { read_page(&page)? };
+    for (whole, share) in proofs {
         let command = format!("cargo xtask {}", if is_share { share } else { whole });
         println!("==== {command}");
         figures.retain(|figure| figure.command != command);
         let start = Instant::now();
-        let mut counted = Vec::new();
-        let proven = prove(root, &command, &mut counted)?;
-        if proven {
-            figures.append(&mut counted);
+        let mut printed = Vec::new();
+        let good = prove(root, &command, &mut printed)?;
+        if good {
+            figures.append(&mut printed);
         }
-        results.push(StepResult { name: command, good: proven, took: start.elapsed() });
+        results.push(StepResult { name: command, good, took: start.elapsed() });
     }
-    in_order(&mut figures);
-    let table = table(&figures);
+    sort(&mut figures);
+    let table = to_markdown(&figures);
     println!("\n{table}");
     let good = command::print_results(&results);
     if !is_share {
-        write(&page, &table)?;
+        write_page(&page, &table)?;
     }
     Ok(command::exit_code(good))
 }
 
 /// Sorts the figures in the order of [`PROOFS`], and removes others.
-fn in_order(figures: &mut Vec<Figure>) {
-    let place = |figure: &Figure| {
-        let proof = figure.command.strip_prefix("cargo xtask ");
-        PROOFS.iter().position(|(whole, share)| proof == Some(whole) || proof == Some(share))
-    };
-    figures.retain(|figure| place(figure).is_some());
-    figures.sort_by_key(place);
+fn sort(figures: &mut Vec<Figure>) {
+    figures.retain(|figure| position(figure).is_some());
+    figures.sort_by_key(position);
+}
+
+fn position(figure: &Figure) -> Option<usize> {
+    let proof = figure.command.strip_prefix("cargo xtask ");
+    PROOFS.iter().position(|(whole, share)| proof == Some(whole) || proof == Some(share))
 }
 
 /// Runs one proof, prints its output, and collects its figures.
@@ -104,19 +110,19 @@ fn prove(root: &Path, command: &str, figures: &mut Vec<Figure>) -> Result<bool, 
     for line in BufReader::new(stdout).lines() {
         let line = line.map_err(|why| format!("{command}: {why}"))?;
         println!("{line}");
-        figures.extend(figure(&line, command));
+        figures.extend(parse_figure(&line, command));
     }
     let status = proof.wait().map_err(|why| format!("{command}: {why}"))?;
     Ok(status.success())
 }
 
-fn figure(line: &str, command: &str) -> Option<Figure> {
+fn parse_figure(line: &str, command: &str) -> Option<Figure> {
     let (what, value) = line.strip_prefix("figure  ")?.split_once(": ")?;
-    let own = |text: &str| text.to_owned();
-    Some(Figure { what: own(what), value: own(value), command: own(command) })
+    let [what, value, command] = [what, value, command].map(str::to_owned);
+    Some(Figure { what, value, command })
 }
 
-fn table(figures: &[Figure]) -> String {
+fn to_markdown(figures: &[Figure]) -> String {
     let mut table = "| what | | by |\n|---|---:|---|\n".to_owned();
     let mut last = "";
     for Figure { what, value, command } in figures {
@@ -127,8 +133,8 @@ fn table(figures: &[Figure]) -> String {
     table
 }
 
-/// The figures of a table.
-fn figures(table: &str) -> Vec<Figure> {
+/// Returns the figures of a table.
+fn from_markdown(table: &str) -> Vec<Figure> {
     let mut command = String::new();
     let rows = table.lines().filter_map(|line| {
         let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
@@ -143,23 +149,23 @@ fn figures(table: &str) -> Vec<Figure> {
     rows.collect()
 }
 
-/// A page: the text before its table, the table, and the text after it.
-fn parts(page: &Path) -> Result<[String; 3], String> {
-    let wrong = |why: &dyn std::fmt::Display| format!("{}: {why}", page.display());
-    let text = fs::read_to_string(page).map_err(|why| wrong(&why))?;
-    let (before, rest) =
-        text.split_once(BEGINS).ok_or_else(|| wrong(&"the first mark is missing"))?;
-    let (table, after) =
-        rest.split_once(ENDS).ok_or_else(|| wrong(&"the second mark is missing"))?;
-    Ok([before, table, after].map(str::to_owned))
+/// Returns the text before the table of a page, the table, and the text after it.
+fn split_page(page: &Path) -> Result<[String; 3], String> {
+    let path = page.display();
+    let text = fs::read_to_string(page).map_err(|why| format!("{path}: {why}"))?;
+    let parts = text.split_once(BEGINS).and_then(|(before, rest)| {
+        let (table, after) = rest.split_once(ENDS)?;
+        Some([before, table, after].map(str::to_owned))
+    });
+    parts.ok_or_else(|| format!("{path}: the line {BEGINS} or {ENDS} is missing"))
 }
 
-fn read(page: &Path) -> Result<Vec<Figure>, String> {
-    parts(page).map(|[_, table, _]| figures(&table))
+fn read_page(page: &Path) -> Result<Vec<Figure>, String> {
+    split_page(page).map(|[_, table, _]| from_markdown(&table))
 }
 
-fn write(page: &Path, table: &str) -> Result<(), String> {
-    let [before, _, after] = parts(page)?;
+fn write_page(page: &Path, table: &str) -> Result<(), String> {
+    let [before, _, after] = split_page(page)?;
     let text = format!("{before}{BEGINS}\n\n{table}\n{ENDS}{after}");
     // A proof that is killed must not leave half of the page.
     let new = page.with_extension("md.new");
@@ -169,16 +175,16 @@ fn write(page: &Path, table: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{figure, figures, in_order, table};
+    use super::{from_markdown, parse_figure, sort, to_markdown};
 
     #[test]
     fn figures_become_a_table() {
         let lines = ["noise", "figure  seeds: 12", "figure  lost, of 3: 0", "figure nothing"];
         let figures: Vec<_> =
-            lines.iter().filter_map(|line| figure(line, "cargo xtask sim")).collect();
+            lines.iter().filter_map(|line| parse_figure(line, "cargo xtask sim")).collect();
         let expected = "| what | | by |\n|---|---:|---|\n\
             | seeds | 12 | `cargo xtask sim` |\n| lost, of 3 | 0 |  |\n";
-        assert_eq!(table(&figures), expected);
+        assert_eq!(to_markdown(&figures), expected);
     }
 
     #[test]
@@ -189,11 +195,12 @@ mod tests {
             ("figure  lost, of 3: 0", "cargo xtask sim --seeds 1000"),
             ("figure  of old: 1", "cargo xtask sim --seeds 500"),
         ];
-        let mut all: Vec<_> = output.iter().filter_map(|(line, by)| figure(line, by)).collect();
-        in_order(&mut all);
-        let written = table(&all);
+        let mut all: Vec<_> =
+            output.iter().filter_map(|(line, by)| parse_figure(line, by)).collect();
+        sort(&mut all);
+        let written = to_markdown(&all);
         assert!(!written.contains("of old"), "{written}");
         assert!(written.find("lost, of 3") < written.find("kills"), "{written}");
-        assert_eq!(table(&figures(&written)), written);
+        assert_eq!(to_markdown(&from_markdown(&written)), written);
     }
 }

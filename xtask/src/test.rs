@@ -37,7 +37,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     Ok(crate::command::exit_code(tally.failed == 0))
 }
 
-/// Tests that run at the same time: twice the processors, because many tests wait for processes and the disk.
+/// Returns how many tests run at the same time: twice the processors, because many wait for processes and the disk.
 fn threads() -> usize {
     2 * thread::available_parallelism().map_or(1, NonZero::get)
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::Figures;
+use super::table::Figures;
 use crate::command;
 
 /// A query with 90,000 rows of six columns, about 10 MB of JSON. The rows are computed, so that the file does not matter.

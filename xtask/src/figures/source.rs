@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
 
-use super::Figures;
+use super::table::Figures;
 use crate::tidy::{File, Source};
 
 /// The counts of a set of Rust files. All but `lines_with_tests` are about code that is no test.

@@ -143,7 +143,7 @@ const TESTS: &[&str] = &[
 const SQLITE: [&str; 2] = ["rusqlite", "libsqlite3-sys"];
 const KNOW_SQLITE: [&str; 4] = ["abide-store", "abide-bench", "abide-sim", "abide-tests"];
 
-/// The normal and build dependencies of our crates, for all platforms. Tests may use any crate, so dev-dependencies
+/// Returns the normal and build dependencies of our crates, for all platforms. Tests may use any crate, so dev-dependencies
 /// are not checked.
 pub(crate) fn edges(metadata: &Metadata) -> Vec<Edge> {
     let packages = metadata.workspace_packages().into_iter();
@@ -175,7 +175,7 @@ fn crate_rule(name: &str) -> Option<&'static CrateRule> {
     CRATES.iter().chain(&PROOFS).find(|crate_rule| crate_rule.name == name)
 }
 
-/// Why a dependency is not permitted, if so.
+/// Returns why a dependency is not permitted, if so.
 fn refusal(edge: &Edge) -> Option<String> {
     let to = edge.to.as_str();
     if SQLITE.contains(&to) && !KNOW_SQLITE.contains(&edge.from.as_str()) {
