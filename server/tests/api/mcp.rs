@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use abide_protocols::{AgentProtocols, McpFailure, McpFuture, McpHandler, McpItems, McpRequest};
 use abide_schema::reducer::Context;
-use abide_schema::{Abort, Json, Module, Refusal, reducer, table};
+use abide_schema::{Abort, Json, Module, reducer, table};
 use abide_server::AccessConfig;
 use expect_test::expect;
 use serde_json::{Value as JsonValue, json};
