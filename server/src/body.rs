@@ -71,9 +71,9 @@ impl RequestBody {
     }
 
     /// [`RequestBody::envelope`] in a turn of its own.
-    pub async fn envelope_in_turn<T: DeserializeOwned>(&self, looks: &str) -> Result<T, Refusal> {
+    pub async fn envelope_in_turn<T: DeserializeOwned>(&self, example: &str) -> Result<T, Refusal> {
         let _turn = self.turn().await;
-        self.envelope(looks)
+        self.envelope(example)
     }
 
     /// Refuses a body with more values than this.
@@ -90,7 +90,7 @@ impl RequestBody {
     /// all other text.
     pub fn request_id(&self) -> JsonValue {
         #[derive(Deserialize)]
-        struct Named {
+        struct RpcRequest {
             id: JsonValue,
             #[serde(rename = "method")]
             _method: String,
@@ -98,8 +98,8 @@ impl RequestBody {
         if json_values::check(&self.text).is_err() {
             return JsonValue::Null;
         }
-        let named = serde_json::from_str::<Named>(&integers::readable(self.text.as_bytes()));
-        let id = named.map(|named| named.id).unwrap_or_default();
+        let request = serde_json::from_str::<RpcRequest>(&integers::readable(self.text.as_bytes()));
+        let id = request.map(|request| request.id).unwrap_or_default();
         if id.is_string() || id.is_i64() || id.is_u64() { id } else { JsonValue::Null }
     }
 
@@ -133,13 +133,13 @@ impl RequestBody {
         })
     }
 
-    /// Returns the JSON object in the form that a route expects; `looks` is an example for the hint.
-    pub fn envelope<T: DeserializeOwned>(&self, looks: &str) -> Result<T, Refusal> {
+    /// Returns the JSON object in the form that a route expects; `example` is shown in the hint.
+    pub fn envelope<T: DeserializeOwned>(&self, example: &str) -> Result<T, Refusal> {
         if self.text.trim_ascii().is_empty() {
             return Err(Refusal::new(Code::BadRequest, "the body is empty")
-                .hint(format!("send a body like {looks}")));
+                .hint(format!("send a body like {example}")));
         }
-        let hint = format!("send a body like {looks}");
+        let hint = format!("send a body like {example}");
         let refused = |refusal: Refusal| refusal.hint(hint.clone());
         if !self.text.trim_ascii_start().starts_with('{') {
             // Serde would accept an array for a struct, its items as the fields in order.

@@ -52,28 +52,28 @@ pub(crate) async fn subscribe(
     State(app): State<AppState>,
     Extension(session): SessionExtension,
     Extension(place): Extension<ConnectionPermit>,
-    wanted: Result<Query<QueryString>, QueryRejection>,
+    query: Result<Query<QueryString>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let Query(wanted) = wanted.map_err(|why| {
+    let Query(query) = query.map_err(|why| {
         query_string::invalid(Code::BadRequest, &why).hint(
             "/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; \
                  only sql is required; there are also timeline, as_of, checksum and explain",
         )
     })?;
-    let params = wanted.params.as_deref().map_or_else(|| Ok(Map::new()), params)?;
-    let QueryString { sql, after_seq, timeline, as_of, checksum, explain, .. } = wanted;
+    let params = query.params.as_deref().map_or_else(|| Ok(Map::new()), params)?;
+    let QueryString { sql, after_seq, timeline, as_of, checksum, explain, .. } = query;
     // A reconnect repeats the original address; Last-Event-ID is newer than its parameters.
     let (start, timeline) = match last_event_id(&headers)? {
         Some((seq, timeline)) => (Start::After(seq), timeline),
         None => (Start::from_message(after_seq, as_of)?, timeline),
     };
     let timeline = timeline.as_deref();
-    let wanted =
+    let request =
         SubscribeRequest { id: ID, sql: &sql, params: &params, start, timeline, checksum, explain };
     let mut connection = app.engine.connect(&session.caller);
     let account = app.engine.buffers().account(&session.caller);
-    connection.subscribe(&wanted).await?;
+    connection.subscribe(&request).await?;
     let authenticator = app.authenticator.clone();
     let invalid = Box::pin(async move { authenticator.until_invalid(session).await });
     let lifecycle = app.lifecycle;

@@ -18,7 +18,7 @@ use crate::follow::{Encoder, Follower, stream_turn};
 use crate::limits;
 use crate::start::Settlement;
 use crate::state::ProtocolState;
-use crate::thread::{self, Shown, ThreadInput, ThreadRequest, UserMessage};
+use crate::thread::{self, ShownMessage, ThreadInput, ThreadRequest, UserMessage};
 use crate::turn::{Change, Content, ItemState, Turn, TurnEnd};
 
 /// An example of a body.
@@ -70,7 +70,7 @@ struct Seen {
 
 impl Seen {
     /// Returns the events that a client with these messages has of the run of its last message.
-    fn of(messages: &[AgMessage], mut hold: Reservation) -> Result<Seen, Refusal> {
+    fn from_messages(messages: &[AgMessage], mut hold: Reservation) -> Result<Seen, Refusal> {
         let mut seen = Seen::default();
         let from = messages.iter().rposition(|message| message.role == "user").unwrap_or(0);
         for message in &messages[from..] {
@@ -140,7 +140,7 @@ pub(crate) async fn run(
     let run_of_client = std::mem::take(&mut wanted.run_id);
     let thread = wanted.thread_id.clone();
     let hold = app.engine.buffers().reserve(&session.caller);
-    let seen = Seen::of(&wanted.messages, hold)?;
+    let seen = Seen::from_messages(&wanted.messages, hold)?;
     let request = read(agent, wanted)?;
     let sent = thread::send(&app, &session.caller, &content, request).await;
     drop(content);
@@ -175,7 +175,7 @@ fn read(agent: String, wanted: RunAgentInput) -> Result<ThreadRequest, Refusal> 
         }
         ThreadInput::Decisions(decisions, settlements)
     };
-    let history = messages.iter().filter_map(AgMessage::shown).collect();
+    let history = messages.iter().filter_map(AgMessage::to_shown).collect();
     Ok(ThreadRequest { agent, thread, history, input })
 }
 
@@ -201,15 +201,18 @@ impl AgMessage {
     }
 
     /// Returns the message as a part of a history, if it has an id that says what it is.
-    fn shown(&self) -> Option<Shown> {
+    fn to_shown(&self) -> Option<ShownMessage> {
         let id = self.id.as_ref()?;
         if self.role == "user" {
-            return Some(Shown::User(UserMessage { id: id.clone(), text: self.text().ok()? }));
+            return Some(ShownMessage::User(UserMessage {
+                id: id.clone(),
+                text: self.text().ok()?,
+            }));
         }
         let of_run = id.strip_prefix("msg_").or_else(|| id.strip_prefix("rs_"))?;
         let (number, run) = of_run.split_once('_')?;
         number.parse::<u64>().ok()?;
-        Some(Shown::OfRun(run.to_owned()))
+        Some(ShownMessage::OfRun(run.to_owned()))
     }
 }
 
@@ -362,18 +365,20 @@ impl AgUiEncoder {
         let mut all = Vec::new();
         for interrupt in turn.awaited_approvals() {
             let call_id = interrupt.call_id();
-            let mut shown = json!({"id": call_id, "reason": "tool_call", "toolCallId": call_id,
+            let mut entry = json!({"id": call_id, "reason": "tool_call", "toolCallId": call_id,
                 "message": interrupt.message(), "metadata": interrupt.to_json(),
                 "responseSchema": {"type": "object", "required": ["approved"], "properties": {
                     "approved": {"type": "boolean"}, "reason": {"type": "string"}}}});
             match interrupt.form() {
-                Some(form) => shown["responseSchema"]["properties"]["answer"] = form.clone(),
-                None => shown["responseSchema"]["properties"][EDITED] = json!({"type": "object"}),
+                Some(form) => entry["responseSchema"]["properties"]["answer"] = form.clone(),
+                None => {
+                    entry["responseSchema"]["properties"][EDITED] = json!({"type": "object"})
+                }
             }
             if let Some(expires_at) = interrupt.expires_at() {
-                shown["expiresAt"] = json!(expires_at);
+                entry["expiresAt"] = json!(expires_at);
             }
-            all.push(shown);
+            all.push(entry);
         }
         for call in turn.waits.iter().flat_map(|wait| &wait.unsettled) {
             let message = format!(
@@ -392,11 +397,11 @@ impl AgUiEncoder {
                 Some(wait) => wait.message(),
                 None => format!("the run waits for {reason}"),
             };
-            let mut shown = json!({"id": self.run_id, "reason": reason, "message": message});
+            let mut entry = json!({"id": self.run_id, "reason": reason, "message": message});
             if let Some(handoff) = turn.waits.as_ref().and_then(|wait| wait.handoff.as_ref()) {
-                shown["metadata"] = handoff.to_json();
+                entry["metadata"] = handoff.to_json();
             }
-            all.push(shown);
+            all.push(entry);
         }
         all
     }

@@ -17,7 +17,7 @@ use crate::decision::{self, Decision};
 use crate::follow::{Encoder, Follower, stream_turn};
 use crate::start::RunRow;
 use crate::state::ProtocolState;
-use crate::thread::{self, NO_BRANCHES, Shown, ThreadInput, ThreadRequest, UserMessage};
+use crate::thread::{self, NO_BRANCHES, ShownMessage, ThreadInput, ThreadRequest, UserMessage};
 use crate::turn::{Change, Content, ItemState, Turn, TurnEnd, Usage, Wait};
 
 /// An example of a body.
@@ -127,7 +127,7 @@ fn read(agent: String, mut wanted: ChatRequest) -> Result<ThreadRequest, Refusal
         }
         _ => return Err(bad("the last message is not of the user or the assistant")),
     };
-    let history = wanted.messages.iter().filter_map(UiMessage::shown).collect();
+    let history = wanted.messages.iter().filter_map(UiMessage::to_shown).collect();
     Ok(ThreadRequest { agent, thread: wanted.id, history, input })
 }
 
@@ -142,11 +142,11 @@ impl UiMessage {
     }
 
     /// Returns the message as a part of a history, if it has an id that says what it is.
-    fn shown(&self) -> Option<Shown> {
+    fn to_shown(&self) -> Option<ShownMessage> {
         let id = self.id.as_ref()?;
         match self.role.as_str() {
-            "user" => Some(Shown::User(UserMessage { id: id.clone(), text: self.text()? })),
-            "assistant" => id.strip_prefix(MESSAGE).map(|run| Shown::OfRun(run.to_owned())),
+            "user" => Some(ShownMessage::User(UserMessage { id: id.clone(), text: self.text()? })),
+            "assistant" => id.strip_prefix(MESSAGE).map(|run| ShownMessage::OfRun(run.to_owned())),
             _ => None,
         }
     }

@@ -29,7 +29,7 @@ pub(super) struct RunRow {
 }
 
 impl RunRow {
-    pub(super) fn of(row: &JsonValue) -> RunRow {
+    pub(super) fn from_row(row: &JsonValue) -> RunRow {
         let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
         let number = |name: &str| row[name].as_i64().unwrap_or_default();
         RunRow {
@@ -47,7 +47,12 @@ impl RunRow {
 /// Returns a run by its id.
 pub(super) async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<RunRow, Refusal> {
     let (_, run) = runs::find(engine, by, id).await?;
-    Ok(RunRow::of(&run))
+    Ok(RunRow::from_row(&run))
+}
+
+/// Returns an id without the namespace of the caller, as the caller knows it. The caller finds both.
+pub(super) fn id_for_caller<'a>(by: &Caller, id: &'a str) -> &'a str {
+    id.strip_prefix(by.namespace()).unwrap_or(id)
 }
 
 /// Returns the run of the same session that was started before it.
@@ -292,7 +297,7 @@ pub(super) async fn start(
         .results
         .get(start)
         .ok_or_else(|| Refusal::new(Code::Internal, "the batch has no result"))?;
-    Ok(RunRow::of(&serde_json::from_str(&result.result).unwrap_or_default()))
+    Ok(RunRow::from_row(&serde_json::from_str(&result.result).unwrap_or_default()))
 }
 
 /// Returns `true` if a call of a run waits for its settlement. A call that the caller cannot see does not.
@@ -359,18 +364,19 @@ pub(super) async fn check_calls(
     run: &RunRow,
     call_ids: impl Iterator<Item = &str>,
 ) -> Result<(), Refusal> {
-    let bare = |id: &str| id.strip_prefix(by.namespace()).unwrap_or(id).to_owned();
-    let mut asked: Option<BTreeSet<String>> = None;
+    let own_id = id_for_caller(by, &run.id);
+    let mut requested: Option<BTreeSet<String>> = None;
     for call_id in call_ids {
         // The calls of a run and of the runs that it has delegated.
-        let rest = bare(call_id);
-        if rest.strip_prefix(&bare(&run.id)).is_some_and(|rest| rest.starts_with(DERIVED)) {
+        let id = id_for_caller(by, call_id);
+        if id.strip_prefix(own_id).is_some_and(|rest| rest.starts_with(DERIVED)) {
             continue;
         }
-        if asked.is_none() {
-            asked = Some(asked_for(engine, by, run).await?.iter().map(|id| bare(id)).collect());
+        if requested.is_none() {
+            let ids = requested_decisions(engine, by, run).await?;
+            requested = Some(ids.iter().map(|id| id_for_caller(by, id).to_owned()).collect());
         }
-        if asked.as_ref().is_none_or(|asked| !asked.contains(&rest)) {
+        if requested.as_ref().is_none_or(|requested| !requested.contains(id)) {
             let detail = format!("run {} has not asked for a decision on {call_id}", run.id);
             return Err(Refusal::new(Code::NotFound, detail)
                 .hint("send the decision to the address of the run that has asked for it"));
@@ -380,7 +386,7 @@ pub(super) async fn check_calls(
 }
 
 /// Returns the calls for which the newest interrupts of a run ask.
-async fn asked_for(
+async fn requested_decisions(
     engine: &Engine,
     by: &Caller,
     run: &RunRow,

@@ -21,12 +21,12 @@ pub(super) struct ThreadRequest {
     pub(super) agent: String,
     pub(super) thread: String,
     /// What the client shows before the input, the oldest first. It may be less than the session has.
-    pub(super) history: Vec<Shown>,
+    pub(super) history: Vec<ShownMessage>,
     pub(super) input: ThreadInput,
 }
 
 /// A message that a client shows.
-pub(super) enum Shown {
+pub(super) enum ShownMessage {
     /// A message of the user.
     User(UserMessage),
     /// A message of this run.
@@ -132,8 +132,8 @@ async fn check_history(
         ThreadInput::Decisions(..) => None,
     };
     let users = history.iter().filter_map(|shown| match shown {
-        Shown::User(message) => Some(message),
-        Shown::OfRun(_) => None,
+        ShownMessage::User(message) => Some(message),
+        ShownMessage::OfRun(_) => None,
     });
     let own = |id: String| format!("{}{id}", by.namespace());
     let prefixes: Vec<String> =
@@ -162,8 +162,8 @@ async fn check_history(
     let mut last = None;
     for shown in history {
         last = match shown {
-            Shown::User(message) => run_of(message)?.or(last),
-            Shown::OfRun(run) => Some(run.as_str()),
+            ShownMessage::User(message) => run_of(message)?.or(last),
+            ShownMessage::OfRun(run) => Some(run.as_str()),
         };
     }
     // A message that is repeated has a run, whatever has followed.

@@ -93,18 +93,21 @@ fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
 /// Parses a scope: a JSON object of texts. `None` for duplicate or invalid keys, and for values that an id cannot have.
 fn read_scope(text: &[u8]) -> Option<Scope> {
     let UniqueObject(members) = serde_json::from_slice(text).ok()?;
-    let is_name = |key: &str| {
-        !key.is_empty() && key.len() <= limits::NAME_BYTES && forbidden_character(key).is_none()
-    };
     members
         .into_iter()
         .map(|(key, value)| match value {
-            JsonValue::String(value) if is_name(&key) && forbidden_character(&value).is_none() => {
+            JsonValue::String(value)
+                if is_scope_key(&key) && forbidden_character(&value).is_none() =>
+            {
                 Some((key, value))
             }
             _ => None,
         })
         .collect()
+}
+
+fn is_scope_key(key: &str) -> bool {
+    !key.is_empty() && key.len() <= limits::NAME_BYTES && forbidden_character(key).is_none()
 }
 
 /// Determines the caller from the credential of a request.
@@ -283,15 +286,15 @@ mod tests {
         }
 
         async fn name(&self, path: &'static str, pairs: Pairs) -> String {
-            self.named(&Method::POST, path, pairs).await
+            self.caller_id(&Method::POST, path, pairs).await
         }
 
-        async fn named(&self, method: &Method, path: &'static str, pairs: Pairs) -> String {
+        async fn caller_id(&self, method: &Method, path: &'static str, pairs: Pairs) -> String {
             let path = Uri::from_static(path);
             let headers = headers(pairs);
             let admitted = admit(&self.authenticator, method, &path, &headers).await;
-            let named = admitted.map(|session| session.caller.id().to_owned());
-            named.unwrap_or_else(|refusal| refusal.code.to_string())
+            let caller_id = admitted.map(|session| session.caller.id().to_owned());
+            caller_id.unwrap_or_else(|refusal| refusal.code.to_string())
         }
     }
 
@@ -320,7 +323,7 @@ mod tests {
         ];
         for (pairs, expected) in ways {
             for method in [Method::POST, Method::GET] {
-                let received = open.named(&method, "/v1/subscribe", pairs).await;
+                let received = open.caller_id(&method, "/v1/subscribe", pairs).await;
                 assert_eq!(received, expected, "{method} {pairs:?}");
             }
         }
@@ -331,8 +334,8 @@ mod tests {
         let page = include_str!("../../../docs/security.md");
         let row = page.lines().find(|line| line.starts_with("| no credential |"));
         let cell = row.and_then(|row| row.split('|').nth(2)).expect("the page has the row");
-        let named: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
-        assert_eq!(named, OPEN);
+        let paths: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        assert_eq!(paths, OPEN);
     }
 
     #[tokio::test]

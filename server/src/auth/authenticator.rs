@@ -28,7 +28,7 @@ pub(crate) struct Authenticator {
 
 impl Authenticator {
     pub(crate) fn new(access: AccessConfig, engine: Engine) -> Authenticator {
-        let credential_store = CredentialStore::of(&engine);
+        let credential_store = CredentialStore::for_engine(&engine);
         Authenticator { access, engine, credential_store }
     }
 
@@ -183,8 +183,8 @@ fn until(now: Micros, at: Micros) -> std::time::Duration {
 fn token_parts(shown: &str) -> Option<(String, String)> {
     let (id, secret) = shown.strip_prefix("abide_")?.split_once('_')?;
     let fits = (1..=64).contains(&id.len()) && (16..=256).contains(&secret.len());
-    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    if !fits || !is_plain(id) || !is_plain(secret) {
+    let is_alphanumeric = id.bytes().chain(secret.bytes()).all(|byte| byte.is_ascii_alphanumeric());
+    if !fits || !is_alphanumeric {
         return None;
     }
     Some((id.to_owned(), hex::encode(Sha256::digest(shown.as_bytes()))))

@@ -95,7 +95,7 @@ impl Drop for LookupWaiter {
 
 impl CredentialStore {
     /// Returns the directory of an engine, if its modules declare one.
-    pub(crate) fn of(engine: &Engine) -> Option<CredentialStore> {
+    pub(crate) fn for_engine(engine: &Engine) -> Option<CredentialStore> {
         let spec = engine.credential_queries()?;
         let changed = engine.watch_tables(spec.tables);
         let known = Arc::default();
@@ -164,7 +164,7 @@ impl CredentialStore {
         if let Some(remembered) = self.remembered(state, id) {
             return Ok(remembered);
         }
-        let rows = self.ask(self.spec.token, named("id", id)).await?;
+        let rows = self.ask(self.spec.token, parameter("id", id)).await?;
         let entry = match rows.first() {
             Some(row) => {
                 let entry = TokenEntry::from_row(id, row, state);
@@ -189,14 +189,14 @@ impl CredentialStore {
 
     /// Returns the permissions of a role; `None` for a built-in role.
     pub(crate) async fn role(&self, name: &str) -> Result<RoleEntry, Refusal> {
-        let rows = self.ask(self.spec.role, named("name", name)).await?;
+        let rows = self.ask(self.spec.role, parameter("name", name)).await?;
         let Some(row) = rows.first() else { return Ok(RoleEntry::default()) };
         RoleEntry::from_row(row).ok_or_else(unreadable)
     }
 
     /// Returns `true` if an identity of the caller's id disables it.
     pub(crate) async fn disables(&self, caller: &Caller) -> Result<bool, Refusal> {
-        let rows = self.ask(self.spec.disabled, named("id", caller.id())).await?;
+        let rows = self.ask(self.spec.disabled, parameter("id", caller.id())).await?;
         Ok(rows.first().is_some_and(|row| disables(row, caller)))
     }
 
@@ -227,7 +227,7 @@ impl CredentialStore {
     }
 }
 
-fn named(name: &str, value: &str) -> Map<String, JsonValue> {
+fn parameter(name: &str, value: &str) -> Map<String, JsonValue> {
     [(name.to_owned(), JsonValue::from(value))].into_iter().collect()
 }
 
@@ -266,7 +266,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
-        let credential_queries = CredentialStore::of(&engine).expect("there is one");
+        let credential_queries = CredentialStore::for_engine(&engine).expect("there is one");
         for left in 0..20 {
             let one = format!("one{left}");
             let another = format!("another{left}");
@@ -290,7 +290,7 @@ mod tests {
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
         identity(&engine, "ann").await;
         token(&engine, "token001").await;
-        let store = CredentialStore::of(&engine).expect("there is one");
+        let store = CredentialStore::for_engine(&engine).expect("there is one");
         assert!(store.token("token001").await.expect("it is asked").is_some());
         identity(&engine, "bob").await;
         let waiting: Vec<_> =
@@ -311,7 +311,7 @@ mod tests {
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
         identity(&engine, "ann").await;
         token(&engine, "goodgood").await;
-        let credential_queries = CredentialStore::of(&engine).expect("there is one");
+        let credential_queries = CredentialStore::for_engine(&engine).expect("there is one");
         assert!(credential_queries.token("goodgood").await.expect("it is known").is_some());
 
         let made_up: Vec<String> = (0..10 * limits::TOKEN_LOOKUPS).map(|n| n.to_string()).collect();

@@ -248,8 +248,8 @@ impl Jwt {
             let max = bounds::NAME_BYTES;
             return Err(refused(format!("issuer and subject have more than {max} bytes")));
         }
-        let named = role.as_ref().filter(|claim| claims.contains_key(*claim));
-        let role = match (named, &self.config.role) {
+        let role_claim = role.as_ref().filter(|claim| claims.contains_key(*claim));
+        let role = match (role_claim, &self.config.role) {
             (Some(claim), _) => text(claims, claim)?,
             (None, Some(role)) => role.clone(),
             (None, None) => return Err(refused("the token names no role")),

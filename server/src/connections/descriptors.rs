@@ -13,12 +13,12 @@ const RESERVED: u64 = 112 + 4 * READERS as u64;
 /// Raises the soft limit of open files to the hard limit. Returns how many connections fit.
 pub(crate) fn connections() -> u32 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = u64::from(limits::CONNECTIONS) * 2 + RESERVED;
-    let wanted = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let needed = u64::from(limits::CONNECTIONS) * 2 + RESERVED;
+    let raised = maximum.map_or(needed, |maximum| maximum.min(needed));
     let mut limit = current;
-    if current.is_some_and(|current| current < wanted) {
-        match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
-            Ok(()) => limit = Some(wanted),
+    if current.is_some_and(|current| current < raised) {
+        match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum }) {
+            Ok(()) => limit = Some(raised),
             Err(why) => tracing::warn!(%why, "the limit of open files could not be raised"),
         }
     }

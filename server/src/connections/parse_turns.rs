@@ -48,10 +48,10 @@ impl ParseTurns {
     #[must_use]
     pub fn new(names: &Tenants) -> ParseTurns {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        ParseTurns::of(processors.div_ceil(2), names)
+        ParseTurns::with_permits(processors.div_ceil(2), names)
     }
 
-    fn of(permits: usize, names: &Tenants) -> ParseTurns {
+    fn with_permits(permits: usize, names: &Tenants) -> ParseTurns {
         ParseTurns(Arc::new(State {
             all: Arc::new(Semaphore::new(permits)),
             tenants: Semaphores::default(),
@@ -68,16 +68,16 @@ impl ParseTurns {
         // The turns of the caller and of its tenant first: then only one message of each caller waits for its tenant's turn,
         // only one of each tenant waits for a global turn, and these are granted in order of request.
         let state = &self.0;
-        let _of_caller = state.callers.of(caller.quota_key()).acquire_owned().await.ok()?;
+        let _of_caller = state.callers.get(caller.quota_key()).acquire_owned().await.ok()?;
         let tenant = state.names.key(caller);
-        let _of_tenant = state.tenants.of(&tenant).acquire_owned().await.ok()?;
+        let _of_tenant = state.tenants.get(&tenant).acquire_owned().await.ok()?;
         let _of_all = Arc::clone(&state.all).acquire_owned().await.ok()?;
         Some(ParseTurn { _of_all, _of_tenant, _of_caller })
     }
 }
 
 impl Semaphores {
-    fn of(&self, name: &str) -> Arc<Semaphore> {
+    fn get(&self, name: &str) -> Arc<Semaphore> {
         // Every change is one step, so a poisoned lock is consistent.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(name).and_then(Weak::upgrade) {
@@ -123,7 +123,7 @@ mod tests {
     /// Each identity had a turn of its own: a tenant with many tokens delayed the large messages of others.
     #[tokio::test]
     async fn tenants_take_turns_except_for_small_messages() {
-        let limiter = ParseTurns::of(1, &Tenants::default());
+        let limiter = ParseTurns::with_permits(1, &Tenants::default());
         let order = Mutex::new(Vec::new());
         let flood = caller("zeta/0");
         let ann = caller("acme/ann");
@@ -156,7 +156,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_ends_when_the_work_waits() {
-        let limiter = ParseTurns::of(1, &Tenants::default());
+        let limiter = ParseTurns::with_permits(1, &Tenants::default());
         let ann = caller("acme/ann");
         let (started, hear) = tokio::sync::oneshot::channel();
         let permit = limiter.permit(&ann, limits::LARGE_BYTES).await;

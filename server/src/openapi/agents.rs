@@ -33,7 +33,7 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
     retire["parameters"] = json!([name(), idempotency_key()]);
     let mut start =
         operation("begin_run", "Starts a run, in a new session or an existing one.", run());
-    start["requestBody"] = body(&wanted());
+    start["requestBody"] = body(&request_body());
     start["parameters"] = json!([name(), idempotency_key()]);
     let mut abort = operation("abort_a_run", "Aborts a run.", run());
     abort["requestBody"] = json!({"content": {"application/json": {"schema": reason}}});
@@ -89,8 +89,8 @@ pub(super) fn contract() -> [(&'static str, JsonValue); 4] {
 }
 
 fn invoke(name: JsonValue) -> JsonValue {
-    let mut wanted = wanted();
-    wanted["properties"]["wait_ms"] = json!({"type": "integer", "minimum": 0, "maximum": 600_000,
+    let mut request_body = request_body();
+    request_body["properties"]["wait_ms"] = json!({"type": "integer", "minimum": 0, "maximum": 600_000,
         "description": "How long the request waits, in milliseconds; 60,000 if omitted."});
     let mut answer = run();
     answer["properties"]["event"] = json!({"type": ["object", "null"],
@@ -99,7 +99,7 @@ fn invoke(name: JsonValue) -> JsonValue {
         over; the run continues, and the same request waits for it again if it names the run or \
         has the same key.";
     let mut invoke = operation("invoke_agent", meaning, answer.clone());
-    invoke["requestBody"] = body(&wanted);
+    invoke["requestBody"] = body(&request_body);
     invoke["parameters"] = json!([name, idempotency_key()]);
     invoke["responses"]["202"] = json!({"description": "The time is over.",
         "content": {"application/json": {"schema": answer}}});
@@ -203,7 +203,7 @@ fn export(id: JsonValue) -> JsonValue {
 
 fn import() -> JsonValue {
     let text = |meaning: &str| json!({"type": "string", "description": meaning});
-    let wanted = object(
+    let request_body = object(
         json!({
             "snapshot": {"type": "object", "description": "A snapshot of an exported run."},
             "id": text("The id of the run here; that of the origin if omitted."),
@@ -214,14 +214,14 @@ fn import() -> JsonValue {
         &["snapshot"],
     );
     let mut import = operation("import_a_run", "Imports a snapshot: the run continues.", run());
-    import["requestBody"] = body(&wanted);
+    import["requestBody"] = body(&request_body);
     import["parameters"] = json!([idempotency_key()]);
     import
 }
 
 fn fork() -> JsonValue {
     let text = |meaning: &str| json!({"type": "string", "description": meaning});
-    let wanted = object(
+    let request_body = object(
         json!({
             "at": {"type": "integer",
                 "description": "The last event of the log to include; the newest if omitted."},
@@ -233,7 +233,7 @@ fn fork() -> JsonValue {
     let answer = of_row("fork", "The row of `session_forks`.");
     let meaning = "Creates a session with the history of another one up to an event.";
     let mut fork = operation("fork_a_session", meaning, answer);
-    fork["requestBody"] = json!({"content": {"application/json": {"schema": wanted}}});
+    fork["requestBody"] = json!({"content": {"application/json": {"schema": request_body}}});
     let id = parameter("id", "path", "string", "The session.");
     fork["parameters"] = json!([id, idempotency_key()]);
     fork
@@ -324,7 +324,7 @@ fn run() -> JsonValue {
     )
 }
 
-fn wanted() -> JsonValue {
+fn request_body() -> JsonValue {
     let text = |meaning: &str| json!({"type": "string", "description": meaning});
     object(
         json!({

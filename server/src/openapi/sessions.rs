@@ -49,7 +49,7 @@ fn list() -> JsonValue {
 
 fn create() -> JsonValue {
     let text = |meaning: &str| json!({"type": "string", "description": meaning});
-    let wanted = object(
+    let request_body = object(
         json!({
             "agent": text("The agent that owns it."),
             "id": text("Its id; generated if omitted."),
@@ -61,7 +61,7 @@ fn create() -> JsonValue {
         &["agent"],
     );
     let mut create = operation("make_session", "Creates a session.", row());
-    create["requestBody"] = body(&wanted);
+    create["requestBody"] = body(&request_body);
     create["parameters"] = json!([idempotency_key()]);
     create
 }

@@ -72,7 +72,7 @@ pub(super) async fn list(
     );
     let params = Map::from_iter([("excluded_mode".to_owned(), json!(excluded_mode))]);
     let answer = ask(&app.engine, &by, &sql, &params).await?;
-    let agents: Vec<JsonValue> = answer.rows.iter().map(|row| shown(row)).collect();
+    let agents: Vec<JsonValue> = answer.rows.iter().map(|row| public_form(row)).collect();
     Ok(as_json(json!({"seq": answer.seq, "agents": agents}).to_string()))
 }
 
@@ -324,7 +324,7 @@ async fn find(engine: &Engine, by: &Caller, name: &str) -> Result<(JsonValue, Js
     if let Some(definition) = definition.as_object_mut() {
         definition.remove("instructions");
     }
-    Ok((definition, shown(row)))
+    Ok((definition, public_form(row)))
 }
 
 fn definition_of(row: &[Value]) -> JsonValue {
@@ -335,7 +335,7 @@ fn definition_of(row: &[Value]) -> JsonValue {
 }
 
 /// Returns the public form of an agent, from a row of [`COLUMNS`].
-fn shown(row: &[Value]) -> JsonValue {
+fn public_form(row: &[Value]) -> JsonValue {
     let cell = |at: usize| row.get(at).map_or(JsonValue::Null, Value::to_json);
     let definition = definition_of(row);
     let config = &definition["config"];

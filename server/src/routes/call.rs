@@ -48,9 +48,9 @@ pub(super) async fn batch(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let looks = r#"{"calls": [{"reducer": "…", "args": {…}}, …]}"#;
+    let example = r#"{"calls": [{"reducer": "…", "args": {…}}, …]}"#;
     let permit = app.admit_call(&by, content.bytes()).await?;
-    let BatchBody { calls } = content.envelope(looks)?;
+    let BatchBody { calls } = content.envelope(example)?;
     let request_id = idempotency_key(&headers)?;
     let done = begin(permit, app.engine.batch(&by, calls, request_id)).await?;
     Ok(unsent::answer(&app.engine.buffers().account(&by), frames::batch(None, &done)))

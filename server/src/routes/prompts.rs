@@ -118,7 +118,7 @@ pub(super) async fn list(
     by: CallerExtension,
     query: Result<Query<After>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let after = named(query, "?after=NAME")?.after.unwrap_or_default();
+    let after = query_parameters(query, "?after=NAME")?.after.unwrap_or_default();
     let (seq, mut prompts) = page(&app.engine, &by, &after).await?;
     let has_more = prompts.len() > PAGE;
     prompts.truncate(PAGE);
@@ -135,7 +135,7 @@ pub(super) async fn get(
     query: Result<Query<At>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let name = path(name, "name of the prompt")?;
-    let at = named(query, "?at=VERSION or ?at=LABEL")?.at;
+    let at = query_parameters(query, "?at=VERSION or ?at=LABEL")?.at;
     let (seq, prompt) = find(&app.engine, &by, &name, at.as_deref().unwrap_or(LATEST)).await?;
     Ok(as_json(json!({"seq": seq, "prompt": prompt}).to_string()))
 }
@@ -192,7 +192,7 @@ pub(super) async fn label(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let (name, label) = both(names)?;
+    let (name, label) = prompt_and_label(names)?;
     let mut args = arguments(&content, r#"{"version": 3}"#, "name", &name).await?;
     args["label"] = json!(label);
     let route = ReducerRoute { reducer: "label_prompt", result: "label", status: StatusCode::OK };
@@ -207,20 +207,22 @@ pub(super) async fn unlabel(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let (name, label) = both(names)?;
+    let (name, label) = prompt_and_label(names)?;
     let args = json!({"name": name, "label": label});
     let route = ReducerRoute { reducer: "unlabel_prompt", result: "label", status: StatusCode::OK };
     route.answer(&app, &by, &headers, &content, args).await
 }
 
-fn both(names: Result<Path<(String, String)>, PathRejection>) -> Result<(String, String), Refusal> {
+fn prompt_and_label(
+    names: Result<Path<(String, String)>, PathRejection>,
+) -> Result<(String, String), Refusal> {
     names.map(|Path(names)| names).map_err(|_| {
         Refusal::new(Code::NotFound, "a name in the URL is not UTF-8")
             .hint("percent-encode the name as UTF-8")
     })
 }
 
-fn named<T>(query: Result<Query<T>, QueryRejection>, shape: &str) -> Result<T, Refusal> {
+fn query_parameters<T>(query: Result<Query<T>, QueryRejection>, shape: &str) -> Result<T, Refusal> {
     query.map(|Query(query)| query).map_err(|why| {
         query_string::invalid(Code::BadArguments, &why).hint(format!("omit it, or send {shape}"))
     })

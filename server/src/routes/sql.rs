@@ -39,8 +39,8 @@ pub(super) async fn sql(
     Extension(mut session): SessionExtension,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let looks = r#"{"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional"#;
-    let SqlBody { sql, params, as_of } = content.envelope_in_turn(looks).await?;
+    let example = r#"{"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional"#;
+    let SqlBody { sql, params, as_of } = content.envelope_in_turn(example).await?;
     let answer = app.engine.query(&by, &sql, &params, as_of).await?;
     // The credential may have been revoked while the query waited for a reader.
     app.authenticator.check(&mut session).await?;

@@ -41,7 +41,7 @@ pub(super) struct Subscribe {
 }
 
 impl Subscribe {
-    fn wanted(&self) -> SubscribeRequest<'_> {
+    fn request(&self) -> SubscribeRequest<'_> {
         let Subscribe { id, sql, params, start, timeline, checksum, explain } = self;
         SubscribeRequest {
             id,
@@ -159,9 +159,9 @@ impl<'a> Writer<'a> {
             Command::Subscribe(subscribe, admission) => {
                 // From here on the subscription counts its parameters and its result.
                 drop(admission);
-                let wanted = subscribe.wanted();
+                let request = subscribe.request();
                 let subscribed = {
-                    let mut subscribed = pin!(self.connection.subscribe(&wanted));
+                    let mut subscribed = pin!(self.connection.subscribe(&request));
                     // Reading a large result takes time; answers do not wait for it.
                     loop {
                         tokio::select! {
@@ -172,7 +172,7 @@ impl<'a> Writer<'a> {
                 };
                 match subscribed {
                     Ok(()) => Ok(()), // The answer is the next update.
-                    Err(refusal) => self.refuse(wanted.id, &refusal).await,
+                    Err(refusal) => self.refuse(request.id, &refusal).await,
                 }
             }
             Command::Unsubscribe { id } => {

@@ -39,10 +39,10 @@ pub(super) async fn check_exposed(
 /// Returns the row of an exposed agent: name, description, revision.
 async fn find(app: &ProtocolState, by: &Caller, agent: &str) -> Result<JsonValue, Refusal> {
     let sql = format!("{EXPOSED} AND a.name = :agent");
-    let params = || params([("agent", json!(agent))]);
-    let exposed = first_texts(&app.engine, &Caller::local(), &sql, params()).await?;
+    let params = params([("agent", json!(agent))]);
+    let exposed = first_texts(&app.engine, &Caller::local(), &sql, params.clone()).await?;
     let sql = format!("{VISIBLE} AND name = :agent");
-    let visible = app.engine.query(by, &sql, &params(), None).await.map_err(hidden)?;
+    let visible = app.engine.query(by, &sql, &params, None).await.map_err(hidden)?;
     let row = visible.rows.first().filter(|_| !exposed.is_empty());
     Ok(row
         .ok_or_else(|| {
@@ -165,8 +165,8 @@ pub(crate) async fn list(
     let base = app.port.base(&uri, &headers);
     let rows = visible.rows.iter().map(|row| row.iter().map(Value::to_json));
     let rows = rows.map(|cells| cells.collect::<JsonValue>());
-    let shown = rows.filter(|row| exposed.iter().any(|name| row[0] == name.as_str()));
-    let cards = shown.map(|row| signed(&app, of_agent(&app, &row, &base, is_secured), &base));
+    let rows = rows.filter(|row| exposed.iter().any(|name| row[0] == name.as_str()));
+    let cards = rows.map(|row| signed(&app, of_agent(&app, &row, &base, is_secured), &base));
     let cards: Vec<JsonValue> = cards.collect();
     Ok(cached(&headers, json!({"agents": cards}).to_string()))
 }

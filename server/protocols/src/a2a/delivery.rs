@@ -186,9 +186,8 @@ impl Outbox {
                 && !self.busy.contains_key(*id)
         });
         // The shares after the last one come first.
-        let order = |waiting: &Waiting| waiting.share <= self.last_share;
-        let first = due.min_by(|(_, a), (_, b)| (order(a), &a.share).cmp(&(order(b), &b.share)));
-        let (id, waiting) = first?;
+        let (id, waiting) =
+            due.min_by_key(|(_, waiting)| (waiting.share <= self.last_share, &waiting.share))?;
         let id = id.clone();
         let share = waiting.share.clone();
         let looked_at = waiting.looked_at;
@@ -228,6 +227,10 @@ fn text(value: &Value) -> Option<&str> {
         Value::Text(text) => Some(text),
         _ => None,
     }
+}
+
+fn owned_text(value: &Value) -> Option<String> {
+    text(value).map(str::to_owned)
 }
 
 /// A webhook that is served.
@@ -308,14 +311,13 @@ async fn find(app: &ProtocolState, id: &str) -> Result<Option<Webhook>, Refusal>
     let params = params([("id", json!(id))]);
     let found = app.engine.query(&Caller::local(), sql, &params, None).await?;
     let Some(row) = found.rows.first() else { return Ok(None) };
-    let owned = |at: usize| text(&row[at]).map(str::to_owned);
     Ok(Some(Webhook {
         id: id.to_owned(),
-        run_id: owned(0).unwrap_or_default(),
-        url: owned(1).unwrap_or_default(),
-        token: owned(2),
-        scheme: owned(3),
-        credentials: owned(4),
+        run_id: owned_text(&row[0]).unwrap_or_default(),
+        url: owned_text(&row[1]).unwrap_or_default(),
+        token: owned_text(&row[2]),
+        scheme: owned_text(&row[3]),
+        credentials: owned_text(&row[4]),
         delivered: number(&row[5]),
         attempts: number(&row[6]),
         caller: Caller::recorded(text(&row[7]).unwrap_or_default(), text(&row[8])),
@@ -347,8 +349,7 @@ async fn send_all(
     check_identity(app, &webhook.caller).await?;
     let caller = webhook.caller.clone();
     let run = start::find(&app.engine, &caller, &webhook.run_id).await?;
-    let shown = |id: &str| id.strip_prefix(caller.namespace()).unwrap_or(id).to_owned();
-    let ids = TaskIds { task: shown(&run.id), context: shown(&run.session_id) };
+    let ids = TaskIds::of_run(&caller, &run);
     let mut encoder = TaskEncoder::new(ids.clone(), Vec::new(), Framing::Lines);
     encoder.has_pieces = false;
     let session = AuthSession { caller: caller.clone() };

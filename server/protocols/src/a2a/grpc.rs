@@ -65,7 +65,7 @@ pub(crate) async fn call(
 ) -> Response {
     let account = app.engine.buffers().account(&session.caller);
     let answer = async {
-        let operation = Operation::named(&method)
+        let operation = Operation::from_name(&method)
             .ok_or_else(|| A2aError::new(Kind::MethodNotFound, format!("there is no {method}")))?;
         check_version(&headers, None)?;
         let (request, response) = types(operation);
@@ -125,17 +125,17 @@ async fn encode(
 
 /// Returns the message in the body of a request.
 fn one_message(body: &[u8]) -> A2aResult<&[u8]> {
-    let bad = |message: &str| A2aError::invalid(message);
-    let (head, message) =
-        body.split_at_checked(5).ok_or_else(|| bad("the body is not a message of gRPC"))?;
+    let (head, message) = body
+        .split_at_checked(5)
+        .ok_or_else(|| A2aError::invalid("the body is not a message of gRPC"))?;
     if head[0] != 0 {
-        return Err(bad("compressed messages are not supported"));
+        return Err(A2aError::invalid("compressed messages are not supported"));
     }
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
     if message.len() == length as usize {
         Ok(message)
     } else {
-        Err(bad("the body is not one message"))
+        Err(A2aError::invalid("the body is not one message"))
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) enum Operation {
 
 impl Operation {
     /// Returns the operation with the name of the protocol.
-    pub(super) fn named(name: &str) -> Option<Operation> {
+    pub(super) fn from_name(name: &str) -> Option<Operation> {
         Some(match name {
             "SendMessage" => Operation::SendMessage,
             "SendStreamingMessage" => Operation::SendStreamingMessage,

@@ -101,8 +101,8 @@ impl Peer {
             follower.until_end().await?;
             permit = whole::permit(&self.app, self.by(), follower.turn.bytes()).await;
         }
-        let shown = shown(ids, follower, history).await?;
-        Ok(A2aResponse::Value(json!({"task": shown}), permit))
+        let task = encode_task(ids, follower, history).await?;
+        Ok(A2aResponse::Value(json!({"task": task}), permit))
     }
 
     async fn stream(self, params: JsonValue, framing: Framing) -> A2aResult<A2aResponse> {
@@ -151,7 +151,7 @@ impl Peer {
     fn context_of(&self, message: &Message, run: Option<&RunRow>) -> A2aResult<String> {
         let by = self.by();
         let given = message.context_id.as_deref();
-        let given = given.map(|id| id.strip_prefix(by.namespace()).unwrap_or(id));
+        let given = given.map(|id| start::id_for_caller(by, id));
         match (run.map(|run| self.ids(run)), given) {
             (Some(ids), Some(given)) if ids.context != given => {
                 let detail = format!("task {} belongs to the context {}", ids.task, ids.context);
@@ -282,7 +282,7 @@ impl Peer {
         let turns = Turn::span(1, i64::MAX);
         let mut follower = Follower::new(&self.app, self.session.clone(), run, turns).await?;
         follower.until_now().await?;
-        shown(ids, follower, history).await
+        encode_task(ids, follower, history).await
     }
 
     async fn cancel(self, params: &JsonValue) -> A2aResult<A2aResponse> {
@@ -307,7 +307,7 @@ impl Peer {
         }
         let ids = self.ids(&run);
         let history = self.history(&ids, None).await?;
-        Ok(A2aResponse::Value(shown(ids, follower, history).await?, permit))
+        Ok(A2aResponse::Value(encode_task(ids, follower, history).await?, permit))
     }
 
     async fn subscribe(self, params: &JsonValue, framing: Framing) -> A2aResult<A2aResponse> {
@@ -333,7 +333,7 @@ impl Peer {
         let length = number(params, "historyLength")?;
         let with_artifacts = flag(params, "includeArtifacts")?;
         let total = filter.count(&self.app, self.by()).await?;
-        let rows = filter.rows((&self.app, self.by()), after.as_ref(), size + 1).await?;
+        let rows = filter.rows(&self.app, self.by(), after.as_ref(), size + 1).await?;
         // One permit for all: the runs are loaded one after the other.
         let permit = if with_artifacts {
             whole::permit(&self.app, self.by(), limits::WHOLE_RUN_BYTES).await
@@ -343,7 +343,7 @@ impl Peer {
         let mut tasks = Vec::new();
         let mut bytes = 0;
         for row in rows.iter().take(size) {
-            let run = RunRow::of(row);
+            let run = RunRow::from_row(row);
             let own = if with_artifacts {
                 whole::size_of_events(&self.app.engine, self.by(), &run.id).await?
             } else {
@@ -357,7 +357,7 @@ impl Peer {
                     break;
                 }
             }
-            let mut shown = if is_whole {
+            let mut task = if is_whole {
                 self.task(&run, Some(0)).await?
             } else {
                 let ids = self.ids(&run);
@@ -368,13 +368,13 @@ impl Peer {
             if length.is_some_and(|length| length > 0) {
                 let history = self.history(&self.ids(&run), length).await?;
                 if !history.is_empty() {
-                    shown["history"] = json!(history);
+                    task["history"] = json!(history);
                 }
             }
-            tasks.push(shown);
+            tasks.push(task);
         }
         let last = rows[..tasks.len()].last().filter(|_| rows.len() > tasks.len());
-        let next = last.map(PageToken::of).unwrap_or_default();
+        let next = last.map(PageToken::after_row).unwrap_or_default();
         let page =
             json!({"tasks": tasks, "nextPageToken": next, "pageSize": size, "totalSize": total});
         Ok(A2aResponse::Value(page, permit))
@@ -396,9 +396,7 @@ impl Peer {
 
     /// Returns the ids without the namespace of the caller, which finds them either way.
     pub(super) fn ids(&self, run: &RunRow) -> TaskIds {
-        let namespace = self.by().namespace();
-        let shown = |id: &str| id.strip_prefix(namespace).unwrap_or(id).to_owned();
-        TaskIds { task: shown(&run.id), context: shown(&run.session_id) }
+        TaskIds::of_run(self.by(), run)
     }
 
     async fn history(&self, ids: &TaskIds, length: Option<u32>) -> A2aResult<Vec<JsonValue>> {
@@ -413,7 +411,11 @@ impl Peer {
 }
 
 /// Returns the task of the events that were read, with its artifacts.
-async fn shown(ids: TaskIds, follower: Follower, history: Vec<JsonValue>) -> A2aResult<JsonValue> {
+async fn encode_task(
+    ids: TaskIds,
+    follower: Follower,
+    history: Vec<JsonValue>,
+) -> A2aResult<JsonValue> {
     Ok(whole::encode(move || task(&ids, &follower.turn, &history, true)).await?)
 }
 

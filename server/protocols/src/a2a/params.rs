@@ -67,9 +67,8 @@ pub(super) fn time(text: &str) -> Option<i64> {
         let digits = text.get(from..to)?;
         digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
     };
-    let at = |place: usize, signs: &[u8]| bytes.get(place).is_some_and(|it| signs.contains(it));
     let marks = [(4, b"-".as_slice()), (7, b"-"), (10, b"Tt "), (13, b":"), (16, b":")];
-    if !marks.iter().all(|(place, signs)| at(*place, signs)) {
+    if !marks.iter().all(|(at, signs)| bytes.get(*at).is_some_and(|it| signs.contains(it))) {
         return None;
     }
     let year = number(0, 4)?;

@@ -28,14 +28,13 @@ impl PushConfig {
     ) -> A2aResult<PushConfig> {
         let url = required(given, "url")?;
         sender.check(url).map_err(A2aError::invalid)?;
-        let of = |object, name| text(object, name).map(|text| text.map(str::to_owned));
         let authentication = field(given, "authentication");
         Ok(PushConfig {
             name: text(given, "id")?.unwrap_or(name).to_owned(),
             url: url.to_owned(),
-            token: of(given, "token")?,
-            scheme: of(authentication, "scheme")?,
-            credentials: of(authentication, "credentials")?,
+            token: owned_text(given, "token")?,
+            scheme: owned_text(authentication, "scheme")?,
+            credentials: owned_text(authentication, "credentials")?,
         })
     }
 
@@ -45,6 +44,10 @@ impl PushConfig {
             "scheme": self.scheme, "credentials": self.credentials, "after": after});
         runs::call("put_webhook", args)
     }
+}
+
+fn owned_text(object: &JsonValue, name: &str) -> A2aResult<Option<String>> {
+    text(object, name).map(|text| text.map(str::to_owned))
 }
 
 /// Returns the sender; refused if the server sends no push notifications.

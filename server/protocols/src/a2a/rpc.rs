@@ -81,7 +81,7 @@ async fn perform(
     params: JsonValue,
     id: &JsonValue,
 ) -> A2aResult<A2aResponse> {
-    let operation = Operation::named(method).ok_or_else(|| {
+    let operation = Operation::from_name(method).ok_or_else(|| {
         A2aError::new(Kind::MethodNotFound, format!("there is no method {method}"))
     })?;
     peer.perform(operation, params, Framing::Rpc(id.clone())).await

@@ -4,13 +4,14 @@
 use std::collections::HashSet;
 use std::iter;
 
-use abide_schema::{Code, Refusal};
+use abide_schema::{Caller, Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use super::error::A2aError;
 use super::params::timestamp;
 use super::{legacy, legacy_http};
 use crate::follow::Encoder;
+use crate::start::{self, RunRow};
 use crate::turn::{Change, ItemState, Turn, TurnEnd};
 
 /// The ids of a task, as its client knows them.
@@ -18,6 +19,15 @@ use crate::turn::{Change, ItemState, Turn, TurnEnd};
 pub(super) struct TaskIds {
     pub(super) task: String,
     pub(super) context: String,
+}
+
+impl TaskIds {
+    pub(super) fn of_run(by: &Caller, run: &RunRow) -> TaskIds {
+        TaskIds {
+            task: start::id_for_caller(by, &run.id).to_owned(),
+            context: start::id_for_caller(by, &run.session_id).to_owned(),
+        }
+    }
 }
 
 pub(super) const SUBMITTED: &str = "TASK_STATE_SUBMITTED";

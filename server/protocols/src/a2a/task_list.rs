@@ -58,12 +58,14 @@ impl Filter {
             from.push_str(condition(state)?);
         }
         if let Some(after) = text(given, "statusTimestampAfter")? {
-            let bad = || A2aError::invalid("statusTimestampAfter is not a time of RFC 3339");
             from.push_str(" AND r.updated_at >= :after");
             if context.is_none() {
                 from.push_str(" AND l.ended_at >= :after");
             }
-            params.insert("after".to_owned(), json!(time(after).ok_or_else(bad)?));
+            let after = time(after).ok_or_else(|| {
+                A2aError::invalid("statusTimestampAfter is not a time of RFC 3339")
+            })?;
+            params.insert("after".to_owned(), json!(after));
         }
         Ok(Filter { from, is_of_context: context.is_some(), params })
     }
@@ -82,19 +84,22 @@ impl Filter {
     /// Returns the rows after a place, the last changed first.
     pub(super) async fn rows(
         &self,
-        (app, by): (&ProtocolState, &Caller),
+        app: &ProtocolState,
+        by: &Caller,
         after: Option<&PageToken>,
         most: usize,
     ) -> A2aResult<Vec<JsonValue>> {
-        let read = async |of: (&str, &str, &str)| self.read((app, by), of, after, most).await;
+        let by_update = Part { condition: "", at: "r.updated_at", id: "r.id" };
         if self.is_of_context {
-            return read(("", "r.updated_at", "r.id")).await;
+            return self.read(app, by, by_update, after, most).await;
         }
         // Active runs first: one that ends meanwhile is then found twice, and not missed.
-        let active = format!("AND l.ended_at = {ACTIVE}");
-        let mut rows = read((&active, "r.updated_at", "r.id")).await?;
-        let ended = format!("AND l.ended_at < {ACTIVE}");
-        let ended = read((&ended, "l.ended_at", "l.run_id")).await?;
+        let is_active = format!("AND l.ended_at = {ACTIVE}");
+        let active = Part { condition: &is_active, ..by_update };
+        let mut rows = self.read(app, by, active, after, most).await?;
+        let has_ended = format!("AND l.ended_at < {ACTIVE}");
+        let ended = Part { condition: &has_ended, at: "l.ended_at", id: "l.run_id" };
+        let ended = self.read(app, by, ended, after, most).await?;
         let again: BTreeSet<&str> = ended.iter().filter_map(|row| row["id"].as_str()).collect();
         rows.retain(|row| row["id"].as_str().is_none_or(|id| !again.contains(id)));
         rows.extend(ended);
@@ -110,11 +115,13 @@ impl Filter {
 
     async fn read(
         &self,
-        (app, by): (&ProtocolState, &Caller),
-        (part, at, id): (&str, &str, &str),
+        app: &ProtocolState,
+        by: &Caller,
+        part: Part<'_>,
         after: Option<&PageToken>,
         most: usize,
     ) -> A2aResult<Vec<JsonValue>> {
+        let Part { condition, at, id } = part;
         let mut params = self.params.clone();
         let mut page = String::new();
         if let Some(token) = after {
@@ -124,7 +131,7 @@ impl Filter {
         }
         let from = &self.from;
         let sql = format!(
-            "SELECT {COLUMNS} {from} {part} {page} ORDER BY {at} DESC, {id} DESC LIMIT {most}"
+            "SELECT {COLUMNS} {from} {condition} {page} ORDER BY {at} DESC, {id} DESC LIMIT {most}"
         );
         let found = app.engine.query(by, &sql, &params, None).await.map_err(hidden)?;
         let rows = found.rows.iter().map(|row| {
@@ -133,6 +140,14 @@ impl Filter {
         });
         Ok(rows.collect())
     }
+}
+
+/// A part of the list, in descending order of two columns.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    condition: &'a str,
+    at: &'a str,
+    id: &'a str,
 }
 
 /// Returns the SQL condition for a state.
@@ -170,7 +185,7 @@ pub(super) struct PageToken {
 }
 
 impl PageToken {
-    pub(super) fn of(row: &JsonValue) -> String {
+    pub(super) fn after_row(row: &JsonValue) -> String {
         let place = json!([row["updated_at"], row["id"]]).to_string();
         BASE64_URL_SAFE_NO_PAD.encode(place)
     }

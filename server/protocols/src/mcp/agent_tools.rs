@@ -72,7 +72,7 @@ fn tool(name: &str, description: Option<&str>) -> JsonValue {
 }
 
 /// Returns the agent that a tool name stands for, if it is exposed.
-pub(super) async fn named(
+pub(super) async fn find(
     exchange: &McpRequestContext,
     tool: &str,
 ) -> Result<Option<String>, McpFailure> {
@@ -130,7 +130,7 @@ pub(super) async fn call(
             return Ok(blocked.unwrap_or_else(|| refusal_result(refusal)));
         }
     };
-    if tasks::wanted(exchange, params) {
+    if tasks::wants_task(exchange, params) {
         tasks::created(exchange, &run.id).await
     } else {
         finish(exchange, run, false).await

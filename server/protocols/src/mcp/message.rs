@@ -51,6 +51,10 @@ impl HttpFailure {
     }
 }
 
+fn is_id(id: &JsonValue) -> bool {
+    id.is_string() || id.is_i64() || id.is_u64()
+}
+
 impl Message {
     pub(super) fn parse(content: &RequestBody) -> Result<Message, HttpFailure> {
         let refused = |code: i64, message: String| {
@@ -68,7 +72,6 @@ impl Message {
             return Err(refused(-32600, message.to_owned()));
         };
         let id = members.remove("id");
-        let is_id = |id: &JsonValue| id.is_string() || id.is_i64() || id.is_u64();
         let id_or_null = id.clone().filter(is_id).unwrap_or_default();
         let invalid = |message: &str| {
             let failure = McpFailure { code: -32600, message: message.to_owned(), data: None };

@@ -189,10 +189,10 @@ pub(super) async fn list(
     let (first, mut last) = match cursor(&request.params)? {
         None => (0, ""),
         Some(cursor) => {
-            let of_kind = |kind: &Kind| cursor.strip_prefix(kind.prefix());
-            let first = KINDS.iter().position(|kind| of_kind(kind).is_some());
-            let first = first.ok_or_else(not_of_this_list)?;
-            (first, of_kind(&KINDS[first]).unwrap_or_default())
+            let mut kinds = KINDS.iter().enumerate();
+            kinds
+                .find_map(|(at, kind)| Some((at, cursor.strip_prefix(kind.prefix())?)))
+                .ok_or_else(not_of_this_list)?
         }
     };
     let mut page = Vec::new();
@@ -217,10 +217,6 @@ pub(super) async fn list(
 
 /// Returns the templates.
 pub(super) fn templates(exchange: &McpRequestContext) -> Vec<JsonValue> {
-    let template = |prefix: &str, variable: &str, name: &str, description: &str| {
-        json!({"uriTemplate": format!("{prefix}{{{variable}}}"), "name": name,
-            "description": description, "mimeType": "application/json"})
-    };
     let mut all = vec![
         template(SESSIONS, "id", "session", "A session and its last 200 messages."),
         template(RUNS, "id", "run", "A run and its last 200 events."),
@@ -230,6 +226,11 @@ pub(super) fn templates(exchange: &McpRequestContext) -> Vec<JsonValue> {
         all.extend(handler.items(McpItems::ResourceTemplates));
     }
     all
+}
+
+fn template(prefix: &str, variable: &str, name: &str, description: &str) -> JsonValue {
+    json!({"uriTemplate": format!("{prefix}{{{variable}}}"), "name": name,
+        "description": description, "mimeType": "application/json"})
 }
 
 /// `resources/read`.

@@ -63,6 +63,9 @@ impl SessionId {
     }
 }
 
+/// Requests of the server that wait for a response, by id.
+type PendingRequests = HashMap<String, oneshot::Sender<Result<JsonValue, JsonValue>>>;
+
 /// A session.
 #[derive(Debug)]
 pub(super) struct McpSession {
@@ -78,7 +81,7 @@ pub(super) struct McpSession {
     /// Counts the subscriptions for the owner.
     hold: Mutex<Reservation>,
     /// Requests of the server, by id.
-    asked: Mutex<HashMap<String, oneshot::Sender<Result<JsonValue, JsonValue>>>>,
+    pending_requests: Mutex<PendingRequests>,
     /// Requests of the client that are being answered, by id.
     in_progress: Mutex<HashMap<String, CancellationToken>>,
     stream: Arc<Semaphore>,
@@ -116,7 +119,7 @@ impl McpSessions {
             level: AtomicUsize::new(0),
             subscriptions: watch::Sender::default(),
             hold: Mutex::new(hold),
-            asked: Mutex::default(),
+            pending_requests: Mutex::default(),
             in_progress: Mutex::default(),
             stream: Arc::new(Semaphore::new(1)),
             ended: CancellationToken::new(),
@@ -279,22 +282,20 @@ impl McpSession {
         // No number: the response to a request of before a restart must not answer another one.
         let id = format!("abide-{}", uuid::Uuid::new_v4().simple());
         let (answer, response) = oneshot::channel();
-        self.asked().insert(id.clone(), answer);
+        self.pending_requests().insert(id.clone(), answer);
         AskedRequest { id, response, session: Arc::clone(self) }
     }
 
     /// The response to a request of the server. An unknown one is ignored: nothing waits for it any more.
     pub(super) fn respond(&self, id: &JsonValue, outcome: Result<JsonValue, JsonValue>) {
-        let answer = id.as_str().and_then(|id| self.asked().remove(id));
+        let answer = id.as_str().and_then(|id| self.pending_requests().remove(id));
         if let Some(answer) = answer {
             let _ = answer.send(outcome);
         }
     }
 
-    fn asked(
-        &self,
-    ) -> MutexGuard<'_, HashMap<String, oneshot::Sender<Result<JsonValue, JsonValue>>>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending_requests(&self) -> MutexGuard<'_, PendingRequests> {
+        self.pending_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a request of the client, so that it can be cancelled.
@@ -335,7 +336,7 @@ impl AskedRequest {
 
 impl Drop for AskedRequest {
     fn drop(&mut self) {
-        self.session.asked().remove(&self.id);
+        self.session.pending_requests().remove(&self.id);
     }
 }
 

@@ -207,12 +207,11 @@ fn check_uri(exchange: &McpRequestContext, uri: &str) -> Result<(), McpFailure> 
         let message = format!("the URI has more than {} bytes", limits::MCP_URI_BYTES);
         return Err(McpFailure::invalid(message));
     }
-    let of_handler = || {
-        exchange
-            .handler()
-            .is_some_and(|handler| resources::handler_has(&handler.items(McpItems::Resources), uri))
-    };
-    if resources::parts(exchange, uri).is_some() || of_handler() {
+    if resources::parts(exchange, uri).is_some() {
+        return Ok(());
+    }
+    let handler = exchange.handler();
+    if handler.is_some_and(|it| resources::handler_has(&it.items(McpItems::Resources), uri)) {
         return Ok(());
     }
     let message = "Resource not found".to_owned();

@@ -25,7 +25,7 @@ const POLL_MS: i64 = 1_000;
 const PAGE: usize = 50;
 
 /// Returns `true` if a call of an agent becomes a task.
-pub(super) fn wanted(exchange: &McpRequestContext, params: &Map<String, JsonValue>) -> bool {
+pub(super) fn wants_task(exchange: &McpRequestContext, params: &Map<String, JsonValue>) -> bool {
     if exchange.is_modern() {
         declared(exchange)
     } else {

@@ -75,7 +75,7 @@ pub(super) async fn call(
         Some(JsonValue::Object(arguments)) => arguments.clone(),
         Some(_) => return Err(McpFailure::invalid("arguments must be an object")),
     };
-    if let Some(agent) = agent_tools::named(exchange, name).await? {
+    if let Some(agent) = agent_tools::find(exchange, name).await? {
         return agent_tools::call(exchange, agent, &request.params).await;
     }
     if name == QUERY {

@@ -84,12 +84,11 @@ impl ResponseEncoder {
                 ("failed", json!({"code": code, "message": message}), JsonValue::Null)
             }
         };
-        let seconds = |micros: i64| micros / 1_000_000;
         json!({
             "id": self.id,
             "object": "response",
-            "created_at": seconds(turn.started_at.unwrap_or(self.created_at)),
-            "completed_at": turn.ended_at.filter(|_| status == "completed").map(seconds),
+            "created_at": turn.started_at.unwrap_or(self.created_at) / 1_000_000,
+            "completed_at": turn.ended_at.filter(|_| status == "completed").map(|at| at / 1_000_000),
             "status": status,
             "error": error,
             "incomplete_details": incomplete,

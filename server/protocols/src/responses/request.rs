@@ -52,12 +52,11 @@ impl CreateResponse {
             let hint = "set response_format in the agent's definition; omit text.format";
             return refuse("text.format must be text", hint);
         }
-        let is_set = |value: &Option<JsonValue>| value.as_ref().is_some_and(|it| !it.is_null());
-        if is_set(&self.conversation) {
+        if self.conversation.as_ref().is_some_and(|it| !it.is_null()) {
             let hint = "use previous_response_id";
             return refuse("conversation is not supported", hint);
         }
-        if is_set(&self.prompt) {
+        if self.prompt.as_ref().is_some_and(|it| !it.is_null()) {
             return refuse("prompt is not supported", "the agent's definition has its prompt");
         }
         if self.previous_response_id.is_some()
