@@ -68,9 +68,8 @@ mod tool;
 mod webhook;
 
 pub use a2a::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
-pub use abide_client::{
-    ApprovalPolicy, Effect, ExchangeKind, NewExchange, NewInput, Rate, Retry, ToolLimits,
-};
+pub use abide_client::arguments::{ApprovalPolicy, NewExchange, NewInput, Rate, Retry, ToolLimits};
+pub use abide_client::rows::{Effect, ExchangeKind};
 pub use arguments::{ArgumentsError, CheckedArguments, Parameters};
 pub use builtin::{
     BrowserConfig, BuiltinError, BuiltinToolsConfig, ExecuteConfig, PackagesConfig, SearchConfig,
