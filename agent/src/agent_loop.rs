@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use abide_client::{ModelUsage, RunEventKind};
+use abide_client::arguments::ModelUsage;
+use abide_client::rows::RunEventKind;
 use abide_definitions::agent::AgentDefinition;
 use abide_definitions::error::DefinitionError;
 use abide_definitions::guardrail::GuardrailAt;

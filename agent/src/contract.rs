@@ -4,10 +4,8 @@
 use std::collections::VecDeque;
 
 use abide_client::arguments::{AbortRun, CreateSession, StartRun};
-use abide_client::{
-    Abide, AgentState, Code, Error, Refusal, Run, RunEvent, RunEventKind, RunStatus, Seq, Session,
-    Subscription,
-};
+use abide_client::rows::{AgentState, Run, RunEvent, RunEventKind, RunStatus, Session};
+use abide_client::{Abide, Code, Error, Refusal, Seq, Subscription};
 use serde_json::Value;
 
 /// An event of a run.
@@ -128,9 +126,7 @@ impl Events {
             if self.of.is_some_and(|last| self.last_number >= last) {
                 return Ok(None);
             }
-            let Some(update) = self.subscription.next().await else {
-                return Err(self.subscription.error().cloned().unwrap_or(Error::Closed));
-            };
+            let update = self.subscription.try_next().await?.ok_or(Error::Closed)?;
             let mut new: Vec<RunEvent> = update.inserts()?;
             new.retain(|event| event.number > self.last_number);
             new.sort_by_key(|event| event.number);
@@ -144,7 +140,7 @@ impl Events {
 /// # Errors
 /// [`Error`] of the calls.
 pub async fn begin(abide: &Abide, agent: &str, input: &str) -> Result<Run, Error> {
-    let session = abide.call(CreateSession::new(agent)).await?;
+    let session = abide.call(CreateSession::new(agent)).await?.into_inner();
     Ok(abide.call(StartRun::new(&session.id).input(input)).await?.into_inner())
 }
 

@@ -25,7 +25,7 @@ mod view;
 use std::path::{Path, PathBuf};
 
 use abide_agent::{AgentDefinition, AgentProject, Problem, Tools, check_definitions};
-use abide_client::{Agent as RegisteredAgent, AgentMode};
+use abide_client::rows::{Agent as RegisteredAgent, AgentMode};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::json;

@@ -143,7 +143,7 @@ pub(crate) fn check_folder(file: &Path) -> Result<(), Refusal> {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let detail = error.to_string();
+        let detail = format!("{error:#}");
         let hint = error.hint().map(str::to_owned);
         let refusal = |code| Refusal { hint, ..Refusal::new(code, detail) };
         match error {
@@ -161,7 +161,7 @@ impl From<Error> for Failure {
             }
             Error::Refused(refusal) => Failure::Refused(of_command(refusal)),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),
-            Error::Unreachable { .. } | Error::TimedOut { .. } => {
+            Error::Unreachable { .. } | Error::NotAbide { .. } | Error::TimedOut { .. } => {
                 Failure::Unreachable(refusal(Code::Unavailable))
             }
             _ => Failure::Refused(refusal(Code::Internal)),

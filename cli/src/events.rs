@@ -90,7 +90,7 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
     }
     let Some(mut live) = live else { return Ok(()) };
     let mut after = log.after();
-    while let Some(update) = live.next().await {
+    while let Some(update) = live.try_next().await? {
         if update.history_changed {
             note(history_notice(options, "all of its events follow"));
             after = Seq::ZERO;
@@ -102,7 +102,7 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
         rows.sort_by_key(|row| seq(row));
         lines.print_rows(rows.into_iter())?;
     }
-    live.error().map_or(Ok(()), |error| Err(error.clone().into()))
+    Ok(())
 }
 
 /// Subscribes to the events from now on.

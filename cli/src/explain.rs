@@ -1,6 +1,6 @@
 //! `abide explain`: explains how a live query is evaluated, and its cost.
 
-use abide_client::{Explanation, OrderTerm, Plan, Shape, TableScan};
+use abide_client::query_plan::{Explanation, OrderTerm, Plan, Shape, TableScan};
 use clap::Args;
 use serde_json::Value as JsonValue;
 

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_client::arguments::CreateIdentity;
-use abide_client::{CallLimits, RateLimit};
+use abide_client::arguments::{CallLimits, CreateIdentity, RateLimit};
 use clap::Args;
 
 use crate::duration;

@@ -24,7 +24,7 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("agents.db");
 //! let abide = Abide::open_with(path, Config::default())?; // or Abide::connect("http://127.0.0.1:7341").await?
-//! let session = abide.call(CreateSession::new("support").title("A lost parcel")).await?;
+//! let session = abide.call(CreateSession::new("support").title("A lost parcel")).await?.into_inner();
 //! abide.call(AppendMessage::new(&session.id, "user", "Where is it?")).await?;
 //! abide.close().await;
 //! # Ok(())
@@ -107,7 +107,8 @@ pub use mimalloc::MiMalloc as Allocator;
 
 /// The names that a module needs: `use abide::prelude::*;`.
 pub mod prelude {
-    pub use abide_client::{Abide, Session};
+    pub use abide_client::Abide;
+    pub use abide_client::rows::Session;
     pub use abide_schema::reducer::{Nullable, ReducerResult, RowVisibility};
     pub use abide_schema::{
         Abort, Code, Context, FacadeTextEnum as TextEnum, Json, Micros, Module, Refusal, Seq,

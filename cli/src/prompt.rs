@@ -4,8 +4,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use abide_client::Value;
 use abide_client::arguments::{LabelPrompt, PutPrompt, UnlabelPrompt};
-use abide_client::{PROMPT_VERSION_AT, Value, prompt_version, template};
+use abide_client::rules::{PROMPT_VERSION_AT, prompt_version, template};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value as JsonValue};

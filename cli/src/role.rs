@@ -1,7 +1,6 @@
 //! `abide role`: defines which reducers a role may call.
 
-use abide_client::arguments::{RemoveRole, SetRole};
-use abide_client::{CallLimits, RateLimit};
+use abide_client::arguments::{CallLimits, RateLimit, RemoveRole, SetRole};
 use abide_schema::reducer::BuiltInRole;
 use clap::{Args, Subcommand};
 

@@ -16,11 +16,15 @@ async fn a_typed_call_names_its_reducer_and_returns_its_result() {
     let config = Config { modules: vec![notes::module()], ..Config::default() };
     let abide = Abide::open_with(path, config).expect("the file opens");
 
-    let session = abide.call(CreateSession::new("support").id("s1")).await.expect("it is created");
+    let session = abide
+        .call(CreateSession::new("support").id("s1"))
+        .await
+        .expect("it is created")
+        .into_inner();
     assert_eq!((session.id.as_str(), session.title.as_deref()), ("s1", None));
     let session_id = "s1".to_owned();
     let body = "Call back on Monday".to_owned();
-    let note = abide.call(AddNote { session_id, body }).await.expect("it is added");
+    let note = abide.call(AddNote { session_id, body }).await.expect("it is added").into_inner();
     assert_eq!((note.id, note.body.as_str()), (1, "Call back on Monday"));
 
     let calls = [

@@ -132,14 +132,14 @@ async fn follow(
         let update = match &mut show {
             Display::Screen(screen) => {
                 tokio::select! {
-                    update = subscription.next() => update,
+                    update = subscription.try_next() => update?,
                     () = screen.due() => {
                         screen.draw(abide, &subscription)?;
                         continue;
                     }
                 }
             }
-            _ => subscription.next().await,
+            _ => subscription.try_next().await?,
         };
         let Some(update) = update else { break };
         if update.history_changed && !matches!(show, Display::Screen(_)) {
@@ -157,7 +157,7 @@ async fn follow(
         }
         left -= 1;
     }
-    subscription.error().map_or(Ok(()), |error| Err(error.clone().into()))
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use abide_client::arguments::SettleToolCall;
-use abide_client::{Abide, Call, Outcome};
+use abide_client::arguments::{Outcome, SettleToolCall};
+use abide_client::{Abide, Call};
 use serde_json::{Value as JsonValue, json};
 use tokio::time::timeout;
 
@@ -132,7 +132,7 @@ impl ClaimFixture {
             if let Some(status) = live.typed_rows::<String>().unwrap().pop() {
                 return status;
             }
-            timeout(PATIENCE, live.next()).await.expect("the call stays claimed");
+            timeout(PATIENCE, live.try_next()).await.expect("the call stays claimed").unwrap();
         }
     }
 

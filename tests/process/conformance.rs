@@ -102,14 +102,14 @@ type Answered = Result<Answer, Error>;
 /// A subscription, and the updates that arrived while the runner waited for something else.
 struct LiveQuery {
     subscription: Subscription,
-    early: VecDeque<Update>,
+    early: VecDeque<Result<Update, Error>>,
 }
 
 impl LiveQuery {
-    async fn next(&mut self) -> Option<Update> {
+    async fn next(&mut self) -> Result<Update, Error> {
         match self.early.pop_front() {
-            Some(update) => Some(update),
-            None => self.subscription.next().await,
+            Some(update) => update,
+            None => self.subscription.try_next().await?.ok_or(Error::Closed),
         }
     }
 }
@@ -203,9 +203,12 @@ impl Runner {
             "update" => self.update(&text(name), step).await?,
             "ended" => {
                 let mut ended = self.subscriptions.remove(&text(name)).ok_or("none")?;
-                while ended.next().await.is_some() {}
-                let error = ended.subscription.error().ok_or("no error")?;
-                check_error(&step["expect"]["error"], error)?;
+                let error = loop {
+                    if let Err(error) = ended.next().await {
+                        break error;
+                    }
+                };
+                check_error(&step["expect"]["error"], &error)?;
             }
             "unsubscribe" => drop(self.subscriptions.remove(&text(name)).ok_or("none")?),
             "mismatches" => {
@@ -274,15 +277,16 @@ impl Runner {
 
     async fn rows(&mut self, name: &str, expected: &JsonValue) -> Result<(), String> {
         let LiveQuery { subscription, early } = self.live(name)?;
-        early.clear();
+        // An error is kept: a later step expects it.
+        early.retain(Result::is_err);
         loop {
             let found = json!(subscription.rows().map(cells).collect::<Vec<_>>());
             if is_same(expected, &found) {
                 return Ok(());
             }
             match timeout(LIMIT / 2, subscription.next()).await {
-                Ok(Some(_)) => {}
-                Ok(None) => return Err(format!("it ended: {:?}", subscription.error())),
+                Ok(Some(Ok(_))) => {}
+                Ok(ended) => return Err(format!("it ended: {ended:?}")),
                 Err(_) => return Err(format!("the rows are {found}")),
             }
         }
@@ -290,9 +294,7 @@ impl Runner {
 
     async fn update(&mut self, name: &str, step: &Step) -> Result<(), String> {
         let query = self.live(name)?;
-        let Some(update) = query.next().await else {
-            return Err(format!("it ended: {:?}", query.subscription.error()));
-        };
+        let update = query.next().await.map_err(|error| format!("it ended: {error:#}"))?;
         let lists = [
             ("inserts", update.insert_rows().map(cells).collect::<Vec<_>>()),
             ("updates", update.update_rows().map(cells).collect()),
@@ -385,7 +387,7 @@ async fn subscribe(client: &Abide, step: &Step) -> Answered {
     let mut subscription = subscribe.await?;
     if seq("after_seq").is_none() {
         // The first update is the first result.
-        subscription.next().await;
+        subscription.try_next().await?;
     }
     Ok(Answer::Subscribed(text(&step["subscribe"]), Box::new(subscription)))
 }

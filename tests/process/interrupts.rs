@@ -176,7 +176,7 @@ async fn waiting_calls(server: &Server) -> Vec<String> {
     let client = server.client().await;
     let sql = "SELECT call_id FROM tool_calls WHERE status = 'awaiting_approval' ORDER BY call_id";
     let mut rows = client.subscribe(sql).await.unwrap();
-    while rows.next().await.is_some() {
+    while let Some(Ok(_)) = rows.next().await {
         let calls = rows.typed_rows::<(String,)>().unwrap();
         if calls.len() == 3 {
             return calls.into_iter().map(|(id,)| id).collect();
@@ -648,7 +648,7 @@ async fn results(server: &Server, session: &str) -> Vec<JsonValue> {
 async fn until(server: &Server, sql: &str) -> String {
     let client = server.client().await;
     let mut rows = client.subscribe(sql).await.unwrap();
-    while rows.next().await.is_some() {
+    while let Some(Ok(_)) = rows.next().await {
         if let Some((id,)) = rows.typed_rows::<(String,)>().unwrap().into_iter().next() {
             return id;
         }

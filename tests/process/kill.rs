@@ -133,16 +133,16 @@ async fn watch_throughout(abide: Abide, sql: &'static str, mut done: watch::Rece
     let mut copy = BTreeSet::new();
     loop {
         tokio::select! {
-            update = live.next() => apply(&mut copy, &live, &update.unwrap()),
+            update = live.try_next() => apply(&mut copy, &live, &update.unwrap().unwrap()),
             _ = done.wait_for(|done| *done) => break,
         }
     }
     let fresh = abide.sql(sql).rows().await.unwrap().rows;
     let fresh: Vec<&[abide_client::Value]> = fresh.iter().map(|row| &**row).collect();
     while !live.rows().eq(fresh.iter().copied()) {
-        let update = timeout(PATIENCE, live.next()).await;
+        let update = timeout(PATIENCE, live.try_next()).await;
         let update = update.unwrap_or_else(|_| panic!("{sql} does not converge"));
-        apply(&mut copy, &live, &update.unwrap());
+        apply(&mut copy, &live, &update.unwrap().unwrap());
     }
     assert_eq!(copy.len(), fresh.len(), "{sql}");
     assert!(!fresh.is_empty(), "{sql}: the result is empty");

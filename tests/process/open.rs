@@ -156,17 +156,17 @@ async fn a_killed_engine_is_started_again() {
     let file = SharedFile::new();
     let abide = file.client().await;
     let mut sessions = abide.subscribe("SELECT id FROM sessions ORDER BY id").await.unwrap();
-    sessions.next().await.unwrap();
+    sessions.try_next().await.unwrap();
     let first = file.engine();
     for nth in 1..=3 {
         abide.call(CreateSession::new("a").id(format!("s{nth}"))).await.unwrap();
         let engine = file.engine();
         engine.kill();
-        let update = sessions.next().await.unwrap();
+        let update = sessions.try_next().await.unwrap().unwrap();
         assert_eq!(update.inserts::<String>().unwrap(), [format!("s{nth}")]);
     }
     abide.call(CreateSession::new("a").id("s4")).await.unwrap();
-    assert_eq!(sessions.next().await.unwrap().inserts::<String>().unwrap(), ["s4"]);
+    assert_eq!(sessions.try_next().await.unwrap().unwrap().inserts::<String>().unwrap(), ["s4"]);
     let last = file.engine();
     assert_ne!(first.pid, last.pid);
     assert!(!first.socket.parent().unwrap().exists(), "the socket of a killed engine is removed");

@@ -120,7 +120,7 @@ async fn until<T: serde::de::DeserializeOwned>(server: &Server, sql: &str) -> Ve
     let mut rows = abide.subscribe(sql).await.unwrap();
     let some = async {
         loop {
-            rows.next().await.expect("the server runs");
+            rows.try_next().await.expect("the server runs");
             if rows.rows().len() > 0 {
                 return rows.typed_rows().unwrap();
             }

@@ -19,7 +19,7 @@ async fn wait_for(subscription: &mut Subscription, content: &str) {
         subscription.rows().any(|row| format!("{row:?}").contains(content))
     };
     while !has(subscription) {
-        let update = timeout(PATIENCE, subscription.next()).await.expect("an update");
+        let update = timeout(PATIENCE, subscription.try_next()).await.expect("an update");
         update.expect("the subscription does not end");
     }
 }
@@ -166,7 +166,7 @@ async fn a_client_resumes_after_a_restart() {
     say(&abide, &["first"]).await;
     // Without rows of its own, the subscription reports a whole result as `reset`.
     let mut watched = abide.subscribe(QUERY).after(1).await.unwrap();
-    let update = timeout(PATIENCE, watched.next()).await.expect("an update").unwrap();
+    let update = timeout(PATIENCE, watched.try_next()).await.expect("an update").unwrap().unwrap();
     assert!(!update.reset && format!("{update:?}").contains("first"), "{update:?}");
     for (nth, is_killed) in [true, false, false, true].into_iter().enumerate() {
         if is_killed {
@@ -177,7 +177,8 @@ async fn a_client_resumes_after_a_restart() {
         server.start_again();
         let content = format!("after {nth}");
         say(&server.client().await, &[&content]).await;
-        let update = timeout(PATIENCE, watched.next()).await.expect("an update").unwrap();
+        let update =
+            timeout(PATIENCE, watched.try_next()).await.expect("an update").unwrap().unwrap();
         assert!(!update.reset && format!("{update:?}").contains(&content), "{update:?}");
     }
 }

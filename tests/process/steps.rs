@@ -5,7 +5,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use abide_client::{Abide, Effect};
+use abide_client::Abide;
+use abide_client::rows::Effect;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as JsonValue;
 use tempfile::TempDir;

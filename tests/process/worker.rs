@@ -15,7 +15,8 @@ use std::fs::OpenOptions;
 use std::io::{BufRead as _, Write as _};
 
 use abide_client::arguments::{ClaimHandoff, ClaimToolCall, CompleteToolCall, CreateSession};
-use abide_client::{Abide, Code, Error, ToolCall};
+use abide_client::rows::ToolCall;
+use abide_client::{Abide, Code, Error};
 use futures_util::StreamExt as _;
 use futures_util::stream::iter;
 
@@ -56,7 +57,7 @@ fn say(what: &str) {
 /// Creates sessions, until it is killed.
 async fn create(abide: &Abide) {
     loop {
-        say(&abide.call(CreateSession::new("a")).await.unwrap().id);
+        say(&abide.call(CreateSession::new("a")).await.unwrap().value.id);
     }
 }
 

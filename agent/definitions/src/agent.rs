@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use abide_client::arguments::RegisterAgent;
-use abide_client::{AgentAllow, AgentMode};
+use abide_client::rows::{AgentAllow, AgentMode};
 use abide_programs::{CliConfig, ParserChoice, Parsers};
 use abide_tools::{A2aConfig, BackendName, Selection, Tools, tool_matches};
 use serde::de::value::MapAccessDeserializer;

@@ -1,7 +1,6 @@
 //! Tools that stand for agents: `as_tool` starts a run of the agent, `as_handoff` lets it take over the turn.
 
-use abide_client::Retry;
-use abide_client::arguments::RegisterTool;
+use abide_client::arguments::{RegisterTool, Retry};
 use abide_tools::{Effect, Parameters, ToolDeclaration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

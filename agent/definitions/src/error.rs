@@ -1,6 +1,6 @@
 //! Why a definition is refused, or cannot work.
 
-use abide_client::nearest;
+use abide_client::rules::nearest;
 use abide_tools::ToolsError;
 use abide_yaml::{Document, ErrorKind, Expected};
 use serde::de::DeserializeOwned;

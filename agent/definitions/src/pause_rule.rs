@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use abide_client::{PauseStage, Run};
+use abide_client::rows::{PauseStage, Run};
 use abide_tools::tool_matches;
 use serde::{Deserialize, Serialize};
 

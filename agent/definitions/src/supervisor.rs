@@ -1,6 +1,6 @@
 //! The supervisor that an agent can ask for: the key `supervisor` of a definition.
 
-use abide_client::forbidden_character;
+use abide_client::rules::forbidden_character;
 use serde::{Deserialize, Serialize};
 
 use crate::error::InvalidSetting;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use abide_client::delegation_cycle;
+use abide_client::rules::delegation_cycle;
 use abide_definitions::agent::AgentDefinition;
 
 /// By agent, the agents that it may delegate to.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use abide_client::AgentMode;
+use abide_client::rows::AgentMode;
 use abide_definitions::agent::{AgentDefinition, ModelChoice, Subagent};
 use abide_definitions::error::DefinitionError;
 use abide_definitions::literal_secret::literal_secrets;

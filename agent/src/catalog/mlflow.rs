@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use abide_client::prompt_version;
+use abide_client::rules::prompt_version;
 use abide_definitions::project_config::MlflowConfig;
 use abide_definitions::prompt_source::PromptStore;
 use abide_json_integers as integers;

@@ -1,6 +1,7 @@
 //! Reading the definition of an agent in one revision.
 
-use abide_client::{Abide, AgentRevision};
+use abide_client::Abide;
+use abide_client::rows::AgentRevision;
 use abide_definitions::agent::AgentDefinition;
 
 use crate::run::error::RuntimeError;

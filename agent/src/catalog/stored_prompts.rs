@@ -1,6 +1,7 @@
 //! The prompts of a database, for definitions: `{store: NAME@VERSION}`.
 
-use abide_client::{Abide, PROMPT_VERSION_AT, Value, prompt_version};
+use abide_client::rules::{PROMPT_VERSION_AT, prompt_version};
+use abide_client::{Abide, Value};
 use abide_definitions::prompt_source::PromptStore;
 use tokio::runtime::Handle;
 

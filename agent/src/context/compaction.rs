@@ -11,11 +11,11 @@
 //! begin and end between groups: an answer and its results stay together. The requests for summaries are not part
 //! of the conversation, so they cannot trigger a compaction.
 
-use abide_client::arguments::{RecordHealth, RecordSummary};
-use abide_client::{
-    AgentState, Call, HealthAction, ModelUsage, NewArchivedResult, NewMemory, NewRunEvent,
-    NewSummary, RunEventKind,
+use abide_client::Call;
+use abide_client::arguments::{
+    ModelUsage, NewArchivedResult, NewMemory, NewRunEvent, NewSummary, RecordHealth, RecordSummary,
 };
+use abide_client::rows::{AgentState, HealthAction, RunEventKind};
 use abide_definitions::middleware::PiiAt;
 use abide_definitions::profile_settings::{ContextPolicy, ContextSettings};
 use abide_models::{ModelMessage, ModelRequest, ModelResponse, Stop, TokenEstimate, answer_of};

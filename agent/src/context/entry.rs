@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Deref;
 
-use abide_client::{AgentState, Json, Run};
+use abide_client::Json;
+use abide_client::rows::{AgentState, Run};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

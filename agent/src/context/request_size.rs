@@ -1,7 +1,8 @@
 //! The size of requests in tokens: from the usage that the provider reported for the last request, where it did, and
 //! from an estimate for the family of the model. A request that exceeds the window is never sent.
 
-use abide_client::{NewRunEvent, RunEventKind};
+use abide_client::arguments::NewRunEvent;
+use abide_client::rows::RunEventKind;
 use abide_definitions::agent_tool::GET_TOOL_RESPONSE;
 use abide_models::{ModelMessage, ModelRequest, TokenEstimate};
 use serde_json::json;

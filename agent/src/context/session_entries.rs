@@ -3,7 +3,7 @@
 
 use std::ops::Deref;
 
-use abide_client::Run;
+use abide_client::rows::Run;
 
 use crate::context::entry::{
     RequestedCall, SessionEntry, UndeliveredResult, is_answer, is_of_others, is_result, last_answer,

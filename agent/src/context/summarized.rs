@@ -1,7 +1,8 @@
 //! The replacement of older messages in the context of a session: the newest row of `context_summaries`. A driver reads
 //! it once, and then the messages after it, so the cost of a turn does not depend on the length of the conversation.
 
-use abide_client::{Abide, AgentState, ContextSummary, Error, Json, Run};
+use abide_client::rows::{AgentState, ContextSummary, Run};
+use abide_client::{Abide, Error, Json};
 use abide_models::ModelMessage;
 use serde::de::DeserializeOwned;
 

@@ -4,7 +4,8 @@
 //! The definitions of agents that are referred to by name are read when a driver starts. Their tools are registered
 //! then, because a call belongs to a registered tool.
 
-use abide_client::{Abide, AgentRevision, Error, Tool};
+use abide_client::rows::{AgentRevision, Tool};
+use abide_client::{Abide, Error};
 use abide_definitions::agent::{AgentDefinition, Subagent};
 use abide_definitions::agent_tool::AgentTool;
 

@@ -2,8 +2,9 @@
 //! and limits, until it answers or hands back. The agent that is active follows from the results of the handoff
 //! calls, so another driver continues with the same agent.
 
+use abide_client::Error;
 use abide_client::arguments::{CompleteToolCall, RegisterTool};
-use abide_client::{Agent, Error, RunEventKind, ToolCall};
+use abide_client::rows::{Agent, RunEventKind, ToolCall};
 use abide_definitions::agent_tool::{self, HAND_BACK, message};
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
 use futures_util::future::{BoxFuture, FutureExt as _};

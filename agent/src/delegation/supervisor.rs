@@ -1,8 +1,9 @@
 //! The tool `request_supervisor`: the model asks for a supervisor, and the answer is the result of its call. The call and the
 //! session wait without a driver, so nothing is lost if the process ends meanwhile.
 
+use abide_client::Code;
 use abide_client::arguments::{RegisterTool, RequestSupervisorHandoff};
-use abide_client::{Code, ToolCall, ToolCallStatus};
+use abide_client::rows::{ToolCall, ToolCallStatus};
 use abide_definitions::agent_tool::{self, REQUEST_SUPERVISOR};
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
 use futures_util::future::{BoxFuture, FutureExt as _};

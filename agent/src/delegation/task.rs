@@ -7,8 +7,9 @@
 //! A child that waits for a decision makes its parent wait: the call becomes pending again, the parent rests with an
 //! `interrupt` that names the child's calls, and the call is claimed again when the child continues.
 
+use abide_client::Error;
 use abide_client::arguments::{AbortRun, RegisterTool, StartChildRun};
-use abide_client::{Error, Run, RunStatus, ToolCall};
+use abide_client::rows::{Run, RunStatus, ToolCall};
 use abide_definitions::agent_tool::{self, TASK};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
@@ -146,14 +147,14 @@ fn input(arguments: &Value) -> String {
 async fn until_rested(driver: &Driver, id: &str) -> Result<Run, Error> {
     let sql = "SELECT * FROM runs WHERE id = :id";
     let mut runs = driver.abide.subscribe(sql).param("id", id).await?;
-    while runs.next().await.is_some() {
+    while runs.try_next().await?.is_some() {
         let now: Vec<Run> = runs.typed_rows()?;
         let rests = |run: &Run| run.status.is_terminal() || run.status == RunStatus::Waiting;
         if let Some(run) = now.into_iter().find(rests) {
             return Ok(run);
         }
     }
-    Err(runs.error().cloned().unwrap_or(Error::Closed))
+    Err(Error::Closed)
 }
 
 fn outcome_of(run: &Run) -> ToolOutcome {
@@ -230,10 +231,10 @@ pub(crate) async fn one_changes(driver: &Driver, runs: &[Run]) -> Result<(), Err
                WHERE d.parent_id = :id AND r.status = 'waiting'";
     let parent = first.parent_id.as_deref().unwrap_or_default();
     let mut waiting = driver.abide.subscribe(sql).param("id", parent).await?;
-    while waiting.next().await.is_some() {
+    while waiting.try_next().await?.is_some() {
         if waiting.rows().len() != runs.len() {
             return Ok(());
         }
     }
-    Err(waiting.error().cloned().unwrap_or(Error::Closed))
+    Err(Error::Closed)
 }

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use abide_client::{NewMemory, is_invisible};
+use abide_client::arguments::NewMemory;
+use abide_client::rules::is_invisible;
 use serde::Deserialize;
 use serde_json::json;
 

@@ -8,11 +8,11 @@
 
 use std::time::Duration;
 
-use abide_client::arguments::{EmbedMemories, SaveMemories};
-use abide_client::{
-    Call, Code, Error, ModelUsage, NewMemory, NewMemoryVector, NewRunEvent, RunEventKind,
-    Value as Cell,
+use abide_client::arguments::{
+    EmbedMemories, ModelUsage, NewMemory, NewMemoryVector, NewRunEvent, SaveMemories,
 };
+use abide_client::rows::RunEventKind;
+use abide_client::{Call, Code, Error, Value as Cell};
 use abide_definitions::profile_settings::{
     MemoryRead, MemoryScope, MemoryScopeRule, MemorySettings,
 };

@@ -1,7 +1,7 @@
 //! Where the facts of an agent are: the space, and a client that reaches it.
 
-use abide_client::arguments::SaveMemories;
-use abide_client::{Abide, Error, NewMemory};
+use abide_client::arguments::{NewMemory, SaveMemories};
+use abide_client::{Abide, Error};
 use abide_definitions::profile_settings::{MemoryScope, MemoryScopeRule, MemorySettings};
 
 use crate::run::context::RuntimeContext;
@@ -46,7 +46,7 @@ impl MemorySpace {
         };
         let mut space = MemorySpace { client, name: String::new(), namespace, session_id };
         // Without facts the call changes nothing and returns the space.
-        let found = space.client.call(space.save(Vec::new())).await?;
+        let found = space.client.call(space.save(Vec::new())).await?.into_inner();
         space.name.clone_from(&found.space);
         Ok(space)
     }

@@ -1,8 +1,9 @@
 //! The tools of an agent with a memory: `save_memory`, `search_memories` and `forget_memory`. A change of the memory
 //! and the result of its call are one batch. Failures are texts for the model.
 
-use abide_client::arguments::{CompleteToolCall, ForgetMemories, SaveMemories};
-use abide_client::{Call, Error, NewMemory, ToolCall};
+use abide_client::arguments::{CompleteToolCall, ForgetMemories, NewMemory, SaveMemories};
+use abide_client::rows::ToolCall;
+use abide_client::{Call, Error};
 use abide_definitions::agent_tool::{FORGET_MEMORY, SAVE_MEMORY, SEARCH_MEMORIES};
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
 use futures_util::future::{BoxFuture, FutureExt as _};

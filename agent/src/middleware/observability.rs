@@ -4,7 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use abide_client::{Error, Micros, RunStatus};
+use abide_client::rows::RunStatus;
+use abide_client::{Error, Micros};
 use abide_definitions::middleware::{Middleware, Observability, ObservedAt};
 use abide_models::{ModelError, ModelErrorKind, ModelEvent, ModelResponse, ModelStream};
 use abide_tools::ToolOutcome;

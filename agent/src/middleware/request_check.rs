@@ -1,7 +1,7 @@
 //! The check of new messages by request guardrails. It comes first: before it, nothing is searched, summarised or sent for a
 //! message.
 
-use abide_client::RunEventKind;
+use abide_client::rows::RunEventKind;
 use serde_json::json;
 
 use crate::context::entry::AssistantEntry;

@@ -1,6 +1,6 @@
 //! The middleware `streaming`: what is published of an answer while it is made.
 
-use abide_client::{RunEventKind, ToolCall};
+use abide_client::rows::{RunEventKind, ToolCall};
 use abide_definitions::middleware::{Middleware, Streaming};
 use serde_json::json;
 

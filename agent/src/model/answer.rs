@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind, ToolCall, ToolCallStatus};
+use abide_client::Call;
+use abide_client::arguments::{ModelUsage, NewRunEvent};
+use abide_client::rows::{RunEventKind, ToolCall, ToolCallStatus};
 use abide_definitions::agent_tool::RESPONSE;
 use abide_models::{ModelCall, ModelResponse, StructuredOutput};
 use serde_json::json;

@@ -4,7 +4,8 @@
 use std::sync::atomic::Ordering;
 
 use abide_client::arguments::ReserveUsage;
-use abide_client::{Code, Error, Run, Subscription};
+use abide_client::rows::Run;
+use abide_client::{Code, Error, Subscription};
 use abide_models::{Completeness, ModelRequest, Price, Usage};
 use serde_json::json;
 
@@ -31,7 +32,7 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
     loop {
         match driver.abide.call(reservation.clone()).await {
             Ok(reserved) => {
-                driver.has_no_budget.store(reserved.budgets == 0, Ordering::Relaxed);
+                driver.has_no_budget.store(reserved.value.budgets == 0, Ordering::Relaxed);
                 return Ok(());
             }
             Err(error) if error.code() == Some(Code::LimitExceeded) => {
@@ -46,9 +47,9 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
             none => none.insert(budgets(driver).await?),
         };
         tokio::select! {
-            update = changes.next() => if update.is_none() {
-                return Err(changes.error().cloned().unwrap_or(Error::Closed).into());
-            },
+            update = changes.try_next() => {
+                update?.ok_or(Error::Closed)?;
+            }
             () = driver.stop.cancelled() => return Err(StepError::Aborted),
             () = driver.until_deadline() => return Err(overtime()),
         }

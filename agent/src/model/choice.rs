@@ -1,6 +1,7 @@
 //! The models that a run asks, and what their answers consume.
 
-use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
+use abide_client::arguments::{ModelUsage, NewRunEvent};
+use abide_client::rows::RunEventKind;
 use abide_definitions::agent::ModelChoice;
 use abide_definitions::middleware::Middleware;
 use abide_models::{

@@ -6,7 +6,7 @@
 //! the steps that it depends on are durable ([`crate::model::outgoing::ready`]). Attempts and fallbacks are those of
 //! [`abide_models::Chain`].
 
-use abide_client::ToolCall;
+use abide_client::rows::ToolCall;
 use abide_models::{ModelMessage, ModelRequest, StructuredOutput, ToolSpec};
 
 use crate::context::request_size::{self, RequestSize};

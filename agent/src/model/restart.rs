@@ -1,7 +1,8 @@
 //! Announces that an answer starts again because its driver ended in the middle of it. Its recorded pieces are void:
 //! a consumer that has shown them replaces them with the pieces after the announcement.
 
-use abide_client::{NewRunEvent, RunEventKind};
+use abide_client::arguments::NewRunEvent;
+use abide_client::rows::RunEventKind;
 use serde_json::json;
 
 use crate::context::entry::{self, SessionEntry};

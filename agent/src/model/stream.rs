@@ -7,7 +7,8 @@
 
 use std::pin::Pin;
 
-use abide_client::{NewRunEvent, RunEventKind};
+use abide_client::arguments::NewRunEvent;
+use abide_client::rows::RunEventKind;
 use abide_models::{ModelError, ModelEvent, ModelResponse};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};

@@ -3,7 +3,8 @@
 //! its own. Text counts in both cases if JSON in it matches. The model can correct an answer that does not match a few times;
 //! then the run fails. A mismatch is never reported as a structured answer.
 
-use abide_client::{Call, DERIVED};
+use abide_client::Call;
+use abide_client::rules::DERIVED;
 use abide_definitions::agent_tool::RESPONSE;
 use abide_json_integers as integers;
 use abide_models::{ModelCall, StructuredOutput, ToolSpec};

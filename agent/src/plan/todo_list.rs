@@ -9,10 +9,9 @@ use std::collections::BTreeSet;
 
 use std::fmt::Write as _;
 
-use abide_client::arguments::{CompleteToolCall, WritePlan};
-use abide_client::{
-    Abide, Error, NewPlanStep, NewRunEvent, PlanStepStatus, PlanVersion, RunEventKind, ToolCall,
-};
+use abide_client::arguments::{CompleteToolCall, NewPlanStep, NewRunEvent, WritePlan};
+use abide_client::rows::{PlanStepStatus, PlanVersion, RunEventKind, ToolCall};
+use abide_client::{Abide, Error};
 use abide_definitions::agent_tool::MANAGE_TODO_LIST;
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
 use futures_util::future::{BoxFuture, FutureExt as _};

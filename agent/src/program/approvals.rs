@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use abide_client::arguments::{CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall};
-use abide_client::{Abide, Error, RunEventKind, ToolCall, ToolCallStatus};
+use abide_client::rows::{RunEventKind, ToolCall, ToolCallStatus};
+use abide_client::{Abide, Error};
 use abide_programs::Decision;
 use abide_tools::{Effect, ToolDeclaration};
 use serde_json::{Value, json};
@@ -136,7 +137,7 @@ pub(crate) async fn decision(
 ) -> Result<Decision, Error> {
     let sql = "SELECT * FROM tool_calls WHERE call_id = :id";
     let mut calls = abide.subscribe(sql).param("id", &call_id).await?;
-    while calls.next().await.is_some() {
+    while calls.try_next().await?.is_some() {
         let now: Vec<ToolCall> = calls.typed_rows()?;
         let Some(call) = now.into_iter().next() else { continue };
         let message = match call.status {
@@ -151,7 +152,7 @@ pub(crate) async fn decision(
         };
         return Ok(Decision::Deny { message, interrupt: false });
     }
-    Err(calls.error().cloned().unwrap_or(Error::Closed))
+    Err(Error::Closed)
 }
 
 /// Allows the request. This completes the call; the program itself reports the outcome.

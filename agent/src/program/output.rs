@@ -1,6 +1,7 @@
 //! Collects the output lines of a command-line program: the events to record, in order, and the requests to handle.
 
-use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
+use abide_client::arguments::{ModelUsage, NewRunEvent};
+use abide_client::rows::RunEventKind;
 use abide_programs::{Failure, Line, ProgramEvent, ProgramResult, Usage};
 use serde_json::{Value, json};
 

@@ -1,7 +1,8 @@
 //! Plans of command-line programs, as far as they report them: Claude Code with its tool `TodoWrite`, Codex as items of
 //! its output. They are published like the plans of our own agents.
 
-use abide_client::{NewRunEvent, RunEventKind};
+use abide_client::arguments::NewRunEvent;
+use abide_client::rows::RunEventKind;
 use serde_json::{Value, json};
 
 use crate::run::lease::run_event;

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use abide_client::arguments::CorrectRun;
-use abide_client::{
-    Abide, CorrectedLine, CorrectedResult, Json, ModelUsage, NewRunEvent, Run, RunCorrection,
-    RunEventKind, RunStatus, recorded_result,
+use abide_client::arguments::{
+    CorrectRun, CorrectedLine, CorrectedResult, ModelUsage, NewRunEvent,
 };
+use abide_client::rows::{Run, RunCorrection, RunEventKind, RunStatus};
+use abide_client::rules::recorded_result;
+use abide_client::{Abide, Json};
 use abide_definitions::agent::AgentDefinition;
 use abide_programs::{
     ErrorKind, Failure, Line, ProgramEvent, ProgramResult, StoredEnd, StoredLines,

@@ -5,7 +5,9 @@
 //! it first, so that there is never a second one. Then the program is resumed if it reported a session id. Otherwise the
 //! run fails: the program is not restarted, because its effects are unknown.
 
-use abide_client::{Call, Error, Json, ModelUsage, RunEventKind};
+use abide_client::arguments::ModelUsage;
+use abide_client::rows::RunEventKind;
+use abide_client::{Call, Error, Json};
 use abide_definitions::agent::AgentDefinition;
 use abide_programs::{
     CliConfig, Decision, ErrorKind, ParserChoice, ProcessIdentity, Program, ProgramResult, Prompt,

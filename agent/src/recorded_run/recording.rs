@@ -7,10 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use abide_client::{
-    Abide, AgentState, Approval, ApprovalStatus, DERIVED, Effect, Error, Json, Run, RunStatus,
-    ToolCall, ToolCallStatus,
+use abide_client::rows::{
+    AgentState, Approval, ApprovalStatus, Effect, Run, RunStatus, ToolCall, ToolCallStatus,
 };
+use abide_client::rules::DERIVED;
+use abide_client::{Abide, Error, Json};
 use abide_definitions::agent::AgentDefinition;
 use abide_definitions::agent_tool::GET_TOOL_RESPONSE;
 use serde::{Deserialize, Serialize};
@@ -570,7 +571,7 @@ async fn tools_of(
         .filter_map(|pattern| pattern.strip_suffix('*'))
         .filter(|prefix| !prefix.is_empty())
         .collect();
-    let tools: Vec<abide_client::Tool> = abide
+    let tools: Vec<abide_client::rows::Tool> = abide
         .sql(sql)
         .param("sid", &run.session_id)
         .param("names", json!(names).to_string())

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::{
-    AbortRun, AppendMessage, ClaimHandoff, CreateSession, DecideApproval, RejectHandoff, ResumeRun,
-    SettleToolCall, StartRun,
+    AbortRun, AppendMessage, ClaimHandoff, CreateSession, DecideApproval, Decision, Outcome,
+    RejectHandoff, ResumeRun, SettleToolCall, StartRun,
 };
-use abide_client::{Abide, Call, Code, DERIVED, Decision, Error, Outcome};
+use abide_client::rules::DERIVED;
+use abide_client::{Abide, Call, Code, Error};
 use abide_definitions::agent::{AgentConfig, AgentDefinition, Subagent};
 use abide_definitions::agent_tool::{RESERVED, RESPONSE};
 use abide_definitions::middleware::Middleware;
@@ -159,26 +160,40 @@ impl RecordedRun {
         let mut ended = abide.subscribe(sql).param("id", id).await?;
         loop {
             tokio::select! {
-                _ = asked.next() => for (id, status) in asked.typed_rows::<(String, String)>()? {
-                    // A decision is refused if it was made meanwhile.
-                    let _ = match (status.as_str(), decisions.get(&id)) {
-                        ("unknown", _) => {
-                            let settle = SettleToolCall::new(&id, Outcome::Failed);
-                            abide.call(settle.error("unknown")).await.map(drop)
-                        }
-                        (_, decision) => decide_as_recorded(abide, &id, decision).await,
-                    };
-                },
+                update = asked.try_next() => {
+                    update?;
+                    for (id, status) in asked.typed_rows::<(String, String)>()? {
+                        // A decision is refused if it was made meanwhile.
+                        let _ = match (status.as_str(), decisions.get(&id)) {
+                            ("unknown", _) => {
+                                let settle = SettleToolCall::new(&id, Outcome::Failed);
+                                abide.call(settle.error("unknown")).await.map(drop)
+                            }
+                            (_, decision) => decide_as_recorded(abide, &id, decision).await,
+                        };
+                    }
+                }
                 // A request that was answered has a result, so it does not ask again.
-                _ = handed_off.next() => for (id, call_id) in handed_off.typed_rows::<(String, String)>()? {
-                    let why = rejections.get(&call_id).copied().unwrap_or(NO_RESULT);
-                    let claim = Call::of(ClaimHandoff::new(&id));
-                    let _ = abide.batch([claim, Call::of(RejectHandoff::new(&id, why))]).await;
-                },
-                _ = paused.next() => for (id, _) in paused.typed_rows::<(String, i64)>()? {
-                    let _ = abide.call(ResumeRun::new(&id)).await;
-                },
-                _ = ended.next() => if ended.rows().len() > 0 { return Ok(()) },
+                update = handed_off.try_next() => {
+                    update?;
+                    for (id, call_id) in handed_off.typed_rows::<(String, String)>()? {
+                        let why = rejections.get(&call_id).copied().unwrap_or(NO_RESULT);
+                        let claim = Call::of(ClaimHandoff::new(&id));
+                        let _ = abide.batch([claim, Call::of(RejectHandoff::new(&id, why))]).await;
+                    }
+                }
+                update = paused.try_next() => {
+                    update?;
+                    for (id, _) in paused.typed_rows::<(String, i64)>()? {
+                        let _ = abide.call(ResumeRun::new(&id)).await;
+                    }
+                }
+                update = ended.try_next() => {
+                    update?;
+                    if ended.rows().len() > 0 {
+                        return Ok(());
+                    }
+                }
             }
         }
     }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use abide_client::arguments::{ClaimToolCall, CompleteToolCall, RequestToolCall};
-use abide_client::{Call, Code, Error, ToolCall, ToolCallStatus};
+use abide_client::rows::{ToolCall, ToolCallStatus};
+use abide_client::{Call, Code, Error};
 use abide_tools::{Effect, ToolDeclaration};
 use serde_json::{Value, json};
 
@@ -109,9 +110,9 @@ pub(crate) async fn answer(driver: &Driver, question: &Question) -> Step<InputRe
     let mut calls = driver.abide.subscribe(sql).param("id", &question.call_id).await?;
     loop {
         tokio::select! {
-            update = calls.next() => if update.is_none() {
-                return Err(calls.error().cloned().unwrap_or(Error::Closed).into());
-            },
+            update = calls.try_next() => {
+                update?.ok_or(Error::Closed)?;
+            }
             () = driver.stop.cancelled() => return Err(StepError::Aborted),
             () = driver.until_deadline() => return Err(overtime()),
         }

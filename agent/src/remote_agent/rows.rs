@@ -4,8 +4,9 @@
 //! A task that has not ended is also an entry of a collection of its scope. It is removed with the end of the run; if the run
 //! ends without the task, the task is cancelled ([`crate::remote_agent::cancel`]).
 
-use abide_client::arguments::WriteEntries;
-use abide_client::{Abide, Call, EntryPut, Error, Json, NewRunEvent, Run, RunEventKind};
+use abide_client::arguments::{EntryPut, NewRunEvent, WriteEntries};
+use abide_client::rows::{Run, RunEventKind};
+use abide_client::{Abide, Call, Error, Json};
 use abide_tools::a2a_id;
 use serde_json::{Value, json};
 

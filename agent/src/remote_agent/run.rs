@@ -7,7 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use abide_client::{Call, NewRunEvent, RunEventKind};
+use abide_client::Call;
+use abide_client::arguments::NewRunEvent;
+use abide_client::rows::RunEventKind;
 use abide_models::ModelRequest;
 use abide_tools::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
 use futures_util::FutureExt as _;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_client::{Session, SessionStatus, ToolCall, ToolCallStatus};
+use abide_client::rows::{Session, SessionStatus, ToolCall, ToolCallStatus};
 
 use crate::context::entry::{self, RequestedCall};
 use crate::run::state::RunState;

@@ -140,10 +140,7 @@ impl<'a> Dispatcher<'a> {
 /// # Errors
 /// Why it has ended.
 async fn next_update(subscription: &mut Subscription) -> Result<(), Error> {
-    match subscription.next().await {
-        Some(_) => Ok(()),
-        None => Err(subscription.error().cloned().unwrap_or(Error::Closed)),
-    }
+    subscription.try_next().await?.map(drop).ok_or(Error::Closed)
 }
 
 /// Returns the only column of the rows of a subscription.

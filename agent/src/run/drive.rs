@@ -7,7 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use abide_client::{Code, ToolCall, ToolCallStatus};
+use abide_client::Code;
+use abide_client::rows::{ToolCall, ToolCallStatus};
 use serde_json::{Map, json};
 
 use crate::agent_loop::{self, AgentLoops};

@@ -12,7 +12,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use abide_client::arguments::{ClaimRun, FinishRun};
-use abide_client::{Abide, Code, Run, Scope};
+use abide_client::rows::Run;
+use abide_client::{Abide, Code, Scope};
 use abide_definitions::agent::AgentDefinition;
 use abide_definitions::middleware::Middleware;
 use abide_tools::ScopePermit;

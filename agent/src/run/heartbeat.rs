@@ -18,7 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use abide_client::arguments::HeartbeatToolCall;
-use abide_client::{Abide, Call, Code, Error, ToolCall};
+use abide_client::rows::ToolCall;
+use abide_client::{Abide, Call, Code, Error};
 use futures_util::FutureExt as _;
 use tokio::sync::{oneshot, watch};
 use tokio::time::MissedTickBehavior;
@@ -210,7 +211,10 @@ impl HeldLeases {
         loop {
             match abide.separate().await {
                 Ok(separate) => return separate,
-                Err(error) => tracing::warn!(%error, "no connection of its own to renew leases"),
+                Err(error) => {
+                    let error = format_args!("{error:#}");
+                    tracing::warn!(%error, "no connection of its own to renew leases");
+                }
             }
             let renewed = self.renew(abide, duration).await;
             self.note_renewal(renewed.as_ref().err());

@@ -4,10 +4,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use abide_client::Micros;
 use abide_client::arguments::{
-    FinishRun, HeartbeatRun, RecordRun, RequestToolCall, WaitRun, WithholdAnswer,
+    FinishRun, HeartbeatRun, ModelUsage, NewRunEvent, RecordRun, RequestToolCall, RunEnd, WaitRun,
+    WithholdAnswer,
 };
-use abide_client::{DERIVED, Micros, ModelUsage, NewRunEvent, Run, RunEnd, RunEventKind, ToolCall};
+use abide_client::rows::{Run, RunEventKind, ToolCall};
+use abide_client::rules::DERIVED;
 use serde_json::{Map, Value};
 
 /// Proof of a claimed run.

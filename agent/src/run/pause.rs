@@ -4,8 +4,9 @@
 //! A run pauses for `pause_run`, for a rule of its definition, or for a Rust callback. The row of the last pause has the
 //! place that a resumed run has passed.
 
+use abide_client::Micros;
 use abide_client::arguments::RecordPause;
-use abide_client::{Micros, Pause, PauseStage, PauseStatus, Run, RunStatus};
+use abide_client::rows::{Pause, PauseStage, PauseStatus, Run, RunStatus};
 use abide_definitions::pause_rule::{PausePoint, PauseRule};
 
 use crate::run::decide::{Action, CallStep};
@@ -31,7 +32,7 @@ pub(crate) async fn at_stage(driver: &Driver, action: &Action) -> Step<bool> {
         let token = driver.run_lease.fencing_token;
         let ends_at = driver.wait_deadline().map(Micros);
         let record = RecordPause { reason, ends_at, ..RecordPause::new(id, token, stage) };
-        let run = driver.abide.call(record).await?;
+        let run = driver.abide.call(record).await?.into_inner();
         if run.status == RunStatus::Waiting {
             return Ok(true);
         }

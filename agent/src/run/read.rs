@@ -1,7 +1,8 @@
 //! Which rows of a run are read, and when: all before the first action and after something else may have changed them, none after a
 //! step that was recorded on the condition that nothing else had (`run/step_batch.rs`).
 
-use abide_client::{AgentState, Code, Error, Pause, Refusal, Run, Seq, Session, ToolCall};
+use abide_client::rows::{AgentState, Pause, Run, Session, ToolCall};
+use abide_client::{Code, Error, Refusal, Seq};
 use serde::de::DeserializeOwned;
 
 use crate::context::entry::{self, SessionEntry};

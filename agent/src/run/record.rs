@@ -5,8 +5,9 @@
 //! rows afterwards without reading them (`run/step_batch.rs`). [`Driver::record`] records what may happen in the middle of a step,
 //! such as chunks of an answer: it waits for the disk, and what it writes is read with the next action.
 
-use abide_client::arguments::{AppendMessage, RecordRun};
-use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind, ToolCall};
+use abide_client::Call;
+use abide_client::arguments::{AppendMessage, ModelUsage, NewRunEvent, RecordRun};
+use abide_client::rows::{RunEventKind, ToolCall};
 use serde_json::json;
 
 use crate::context::entry::{CallResult, HandoffEntry, RequestedCall, ToolEntry};

@@ -4,7 +4,8 @@
 //! Rows enter by [`RunState::apply`] only: those that `run/read.rs` has read, and those that a step of this driver has written
 //! (`run/step_batch.rs`). The next action is [`RunState::decide`] in `run/decide.rs`.
 
-use abide_client::{Pause, Run, Seq, Session, ToolCall};
+use abide_client::Seq;
+use abide_client::rows::{Pause, Run, Session, ToolCall};
 use abide_definitions::profile_settings::ContextSettings;
 use abide_models::ModelMessage;
 

@@ -8,7 +8,8 @@
 //! does more than read in this process ([`crate::run::driver::Driver::until_durable`]).
 
 use abide_client::arguments::{AppendMessage, RecordRun, RequestToolCall};
-use abide_client::{Abide, AppliedCall, Call, Code, Error, Run, Seq, ToolCall};
+use abide_client::rows::{Run, ToolCall};
+use abide_client::{Abide, AppliedCall, Call, Code, Error, Seq};
 
 use crate::context::entry::SessionEntry;
 

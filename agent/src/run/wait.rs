@@ -1,7 +1,8 @@
 //! Waits of a run: for a decision, without a driver ([`Driver::suspend`]), and for calls that others run, with this driver
 //! ([`Driver::wait_for_calls`]).
 
-use abide_client::{Error, Micros, Run, RunStatus, ToolCall, ToolCallStatus};
+use abide_client::rows::{Run, RunStatus, ToolCall, ToolCallStatus};
+use abide_client::{Error, Micros};
 use serde_json::{Map, Value, json};
 
 use crate::delegation::task;
@@ -59,7 +60,7 @@ impl Driver {
             _ => {}
         }
         let ends_at = self.wait_deadline().map(Micros);
-        let run = self.abide.call(self.run_lease.wait(interrupt, ends_at)).await?;
+        let run = self.abide.call(self.run_lease.wait(interrupt, ends_at)).await?.into_inner();
         Ok(run.status == RunStatus::Waiting)
     }
 
@@ -99,7 +100,7 @@ impl Driver {
         let mut changes =
             self.abide.subscribe(OPEN_CALLS).param("sid", &self.state.run.session_id).await?;
         // The first update is the current state. It may differ from the state that was read before.
-        changes.next().await;
+        changes.try_next().await?;
         self.read_all().await?;
         if self.state.decide() != Action::Calls(CallStep::Await) {
             return Ok(());
@@ -109,7 +110,8 @@ impl Driver {
             // A run that one of the calls has started continues.
             changed = task::one_changes(self, &self.state.waiting) => changed.map_err(StepError::from),
             update = changes.next() => match update {
-                Some(_) => Ok(()),
+                Some(Ok(_)) => Ok(()),
+                Some(Err(error)) => Err(StepError::Refused(error)),
                 None => Err(StepError::Refused(Error::Closed)),
             },
             () = self.stop.cancelled() => Err(StepError::Aborted),

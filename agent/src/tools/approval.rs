@@ -5,9 +5,9 @@
 //! interrupts the run (`run/decide.rs`), and the reducer `decide_approval` makes the call `pending` or `rejected`, and the run
 //! claimable (`reducers/src/approval.rs`).
 
-use abide_client::{
-    Code, Error, Json, NewRunEvent, Refusal, RunEventKind, ToolCall, ToolCallStatus,
-};
+use abide_client::arguments::NewRunEvent;
+use abide_client::rows::{RunEventKind, ToolCall, ToolCallStatus};
+use abide_client::{Code, Error, Json, Refusal};
 use serde_json::{Value, json};
 
 use crate::run::driver::Driver;

@@ -8,7 +8,8 @@
 //! `tools/delivery.rs`.
 
 use abide_client::arguments::{CancelToolCall, ClaimToolCall, RequestToolCall};
-use abide_client::{Call, Code, Error, ToolCall, ToolCallStatus};
+use abide_client::rows::{ToolCall, ToolCallStatus};
+use abide_client::{Call, Code, Error};
 use abide_definitions::middleware::Middleware;
 use abide_tools::{Effect, Exchange, Failure, Invocation, ToolOutcome, tool_matches};
 use futures_util::StreamExt as _;

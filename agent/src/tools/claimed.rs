@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 
 use abide_client::arguments::{AcknowledgeCancel, CancelToolCall, CompleteToolCall, FailToolCall};
-use abide_client::{Abide, Call, Code, Error, ToolCall};
+use abide_client::rows::ToolCall;
+use abide_client::{Abide, Call, Code, Error};
 use abide_json_integers as integers;
 use abide_tools::{Effect, Failure, ToolOutcome};
 use serde_json::{Value, json};

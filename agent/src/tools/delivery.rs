@@ -4,7 +4,8 @@
 //! The outcome itself is a row that `tools/claimed.rs` or another worker has recorded. Its message and event are written by
 //! `run/record.rs`; with the message, a handoff takes effect.
 
-use abide_client::{Json, ToolCall, ToolCallStatus};
+use abide_client::Json;
+use abide_client::rows::{ToolCall, ToolCallStatus};
 use abide_tools::Effect;
 use serde_json::Value;
 

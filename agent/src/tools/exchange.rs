@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use abide_client::arguments::{CancelToolCall, CloseExchange, RecordExchange, SuspendToolCall};
-use abide_client::{
-    Abide, ApprovalStatus, Call, Code, Error, ExchangeKind, INPUT_TOOL, Json, NewExchange,
-    NewInput, ToolCall, ToolCallStatus, asked_by, input_id,
+use abide_client::arguments::{
+    CancelToolCall, CloseExchange, NewExchange, NewInput, RecordExchange, SuspendToolCall,
 };
+use abide_client::rows::{ApprovalStatus, ExchangeKind, ToolCall, ToolCallStatus};
+use abide_client::rules::{INPUT_TOOL, asked_by, input_id};
+use abide_client::{Abide, Call, Code, Error, Json};
 use abide_tools::{
     Effect, Exchange, ExchangeError, ExchangeLog, ExchangeStep, Failure, InputAnswer,
     ToolDeclaration, ToolOutcome,
@@ -203,7 +204,7 @@ impl ExchangeLog for CallLog {
                        ('pending', 'awaiting_approval', 'claimed', 'unknown')";
             let open = self.abide.subscribe(sql).param("id", &self.call_id).await;
             let Ok(mut open) = open else { return };
-            while open.next().await.is_some() {
+            while let Some(Ok(_)) = open.next().await {
                 if open.rows().len() == 0 {
                     return;
                 }

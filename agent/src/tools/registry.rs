@@ -3,7 +3,7 @@
 //! A new one is a file that implements [`RuntimeTool`], an entry in [`TOOLS`], and its name in
 //! [`RESERVED`](abide_definitions::agent_tool::RESERVED); `CONTRIBUTING.md` describes the steps.
 
-use abide_client::ToolCall;
+use abide_client::rows::ToolCall;
 use abide_models::ToolSpec;
 use abide_tools::Parameters;
 use serde_json::Value;

@@ -3,7 +3,8 @@
 //! the tools of the runtime that read [`RuntimeContext::recorded_outcomes`](crate::run::context::RuntimeContext).
 
 use abide_client::arguments::{AcknowledgeCancel, CancelToolCall, RequestSupervisorHandoff};
-use abide_client::{Call, Code, ToolCall, ToolCallStatus};
+use abide_client::rows::{ToolCall, ToolCallStatus};
+use abide_client::{Call, Code};
 use abide_tools::{Failure, ToolOutcome};
 
 use crate::run::driver::Driver;

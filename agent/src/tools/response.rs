@@ -1,7 +1,8 @@
 //! The tool `get_tool_response`: returns a result that the model sees only as a marker or in part, or the arguments of
 //! its call, by execution id or by the provider's id of the call. It reads rows of the same session only.
 
-use abide_client::{AgentState, ArchivedResult, Error, Json, ToolCall};
+use abide_client::rows::{AgentState, ArchivedResult, ToolCall};
+use abide_client::{Error, Json};
 use abide_definitions::agent_tool::GET_TOOL_RESPONSE;
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};

@@ -1,7 +1,8 @@
 //! A tool of the runtime itself: what the loop has to know about it, in one trait. The list of them is in `tools/registry.rs`.
 
 use abide_client::arguments::RegisterTool;
-use abide_client::{Code, Error, ToolCall};
+use abide_client::rows::ToolCall;
+use abide_client::{Code, Error};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, ToolDeclaration, ToolOutcome};
 use futures_util::future::{self, BoxFuture, FutureExt as _};

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_client::{ToolCall, ToolCallStatus};
+use abide_client::rows::{ToolCall, ToolCallStatus};
 
 use crate::context::entry::{self, UndeliveredResult};
 use crate::context::transcript::{NO_RESULT, with_approved_arguments};

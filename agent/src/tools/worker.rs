@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::ClaimToolCall;
-use abide_client::{Abide, Error, Json, Session, ToolCall};
+use abide_client::rows::{Session, ToolCall};
+use abide_client::{Abide, Error, Json};
 use abide_tools::{Effect, ToolContext, ToolView};
 use serde_json::{Map, Value};
 use tokio::task::{Id, JoinSet};
@@ -68,10 +69,8 @@ impl ToolWorker {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                update = changes.next() => {
-                    if update.is_none() {
-                        return Err(changes.error().cloned().unwrap_or(Error::Closed));
-                    }
+                update = changes.try_next() => {
+                    update?.ok_or(Error::Closed)?;
                     let newest = changes.typed_rows::<(Option<i64>,)>()?;
                     let newest = newest.first().and_then(|it| it.0);
                     if !waiting.arrive(newest.unwrap_or(0)).await? {

@@ -2,7 +2,8 @@
 //! span below the call that started it. Everything is derived from rows, also the ids, so a run that several runtimes
 //! have driven has one trace, and sending it again sends the same spans.
 
-use abide_client::{Abide, AgentState, Error, Json, Run, ToolCall, ToolCallStatus};
+use abide_client::rows::{AgentState, Run, ToolCall, ToolCallStatus};
+use abide_client::{Abide, Error, Json};
 use serde_json::{Map, Value, json};
 
 use crate::trace::names;
@@ -151,7 +152,7 @@ impl Trace {
             .iter()
             .filter(|call| {
                 let rest = call.call_id.strip_prefix(run.id.as_str());
-                rest.is_some_and(|rest| rest.starts_with(abide_client::DERIVED))
+                rest.is_some_and(|rest| rest.starts_with(abide_client::rules::DERIVED))
             })
             .map(|call| self.tool_call(run, call))
             .collect())

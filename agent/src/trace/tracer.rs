@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::RecordTrace;
-use abide_client::{Abide, Error, TraceStatus};
+use abide_client::rows::TraceStatus;
+use abide_client::{Abide, Error};
 use abide_definitions::project_config::TraceConfig;
 use abide_tools::Environment;
 use serde_json::Value;

@@ -5,8 +5,9 @@
 //! Compaction does not trigger itself. When `context_rot` reaches its threshold, the context is compacted once. It is
 //! compacted again only after the value was below the threshold, and not within a few answers after a compaction.
 
-use abide_client::arguments::RecordHealth;
-use abide_client::{Call, Error, HealthAction, Micros, NewHealth, RunHealth, Seq};
+use abide_client::arguments::{NewHealth, RecordHealth};
+use abide_client::rows::{HealthAction, RunHealth};
+use abide_client::{Call, Error, Micros, Seq};
 use abide_definitions::profile_settings::WatchdogSettings;
 use abide_models::{ModelMessage, ModelRequest};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! The driver's knowledge about the health of its run.
 
-use abide_client::{HealthAction, RunHealth};
+use abide_client::rows::{HealthAction, RunHealth};
 
 impl HealthState {
     /// Notes measurements that have been recorded.

@@ -1,7 +1,7 @@
 //! Approvals of tool calls in a run: what starts before, which events report decisions, and the order of results.
 
-use abide_client::arguments::DecideApproval;
-use abide_client::{ApprovalPolicy, Decision, RunEventKind};
+use abide_client::arguments::{ApprovalPolicy, DecideApproval, Decision};
+use abide_client::rows::RunEventKind;
 use abide_tools::{Function, Invocation, ToolDeclaration};
 use expect_test::expect;
 use serde_json::json;

@@ -7,8 +7,9 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use abide_client::arguments::{ClaimHandoff, DecideApproval, ResolveHandoff};
-use abide_client::{Abide, Call, Config, Decision, RunEventKind};
+use abide_client::arguments::{ClaimHandoff, DecideApproval, Decision, ResolveHandoff};
+use abide_client::rows::RunEventKind;
+use abide_client::{Abide, Call, Config};
 use abide_engine::Engine;
 use abide_models::{
     ConfigContext, ModelProvider, ModelRequest, ModelStream, Models, ModelsConfig, Script,

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use abide_client::Abide;
 use abide_client::arguments::{AppendMessage, CreateSession, StartRun};
-use abide_client::{Abide, ArchivedResult, ContextSummary, Run, RunStatus};
+use abide_client::rows::{ArchivedResult, ContextSummary, Run, RunStatus};
 use abide_models::{ModelMessage, ModelRequest, RequestPurpose, TokenEstimate};
 use serde_json::json;
 

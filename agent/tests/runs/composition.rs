@@ -1,8 +1,8 @@
 //! Agents as tools, and agents that take over the turn.
 
 use abide_agent::Catalog;
-use abide_client::arguments::{ClaimToolCall, CompleteToolCall, DecideApproval};
-use abide_client::{Decision, RunEventKind};
+use abide_client::arguments::{ClaimToolCall, CompleteToolCall, DecideApproval, Decision};
+use abide_client::rows::RunEventKind;
 use expect_test::expect;
 use serde_json::json;
 
@@ -260,7 +260,8 @@ async fn the_result_of_a_worker_does_not_select_the_agent() {
     let fixture = open(options).await;
     let run = fixture.begin("Bill A.").await;
     fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
-    let claimed = fixture.abide.call(ClaimToolCall::new("r1~1.1")).await.expect("it is pending");
+    let claimed =
+        fixture.abide.call(ClaimToolCall::new("r1~1.1")).await.expect("it is pending").into_inner();
     let token = claimed.fencing_token.expect("it is claimed");
     let result = json!({"text": "ok", "content": {"handoff": {"agent": "vault", "revision": 1}}});
     let done = CompleteToolCall::new("r1~1.1", token, result);

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use abide_client::arguments::{CreateSession, StartRun};
-use abide_client::{Abide, Effect, Scope};
+use abide_client::rows::Effect;
+use abide_client::{Abide, Scope};
 use abide_tools::{Function, ToolContext};
 use serde::Deserialize;
 use serde_json::{Value, json};

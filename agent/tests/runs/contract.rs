@@ -4,8 +4,9 @@
 use abide_agent::{
     AgentEvent, Events, abort, begin, checkpoints, invoke, state, state_at, until_turn_ends,
 };
-use abide_client::arguments::DecideApproval;
-use abide_client::{Code, Decision, RunEventKind, RunStatus, SessionStatus};
+use abide_client::Code;
+use abide_client::arguments::{DecideApproval, Decision};
+use abide_client::rows::{RunEventKind, RunStatus, SessionStatus};
 use futures_util::poll;
 
 use crate::fixture::RuntimeFixture;

@@ -2,8 +2,8 @@
 
 use std::future::pending;
 
-use abide_client::arguments::{AbortRun, DecideApproval, ResumeSession, SuspendSession};
-use abide_client::{Decision, RunEventKind};
+use abide_client::arguments::{AbortRun, DecideApproval, Decision, ResumeSession, SuspendSession};
+use abide_client::rows::RunEventKind;
 use abide_tools::{Concurrency, Effect, Function, ToolContext};
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! Runs as seen by users and clients.
 
-use abide_client::arguments::{AbortRun, DecideApproval, StartRun};
-use abide_client::{Decision, RunEventKind};
+use abide_client::arguments::{AbortRun, DecideApproval, Decision, StartRun};
+use abide_client::rows::RunEventKind;
 use expect_test::expect;
 
 use crate::fixture::RuntimeFixture;

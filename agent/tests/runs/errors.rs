@@ -1,7 +1,7 @@
 //! One test for each program error (condition, error kind, recoverable),
 //! observed as the end of a run. The programs are shell commands.
 
-use abide_client::Run;
+use abide_client::rows::Run;
 
 use crate::fixture::RuntimeFixture;
 

@@ -1,7 +1,8 @@
 //! One test for each of the eleven kinds of events: the fields and their values. The declaration of the event is quoted above each
 //! test.
 
-use abide_client::{Abide, RunEvent};
+use abide_client::Abide;
+use abide_client::rows::RunEvent;
 use serde_json::{Value, json};
 
 use crate::fixture::RuntimeFixture;

@@ -13,9 +13,9 @@ use abide_agent::{
     Runtime, Settings,
 };
 use abide_client::arguments::{CreateSession, StartRun};
-use abide_client::{
-    Abide, AgentState, Clock, Config, Json, Micros, Run, RunEventKind, SystemClock,
-};
+use abide_client::embedded::{Clock, SystemClock};
+use abide_client::rows::{AgentState, Run, RunEventKind};
+use abide_client::{Abide, Config, Json, Micros};
 use abide_models::{ConfigContext, ModelProvider, ModelResponse, Models, ModelsConfig, Script};
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
@@ -312,7 +312,7 @@ impl RuntimeFixture {
     /// Waits until a query has a row.
     pub(crate) async fn until(&self, sql: &str) {
         let mut rows = self.abide.subscribe(sql).await.expect("the subscription starts");
-        while rows.next().await.is_some() {
+        while let Some(Ok(_)) = rows.next().await {
             if rows.rows().len() > 0 {
                 return;
             }

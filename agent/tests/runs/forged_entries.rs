@@ -1,10 +1,11 @@
 //! Entries that look like those of the driver of a run, written by another caller: they have no effect on the run.
 
 use abide_client::arguments::{
-    AppendMessage, ClaimRun, CreateSession, DecideApproval, RecordPause, RequestToolCall,
+    AppendMessage, ClaimRun, CreateSession, DecideApproval, Decision, RecordPause, RequestToolCall,
     ResumeRun, StartRun,
 };
-use abide_client::{Call, Decision, PauseStage, Run, RunEventKind, Scope};
+use abide_client::rows::{PauseStage, Run, RunEventKind};
+use abide_client::{Call, Scope};
 use expect_test::expect;
 use serde_json::{Value, json};
 
@@ -148,7 +149,7 @@ async fn a_call_of_another_runtime_without_its_approval_does_not_run() {
         Call::of(ClaimRun::new("r1", "another", 60_000)),
     ];
     let claimed = fixture.abide.batch(claimed).await.expect("both are one transaction");
-    let run: Run = serde_json::from_value(claimed[1].result.clone()).expect("it is a run");
+    let run: Run = serde_json::from_value(claimed.value[1].result.clone()).expect("it is a run");
     let token = run.fencing_token.expect("it is claimed");
     let call = json!({"call_id": "r1~1.1", "name": "pay", "arguments": "{}"});
     let data = json!({"run_id": "r1", "iteration": 1, "calls": [call]});

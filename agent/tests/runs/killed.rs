@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use abide_agent::Runtime;
 use abide_client::arguments::{
-    ClaimHandoff, CreateSession, DecideApproval, ResolveHandoff, ResumeRun, StartRun,
+    ClaimHandoff, CreateSession, DecideApproval, Decision, ResolveHandoff, ResumeRun, StartRun,
 };
-use abide_client::{Abide, Call, Decision};
+use abide_client::{Abide, Call};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -283,7 +283,7 @@ async fn supervise(abide: &Abide, folder: &Path) {
     let mut calls = abide.subscribe(sql).await.expect("the subscription starts");
     loop {
         tokio::select! {
-            update = runs.next() => {
+            update = runs.try_next() => {
                 update.expect("the file is open");
                 let now: Vec<(String, Option<String>, i64)> =
                     runs.typed_rows().expect("the columns are of these types");
@@ -294,7 +294,7 @@ async fn supervise(abide: &Abide, folder: &Path) {
                     abide.call(ResumeRun::new("r1")).await.expect("it is paused");
                 }
             }
-            update = handoffs.next() => {
+            update = handoffs.try_next() => {
                 update.expect("the file is open");
                 let waiting: Vec<(String,)> = handoffs.typed_rows().expect("a text column");
                 for (id,) in waiting {
@@ -303,7 +303,7 @@ async fn supervise(abide: &Abide, folder: &Path) {
                     abide.batch([claim, resolve]).await.expect("it is resolved");
                 }
             }
-            update = calls.next() => {
+            update = calls.try_next() => {
                 update.expect("the file is open");
                 let waiting: Vec<(String, String)> = calls.typed_rows().expect("text columns");
                 for (id, status) in waiting {

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use abide_agent::Settings;
-use abide_client::arguments::{DecideApproval, StartRun};
-use abide_client::{Abide, Clock, Config, Decision, Micros, SystemClock};
+use abide_client::arguments::{DecideApproval, Decision, StartRun};
+use abide_client::embedded::{Clock, SystemClock};
+use abide_client::{Abide, Config, Micros};
 use abide_models::{ConfigContext, Models};
 use abide_tools::{Effect, Function, ToolContext};
 use expect_test::expect;

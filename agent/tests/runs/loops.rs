@@ -1,8 +1,9 @@
 //! Loops in Rust in place of the built-in one: the same routes, events, approvals, limits and ends.
 
 use abide_agent::{AgentLoop, Catalog, LoopCallResult, LoopError, LoopRun};
-use abide_client::arguments::{AbortRun, DecideApproval};
-use abide_client::{Abide, Decision, RunEventKind};
+use abide_client::Abide;
+use abide_client::arguments::{AbortRun, DecideApproval, Decision};
+use abide_client::rows::RunEventKind;
 use abide_models::{ModelMessage, ModelRequest};
 use expect_test::expect;
 use futures_util::future::{BoxFuture, FutureExt as _, pending};

@@ -7,10 +7,11 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex};
 
 use abide_agent::{Catalog, McpServer, Runtime, Settings};
+use abide_client::Abide;
 use abide_client::arguments::{
-    AbortRun, CancelToolCall, CreateSession, DecideApproval, SettleToolCall, StartRun,
+    AbortRun, CancelToolCall, CreateSession, DecideApproval, Decision, Outcome, SettleToolCall,
+    StartRun,
 };
-use abide_client::{Abide, Decision, Outcome};
 use abide_schema::Scope;
 use abide_schema::reducer::Caller;
 use abide_tools::{McpServerConfig, Tools};
@@ -221,7 +222,7 @@ async fn work(folder: &Path, url: &str, dies_at: Option<i64>) {
                    WHERE r.id = 'r1'";
         let mut state = abide.subscribe(sql).await.expect("the subscription starts");
         loop {
-            state.next().await.expect("the file is open");
+            state.try_next().await.expect("the file is open");
             type Open = (bool, Option<String>, Option<String>, Option<String>, Option<String>);
             let now: Vec<Open> = state.typed_rows().expect("the rows fit");
             if now.iter().any(|(has_ended, ..)| *has_ended) {
@@ -340,7 +341,7 @@ async fn with_runtime(
 /// Waits until a query has a row, and returns its first cell.
 async fn until(abide: &Abide, sql: &str) -> String {
     let mut rows = abide.subscribe(sql).await.expect("the subscription starts");
-    while rows.next().await.is_some() {
+    while let Some(Ok(_)) = rows.next().await {
         let found: Vec<(String,)> = rows.typed_rows().expect("the rows fit");
         if let Some((cell,)) = found.into_iter().next() {
             return cell;

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use abide_agent::{Catalog, Runtime, Settings};
-use abide_client::arguments::{CreateSession, ForgetMemories, SaveMemories, StartRun};
-use abide_client::{Abide, NewMemory, Run, RunStatus, Scope};
+use abide_client::arguments::{CreateSession, ForgetMemories, NewMemory, SaveMemories, StartRun};
+use abide_client::rows::{Run, RunStatus};
+use abide_client::{Abide, Scope};
 use abide_models::{
     EmbeddingModel, EmbeddingRequest, Embeddings, ModelError, ModelErrorKind, ModelProvider,
     ModelRequest, ModelStream, Models, Script,
@@ -96,10 +97,11 @@ impl<'a> Life<'a> {
         let abide = self.of(scope).await;
         let created = abide.call(CreateSession::new("clerk").id(session)).await;
         let id = created.expect("the session is new").id.clone();
-        let run = abide.call(StartRun::new(&id).input(input)).await.expect("the run starts");
+        let run =
+            abide.call(StartRun::new(&id).input(input)).await.expect("the run starts").into_inner();
         let sql = "SELECT * FROM runs WHERE id = :id";
         let mut runs = self.abide.subscribe(sql).param("id", &run.id).await.expect("it can");
-        while runs.next().await.is_some() {
+        while let Some(Ok(_)) = runs.next().await {
             let now: Vec<Run> = runs.typed_rows().expect("they are runs");
             if let Some(run) = now.into_iter().find(|run| run.status.is_terminal()) {
                 return run;
@@ -379,12 +381,12 @@ async fn another_tenant_sees_no_fact_in_sql_and_live_queries() {
     let zeta = life.of(&[("tenant", "zeta")]).await;
     let sql = "SELECT id, space, value FROM memories WHERE fts_match(value, 'swordfish OR pike')";
     let mut watched = zeta.subscribe(sql).await.expect("it can be live");
-    watched.next().await.expect("the snapshot");
+    watched.try_next().await.expect("the snapshot");
     let save = |value: &str| SaveMemories::new("clerk", vec![fact("code", value)]);
     acme.call(save("swordfish")).await.expect("it is saved");
     // Zeta sees nothing of it: the next update is its own.
     zeta.call(save("pike")).await.expect("it is saved");
-    watched.next().await.expect("an update");
+    watched.try_next().await.expect("an update");
     let seen: Vec<(i64, String, String)> = watched.typed_rows().expect("text");
     assert_eq!(seen, [(2, "clerk@tenant=zeta/".to_owned(), "pike".to_owned())]);
     for sql in [
@@ -401,7 +403,7 @@ async fn another_tenant_sees_no_fact_in_sql_and_live_queries() {
                  CASE value WHEN 'swordfish' THEN '(' ELSE 'x' END)";
     assert_eq!(zeta.sql(probe).rows().await.expect("no error").rows.len(), 0);
     let forget = ForgetMemories::new("clerk@tenant=acme/");
-    assert_eq!(zeta.call(forget).await.expect("as for an unknown space").forgotten, 0);
+    assert_eq!(zeta.call(forget).await.expect("as for an unknown space").value.forgotten, 0);
     // The log of facts without a session is not zeta's either.
     let log = "SELECT seq FROM events WHERE arguments LIKE '%swordfish%'";
     assert_eq!(zeta.sql(log).rows().await.expect("it is read").rows.len(), 0);

@@ -1,8 +1,9 @@
 //! Runs that move: at every pause, and with everything that a turn can have, the run is exported and continues in
 //! another file under another runtime. It ends with the same conversation, and nothing runs twice.
 
-use abide_client::arguments::{DecideApproval, ExportRun, ImportRun};
-use abide_client::{Abide, Code, Decision, RunSnapshot, RunStatus};
+use abide_client::arguments::{DecideApproval, Decision, ExportRun, ImportRun};
+use abide_client::rows::{RunSnapshot, RunStatus};
+use abide_client::{Abide, Code};
 use serde_json::json;
 
 use crate::fixture::RuntimeFixture;
@@ -17,13 +18,13 @@ pub(crate) async fn until_paused(abide: &Abide, run_id: &str) -> bool {
     let mut runs = runs.await.expect("the subscription starts");
     loop {
         tokio::select! {
-            update = asked.next() => {
+            update = asked.try_next() => {
                 update.expect("the file is open");
                 for (id,) in asked.typed_rows::<(String,)>().expect("they are rows") {
                     let _ = abide.call(DecideApproval::new(Decision::Approve).id(id)).await;
                 }
             }
-            update = runs.next() => {
+            update = runs.try_next() => {
                 update.expect("the file is open");
                 let rows = runs.typed_rows::<(String, RunStatus, Option<String>, i64)>();
                 let rows = rows.expect("they are rows");
@@ -112,7 +113,8 @@ async fn an_approval_does_not_move() {
     fixture.begin("Pay.").await;
     let (_, event) = fixture.output("r1", 0).await;
     assert_eq!(event.data["reason"], "approval");
-    let copy = fixture.abide.call(ExportRun::new("r1").copy(true)).await.expect("it waits");
+    let copy =
+        fixture.abide.call(ExportRun::new("r1").copy(true)).await.expect("it waits").into_inner();
     let here = fixture.abide.call(ExportRun::new("r1")).await.expect("it waits").into_inner();
     assert!(copy.is_copy && !here.is_copy);
     assert!(here.runs[0].calls.is_empty(), "the call has no outcome");

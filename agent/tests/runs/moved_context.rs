@@ -2,8 +2,11 @@
 //! the watchdog. At every boundary, the next request of a run that moved is the one of a run that stayed; and a fork
 //! continues with the request of its origin.
 
-use abide_client::arguments::{ExportRun, ForkSession, ImportRun, SaveMemories, StartRun};
-use abide_client::{Abide, Code, NewMemory, RunSnapshot};
+use abide_client::arguments::{
+    ExportRun, ForkSession, ImportRun, NewMemory, SaveMemories, StartRun,
+};
+use abide_client::rows::RunSnapshot;
+use abide_client::{Abide, Code};
 use abide_models::{
     Completeness, ModelCall, ModelEvent, ModelMessage, ModelProvider, ModelRequest, ModelResponse,
     ModelStream, RequestPurpose, Script, Stop, StructuredOutput, Usage,
@@ -156,7 +159,7 @@ async fn at_every_boundary_the_next_request_of_a_moved_run_is_that_of_one_that_s
     let mut moves = 0;
     while until_paused(&fixture.abide, "r1").await {
         let snapshot = fixture.abide.call(ExportRun::new("r1")).await.expect("it is paused");
-        let text = serde_json::to_string(&*snapshot).expect("it is JSON");
+        let text = serde_json::to_string(&snapshot.value).expect("it is JSON");
         let snapshot: RunSnapshot = serde_json::from_str(&text).expect("it is a snapshot");
         fixture.close().await;
         fixture = open(&moved, EVERYWHERE).await;

@@ -3,11 +3,11 @@
 
 use abide_agent::{Catalog, Events, Runtime, Settings};
 use abide_client::arguments::{
-    AbortRun, ClaimRun, CreateSession, DecideApproval, PauseRun, ResumeRun, SaveMemories, StartRun,
+    AbortRun, ClaimRun, CreateSession, DecideApproval, Decision, NewMemory, PauseRun, ResumeRun,
+    SaveMemories, StartRun,
 };
-use abide_client::{
-    Abide, Call, Code, Decision, NewMemory, PauseStage, Run, RunEventKind, RunStatus,
-};
+use abide_client::rows::{PauseStage, Run, RunEventKind, RunStatus};
+use abide_client::{Abide, Call, Code};
 use expect_test::expect;
 use tokio_util::sync::CancellationToken;
 
@@ -166,14 +166,14 @@ pub(crate) async fn attend(abide: &Abide, run_id: &str) -> usize {
     let mut pauses = 0;
     loop {
         tokio::select! {
-            update = paused.next() => {
+            update = paused.try_next() => {
                 update.expect("the file is open");
                 for (id, _) in paused.typed_rows::<(String, i64)>().expect("they are rows") {
                     let resumed = abide.call(ResumeRun::new(&id)).await.expect("it is paused");
                     pauses += usize::from(!resumed.duplicate);
                 }
             }
-            update = asked.next() => {
+            update = asked.try_next() => {
                 update.expect("the file is open");
                 for (id,) in asked.typed_rows::<(String,)>().expect("they are rows") {
                     let decide = DecideApproval::new(Decision::Approve).id(id);
@@ -181,7 +181,7 @@ pub(crate) async fn attend(abide: &Abide, run_id: &str) -> usize {
                     let _ = abide.call(decide).await;
                 }
             }
-            update = ended.next() => {
+            update = ended.try_next() => {
                 update.expect("the file is open");
                 if ended.rows().len() > 0 {
                     return pauses;

@@ -1,6 +1,6 @@
 //! Plans of agents, and their events.
 
-use abide_client::{PlanStep, PlanVersion, SessionPlan};
+use abide_client::rows::{PlanStep, PlanVersion, SessionPlan};
 use abide_models::Script;
 use expect_test::expect;
 use serde_json::json;

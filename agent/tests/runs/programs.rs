@@ -9,9 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use abide_agent::{Catalog, Events, Reparsed};
 use abide_client::arguments::{
-    AbortRun, ClaimRun, CreateSession, DecideApproval, RecordRun, RegisterAgent, StartRun,
+    AbortRun, ClaimRun, CorrectedLine, CreateSession, DecideApproval, Decision, NewRunEvent,
+    RecordRun, RegisterAgent, StartRun,
 };
-use abide_client::{Abide, CorrectedLine, Decision, NewRunEvent, RunEventKind, Scope};
+use abide_client::rows::RunEventKind;
+use abide_client::{Abide, Scope};
 use abide_programs::{CliConfig, Parser, ProgramEvent, ProgramResult, Prompt, spawn_paused};
 use abide_schema::reducer::Caller;
 use expect_test::expect;
@@ -306,7 +308,7 @@ async fn a_program_outside_the_folder_is_not_run() {
         let agent = RegisterAgent::new(name, definition.expect("it is an object"));
         fixture.abide.call(agent).await.expect("the agent is registered");
         let session = CreateSession::new(name);
-        let session = fixture.abide.call(session).await.expect("it is created");
+        let session = fixture.abide.call(session).await.expect("it is created").into_inner();
         let run = StartRun::new(&session.id).input("Go.");
         let run = fixture.abide.call(run).await.expect("the run starts").into_inner();
         let (rendered, last) = fixture.output(&run.id, 0).await;
@@ -346,7 +348,7 @@ async fn work(folder: &Path) {
         let mut asked = abide.subscribe(sql).await.expect("the subscription starts");
         let fifo = folder.join("asked");
         tokio::spawn(async move {
-            while asked.rows().len() == 0 && asked.next().await.is_some() {}
+            while asked.rows().len() == 0 && asked.try_next().await.is_ok() {}
             // A named pipe: the writer waits for a reader.
             tokio::task::spawn_blocking(move || std::fs::write(fifo, "asked"));
         });
@@ -361,7 +363,7 @@ async fn work(folder: &Path) {
         let sql = "SELECT id FROM runs WHERE id = 'r1' AND ended_at IS NOT NULL";
         let mut ended = abide.subscribe(sql).await.expect("the subscription starts");
         while ended.rows().len() == 0 {
-            ended.next().await.expect("the file is open");
+            ended.try_next().await.expect("the file is open");
         }
         stop.cancel();
     };
@@ -570,7 +572,7 @@ read -r end
         let sql = "SELECT id FROM runs WHERE ended_at IS NOT NULL";
         let mut ended = abide.subscribe(sql).await.expect("the subscription starts");
         while ended.rows().len() == 0 {
-            ended.next().await.expect("the file is open");
+            ended.try_next().await.expect("the file is open");
         }
         stop.cancel();
     };
@@ -680,7 +682,7 @@ async fn a_recorded_process_of_another_driver_is_not_ended() {
         let sql = "SELECT id FROM runs WHERE ended_at IS NOT NULL";
         let mut ended = abide.subscribe(sql).await.expect("the subscription starts");
         while ended.rows().len() == 0 {
-            ended.next().await.expect("the file is open");
+            ended.try_next().await.expect("the file is open");
         }
         stop.cancel();
     };

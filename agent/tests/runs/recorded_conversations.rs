@@ -16,9 +16,10 @@ use abide_agent::{
     MemoryOverrides, PauseRule, Profile, Runtime, Settings, WatchdogOverrides,
 };
 use abide_client::arguments::{
-    AbortRun, AppendMessage, CreateSession, ResumeRun, SaveMemories, StartRun,
+    AbortRun, AppendMessage, CreateSession, NewMemory, ResumeRun, SaveMemories, StartRun,
 };
-use abide_client::{Abide, AgentState, Json, NewMemory, PauseStage};
+use abide_client::rows::{AgentState, PauseStage};
+use abide_client::{Abide, Json};
 use abide_models::{
     ConfigContext, Conversation, ModelCall, ModelError, ModelErrorKind, ModelMessage,
     ModelProvider, ModelRequest, ModelStream, Models, ModelsConfig, Replay, read_conversations,
@@ -304,7 +305,7 @@ async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
             let mut calls =
                 abide.subscribe(sql).param("id", open).await.expect("the subscription starts");
             while calls.rows().len() == 0 {
-                calls.next().await.expect("the file is open");
+                calls.try_next().await.expect("the file is open");
             }
             abide.call(AbortRun::new(&id)).await.expect("the runtime runs");
         }
@@ -317,7 +318,7 @@ async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
 async fn resume_all(abide: Abide) {
     let sql = "SELECT id, turn FROM runs WHERE status = 'waiting' AND reason = 'pause'";
     let mut paused = abide.subscribe(sql).await.expect("the subscription starts");
-    while paused.next().await.is_some() {
+    while let Some(Ok(_)) = paused.next().await {
         for (id, _) in paused.typed_rows::<(String, i64)>().expect("they are rows") {
             // The rows can be older than the end of an aborted run.
             let _ = abide.call(ResumeRun::new(&id)).await;

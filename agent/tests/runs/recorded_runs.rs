@@ -4,9 +4,10 @@ use std::path::Path;
 
 use abide_agent::{CallStatus, Catalog, RecordedMessage, RecordedRun, Tools};
 use abide_client::arguments::{
-    AbortRun, CancelToolCall, ClaimHandoff, DecideApproval, RejectHandoff, SaveMemories,
+    AbortRun, CancelToolCall, ClaimHandoff, DecideApproval, Decision, NewMemory, RejectHandoff,
+    SaveMemories,
 };
-use abide_client::{Abide, Call, Decision, NewMemory};
+use abide_client::{Abide, Call};
 use abide_tools::{Effect, Function, Invocation, ToolDeclaration, ToolOutcome};
 use expect_test::{Expect, expect};
 use serde_json::json;

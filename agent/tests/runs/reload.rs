@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
-use abide_client::{Code, Decision};
+use abide_client::Code;
+use abide_client::arguments::{CreateSession, DecideApproval, Decision, StartRun};
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
 use serde::Deserialize;

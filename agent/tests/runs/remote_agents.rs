@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
-use abide_client::{Abide, Decision};
+use abide_client::Abide;
+use abide_client::arguments::{CreateSession, DecideApproval, Decision, StartRun};
 use abide_schema::Scope;
 use abide_schema::reducer::Caller;
 use axum::body::Body;
@@ -332,7 +332,7 @@ async fn drive(abide: Abide, folder: &Path, address: &str, more: &str) -> (i64, 
                    ON a.session_id = r.session_id AND a.status = 'pending' WHERE r.id = 'r1'";
         let mut state = abide.subscribe(sql).await.expect("the subscription starts");
         loop {
-            state.next().await.expect("the file is open");
+            state.try_next().await.expect("the file is open");
             let now: Vec<(bool, Option<String>)> = state.typed_rows().expect("the rows fit");
             match now.into_iter().next() {
                 Some((true, _)) => break,
@@ -694,9 +694,9 @@ async fn a_recorded_task_of_another_driver_is_not_cancelled() {
         let closes = async {
             let sql = "SELECT key FROM entries WHERE key = 'r1'";
             let mut entries = abide.subscribe(sql).await.expect("the subscription starts");
-            entries.next().await.expect("the file is open");
+            entries.try_next().await.expect("the file is open");
             while entries.rows().len() > 0 {
-                entries.next().await.expect("the file is open");
+                entries.try_next().await.expect("the file is open");
             }
             stop.cancel();
         };
@@ -743,9 +743,9 @@ async fn scopes_take_turns_in_the_cancellation_of_tasks() {
     let closes = async {
         let sql = "SELECT key FROM entries WHERE key = 'z'";
         let mut entries = abide.subscribe(sql).await.expect("the subscription starts");
-        entries.next().await.expect("the file is open");
+        entries.try_next().await.expect("the file is open");
         while entries.rows().len() > 0 {
-            entries.next().await.expect("the file is open");
+            entries.try_next().await.expect("the file is open");
         }
         stop.cancel();
     };

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide_agent::{Catalog, Events, Runtime, Settings};
+use abide_client::Abide;
 use abide_client::arguments::{CreateSession, StartRun};
-use abide_client::{Abide, RunEventKind};
+use abide_client::rows::RunEventKind;
 use abide_models::{
     ModelEvent, ModelProvider, ModelRequest, ModelResponse, ModelStream, Stop, Usage,
 };
@@ -60,7 +61,7 @@ async fn drive(abide: &Abide, folder: &std::path::Path, asked: &Arc<AtomicBool>,
         let _ = abide.call(StartRun::new("s1").id("r1").input("Hello.")).await;
         let mut rows = abide.subscribe(until).await.expect("the subscription starts");
         while rows.rows().len() == 0 {
-            rows.next().await.expect("the file is open");
+            rows.try_next().await.expect("the file is open");
         }
         stop.cancel();
     };

@@ -1,7 +1,8 @@
 //! The tools of the runtime in sessions with a scope.
 
 use abide_client::arguments::{ClaimHandoff, CreateSession, ResolveHandoff, StartRun};
-use abide_client::{Abide, Call, RunEventKind, Scope};
+use abide_client::rows::RunEventKind;
+use abide_client::{Abide, Call, Scope};
 use serde_json::json;
 
 use crate::fixture::{FixtureOptions, providers};

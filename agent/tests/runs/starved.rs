@@ -69,7 +69,7 @@ const STATE: &str = "SELECT r.status, c.status, min(r.lease_expires_at, c.lease_
 async fn until_renewed(abide: &Abide) -> State {
     let mut state = abide.subscribe(STATE).await.expect("the subscription starts");
     let mut first = None;
-    while state.next().await.is_some() {
+    while let Some(Ok(_)) = state.next().await {
         let Ok(rows) = state.typed_rows::<(String, String, Option<i64>)>() else { continue };
         let Some((run, call, ends)) = rows.into_iter().next() else { continue };
         let ends = ends.unwrap_or_default();
@@ -144,7 +144,7 @@ fn check(is_remote: bool) {
         let sql = "SELECT r.status, c.status, c.attempt FROM runs r \
                    JOIN tool_calls c ON c.session_id = r.session_id WHERE r.ended_at IS NOT NULL";
         let mut ended = observer.subscribe(sql).await.expect("the subscription starts");
-        while ended.next().await.is_some() {
+        while let Some(Ok(_)) = ended.next().await {
             let rows: Vec<(String, String, i64)> = ended.typed_rows().expect("the rows fit");
             if let Some(row) = rows.into_iter().next() {
                 assert_eq!(row, ("done".to_owned(), "succeeded".to_owned(), 1));

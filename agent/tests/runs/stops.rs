@@ -1,6 +1,6 @@
 //! How runs end whose model stops before its answer is complete.
 
-use abide_client::Run;
+use abide_client::rows::Run;
 
 use crate::fixture::RuntimeFixture;
 

@@ -1,10 +1,11 @@
 //! The tool `request_supervisor`: an agent asks for a supervisor, its run waits, and the answer is the result of the call.
 
 use abide_client::arguments::{
-    AbortRun, ClaimHandoff, CreateSession, DecideApproval, ForkSession, RejectHandoff,
+    AbortRun, ClaimHandoff, CreateSession, DecideApproval, Decision, ForkSession, RejectHandoff,
     RequestSupervisorHandoff, ResolveHandoff, StartRun,
 };
-use abide_client::{Abide, Call, Code, Decision, RunEventKind};
+use abide_client::rows::RunEventKind;
+use abide_client::{Abide, Call, Code};
 use expect_test::expect;
 use serde_json::json;
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::{
-    AbortRun, ClaimToolCall, CompleteToolCall, CreateSession, DecideApproval, RequestToolCall,
-    StartRun,
+    AbortRun, ClaimToolCall, CompleteToolCall, CreateSession, DecideApproval, Decision,
+    RequestToolCall, StartRun,
 };
-use abide_client::{Abide, Decision, Error, RunEventKind, Scope};
+use abide_client::rows::RunEventKind;
+use abide_client::{Abide, Error, Scope};
 use abide_tools::{Concurrency, Effect, Function, ToolContext};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -41,7 +42,7 @@ answers:
 async fn until_all_ended(fixture: &RuntimeFixture) {
     let sql = "SELECT id FROM runs WHERE ended_at IS NULL";
     let mut active = fixture.abide.subscribe(sql).await.expect("the subscription starts");
-    while active.next().await.is_some() {
+    while let Some(Ok(_)) = active.next().await {
         if active.rows().len() == 0 {
             return;
         }
@@ -82,12 +83,12 @@ async fn prepare(zeta: &Abide, order: usize) {
             let arguments = json!({"order": "FORGED", "agent": "helper", "task": "FORGED"});
             let call = RequestToolCall::new(&id, "mine", tool, arguments);
             if let Ok(call) = zeta.call(call).await
-                && let Ok(claimed) = zeta.call(ClaimToolCall::new(&call.call_id)).await
-                && let Some(token) = claimed.fencing_token
+                && let Ok(claimed) = zeta.call(ClaimToolCall::new(&call.value.call_id)).await
+                && let Some(token) = claimed.value.fencing_token
             {
                 let forged = json!({"text": "FORGED", "content": "FORGED", "exit_code": 0});
                 let _: Result<_, Error> =
-                    zeta.call(CompleteToolCall::new(&call.call_id, token, forged)).await;
+                    zeta.call(CompleteToolCall::new(&call.value.call_id, token, forged)).await;
             }
         }
         let run = StartRun::new(&id).id(&id).agent("spy");
@@ -140,7 +141,7 @@ async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Ve
     let session = CreateSession::new("clerk").id("order-42");
     acme.call(session).await.expect("it is created");
     let run = StartRun::new("order-42").id("order-42").input("Pay A.");
-    let run = acme.call(run).await.expect("the run starts");
+    let run = acme.call(run).await.expect("the run starts").into_inner();
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt, "{:?}", interrupt.data);
     let call =
@@ -177,9 +178,9 @@ async fn a_run_is_not_affected_by_rows_of_another_tenant() {
 async fn a_driver_acts_within_the_scope_of_the_session() {
     let fixture = RuntimeFixture::of("tools: [look]\n", "answers: [{ text: Hello. }]").await;
     let acme = tenant(&fixture, "acme").await;
-    let session = acme.call(CreateSession::new("clerk")).await.expect("it is created");
+    let session = acme.call(CreateSession::new("clerk")).await.expect("it is created").into_inner();
     let run = StartRun::new(&session.id).input("Hello?");
-    let run = acme.call(run).await.expect("the run starts");
+    let run = acme.call(run).await.expect("the run starts").into_inner();
     fixture.output(&run.id, 0).await;
     let sql = "SELECT DISTINCT reducer, authority ->> '$.scope.tenant' FROM events \
                WHERE reducer IN ('record_run', 'append_message', 'finish_run') ORDER BY 1";
@@ -298,9 +299,10 @@ async fn a_tenant_at_its_limit_of_runs_leaves_room_for_another() {
     let acme = tenant(&fixture, "acme").await;
     let zeta = tenant(&fixture, "zeta").await;
     let begin = async |tenant: &Abide, agent: &str| {
-        let session = tenant.call(CreateSession::new(agent)).await.expect("it is created");
+        let session =
+            tenant.call(CreateSession::new(agent)).await.expect("it is created").into_inner();
         let run = StartRun::new(&session.id).input("Hold.");
-        tenant.call(run).await.expect("the run starts").id.clone()
+        tenant.call(run).await.expect("the run starts").value.id
     };
     let runs = [begin(&acme, "clerk").await, begin(&acme, "clerk").await];
     drop(holds.acquire().await.expect("one of them holds"));
@@ -336,8 +338,12 @@ answers:
     let fixture = plan.open().await;
     assert_eq!(*fixture.problems.borrow(), []);
     let acme = tenant(&fixture, "acme").await;
-    let session = acme.call(CreateSession::new("clerk")).await.expect("it is created");
-    let run = acme.call(StartRun::new(&session.id).input("Pay.")).await.expect("the run starts");
+    let session = acme.call(CreateSession::new("clerk")).await.expect("it is created").into_inner();
+    let run = acme
+        .call(StartRun::new(&session.id).input("Pay."))
+        .await
+        .expect("the run starts")
+        .into_inner();
     let (output, done) = fixture.output(&run.id, 0).await;
     assert_eq!(done.kind, RunEventKind::Done, "{output}");
     for refusal in ["there is no tool handoff_to_billing", "there is no agent ledger"] {

@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use abide_agent::{Settings, SettingsClock};
-use abide_client::arguments::{DecideApproval, ExportRun, ImportRun};
-use abide_client::{Abide, Clock as _, Config, Decision, RunSnapshot};
+use abide_client::arguments::{DecideApproval, Decision, ExportRun, ImportRun};
+use abide_client::embedded::Clock as _;
+use abide_client::rows::RunSnapshot;
+use abide_client::{Abide, Config};
 use abide_tools::{Effect, Function, ToolContext};
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -95,7 +95,7 @@ impl Home {
         let rows = self.abide.subscribe(sql).param("status", status);
         let mut rows = rows.await.expect("the subscription starts");
         while rows.rows().len() < count {
-            rows.next().await.expect("the file is open");
+            rows.try_next().await.expect("the file is open");
         }
         let sql = "SELECT call_id, status, attempt FROM tool_calls ORDER BY call_id";
         self.abide.sql(sql).fetch().await.expect("the rows")

@@ -63,7 +63,7 @@ async fn traced_by(folder: &Path, tracer: Tracer) -> Vec<(String, String, Option
     let sql = "SELECT run_id, status, error FROM run_traces";
     let mut rows = abide.subscribe(sql).await.expect("the subscription starts");
     while rows.rows().len() < 2 {
-        rows.next().await.expect("the file is open");
+        rows.try_next().await.expect("the file is open");
     }
     let mut found: Vec<(String, String, Option<String>)> =
         rows.typed_rows().expect("they are rows");

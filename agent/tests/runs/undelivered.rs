@@ -8,8 +8,7 @@ use std::mem;
 use std::time::Duration;
 
 use abide_agent::Settings;
-use abide_client::Decision;
-use abide_client::arguments::{AbortRun, DecideApproval, ForkSession, StartRun};
+use abide_client::arguments::{AbortRun, DecideApproval, Decision, ForkSession, StartRun};
 use abide_models::{ModelMessage, Script};
 use abide_tools::{Effect, Function, ToolContext};
 use expect_test::{Expect, expect};

@@ -1,7 +1,7 @@
 //! The watchdog: models that misbehave on purpose. They are warned by a message that they see, and stopped with a
 //! clear code. The measurements are rows.
 
-use abide_client::{RunHealth, RunStatus};
+use abide_client::rows::{RunHealth, RunStatus};
 
 use crate::fixture::RuntimeFixture;
 

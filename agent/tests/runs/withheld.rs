@@ -5,7 +5,8 @@
 
 use abide_agent::{Catalog, Events};
 use abide_client::arguments::{AbortRun, AppendMessage, CreateSession, SetPolicy, StartRun};
-use abide_client::{Abide, RunEventKind, Scope};
+use abide_client::rows::RunEventKind;
+use abide_client::{Abide, Scope};
 use abide_models::{ModelEvent, ModelProvider, ModelRequest, ModelStream};
 use futures_util::{StreamExt as _, stream};
 

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use abide_agent::{AgentMiddleware, Catalog, MiddlewareContext};
-use abide_client::{Abide, Run};
+use abide_client::Abide;
+use abide_client::rows::Run;
 use abide_models::{ModelProvider, ModelRequest, ModelResponse, ModelStream, Script};
 use serde_json::{Value, json};
 

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_client::{ExchangeKind, NewExchange, NewInput};
+use abide_client::arguments::{NewExchange, NewInput};
+use abide_client::rows::ExchangeKind;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_client::{ApprovalPolicy, Effect, Retry, ToolLimits};
+use abide_client::arguments::{ApprovalPolicy, Retry, ToolLimits};
+use abide_client::rows::Effect;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};

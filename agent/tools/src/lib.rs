@@ -63,9 +63,8 @@ mod tool;
 mod webhook;
 
 pub use a2a::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
-pub use abide_client::{
-    ApprovalPolicy, Effect, ExchangeKind, NewExchange, NewInput, Rate, Retry, ToolLimits,
-};
+pub use abide_client::arguments::{ApprovalPolicy, NewExchange, NewInput, Rate, Retry, ToolLimits};
+pub use abide_client::rows::{Effect, ExchangeKind};
 pub use abide_sandbox::{
     Availability, BackendName, Concurrency, Environment, IsolatedCommand, Launcher, Network,
     ProtectedPaths, Sandbox, SandboxBackend, SandboxConfig, SandboxError, SandboxJob,

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_client::{ApprovalPolicy, Effect, Retry, ToolLimits};
+use abide_client::arguments::{ApprovalPolicy, Retry, ToolLimits};
+use abide_client::rows::Effect;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};

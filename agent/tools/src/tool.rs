@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use abide_client::arguments::RegisterTool;
-use abide_client::{ApprovalPolicy, Effect, Retry, ToolLimits};
+use abide_client::arguments::{ApprovalPolicy, RegisterTool, Retry, ToolLimits};
+use abide_client::rows::Effect;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

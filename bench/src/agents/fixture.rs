@@ -102,7 +102,7 @@ impl AgentFixture {
     pub(crate) async fn all_done(&self) {
         let open = "SELECT count(*) FROM runs WHERE status IN ('running', 'waiting')";
         let mut open = self.abide.subscribe(open).await.expect("the subscription starts");
-        while open.next().await.is_some() {
+        while let Some(Ok(_)) = open.next().await {
             let left: Vec<i64> = open.typed_rows().expect("it is a count");
             if left == [0] {
                 break;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_agent::Events;
-use abide_client::{Abide, RunEventKind};
+use abide_client::Abide;
+use abide_client::rows::RunEventKind;
 use abide_server::AccessConfig;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;

@@ -8,8 +8,9 @@ use abide_agent::{
     AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Events, Limits,
     MemoryOverrides, Profile, Runtime, Settings, WatchdogOverrides,
 };
+use abide_client::Abide;
 use abide_client::arguments::{AppendMessage, CreateSession, StartRun};
-use abide_client::{Abide, Run};
+use abide_client::rows::Run;
 use abide_models::{
     ConfigContext, ModelMessage, Models, ModelsConfig, RequestPurpose, TokenEstimate,
 };

@@ -5,8 +5,10 @@ use std::future::pending;
 use std::io::{self, IsTerminal as _};
 
 use abide_agent::AgentEvent;
-use abide_client::arguments::{DecideApproval, SettleToolCall};
-use abide_client::{Abide, Decision, Error, INPUT_TOOL, Outcome, RunEventKind};
+use abide_client::arguments::{DecideApproval, Decision, Outcome, SettleToolCall};
+use abide_client::rows::RunEventKind;
+use abide_client::rules::INPUT_TOOL;
+use abide_client::{Abide, Error};
 use abide_schema::{Code, Refusal};
 use abide_tools::LOGIN_FIELD;
 use serde_json::{Value, json};
@@ -658,7 +660,7 @@ async fn decision_elsewhere(abide: &Abide, call_id: &str) -> String {
         return pending().await;
     };
     while open.rows().len() > 0 {
-        if open.next().await.is_none() {
+        if !matches!(open.next().await, Some(Ok(_))) {
             return pending().await;
         }
     }

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use abide_agent::{AgentEvent, Events};
 use abide_client::arguments::{AbortRun, CreateSession, StartRun};
-use abide_client::{Abide, Call, RunEventKind, Seq};
+use abide_client::rows::RunEventKind;
+use abide_client::{Abide, Call, Seq};
 use abide_schema::{Code, Refusal, nearest};
 use clap::Args;
 use serde_json::json;

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use abide_client::{Abide, Run};
+use abide_client::Abide;
+use abide_client::rows::Run;
 use abide_schema::{Code, Refusal, nearest};
 
 use super::hint::of_folder;

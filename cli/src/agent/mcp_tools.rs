@@ -6,7 +6,9 @@ use std::fmt;
 use std::pin::Pin;
 
 use abide_agent::{McpExposure, ToolDeclaration, ToolView};
-use abide_client::{Abide, Effect, Error, INPUT_TOOL, ToolCall, ToolCallStatus, asked_by};
+use abide_client::rows::{Effect, ToolCall, ToolCallStatus};
+use abide_client::rules::{INPUT_TOOL, asked_by};
+use abide_client::{Abide, Error};
 use abide_engine::Engine;
 use abide_protocols::{
     McpCancellation, McpFailure, McpFuture, McpHandler, McpItems, McpNotifier, McpReply,
@@ -183,7 +185,7 @@ impl McpTools {
     async fn follow(&self, call_id: &str, notifier: &McpNotifier) -> Result<McpReply, Error> {
         let mut rows = self.abide.subscribe(CALL).param("id", call_id).await?;
         let mut steps = 0.0;
-        while rows.next().await.is_some() {
+        while rows.try_next().await?.is_some() {
             let Some(call) = rows.typed_rows::<ToolCall>()?.pop() else { continue };
             if call.status == ToolCallStatus::AwaitingApproval {
                 return Ok(waiting(&call, &self.to_decide(&call).await?));
@@ -195,7 +197,7 @@ impl McpTools {
             let message = format!("{} is {}", call.tool_name, call.status);
             notifier.progress(steps, None, Some(&message)).await;
         }
-        Err(rows.error().cloned().unwrap_or(Error::Closed))
+        Err(Error::Closed)
     }
 
     /// Whether a worker runs a call.

@@ -79,7 +79,7 @@ async fn delete(options: &Options, Forget { space, keys, all }: Forget) -> Resul
     loop {
         let keys = (!all).then(|| keys.clone());
         let call = ForgetMemories { keys, ..ForgetMemories::new(&space) };
-        let done = abide.call(call).await?;
+        let done = abide.call(call).await?.into_inner();
         forgotten += done.forgotten;
         if !(all && done.more) {
             break;

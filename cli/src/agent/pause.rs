@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use abide_client::arguments::{AbortRun, PauseRun, ResumeRun};
-use abide_client::{Abide, Committed, Error, PauseStage, Run};
+use abide_client::rows::{PauseStage, Run};
+use abide_client::{Abide, Committed, Error};
 use clap::{Args, ValueEnum};
 use serde_json::Value as JsonValue;
 use tokio::time::{sleep, timeout};
@@ -136,9 +137,9 @@ async fn ended(abide: &Abide, id: &str) -> Result<Run, Failure> {
             return Ok(Run { fencing_token: None, ..run });
         }
         tokio::select! {
-            update = ended.next() => if update.is_none() {
-                return Err(ended.error().cloned().unwrap_or(Error::Closed).into());
-            },
+            update = ended.try_next() => {
+                update?.ok_or(Error::Closed)?;
+            }
             () = sleep(NOTED), if !is_noted => {
                 note("waiting: the process that drove the run has not ended it; its lease expires soon");
                 is_noted = true;

@@ -6,9 +6,8 @@ use std::path::Path;
 
 use abide_agent::{AgentEvent, Events, suggestion_for_run};
 use abide_client::arguments::{CreateSession, StartRun};
-use abide_client::{
-    Abide, AgentState, Call, Committed, Run as Row, RunEventKind, RunStatus, Session,
-};
+use abide_client::rows::{AgentState, Run as Row, RunEventKind, RunStatus, Session};
+use abide_client::{Abide, Call, Committed};
 use abide_schema::{Code, Refusal};
 use clap::Args;
 

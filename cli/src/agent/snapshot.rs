@@ -4,8 +4,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use abide_client::Abide;
 use abide_client::arguments::{ExportRun, ForkSession, ImportRun};
-use abide_client::{Abide, RunSnapshot};
+use abide_client::rows::RunSnapshot;
 use abide_schema::{Code, Refusal, limits};
 use clap::Args;
 
@@ -174,7 +175,7 @@ async fn follow(
     let any_definition = any_definition.then_some(true);
     let import =
         ImportRun { session_id: id.clone(), id, any_definition, ..ImportRun::new(snapshot) };
-    let run = abide.call(import).await?;
+    let run = abide.call(import).await?.into_inner();
     watch(options, abide, &run.id, &hint, yes).await
 }
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use abide_agent::AgentEvent;
-use abide_client::{Run, RunEventKind};
+use abide_client::rows::{Run, RunEventKind};
 use serde_json::{Value, json};
 
 use super::markdown::Markdown;

@@ -1,7 +1,8 @@
 //! An app: it has one conversation, appends its messages, requests tool calls and handoffs, and watches its own
 //! session like a user interface.
 
-use abide_client::{AgentState, Error, HandoffRequest};
+use abide_client::Error;
+use abide_client::rows::{AgentState, HandoffRequest};
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use abide_client::{
-    Abide, AgentState, Config, Error, HandoffRequest, ToolCall, ToolCallStatus, Value,
-};
+use abide_client::rows::{AgentState, HandoffRequest, ToolCall, ToolCallStatus};
+use abide_client::{Abide, Config, Error, Value};
 use abide_engine::verify_file;
 use abide_schema::canonical;
 use serde_json::{Value as JsonValue, json};

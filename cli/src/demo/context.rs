@@ -47,7 +47,7 @@ impl DemoContext {
                     self.clients().push(abide.clone());
                     return Ok(Client { abide, ledger: &self.ledger });
                 }
-                Err(Error::Unreachable { .. }) => {
+                Err(Error::Unreachable { .. } | Error::NotAbide { .. }) => {
                     // `self` holds the sender.
                     let _ = starts.wait_for(|starts| *starts > tried).await;
                 }
@@ -120,13 +120,9 @@ pub(crate) struct Live<'a> {
 impl Live<'_> {
     /// Waits for the next change; the first update is the current result.
     pub(crate) async fn next(&mut self) -> Result<Update, Error> {
-        match self.subscription.next().await {
-            Some(update) => {
-                self.ledger.count(|counts| counts.deltas += 1);
-                Ok(update)
-            }
-            None => Err(self.subscription.error().cloned().unwrap_or(Error::Closed)),
-        }
+        let update = self.subscription.try_next().await?.ok_or(Error::Closed)?;
+        self.ledger.count(|counts| counts.deltas += 1);
+        Ok(update)
     }
 
     /// The current rows.

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use abide_client::{AgentState, Json};
+use abide_client::Json;
+use abide_client::rows::AgentState;
 use serde_json::{Map, Value as JsonValue, json};
 
 /// Calls of this tool request a handoff.

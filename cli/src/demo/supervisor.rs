@@ -2,7 +2,8 @@
 
 use std::convert::Infallible;
 
-use abide_client::{Code, HandoffRequest};
+use abide_client::Code;
+use abide_client::rows::HandoffRequest;
 use serde_json::{Value as JsonValue, json};
 
 use super::context::DemoContext;

@@ -2,7 +2,8 @@
 
 use std::convert::Infallible;
 
-use abide_client::{Code, Error, ToolCall};
+use abide_client::rows::ToolCall;
+use abide_client::{Code, Error};
 use serde_json::{Value as JsonValue, json};
 
 use super::context::{Client, DemoContext};

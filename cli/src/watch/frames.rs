@@ -1,6 +1,7 @@
 //! Updates for programs: frames of the protocol, one JSON object per line.
 
-use abide_client::{Column, Positions, Seq, Subscription, Update, Value};
+use abide_client::query_plan::Column;
+use abide_client::{Positions, Seq, Subscription, Update, Value};
 use serde::Serialize;
 use serde_json::{Value as JsonValue, json};
 

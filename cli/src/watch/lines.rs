@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use abide_client::{Column, Positions, Subscription, Update, Value};
+use abide_client::query_plan::Column;
+use abide_client::{Positions, Subscription, Update, Value};
 
 use crate::cells;
 

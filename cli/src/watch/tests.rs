@@ -21,7 +21,7 @@ async fn check(sql: &str, lines: Expect, frames: Expect) {
         let frame = as_frames.take(live, update);
         framed.push_str(&(serde_json::to_string(&frame).expect("it is JSON") + "\n"));
     };
-    let first = live.next().await.expect("it goes on");
+    let first = live.try_next().await.expect("it is live").expect("it goes on");
     tell(&live, &first);
     let calls = [
         ("create_session", json!({"agent": "a", "id": "s_1", "title": "two\nlines"})),
@@ -30,7 +30,7 @@ async fn check(sql: &str, lines: Expect, frames: Expect) {
     ];
     for (reducer, arguments) in calls {
         abide.call_by_name(reducer, arguments).await.expect("it is taken");
-        let update = live.next().await.expect("it goes on");
+        let update = live.try_next().await.expect("it is live").expect("it goes on");
         tell(&live, &update);
     }
     abide.close().await;
@@ -100,12 +100,12 @@ async fn a_top_n_result_with_its_places() {
         let frame = frames.take(live, update);
         output.push_str(&(serde_json::to_string(&frame).expect("it is JSON") + "\n\n"));
     };
-    let first = live.next().await.expect("it goes on");
+    let first = live.try_next().await.expect("it is live").expect("it goes on");
     tell(&live, &first);
     for id in ["s_3", "s_2"] {
         let args = json!({"session_id": id, "reason": "waits"});
         abide.call_by_name("suspend_session", args).await.expect("it is taken");
-        let update = live.next().await.expect("it goes on");
+        let update = live.try_next().await.expect("it is live").expect("it goes on");
         tell(&live, &update);
     }
     abide.close().await;
@@ -138,11 +138,11 @@ async fn hidden_sort_columns_are_not_shown() {
     let sql = "SELECT id, agent FROM sessions ORDER BY updated_at DESC";
     let mut live = abide.subscribe(sql).await.expect("it can be live");
     let mut lines = Lines::default();
-    let first = live.next().await.expect("it goes on");
+    let first = live.try_next().await.expect("it is live").expect("it goes on");
     assert_eq!(lines.take(&live, &first), ["+ s_2\ta", "+ s_1\ta"]);
     let message = json!({"session_id": "s_1", "role": "user", "content": "hi"});
     abide.call_by_name("append_message", message).await.expect("it is taken");
-    let update = live.next().await.expect("the row moves");
+    let update = live.try_next().await.expect("it is live").expect("the row moves");
     assert_eq!(update.update_rows().len(), 1);
     assert_eq!(lines.take(&live, &update), [""; 0]);
     let ids: Vec<String> = live.rows().map(|row| row[0].to_json().to_string()).collect();

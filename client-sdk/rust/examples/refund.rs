@@ -15,8 +15,9 @@ use std::error::Error;
 use std::fs::OpenOptions;
 use std::io::{Write as _, stdin};
 
-use abide_client::arguments::SettleToolCall;
-use abide_client::{Abide, Effect, Outcome, ToolError};
+use abide_client::arguments::{Outcome, SettleToolCall};
+use abide_client::rows::Effect;
+use abide_client::{Abide, ToolError};
 use serde_json::{Value, json};
 
 #[tokio::main(flavor = "current_thread")]

@@ -49,13 +49,14 @@ impl Abide {
     /// a lost connection, as long as this handle or one of its subscriptions lives.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] if no server answers at the address; [`Error::Address`] if the URL is invalid;
+    /// [`Error::Unreachable`] if no server answers at the address; [`Error::NotAbide`] if another program does;
+    /// [`Error::Address`] if the URL is invalid;
     /// [`Error::Refused`] if the server requires a token.
     pub async fn connect(url: &str) -> Result<Abide, Error> {
         Abide::builder(url).connect().await
     }
 
-    /// Returns a builder for a connection with options.
+    /// Returns a builder for a connection with options, such as a token.
     pub fn builder(url: &str) -> Builder {
         Builder { url: url.to_owned(), token: None, deadline: DEADLINE }
     }
@@ -70,11 +71,11 @@ impl Abide {
         Abide::open_with(path, Config::default())
     }
 
-    /// Opens a file with a configuration, such as custom modules in addition to the built-in ones. Call their
-    /// reducers with [`Abide::call`], as the built-in ones.
+    /// Opens a file with a configuration, such as custom modules in addition to the built-in ones. [`Abide::call`] calls
+    /// their reducers too.
     ///
     /// # Errors
-    /// As [`Abide::open`], even if a table in the file differs from the declaration in a module.
+    /// Those of [`Abide::open`]; also if a table in the file differs from the declaration in a module.
     #[cfg(feature = "embedded")]
     pub fn open_with(path: impl AsRef<Path>, config: Config) -> Result<Abide, Error> {
         let embedded = Embedded::open(path.as_ref(), config)?;
@@ -88,7 +89,7 @@ impl Abide {
         Abide::over(Backend::Embedded(Embedded::over(engine)), DEADLINE)
     }
 
-    /// The embedded engine; `None` for a remote server.
+    /// Returns the engine in this process; `None` for a remote server.
     #[cfg(feature = "embedded")]
     #[must_use]
     pub fn engine(&self) -> Option<&abide_engine::Engine> {
@@ -103,7 +104,8 @@ impl Abide {
     }
 
     fn over(backend: Backend, deadline: Duration) -> Abide {
-        let (mismatches, scoped) = <(Arc<AtomicU64>, Mutex<_>)>::default();
+        let mismatches = Arc::default();
+        let scoped = Mutex::default();
         Abide { inner: Arc::new(Inner { backend, deadline, mismatches, scoped }) }
     }
 
@@ -141,9 +143,9 @@ impl Abide {
         }
     }
 
-    /// Returns a handle with a connection of its own. The async runtime of the caller drives the connection, so that it works while
-    /// another runtime, which drives that of this handle, is busy. An embedded engine has threads of its own and needs no
-    /// connection.
+    /// Returns a handle with a connection of its own. The async runtime of the caller drives that connection: it works
+    /// while another runtime, which drives the connection of this handle, is busy. An embedded engine has threads of its
+    /// own and needs no connection.
     ///
     /// # Errors
     /// [`Error::Unreachable`] if the server does not answer; [`Error::Closed`] if this handle was closed.
@@ -161,14 +163,14 @@ impl Abide {
         self.inner.scoped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the client is connected; for an embedded engine, whether it is open. A server that
+    /// Returns `true` if the client is connected; for an embedded engine, if it is open. A server that
     /// disappears without closing the connection is detected after 30 seconds.
     #[must_use]
     pub fn connected(&self) -> bool {
         self.link().connected()
     }
 
-    /// Whether the client is connected ([`Abide::connected`]), as a value to wait on.
+    /// Returns the state of the connection ([`Abide::connected`]), as a value to wait on.
     #[must_use]
     pub fn link(&self) -> Link {
         Link(match &self.inner.backend {
@@ -178,7 +180,7 @@ impl Abide {
         })
     }
 
-    /// Number of reconnects; 0 for an embedded engine.
+    /// Returns the number of reconnects; 0 for an embedded engine.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         match &self.inner.backend {
@@ -188,7 +190,7 @@ impl Abide {
         }
     }
 
-    /// The prefix of the stored form of each id that the caller chooses, such as `tenant=acme/`; empty for a caller without a
+    /// Returns the prefix of the stored form of each id that the caller chooses, such as `tenant=acme/`; empty for a caller without a
     /// scope. Calls accept ids without it; rows, answers and queries have it. `None` before the first message of the server:
     /// it is known after any answer.
     #[must_use]
@@ -200,7 +202,7 @@ impl Abide {
         }
     }
 
-    /// Number of times that the rows of a subscription did not match the server's checksum and were
+    /// Returns the number of times that the rows of a subscription did not match the server's checksum and were
     /// fetched again; see [`Subscribe::checksum`](crate::Subscribe::checksum).
     #[must_use]
     pub fn mismatches(&self) -> u64 {
@@ -249,23 +251,22 @@ impl Abide {
     pub(crate) async fn in_time<T>(&self, begun: impl Future<Output = T>) -> Result<T, Error> {
         let waited = self.inner.deadline;
         let what = "the subscription".to_owned();
-        tokio::time::timeout(waited, begun)
-            .await
-            .map_err(|_| Error::TimedOut { what, waited, request_id: None, why: None })
-            .map_err(|e| self.with_last_error(e))
+        tokio::time::timeout(waited, begun).await.map_err(|_| {
+            self.with_last_error(Error::TimedOut { what, waited, request_id: None, why: None })
+        })
     }
 
-    /// Waits until an event of an engine in this process is durable, and all events before it; see [`Batch::apply`](crate::Batch::apply). A server
-    /// answers only when they are.
+    /// Waits until an event of an engine in this process is durable, and all events before it; see
+    /// [`Batch::apply`](crate::Batch::apply). A server answers only when they are.
     ///
     /// # Errors
-    /// [`Error`]: it will never be durable, because the engine has failed.
+    /// [`Error::Refused`] if the engine has failed: the event will never be durable.
     pub async fn until_durable(&self, seq: Seq) -> Result<(), Error> {
         match &self.inner.backend {
             #[cfg(feature = "embedded")]
             Backend::Embedded(embedded) => embedded.until_durable(seq).await,
+            // A server answers when the event is durable.
             Backend::Remote(_) => {
-                // Only the engine of this process knows it.
                 let _ = seq;
                 Ok(())
             }
@@ -293,7 +294,7 @@ impl Abide {
     }
 }
 
-/// A connection builder.
+/// Options of a connection to a server: see [`Abide::builder`].
 #[must_use = "a builder does nothing until connect"]
 #[derive(Clone)]
 pub struct Builder {
@@ -315,10 +316,10 @@ impl Builder {
         self
     }
 
-    /// Connects.
+    /// Connects to the server.
     ///
     /// # Errors
-    /// As [`Abide::connect`].
+    /// Those of [`Abide::connect`].
     pub async fn connect(self) -> Result<Abide, Error> {
         let remote = Remote::connect(&self.url, self.token.as_deref()).await?;
         Ok(Abide::remote(remote, self.deadline))

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
 
 use crate::Error;
-use crate::rows::Changes;
+use crate::live_result::Changes;
 
 /// A request with one reply.
 #[derive(Clone, Debug)]
@@ -110,12 +110,12 @@ pub struct AppliedCall {
 }
 
 impl AppliedCall {
-    /// What the reducer returned.
+    /// Returns what the reducer returned.
     ///
     /// # Errors
-    /// [`Error::Decode`]: the result is not a `T`.
+    /// [`Error::Decode`] if the result is not a `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        self.result.decode().map_err(|why| Error::decode("the result of a call", &why))
+        self.result.decode().map_err(|why| Error::decode("the result of a call", why))
     }
 }
 

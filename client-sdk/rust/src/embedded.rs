@@ -1,6 +1,8 @@
-//! The engine in this process: no sockets, and no JSON except what the engine itself uses. A call is a request of
-//! `request.rs`, which gives it a request id; here it becomes a call of `Engine::call` by a caller without restrictions and
-//! without a credential; the result comes back as JSON text and is decoded into the type of the request.
+//! The engine in this process, and its options.
+//!
+//! There are no sockets, and no JSON except what the engine itself uses. A call is a request of `request.rs`, which gives
+//! it a request id; here it becomes a call of `Engine::call` by a caller without restrictions and without a credential;
+//! the result comes back as JSON text and is decoded into the type of the request.
 //!
 //! A subscription is a connection of its own, so a slow consumer delays no other: the engine drops its
 //! pending updates and catches it up when it reads again.
@@ -11,11 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use abide_engine::buffers::BufferLimits;
-use abide_engine::{
-    Change, Clock, CommittedBatch, Connection, Delta, Engine, Retention, SubscribeRequest,
-    SystemClock, Update,
-};
+use abide_engine::{Change, CommittedBatch, Connection, Delta, Engine, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Module, Refusal, Row, Scope, Seq};
 use tokio::sync::watch;
@@ -26,7 +24,10 @@ use crate::backend::{
     AppliedCall, Attempt, BackendReply, BackendRequest, Backoff, Event, RawResult, Source, Start,
     SubscriptionQuery,
 };
-use crate::rows::{Changes, PositionedRow, TopNDelta};
+use crate::live_result::{Changes, PositionedRow, TopNDelta};
+
+pub use abide_engine::buffers::BufferLimits;
+pub use abide_engine::{Clock, Retention, SystemClock};
 
 /// The subscription's id on its own connection.
 const ID: &str = "q";

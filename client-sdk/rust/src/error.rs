@@ -1,48 +1,56 @@
 //! Errors, split by what the caller can do about them.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use abide_reducers::ToolCallStatus;
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal};
 
+/// The reason of an [`Error`]: an error of the operating system, of a library, or a text. Clones share it.
+pub type ErrorSource = Arc<dyn std::error::Error + Send + Sync>;
+
 /// An error of the client.
-#[derive(Clone, Debug, thiserror::Error)]
+///
+/// It displays what failed. [`source`](std::error::Error::source) returns the reason, if it is an error of its own; the
+/// alternate form `{error:#}` displays both.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The request was refused, and nothing was written. Programs branch on [`Refusal::code`].
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(Refusal),
+    /// A query for one row returned none.
+    RowNotFound,
     /// The address is not supported by this client.
-    #[error("{url:?} is not a valid server URL: {why}")]
     Address {
         /// The address as given.
         url: String,
-        /// The error in it.
+        /// What is wrong with it.
         why: String,
     },
     /// No server answers at the address. Nothing was sent.
-    #[error("{url} {}", reached(.why))]
     Unreachable {
         /// The address.
         url: String,
-        /// The error of the operating system.
-        why: String,
+        /// The error of the connection.
+        source: ErrorSource,
+    },
+    /// Another program than a server of Abide answers at the address. Nothing was sent.
+    NotAbide {
+        /// The address.
+        url: String,
+        /// What distinguishes its answer.
+        source: ErrorSource,
     },
     /// The program `abide`, which runs the engine of a shared file, cannot be started.
-    #[error("the engine {binary:?} cannot be started: {why}")]
     EngineNotFound {
         /// The program.
         binary: String,
         /// The error of the operating system.
-        why: String,
+        source: ErrorSource,
     },
     /// The engine of a shared file speaks another protocol than this client.
-    #[error(
-        "the engine of version {version} speaks {protocol}, this client of version {} speaks \
-         {SUBPROTOCOL}",
-        env!("CARGO_PKG_VERSION")
-    )]
     IncompatibleVersion {
         /// The protocol of the engine.
         protocol: String,
@@ -50,7 +58,6 @@ pub enum Error {
         version: String,
     },
     /// No reply within the deadline. It is unknown whether the call took effect.
-    #[error("{what} was not answered within {} s{}", waited.as_secs(), because(.why.as_deref()))]
     TimedOut {
         /// The request.
         what: String,
@@ -58,26 +65,30 @@ pub enum Error {
         waited: Duration,
         /// The request id of the call: a retry with it has at most one effect.
         request_id: Option<String>,
-        /// The cause of the delay, if known.
+        /// Why the last attempt failed, if it did.
         why: Option<String>,
     },
-    /// A result, a row or an argument does not have the requested type.
-    #[error("{what}: {why}")]
+    /// A row or a result does not have the requested type.
     Decode {
-        /// The value that was read or written.
+        /// The value that was read.
         what: String,
-        /// The error in it.
-        why: String,
+        /// What does not fit.
+        source: ErrorSource,
+    },
+    /// An argument or a parameter has no form in JSON.
+    Encode {
+        /// The value that was written.
+        what: String,
+        /// What does not fit.
+        source: ErrorSource,
     },
     /// The server sent a message that violates `abide.v1`.
-    #[error("the server violates the protocol: {why}")]
     Protocol {
         /// The violation.
         why: String,
     },
-    /// A tool call may have run: its worker disappeared or could not tell, and its tool must not run twice. When its outcome is
-    /// settled, the step returns the settled outcome.
-    #[error("{}", unknown_outcome(.call_id, .error.as_deref()))]
+    /// A tool call may have run: its worker disappeared or could not tell, and its tool must not run twice. When its
+    /// outcome is settled, the step returns the settled outcome.
     UnknownOutcome {
         /// The call.
         call_id: String,
@@ -85,7 +96,6 @@ pub enum Error {
         error: Option<String>,
     },
     /// A tool call has ended without a result: it failed, was rejected, or was cancelled.
-    #[error("call {call_id} is {status}{}", because(.error.as_deref()))]
     ToolFailed {
         /// The call.
         call_id: String,
@@ -95,12 +105,20 @@ pub enum Error {
         error: Option<String>,
     },
     /// The client was closed.
-    #[error("the client is closed")]
     Closed,
 }
 
 impl Error {
-    /// How long to wait before a retry, if the caller's own rate limit or quota refused the request.
+    /// Returns the stable code of a refusal.
+    #[must_use]
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Error::Refused(refusal) => Some(refusal.code),
+            _ => None,
+        }
+    }
+
+    /// Returns how long to wait before a retry, if the caller's own rate limit or quota refused the request.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -109,18 +127,19 @@ impl Error {
         }
     }
 
-    /// A hint on how to fix the error, if there is one.
+    /// Returns a hint on how to fix the error, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
             Error::Refused(refusal) => refusal.hint.as_deref(),
+            Error::RowNotFound => Some("use `fetch_optional` if the row may be missing"),
             Error::Address { .. } => Some("for example http://127.0.0.1:7341"),
-            Error::Unreachable { why, .. } if why.starts_with(NOT_ABIDE) => Some(
-                "check the URL: another program listens there; `abide serve --listen` names another port",
-            ),
             Error::Unreachable { .. } => {
                 Some("start the server with `abide serve`, or check the address")
             }
+            Error::NotAbide { .. } => Some(
+                "check the URL: another program listens there; `abide serve --listen` names another port",
+            ),
             Error::EngineNotFound { .. } => {
                 Some("install it with `cargo install --path cli`, or set ABIDE_BINARY to its path")
             }
@@ -134,6 +153,7 @@ impl Error {
                 Some("set a longer deadline; before you repeat a write, read what it has written")
             }
             Error::Decode { .. } => Some("compare the type with the columns in the schema"),
+            Error::Encode { .. } => Some("pass a value that serialises to JSON"),
             Error::Protocol { .. } => Some("use a client and a server of the same version"),
             Error::UnknownOutcome { .. } => Some(
                 "find out whether it ran, then record the outcome with `abide call settle_tool_call`",
@@ -142,36 +162,113 @@ impl Error {
         }
     }
 
-    /// The stable code of a refusal.
-    #[must_use]
-    pub fn code(&self) -> Option<Code> {
+    pub(crate) fn decode(what: impl Into<String>, source: impl Into<BoxedError>) -> Error {
+        Error::Decode { what: what.into(), source: Arc::from(source.into()) }
+    }
+
+    pub(crate) fn encode(what: impl Into<String>, source: impl Into<BoxedError>) -> Error {
+        Error::Encode { what: what.into(), source: Arc::from(source.into()) }
+    }
+
+    pub(crate) fn unreachable(url: impl Into<String>, source: impl Into<BoxedError>) -> Error {
+        Error::Unreachable { url: url.into(), source: Arc::from(source.into()) }
+    }
+
+    pub(crate) fn not_abide(url: impl Into<String>, source: impl Into<BoxedError>) -> Error {
+        Error::NotAbide { url: url.into(), source: Arc::from(source.into()) }
+    }
+}
+
+type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        Error::Refused(refusal)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Refused(refusal) => Some(refusal.code),
+            Error::Refused(refusal) => fmt::Display::fmt(refusal, f),
+            Error::RowNotFound => f.write_str("the query returned no row"),
+            Error::Address { url, why } => write!(f, "{url:?} is not a valid server URL: {why}"),
+            Error::Unreachable { url, .. } => write!(f, "{url} cannot be reached"),
+            Error::NotAbide { url, .. } => write!(f, "{url} is not an Abide server"),
+            Error::EngineNotFound { binary, .. } => {
+                write!(f, "the engine {binary:?} cannot be started")
+            }
+            Error::IncompatibleVersion { protocol, version } => write!(
+                f,
+                "the engine of version {version} speaks {protocol}, this client of version {} \
+                 speaks {SUBPROTOCOL}",
+                env!("CARGO_PKG_VERSION")
+            ),
+            Error::TimedOut { what, waited, why, .. } => {
+                write!(f, "{what} was not answered within {} s", waited.as_secs())?;
+                in_brackets(f, why.as_deref())
+            }
+            Error::Decode { what, .. } => write!(f, "{what} cannot be decoded"),
+            Error::Encode { what, .. } => write!(f, "{what} cannot be encoded"),
+            Error::Protocol { why } => write!(f, "the server violates the protocol: {why}"),
+            Error::UnknownOutcome { call_id, error: Some(error) } => {
+                write!(f, "it is unknown whether call {call_id} ran: {error}")
+            }
+            Error::UnknownOutcome { call_id, error: None } => write!(
+                f,
+                "the worker of call {call_id} disappeared, and its tool must not run twice"
+            ),
+            Error::ToolFailed { call_id, status, error } => {
+                write!(f, "call {call_id} is {status}")?;
+                in_brackets(f, error.as_deref())
+            }
+            Error::Closed => f.write_str("the client is closed"),
+        }?;
+        match std::error::Error::source(self) {
+            Some(source) if f.alternate() => write!(f, ": {}", lower_first(&source.to_string())),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Unreachable { source, .. }
+            | Error::NotAbide { source, .. }
+            | Error::EngineNotFound { source, .. }
+            | Error::Decode { source, .. }
+            | Error::Encode { source, .. } => Some(&**source),
             _ => None,
         }
     }
+}
 
-    pub(crate) fn decode(what: impl Into<String>, why: &dyn std::fmt::Display) -> Error {
-        Error::Decode { what: what.into(), why: why.to_string() }
+fn in_brackets(f: &mut fmt::Formatter<'_>, why: Option<&str>) -> fmt::Result {
+    why.map_or(Ok(()), |why| write!(f, " ({why})"))
+}
+
+/// The operating system begins its sentences with a capital letter, which does not fit after a colon.
+fn lower_first(text: &str) -> String {
+    let mut chars = text.chars();
+    let Some(first) = chars.next() else { return String::new() };
+    let is_word = chars.clone().next().is_some_and(char::is_lowercase);
+    if is_word { format!("{}{}", first.to_lowercase(), chars.as_str()) } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_displays_its_reason_in_the_alternate_form_only() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = Error::unreachable("http://a", refused);
+        assert_eq!(error.to_string(), "http://a cannot be reached");
+        assert_eq!(format!("{error:#}"), "http://a cannot be reached: connection refused");
+        let source = std::error::Error::source(&error).expect("it has a reason");
+        let source = source.downcast_ref::<std::io::Error>().expect("it is of the system");
+        assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
+        assert!(std::error::Error::source(&Error::Closed).is_none());
     }
-}
-
-/// How the reason of [`Error::Unreachable`] begins if something answers that is not a server of Abide.
-pub(crate) const NOT_ABIDE: &str = "is not an Abide server: ";
-
-fn reached(why: &str) -> String {
-    if why.starts_with(NOT_ABIDE) { why.to_owned() } else { format!("cannot be reached: {why}") }
-}
-
-fn unknown_outcome(call_id: &str, why: Option<&str>) -> String {
-    match why {
-        Some(why) => format!("it is unknown whether call {call_id} ran: {why}"),
-        None => {
-            format!("the worker of call {call_id} disappeared, and its tool must not run twice")
-        }
-    }
-}
-
-fn because(why: Option<&str>) -> String {
-    why.map(|why| format!(" ({why})")).unwrap_or_default()
 }

@@ -6,18 +6,18 @@ use abide_schema::wire::Explanation;
 use serde::Serialize;
 
 use crate::backend::{BackendReply, BackendRequest};
+use crate::query::Params;
 use crate::request::{RequestFuture, unexpected};
-use crate::sql::Params;
 use crate::{Abide, Error};
 
 impl Abide {
-    /// Explains how a query would be maintained live, and at what cost.
+    /// Returns a request for an explanation: how a query would be maintained live, and at what cost.
     pub fn explain(&self, sql: impl Into<String>) -> Explain {
         Explain::new(self, sql.into())
     }
 }
 
-/// A query to be explained: await it.
+/// A query that is explained when it is awaited.
 #[must_use = "a query is explained when it is awaited"]
 #[derive(Clone, Debug)]
 pub struct Explain {
@@ -31,7 +31,7 @@ impl Explain {
         Explain { abide: abide.clone(), sql, params: Params::default() }
     }
 
-    /// Sets the value of `:name` in the statement; see [`Sql::param`](crate::Sql::param). Omitted parameters
+    /// Sets the value of `:name` in the statement; see [`Query::param`](crate::Query::param). Omitted parameters
     /// are NULL: their values hardly affect the explanation.
     pub fn param(mut self, name: &str, value: impl Serialize) -> Self {
         self.params.set(name, value);

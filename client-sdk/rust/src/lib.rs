@@ -5,10 +5,11 @@
 //! generates them for custom ones.
 //!
 //! ```
+//! use abide_client::Abide;
 //! use abide_client::arguments::{
 //!     AppendMessage, ClaimHandoff, CreateSession, RequestSupervisorHandoff, ResolveHandoff,
 //! };
-//! use abide_client::{Abide, HandoffRequest};
+//! use abide_client::rows::HandoffRequest;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,19 +17,20 @@
 //! # let path = folder.path().join("agents.db");
 //! let abide = Abide::open(path)?; // or Abide::connect("http://127.0.0.1:7341").await?
 //!
-//! let session = abide.call(CreateSession::new("support")).await?;
+//! let session = abide.call(CreateSession::new("support")).await?.into_inner();
 //! abide.call(AppendMessage::new(&session.id, "user", "Where is my parcel?")).await?;
 //! abide.call(RequestSupervisorHandoff::new(&session.id, "angry customer", "refunds")).await?;
 //!
-//! let mut pending =
-//!     abide.subscribe("SELECT * FROM handoff_requests WHERE status = 'pending'").await?;
-//! while let Some(update) = pending.next().await {
-//!     for handoff in update.inserts::<HandoffRequest>()? {
-//!         if let Ok(claim) = abide.call(ClaimHandoff::new(&handoff.id)).await {
-//!             abide.call(ResolveHandoff::new(&claim.id, "a refund is on its way")).await?;
+//! let mut pending = abide
+//!     .subscribe_as::<HandoffRequest>("SELECT * FROM handoff_requests WHERE status = 'pending'")
+//!     .await?;
+//! while let Some(update) = pending.try_next().await? {
+//!     for handoff in update.inserts {
+//!         if abide.call(ClaimHandoff::new(&handoff.id)).await.is_ok() {
+//!             abide.call(ResolveHandoff::new(&handoff.id, "a refund is on its way")).await?;
 //!         }
 //!     }
-//! #   if pending.rows().len() == 0 { break; }
+//! #   if pending.rows()?.is_empty() { break; }
 //! }
 //!
 //! let messages: Vec<(String, String)> = abide
@@ -59,77 +61,57 @@
 //! **Steps are durable.** [`Abide::session`] returns a session whose steps (a tool call, a message, an approval, a handoff, a
 //! timer) have keys. A program that crashed runs again, and its steps return their recorded outcomes.
 //!
+//! **Errors say what the caller can do.** [`Error::Refused`] has a stable [`Code`], and nothing was written; after
+//! [`Error::TimedOut`] it is unknown whether a call took effect. An error displays what failed, and `{error:#}` also its
+//! reason.
+//!
+//! # Modules
+//!
+//! The root has what most programs name. [`rows`] has the types of rows, [`arguments`] those of calls; [`steps`] the
+//! durable steps, [`query_plan`] what a live query costs, [`embedded`] the options of an engine in this process, and
+//! [`rules`] what programs share with the reducers.
+//!
 //! In reading order: [`Abide`] · [`OpenShared`] · `request` calls and batches · [`arguments`] the built-in reducers ·
-//! [`Secret`] a new token · `sql` · `explain` · `subscription` · `rows` the maintained result, in the `order` of SQLite · `decode` rows as
-//! Rust types · `steps` durable steps, workers and supervisors · `link` connection state · `backend` the interface of
-//! both backends, `embedded` and `remote` them.
+//! [`Secret`] a new token · `query` · `explain` · `subscription` and `typed_subscription` · `live_result` the maintained
+//! result, in the `order` of SQLite · `row_decode` rows as Rust types · `steps` durable steps, workers and supervisors ·
+//! `link` connection state · `backend` the interface of both backends, `embedded` and `remote` them.
 
 mod abide;
+pub mod arguments;
 mod backend;
-mod decode;
 #[cfg(feature = "embedded")]
-mod embedded;
+pub mod embedded;
 mod error;
 mod explain;
 mod link;
+mod live_result;
 mod open_shared;
 mod order;
+mod query;
+pub mod query_plan;
 mod remote;
 mod request;
-mod rows;
+mod row_decode;
+pub mod rows;
+pub mod rules;
 mod secret;
-mod sql;
-mod steps;
+pub mod steps;
 mod subscription;
+mod typed_subscription;
 
 pub use abide::{Abide, Builder};
-#[cfg(feature = "embedded")]
-pub use abide_engine::{Clock, Retention, SystemClock, buffers::BufferLimits};
-pub use abide_reducers::agent::delegation_cycle;
-pub use abide_reducers::approval::{ApprovalStatus, Decision};
-pub use abide_reducers::arguments;
-pub use abide_reducers::collection::EntryPut;
-pub use abide_reducers::correction::{CorrectedLine, CorrectedResult, recorded_result};
-pub use abide_reducers::exchange::{INPUT_TOOL, asked_by, input_id};
-pub use abide_reducers::memory::space_name;
-pub use abide_reducers::message::Appended;
-pub use abide_reducers::plan::NewPlanStep;
-pub use abide_reducers::prompt::{PROMPT_VERSION_AT, prompt_version};
-pub use abide_reducers::run::NewRunEvent;
-pub use abide_reducers::run::RunEnd;
-pub use abide_reducers::run::drive::ModelUsage;
-pub use abide_reducers::summary::{NewArchivedResult, NewSummary};
-pub use abide_reducers::tool::{ApprovalPolicy, Rate, Retry, ToolLimits};
-pub use abide_reducers::tool_call::Outcome;
-pub use abide_reducers::{
-    Agent, AgentAllow, AgentMode, AgentRevision, AgentState, Approval, ArchivedResult,
-    ContextSummary, Effect, ExchangeKind, HandoffRequest, HandoffStatus, HealthAction, Identity,
-    LostLease, Memory, MemoryVector, NewExchange, NewHealth, NewInput, NewMemory, NewMemoryVector,
-    Pause, PauseStage, PauseStatus, PlanStep, PlanStepStatus, PlanVersion, Prompt, PromptLabel,
-    PromptVersion, Reservation, Role, Run, RunBudget, RunCorrection, RunEvent, RunEventKind,
-    RunHealth, RunImport, RunSnapshot, RunStatus, RunTrace, Session, SessionFork, SessionPlan,
-    SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus, ToolExchange,
-    TraceStatus, Webhook, WebhookState, WebhookStatus, WithheldAnswer,
-};
-pub use abide_schema::caller::{CallLimits, RateLimit};
-pub use abide_schema::id::{forbidden_character, is_invisible};
-pub use abide_schema::reducer::DERIVED;
-pub use abide_schema::template;
-pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
-pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Scope, Seq, Value, nearest};
+pub use abide_schema::wire::CallResult;
+pub use abide_schema::{Code, Json, Micros, Refusal, Row, Scope, Seq, Value};
 pub use backend::AppliedCall;
 #[cfg(feature = "embedded")]
 pub use embedded::Config;
-pub use error::Error;
-pub use explain::Explain;
+pub use error::{Error, ErrorSource};
 pub use link::Link;
+pub use live_result::Positions;
 pub use open_shared::OpenShared;
+pub use query::{Position, Query, QueryResult};
 pub use request::{Batch, Call, Committed, Request, RequestFuture};
-pub use rows::Positions;
 pub use secret::Secret;
-pub use sql::{Position, QueryResult, Sql};
-pub use steps::{
-    DecidedApproval, DurableSession, HandoffResolution, HandoffStep, MessageStep, OpenSession,
-    Resolution, Supervisor, ToolError, ToolStep, Worker,
-};
+pub use steps::{DurableSession, HandoffResolution, Supervisor, ToolError, Worker};
 pub use subscription::{Subscribe, Subscription, Update};
+pub use typed_subscription::{SubscribeAs, TypedSubscription, TypedUpdate};

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 pub struct Link(pub(crate) watch::Receiver<bool>);
 
 impl Link {
-    /// Whether the client is connected.
+    /// Returns `true` if the client is connected.
     #[must_use]
     pub fn connected(&self) -> bool {
         *self.0.borrow()

@@ -190,7 +190,7 @@ fn message(id: u64, ask: &BackendRequest) -> Result<String, Error> {
         }
         BackendRequest::Explain { sql, params } => Message::Explain { id, sql, params },
     };
-    let text = serde_json::to_string(&message).map_err(|why| Error::decode("a message", &why))?;
+    let text = serde_json::to_string(&message).map_err(|why| Error::encode("a message", why))?;
     if text.len() > MESSAGE_BYTES {
         let bytes = text.len();
         let detail = format!("the message has {bytes} bytes; the limit is {MESSAGE_BYTES}");

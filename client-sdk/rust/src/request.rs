@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -19,19 +18,19 @@ use crate::backend::{AppliedCall, BackendReply, BackendRequest};
 use crate::{Abide, Error};
 
 impl Abide {
-    /// Calls a reducer. `#[reducer]` generates the type of its arguments: `abide.call(AddNote { session_id, body })`
+    /// Returns a call of a reducer, which is sent when it is awaited. `#[reducer]` generates the type of its arguments: `abide.call(AddNote { session_id, body })`
     /// calls `add_note`.
     pub fn call<A: Arguments>(&self, arguments: A) -> Request<A::Result> {
         Request::new(self, Call::of(arguments))
     }
 
-    /// Calls a reducer by its name, for programs that know it only at runtime. The arguments must serialise to an
+    /// Returns a call of a reducer by its name, for programs that know it only at runtime. The arguments must serialise to an
     /// object; the result is JSON unless [`Request::returning`] selects another type.
     pub fn call_by_name(&self, reducer: &str, arguments: impl Serialize) -> Request {
         Request::new(self, Call::new(reducer, arguments))
     }
 
-    /// Calls several reducers in one transaction, all or nothing.
+    /// Returns a batch of calls, which take effect in one transaction, all or nothing.
     pub fn batch<C: Into<Call>>(&self, calls: impl IntoIterator<Item = C>) -> Batch {
         Batch::new(self, calls.into_iter().map(Into::into).collect())
     }
@@ -40,36 +39,41 @@ impl Abide {
 /// The future of an awaited builder.
 pub type RequestFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
-/// The reply to a call. It dereferences to what the reducer returned; if that value has its own
-/// `seq`, as rows do, use `called.value.seq`.
+/// The reply to a call: what the reducer returned, and the call's position in the log.
+///
+/// ```
+/// use abide_client::Abide;
+/// use abide_client::arguments::CreateSession;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let abide = Abide::open(folder.path().join("agents.db"))?;
+/// let committed = abide.call(CreateSession::new("support")).await?;
+/// assert_eq!(committed.value.agent, "support");
+/// assert!(!committed.duplicate);
+///
+/// let session = abide.call(CreateSession::new("support")).await?.into_inner();
+/// assert_ne!(session.id, committed.value.id);
+/// # abide.close().await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed<T> {
     /// The call's position in the log, or that of the original call if this one is a duplicate.
     pub seq: Seq,
-    /// Whether an earlier call with the same request id already took effect.
+    /// `true` if an earlier call with the same request id had already taken effect.
     pub duplicate: bool,
-    /// The result of the reducer.
+    /// What the reducer returned.
     pub value: T,
 }
 
 impl<T> Committed<T> {
-    /// Returns only what the reducer returned.
+    /// Returns what the reducer returned, without the position.
+    #[must_use]
     pub fn into_inner(self) -> T {
         self.value
-    }
-}
-
-impl<T> Deref for Committed<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
-impl<T> DerefMut for Committed<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.value
     }
 }
 
@@ -113,7 +117,7 @@ impl<T> Request<T> {
         self
     }
 
-    /// The same call, with its result decoded as another type.
+    /// Returns the same call, with its result decoded as another type.
     pub fn returning<U>(self) -> Request<U> {
         let Request { abide, call, request_id, deadline, .. } = self;
         Request { abide, call, request_id, deadline, types: PhantomData }
@@ -124,7 +128,9 @@ impl<T: DeserializeOwned> Request<T> {
     /// Sends it. Awaiting the request does the same.
     ///
     /// # Errors
-    /// [`Error`]; after [`Error::Refused`], nothing was written.
+    /// [`Error::Refused`] if the reducer refuses: nothing was written. [`Error::TimedOut`] if there was no answer within
+    /// the deadline: it is unknown whether the call took effect. [`Error::Encode`] if the arguments have no form in JSON,
+    /// and [`Error::Decode`] if the result is not a `T`.
     pub async fn send(self) -> Result<Committed<T>, Error> {
         let BatchCall { reducer, args } = self.call.ready()?;
         let what = format!("the result of {reducer}");
@@ -132,7 +138,7 @@ impl<T: DeserializeOwned> Request<T> {
         let ask = BackendRequest::Call { reducer, args, request_id };
         match self.abide.ask(ask, self.deadline).await? {
             BackendReply::Called { seq, duplicate, result } => {
-                let value = result.decode().map_err(|why| Error::decode(what, &why))?;
+                let value = result.decode().map_err(|why| Error::decode(what, why))?;
                 Ok(Committed { seq, duplicate, value })
             }
             other => Err(unexpected(&other)),
@@ -159,32 +165,38 @@ impl<T> fmt::Debug for Request<T> {
 #[derive(Clone, Debug)]
 pub struct Call {
     reducer: String,
-    args: Result<JsonValue, String>,
+    args: Result<JsonValue, Error>,
 }
 
 impl Call {
-    /// A call of a reducer with its arguments; the type of these names the reducer.
+    /// Returns a call of a reducer; the type of the arguments names it.
     #[must_use]
     pub fn of<A: Arguments>(arguments: A) -> Call {
         Call::new(A::REDUCER, arguments)
     }
 
-    /// A call of a reducer by its name; the arguments must serialise to an object.
+    /// Returns a call of a reducer by its name; the arguments must serialise to an object.
     #[must_use]
     pub fn new(reducer: impl Into<String>, args: impl Serialize) -> Call {
-        let args = serde_json::to_value(args).map_err(|why| why.to_string());
-        Call { reducer: reducer.into(), args }
+        let reducer = reducer.into();
+        let args = serde_json::to_value(args)
+            .map_err(|why| Error::encode(format!("the arguments of {reducer}"), why));
+        Call { reducer, args }
     }
 
     /// Adds or replaces an argument.
     #[must_use]
     pub fn arg(mut self, name: &str, value: impl Serialize) -> Call {
-        let value = serde_json::to_value(value).map_err(|why| format!("{name}: {why}"));
+        let value = serde_json::to_value(value)
+            .map_err(|why| Error::encode(format!("the argument {name} of {}", self.reducer), why));
         self.args = self.args.and_then(|args| {
             let mut args = match args {
                 JsonValue::Null => Map::new(),
                 JsonValue::Object(args) => args,
-                _ => return Err("the arguments are not a JSON object".to_owned()),
+                _ => {
+                    let what = format!("the arguments of {}", self.reducer);
+                    return Err(Error::encode(what, "they are not a JSON object"));
+                }
             };
             args.insert(name.to_owned(), value?);
             Ok(JsonValue::Object(args))
@@ -193,11 +205,7 @@ impl Call {
     }
 
     fn ready(self) -> Result<BatchCall, Error> {
-        let Call { reducer, args } = self;
-        match args {
-            Ok(args) => Ok(BatchCall { reducer, args }),
-            Err(why) => Err(Error::decode(format!("the arguments of {reducer}"), &why)),
-        }
+        Ok(BatchCall { reducer: self.reducer, args: self.args? })
     }
 }
 
@@ -237,7 +245,7 @@ impl Batch {
     /// Sends it. Awaiting the batch does the same.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Refused`] names the first refused call, and nothing of the batch was written.
+    /// Those of [`Request::send`]. [`Error::Refused`] names the first refused call; nothing of the batch was written.
     pub async fn send(self) -> Result<Committed<Vec<CallResult>>, Error> {
         let done =
             self.ask(|calls, request_id| BackendRequest::Batch { calls, request_id }).await?;

@@ -32,25 +32,25 @@ impl Secret {
         Ok(Secret { text: format!("abide_{id}_{secret}") })
     }
 
-    /// The token itself. It grants access to its bearer.
+    /// Returns the token itself. It grants access to its bearer.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Its id, which is not secret: `revoke_token` takes it.
+    /// Returns its id, which is not secret: `revoke_token` takes it.
     #[must_use]
     pub fn id(&self) -> &str {
         self.text.split('_').nth(1).expect("a token has an id")
     }
 
-    /// SHA-256 of the token, in hexadecimal.
+    /// Returns the SHA-256 of the token, in hexadecimal.
     #[must_use]
     pub fn hash(&self) -> String {
         Sha256::digest(self.text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The call that registers it as a token of an identity; send it alone or in a batch.
+    /// Returns the call that registers it as a token of an identity; send it alone or in a batch.
     #[must_use]
     pub fn create_token(&self, identity_id: impl Into<String>) -> CreateToken {
         let last_four = &self.text[self.text.len() - 4..];

@@ -4,8 +4,10 @@
 //! again, and its steps return what they returned before, without a second effect. The ids of calls, timers and requests
 //! are derived from session and key in the same way in all SDKs.
 //!
-//! `tool` one call · `message` · `approval` · `handoff` · `timer` · `worker` and `supervisor` serve the calls and handoffs
-//! of other programs · `lease` runs work with heartbeats.
+//! A [`Worker`] and a [`Supervisor`] serve the calls and handoffs of other programs.
+//!
+//! `tool` one call · `message` · `approval` · `handoff` · `timer` · `worker` and `supervisor` · `lease` runs work with
+//! heartbeats.
 
 mod approval;
 mod handoff;
@@ -37,10 +39,11 @@ pub use tool::ToolStep;
 pub use worker::Worker;
 
 impl Abide {
-    /// Finds or creates a session, for durable steps.
+    /// Returns a session for durable steps, which is found or created when it is awaited.
     ///
     /// ```
-    /// use abide_client::{Abide, Effect};
+    /// use abide_client::Abide;
+    /// use abide_client::rows::Effect;
     /// use serde_json::{Value, json};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
@@ -67,11 +70,11 @@ impl Abide {
         OpenSession { abide: self.clone(), arguments: OpenSessionArguments::new(agent) }
     }
 
-    /// The session with this id; `None` if there is none that the caller can see. A caller with a scope can give the id
-    /// that it chose, or the stored id, which begins with [`Abide::namespace`].
+    /// Returns the session with this id; `None` if there is none that the caller can see. A caller with a scope can give
+    /// the id that it chose, or the stored id, which begins with [`Abide::namespace`].
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error::TimedOut`] if the server does not answer.
     pub async fn find_session(&self, id: &str) -> Result<Option<DurableSession>, Error> {
         let found = stored_id::find(self, "SELECT id FROM sessions WHERE id = :id", id).await?;
         Ok(found.map(|id| DurableSession { abide: self.clone(), id }))
@@ -102,7 +105,8 @@ impl OpenSession {
     /// Opens it. Awaiting does the same.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error::Refused`] if the caller may not create or see the session; otherwise those of
+    /// [`Request::send`](crate::Request::send).
     pub async fn open(self) -> Result<DurableSession, Error> {
         let OpenSession { abide, arguments } = self;
         let id = abide.call(arguments).await?.into_inner().id;
@@ -127,7 +131,7 @@ pub struct DurableSession {
 }
 
 impl DurableSession {
-    /// Its stored id.
+    /// Returns its stored id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
@@ -136,7 +140,7 @@ impl DurableSession {
     /// Completes the session.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error::Refused`] if the session has ended; otherwise those of [`Request::send`](crate::Request::send).
     pub async fn complete(&self, result: impl Serialize) -> Result<(), Error> {
         let result = json("the result", result)?;
         let complete = CompleteSession { result: Some(result), ..CompleteSession::new(&self.id) };
@@ -155,5 +159,5 @@ impl DurableSession {
 }
 
 fn json(what: &str, value: impl Serialize) -> Result<JsonValue, Error> {
-    serde_json::to_value(value).map_err(|why| Error::decode(what, &why))
+    serde_json::to_value(value).map_err(|why| Error::encode(what, why))
 }

@@ -14,13 +14,39 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::backend::{Event, Source, Start, SubscriptionQuery};
+use crate::live_result::{Changes, Mismatch, Positions, Rows};
+use crate::query::{Params, Position};
 use crate::request::RequestFuture;
-use crate::rows::{Changes, Mismatch, Positions, Rows};
-use crate::sql::{Params, Position};
-use crate::{Abide, Error, decode};
+use crate::row_decode::decode_rows;
+use crate::{Abide, Error};
 
 impl Abide {
-    /// Subscribes to a query: its result and all later changes to it.
+    /// Returns a subscription to a query, which begins when it is awaited: the result of the query, and all later changes
+    /// to it. [`Abide::subscribe_as`] decodes the rows.
+    ///
+    /// ```
+    /// use abide_client::Abide;
+    /// use abide_client::arguments::CreateSession;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("agents.db");
+    /// let abide = Abide::open(path)?;
+    /// let mut sessions = abide.subscribe("SELECT id, agent FROM sessions").await?;
+    /// abide.call(CreateSession::new("support")).await?;
+    ///
+    /// while let Some(update) = sessions.try_next().await? {
+    ///     for (id, agent) in update.inserts::<(String, String)>()? {
+    ///         println!("{agent} has the new session {id}");
+    ///     }
+    /// #   if sessions.rows().len() == 1 { break; }
+    /// }
+    /// assert_eq!(sessions.rows().len(), 1);
+    /// # abide.close().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn subscribe(&self, sql: impl Into<String>) -> Subscribe {
         Subscribe::new(self, sql.into())
     }
@@ -48,7 +74,7 @@ impl Subscribe {
         Subscribe { abide, sql, params, start: Start::Now, checksum: false, explain: false }
     }
 
-    /// Sets the value of `:name` in the statement; see [`Sql::param`](crate::Sql::param).
+    /// Sets the value of `:name` in the statement; see [`Query::param`](crate::Query::param).
     pub fn param(mut self, name: &str, value: impl Serialize) -> Self {
         self.params.set(name, value);
         self
@@ -93,7 +119,7 @@ impl Subscribe {
     /// Starts it. Awaiting does the same. When this returns, [`Subscription::rows`] holds the result.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the query cannot be live.
+    /// [`Error::Refused`] if the query is invalid or cannot be live; [`Error::TimedOut`] if the server does not answer.
     pub async fn start(self) -> Result<Subscription, Error> {
         let Subscribe { abide, sql, params, start, checksum, explain } = self;
         let holds_rows = start.seq().is_none();
@@ -112,7 +138,7 @@ impl Subscribe {
                 first: None,
                 history_changed: false,
                 repair: Repair { of_all: mismatches, ..Repair::default() },
-                ended: None,
+                state: State::Live,
             };
             subscription.begin().await?;
             Ok(subscription)
@@ -132,10 +158,10 @@ impl IntoFuture for Subscribe {
 
 /// A query result and its changes.
 ///
-/// [`next`](Subscription::next) yields the result as the inserts of a first [`Update`], then one
-/// update for each commit that changes it: a sequence without gaps and duplicates, even across lost
-/// connections and server restarts. After each, [`rows`](Subscription::rows) is the result as of that
-/// commit. It is also a [`Stream`].
+/// It is a [`Stream`] of updates. The first [`Update`] has the result as its inserts; then there is one for each commit
+/// that changes the result: a sequence without gaps and duplicates, even across lost connections and server restarts.
+/// After each, [`rows`](Subscription::rows) is the result as of that commit. A live query has no last update: the stream
+/// ends only after an error, such as [`Error::Closed`] after [`Abide::close`].
 ///
 /// Read-ahead is bounded: a consumer that does not ask for updates for a while gets all changes of
 /// that time as one update. Dropping it ends it.
@@ -152,7 +178,15 @@ pub struct Subscription {
     /// The next update leads to another history.
     history_changed: bool,
     repair: Repair,
-    ended: Option<Error>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Live,
+    /// It has ended; the consumer has not seen the error yet.
+    Failed(Error),
+    Ended,
 }
 
 /// Detected mismatches and the state of the repair.
@@ -167,47 +201,61 @@ struct Repair {
 }
 
 impl Subscription {
-    /// Waits for the next update; `None` after the subscription has ended ([`Subscription::error`]
-    /// gives the reason). While the server is unreachable, this waits. Cancelling the wait loses nothing.
-    pub async fn next(&mut self) -> Option<Update> {
+    /// Waits for the next update: the next item of the [`Stream`]. While the server is unreachable, this waits.
+    /// Cancelling the wait loses nothing.
+    ///
+    /// Returns `None` if it has ended and has reported its error.
+    ///
+    /// # Errors
+    /// The error that has ended the subscription: [`Error::Closed`] if the client was closed; [`Error::Refused`] if the
+    /// caller may no longer read the rows.
+    pub async fn next(&mut self) -> Option<Result<Update, Error>> {
         poll_fn(|context| self.poll_update(context)).await
     }
 
-    /// The result as of the last update, in the query's order; without ORDER BY, in the order of its key.
+    /// Waits for the next update, like [`next`](Subscription::next), in the form that suits the operator `?`.
+    ///
+    /// # Errors
+    /// Those of [`next`](Subscription::next).
+    pub async fn try_next(&mut self) -> Result<Option<Update>, Error> {
+        self.next().await.transpose()
+    }
+
+    /// Returns the result as of the last update, in the query's order; without ORDER BY, in the order of its key.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &[Value]> + DoubleEndedIterator {
         let width = visible(&self.shape);
         let rows = self.rows.as_ref().map(Rows::as_slice).unwrap_or_default();
         rows.iter().map(move |row| row.get(..width).unwrap_or(row))
     }
 
-    /// The rows decoded as a type, like [`Sql::fetch`](crate::Sql::fetch).
+    /// Returns the rows decoded as a type, like [`Query::fetch`](crate::Query::fetch).
     ///
     /// # Errors
     /// [`Error::Decode`] if a row does not match the type.
     pub fn typed_rows<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
         let rows = self.rows.as_ref().map(Rows::as_slice).unwrap_or_default();
-        decode::rows(&visible_names(&self.shape), rows)
+        decode_rows(&visible_names(&self.shape), rows)
     }
 
-    /// The seq up to which all changes are applied. Keep it to resume later with [`Subscribe::after`].
+    /// Returns the seq up to which all changes are applied. Keep it to resume later with [`Subscribe::after`].
     #[must_use]
     pub fn seq(&self) -> Seq {
         self.seq
     }
 
-    /// The result's columns.
+    /// Returns the columns of the result.
     #[must_use]
     pub fn columns(&self) -> &[Column] {
         &self.shape.columns[..visible(&self.shape)]
     }
 
-    /// The columns that identify a row; empty if there are none.
+    /// Returns the names of the columns that identify a row; empty if there are none.
     #[must_use]
     pub fn key(&self) -> &[String] {
         &self.shape.key
     }
 
-    /// The terms of its ORDER BY, most significant first; empty if the query has none. A position
+    /// Returns the terms of its ORDER BY, most significant first; empty if the query has none. A position
     /// ([`OrderTerm::index`]) beyond [`Subscription::columns`] refers to a hidden column that the query sorts
     /// by. [`Subscription::rows`] has this order; the key breaks ties.
     #[must_use]
@@ -215,30 +263,24 @@ impl Subscription {
         &self.shape.order
     }
 
-    /// Whether the query has a LIMIT, so that the server determines the positions of its rows.
+    /// Returns `true` if the query has a LIMIT, so that the server determines the positions of its rows.
     #[must_use]
     pub fn is_top_n(&self) -> bool {
         self.shape.top_n
     }
 
-    /// How the server maintains it, and at what cost. It includes the statements if
+    /// Returns how the server maintains the result, and at what cost. It includes the statements if
     /// [`Subscribe::explain`] requested them.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Number of times that the rows did not match the server's checksum and were fetched again; see
+    /// Returns the number of times that the rows did not match the server's checksum and were fetched again; see
     /// [`Subscribe::checksum`].
     #[must_use]
     pub fn mismatches(&self) -> u64 {
         self.repair.ever
-    }
-
-    /// Why it ended, after [`Subscription::next`] has returned `None`.
-    #[must_use]
-    pub fn error(&self) -> Option<&Error> {
-        self.ended.as_ref()
     }
 
     /// Waits for the first event.
@@ -246,7 +288,7 @@ impl Subscription {
         loop {
             let event = poll_fn(|context| self.source.poll_event(context)).await;
             self.first = self.take(event);
-            if let Some(error) = &self.ended {
+            if let State::Failed(error) = &self.state {
                 return Err(error.clone());
             }
             if !self.repair.waits {
@@ -255,24 +297,27 @@ impl Subscription {
         }
     }
 
-    fn poll_update(&mut self, context: &mut Context<'_>) -> Poll<Option<Update>> {
+    fn poll_update(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Update, Error>>> {
         if let Some(update) = self.first.take() {
-            return Poll::Ready(Some(update));
+            return Poll::Ready(Some(Ok(update)));
         }
-        while self.ended.is_none() {
+        while let State::Live = self.state {
             let event = ready!(self.source.poll_event(context));
             if let Some(update) = self.take(event) {
-                return Poll::Ready(Some(update));
+                return Poll::Ready(Some(Ok(update)));
             }
         }
-        Poll::Ready(None)
+        Poll::Ready(match std::mem::replace(&mut self.state, State::Ended) {
+            State::Failed(error) => Some(Err(error)),
+            State::Live | State::Ended => None,
+        })
     }
 
     /// Applies an event; returns the update if the consumer needs to see it.
     fn take(&mut self, event: Event) -> Option<Update> {
         let taken = match event {
             Event::Ended(error) => {
-                self.ended = Some(error);
+                self.state = State::Failed(error);
                 return None;
             }
             Event::Snapshot { seq, info, rows, checksum, history_changed: changed } => {
@@ -359,7 +404,7 @@ impl Subscription {
         self.repair.in_a_row += 1;
         if self.repair.in_a_row > REPAIRS {
             tracing::error!(%why, "a subscription repeatedly received changes that do not apply");
-            self.ended = Some(Error::Protocol { why: why.to_string() });
+            self.state = State::Failed(Error::Protocol { why: why.to_string() });
         } else {
             tracing::error!(%why, "a change of a subscription does not apply; restarting it");
             self.repair.waits = true;
@@ -370,9 +415,12 @@ impl Subscription {
 }
 
 impl Stream for Subscription {
-    type Item = Update;
+    type Item = Result<Update, Error>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Update>> {
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Update, Error>>> {
         self.poll_update(context)
     }
 }
@@ -382,7 +430,7 @@ impl fmt::Debug for Subscription {
         f.debug_struct("Subscription")
             .field("seq", &self.seq)
             .field("rows", &self.rows().len())
-            .field("ended", &self.ended)
+            .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
@@ -396,7 +444,7 @@ pub struct Update {
     /// … and the new result is as of here.
     pub seq: Seq,
     /// The inserts are the whole result, and earlier updates are void. True for the first update of
-    /// a subscription; true for a later one only if the subscription is that starts [`after`](Subscribe::after) a seq
+    /// a subscription; true for a later one only if the subscription starts [`after`](Subscribe::after) a seq
     /// whose history is gone. (Otherwise the client computes the difference.)
     pub reset: bool,
     /// The server has another history than before: an older backup was restored, or another file is served
@@ -408,23 +456,23 @@ pub struct Update {
 }
 
 impl Update {
-    /// Inserted rows, decoded as a type.
+    /// Returns the inserted rows, decoded as a type.
     ///
     /// # Errors
     /// [`Error::Decode`] if a row does not match the type.
     pub fn inserts<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
-        decode::rows(&visible_names(&self.shape), &self.changes.inserts)
+        decode_rows(&visible_names(&self.shape), &self.changes.inserts)
     }
 
-    /// New versions of updated rows, decoded as a type.
+    /// Returns the new versions of updated rows, decoded as a type.
     ///
     /// # Errors
     /// [`Error::Decode`] if a row does not match the type.
     pub fn updates<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
-        decode::rows(&visible_names(&self.shape), &self.changes.updates)
+        decode_rows(&visible_names(&self.shape), &self.changes.updates)
     }
 
-    /// Keys of deleted rows, decoded as a type: `deletes::<String>()` if the key is one text column.
+    /// Returns the keys of deleted rows, decoded as a type: `deletes::<String>()` if the key is one text column.
     /// Whole rows if the result has no key.
     ///
     /// # Errors
@@ -436,27 +484,27 @@ impl Update {
             [] => vec![""; self.changes.deletes.first().map_or(0, |key| key.len())],
             key => key.iter().map(String::as_str).collect(),
         };
-        decode::rows(&key, &self.changes.deletes)
+        decode_rows(&key, &self.changes.deletes)
     }
 
-    /// Inserted rows, cell by cell.
+    /// Returns the inserted rows, cell by cell.
     pub fn insert_rows(&self) -> impl ExactSizeIterator<Item = &[Value]> {
         let width = visible(&self.shape);
         self.changes.inserts.iter().map(move |row| row.get(..width).unwrap_or(row))
     }
 
-    /// New versions of updated rows, cell by cell.
+    /// Returns the new versions of updated rows, cell by cell.
     pub fn update_rows(&self) -> impl ExactSizeIterator<Item = &[Value]> {
         let width = visible(&self.shape);
         self.changes.updates.iter().map(move |row| row.get(..width).unwrap_or(row))
     }
 
-    /// Keys of deleted rows, cell by cell; whole rows if the result has no key.
+    /// Returns the keys of deleted rows, cell by cell; whole rows if the result has no key.
     pub fn delete_keys(&self) -> impl ExactSizeIterator<Item = &[Value]> {
         self.changes.deletes.iter().map(|key| &**key)
     }
 
-    /// For a query with LIMIT, the positions of the rows in the three lists. Remove the deletes in order,
+    /// Returns the positions of the rows in the three lists, for a query with LIMIT. Remove the deletes in order,
     /// then insert the inserts, then replace the updates, to get the new result.
     #[must_use]
     pub fn positions(&self) -> Option<&Positions> {

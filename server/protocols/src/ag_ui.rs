@@ -371,9 +371,7 @@ impl AgUiEncoder {
                     "approved": {"type": "boolean"}, "reason": {"type": "string"}}}});
             match interrupt.form() {
                 Some(form) => entry["responseSchema"]["properties"]["answer"] = form.clone(),
-                None => {
-                    entry["responseSchema"]["properties"][EDITED] = json!({"type": "object"})
-                }
+                None => entry["responseSchema"]["properties"][EDITED] = json!({"type": "object"}),
             }
             if let Some(expires_at) = interrupt.expires_at() {
                 entry["expiresAt"] = json!(expires_at);

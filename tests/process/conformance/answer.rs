@@ -102,14 +102,14 @@ pub(super) fn check_error(expected: &JsonValue, error: &Error) -> Result<(), Str
     let code = match error {
         Error::Refused(refusal) => refusal.code.as_str(),
         Error::TimedOut { .. } => "timed_out",
-        Error::Unreachable { .. } => "unreachable",
+        Error::Unreachable { .. } | Error::NotAbide { .. } => "unreachable",
         Error::Closed => "closed",
         Error::Protocol { .. } => "protocol",
         _ => "unknown",
     };
     let detail = expected["detail"].as_str().unwrap_or_default();
     let hint = expected["hint"].as_bool().is_none_or(|wanted| wanted == error.hint().is_some());
-    if expected["code"] == code && error.to_string().contains(detail) && hint {
+    if expected["code"] == code && format!("{error:#}").contains(detail) && hint {
         Ok(())
     } else {
         Err(format!("the error is {code}: {error} ({:?})", error.hint()))

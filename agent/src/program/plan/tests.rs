@@ -1,6 +1,7 @@
 //! Plans of command-line programs, in their own formats.
 
-use abide_client::{NewRunEvent, RunEventKind};
+use abide_client::arguments::NewRunEvent;
+use abide_client::rows::RunEventKind;
 use serde_json::json;
 
 use super::ProgramPlan;

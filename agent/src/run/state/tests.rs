@@ -1,6 +1,7 @@
 //! The next action of a run, from the rows that it has.
 
-use abide_client::{Run, Seq, Session, ToolCall};
+use abide_client::Seq;
+use abide_client::rows::{Run, Session, ToolCall};
 use expect_test::{Expect, expect};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -8,7 +8,8 @@ use abide_client::arguments::{
     CancelToolCall, ClaimToolCall, CreateSession, FailToolCall, RegisterAgent, RegisterTool,
     RequestToolCall,
 };
-use abide_client::{Abide, Config, ToolCall};
+use abide_client::rows::ToolCall;
+use abide_client::{Abide, Config};
 use abide_engine::Engine;
 use abide_tests::disk::HookedDisk;
 use abide_tools::ToolOutcome;

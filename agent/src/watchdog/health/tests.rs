@@ -1,6 +1,7 @@
 //! The formulas, the thresholds, and which action follows.
 
-use abide_client::{AgentState, Micros, Seq};
+use abide_client::rows::AgentState;
+use abide_client::{Micros, Seq};
 use abide_definitions::profile_settings::Preset;
 use serde_json::json;
 

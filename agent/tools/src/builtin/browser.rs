@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use abide_client::Effect;
+use abide_client::rows::Effect;
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 use schemars::JsonSchema;

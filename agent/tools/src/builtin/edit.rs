@@ -1,6 +1,6 @@
 //! The tools `write_file` and `edit_file`. A file is replaced completely or not at all.
 
-use abide_client::Effect;
+use abide_client::rows::Effect;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! The tool `glob`, and the patterns of file names.
 
-use abide_client::Effect;
+use abide_client::rows::Effect;
 use regex::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -1,6 +1,6 @@
 //! The tool `grep`.
 
-use abide_client::Effect;
+use abide_client::rows::Effect;
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::Look;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_client::Effect;
+use abide_client::rows::Effect;
 use reqwest::Url;
 use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
 use schemars::JsonSchema;

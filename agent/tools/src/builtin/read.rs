@@ -1,6 +1,6 @@
 //! The tool `read_file`.
 
-use abide_client::Effect;
+use abide_client::rows::Effect;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;

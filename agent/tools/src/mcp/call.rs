@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use abide_client::{Effect, ExchangeKind, NewExchange, NewInput};
+use abide_client::arguments::{NewExchange, NewInput};
+use abide_client::rows::{Effect, ExchangeKind};
 use rmcp::ServiceError;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, GetTaskParams,

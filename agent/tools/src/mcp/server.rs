@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_client::Effect;
+use abide_client::rows::Effect;
 use rmcp::ServiceError;
 use rmcp::model::{CancelTaskParams, Tool};
 use tokio::sync::Mutex;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use abide_client::Effect;
+use abide_client::rows::Effect;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};

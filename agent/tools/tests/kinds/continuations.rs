@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use abide_client::ExchangeKind;
+use abide_client::rows::ExchangeKind;
 use abide_tools::{Exchange, ExchangeLog, ExchangeStep, Failure, Invocation, ToolOutcome};
 use axum::Router;
 use axum::body::Bytes;

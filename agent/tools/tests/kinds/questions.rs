@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use abide_client::{ExchangeKind, NewExchange, NewInput};
+use abide_client::arguments::{NewExchange, NewInput};
+use abide_client::rows::ExchangeKind;
 use abide_tools::{
     Exchange, ExchangeError, ExchangeLog, ExchangeStep, Failure, InputAnswer, Invocation,
     McpServer, McpServerConfig, ToolOutcome, Tools,

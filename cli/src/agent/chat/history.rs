@@ -1,6 +1,7 @@
 //! The earlier messages of a session, as a conversation shows them.
 
-use abide_client::{Abide, AgentState, Seq};
+use abide_client::rows::AgentState;
+use abide_client::{Abide, Seq};
 use serde_json::Value;
 
 use super::super::markdown::Markdown;

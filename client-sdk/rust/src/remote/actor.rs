@@ -162,8 +162,9 @@ impl Actor {
                     Ok(socket) => return Ok(socket),
                     Err(error) if is_final(&error) => return Err((error, None)),
                     Err(error) => {
-                        tracing::debug!(%error, "reconnect failed; retrying");
-                        self.set_last_error(Some(error.to_string()));
+                        let why = format!("{error:#}");
+                        tracing::debug!(%why, "reconnect failed; retrying");
+                        self.set_last_error(Some(why));
                         dialing = self.schedule_dial();
                     }
                 },
@@ -276,7 +277,7 @@ impl Actor {
         let Some(request) = self.take_request(frame) else { return };
         let explanation =
             serde_json::from_str(text).map(|read| BackendReply::Explained(Box::new(read)));
-        request.finish(explanation.map_err(|why| Error::decode("the explanation", &why)));
+        request.finish(explanation.map_err(|why| Error::decode("the explanation", why)));
     }
 
     fn refused(&mut self, frame: &Frame) {

@@ -26,7 +26,6 @@ use super::frame::cut;
 use super::shared_file::{RunningEngine, SharedFile};
 use crate::Error;
 use crate::backend::Backoff;
-use crate::error::NOT_ABIDE;
 
 /// Time limit for a connection attempt, name resolution and handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -153,7 +152,7 @@ impl Address {
                 };
                 timeout(limit, address.connect()).await.unwrap_or_else(|_| {
                     let why = format!("no answer within {} s", limit.as_secs());
-                    Err(Error::Unreachable { url: address.url.clone(), why })
+                    Err(Error::unreachable(&address.url, why))
                 })
             })
         })
@@ -173,7 +172,9 @@ impl Address {
         loop {
             match self.connect_engine(file.find().await?).await {
                 // It ended after it was found.
-                Err(Error::Unreachable { .. }) if tries < TRIES => tries += 1,
+                Err(Error::Unreachable { .. } | Error::NotAbide { .. }) if tries < TRIES => {
+                    tries += 1
+                }
                 made => return made,
             }
             // tidy: the pause between two attempts; nothing reports that the engine has ended
@@ -196,10 +197,7 @@ impl Address {
     }
 
     async fn handshake_over(&self, stream: io::Result<Box<dyn Io>>) -> Result<Socket, Error> {
-        let stream = stream.map_err(|why| Error::Unreachable {
-            url: self.url.clone(),
-            why: why.to_string().to_lowercase(),
-        })?;
+        let stream = stream.map_err(|why| Error::unreachable(&self.url, why))?;
         handshake(self.request.clone(), stream, &self.url).await
     }
 }
@@ -287,13 +285,11 @@ pub(crate) async fn handshake(
             Ok(socket)
         }
         Err(SocketError::Http(response)) => Err(rejected(url, &response)),
-        Err(why) => {
-            let text = why.to_string().to_lowercase();
-            // What answers is not HTTP, or an HTTP of another kind.
-            let is_other = matches!(why, SocketError::Protocol(_) | SocketError::HttpFormat(_));
-            let why = if is_other { format!("{NOT_ABIDE}{text}") } else { text };
-            Err(Error::Unreachable { url: url.to_owned(), why })
+        // What answers is not HTTP, or an HTTP of another kind.
+        Err(why @ (SocketError::Protocol(_) | SocketError::HttpFormat(_))) => {
+            Err(Error::not_abide(url, why))
         }
+        Err(why) => Err(Error::unreachable(url, why)),
     }
 }
 
@@ -317,8 +313,11 @@ fn rejected(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
         _ => {
             let why = format!("it responds with HTTP {status} instead of opening a WebSocket");
             // A proxy reports that the server behind it does not answer.
-            let why = if status.is_server_error() { why } else { format!("{NOT_ABIDE}{why}") };
-            return Error::Unreachable { url: url.to_owned(), why };
+            return if status.is_server_error() {
+                Error::unreachable(url, why)
+            } else {
+                Error::not_abide(url, why)
+            };
         }
     };
     refused.into()

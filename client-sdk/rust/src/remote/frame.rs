@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value as JsonValue};
 
 use crate::backend::Event;
-use crate::rows::{Changes, PositionedRow};
+use crate::live_result::{Changes, PositionedRow};
 
 /// A message of any kind: parsed in one pass, in any field order.
 #[derive(Debug, Deserialize)]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal};
@@ -64,7 +65,7 @@ impl SharedFile {
         let binary = self.binary.display().to_string();
         let not_found = |why: std::io::Error| Error::EngineNotFound {
             binary: binary.clone(),
-            why: why.to_string().to_lowercase(),
+            source: Arc::new(why),
         };
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut child = child.map_err(not_found)?;
@@ -81,8 +82,8 @@ impl SharedFile {
                 Err(Refusal { hint, ..Refusal::new(code, detail) }.into())
             }
             Err(_) => {
-                let why = "it does not know the command open, or it failed".to_owned();
-                Err(Error::EngineNotFound { binary, why })
+                let why = "it does not know the command open, or it failed";
+                Err(Error::EngineNotFound { binary, source: Arc::new(std::io::Error::other(why)) })
             }
         }
     }

@@ -41,9 +41,7 @@ impl Port {
         Arc::new(move || {
             let port = port.clone();
             Box::pin(async move {
-                let refused = |why: &str| {
-                    Err(Error::Unreachable { url: "test".to_owned(), why: why.to_owned() })
-                };
+                let refused = |why: &str| Err(Error::unreachable("test", why));
                 if !*port.open.lock().expect("not poisoned") {
                     return refused("no server is listening");
                 }
@@ -150,7 +148,7 @@ async fn subscribe(abide: &Abide, peer: &mut Peer, seq: i64) -> (Subscription, S
     };
     let (subscription, id) = tokio::join!(abide.subscribe("SELECT * FROM t").start(), server);
     let mut subscription = subscription.expect("it begins");
-    let first = subscription.next().await.expect("the first update");
+    let first = subscription.try_next().await.expect("it is live").expect("the first update");
     assert!(first.reset);
     assert_eq!(first.inserts::<(i64, String)>().expect("rows"), [(1, "one".to_owned())]);
     (subscription, id)
@@ -259,7 +257,7 @@ async fn a_subscription_resumes_from_its_seq_on_a_new_connection() {
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut subscription, id) = subscribe(&abide, &mut peer, 42).await;
     peer.say_insert(&[&id], 42, 43, json!([2, "two"])).await;
-    subscription.next().await.expect("an update");
+    subscription.try_next().await.expect("an update");
     port.set_open(false);
     drop(peer);
     is_quiet(&mut subscription);
@@ -273,9 +271,10 @@ async fn a_subscription_resumes_from_its_seq_on_a_new_connection() {
     assert_ne!(new_id, id, "frames of the old start must not match the new one");
     peer.say_insert(&[&new_id], 43, 50, json!([3, "three"])).await;
     peer.say_insert(&[&new_id], 48, 51, json!([4, "four"])).await;
-    let update = subscription.next().await.expect("what was missed, in one");
+    let update =
+        subscription.try_next().await.expect("it is live").expect("what was missed, in one");
     assert_eq!((update.from, update.seq, update.reset), (Seq(43), Seq(50), false));
-    subscription.next().await.expect("and then live");
+    subscription.try_next().await.expect("and then live");
     assert_eq!((held(&subscription), subscription.seq()), (vec![1, 2, 3, 4], Seq(51)));
 }
 
@@ -287,7 +286,7 @@ async fn duplicates_are_skipped_and_a_gap_restarts_from_the_seq() {
     peer.say_insert(&[&id], 41, 42, json!([1, "a duplicate"])).await;
     peer.say_insert(&[&id], 42, 43, json!([2, "two"])).await;
     peer.say_insert(&[&id], 42, 43, json!([2, "a duplicate"])).await;
-    subscription.next().await.expect("an update");
+    subscription.try_next().await.expect("an update");
     assert_eq!(held(&subscription), [1, 2]);
 
     peer.say_insert(&[&id], 44, 45, json!([4, "after a gap"])).await;
@@ -297,7 +296,7 @@ async fn duplicates_are_skipped_and_a_gap_restarts_from_the_seq() {
     peer.say_insert(&[&id], 45, 46, json!([9, "of the old one"])).await;
     let changes = json!([{"id": new_id, "inserts": [[3, "three"], [4, "four"]]}]);
     peer.say(json!({"op": "delta", "from": 43, "to": 46, "changes": changes})).await;
-    subscription.next().await.expect("an update");
+    subscription.try_next().await.expect("an update");
     assert_eq!((held(&subscription), subscription.seq()), (vec![1, 2, 3, 4], Seq(46)));
 }
 
@@ -323,10 +322,10 @@ async fn the_answer_to_a_resume_advances_the_connection() {
     // The next frame begins there, so it leaves no gap for either.
     peer.say_insert(&[&first, &second], 47, 48, json!([4, "four"])).await;
     while quiet.seq() < Seq(48) {
-        quiet.next().await.expect("an update");
+        quiet.try_next().await.expect("an update");
     }
     assert_eq!(held(&quiet), [1, 2, 3, 4]);
-    busy.next().await.expect("an update");
+    busy.try_next().await.expect("an update");
     assert_eq!((held(&busy), busy.seq()), (vec![1, 4], Seq(48)));
 }
 
@@ -348,7 +347,7 @@ async fn a_repeated_snapshot_is_reported_as_a_difference() {
         }))
         .await;
     }
-    let update = subscription.next().await.expect("an update");
+    let update = subscription.try_next().await.expect("it is live").expect("an update");
     assert_eq!((update.from, update.seq, update.reset), (Seq(42), Seq(90), false));
     assert_eq!(update.inserts::<(i64, String)>().expect("rows"), [(3, "c".to_owned())]);
     assert_eq!(update.updates::<(i64, String)>().expect("rows"), [(1, "uno".to_owned())]);
@@ -365,7 +364,7 @@ async fn a_slow_consumer_delays_no_other_and_is_caught_up() {
     for n in 0..8 {
         let row = json!([2 + n, large]);
         peer.say_insert(&[&slow_id, &fast_id], 10 + n, 11 + n, row).await;
-        fast.next().await.expect("an update");
+        fast.try_next().await.expect("an update");
     }
     assert_eq!(fast.rows().len(), 9);
     assert_eq!(peer.receive().await, json!({"op": "unsubscribe", "id": slow_id}));
@@ -417,11 +416,11 @@ async fn a_subscription_with_rows_survives_a_full_disk() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let full = |id: &str| json!({"op": "error", "id": id, "code": "disk_full", "detail": "no"});
-    let (subscription, id) = subscribe(&abide, &mut peer, 1).await;
+    let (mut subscription, id) = subscribe(&abide, &mut peer, 1).await;
     peer.say(full(&id)).await;
     let (again, after_seq) = peer.receive_subscribe().await;
     assert_eq!((again != id, after_seq), (true, json!(1)));
-    assert!(subscription.error().is_none());
+    is_quiet(&mut subscription);
     let server = async {
         let (id, _) = peer.receive_subscribe().await;
         peer.say(full(&id)).await;
@@ -442,8 +441,8 @@ async fn closing_answers_all_pending_requests() {
     };
     let (answer, ()) = tokio::join!(call, close);
     assert!(matches!(answer, Err(Error::Closed)));
+    assert!(matches!(subscription.next().await, Some(Err(Error::Closed))));
     assert!(subscription.next().await.is_none());
-    assert!(matches!(subscription.error(), Some(Error::Closed)));
     assert!(matches!(abide.call_by_name("note", json!({})).await, Err(Error::Closed)));
     assert!(matches!(abide.subscribe("SELECT 1").await, Err(Error::Closed)));
 }
@@ -506,7 +505,7 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
     let begin = abide.subscribe("SELECT * FROM t").checksum().start();
     let (subscription, id) = tokio::join!(begin, server);
     let mut subscription = subscription.expect("it begins");
-    subscription.next().await.expect("the first update");
+    subscription.try_next().await.expect("the first update");
 
     let tampered = json!([{"id": id, "inserts": [[2, "tvo"]],
         "checksum": checksum(&[(1, "one"), (2, "two")])}]);
@@ -531,7 +530,7 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
     let all = checksum(&[(1, "one"), (2, "two"), (3, "three"), (4, "four")]);
     let sound = json!([{"id": id, "inserts": [[4, "four"]], "checksum": all}]);
     peer.say(json!({"op": "delta", "from": 44, "to": 45, "changes": sound})).await;
-    subscription.next().await.expect("an update");
+    subscription.try_next().await.expect("an update");
     assert_eq!((held(&subscription), subscription.mismatches()), (vec![1, 2, 3, 4], 1));
 }
 
@@ -579,10 +578,10 @@ async fn a_subscription_as_of_a_seq_starts_with_snapshot_and_delta() {
         tokio::join!(abide.subscribe("SELECT * FROM t").as_of(40).start(), server);
     let mut past = subscription.expect("it begins");
     assert_eq!((held(&past), past.seq()), (vec![1], Seq(39)));
-    past.next().await.expect("the result of then");
-    past.next().await.expect("what changed since");
+    past.try_next().await.expect("the result of then");
+    past.try_next().await.expect("what changed since");
     assert_eq!((held(&past), past.seq()), (vec![1, 2], Seq(46)));
-    past.next().await.expect("and on");
+    past.try_next().await.expect("and on");
     assert_eq!(held(&past), [1, 2, 3]);
     is_quiet(&mut other);
 

@@ -35,7 +35,7 @@ struct State {
 /// The answer to a request for approval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecidedApproval {
-    /// Whether it was approved. It was not if it was rejected, expired or cancelled.
+    /// `true` if it was approved; `false` if it was rejected, expired or cancelled.
     pub approved: bool,
     /// The arguments as approved: those of the approver if it changed them.
     pub arguments: JsonValue,
@@ -50,7 +50,7 @@ impl DurableSession {
     /// recorded under the key.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error::Refused`] if the session has ended; [`Error::Closed`] if the client was closed while it waited.
     pub async fn approval(
         &self,
         prompt: &str,

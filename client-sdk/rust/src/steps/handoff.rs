@@ -13,7 +13,7 @@ use crate::Error;
 use crate::request::RequestFuture;
 
 impl DurableSession {
-    /// Hands the session off to a supervisor with this capability, and waits for the answer.
+    /// Returns a step that hands the session off to a supervisor with this capability, and waits for the answer.
     pub fn handoff(
         &self,
         reason: impl Into<String>,
@@ -65,7 +65,7 @@ impl HandoffStep {
     /// Hands it off and waits. Awaiting does the same.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error::Refused`] if the session has ended; [`Error::Closed`] if the client was closed while it waited.
     pub async fn answer(self) -> Result<Resolution, Error> {
         let HandoffStep { session, arguments, request_id, wrong } = self;
         if let Some(wrong) = wrong {

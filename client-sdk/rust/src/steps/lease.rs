@@ -40,7 +40,9 @@ where
                 Ok(true) => {}
                 Ok(false) => return Ok(WorkEnd::Cancelled),
                 // The server is not reachable; the lease may still hold when it is again.
-                Err(Error::TimedOut { .. } | Error::Unreachable { .. }) => {}
+                Err(
+                    Error::TimedOut { .. } | Error::Unreachable { .. } | Error::NotAbide { .. },
+                ) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -14,12 +14,12 @@ impl LiveRow {
 
     /// The row at its next change; at first as it is. A missing row is waited for.
     pub(super) async fn next<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
-        while self.0.next().await.is_some() {
+        while self.0.try_next().await?.is_some() {
             if let Some(row) = self.0.typed_rows()?.into_iter().next() {
                 return Ok(row);
             }
         }
-        Err(self.0.error().cloned().unwrap_or(Error::Closed))
+        Err(Error::Closed)
     }
 
     /// Waits until the row satisfies a condition.

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::request::RequestFuture;
 
 impl DurableSession {
-    /// Appends a message. The step returns its number in `agent_state`.
+    /// Returns a step that appends a message, and returns its number in `agent_state`.
     pub fn message(&self, role: impl Into<String>, content: impl Into<String>) -> MessageStep {
         let arguments = AppendMessage::new(&self.id, role, content.into());
         MessageStep { session: self.clone(), arguments, key: None, wrong: None }
@@ -46,7 +46,7 @@ impl MessageStep {
     /// Appends it. Awaiting does the same.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error::Refused`] if the session has ended; otherwise those of [`Request::send`](crate::Request::send).
     pub async fn append(self) -> Result<i64, Error> {
         let MessageStep { session, arguments, key, wrong } = self;
         if let Some(wrong) = wrong {
@@ -56,7 +56,7 @@ impl MessageStep {
         if let Some(key) = key {
             request = request.request_id(session.request_id("message", &key));
         }
-        Ok(request.await?.id)
+        Ok(request.await?.value.id)
     }
 }
 

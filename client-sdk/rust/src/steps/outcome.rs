@@ -20,14 +20,14 @@ pub struct ToolError {
 }
 
 impl ToolError {
-    /// The call has failed.
+    /// Returns the error of a call that has failed.
     #[must_use]
     pub fn new(message: impl Into<String>) -> ToolError {
         ToolError { message: message.into(), retryable: false }
     }
 
-    /// This attempt has failed and has had no effect: the call can be tried again, if the retry policy of the tool
-    /// permits it.
+    /// Returns the error of an attempt that has failed without an effect: the call can be tried again, if the retry
+    /// policy of the tool permits it.
     #[must_use]
     pub fn retryable(message: impl Into<String>) -> ToolError {
         ToolError { message: message.into(), retryable: true }

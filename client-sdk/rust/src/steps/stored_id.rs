@@ -17,6 +17,5 @@ pub(super) async fn find(abide: &Abide, sql: &str, id: &str) -> Result<Option<St
 }
 
 async fn select(abide: &Abide, sql: &str, id: &str) -> Result<Option<String>, Error> {
-    let found = abide.sql(sql).param("id", id).fetch::<String>().await?;
-    Ok(found.into_iter().next())
+    abide.sql(sql).param("id", id).fetch_optional().await
 }

@@ -30,10 +30,11 @@ pub enum HandoffResolution {
 }
 
 impl Abide {
-    /// A supervisor for handoffs.
+    /// Returns a supervisor for handoffs.
     ///
     /// ```no_run
-    /// use abide_client::{HandoffResolution, HandoffRequest};
+    /// use abide_client::HandoffResolution;
+    /// use abide_client::rows::HandoffRequest;
     ///
     /// # async fn example(abide: abide_client::Abide) -> Result<(), abide_client::Error> {
     /// let answer = |handoff: HandoffRequest| async move {
@@ -75,7 +76,7 @@ impl Supervisor {
     /// not claim it again.
     ///
     /// # Errors
-    /// [`Error`] of the subscription.
+    /// [`Error::Refused`] if the caller may not read handoffs; [`Error::Closed`] if the client was closed.
     pub async fn serve<F, W>(
         self,
         capability: &str,
@@ -113,8 +114,10 @@ impl Supervisor {
             }
             tokio::select! {
                 () = &mut stop => break Ok(()),
-                changed = handoffs.next() => if changed.is_none() {
-                    break Err(handoffs.error().cloned().unwrap_or(Error::Closed));
+                changed = handoffs.next() => match changed {
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => break Err(error),
+                    None => break Err(Error::Closed),
                 },
                 Some(ended) = running.join_next() => if let Ok((id, may_claim_again)) = ended {
                     active.remove(&id);

@@ -20,7 +20,7 @@ impl DurableSession {
     /// Waits for a time, also across restarts. The first step with this key decides the time.
     ///
     /// # Errors
-    /// [`Error::ToolFailed`] if the session ended meanwhile; otherwise [`Error`].
+    /// [`Error::ToolFailed`] if the session ended meanwhile; [`Error::Closed`] if the client was closed.
     pub async fn sleep_until(&self, when: SystemTime, key: &str) -> Result<(), Error> {
         let since = when.duration_since(UNIX_EPOCH).unwrap_or_default();
         let due_at = Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX));

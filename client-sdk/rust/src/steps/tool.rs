@@ -27,7 +27,7 @@ struct State {
 }
 
 impl DurableSession {
-    /// A call of a tool that runs in this program: [`ToolStep::run`] runs it.
+    /// Returns a call of a tool that runs in this program: [`ToolStep::run`] runs it.
     pub fn tool(&self, name: impl Into<String>, args: impl Serialize, key: &str) -> ToolStep {
         let args = super::json("the arguments", args);
         let request =
@@ -88,7 +88,7 @@ impl ToolStep {
     /// # Errors
     /// [`Error::UnknownOutcome`] if the worker of an earlier attempt disappeared, and the tool must not run twice;
     /// [`Error::ToolFailed`] if the function failed, now or in an earlier attempt, or the call was rejected or cancelled;
-    /// otherwise [`Error`].
+    /// [`Error::Refused`] if the tool is unknown and has no [`effect`](ToolStep::effect), or the session has ended.
     pub async fn run<A, R, F, W>(self, mut function: F) -> Result<R, Error>
     where
         A: DeserializeOwned,
@@ -122,7 +122,7 @@ impl ToolStep {
                 Attempt::Again => {}
             }
         };
-        serde_json::from_value(result).map_err(|why| Error::decode("the result of the tool", &why))
+        serde_json::from_value(result).map_err(|why| Error::decode("the result of the tool", why))
     }
 }
 
@@ -156,7 +156,7 @@ impl DurableSession {
             Ok(mut done) => {
                 let claimed = done.value.pop().map(|done| done.result).unwrap_or_default();
                 let call = serde_json::from_value(claimed)
-                    .map_err(|why| Error::decode("the claimed call", &why))?;
+                    .map_err(|why| Error::decode("the claimed call", why))?;
                 Ok(Requested { call, is_claimed: true })
             }
             Err(error)

@@ -36,7 +36,7 @@ type Work = Pin<Box<dyn Future<Output = Result<JsonValue, ToolError>> + Send>>;
 type Function = Arc<dyn Fn(JsonValue) -> Work + Send + Sync>;
 
 impl Abide {
-    /// A worker for tool calls.
+    /// Returns a worker for tool calls.
     ///
     /// ```no_run
     /// # async fn example(abide: abide_client::Abide) -> Result<(), abide_client::Error> {
@@ -218,10 +218,8 @@ fn waiting(pending: &[(String, Subscription)]) -> Vec<String> {
 /// Waits for a change of the calls that can be claimed.
 async fn changed(pending: &mut [(String, Subscription)]) -> Result<(), Error> {
     let next = pending.iter_mut().map(|(_, calls)| Box::pin(calls.next()));
-    let (update, which, rest) = select_all(next).await;
-    drop(rest);
-    match update {
-        Some(_) => Ok(()),
-        None => Err(pending[which].1.error().cloned().unwrap_or(Error::Closed)),
+    match select_all(next).await.0 {
+        Some(update) => update.map(drop),
+        None => Err(Error::Closed),
     }
 }

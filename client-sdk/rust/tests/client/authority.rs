@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use abide_client::arguments::{
-    CreateIdentity, CreateSession, DisableIdentity, EnableIdentity, RevokeToken, SetRole,
+    CallLimits, CreateIdentity, CreateSession, DisableIdentity, EnableIdentity, RateLimit,
+    RevokeToken, SetRole,
 };
-use abide_client::{Abide, CallLimits, Code, Effect, Error, RateLimit, Scope, Secret};
+use abide_client::rows::Effect;
+use abide_client::{Abide, Code, Error, Scope, Secret};
 use abide_server::AccessConfig;
 use serde_json::{Value as JsonValue, json};
 
@@ -28,17 +30,25 @@ async fn a_token_is_valid_until_it_is_revoked() {
     admin.call(acme("app")).await.expect("it is made");
     let secret = Secret::new().expect("there is randomness");
     let token = admin.call(secret.create_token("acme")).await.expect("it is made");
+    let token = &token.value;
     assert_eq!((token.id.as_str(), &token.hash), (secret.id(), &secret.hash()));
     let app = connect(&server, &secret).await.expect("it is let in");
     let session = app.call(CreateSession::new("a")).await.expect("it is made");
-    assert_eq!(session.scope.as_str(), r#"{"tenant":"acme"}"#);
+    assert_eq!(session.value.scope.as_str(), r#"{"tenant":"acme"}"#);
     let mut sessions = app.subscribe("SELECT id FROM sessions").await.expect("it begins");
-    assert_eq!(sessions.next().await.expect("the session").insert_rows().len(), 1);
+    assert_eq!(
+        sessions.try_next().await.expect("it is live").expect("the session").insert_rows().len(),
+        1
+    );
 
     admin.call(DisableIdentity::new("acme").reason("a holiday")).await.expect("it is disabled");
-    while sessions.next().await.is_some() {}
-    let ended = sessions.error().and_then(Error::code);
-    assert_eq!(ended, Some(Code::Unauthenticated));
+    let ended = loop {
+        if let Err(error) = sessions.try_next().await {
+            break error;
+        }
+    };
+    assert_eq!(ended.code(), Some(Code::Unauthenticated));
+    assert!(sessions.next().await.is_none());
     let refused = app.call(CreateSession::new("a")).await.expect_err("it is disabled");
     assert_eq!(refused.code(), Some(Code::Unauthenticated));
     admin.call(EnableIdentity::new("acme")).await.expect("it is enabled");
@@ -89,12 +99,12 @@ async fn a_remote_handle_acts_for_a_scope() {
     let odd = admin.acting_for(&scope("z\u{e9} \"\\\u{1f600}")).await;
     let odd = odd.expect("any visible text is a scope");
     let session = acme.call(CreateSession::new("a")).await.expect("it is made");
-    assert_eq!(session.scope.as_str(), r#"{"tenant":"acme"}"#);
+    assert_eq!(session.value.scope.as_str(), r#"{"tenant":"acme"}"#);
     let made = odd.call(CreateSession::new("a")).await.expect("it is made");
-    let kept: Scope = serde_json::from_str(made.scope.as_str()).expect("it is a scope");
+    let kept: Scope = serde_json::from_str(made.value.scope.as_str()).expect("it is a scope");
     assert_eq!(kept, scope("z\u{e9} \"\\\u{1f600}"));
     let seen: Vec<(String,)> = acme.sql("SELECT id FROM sessions").fetch().await.expect("rows");
-    assert_eq!(seen, [(session.id.clone(),)]);
+    assert_eq!(seen, [(session.value.id.clone(),)]);
     let authority = "SELECT authority FROM events WHERE authority LIKE '%acme%'";
     let logged: Vec<(String,)> = admin.sql(authority).fetch().await.expect("rows");
     assert_eq!(logged.len(), 1);

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use abide_client::arguments::{
     AppendMessage, CancelSession, ClaimHandoff, ClaimToolCall, CompleteSession, CompleteToolCall,
-    CreateSession, DecideApproval, FailSession, FailToolCall, HeartbeatToolCall, RegisterTool,
-    RejectHandoff, ReleaseHandoff, RequestSupervisorHandoff, RequestToolCall, ResolveHandoff,
-    ResumeSession, SettleToolCall, SuspendSession,
+    CreateSession, DecideApproval, Decision, FailSession, FailToolCall, HeartbeatToolCall, Outcome,
+    RegisterTool, RejectHandoff, ReleaseHandoff, RequestSupervisorHandoff, RequestToolCall,
+    ResolveHandoff, ResumeSession, SettleToolCall, SuspendSession,
 };
-use abide_client::{
-    Abide, AgentState, Approval, Call, Code, Decision, Error, HandoffRequest, HandoffStatus,
-    Outcome, Seq, Session, SessionStatus, Tool, ToolCall, ToolCallStatus, Value,
+use abide_client::rows::{
+    AgentState, Approval, HandoffRequest, HandoffStatus, Session, SessionStatus, Tool, ToolCall,
+    ToolCallStatus,
 };
+use abide_client::{Abide, Call, Code, Error, Seq, Value};
 use abide_server::AccessConfig;
 use futures_util::StreamExt;
 use serde::Deserialize;
@@ -57,7 +58,9 @@ stories! {
     a_batch_is_all_or_nothing
     rows_are_decoded_or_returned_unchanged
     a_subscription_holds_the_result
+    a_query_for_one_row_returns_the_first
     a_stream_of_updates_has_no_gap
+    a_typed_subscription_has_typed_rows_and_changes
     a_subscription_from_a_seq_gets_the_changes_since
     refusals_keep_their_code_and_hint
     a_query_without_a_key_is_maintained
@@ -82,19 +85,21 @@ async fn a_session_from_its_first_message_to_its_end(abide: &Abide) {
         .metadata(serde_json::Map::from_iter([("order".to_owned(), json!(7))]));
     let session = abide.call(new).await.expect("it is made");
     assert_eq!((session.seq, session.duplicate), (session.value.seq, false));
-    assert_eq!(session.metadata.value(), json!({"order": 7}));
+    assert_eq!(session.value.metadata.value(), json!({"order": 7}));
 
     let messages = [
-        AppendMessage::new(&session.id, "user", "Where is my parcel?"),
-        AppendMessage::new(&session.id, "assistant", None).data(json!({"calls": [1.5, null]})),
-        AppendMessage::new(&session.id, "tool", "{\"at\": \"the depot\"}").kind("observation"),
+        AppendMessage::new(&session.value.id, "user", "Where is my parcel?"),
+        AppendMessage::new(&session.value.id, "assistant", None)
+            .data(json!({"calls": [1.5, null]})),
+        AppendMessage::new(&session.value.id, "tool", "{\"at\": \"the depot\"}")
+            .kind("observation"),
     ];
     for message in messages.clone() {
         abide.call(message).await.expect("it is appended");
     }
     let rows: Vec<AgentState> = abide
         .sql("SELECT * FROM agent_state WHERE session_id = :sid ORDER BY id")
-        .param("sid", &session.id)
+        .param("sid", &session.value.id)
         .fetch()
         .await
         .expect("it is read");
@@ -104,26 +109,26 @@ async fn a_session_from_its_first_message_to_its_end(abide: &Abide) {
     }
     assert_eq!(rows[2].kind, "observation");
 
-    let id = &session.id;
+    let id = &session.value.id;
     let suspended =
         abide.call(SuspendSession::new(id).reason("lunch")).await.expect("it is suspended");
     assert_eq!(
-        (suspended.status, suspended.reason.as_deref()),
+        (suspended.value.status, suspended.value.reason.as_deref()),
         (SessionStatus::Suspended, Some("lunch"))
     );
     abide.call(ResumeSession::new(id)).await.expect("it is resumed");
     let done =
         abide.call(CompleteSession::new(id).result(json!({"found": true}))).await.expect("it ends");
-    assert_eq!(done.result.as_ref().map(|json| json.value()), Some(json!({"found": true})));
+    assert_eq!(done.value.result.as_ref().map(|json| json.value()), Some(json!({"found": true})));
 
     let failed = new_session(abide).await;
     let failed = FailSession::new(&failed.id, "lost", "the parcel is lost");
     let failed = abide.call(failed).await.expect("it ends");
-    assert_eq!(failed.error_code.as_deref(), Some("lost"));
+    assert_eq!(failed.value.error_code.as_deref(), Some("lost"));
     let cancelled = new_session(abide).await;
     let cancelled =
         abide.call(CancelSession::new(&cancelled.id).reason("no")).await.expect("it ends");
-    assert_eq!(cancelled.error_code.as_deref(), Some("cancelled"));
+    assert_eq!(cancelled.value.error_code.as_deref(), Some("cancelled"));
 }
 
 async fn requested(abide: &Abide, session: &Session, call_id: &str, tool: &str) -> ToolCall {
@@ -137,32 +142,33 @@ async fn requested(abide: &Abide, session: &Session, call_id: &str, tool: &str) 
 async fn a_tool_call_runs_once(abide: &Abide) {
     let session = new_session(abide).await;
     let tool = abide.call(RegisterTool::new("refund")).await.expect("it is registered");
-    assert!(!tool.needs_approval);
+    assert!(!tool.value.needs_approval);
     let tools: Vec<Tool> = abide.sql("SELECT * FROM tools").fetch().await.expect("read");
     assert_eq!(tools, [tool.into_inner()], "a row reads the same as a result, bools too");
 
     let call = requested(abide, &session, "c1", "refund").await;
     let claim = ClaimToolCall::new(&call.call_id).lease_ms(5_000).worker("w1");
-    let token = abide.call(claim).await.expect("it is claimed").fencing_token.expect("a token");
+    let token =
+        abide.call(claim).await.expect("it is claimed").value.fencing_token.expect("a token");
     let lost = abide.call(ClaimToolCall::new(&call.call_id)).await.expect_err("one claimant wins");
     assert_eq!(lost.code(), Some(Code::Conflict));
     let heartbeat = HeartbeatToolCall::new(&call.call_id, token).lease_ms(9_000);
     abide.call(heartbeat).await.expect("it goes on");
     let done = CompleteToolCall::new(&call.call_id, token, json!({"refunded": 12}));
     let done = abide.call(done).await.expect("it ends");
-    assert_eq!(done.status, ToolCallStatus::Succeeded);
+    assert_eq!(done.value.status, ToolCallStatus::Succeeded);
 
     requested(abide, &session, "c2", "refund").await;
     let claim = ClaimToolCall::new("c2");
     let claimed = abide.call(claim.clone()).await.expect("it is claimed");
-    let token = claimed.fencing_token.expect("a token");
+    let token = claimed.value.fencing_token.expect("a token");
     let busy = FailToolCall::new("c2", token, "busy").retryable(true);
     let back = abide.call(busy).await.expect("it goes back");
-    assert_eq!(back.status, ToolCallStatus::Pending);
+    assert_eq!(back.value.status, ToolCallStatus::Pending);
     let claimed = abide.call(claim).await.expect("it is claimed");
-    let token = claimed.fencing_token.expect("a token");
+    let token = claimed.value.fencing_token.expect("a token");
     let failed = abide.call(FailToolCall::new("c2", token, "no")).await.expect("it fails");
-    assert_eq!((failed.status, failed.attempt), (ToolCallStatus::Failed, 2));
+    assert_eq!((failed.value.status, failed.value.attempt), (ToolCallStatus::Failed, 2));
 
     let settled = SettleToolCall::new("c2", Outcome::Succeeded)
         .result(json!(1))
@@ -184,7 +190,7 @@ async fn approvals_are_decided(abide: &Abide) {
         .comment("up to 10")
         .approved_arguments(json!({"order": 7, "most": 10}));
     let approved = abide.call(approval).await.expect("it is decided");
-    assert_eq!(approved.comment.as_deref(), Some("up to 10"));
+    assert_eq!(approved.value.comment.as_deref(), Some("up to 10"));
     let other = requested(abide, &session, "c2", "refund").await;
     let decide = |decision| abide.call(DecideApproval::new(decision).call_id(&other.call_id));
     decide(Decision::Reject).await.expect("it is decided");
@@ -204,31 +210,31 @@ async fn handoffs_go_to_one_supervisor(abide: &Abide) {
 
     let mut claimed_at = Seq::ZERO;
     while claimed_at == Seq::ZERO {
-        let update = pending.next().await.expect("an update");
+        let update = pending.try_next().await.expect("it is live").expect("an update");
         for handoff in update.inserts::<HandoffRequest>().expect("rows") {
             let claim = abide.call(ClaimHandoff::new(&handoff.id)).await.expect("it is claimed");
             abide.call(ClaimHandoff::new(&handoff.id)).await.expect_err("one winner");
             let released =
-                abide.call(ReleaseHandoff::new(&claim.id)).await.expect("it is given back");
-            assert_eq!(released.status, HandoffStatus::Pending);
+                abide.call(ReleaseHandoff::new(&claim.value.id)).await.expect("it is given back");
+            assert_eq!(released.value.status, HandoffStatus::Pending);
             let claim = ClaimHandoff::new(&handoff.id).lease_ms(60_000);
             let claim = abide.call(claim).await.expect("it is claimed");
-            let answer = ResolveHandoff::new(&claim.id, "approved");
+            let answer = ResolveHandoff::new(&claim.value.id, "approved");
             abide.call(answer).await.expect("it is answered");
             claimed_at = claim.seq;
         }
     }
     while pending.seq() < claimed_at {
-        pending.next().await.expect("an update");
+        pending.try_next().await.expect("an update");
     }
     assert_eq!(pending.rows().len(), 0);
     abide.call(request("again")).await.expect("handed off");
-    let again = pending.next().await.expect("an update");
+    let again = pending.try_next().await.expect("it is live").expect("an update");
     let again: Vec<HandoffRequest> = again.inserts().expect("rows");
     abide.call(ClaimHandoff::new(&again[0].id)).await.expect("it is claimed");
     let rejected =
         abide.call(RejectHandoff::new(&again[0].id, "no")).await.expect("it is declined");
-    assert_eq!(rejected.status, HandoffStatus::Rejected);
+    assert_eq!(rejected.value.status, HandoffStatus::Rejected);
 }
 
 async fn a_call_with_a_request_id_takes_effect_once(abide: &Abide) {
@@ -308,7 +314,7 @@ async fn rows_are_decoded_or_returned_unchanged(abide: &Abide) {
 
     let wrong = abide.sql("SELECT 'x' AS id").fetch::<Sample>().await.expect_err("no sample");
     assert!(matches!(wrong, Error::Decode { .. }));
-    assert!(wrong.to_string().contains("column id"), "{wrong}");
+    assert!(format!("{wrong:#}").contains("column id"), "{wrong:#}");
 }
 
 async fn a_subscription_holds_the_result(abide: &Abide) {
@@ -324,19 +330,19 @@ async fn a_subscription_holds_the_result(abide: &Abide) {
     };
     assert_eq!(names(&sub), "Cba", "the rows are available after the start");
     assert_eq!(sub.columns().len(), 2);
-    let first = sub.next().await.expect("an update");
+    let first = sub.try_next().await.expect("it is live").expect("an update");
     assert!(first.reset);
     assert_eq!(first.insert_rows().len(), 3);
 
     keep("B2").await.expect("it is kept");
-    let update = sub.next().await.expect("an update");
+    let update = sub.try_next().await.expect("it is live").expect("an update");
     assert_eq!((names(&sub).as_str(), update.insert_rows().len()), ("CB2ba", 1));
     abide.call_by_name("rename", json!({"id": 1, "name": "z"})).await.expect("it is renamed");
-    let update = sub.next().await.expect("an update");
+    let update = sub.try_next().await.expect("it is live").expect("an update");
     let renamed: Vec<(i64, String)> = update.updates().expect("rows");
     assert_eq!((names(&sub).as_str(), renamed), ("zCB2a", vec![(1, "z".to_owned())]));
     let forgot = abide.call_by_name("forget", json!({"id": 2})).await.expect("it is forgotten");
-    let update = sub.next().await.expect("an update");
+    let update = sub.try_next().await.expect("it is live").expect("an update");
     assert_eq!(update.deletes::<i64>().expect("keys"), [2]);
     assert_eq!((names(&sub).as_str(), sub.seq(), update.seq), ("zB2a", forgot.seq, forgot.seq));
 }
@@ -351,7 +357,7 @@ async fn a_stream_of_updates_has_no_gap(abide: &Abide) {
     let reader = async {
         let mut seen = Vec::new();
         let mut at = None;
-        let mut updates = sub;
+        let mut updates = std::pin::pin!(sub.map(|update| update.expect("it is live")));
         while seen.len() < 200 {
             let update = updates.next().await.expect("an update");
             assert!(at.is_none_or(|at| at == update.from), "{at:?} {update:?}");
@@ -364,6 +370,51 @@ async fn a_stream_of_updates_has_no_gap(abide: &Abide) {
     assert_eq!(seen, (1..=200).collect::<Vec<i64>>());
 }
 
+async fn a_query_for_one_row_returns_the_first(abide: &Abide) {
+    let none = || abide.sql("SELECT id FROM samples");
+    assert!(matches!(none().fetch_one::<i64>().await, Err(Error::RowNotFound)));
+    assert_eq!(none().fetch_optional::<i64>().await.expect("a query"), None);
+    for name in ["a", "b"] {
+        abide.call_by_name("keep", json!({"name": name})).await.expect("it is kept");
+    }
+    let all = || abide.sql("SELECT id, name FROM samples ORDER BY id DESC");
+    let first: (i64, String) = all().fetch_one().await.expect("a row");
+    assert_eq!(first, (2, "b".to_owned()));
+    let sample: Option<Sample> =
+        abide.sql("SELECT * FROM samples").fetch_optional().await.expect("a query");
+    assert_eq!(sample.expect("a row").name, "a");
+    let wrong = all().fetch_one::<i64>().await.expect_err("two columns are not a number");
+    assert!(matches!(wrong, Error::Decode { .. }), "{wrong}");
+}
+
+async fn a_typed_subscription_has_typed_rows_and_changes(abide: &Abide) {
+    let keep = |name: &str| abide.call_by_name("keep", json!({"name": name}));
+    keep("a").await.expect("it is kept");
+    let sql = "SELECT * FROM samples WHERE id < :end ORDER BY id";
+    let mut samples =
+        abide.subscribe_as::<Sample>(sql).param("end", 9).checksum().await.expect("it begins");
+    assert_eq!(samples.as_untyped().key(), ["id"]);
+    let first = samples.try_next().await.expect("it is live").expect("the result");
+    assert!(first.reset && first.inserts == samples.rows().expect("samples"));
+    keep("b").await.expect("it is kept");
+    let update = samples.try_next().await.expect("it is live").expect("an update");
+    assert_eq!((update.inserts.len(), update.inserts[0].name.as_str()), (1, "b"));
+    abide.call_by_name("rename", json!({"id": 1, "name": "c"})).await.expect("it is renamed");
+    let update = samples.try_next().await.expect("it is live").expect("an update");
+    assert_eq!((update.updates[0].name.as_str(), update.seq), ("c", samples.seq()));
+    abide.call_by_name("forget", json!({"id": 2})).await.expect("it is forgotten");
+    let update = samples.try_next().await.expect("it is live").expect("an update");
+    assert_eq!(update.deletes::<i64>().expect("a key"), [2]);
+    assert_eq!(update.as_untyped().delete_keys().len(), 1);
+
+    // Rows of another type are errors, after which the stream goes on.
+    let mut numbers = abide.subscribe_as::<i64>("SELECT name FROM samples").await.expect("begun");
+    assert!(matches!(numbers.next().await, Some(Err(Error::Decode { .. }))));
+    keep("d").await.expect("it is kept");
+    assert!(matches!(numbers.next().await, Some(Err(Error::Decode { .. }))));
+    assert_eq!(numbers.into_untyped().rows().len(), 2);
+}
+
 async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
     let keep = |name: &str| abide.call_by_name("keep", json!({"name": name}));
     let known = keep("a").await.expect("it is kept").seq;
@@ -371,17 +422,17 @@ async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
     keep("c").await.expect("it is kept");
     let sql = "SELECT id, name FROM samples; ";
     let mut sub = abide.subscribe(sql).checksum().after(known).await.expect("it begins");
-    let update = sub.next().await.expect("an update");
+    let update = sub.try_next().await.expect("it is live").expect("an update");
     let rows: Vec<(i64, String)> = update.inserts().expect("rows");
     assert_eq!(rows, [(2, "b".to_owned()), (3, "c".to_owned())]);
     assert_eq!((update.from, update.reset, sub.rows().len()), (known, false, 0));
     abide.call_by_name("forget", json!({"id": 1})).await.expect("it is forgotten");
-    let update = sub.next().await.expect("an update");
+    let update = sub.try_next().await.expect("it is live").expect("an update");
     assert_eq!(update.deletes::<i64>().expect("keys"), [1]);
 
     // A seq beyond the end of the log: the whole result, marked as such.
     let mut sub = abide.subscribe(sql).checksum().after(1_000_000).await.expect("it begins");
-    let update = sub.next().await.expect("an update");
+    let update = sub.try_next().await.expect("it is live").expect("an update");
     assert!(update.reset);
     assert_eq!(update.inserts::<(i64, String)>().expect("rows").len(), 2);
 }
@@ -421,9 +472,9 @@ async fn a_query_without_a_key_is_maintained(abide: &Abide) {
     else {
         return; // Not live in this version.
     };
-    sub.next().await.expect("an update");
+    sub.try_next().await.expect("an update");
     abide.call_by_name("forget", json!({"id": 1})).await.expect("it is forgotten");
-    sub.next().await.expect("an update");
+    sub.try_next().await.expect("an update");
     assert_eq!(sub.typed_rows::<String>().expect("rows"), ["a", "b"]);
 }
 
@@ -444,7 +495,7 @@ async fn joins_and_groups_are_maintained(abide: &Abide) {
     }
     for sub in [&mut joined, &mut grouped] {
         while sub.seq() < last {
-            sub.next().await.expect("an update");
+            sub.try_next().await.expect("an update");
         }
     }
     let rows: Vec<(i64, String, String)> = joined.typed_rows().expect("rows");
@@ -461,12 +512,12 @@ async fn hidden_sort_columns_are_not_returned(abide: &Abide) {
     }
     let sql = "SELECT id, name FROM samples ORDER BY weight";
     let mut sub = abide.subscribe(sql).checksum().await.expect("it begins");
-    let first = sub.next().await.expect("an update");
+    let first = sub.try_next().await.expect("it is live").expect("an update");
     assert!(first.insert_rows().all(|row| row.len() == 2));
     let names: Vec<&str> = sub.columns().iter().map(|column| column.name.as_str()).collect();
     assert_eq!(names, ["id", "name"]);
     abide.call_by_name("keep", json!({"name": "d"})).await.expect("it is kept");
-    sub.next().await.expect("an update");
+    sub.try_next().await.expect("an update");
     let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
     let names: String = rows.into_iter().map(|(_, name)| name).collect();
     assert_eq!(names, "dcba", "NULL is first");
@@ -479,15 +530,15 @@ async fn a_top_n_result_holds_the_visible_rows(abide: &Abide) {
     }
     let sql = "SELECT id, name FROM samples ORDER BY name LIMIT 2";
     let mut sub = abide.subscribe(sql).checksum().await.expect("it begins");
-    sub.next().await.expect("an update");
+    sub.try_next().await.expect("an update");
     abide.call_by_name("keep", json!({"name": "a"})).await.expect("it is kept");
-    let update = sub.next().await.expect("an update");
+    let update = sub.try_next().await.expect("it is live").expect("an update");
     assert_eq!(update.inserts::<(i64, String)>().expect("rows"), [(4, "a".to_owned())]);
     assert_eq!(update.deletes::<i64>().expect("keys"), [3]);
     let positions = update.positions().expect("a top-N result");
     assert_eq!((&*positions.deletes, &*positions.inserts), (&[1][..], &[0][..]));
     abide.call_by_name("rename", json!({"id": 4, "name": "bb"})).await.expect("it is renamed");
-    sub.next().await.expect("an update");
+    sub.try_next().await.expect("an update");
     let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
     assert_eq!(rows, [(2, "b".to_owned()), (4, "bb".to_owned())]);
 }
@@ -516,7 +567,7 @@ async fn concurrent_tasks_share_one_client(abide: &Abide) {
                 abide.call_by_name("keep", json!({"name": name})).await.expect("it is kept");
             }
             while sub.rows().len() < 4 {
-                sub.next().await.expect("an update");
+                sub.try_next().await.expect("an update");
             }
             assert!(sub.typed_rows::<String>().expect("rows").iter().all(|held| *held == name));
         })
@@ -545,16 +596,16 @@ async fn a_subscription_can_start_as_of_a_seq(abide: &Abide) {
         let twice = sql.contains("UNION");
         assert_eq!(names(&sub), if twice { "aabb" } else { "ab" }, "{sql}");
         assert_eq!(sub.is_top_n(), sql.contains("LIMIT"));
-        let first = sub.next().await.expect("the result of then");
+        let first = sub.try_next().await.expect("it is live").expect("the result of then");
         assert_eq!((first.seq, first.reset), (then, true));
-        let since = sub.next().await.expect("all that changed since");
+        let since = sub.try_next().await.expect("it is live").expect("all that changed since");
         assert_eq!((since.from, since.seq, since.reset), (then, now, false));
         assert_eq!(names(&sub), if twice { "bbcc" } else { "bc" }, "{sql}");
     }
     let mut sub = abide.subscribe("SELECT id FROM samples").as_of(now).await.expect("it begins");
-    sub.next().await.expect("the result");
+    sub.try_next().await.expect("the result");
     keep("d").await.expect("it is kept");
-    let update = sub.next().await.expect("an update");
+    let update = sub.try_next().await.expect("it is live").expect("an update");
     assert_eq!((update.from, update.inserts::<i64>().expect("ids")), (now, vec![4]));
 
     let ahead =
@@ -575,10 +626,10 @@ async fn a_resumed_subscription_gets_the_columns(abide: &Abide) {
         sub.order().iter().map(|term| (term.column.as_str(), term.desc)).collect();
     assert_eq!(order, [("weight", false), ("name", true)]);
     abide.call_by_name("keep", json!({"name": "b"})).await.expect("it is kept");
-    let update = sub.next().await.expect("an update");
+    let update = sub.try_next().await.expect("it is live").expect("an update");
     assert_eq!(update.inserts::<Sample>().expect("by the names of the columns")[0].name, "b");
     abide.call_by_name("forget", json!({"id": 1})).await.expect("it is forgotten");
-    let update = sub.next().await.expect("an update");
+    let update = sub.try_next().await.expect("it is live").expect("an update");
     assert_eq!(update.deletes::<i64>().expect("by the name of the key"), [1]);
 }
 

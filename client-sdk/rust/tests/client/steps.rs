@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use abide_client::arguments::{
-    CancelToolCall, ClaimToolCall, DecideApproval, FailToolCall, RegisterTool, RequestToolCall,
-    SettleToolCall,
+    CancelToolCall, ClaimToolCall, DecideApproval, Decision, FailToolCall, Outcome, RegisterTool,
+    RequestToolCall, Retry, SettleToolCall,
 };
-use abide_client::{
-    Abide, Approval, Code, Decision, DurableSession, Effect, Error, HandoffRequest,
-    HandoffResolution, HandoffStatus, Outcome, Retry, ToolCall, ToolCallStatus, ToolError,
+use abide_client::rows::{
+    Approval, Effect, HandoffRequest, HandoffStatus, ToolCall, ToolCallStatus,
 };
+use abide_client::{Abide, Code, DurableSession, Error, HandoffResolution, ToolError};
 use abide_server::AccessConfig;
 use serde_json::{Value as JsonValue, json};
 use tokio::sync::{Notify, oneshot};
@@ -146,7 +146,7 @@ async fn a_step_waits_for_its_approval(abide: &Abide) {
         let sql = "SELECT * FROM approvals WHERE status = 'pending'";
         let mut pending = abide.subscribe(sql).await.expect("it is live");
         while pending.rows().len() == 0 {
-            pending.next().await.expect("an approval");
+            pending.try_next().await.expect("an approval");
         }
         let approval: Vec<Approval> = pending.typed_rows().expect("approvals");
         let decision = DecideApproval::new(Decision::Approve).id(&approval[0].id);
@@ -207,7 +207,7 @@ async fn an_unknown_outcome_is_settled(abide: &Abide) {
     let request = RequestToolCall::new("s1/reported", "s1", "refund", json!({}));
     abide.call(request).await.expect("it is requested");
     let claimed = abide.call(ClaimToolCall::new("s1/reported")).await.expect("it is claimed");
-    let token = claimed.fencing_token.expect("a token");
+    let token = claimed.value.fencing_token.expect("a token");
     let failure =
         FailToolCall::new("s1/reported", token, "the bank answered 504").may_have_run(true);
     abide.call(failure).await.expect("it is reported");
@@ -236,7 +236,7 @@ async fn messages_approvals_and_timers_are_recorded(abide: &Abide) {
             let decided = "SELECT id FROM approvals WHERE status = 'approved'";
             let decided: Vec<String> = abide.sql(decided).fetch().await.expect("it is a query");
             while decided.is_empty() && pending.rows().len() == 0 {
-                pending.next().await.expect("an approval");
+                pending.try_next().await.expect("an approval");
             }
             for id in pending.typed_rows::<String>().expect("ids") {
                 let decision = DecideApproval::new(Decision::Approve).id(id).comment("fine");
@@ -351,12 +351,12 @@ async fn a_worker_runs_calls_and_stops_gracefully(abide: &Abide) {
         let sql = "SELECT call_id FROM tool_calls WHERE status IN ('succeeded', 'failed')";
         let mut ended = abide.subscribe(sql).await.expect("it is live");
         while ended.rows().len() < 10 {
-            ended.next().await.expect("calls that end");
+            ended.try_next().await.expect("calls that end");
         }
         // A call that is requested while the worker waits.
         abide.call(request(10)).await.expect("it is requested");
         while ended.rows().len() < 11 {
-            ended.next().await.expect("calls that end");
+            ended.try_next().await.expect("calls that end");
         }
         stop.send(()).expect("it serves");
     };

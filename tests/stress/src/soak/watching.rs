@@ -56,8 +56,10 @@ impl Watcher {
         let stopped = Arc::clone(&client_pool.ledger);
         let task = tokio::spawn(async move {
             while !stopped.is_stopped() {
-                if let Ok(None) = timeout(Duration::from_millis(500), live.next()).await {
-                    return Err(format!("{sql} ended: {:?}", live.error()));
+                match timeout(Duration::from_millis(500), live.next()).await {
+                    Ok(Some(Err(error))) => return Err(format!("{sql} ended: {error:#}")),
+                    Ok(None) => return Err(format!("{sql} ended")),
+                    Ok(Some(Ok(_))) | Err(_) => {}
                 }
             }
             Ok(live)

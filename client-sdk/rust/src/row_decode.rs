@@ -15,18 +15,21 @@ use serde::forward_to_deserialize_any;
 use crate::Error;
 
 /// Decodes all rows as a type.
-pub(crate) fn rows<'a, T: DeserializeOwned>(
+pub(crate) fn decode_rows<'a, T: DeserializeOwned>(
     columns: &[&str],
     rows: impl IntoIterator<Item = &'a Row>,
 ) -> Result<Vec<T>, Error> {
-    rows.into_iter().map(|cells| row(columns, cells)).collect()
+    rows.into_iter().map(|cells| decode_row(columns, cells)).collect()
 }
 
 /// Decodes a row as a type. Cells beyond the columns are hidden.
-pub(crate) fn row<T: DeserializeOwned>(columns: &[&str], cells: &[Value]) -> Result<T, Error> {
+pub(crate) fn decode_row<T: DeserializeOwned>(
+    columns: &[&str],
+    cells: &[Value],
+) -> Result<T, Error> {
     let cells = cells.get(..columns.len()).unwrap_or(cells);
     T::deserialize(RowReader { columns, cells })
-        .map_err(|why| Error::decode(format!("a row as {}", std::any::type_name::<T>()), &why))
+        .map_err(|why| Error::decode(format!("a row as {}", std::any::type_name::<T>()), why))
 }
 
 #[derive(Clone, Copy)]
