@@ -55,8 +55,12 @@ async fn a_changed_file_creates_a_revision_and_active_runs_keep_theirs() {
     assert!(output.contains("pay A is done") && output.contains("It is paid."), "{output}");
     let session = CreateSession::new("clerk").id("s2");
     fixture.abide.call(session).await.expect("it is created");
-    let next =
-        fixture.abide.call(StartRun::new("s2").input("Pay B.")).await.expect("the run starts");
+    let next = fixture
+        .abide
+        .call(StartRun::new("s2").input("Pay B."))
+        .await
+        .expect("the run starts")
+        .into_inner();
     assert_eq!((run.revision, next.revision), (1, 2));
     let (output, _) = fixture.output(&next.id, 0).await;
     assert!(output.contains("unknown tool pay"), "{output}");

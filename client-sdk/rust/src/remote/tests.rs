@@ -184,7 +184,7 @@ async fn a_call_with_a_lost_answer_is_resent_with_its_request_id() {
     let (answer, _peer) =
         tokio::join!(abide.call_by_name("note", json!({"text": "hi"})).send(), server);
     let answer = answer.expect("it is answered");
-    assert_eq!((answer.seq, answer["ok"].as_i64()), (Seq(7), Some(7)));
+    assert_eq!((answer.seq, answer.value["ok"].as_i64()), (Seq(7), Some(7)));
     assert_eq!(abide.reconnects(), 1);
 }
 
@@ -375,7 +375,7 @@ async fn a_slow_consumer_delays_no_other_and_is_caught_up() {
         peer.say_insert(&[&id], 10, 18, json!([5, "all in one"])).await;
     };
     let (update, ()) = tokio::join!(slow.next(), caught_up);
-    assert_eq!(update.expect("an update").seq, Seq(18));
+    assert_eq!(update.expect("an update").expect("no error").seq, Seq(18));
     assert_eq!(held(&slow), [1, 5]);
     is_quiet(&mut fast);
 }
@@ -521,7 +521,7 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
         id
     };
     let (update, id) = tokio::join!(subscription.next(), server);
-    let update = update.expect("a difference to the correct rows");
+    let update = update.expect("an update").expect("a difference to the correct rows");
     assert_eq!((update.from, update.seq, update.reset), (Seq(42), Seq(44), false));
     let came: Vec<(i64, String)> = update.inserts().expect("rows");
     assert_eq!(came, [(2, "two".to_owned()), (3, "three".to_owned())]);
