@@ -119,7 +119,15 @@ fn write_out(c: char, into: &mut String) {
 fn escape(text: &str, write_out: impl Fn(char, &mut String)) -> String {
     let mut escaped = String::with_capacity(text.len());
     let mut before = '\0';
-    for c in text.chars() {
+    let mut rest = text;
+    loop {
+        // Most of a text is ASCII without control characters, which is copied as it is.
+        let plain = rest.bytes().take_while(|byte| matches!(byte, b' '..=b'~')).count();
+        let (copied, others) = rest.split_at(plain);
+        escaped.push_str(copied);
+        before = copied.chars().next_back().unwrap_or(before);
+        let mut chars = others.chars();
+        let Some(c) = chars.next() else { return escaped };
         if !is_invisible(c) || changes_glyph(before, c) {
             escaped.push(c);
             before = c;
@@ -128,8 +136,8 @@ fn escape(text: &str, write_out: impl Fn(char, &mut String)) -> String {
             // It ends as ASCII, which is no glyph that the next character can change.
             before = '\0';
         }
+        rest = chars.as_str();
     }
-    escaped
 }
 
 /// Whether a joiner or a variation selector can be a part of the glyph before it, as in emoji and in several scripts. After

@@ -1,15 +1,21 @@
 //! `abide sql`: runs one read-only statement.
 
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
 use abide_client::QueryResult;
-use abide_schema::wire::QueryResponse;
+use abide_engine::{Engine, RowRef, RowSink};
+use abide_schema::wire::QueryResponseWriter;
+use abide_schema::{Caller, Seq, Value};
 use clap::Args;
 
 use crate::cells;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{print_json, print_line};
-use crate::pairs;
+use crate::output::{print_line, print_part};
+use crate::pairs::{self, Pairs};
+use crate::printable::Printable;
 use crate::statement_hints;
 use crate::table::{self, MarkedRow, RenderedTable};
 use crate::terminal::Terminal;
@@ -51,6 +57,13 @@ Columns named …_at are shown as UTC times; --json has microseconds since the U
 pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
     let params = pairs::parse(&args.params)?;
     let abide = connect(options, Access::Read).await?;
+    if options.json
+        && let Some(engine) = abide.engine()
+    {
+        let printed = print_while_reading(engine, &args, &params).await;
+        abide.close().await;
+        return printed.map_err(|failure| statement_hints::explain(failure, &args.sql));
+    }
     let mut query = abide.sql(&*args.sql);
     for (name, value) in params.values {
         query = query.param(&name, value);
@@ -75,14 +88,71 @@ pub(crate) async fn list(options: &Options, sql: &str, none: &str) -> Result<(),
     if answer.rows.is_empty() && !options.json { print_line(none) } else { show(options, answer) }
 }
 
-fn show(options: &Options, answer: QueryResult) -> Result<(), Failure> {
-    let QueryResult { seq, columns, rows } = answer;
-    let rows = rows.iter().map(|row| row.iter().map(abide_schema::Value::to_json).collect());
-    if options.json {
-        return print_json(&QueryResponse { seq, columns, rows: rows.collect() });
+/// Runs the statement on the file that this process has opened. The result is printed as it is read, so it is never in memory
+/// as a whole. If the statement fails after some rows, the JSON document stays without an end.
+async fn print_while_reading(engine: &Engine, args: &Sql, params: &Pairs) -> Result<(), Failure> {
+    let printer =
+        JsonPrinter { writer: QueryResponseWriter::response(), last_print: None, printed: Ok(()) };
+    let as_of = args.as_of.map(Seq);
+    let caller = Caller::local();
+    let read = engine.stream_rows(&caller, &args.sql, &params.values, as_of, printer).await;
+    read.map_err(abide_client::Error::from)?.finish()
+}
+
+/// Bytes that are printed at a time, about.
+const PART_BYTES: usize = 64 << 10;
+
+/// How long a row waits for others that are printed with it, if they come.
+const PART_DELAY: Duration = Duration::from_millis(50);
+
+/// Prints a result as JSON while it is read.
+struct JsonPrinter {
+    writer: QueryResponseWriter,
+    /// `None` before the first row, which is printed at once.
+    last_print: Option<Instant>,
+    /// The error that has ended the query early.
+    printed: Result<(), Failure>,
+}
+
+impl JsonPrinter {
+    fn print(&mut self) -> Result<(), Failure> {
+        print_part(Printable::json(&self.writer.take()))?;
+        self.last_print = Some(Instant::now());
+        Ok(())
     }
+
+    /// Prints the rest.
+    fn finish(mut self) -> Result<(), Failure> {
+        self.printed?;
+        self.writer.end();
+        print_line(Printable::json(&self.writer.take()))
+    }
+}
+
+impl RowSink for JsonPrinter {
+    fn begin(&mut self, seq: Seq, columns: Vec<String>) {
+        self.writer.begin(seq, &columns);
+    }
+
+    fn row(&mut self, row: RowRef<'_>) -> ControlFlow<()> {
+        self.writer.row(row.cells());
+        if self.writer.pending_bytes() >= PART_BYTES
+            || self.last_print.is_none_or(|at| at.elapsed() >= PART_DELAY)
+        {
+            self.printed = self.print();
+        }
+        if self.printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+}
+
+fn show(options: &Options, answer: QueryResult) -> Result<(), Failure> {
+    if options.json {
+        return show_json(&answer);
+    }
+    let QueryResult { seq, columns, rows } = answer;
     let terminal = Terminal::of_stdout();
-    let rows: Vec<MarkedRow> = rows.map(|row| (row, None)).collect();
+    let rows: Vec<MarkedRow> =
+        rows.iter().map(|row| (row.iter().map(Value::to_json).collect(), None)).collect();
     let RenderedTable { text, left_out } = table::table(terminal, &table::named(&columns), &rows);
     print_line(text)?;
     let mut foot = format!("{}  ·  as of {seq}", cells::counted(rows.len() as u64, "row"));
@@ -91,4 +161,14 @@ fn show(options: &Options, answer: QueryResult) -> Result<(), Failure> {
         foot.push_str(&format!("  ·  {columns} not shown"));
     }
     print_line(terminal.dim(foot))
+}
+
+fn show_json(answer: &QueryResult) -> Result<(), Failure> {
+    let mut writer = QueryResponseWriter::response();
+    writer.begin(answer.seq, &answer.columns);
+    for row in &answer.rows {
+        writer.row(row.iter().map(Value::borrowed));
+    }
+    writer.end();
+    print_line(Printable::json(&writer.take()))
 }

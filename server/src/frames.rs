@@ -2,16 +2,22 @@
 //!
 //! Clients read all of them as [`ServerMessage`]. The frequent ones are written as the structs of this file, which borrow
 //! what they contain: the rows of a delta are encoded once for all subscribers, results come from the engine as text, and
-//! neither is parsed into values or copied twice. A test checks that both forms agree.
+//! neither is parsed into values or copied twice. The rows of a query are encoded from SQLite's memory. A test checks that both forms agree.
 
-use std::ops::Not;
+use std::ops::{ControlFlow, Not};
 
-use abide_engine::{Change, CommittedBatch, CommittedCall, DeltaJson, Engine, QueryResult, Update};
+use abide_engine::{
+    Change, CommittedBatch, CommittedCall, DeltaJson, Engine, QueryResult, RowRef, RowSink, Update,
+};
 use abide_schema::reducer::Caller;
-use abide_schema::wire::{Explanation, Plan, ServerMessage, Shape, SubscriptionInfo};
+use abide_schema::wire::{
+    Explanation, Plan, QueryResponseWriter, ServerMessage, Shape, SubscriptionInfo,
+};
 use abide_schema::{Checksum, Refusal, Row, Seq, Value};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
+
+use crate::limits;
 
 /// An update of subscriptions.
 #[derive(Serialize)]
@@ -107,14 +113,6 @@ struct BatchContent<'a> {
     duplicate: bool,
 }
 
-#[derive(Serialize)]
-struct RowsContent<'a> {
-    seq: Seq,
-    columns: &'a [String],
-    #[serde(serialize_with = "list_rows")]
-    rows: &'a [Row],
-}
-
 /// Returns the first message of a WebSocket of a caller.
 pub fn hello(engine: &Engine, caller: &Caller) -> String {
     let hello = ServerMessage::Hello {
@@ -190,10 +188,15 @@ pub fn batch(id: Option<&str>, done: &CommittedBatch) -> String {
     answer("result", id, BatchContent { seq: *seq, results, duplicate: *duplicate }, bytes)
 }
 
-/// Returns the result of a query.
-pub fn rows(id: Option<&str>, answered: &QueryResult) -> String {
-    let QueryResult { seq, columns, rows } = answered;
-    answer("rows", id, RowsContent { seq: *seq, columns, rows }, size_of_cells(rows))
+/// Returns the result of a query that is in memory.
+pub fn rows(id: &str, answered: &QueryResult) -> String {
+    let mut writer = QueryResponseWriter::message(id);
+    writer.begin(answered.seq, &answered.columns);
+    for row in &answered.rows {
+        writer.row(row.iter().map(Value::borrowed));
+    }
+    writer.end();
+    writer.take()
 }
 
 /// Returns the answer to `explain`.
@@ -201,51 +204,44 @@ pub(crate) fn explanation(id: Option<&str>, explanation: &Explanation) -> String
     answer("explanation", id, explanation, 1 << 10)
 }
 
-/// The result of a query over HTTP, encoded in parts. Rows are freed as they are encoded.
-pub(crate) struct ChunkedRows {
-    rows: std::vec::IntoIter<Row>,
-    json: Vec<u8>,
-    first: bool,
-    part_bytes: usize,
+/// The result of a query, encoded while it is read. It is in parts, so that it is not copied as it grows, and that a part is
+/// freed once the socket has taken it.
+#[derive(Debug)]
+pub(crate) struct EncodedResult {
+    writer: QueryResponseWriter,
+    parts: Vec<String>,
 }
 
-/// The end of an answer with rows.
-const ROWS_END: &str = "]}";
+impl EncodedResult {
+    /// For a response over HTTP.
+    pub(crate) fn response() -> EncodedResult {
+        EncodedResult { writer: QueryResponseWriter::response(), parts: Vec::new() }
+    }
 
-impl ChunkedRows {
-    /// With parts of about this many bytes.
-    pub(crate) fn new(answered: QueryResult, part_bytes: usize) -> ChunkedRows {
-        let QueryResult { seq, columns, rows } = answered;
-        let no_rows = RowsContent { seq, columns: &columns, rows: &[] };
-        let mut json = answer("rows", None, no_rows, 2 * part_bytes).into_bytes();
-        json.truncate(json.len() - ROWS_END.len());
-        ChunkedRows { rows: rows.into_iter(), json, first: true, part_bytes }
+    /// For a message on a WebSocket, which answers the one with this id.
+    pub(crate) fn message(id: &str) -> EncodedResult {
+        EncodedResult { writer: QueryResponseWriter::message(id), parts: Vec::new() }
+    }
+
+    /// Returns the text of a query that has succeeded.
+    pub(crate) fn into_parts(mut self) -> Vec<String> {
+        self.writer.end();
+        self.parts.push(self.writer.take());
+        self.parts
     }
 }
 
-impl Iterator for ChunkedRows {
-    type Item = Vec<u8>;
+impl RowSink for EncodedResult {
+    fn begin(&mut self, seq: Seq, columns: Vec<String>) {
+        self.writer.begin(seq, &columns);
+    }
 
-    fn next(&mut self) -> Option<Vec<u8>> {
-        while self.json.len() < self.part_bytes {
-            let Some(row) = self.rows.next() else {
-                if self.part_bytes == 0 {
-                    return None;
-                }
-                // The last part.
-                self.part_bytes = 0;
-                self.json.extend_from_slice(ROWS_END.as_bytes());
-                return Some(std::mem::take(&mut self.json));
-            };
-            if !std::mem::take(&mut self.first) {
-                self.json.push(b',');
-            }
-            write(&mut self.json, &*row);
+    fn row(&mut self, row: RowRef<'_>) -> ControlFlow<()> {
+        self.writer.row(row.cells());
+        if self.writer.pending_bytes() >= limits::ANSWER_PART_BYTES {
+            self.parts.push(self.writer.take());
         }
-        match self.part_bytes {
-            0 => None,
-            bytes => Some(std::mem::replace(&mut self.json, Vec::with_capacity(2 * bytes))),
-        }
+        ControlFlow::Continue(())
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) const BODY_UNCOUNTED_BYTES: usize = 16 << 10;
 /// streams of an HTTP/2 connection hold 256 KB.
 pub(crate) const COUNTED_RESPONSE_BYTES: usize = 4 << 10;
 
-/// Bytes of rows that are encoded at a time while a result is sent.
+/// Bytes of one part of the text of a result, about. It is freed when it is sent.
 pub(crate) const ANSWER_PART_BYTES: usize = 64 << 10;
 
 /// How long `invoke` waits for the end of a turn: longer than most answers, and shorter than proxies allow.

@@ -1,9 +1,12 @@
 //! Read-only SQL of a caller: what is allowed, what is refused with which error, and what it sees
 //! of the past.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use abide_engine::QueryResult;
+use abide_engine::{QueryResult, RowRef, RowSink};
 use abide_schema::reducer::Caller;
 use abide_schema::{Refusal, Seq, limits};
 use abide_tests::world::{World, run};
@@ -315,6 +318,55 @@ fn results_over_the_limits() {
         let answer = ask(&world, &max, JsonValue::Null).await.unwrap();
         assert_eq!(answer.rows.len(), limits::QUERY_ROWS, "the maximum number of rows is returned");
     });
+}
+
+/// Counts the rows of a result, and breaks after some.
+struct CountedRows {
+    columns: Vec<String>,
+    rows: Arc<AtomicUsize>,
+    max: usize,
+}
+
+impl RowSink for CountedRows {
+    fn begin(&mut self, _seq: Seq, columns: Vec<String>) {
+        assert_eq!(self.rows.load(Ordering::Relaxed), 0, "the names come before the rows");
+        self.columns = columns;
+    }
+
+    fn row(&mut self, row: RowRef<'_>) -> ControlFlow<()> {
+        assert_eq!(row.cells().count(), self.columns.len());
+        let count = self.rows.fetch_add(1, Ordering::Relaxed) + 1;
+        if count < self.max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+}
+
+/// `abide sql --db` had its whole result in memory twice before it printed the first row, and was refused a long one.
+#[test]
+fn a_stream_of_rows_has_any_length_and_ends_when_its_consumer_does() {
+    let world = World::new(abide_reducers::modules);
+    let stream = |sql: &str, params: &JsonValue, max: usize| {
+        let rows = Arc::new(AtomicUsize::new(0));
+        let sink = CountedRows { columns: Vec::new(), rows: Arc::clone(&rows), max };
+        let caller = Caller::local();
+        let params = params.as_object().cloned().unwrap_or_default();
+        let ended = run(world.engine().stream_rows(&caller, sql, &params, None, sink));
+        let outcome = ended.map(|sink| sink.columns.join(", "));
+        let outcome = outcome.unwrap_or_else(|refusal| refusal.to_string());
+        format!("{} rows: {outcome}", rows.load(Ordering::Relaxed))
+    };
+    let endless =
+        "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT i, i AS j FROM n";
+    let more = format!("{endless} LIMIT {}", limits::QUERY_ROWS + 1);
+    assert_eq!(stream(&more, &JsonValue::Null, usize::MAX), "100001 rows: i, j");
+    assert_eq!(stream(endless, &JsonValue::Null, 3), "3 rows: i, j");
+    assert_eq!(stream("SELECT 1 AS one WHERE 0", &JsonValue::Null, 3), "0 rows: one");
+    let failing = "SELECT json_extract(iif(value = 3, '{', '{}'), '$') FROM json_each('[1, 2, 3]')";
+    assert_eq!(stream(failing, &JsonValue::Null, 9), "2 rows: malformed JSON");
+    assert_eq!(
+        stream("SELECT 1", &json!({"a": 1}), 9),
+        "0 rows: the statement has no parameter a",
+        "before the first row"
+    );
 }
 
 /// The only test that takes the full query time: endless queries on all readers at once are

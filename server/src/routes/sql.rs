@@ -2,8 +2,7 @@
 
 use std::convert::Infallible;
 
-use abide_engine::QueryResult;
-use abide_engine::buffers::{Reservation, size_of_rows};
+use abide_engine::buffers::Reservation;
 use abide_schema::Seq;
 use abide_schema::limits::COUNTED_BYTES;
 use axum::body::Body;
@@ -18,9 +17,9 @@ use serde_json::{Map, Value as JsonValue};
 
 use crate::app_state::{AppState, CallerExtension, SessionExtension};
 use crate::body::RequestBody;
+use crate::frames::EncodedResult;
 use crate::problem::Problem;
 use crate::routes::response::counted_json;
-use crate::{frames, limits};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,26 +40,27 @@ pub(super) async fn sql(
 ) -> Result<Response, Problem> {
     let example = r#"{"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional"#;
     let SqlBody { sql, params, as_of } = content.envelope_in_turn(example).await?;
-    let answer = app.engine.query(&by, &sql, &params, as_of).await?;
+    let sink = EncodedResult::response();
+    let result = app.engine.read_rows(&by, &sql, &params, as_of, sink).await?;
     // The credential may have been revoked while the query waited for a reader.
     app.authenticator.check(&mut session).await?;
-    let bytes = size_of_rows(&answer.rows);
+    let parts = result.into_parts();
+    let bytes: usize = parts.iter().map(String::len).sum();
     if bytes < COUNTED_BYTES {
-        return Ok(counted_json(frames::rows(None, &answer), app.engine.buffers(), &by)?);
+        return Ok(counted_json(parts.concat(), app.engine.buffers(), &by)?);
     }
     let mut hold = app.engine.buffers().reserve(&by);
     hold.grow(bytes)?;
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(([kind], Body::from_stream(parts(answer, hold))).into_response())
+    Ok(([kind], Body::from_stream(send_parts(parts, hold))).into_response())
 }
 
-/// Returns a response in parts: each is encoded when the socket has room for it, and its rows are freed.
-fn parts(
-    answer: QueryResult,
+/// Returns a response in parts: each is freed when the socket has taken it.
+fn send_parts(
+    parts: Vec<String>,
     hold: Reservation,
-) -> impl Stream<Item = Result<Vec<u8>, Infallible>> {
-    let encoding = frames::ChunkedRows::new(answer, limits::ANSWER_PART_BYTES);
-    stream::iter(encoding).map(move |part| {
+) -> impl Stream<Item = Result<String, Infallible>> {
+    stream::iter(parts).map(move |part| {
         let _counted = &hold;
         Ok(part)
     })

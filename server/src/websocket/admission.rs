@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use abide_engine::buffers::{Account, Reservation, size_of_rows};
+use abide_engine::buffers::{Account, Reservation};
 use abide_schema::limits::COUNTED_BYTES;
-use abide_schema::{Refusal, Row, caller::Caller};
+use abide_schema::{Refusal, caller::Caller};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::message::{self, ReadMessage};
@@ -109,17 +109,16 @@ impl Admission {
         self.turn.take()
     }
 
-    /// Counts the rows of a result instead of the message, before they are encoded.
+    /// Counts the result of a query instead of the message.
     ///
     /// # Errors
     /// `overloaded`.
-    pub(super) fn count_rows(
+    pub(super) fn count_result(
         &mut self,
         mut reservation: Reservation,
-        rows: &[Row],
+        bytes: usize,
     ) -> Result<(), Refusal> {
         self.message_bytes = None;
-        let bytes = size_of_rows(rows);
         if bytes >= COUNTED_BYTES {
             reservation.grow(bytes)?;
         }
@@ -127,7 +126,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Counts the text of the answer instead of the message, unless its rows are counted.
+    /// Counts the text of the answer instead of the message, unless it is a result that is counted.
     ///
     /// # Errors
     /// `overloaded`.

@@ -210,15 +210,18 @@ impl Reader<'_> {
         let mut session = self.session.clone();
         self.start_cancellable(id, admission, |id, mut admission| async move {
             let caller = session.caller.clone();
-            let answer = engine.query(&caller, &sql, &params, as_of).await;
+            let sink = frames::EncodedResult::message(&id);
+            let result = engine.read_rows(&caller, &sql, &params, as_of, sink).await;
             // The credential may have been revoked while the query waited for a reader.
-            let answer = match answer {
-                Ok(answer) => authenticator.check(&mut session).await.map(|()| answer),
+            let result = match result {
+                Ok(result) => authenticator.check(&mut session).await.map(|()| result),
                 refused => refused,
             };
-            let counted = answer.and_then(|answer| {
-                admission.count_rows(engine.buffers().reserve(&caller), &answer.rows)?;
-                Ok(frames::rows(Some(&id), &answer))
+            let counted = result.and_then(|result| {
+                let parts = result.into_parts();
+                let bytes: usize = parts.iter().map(String::len).sum();
+                admission.count_result(engine.buffers().reserve(&caller), bytes)?;
+                Ok(parts.concat())
             });
             (reply(&id, counted), admission)
         });

@@ -55,7 +55,7 @@ pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> Stri
         }
         ClientMessage::Sql { id, sql, params, as_of } => {
             let answer = engine.query(&caller, &sql, &params, as_of).await;
-            answer.map(|answer| protocol::rows(Some(&id), &answer)).map_err(|why| (id, why))
+            answer.map(|answer| protocol::rows(&id, &answer)).map_err(|why| (id, why))
         }
         other => panic!("no client sends {other:?} separately"),
     };
