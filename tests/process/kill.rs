@@ -122,7 +122,7 @@ async fn assert_claims_still_count(abide: &Abide, held: &BTreeMap<String, HeldCl
         };
         let wrong = complete(fencing_token + 1).await;
         assert_eq!(wrong.unwrap_err().code(), Some(Code::LeaseLost));
-        assert_eq!(complete(*fencing_token).await.unwrap()["status"], "succeeded");
+        assert_eq!(complete(*fencing_token).await.unwrap().value["status"], "succeeded");
     }
 }
 
