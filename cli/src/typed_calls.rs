@@ -33,7 +33,7 @@ async fn a_typed_call_names_its_reducer_and_returns_its_result() {
     ];
     abide.batch(calls).await.expect("both are done");
     let message = abide.call(AppendMessage::new("s1", "assistant", None)).await;
-    assert_eq!(message.expect("it is appended").id, 2);
+    assert_eq!(message.expect("it is appended").value.id, 2);
 
     let arguments: Vec<String> =
         abide.sql("SELECT arguments FROM events ORDER BY seq").fetch().await.expect("it is read");

@@ -212,7 +212,7 @@ async fn a_call_that_must_not_run_twice_is_not_run_again() {
         };
         let settled = fixture.abide.call(settle.evidence("the file")).await;
         let expected = if happened == 1 { "succeeded" } else { "failed" };
-        assert_eq!(settled.unwrap().status.as_str(), expected);
+        assert_eq!(settled.unwrap().value.status.as_str(), expected);
         assert_eq!(fixture.one("SELECT count(*) FROM unknown_tool_calls").await, 0);
     }
 }
