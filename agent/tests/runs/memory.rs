@@ -96,7 +96,7 @@ impl<'a> Life<'a> {
     async fn run(&self, session: &str, scope: &[(&str, &str)], input: &str) -> Run {
         let abide = self.of(scope).await;
         let created = abide.call(CreateSession::new("clerk").id(session)).await;
-        let id = created.expect("the session is new").into_inner().id;
+        let id = created.expect("the session is new").value.id;
         let run =
             abide.call(StartRun::new(&id).input(input)).await.expect("the run starts").into_inner();
         let sql = "SELECT * FROM runs WHERE id = :id";

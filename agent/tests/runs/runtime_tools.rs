@@ -45,9 +45,9 @@ async fn of_scope(abide: &Abide) -> Abide {
 async fn begin(abide: &Abide) -> String {
     let tenant = of_scope(abide).await;
     let created = tenant.call(CreateSession::new("clerk").id("s1")).await;
-    let session = created.expect("it is created").into_inner().id;
+    let session = created.expect("it is created").value.id;
     let run = tenant.call(StartRun::new(&session).id("r1").input("Pay A.")).await;
-    run.expect("the run starts").into_inner().id
+    run.expect("the run starts").value.id
 }
 
 async fn answer_supervisor(abide: &Abide) {
