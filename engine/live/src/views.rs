@@ -364,12 +364,12 @@ impl VisibleChange {
                 _ => None,
             })
             .unzip();
-        let mut gone = HashSet::new();
-        let mut new = HashSet::new();
-        for (row, weight) in &change.weights {
-            let rows = if *weight < 0 { &mut gone } else { &mut new };
-            rows.insert(select_cells(&row.0, &outputs));
-        }
+        let rows_of_sign = |sign: i64| -> HashSet<_> {
+            let rows = change.weights.iter().filter(|(_, weight)| weight.signum() == sign);
+            rows.map(|(row, _)| select_cells(&row.0, &outputs)).collect()
+        };
+        let gone = rows_of_sign(-1);
+        let new = rows_of_sign(1);
         let mut gone_left = gone.clone();
         let mut new_left = new.clone();
         for (number, row) in changes.of(template.table_name(table)).iter().enumerate() {
