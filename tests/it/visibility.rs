@@ -338,14 +338,9 @@ fn a_cancelled_wait_loses_no_subscription() {
                 let micros = (round.unsigned_abs() * 7 + cancelled * 31) % 400;
                 client.take_next_within(Duration::from_micros(micros)).await;
             }
-            let done = world
-                .call(
-                    "put_note",
-                    json!({"round": round, "tenant": "a", "session_id": null, "owner": "x",
-                   "secret": MARK, "body": null, "n": round}),
-                )
-                .await
-                .unwrap();
+            let note = json!({"id": round, "tenant": "a", "session_id": null, "owner": "x",
+                "secret": MARK, "body": null, "n": round});
+            let done = world.call("put_note", note).await.unwrap();
             client.read_to(done.seq).await;
             for (id, replica) in &client.replicas {
                 assert_eq!(replica.rows.len() as i64, round, "{id}");

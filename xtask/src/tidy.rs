@@ -4,7 +4,6 @@
 //! files from git, the dependency graph from cargo) and prints the findings. The rules also run as a test, so `cargo
 //! test --workspace` covers them. What rustc, clippy, rustfmt, cargo-deny and lychee can check is configured there.
 
-mod cycles;
 mod dependencies;
 mod finding;
 mod named_files;
@@ -61,7 +60,6 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
         findings.extend(sleeps::check(source));
         findings.extend(sockets::check(source));
     }
-    findings.extend(cycles::check(&sources));
     findings.extend(dependencies::check(&dependencies::edges(&metadata)));
 
     let sources = sources.len();

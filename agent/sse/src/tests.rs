@@ -1,3 +1,5 @@
+//! Streams as text, and what the parser reads from them, at every split of the bytes.
+
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 

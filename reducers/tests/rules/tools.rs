@@ -275,12 +275,12 @@ fn arguments_that_take_too_long_to_validate_are_refused() {
     check(
         &script,
         expect![[r#"
-        seq 1 {id: s1, status: created}
-        seq 2 {name: find, version: 1, effect: at_most_once}
-        refused limit_exceeded: validating the arguments of find takes more than 500000 steps (hint: send smaller arguments, or register a schema with fewer alternatives)
-        seq 3 {call_id: c2, status: awaiting_approval, attempt: 0, arguments: {"a":1,"b":1,"c":1}}
-        refused limit_exceeded: validating the arguments of find takes more than 500000 steps (hint: send smaller arguments, or register a schema with fewer alternatives)
-    "#]],
+            seq 1 {id: s1, status: created}
+            seq 2 {name: find, version: 1, effect: at_most_once}
+            refused limit_exceeded: validating the arguments for find takes more than 500000 steps (hint: send a smaller value, or register a schema with fewer alternatives)
+            seq 3 {call_id: c2, status: awaiting_approval, attempt: 0, arguments: {"a":1,"b":1,"c":1}}
+            refused limit_exceeded: validating the arguments for find takes more than 500000 steps (hint: send a smaller value, or register a schema with fewer alternatives)
+        "#]],
     );
 }
 

@@ -149,33 +149,6 @@ fn dependencies_in_the_wrong_direction_are_found() {
 }
 
 #[test]
-fn files_that_import_each_other_are_found() {
-    let cycles = |files: &[(&str, &str)]| {
-        let sources: Vec<Source> = files.iter().map(|(path, text)| source(path, text)).collect();
-        lines(&cycles::check(&sources))
-    };
-    let root = ("a/src/lib.rs", "mod tree;\nmod leaf;\npub use tree::Tree;\n");
-    let tree = ("a/src/tree.rs", "use crate::leaf::Leaf;\npub struct Tree(Leaf);\n");
-    let leaf = ("a/src/leaf.rs", "pub struct Leaf;\n");
-    assert_eq!(cycles(&[root, tree, leaf]), "");
-    // A path counts like a `use`, and a re-export is followed to the definition.
-    let upwards = ("a/src/leaf.rs", "pub struct Leaf;\nfn up(_: crate::Tree) {}\n");
-    let found = "a/src/: 2 files import each other in cycles:\n    \
-        a/src/leaf.rs uses Tree of a/src/tree.rs\n    a/src/tree.rs uses Leaf of a/src/leaf.rs\n";
-    assert_eq!(cycles(&[root, tree, upwards]), found);
-    // A test may use everything, and other crates are not this crate's files.
-    let tested = "pub struct Leaf;\n#[cfg(test)]\nmod tests {\n    use crate::tree::Tree;\n}\n";
-    assert_eq!(cycles(&[root, tree, ("a/src/leaf.rs", tested)]), "");
-    assert_eq!(cycles(&[root, tree, ("a/src/leaf.rs", "use tree::Tree;\npub struct Leaf;\n")]), "");
-    // A parent that only re-exports its child does not import it.
-    let parent = ("a/src/tree.rs", "mod twig;\npub use twig::Twig;\npub struct Tree;\n");
-    let child = ("a/src/tree/twig.rs", "use super::Tree;\npub struct Twig(Tree);\n");
-    assert_eq!(cycles(&[root, parent, child]), "");
-    let user = ("a/src/tree.rs", "mod twig;\nuse twig::Twig;\npub struct Tree(Box<Twig>);\n");
-    assert_ne!(cycles(&[root, user, child]), "");
-}
-
-#[test]
 fn pages_name_files_that_exist() {
     let check = |path: &str, text: &str| {
         let page = File { path: path.to_owned(), text: text.to_owned() };
