@@ -29,7 +29,7 @@ impl Abide {
     ///
     /// let agents: Vec<String> = abide
     ///     .sql("SELECT agent FROM sessions WHERE status = :status")
-    ///     .param("status", "active")
+    ///     .param("status", "created")
     ///     .fetch()
     ///     .await?;
     /// assert_eq!(agents, ["support"]);

@@ -4,10 +4,10 @@
 //! It changes when one of the standards changes. The server knows no protocol: it authenticates requests, bounds their
 //! bodies and connections, and gives this crate its [port](abide_server::port).
 //!
-//! [`turn`] is the part that all of them share: one turn of a run as items. [`follow`] reads the events, [`start`] the
-//! requests that begin or continue a run, [`thread`] the requests in a session that the client has named. Then one module per
-//! protocol: [`responses`] Open Responses · [`chat`] the AI SDK · [`ag_ui`] AG-UI · [`a2a`] A2A with its push notifications ·
-//! [`mcp`] the Model Context Protocol.
+//! `turn` is the part that all of them share: one turn of a run as items. `follow` reads the events, `start` the
+//! requests that begin or continue a run, `thread` the requests in a session that the client has named. Then one module per
+//! protocol: `responses` Open Responses · `chat` the AI SDK · `ag_ui` AG-UI · `a2a` A2A with its push notifications ·
+//! `mcp` the Model Context Protocol.
 
 mod a2a;
 mod ag_ui;
