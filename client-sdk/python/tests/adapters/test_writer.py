@@ -13,7 +13,7 @@ from abide.errors import ClosedError, ConflictError, LimitExceededError
 
 
 def collections(client: Abide) -> Collections:
-    return Collections.of(client, "test")
+    return Collections.for_client(client, "test")
 
 
 async def keys(client: Abide) -> list[tuple[str, str]]:
