@@ -166,10 +166,6 @@ pub const BUFFERED_BYTES: usize = 256 << 20;
 /// Bytes buffered for one caller: one of the largest results, or eight of the largest bodies.
 pub const BUFFERED_BYTES_PER_CALLER: usize = 96 << 20;
 
-/// Released buffer bytes after which unused memory is returned to the system. Smaller amounts are reused
-/// before they could be returned.
-pub const RECLAIMED_BYTES: usize = 16 << 20;
-
 /// Results from this size on are accounted and shared. The number of connections bounds the smaller ones.
 pub const COUNTED_BYTES: usize = 64 << 10;
 

@@ -7,9 +7,6 @@ use std::time::Duration;
 /// read, which is the worst case for a machine with 16 GB. One tenant can have a quarter of them.
 pub(crate) const CONNECTIONS: u32 = 10_000;
 
-/// Ended connections after which unused memory is returned to the system: each has held some 30 KB.
-pub(crate) const RECLAIMED_CONNECTIONS: usize = 1_000;
-
 /// Connections over the limit that get a response; the others are closed immediately.
 pub(crate) const REJECTED_CONNECTIONS: usize = 64;
 
@@ -147,7 +144,3 @@ pub(crate) const KEY_FILE_CHECK_US: i64 = 10_000_000;
 
 /// Microseconds between checks of the key file after a token with an unknown key: it may be a new one.
 pub(crate) const UNKNOWN_KEY_CHECK_US: i64 = 1_000_000;
-
-/// Delay between a drop of buffered bytes and returning memory to the system. A connection frees its own memory
-/// shortly after its buffered bytes, and several connections often end together.
-pub(crate) const RECLAIM_DELAY: Duration = Duration::from_millis(250);

@@ -35,7 +35,7 @@ use crate::port::{Port, Protocols, StartedProtocols};
 use crate::problem::Problem;
 use crate::public_url::PublicUrl;
 use crate::routes;
-use crate::{connections::descriptors, connections::reclaim, cors, limits};
+use crate::{connections::descriptors, cors, limits};
 
 /// Serves an engine until `shutdown` completes, then finishes requests in progress and returns, after
 /// seven seconds at the latest. The engine keeps running: the caller closes it.
@@ -121,7 +121,6 @@ async fn run(
 ) {
     let authenticator = Authenticator::new(access, engine.clone());
     let parse_turns = ParseTurns::new(engine.tenants());
-    let buffers = engine.buffers().clone();
     let full = Router::new()
         .fallback(full)
         .layer(middleware::from_fn_with_state(authenticator.clone(), cors::share));
@@ -140,10 +139,7 @@ async fn run(
     };
     let background = tokio::spawn(background);
     let router = routes::router(app, routes);
-    tokio::select! {
-        () = accept(&listener, &router, &full, lifecycle, shutdown) => {}
-        never = reclaim::run(&buffers, lifecycle) => match never {},
-    }
+    accept(&listener, &router, &full, lifecycle, shutdown).await;
     drop(listener);
 
     lifecycle.go(Phase::Draining);

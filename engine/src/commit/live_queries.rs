@@ -34,7 +34,6 @@ use crate::queries::reader_sql::{ReaderSql, sql_error};
 use crate::queries::readers::ReaderJob;
 use crate::queries::statement_limits::{fill_limits, live_limits};
 use crate::queries::tables::LiveTables;
-use crate::subscriptions::buffers::Buffers;
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::shared_delta::{Deltas, ResultChange, SharedDelta};
 
@@ -269,19 +268,13 @@ fn result_change(delta: Result<Delta, LiveError>) -> Result<ResultChange, StoreE
 pub(crate) struct SubscriptionQuota {
     bytes: Shares,
     common: CommonScopeKeys,
-    /// The largest total since memory was returned last.
-    peak: usize,
-    /// Notified of the memory that subscriptions have freed.
-    buffers: Buffers,
 }
 
 impl SubscriptionQuota {
-    pub(crate) fn new(buffers: Buffers) -> SubscriptionQuota {
+    pub(crate) fn new() -> SubscriptionQuota {
         SubscriptionQuota {
             bytes: Shares::new(limits::SUBSCRIPTIONS_BYTES),
             common: CommonScopeKeys::default(),
-            peak: 0,
-            buffers,
         }
     }
 
@@ -307,17 +300,10 @@ impl SubscriptionQuota {
 
     pub(crate) fn add(&mut self, by: &ShareKey, bytes: usize) {
         self.bytes.add(by, bytes);
-        self.peak = self.peak.max(self.bytes.total());
     }
 
     pub(crate) fn remove(&mut self, by: &ShareKey, bytes: usize) {
         self.bytes.remove(by, bytes);
-        let left = self.bytes.total();
-        let peak = self.peak;
-        if left <= peak / 2 && peak - left >= limits::RECLAIMED_BYTES {
-            self.buffers.freed((peak - left) as u64);
-            self.peak = left;
-        }
     }
 }
 

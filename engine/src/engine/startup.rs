@@ -320,7 +320,7 @@ fn live_queries(
         tables: Arc::clone(&queries.tables),
         fill_time: budget.fill_time,
         attached: 0,
-        quota: SubscriptionQuota::new(shared.threads.buffers.clone()),
+        quota: SubscriptionQuota::new(),
         reads_log: false,
         tenants: shared.threads.tenants.clone(),
         metrics: Arc::clone(&shared.metrics),

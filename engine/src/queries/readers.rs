@@ -23,7 +23,6 @@ use crate::health::Health;
 use crate::ports::{EngineThread, StepScheduler};
 use crate::queries::cancellation::Cancellation;
 use crate::queries::reader_drain::ReaderDrain;
-use crate::subscriptions::buffers::Buffers;
 use crate::threads::{Threads, panic_text};
 
 /// A job for a reader.
@@ -71,7 +70,6 @@ impl Readers {
                 open_reader: Arc::clone(open),
                 interrupt_handles: Arc::clone(&interrupt_handles),
                 scheduler: Arc::clone(&threads.scheduler),
-                buffers: threads.buffers.clone(),
                 drain: Arc::clone(&threads.drain),
             };
             let from = Arc::clone(&queue);
@@ -181,8 +179,6 @@ struct ReaderThread {
     open_reader: Arc<OpenReader>,
     interrupt_handles: Arc<Mutex<InterruptHandles>>,
     scheduler: Arc<dyn StepScheduler>,
-    /// Notified of the memory that a query has freed.
-    buffers: Buffers,
     drain: Arc<ReaderDrain>,
 }
 
@@ -224,10 +220,7 @@ impl ReaderThread {
         }));
         drop(admitted);
         match served {
-            Ok(()) => {
-                self.buffers.freed(reader.take_most_grown());
-                self.reader = Some(reader);
-            }
+            Ok(()) => self.reader = Some(reader),
             Err(panic) => {
                 let why = panic_text(panic.as_ref());
                 tracing::error!(%why, "a query panicked; its reader opens the file again");

@@ -55,8 +55,6 @@ struct Shared {
     limits: BufferLimits,
     tenants: Tenants,
     reserved: Mutex<Reserved>,
-    /// The total has dropped far below its peak.
-    fallen: Notify,
     /// Bytes were released.
     fewer: Notify,
 }
@@ -64,8 +62,6 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Reserved {
     total: usize,
-    /// The largest total since [`Buffers::restart_peak`].
-    peak: usize,
     tenants: HashMap<Arc<str>, usize>,
 }
 
@@ -75,7 +71,6 @@ impl Buffers {
             limits,
             tenants,
             reserved: Mutex::default(),
-            fallen: Notify::new(),
             fewer: Notify::new(),
         }))
     }
@@ -96,25 +91,6 @@ impl Buffers {
     #[must_use]
     pub fn total(&self) -> usize {
         self.lock().total
-    }
-
-    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`], or a
-    /// query has freed as many bytes. The allocator then holds unused memory. Only one task may wait.
-    pub async fn fallen(&self) {
-        self.0.fallen.notified().await;
-    }
-
-    /// Reports that something that is not counted here, such as a query, has freed this many bytes.
-    pub fn freed(&self, bytes: u64) {
-        if bytes >= limits::RECLAIMED_BYTES as u64 {
-            self.0.fallen.notify_one();
-        }
-    }
-
-    /// Starts the next measurement at the current total.
-    pub fn restart_peak(&self) {
-        let mut reserved = self.lock();
-        reserved.peak = reserved.total;
     }
 
     fn lock(&self) -> MutexGuard<'_, Reserved> {
@@ -169,7 +145,6 @@ impl Account {
         }
         if bytes.own > 0 {
             reserved.total = total;
-            reserved.peak = reserved.peak.max(total);
             *reserved.tenants.entry(Arc::clone(&self.tenant)).or_default() += bytes.own;
         }
         Ok(())
@@ -178,7 +153,6 @@ impl Account {
     fn subtract(&self, own: usize, total: usize) {
         let mut reserved = self.buffers.lock();
         reserved.total -= total;
-        let has_fallen = reserved.has_fallen();
         if let Some(bytes) = reserved.tenants.get_mut(&self.tenant) {
             *bytes -= own;
             if *bytes == 0 {
@@ -187,9 +161,6 @@ impl Account {
         }
         drop(reserved);
         self.buffers.0.fewer.notify_waiters();
-        if has_fallen {
-            self.buffers.0.fallen.notify_one();
-        }
     }
 }
 
@@ -315,12 +286,6 @@ impl Drop for Share {
             let total = if shares.is_empty() { self.data.bytes } else { 0 };
             self.account.subtract(self.data.bytes, total);
         }
-    }
-}
-
-impl Reserved {
-    fn has_fallen(&self) -> bool {
-        self.total <= self.peak / 2 && self.peak - self.total >= limits::RECLAIMED_BYTES
     }
 }
 
@@ -459,25 +424,5 @@ mod tests {
         drop(first);
         waits.await;
         assert_eq!(buffers.total(), 600);
-    }
-
-    #[test]
-    fn a_large_drop_below_the_peak_is_reported_once() {
-        let buffers = Buffers::new(BufferLimits::default(), Tenants::default());
-        let fallen = || {
-            let mut context = Context::from_waker(Waker::noop());
-            pin!(buffers.fallen()).poll(&mut context).is_ready()
-        };
-        let mut reservation = buffers.reserve(&Caller::new("ann"));
-        reservation.grow(4 * limits::RECLAIMED_BYTES).expect("room");
-        reservation.shrink(limits::RECLAIMED_BYTES);
-        assert!(!fallen(), "it is more than half of the peak");
-        reservation.shrink(limits::RECLAIMED_BYTES);
-        assert!(fallen());
-        buffers.restart_peak();
-        reservation.shrink(limits::RECLAIMED_BYTES - 1);
-        assert!(!fallen(), "too little");
-        reservation.shrink(limits::RECLAIMED_BYTES);
-        assert!(fallen());
     }
 }

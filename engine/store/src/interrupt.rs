@@ -108,8 +108,6 @@ struct Budgets {
     memory: AtomicU64,
     /// The memory at the start.
     held_before: AtomicI64,
-    /// The largest growth at a check since it was taken last.
-    most_grown: AtomicU64,
     closing: AtomicBool,
     cancelled: AtomicBool,
     for_checkpoint: AtomicBool,
@@ -139,7 +137,6 @@ impl Interrupt {
             worked: AtomicU64::new(0),
             memory: AtomicU64::new(0),
             held_before: AtomicI64::new(0),
-            most_grown: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             for_checkpoint: AtomicBool::new(false),
@@ -201,12 +198,6 @@ impl Interrupt {
     /// The steps that functions counted since the last call.
     pub(crate) fn take_worked(&self) -> u64 {
         self.0.worked.swap(0, Ordering::Relaxed)
-    }
-
-    /// The largest growth of the memory during a statement since the last call, in bytes. Small
-    /// statements end before it is measured.
-    pub(crate) fn take_most_grown(&self) -> u64 {
-        self.0.most_grown.swap(0, Ordering::Relaxed)
     }
 
     /// Limits one statement, until the returned guard is dropped.
@@ -330,7 +321,6 @@ impl Budgets {
     fn holds_too_much(&self) -> bool {
         let grown = memory::held() - self.held_before.load(Ordering::Relaxed);
         let grown = u64::try_from(grown).unwrap_or(0);
-        self.most_grown.fetch_max(grown, Ordering::Relaxed);
         grown > self.memory.load(Ordering::Relaxed)
     }
 }

@@ -85,13 +85,6 @@ impl Reader {
         Ok(Reader { connection, guard, interrupt, steps: AtomicU64::new(0) })
     }
 
-    /// The largest growth of SQLite's memory during a query since the last call, in bytes. The C
-    /// library keeps most of it.
-    #[must_use]
-    pub fn take_most_grown(&self) -> u64 {
-        self.interrupt.take_most_grown()
-    }
-
     /// A handle that stops the queries of this reader from another thread.
     #[must_use]
     pub fn interrupt_handle(&self) -> InterruptHandle {

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use abide_schema::Refusal;
 use abide_schema::caller::Caller;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::connections::authenticated::{AuthenticatedConnection, AuthenticatedConnections};
-use crate::limits;
 
 /// Phase of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,21 +28,12 @@ pub(crate) struct Lifecycle {
     phase: Arc<watch::Sender<Phase>>,
     connections: u32,
     room: Arc<Semaphore>,
-    open: Arc<OpenConnections>,
+    /// The number of open connections of any kind.
+    open: Arc<AtomicUsize>,
     authenticated: AuthenticatedConnections,
     /// The number of connections that were authenticated.
     in_use: Arc<watch::Sender<usize>>,
     websockets: Arc<AtomicUsize>,
-}
-
-/// The number of open connections.
-#[derive(Debug, Default)]
-struct OpenConnections {
-    number: AtomicUsize,
-    /// The largest number since memory was returned last.
-    peak: AtomicUsize,
-    /// The number has dropped far below its peak.
-    fallen: Notify,
 }
 
 /// A connection's permit. Held until its last task has ended, even after an upgrade.
@@ -56,7 +46,7 @@ pub struct ConnectionPermit {
 /// A place of the connection limit that is in use.
 #[derive(Debug)]
 struct OpenConnection {
-    all: Arc<OpenConnections>,
+    all: Arc<AtomicUsize>,
     in_use: Arc<watch::Sender<usize>>,
     is_authenticated: AtomicBool,
     _place: OwnedSemaphorePermit,
@@ -88,11 +78,7 @@ impl ConnectionPermit {
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        let left = self.all.number.fetch_sub(1, Ordering::Relaxed) - 1;
-        let peak = self.all.peak.load(Ordering::Relaxed);
-        if left <= peak / 2 && peak - left >= limits::RECLAIMED_CONNECTIONS {
-            self.all.fallen.notify_one();
-        }
+        self.all.fetch_sub(1, Ordering::Relaxed);
         if *self.is_authenticated.get_mut() {
             self.in_use.send_modify(|in_use| *in_use -= 1);
         }
@@ -131,8 +117,7 @@ impl Lifecycle {
     /// Takes a permit, if one is available.
     pub(crate) fn enter(&self) -> Option<ConnectionPermit> {
         let _place = Arc::clone(&self.room).try_acquire_owned().ok()?;
-        let number = self.open.number.fetch_add(1, Ordering::Relaxed) + 1;
-        self.open.peak.fetch_max(number, Ordering::Relaxed);
+        self.open.fetch_add(1, Ordering::Relaxed);
         let open = Arc::new(OpenConnection {
             all: Arc::clone(&self.open),
             in_use: Arc::clone(&self.in_use),
@@ -142,20 +127,9 @@ impl Lifecycle {
         Some(ConnectionPermit { open, share: self.authenticated.connection() })
     }
 
-    /// Waits until the number of connections has dropped to half of its peak or less, and by at least
-    /// [`limits::RECLAIMED_CONNECTIONS`]. The allocator then holds unused memory. Only one task may wait.
-    pub(crate) async fn fallen(&self) {
-        self.open.fallen.notified().await;
-    }
-
-    /// Starts the next measurement at the current number.
-    pub(crate) fn restart_peak(&self) {
-        self.open.peak.store(self.connections(), Ordering::Relaxed);
-    }
-
     /// Returns the number of open connections of any kind.
     pub(crate) fn connections(&self) -> usize {
-        self.open.number.load(Ordering::Relaxed)
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Returns the number of open WebSockets.

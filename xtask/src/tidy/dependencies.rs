@@ -20,7 +20,7 @@ struct CrateRule {
     may_see: &'static [&'static str],
 }
 
-const CRATES: [CrateRule; 26] = [
+const CRATES: [CrateRule; 25] = [
     CrateRule { name: "abide-macros", may_see: &[] },
     CrateRule { name: "abide-json-integers", may_see: &[] },
     CrateRule { name: "abide-schema", may_see: &["abide-macros", "abide-json-integers"] },
@@ -71,8 +71,7 @@ const CRATES: [CrateRule; 26] = [
         may_see: &["abide-json-integers", "abide-sse", "abide-yaml"],
     },
     CrateRule { name: "abide-yaml", may_see: &[] },
-    CrateRule { name: "abide-heap", may_see: &[] },
-    CrateRule { name: "abide-server", may_see: &["abide-schema", "abide-engine", "abide-heap"] },
+    CrateRule { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
     CrateRule {
         name: "abide-protocols",
         may_see: &["abide-schema", "abide-engine", "abide-server"],
@@ -103,7 +102,6 @@ const CRATES: [CrateRule; 26] = [
 const EVERYTHING: &[&str] = &[
     "abide-schema",
     "abide-json-integers",
-    "abide-heap",
     "abide-json-schema",
     "abide-log",
     "abide-live",
