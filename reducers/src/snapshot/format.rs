@@ -339,6 +339,7 @@ impl SnapshotRun {
         let mut ids = BTreeSet::new();
         for call in &self.calls {
             check::name("call_id", &call.call_id)?;
+            check::name("tool_name", &call.tool_name)?;
             check::within("attempt", Some(call.attempt), &counts)?;
             if !ids.insert(call.call_id.as_str()) {
                 return Err(invalid(format!("calls contains call {} twice", call.call_id)));
