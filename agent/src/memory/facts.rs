@@ -305,7 +305,7 @@ pub(crate) async fn keep_facts(driver: &Driver, facts: Vec<NewMemory>) -> Step {
     };
     match space.client.call(save).await {
         Err(error) if error.code() == Some(Code::LimitExceeded) => {
-            tracing::warn!(%error, "facts of a summary were not saved");
+            tracing::warn!(error = format_args!("{error:#}"), "facts of a summary were not saved");
             Ok(())
         }
         Err(error) => Err(StepError::Refused(error)),

@@ -135,7 +135,11 @@ impl Drivers {
         match how {
             ExitReason::Finished => self.trace(&run),
             ExitReason::ConnectionLost(error) => {
-                tracing::warn!(run, %error, "a run could not be driven; it will be retried");
+                tracing::warn!(
+                    run,
+                    error = format_args!("{error:#}"),
+                    "a run could not be driven; it will be retried"
+                );
                 self.spawn(run, panics, RETRY_DELAY);
             }
             ExitReason::Panicked => {

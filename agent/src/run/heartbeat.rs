@@ -212,8 +212,10 @@ impl HeldLeases {
             match abide.separate().await {
                 Ok(separate) => return separate,
                 Err(error) => {
-                    let error = format_args!("{error:#}");
-                    tracing::warn!(%error, "no connection of its own to renew leases");
+                    tracing::warn!(
+                        error = format_args!("{error:#}"),
+                        "no connection of its own to renew leases"
+                    );
                 }
             }
             let renewed = self.renew(abide, duration).await;
@@ -270,7 +272,10 @@ impl HeldLeases {
         let failed = self.is_failing.send_replace(error.is_some());
         match error {
             Some(error) => {
-                tracing::warn!(%error, "leases could not be renewed; no run is claimed until the server answers");
+                tracing::warn!(
+                    error = format_args!("{error:#}"),
+                    "leases could not be renewed; no run is claimed until the server answers"
+                );
             }
             None if failed => tracing::info!("the server answers again; runs are claimed again"),
             None => {}

@@ -82,7 +82,10 @@ impl Reloader {
                     }
                 }
             }
-            Err(error) => tracing::warn!(%error, "definitions could not be registered"),
+            Err(error) => tracing::warn!(
+                error = format_args!("{error:#}"),
+                "definitions could not be registered"
+            ),
         }
         if report.is_empty() {
             return;

@@ -48,7 +48,7 @@ fn sweep(
         if let Err(error) = cancels.await
             && !matches!(error, Error::Closed)
         {
-            tracing::warn!(%error, "{what} could not be cancelled");
+            tracing::warn!(error = format_args!("{error:#}"), "{what} could not be cancelled");
         }
     }));
 }

@@ -180,7 +180,11 @@ impl ExchangeLog for CallLog {
                     let why = "the server no longer waits for the answer";
                     let cancel = CancelToolCall::new(&call_id).reason(why);
                     if let Err(error) = self.abide.call(cancel).await {
-                        tracing::debug!(%error, call_id, "a question is not withdrawn");
+                        tracing::debug!(
+                            error = format_args!("{error:#}"),
+                            call_id,
+                            "a question is not withdrawn"
+                        );
                     }
                 }
             }

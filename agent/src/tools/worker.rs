@@ -117,7 +117,11 @@ impl ToolWorker {
             return false;
         };
         if error.code().is_none() {
-            tracing::warn!(%error, call_id, "a tool call could not be run");
+            tracing::warn!(
+                error = format_args!("{error:#}"),
+                call_id,
+                "a tool call could not be run"
+            );
         }
         // A limit of the tool holds the call back, or the row has just changed.
         let pause = error.retry_after().unwrap_or(PAUSE);

@@ -75,7 +75,10 @@ impl Tracer {
                         self.send(&abide, &run).await;
                     }
                 }
-                Err(error) => tracing::warn!(%error, "runs without a trace could not be found"),
+                Err(error) => tracing::warn!(
+                    error = format_args!("{error:#}"),
+                    "runs without a trace could not be found"
+                ),
             }
             while let Some(run) = ended.recv().await {
                 self.send(&abide, &run).await;
@@ -86,7 +89,11 @@ impl Tracer {
 
     async fn send(&self, abide: &Abide, run_id: &str) {
         if let Err(error) = self.send_all(abide, run_id).await {
-            tracing::warn!(run_id, %error, "the trace of a run could not be recorded");
+            tracing::warn!(
+                run_id,
+                error = format_args!("{error:#}"),
+                "the trace of a run could not be recorded"
+            );
         }
     }
 

@@ -351,7 +351,10 @@ impl AgentHost {
         self.stop.cancel();
         match self.runtime.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "runs of agents are no longer driven"),
+            Ok(Err(error)) => tracing::error!(
+                error = format_args!("{error:#}"),
+                "runs of agents are no longer driven"
+            ),
             Err(error) => tracing::error!(%error, "the agent runtime panicked"),
         }
         let Some(worker) = self.worker else { return };
@@ -368,7 +371,10 @@ const WORKER_PAUSE: Duration = Duration::from_secs(1);
 /// Runs the calls of MCP clients until stopped.
 async fn run_calls(worker: ToolWorker, stop: CancellationToken) {
     while let Err(error) = worker.run(stop.clone()).await {
-        tracing::warn!(%error, "calls of MCP clients do not run; trying again");
+        tracing::warn!(
+            error = format_args!("{error:#}"),
+            "calls of MCP clients do not run; trying again"
+        );
         tokio::select! {
             () = tokio::time::sleep(WORKER_PAUSE) => {}
             () = stop.cancelled() => return,

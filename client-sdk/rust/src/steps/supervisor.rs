@@ -143,14 +143,22 @@ impl Supervisor {
             // Another supervisor was first.
             Err(error) if error.code() == Some(Code::Conflict) => return true,
             Err(error) => {
-                tracing::warn!(id, %error, "the handoff cannot be claimed");
+                tracing::warn!(
+                    id,
+                    error = format_args!("{error:#}"),
+                    "the handoff cannot be claimed"
+                );
                 return false;
             }
         };
         match self.answer(handoff, function).await {
             Ok(is_answered) => is_answered,
             Err(error) => {
-                tracing::warn!(id, %error, "the answer to the handoff is not recorded");
+                tracing::warn!(
+                    id,
+                    error = format_args!("{error:#}"),
+                    "the answer to the handoff is not recorded"
+                );
                 true
             }
         }

@@ -203,7 +203,12 @@ impl Worker {
             match attempt(&abide, &call, lease, work).await {
                 Ok(_) => {}
                 Err(error @ Error::ToolFailed { .. }) => tracing::info!(id, tool, %error, "failed"),
-                Err(error) => tracing::warn!(id, tool, %error, "the outcome is not recorded"),
+                Err(error) => tracing::warn!(
+                    id,
+                    tool,
+                    error = format_args!("{error:#}"),
+                    "the outcome is not recorded"
+                ),
             }
         });
     }
