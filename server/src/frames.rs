@@ -6,14 +6,16 @@
 
 use std::ops::{ControlFlow, Not};
 
+use abide_engine::buffers::Reservation;
 use abide_engine::{
     Change, CommittedBatch, CommittedCall, DeltaJson, Engine, QueryResult, RowRef, RowSink, Update,
 };
+use abide_schema::limits::{BUFFERED_BYTES_PER_CALLER, COUNTED_BYTES};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::{
     Explanation, Plan, QueryResponseWriter, ServerMessage, Shape, SubscriptionInfo,
 };
-use abide_schema::{Checksum, Refusal, Row, Seq, Value};
+use abide_schema::{Checksum, Code, Refusal, Row, Seq, Value};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -204,30 +206,52 @@ pub(crate) fn explanation(id: Option<&str>, explanation: &Explanation) -> String
     answer("explanation", id, explanation, 1 << 10)
 }
 
-/// The result of a query, encoded while it is read. It is in parts, so that it is not copied as it grows, and that a part is
-/// freed once the socket has taken it.
+/// The result of a query, encoded while it is read.
 #[derive(Debug)]
 pub(crate) struct EncodedResult {
     writer: QueryResponseWriter,
-    parts: Vec<String>,
+    /// A refusal ends the query before its last row, and frees the text.
+    text: Result<CountedText, Refusal>,
+}
+
+/// The text of a result. It is in parts, so that it is not copied as it grows, and that a part is freed once the socket has
+/// taken it. Each is counted when it is made, because JSON can be six times as long as the cells that the engine limits.
+#[derive(Debug)]
+pub(crate) struct CountedText {
+    pub(crate) parts: Vec<String>,
+    /// Counts the parts until they are sent. A text below [`COUNTED_BYTES`] is not counted.
+    pub(crate) reservation: Reservation,
 }
 
 impl EncodedResult {
-    /// For a response over HTTP.
-    pub(crate) fn response() -> EncodedResult {
-        EncodedResult { writer: QueryResponseWriter::response(), parts: Vec::new() }
+    /// For a response over HTTP. `reservation` is an empty one of the caller.
+    pub(crate) fn response(reservation: Reservation) -> EncodedResult {
+        EncodedResult::new(QueryResponseWriter::response(), reservation)
     }
 
     /// For a message on a WebSocket, which answers the one with this id.
-    pub(crate) fn message(id: &str) -> EncodedResult {
-        EncodedResult { writer: QueryResponseWriter::message(id), parts: Vec::new() }
+    pub(crate) fn message(id: &str, reservation: Reservation) -> EncodedResult {
+        EncodedResult::new(QueryResponseWriter::message(id), reservation)
+    }
+
+    fn new(writer: QueryResponseWriter, reservation: Reservation) -> EncodedResult {
+        EncodedResult { writer, text: Ok(CountedText { parts: Vec::new(), reservation }) }
     }
 
     /// Returns the text of a query that has succeeded.
-    pub(crate) fn into_parts(mut self) -> Vec<String> {
-        self.writer.end();
-        self.parts.push(self.writer.take());
-        self.parts
+    ///
+    /// # Errors
+    /// `overloaded` if the caller has too much buffered, `limit_exceeded` if the text is too long.
+    pub(crate) fn into_text(self) -> Result<CountedText, Refusal> {
+        let EncodedResult { mut writer, text } = self;
+        let mut text = text?;
+        writer.end();
+        if text.parts.is_empty() && writer.pending_bytes() < COUNTED_BYTES {
+            text.parts.push(writer.take());
+        } else {
+            text.push(&mut writer)?;
+        }
+        Ok(text)
     }
 }
 
@@ -237,11 +261,47 @@ impl RowSink for EncodedResult {
     }
 
     fn row(&mut self, row: RowRef<'_>) -> ControlFlow<()> {
+        let Ok(text) = &mut self.text else { return ControlFlow::Break(()) };
         self.writer.row(row.cells());
-        if self.writer.pending_bytes() >= limits::ANSWER_PART_BYTES {
-            self.parts.push(self.writer.take());
+        if self.writer.pending_bytes() < limits::ANSWER_PART_BYTES {
+            return ControlFlow::Continue(());
+        }
+        if let Err(refusal) = text.push(&mut self.writer) {
+            self.text = Err(refusal);
+            return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
+    }
+}
+
+impl CountedText {
+    /// Returns the number of bytes of all parts.
+    pub(crate) fn bytes(&self) -> usize {
+        self.parts.iter().map(String::len).sum()
+    }
+
+    /// Counts what the writer has, and adds it as a part.
+    fn push(&mut self, writer: &mut QueryResponseWriter) -> Result<(), Refusal> {
+        let bytes = writer.pending_bytes();
+        if self.reservation.bytes() + bytes > BUFFERED_BYTES_PER_CALLER {
+            let most = BUFFERED_BYTES_PER_CALLER >> 20;
+            let detail = format!("the result has more than {most} MiB as JSON");
+            return Err(
+                Refusal::new(Code::LimitExceeded, detail).hint("read it in parts with LIMIT")
+            );
+        }
+        self.reservation.grow(bytes)?;
+        self.parts.push(writer.take());
+        Ok(())
+    }
+
+    /// Joins the parts, and frees each when it is copied.
+    pub(crate) fn join(self) -> (String, Reservation) {
+        let mut text = String::with_capacity(self.bytes());
+        for part in self.parts {
+            text.push_str(&part);
+        }
+        (text, self.reservation)
     }
 }
 

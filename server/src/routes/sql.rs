@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 
-use abide_engine::buffers::Reservation;
 use abide_schema::Seq;
 use abide_schema::limits::COUNTED_BYTES;
 use axum::body::Body;
@@ -17,7 +16,7 @@ use serde_json::{Map, Value as JsonValue};
 
 use crate::app_state::{AppState, CallerExtension, SessionExtension};
 use crate::body::RequestBody;
-use crate::frames::EncodedResult;
+use crate::frames::{CountedText, EncodedResult};
 use crate::problem::Problem;
 use crate::routes::response::counted_json;
 
@@ -40,28 +39,23 @@ pub(super) async fn sql(
 ) -> Result<Response, Problem> {
     let example = r#"{"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional"#;
     let SqlBody { sql, params, as_of } = content.envelope_in_turn(example).await?;
-    let sink = EncodedResult::response();
+    let sink = EncodedResult::response(app.engine.buffers().reserve(&by));
     let result = app.engine.read_rows(&by, &sql, &params, as_of, sink).await?;
     // The credential may have been revoked while the query waited for a reader.
     app.authenticator.check(&mut session).await?;
-    let parts = result.into_parts();
-    let bytes: usize = parts.iter().map(String::len).sum();
-    if bytes < COUNTED_BYTES {
-        return Ok(counted_json(parts.concat(), app.engine.buffers(), &by)?);
+    let text = result.into_text()?;
+    if text.bytes() < COUNTED_BYTES {
+        return Ok(counted_json(text.join().0, app.engine.buffers(), &by)?);
     }
-    let mut hold = app.engine.buffers().reserve(&by);
-    hold.grow(bytes)?;
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(([kind], Body::from_stream(send_parts(parts, hold))).into_response())
+    Ok(([kind], Body::from_stream(send_parts(text))).into_response())
 }
 
 /// Returns a response in parts: each is freed when the socket has taken it.
-fn send_parts(
-    parts: Vec<String>,
-    hold: Reservation,
-) -> impl Stream<Item = Result<String, Infallible>> {
+fn send_parts(text: CountedText) -> impl Stream<Item = Result<String, Infallible>> {
+    let CountedText { parts, reservation } = text;
     stream::iter(parts).map(move |part| {
-        let _counted = &hold;
+        let _counted = &reservation;
         Ok(part)
     })
 }

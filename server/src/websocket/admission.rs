@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use abide_engine::buffers::{Account, Reservation};
-use abide_schema::limits::COUNTED_BYTES;
 use abide_schema::{Refusal, caller::Caller};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -109,21 +108,10 @@ impl Admission {
         self.turn.take()
     }
 
-    /// Counts the result of a query instead of the message.
-    ///
-    /// # Errors
-    /// `overloaded`.
-    pub(super) fn count_result(
-        &mut self,
-        mut reservation: Reservation,
-        bytes: usize,
-    ) -> Result<(), Refusal> {
+    /// Counts the result of a query, which this reservation counts, instead of the message.
+    pub(super) fn hold_result(&mut self, result: Reservation) {
         self.message_bytes = None;
-        if bytes >= COUNTED_BYTES {
-            reservation.grow(bytes)?;
-        }
-        self.answer_bytes = Some(reservation);
-        Ok(())
+        self.answer_bytes = Some(result);
     }
 
     /// Counts the text of the answer instead of the message, unless it is a result that is counted.

@@ -210,20 +210,19 @@ impl Reader<'_> {
         let mut session = self.session.clone();
         self.start_cancellable(id, admission, |id, mut admission| async move {
             let caller = session.caller.clone();
-            let sink = frames::EncodedResult::message(&id);
+            let sink = frames::EncodedResult::message(&id, engine.buffers().reserve(&caller));
             let result = engine.read_rows(&caller, &sql, &params, as_of, sink).await;
             // The credential may have been revoked while the query waited for a reader.
             let result = match result {
                 Ok(result) => authenticator.check(&mut session).await.map(|()| result),
                 refused => refused,
             };
-            let counted = result.and_then(|result| {
-                let parts = result.into_parts();
-                let bytes: usize = parts.iter().map(String::len).sum();
-                admission.count_result(engine.buffers().reserve(&caller), bytes)?;
-                Ok(parts.concat())
+            let answer = result.and_then(frames::EncodedResult::into_text).map(|text| {
+                let (text, reservation) = text.join();
+                admission.hold_result(reservation);
+                text
             });
-            (reply(&id, counted), admission)
+            (reply(&id, answer), admission)
         });
     }
 

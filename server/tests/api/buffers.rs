@@ -92,6 +92,40 @@ async fn ask(server: &TestServer, sql: &str) -> (TcpStream, String) {
     (socket, String::from_utf8_lossy(&first).into_owned())
 }
 
+/// A control character has six bytes in JSON: cells within the limit of a result became 384 MB, which were counted when
+/// they were complete.
+#[tokio::test]
+async fn a_result_is_counted_while_it_is_encoded() {
+    let server = server().await;
+    let (_unread, status) = ask(&server, &control_characters(3, "")).await;
+    assert_eq!(status, "HTTP/1.1 200", "a single result is accepted even if it is the largest");
+    // This query has no end: it is refused as soon as its first rows have no room.
+    let endless = "UNION ALL SELECT count(*) FROM n";
+    assert_eq!(ask(&server, &control_characters(3, endless)).await.1, "HTTP/1.1 503");
+}
+
+/// A result of any length, which nobody reads, would leave no room for other callers.
+#[tokio::test]
+async fn a_result_has_a_maximum_length_as_json() {
+    let server = server().await;
+    let endless = "UNION ALL SELECT count(*) FROM n";
+    let body = json!({"sql": control_characters(20, endless)}).to_string();
+    let answer = server.post("/v1/sql", &body).await;
+    let problem = answer.json();
+    assert_eq!(problem["code"], "limit_exceeded", "{problem}");
+    assert_eq!(problem["detail"], "the result has more than 96 MiB as JSON");
+    assert_eq!(server.engine.buffers().total(), 0, "what was encoded is freed");
+}
+
+/// A query whose result has rows of a MiB of control characters. `n` has no end.
+fn control_characters(rows: usize, rest: &str) -> String {
+    format!(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
+         SELECT replace(hex(zeroblob(524288)), '0', char(1)) \
+         FROM (SELECT i FROM n LIMIT {rows}) {rest}"
+    )
+}
+
 /// An unread response was held completely, for two minutes, on each connection.
 #[tokio::test]
 async fn unread_responses_are_counted() {
