@@ -36,12 +36,12 @@ pub(crate) struct SourcePath {
 /// Returns the path from one source to the inner sources of its outermost SELECT. `None` if an
 /// outer join on the path keeps unmatched rows.
 pub(crate) fn source_path(blocks: &[Block], source: usize) -> Option<SourcePath> {
-    let home = blocks.iter().position(|block| block.has(source))?;
+    let home = blocks.iter().position(|block| block.has_source(source))?;
     let path: Vec<usize> = path(blocks, home).collect();
     if path.iter().any(|at| blocks[*at].keeps_right()) {
         return None;
     }
-    let certain: Vec<usize> = path.iter().flat_map(|at| blocks[*at].inner()).collect();
+    let certain: Vec<usize> = path.iter().flat_map(|at| blocks[*at].inner_sources()).collect();
     let dependency = DependencyPath::new(vec![source], Vec::new());
     let mut found =
         SourcePath { dependency, path, equal: Vec::new(), certain, known: DerivedColumns::new() };
@@ -168,7 +168,7 @@ impl SourcePath {
             self.equal.extend(on.iter().filter_map(|conjunct| conjunct.equal));
             let equal = on.iter().filter_map(|conjunct| conjunct.equal);
             for (other, _) in equal.flat_map(|(left, right)| [left, right]) {
-                if block.has(other) && !self.dependency.sources.contains(&other) {
+                if block.has_source(other) && !self.dependency.sources.contains(&other) {
                     self.dependency.sources.push(other);
                     pending.push(other);
                 }

@@ -61,7 +61,7 @@ pub(crate) fn evaluate(
         EvaluationExtent::Group => out.fragment(&query.body(&restricted_to_group(query))),
         EvaluationExtent::Row => {
             let mut first = 0;
-            for source in query.blocks[0].inner() {
+            for source in query.blocks[0].inner_sources() {
                 out.forms[source] = SourceForm::Given(first);
                 first += catalog.table(query.sources[source].table).columns.len();
             }

@@ -310,7 +310,7 @@ impl RuleContext<'_> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |rows, _| touched.add(rows, 1))?;
         let given: Vec<ChangeImages> = self.query.blocks[0]
-            .inner()
+            .inner_sources()
             .map(|source| {
                 let table = self.catalog.table(self.query.sources[source].table);
                 ChangeImages::new(table, self.changes.of(table.name))
@@ -370,7 +370,7 @@ fn images(catalog: &Catalog, query: &Query, core: &SelectCore, shown: &[Fragment
 /// Returns the terms that return which rows of the outermost inner tables a change of any source
 /// may affect. `None` if the query cannot be evaluated row by row.
 fn touched(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<Vec<Term>> {
-    let given: Vec<usize> = query.blocks[0].inner().collect();
+    let given: Vec<usize> = query.blocks[0].inner_sources().collect();
     if given.is_empty() || core.from.iter().any(|term| term.join.keeps_right()) {
         return None;
     }

@@ -152,13 +152,17 @@ impl Affinity {
     /// Of Column Affinity".
     pub(crate) fn from_type(name: &str) -> Affinity {
         let name = name.to_ascii_uppercase();
-        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
-        match () {
-            () if has(&["INT"]) => Affinity::To("INTEGER"),
-            () if has(&["CHAR", "CLOB", "TEXT"]) => Affinity::To("TEXT"),
-            () if has(&["BLOB"]) || name.is_empty() => Affinity::None,
-            () if has(&["REAL", "FLOA", "DOUB"]) => Affinity::To("REAL"),
-            () => Affinity::To("NUMERIC"),
+        let contains_any = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        if contains_any(&["INT"]) {
+            Affinity::To("INTEGER")
+        } else if contains_any(&["CHAR", "CLOB", "TEXT"]) {
+            Affinity::To("TEXT")
+        } else if contains_any(&["BLOB"]) || name.is_empty() {
+            Affinity::None
+        } else if contains_any(&["REAL", "FLOA", "DOUB"]) {
+            Affinity::To("REAL")
+        } else {
+            Affinity::To("NUMERIC")
         }
     }
 }
@@ -341,7 +345,7 @@ impl Fragment {
             }
         }
         self.grows();
-        self.collates_within |= other.collates_within || other.collation.is_some();
+        self.collates_within |= other.has_collation();
         self.aggregates |= other.aggregates;
         self.derived |= other.derived;
         self.windows |= other.windows;
@@ -441,6 +445,11 @@ impl Fragment {
     pub(crate) fn harmless_if(mut self, harmless: bool) -> Fragment {
         self.harmless = harmless;
         self
+    }
+
+    /// `true` if there is a COLLATE at its end or inside.
+    pub(crate) fn has_collation(&self) -> bool {
+        self.collation.is_some() || self.collates_within
     }
 
     /// `true` if it names only columns of sources and subqueries in FROM from these on.
@@ -587,9 +596,11 @@ impl<'a> Renderer<'a> {
                 Piece::Given(at) => self.arg(Arg::Given(*at)),
                 Piece::Mark(mark) => self.work(*mark),
                 Piece::Hint(hint) => {
-                    let given = |source: usize| matches!(self.forms[source], SourceForm::Given(_));
-                    if hint.0.columns().all(|(source, _)| given(source)) {
-                        self.fragment(&hint.1);
+                    let (value, condition) = &**hint;
+                    let mut columns = value.columns();
+                    if columns.all(|(source, _)| matches!(self.forms[source], SourceForm::Given(_)))
+                    {
+                        self.fragment(condition);
                     }
                 }
                 Piece::Derived(text, ..) => self.text(text),

@@ -30,7 +30,7 @@ impl Lowering<'_> {
     pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
         let bare = self.frame.bare.len();
         let derived = self.frame.bare_derived.len();
-        let lowered = self.deeper(|lower| lower.expr_at(expr, scope))?;
+        let lowered = self.nested(|lower| lower.expr_at(expr, scope))?;
         self.expansion.expression(&lowered)?;
         if self.frame.within {
             return Ok(lowered);

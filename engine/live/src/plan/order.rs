@@ -68,12 +68,18 @@ impl Lowering<'_> {
 
 fn aliased(query: &Query, name: &str, scope: &Scope) -> Option<usize> {
     let name = unquote(name);
-    let named = |output: &Output| output.name.eq_ignore_ascii_case(&name) && !output.hidden;
+    let mut outputs = query.outputs().iter();
     if query.cores.len() > 1 {
-        return query.outputs().iter().position(named);
+        return outputs.position(|output| output.is_shown_as(&name));
     }
     scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name))?;
-    query.outputs().iter().position(|output| named(output) && output.aliased)
+    outputs.position(|output| output.is_shown_as(&name) && output.aliased)
+}
+
+impl Output {
+    fn is_shown_as(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name) && !self.hidden
+    }
 }
 
 fn output_of(query: &mut Query, value: Fragment) -> Result<usize, Refusal> {

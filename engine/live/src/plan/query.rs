@@ -357,8 +357,7 @@ impl SelectCore {
 
     /// `true` if an output column compares by a collation other than BINARY.
     pub(crate) fn collates(&self, output: usize) -> bool {
-        let value = &self.outputs[output].value;
-        value.collation.is_some() || value.collates_within
+        self.outputs[output].value.has_collation()
     }
 
     /// Returns all sources of the FROM; `None` if it contains a derived table.
@@ -369,12 +368,11 @@ impl SelectCore {
     /// `true` if it is a plain inner join of tables, without subqueries in its conditions and
     /// columns.
     pub(crate) fn is_plain_join(&self) -> bool {
-        let flat = |fragment: &Fragment| !fragment.has_subquery();
         self.from.iter().all(|term| term.source.is_some() && term.join == Join::Inner)
-            && self.filter.iter().all(|conjunct| flat(&conjunct.condition))
-            && self.outputs.iter().all(|output| flat(&output.value))
-            && self.group.iter().flatten().all(flat)
-            && self.having.iter().all(flat)
+            && !self.filter.iter().any(|conjunct| conjunct.condition.has_subquery())
+            && !self.outputs.iter().any(|output| output.value.has_subquery())
+            && !self.group.iter().flatten().any(Fragment::has_subquery)
+            && !self.having.iter().any(Fragment::has_subquery)
     }
 
     /// Returns all fragments.

@@ -158,12 +158,9 @@ impl Lowering<'_> {
         if !core.aggregates() || self.once {
             return Ok(());
         }
-        let determined = |source: usize| {
-            let table = self.catalog.table(self.sources[source].table);
-            table.key.iter().all(|key| core.frame.by.contains(&Fragment::column(source, *key)))
-        };
         let arbitrary = core.frame.bare.iter().find(|(source, _)| {
-            core.from.iter().any(|term| term.source == Some(*source)) && !determined(*source)
+            core.from.iter().any(|term| term.source == Some(*source))
+                && !self.groups_by_key(core, *source)
         });
         let derived = core
             .frame
@@ -179,6 +176,12 @@ impl Lowering<'_> {
         };
         Err(unsupported(&format!("a query whose column {name} is neither grouped nor aggregated"))
             .hint("add it to GROUP BY, or use min() or max()"))
+    }
+
+    /// `true` if the group expressions contain the key of a source.
+    fn groups_by_key(&self, core: &SelectCore, source: usize) -> bool {
+        let table = self.catalog.table(self.sources[source].table);
+        table.key.iter().all(|key| core.frame.by.contains(&Fragment::column(source, *key)))
     }
 
     fn read_groups(
