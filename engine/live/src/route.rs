@@ -63,26 +63,31 @@ pub(crate) fn interval_of(
         if *value == Value::Null {
             return Some(None);
         }
-        let Some((low, high)) = bound_points(kind, bound, value) else { continue };
+        let Some(points) = bound_points(kind, bound, value) else { continue };
         certain = true;
-        interval.low = interval.low.max(low);
-        interval.high = interval.high.min(high.map_or(High::Endless, High::At));
+        interval.low = interval.low.max(points.low);
+        interval.high = interval.high.min(points.high.map_or(High::Endless, High::At));
     }
     certain.then_some(Some(interval))
 }
 
-fn bound_points(
-    kind: Kind,
-    bound: &Equality,
-    value: &Value,
-) -> Option<(Option<Point>, Option<Point>)> {
-    let point = || match probe(kind, bound.collation, false, value) {
-        KeyProbe::Key(value) => Point::from_value(value),
-        KeyProbe::Never | KeyProbe::Unsure => None,
-    };
+/// The points between which the cells lie that meet a bound.
+struct BoundPoints {
+    low: Option<Point>,
+    high: Option<Point>,
+}
+
+/// Returns the points of a bound; `None` if they are not certain.
+fn bound_points(kind: Kind, bound: &Equality, value: &Value) -> Option<BoundPoints> {
     let wildcards: &[char] = match bound.test {
-        Comparison::Among | Comparison::AtLeast => return point().map(|point| (Some(point), None)),
-        Comparison::AtMost => return point().map(|point| (None, Some(point))),
+        Comparison::Among | Comparison::AtLeast => {
+            let low = probe_point(kind, bound.collation, value)?;
+            return Some(BoundPoints { low: Some(low), high: None });
+        }
+        Comparison::AtMost => {
+            let high = probe_point(kind, bound.collation, value)?;
+            return Some(BoundPoints { low: None, high: Some(high) });
+        }
         Comparison::Like => &['%', '_', '\0'],
         Comparison::Glob => &['*', '?', '[', '\0'],
     };
@@ -92,7 +97,14 @@ fn bound_points(
     let Point::Text(bytes) = &prefix else { return None };
     // No UTF-8 contains this byte, so every text with the prefix is less.
     let beyond = Point::Text([bytes, &[0xff][..]].concat().into());
-    Some((Some(prefix), Some(beyond)))
+    Some(BoundPoints { low: Some(prefix), high: Some(beyond) })
+}
+
+fn probe_point(kind: Kind, collation: Collation, value: &Value) -> Option<Point> {
+    match probe(kind, collation, false, value) {
+        KeyProbe::Key(value) => Point::from_value(value),
+        KeyProbe::Never | KeyProbe::Unsure => None,
+    }
 }
 
 /// Returns the value that equals a parameter in a column of this kind, by SQLite's affinity rules:

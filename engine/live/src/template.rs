@@ -190,7 +190,7 @@ impl Template {
             sql,
             evaluations: &self.evaluations,
             state: None,
-            dear: None,
+            unfilled: None,
             spent,
         }
     }
@@ -253,7 +253,7 @@ impl Template {
         let mut unseen = Vec::new();
         for (table, read) in &self.reads {
             let name = self.catalog.table(*table).name;
-            let rows = changes.of(name);
+            let rows = changes.for_table(name);
             if !rows.is_empty() && rows.iter().all(|row| row.is_same_in(read)) {
                 unseen.push(name);
             }
@@ -267,7 +267,7 @@ impl Template {
 
     /// `true` if a table changed.
     pub(crate) fn has_changed(&self, table: usize, changes: &Changes) -> bool {
-        !changes.of(self.catalog.table(table).name).is_empty()
+        !changes.for_table(self.catalog.table(table).name).is_empty()
     }
 
     /// Returns the name of a table.

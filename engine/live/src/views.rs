@@ -286,7 +286,7 @@ impl Views {
                 None => None,
             };
             let name = catalog.table(*table).name;
-            let all = changes.of(name);
+            let all = changes.for_table(name);
             let rows = change
                 .into_iter()
                 .flat_map(|change| &change.images)
@@ -364,15 +364,19 @@ impl VisibleChange {
                 _ => None,
             })
             .unzip();
-        let rows_of_sign = |sign: i64| -> HashSet<_> {
-            let rows = change.weights.iter().filter(|(_, weight)| weight.signum() == sign);
-            rows.map(|(row, _)| select_cells(&row.0, &outputs)).collect()
-        };
-        let gone = rows_of_sign(-1);
-        let new = rows_of_sign(1);
+        let mut gone = HashSet::new();
+        let mut new = HashSet::new();
+        for (row, weight) in &change.weights {
+            let cells = select_cells(&row.0, &outputs);
+            match weight.signum() {
+                -1 => gone.insert(cells),
+                1 => new.insert(cells),
+                _ => false,
+            };
+        }
         let mut gone_left = gone.clone();
         let mut new_left = new.clone();
-        for (number, row) in changes.of(template.table_name(table)).iter().enumerate() {
+        for (number, row) in changes.for_table(template.table_name(table)).iter().enumerate() {
             let mut images = Images { old: false, new: false };
             if let Some(old) = &row.old {
                 let cells = select_cells(old, &columns);

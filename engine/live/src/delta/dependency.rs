@@ -74,6 +74,16 @@ impl DependencyPath {
         DependencyPath { sources, conditions, visibility: Vec::new() }
     }
 
+    /// `true` if a condition connects a source with some of these, and with no other.
+    pub(crate) fn connects(&self, placed: &[usize], source: usize) -> bool {
+        self.conditions.iter().any(|condition| {
+            let named: Vec<usize> = condition.columns().map(|(source, _)| source).collect();
+            named.contains(&source)
+                && named.iter().any(|other| placed.contains(other))
+                && named.iter().all(|other| *other == source || placed.contains(other))
+        })
+    }
+
     /// `true` if conditions connect all of its sources.
     pub(crate) fn is_connected(&self) -> bool {
         self.connected().sources.len() == self.sources.len()
@@ -175,11 +185,11 @@ impl SourcePath {
             }
         }
         for conjunct in demanded {
-            let named = |source: usize| {
-                self.dependency.sources.contains(&source) || self.certain.contains(&source)
-            };
             let condition = &conjunct.condition;
-            if condition.is_flat() && condition.columns().all(|(source, _)| named(source)) {
+            let names_known_sources = condition.columns().all(|(source, _)| {
+                self.dependency.sources.contains(&source) || self.certain.contains(&source)
+            });
+            if condition.is_flat() && names_known_sources {
                 self.dependency.conditions.push(condition.clone());
             }
         }

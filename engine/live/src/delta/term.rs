@@ -43,12 +43,13 @@ impl Term {
         catalog: &Catalog,
         changes: &Changes,
     ) -> Option<&Statement> {
-        if self.changed.iter().any(|table| changes.of(catalog.table(*table).name).is_empty()) {
+        if self.changed.iter().any(|table| changes.for_table(catalog.table(*table).name).is_empty())
+        {
             return None;
         }
         let Some(variant) = &self.with_changed_policies else { return Some(&self.statement) };
         let mut read = variant.tables.iter().map(|table| catalog.table(*table).name);
-        let is_changed = read.any(|table| !changes.of(table).is_empty());
+        let is_changed = read.any(|table| !changes.for_table(table).is_empty());
         Some(if is_changed { &variant.statement } else { &self.statement })
     }
 }
@@ -155,18 +156,10 @@ impl TermOutline<'_> {
 /// ones. CROSS JOIN makes SQLite keep that order; its planner does not know how small the changes
 /// are.
 fn join_order(dependency: &DependencyPath, changed: &[usize], rest: &[usize]) -> Vec<usize> {
-    let connects = |placed: &[usize], source: usize| {
-        dependency.conditions.iter().any(|condition| {
-            let named: Vec<usize> = condition.columns().map(|(source, _)| source).collect();
-            named.contains(&source)
-                && named.iter().any(|other| placed.contains(other))
-                && named.iter().all(|other| *other == source || placed.contains(other))
-        })
-    };
     let mut order: Vec<usize> = changed[..1].to_vec();
     let mut left: Vec<usize> = changed[1..].iter().chain(rest).copied().collect();
     while !left.is_empty() {
-        let next = left.iter().position(|source| connects(&order, *source)).unwrap_or(0);
+        let next = left.iter().position(|source| dependency.connects(&order, *source)).unwrap_or(0);
         order.push(left.remove(next));
     }
     order
