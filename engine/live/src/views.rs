@@ -364,16 +364,8 @@ impl VisibleChange {
                 _ => None,
             })
             .unzip();
-        let mut gone = HashSet::new();
-        let mut new = HashSet::new();
-        for (row, weight) in &change.weights {
-            let cells = select_cells(&row.0, &outputs);
-            match weight.signum() {
-                -1 => gone.insert(cells),
-                1 => new.insert(cells),
-                _ => false,
-            };
-        }
+        let gone = rows_of_sign(&change.weights, -1, &outputs);
+        let new = rows_of_sign(&change.weights, 1, &outputs);
         let mut gone_left = gone.clone();
         let mut new_left = new.clone();
         for (number, row) in changes.for_table(template.table_name(table)).iter().enumerate() {
@@ -395,6 +387,16 @@ impl VisibleChange {
         change.elsewhere = !gone_left.is_empty() || !new_left.is_empty();
         change
     }
+}
+
+/// Returns these cells of the rows whose weights have a sign.
+fn rows_of_sign(
+    weights: &HashMap<ExactRow, i64>,
+    sign: i64,
+    positions: &[usize],
+) -> HashSet<ExactRow> {
+    let rows = weights.iter().filter(|(_, weight)| weight.signum() == sign);
+    rows.map(|(row, _)| select_cells(&row.0, positions)).collect()
 }
 
 /// Returns the cells of a row at these positions.

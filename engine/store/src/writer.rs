@@ -20,7 +20,7 @@ use crate::journal::frame::operations_of;
 use crate::journal::row_operations::{Applier, RowOperations};
 use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
-use crate::system::{self, RequestIdRow, event_of};
+use crate::system::{self, RequestIdRow, decode_event};
 
 /// The SQL of one table, built once.
 #[derive(Debug)]
@@ -467,7 +467,7 @@ impl Writer {
     pub fn event(&self, seq: Seq) -> Result<Option<Event>, StoreError> {
         let mut found = None;
         let sql = "SELECT * FROM events WHERE seq = ?1";
-        self.run(sql, &[Value::Integer(seq.0)], &mut |row| found = event_of(row))?;
+        self.run(sql, &[Value::Integer(seq.0)], &mut |row| found = decode_event(row))?;
         Ok(found)
     }
 

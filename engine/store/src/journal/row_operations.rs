@@ -92,22 +92,18 @@ impl RowOperations {
             .collect();
         self.long_texts.clear();
         let out = &mut self.bytes;
-        let optional = |text: Option<&str>, out: &mut Vec<u8>| match text {
-            Some(text) => push_text(text, out),
-            None => push(&Value::Null, out),
-        };
         push_varint(12, out);
         push_integer(event.seq.0, out);
         push_integer(event.at.0, out);
-        optional(event.session_id.as_deref(), out);
+        push_optional_text(event.session_id.as_deref(), out);
         push_text(&event.reducer, out);
         push_text(&event.caller, out);
-        optional(event.request_id.as_deref(), out);
+        push_optional_text(event.request_id.as_deref(), out);
         push_with_repeats(arguments, &repeats, out);
         push_text(&event.outcome, out);
         push_blob(&event.prev_hash, out);
         push_blob(&event.hash, out);
-        optional(event.authority.as_deref(), out);
+        push_optional_text(event.authority.as_deref(), out);
         match &event.salt {
             Some(salt) => push_blob(salt, out),
             None => push(&Value::Null, out),
@@ -186,6 +182,13 @@ impl RowOperations {
         }
         let mut known = self.long_texts.iter();
         known.find(|place| self.bytes[place.start..place.end] == *text.as_bytes()).cloned()
+    }
+}
+
+fn push_optional_text(text: Option<&str>, out: &mut Vec<u8>) {
+    match text {
+        Some(text) => push_text(text, out),
+        None => push(&Value::Null, out),
     }
 }
 
@@ -276,16 +279,22 @@ impl Applier {
         let assigned = |at: usize, nth: usize| {
             names.get(at).map(|name| format!("\"{name}\" = ?{}", nth + 1)).ok_or_else(unknown)
         };
-        let by_key = key.iter().enumerate().map(|(nth, at)| assigned(*at, nth));
-        let by_key = by_key.collect::<Result<Vec<_>, _>>()?.join(" AND ");
+        let by_key = key
+            .iter()
+            .enumerate()
+            .map(|(nth, at)| assigned(*at, nth))
+            .collect::<Result<Vec<_>, _>>()?
+            .join(" AND ");
         let sql = match *kind {
             INSERT => {
                 let marks: Vec<String> = (1..=cells.len()).map(|at| format!("?{at}")).collect();
                 format!("INSERT OR FAIL INTO \"{table}\" VALUES ({})", marks.join(", "))
             }
             UPDATE => {
-                let set = columns_in(*changed).zip(key.len()..);
-                let set = set.map(|(at, nth)| assigned(at, nth)).collect::<Result<Vec<_>, _>>()?;
+                let set = columns_in(*changed)
+                    .zip(key.len()..)
+                    .map(|(at, nth)| assigned(at, nth))
+                    .collect::<Result<Vec<_>, _>>()?;
                 format!("UPDATE OR FAIL \"{table}\" SET {} WHERE {by_key}", set.join(", "))
             }
             _ => format!("DELETE FROM \"{table}\" WHERE {by_key}"),
