@@ -246,7 +246,8 @@ impl<'a> ScopedTransaction<'a> {
                 Err(Refusal::new(Code::Denied, detail).hint(hint).into())
             }
             Some(ScopeOwner::Reference(at, _)) if row[at] == Value::Null => {
-                let (table, column) = (table.name, table.columns[at].name);
+                let column = table.columns[at].name;
+                let table = table.name;
                 let detail = format!("a row of {table} without {column} would have no scope");
                 Err(Refusal::new(Code::Denied, detail).hint(format!("give {column}")).into())
             }

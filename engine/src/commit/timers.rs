@@ -172,9 +172,9 @@ impl DeadlineKind {
                     Some(Value::Text(authority)) => Some(&**authority),
                     _ => None,
                 };
-                (text(row.get(1)), Caller::recorded(&text(row.get(2)), authority))
+                (text_cell(row.get(1)), Caller::recorded(&text_cell(row.get(2)), authority))
             });
-            found = Some(WaitingRow { scope: text(row.first()), continued });
+            found = Some(WaitingRow { scope: text_cell(row.first()), continued });
         })?;
         Ok(found)
     }
@@ -221,7 +221,7 @@ impl DeadlineKind {
             let Some(Value::Integer(at)) = row.first() else { return };
             count += 1;
             read_to = Some(row[..place].to_vec());
-            each(Micros(*at), row[place..place + keys].to_vec(), &text(row.get(place + keys)));
+            each(Micros(*at), row[place..place + keys].to_vec(), &text_cell(row.get(place + keys)));
         })?;
         if let Some(read_to) = read_to {
             self.read_to = read_to;
@@ -257,7 +257,7 @@ impl DeadlineKind {
 
     /// Reads the rows again that were passed over for a lane that is empty now. First all others are read, since they
     /// may be those of other tenants.
-    fn go_back(&mut self, lanes: &Lanes, kind: usize, now: Micros) {
+    fn return_to_passed_over(&mut self, lanes: &Lanes, kind: usize, now: Micros) {
         if self.next.is_some_and(|next| next <= now) {
             return;
         }
@@ -326,7 +326,7 @@ fn before(deadline: &Deadline, at: Micros) -> Vec<Value> {
     place
 }
 
-fn text(cell: Option<&Value>) -> String {
+fn text_cell(cell: Option<&Value>) -> String {
     match cell {
         Some(Value::Text(text)) => text.to_string(),
         _ => String::new(),
@@ -607,7 +607,7 @@ impl Timers {
             self.add(nth, lane, row.at, row.key);
         }
         self.read_next(nth, store, now, reads)?;
-        self.kinds[nth].go_back(&self.lanes, nth, now);
+        self.kinds[nth].return_to_passed_over(&self.lanes, nth, now);
         self.read_next(nth, store, now, reads)
     }
 

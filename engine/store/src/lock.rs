@@ -258,7 +258,8 @@ mod tests {
     #[test]
     fn a_lock_file_has_one_name() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
-        let (path, other) = (folder.path().join("abide.db"), folder.path().join("other"));
+        let path = folder.path().join("abide.db");
+        let other = folder.path().join("other");
         fs::write(&other, "kept").expect("it is written");
         fs::hard_link(&other, companion(&path, "-lock")).expect("it is linked");
         assert!(matches!(lock_once(&path, Some(&holder())), Err(OpenError::Io { .. })));

@@ -243,7 +243,9 @@ impl Meter {
         if exceeded || is_slow || self.average > budget.average {
             self.paused = self.pause;
             self.pause = (self.pause * 2).min(PAUSE);
-            (self.average, self.average_time, self.calm) = (0, Duration::ZERO, 0);
+            self.average = 0;
+            self.average_time = Duration::ZERO;
+            self.calm = 0;
             return;
         }
         self.calm += 1;

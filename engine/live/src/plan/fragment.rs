@@ -369,7 +369,8 @@ impl Fragment {
         fragment.push(self);
         fragment.push_text(")");
         fragment.plain = self.plain;
-        (fragment.kind, fragment.affinity) = (self.kind, self.affinity);
+        fragment.kind = self.kind;
+        fragment.affinity = self.affinity;
         fragment.collation = self.collation;
         fragment.collates_within = self.collates_within;
         fragment.harmless = self.harmless;

@@ -225,7 +225,9 @@ impl Lowering<'_> {
         let within = out.collates_within;
         let harmless = out.harmless && collation == Collation::Binary;
         out.push_text(&format!("COLLATE {}", collation.sql()));
-        (out.plain, out.kind, out.affinity) = (plain, kind, affinity);
+        out.plain = plain;
+        out.kind = kind;
+        out.affinity = affinity;
         out.harmless = harmless;
         out.collation = Some(collation);
         out.collates_within = within;

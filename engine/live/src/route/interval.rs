@@ -346,7 +346,8 @@ impl Intervals {
             if self.compare(sought, at).is_lt() {
                 next = self.node(at).left;
             } else {
-                (length, next) = (Some(way.len()), self.node(at).right);
+                length = Some(way.len());
+                next = self.node(at).right;
             }
         }
         way.truncate(length.unwrap_or(way.len()));
@@ -372,7 +373,8 @@ impl Intervals {
         let (under, below) = self.make_room(at);
         let (before, after) = self.split(below, at);
         let node = self.node_mut(at);
-        (node.left, node.right) = (before, after);
+        node.left = before;
+        node.right = after;
         self.settle(at);
         match under {
             ParentLink::Root => self.root = Some(at),

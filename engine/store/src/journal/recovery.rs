@@ -210,7 +210,8 @@ mod tests {
     #[test]
     fn only_segments_of_the_owner_are_read() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
-        let (path, segment) = (folder.path().join("a.db"), folder.path().join("a.db-redo-1"));
+        let path = folder.path().join("a.db");
+        let segment = folder.path().join("a.db-redo-1");
         let read = || FoundJournal::read(&path, &SystemDisk).map(|found| found.is_some());
         let mode = |file: &Path, mode| {
             fs::set_permissions(file, Permissions::from_mode(mode)).expect("it is ours");

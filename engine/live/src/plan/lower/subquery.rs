@@ -146,7 +146,8 @@ impl Lowering<'_> {
         let allowed = std::mem::replace(&mut self.frame.allowed, false);
         let windowed = std::mem::replace(&mut self.frame.windowed, false);
         let query = self.select(select, &[], scope);
-        (self.frame.allowed, self.frame.windowed) = (allowed, windowed);
+        self.frame.allowed = allowed;
+        self.frame.windowed = windowed;
         query
     }
 
