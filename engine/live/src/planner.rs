@@ -285,9 +285,9 @@ impl Planner {
 /// Resolves a text.
 fn parse(catalog: &Catalog, sql: &str, bounded: Option<RestrictedQuery>) -> Result<Query, Refusal> {
     let written = lex::columns_as_written(sql)?;
-    let (numbered, parameters) = lex::number_parameters(sql)?;
+    let numbered = lex::number_parameters(sql)?;
     let bump = Bump::new();
-    let mut parser = Parser::new(&bump, numbered.as_bytes());
+    let mut parser = Parser::new(&bump, numbered.text.as_bytes());
     let command = parser.next().map_err(|error| lex::refusal(sql, &error))?;
     match &command {
         Some(Cmd::Stmt(Stmt::Select(select))) => {
@@ -296,7 +296,7 @@ fn parse(catalog: &Catalog, sql: &str, bounded: Option<RestrictedQuery>) -> Resu
                 lower.principal = Some(principal);
                 lower.once = once;
             }
-            lower.declare(&parameters);
+            lower.declare(&numbered.parameters);
             Query::resolve(lower, select, &written)
         }
         Some(_) => Err(no_select(bounded.is_some_and(|bounded| bounded.once))),

@@ -348,7 +348,7 @@ impl Router {
             let template = self.attached.all[&id].binding.template();
             let seen = seen
                 .entry(std::ptr::from_ref(template))
-                .or_insert_with(|| template.seen(changes).into_owned())
+                .or_insert_with(|| template.relevant_changes(changes).into_owned())
                 .clone();
             let before = self.attached.work.spent;
             let numbers = numbers(&hits);
@@ -432,7 +432,7 @@ impl Router {
         let counted = attached.binding.counted_steps();
         let started = sql.processor_time();
         sql.allow(template.allowance(self.attached.budget, counted));
-        let mut run = template.run(attached.binding.params(), seen, sql, &mut spent);
+        let mut run = template.rule_context(attached.binding.params(), seen, sql, &mut spent);
         run.state = state.as_deref_mut();
         run.unfilled = Some(&mut unfilled);
         // Bindings found by a lookup have no list of change numbers.
@@ -508,7 +508,7 @@ impl Router {
         let template = attached.binding.template();
         changes.lay_out(&self.attached.catalog, template.tables(), sql)?;
         sql.allow(template.allowance(self.attached.budget, attached.binding.counted_steps()));
-        let mut run = template.run(attached.binding.params(), changes, sql, &mut spent);
+        let mut run = template.rule_context(attached.binding.params(), changes, sql, &mut spent);
         let adopted = template.rule().apply_backfill(&mut run, state, &backfills.group, filled);
         sql.allow(None);
         self.attached.meters.meter(attached.meter).work.spent.add(spent);

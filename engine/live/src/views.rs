@@ -204,14 +204,14 @@ impl Views {
         sql: &mut dyn Sql,
     ) -> Result<Delta, LiveError> {
         let template = view.template();
-        let seen = template.seen(changes);
+        let seen = template.relevant_changes(changes);
         if !template.tables().iter().any(|table| template.has_changed(*table, &seen)) {
             return Ok(Delta::default());
         }
         let mut spent = Cost::default();
         let budget = self.attached.budget;
         sql.allow(template.allowance(budget, CountedSteps::All));
-        let mut run = template.run(view.params(), &seen, sql, &mut spent);
+        let mut run = template.rule_context(view.params(), &seen, sql, &mut spent);
         let delta = template.rule().delta(&mut run, (!numbers.is_empty()).then_some(numbers));
         sql.allow(None);
         if delta == Err(LiveError::OverBudget) {
@@ -295,7 +295,7 @@ impl Views {
             seen.set(name, rows);
             let Some(view) = self.attached.binding(*id).cloned() else { continue };
             let template = view.template();
-            let by_view = template.seen(changes);
+            let by_view = template.relevant_changes(changes);
             let mut others = template.query.sources.iter().filter(|source| !source.is_named);
             if others.any(|source| template.has_changed(source.table, &by_view)) {
                 tables.extend(template.tables());

@@ -434,7 +434,7 @@ fn from_given(
 
 fn render(catalog: &Catalog, query: &Query, fragment: &Fragment) -> Statement {
     let mut out = Renderer::new(catalog, &query.sources);
-    out.fragment(fragment);
+    out.push(fragment);
     out.finish()
 }
 

@@ -252,7 +252,7 @@ impl PartitionBody {
             *form = if *before { SourceForm::Before } else { SourceForm::After };
         }
         match self {
-            PartitionBody::Fixed(body) => out.fragment(body),
+            PartitionBody::Fixed(body) => out.push(body),
             PartitionBody::Keyed(one, keys) => {
                 let mut added = ExtraConditions::new();
                 for (at, key) in keys.iter().enumerate() {
@@ -265,7 +265,7 @@ impl PartitionBody {
                         });
                     }
                 }
-                out.fragment(&one.body_with(&added));
+                out.push(&one.body_with(&added));
             }
         }
         out.finish()

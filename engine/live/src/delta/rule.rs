@@ -359,16 +359,16 @@ fn images_statement(
     between.pieces.push(Piece::Given(0));
     between.push_text("AND");
     between.pieces.push(Piece::Given(1));
-    out.text(&format!("SELECT {image}"));
+    out.push_text(&format!("SELECT {image}"));
     for value in shown {
-        out.text(",");
-        out.fragment(value);
+        out.push_text(",");
+        out.push(value);
     }
-    out.text("FROM");
-    out.source(source);
+    out.push_text("FROM");
+    out.push_source(source);
     let conditions = core.filter.iter().map(|conjunct| &conjunct.condition).chain([&between]);
     write_conditions(&mut out, conditions);
-    out.text(&format!("ORDER BY {image}"));
+    out.push_text(&format!("ORDER BY {image}"));
     out.finish()
 }
 

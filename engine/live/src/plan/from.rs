@@ -15,7 +15,7 @@ use crate::identifier::{require_main, unquote};
 use crate::plan::block::{Join, JoinKind, ShownColumns, join_kind};
 use crate::plan::conjunct::{ConditionOrigin, Conjunct, Route};
 use crate::plan::fragment::{Affinity, Fragment, Mark, Piece, PlainExpr, Source};
-use crate::plan::guard::{VisibilityGuard, behind};
+use crate::plan::guard::{VisibilityGuard, null_unless};
 use crate::plan::kind::common;
 use crate::plan::lex;
 use crate::plan::lowering::Lowering;
@@ -108,7 +108,7 @@ impl Lowering<'_> {
             let place = FromContext { alias: "", join: kind.join, inline };
             self.read_item(core, &join.table, place, scope)?;
             let condition = self.read_constraint(join.constraint.as_ref(), kind, scope)?;
-            let on = self.guarded(core, condition);
+            let on = self.guard_conjuncts(core, condition);
             if inline {
                 core.filter.extend(on);
             } else {
@@ -145,7 +145,7 @@ impl Lowering<'_> {
         self.read_item(core, &right.table, place, scope)?;
         let kind = join_kind(right.operator);
         let condition = self.read_constraint(right.constraint.as_ref(), kind, scope)?;
-        let on = self.guarded(core, condition);
+        let on = self.guard_conjuncts(core, condition);
         core.from.rotate_left(1);
         core.from.last_mut().expect("an item was just read").on = on;
         Ok(())
@@ -459,7 +459,7 @@ impl Lowering<'_> {
         count.push_text(")");
         let condition = match guard {
             None => count,
-            Some(guard) if owners.is_empty() => behind(&guard.condition, &count),
+            Some(guard) if owners.is_empty() => null_unless(&guard.condition, &count),
             Some(guard) => {
                 let mut is_visible = Fragment::text("EXISTS (SELECT 1 FROM");
                 for (nth, owner) in owners.iter().enumerate() {
@@ -471,7 +471,7 @@ impl Lowering<'_> {
                 is_visible.push_text("WHERE");
                 is_visible.push(&guard.condition);
                 is_visible.push_text(")");
-                behind(&is_visible, &count)
+                null_unless(&is_visible, &count)
             }
         };
         Some(Conjunct {

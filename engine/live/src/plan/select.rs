@@ -57,7 +57,7 @@ impl Lowering<'_> {
         self.read_order(&mut query, select.order_by.unwrap_or(&[]), &mut scope)?;
         self.block = around;
         for (_, core) in &mut query.cores {
-            self.settle(core)?;
+            self.check_bare_columns(core)?;
             self.seal(core);
         }
         if let Some(limit) = select.limit {

@@ -71,7 +71,7 @@ impl Lowering<'_> {
         }
         if let Some(condition) = where_clause {
             let conjuncts = self.conjuncts(condition, scope)?;
-            let guarded = self.guarded(core, conjuncts);
+            let guarded = self.guard_conjuncts(core, conjuncts);
             core.filter.extend(guarded);
         }
         if let Some(having) = having {
@@ -154,7 +154,7 @@ impl Lowering<'_> {
 
     /// Called once all expressions of a SELECT are known. A column outside of aggregates must have
     /// one value in all rows of its group.
-    pub(crate) fn settle(&self, core: &SelectCore) -> Result<(), Refusal> {
+    pub(crate) fn check_bare_columns(&self, core: &SelectCore) -> Result<(), Refusal> {
         if !core.aggregates() || self.once {
             return Ok(());
         }

@@ -100,7 +100,7 @@ impl Lowering<'_> {
         }
         if self.is_bounded() {
             for argument in &mut arguments {
-                *argument = self.seen_first(core, argument);
+                *argument = self.null_unless_visible(core, argument);
             }
         }
         let mut item = Fragment::text(&format!("{function}("));

@@ -82,7 +82,7 @@ impl Lowering<'_> {
                     _ => None,
                 };
                 if self.is_bounded() && !link.harmless {
-                    link = self.seen_first(core, &link);
+                    link = self.null_unless_visible(core, &link);
                 }
                 if membership == Membership::Demanded && !out.has_subquery() {
                     added.insert(core.block, vec![Fragment::hint(&out, link.clone())]);
@@ -183,15 +183,9 @@ impl Lowering<'_> {
         }
         if by_position {
             for at in 0..query.outputs().len() {
-                if common(
-                    query
-                        .cores
-                        .iter()
-                        .map(|(_, core)| core)
-                        .map(|core| self.form_of(&core.outputs[at].value)),
-                )
-                .is_none()
-                {
+                let forms =
+                    query.cores.iter().map(|(_, core)| self.form_of(&core.outputs[at].value));
+                if common(forms).is_none() {
                     return Err(unsupported("LIMIT over rows that can be equal but not identical")
                         .hint("wrap its columns in CAST(… AS …)"));
                 }
@@ -201,10 +195,11 @@ impl Lowering<'_> {
             let groups = group.iter().filter(|by| !by.is_constant());
             terms.extend(groups.map(|by| self.representative(by)));
         } else if !core.frame.aggregate {
-            terms.extend(core.rows_key(self).ok_or_else(|| {
+            let key = core.rows_key(self).ok_or_else(|| {
                 unsupported("LIMIT in a subquery whose rows have no unique key")
                     .hint("use min() or max()")
-            })?);
+            })?;
+            terms.extend(key);
         }
         let mut out = Fragment::new();
         for (at, term) in terms.iter().enumerate() {
