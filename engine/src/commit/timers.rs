@@ -140,7 +140,7 @@ impl DeadlineKind {
             next_rows: deadline.query(&scope),
             next_time: deadline.next_query(),
             one_row: deadline.row_query(&scope),
-            read_to: before(&deadline, Micros(i64::MIN)),
+            read_to: place_before(&deadline, Micros(i64::MIN)),
             next: Some(Micros(i64::MIN)),
             changed: Vec::new(),
             passed_over: BTreeMap::new(),
@@ -203,7 +203,7 @@ impl DeadlineKind {
     }
 
     /// Reads at most `max` due rows behind those that were read, and records when to look again. Returns their number.
-    fn read(
+    fn read_due(
         &mut self,
         store: &Writer,
         now: Micros,
@@ -263,14 +263,14 @@ impl DeadlineKind {
         }
         let empty = self.passed_over.extract_if(.., |lane, _| lanes.count(lane, kind) == 0);
         if let Some(first) = empty.map(|(_, at)| at).min() {
-            self.read_to = before(&self.deadline, first);
+            self.read_to = place_before(&self.deadline, first);
             self.next = Some(first);
         }
     }
 
     /// Reads all rows again that are due from a time on.
     fn start_again(&mut self, next: Micros) {
-        self.read_to = before(&self.deadline, Micros(i64::MIN));
+        self.read_to = place_before(&self.deadline, Micros(i64::MIN));
         self.next = Some(next);
         self.changed.clear();
         self.passed_over.clear();
@@ -312,7 +312,7 @@ impl DeadlineKind {
 }
 
 /// Returns a place before all rows that are due at a time or later: the smallest key, or the smallest rowid.
-fn before(deadline: &Deadline, at: Micros) -> Vec<Value> {
+fn place_before(deadline: &Deadline, at: Micros) -> Vec<Value> {
     let table = deadline.table;
     let mut place = vec![Value::Integer(at.0)];
     if !table.without_rowid {
@@ -517,7 +517,7 @@ impl Timers {
     }
 
     /// Returns the time until something is due; `None` if no rows wait.
-    pub(crate) fn sleep(&self, now: Micros) -> Option<Duration> {
+    pub(crate) fn due_in(&self, now: Micros) -> Option<Duration> {
         let has_rows = !self.lanes.is_empty() || self.kinds.iter().any(DeadlineKind::has_rows);
         let unread = self.kinds.iter().filter_map(|kind| kind.next);
         let earliest = unread.chain(has_rows.then_some(now)).min()?;
@@ -530,8 +530,12 @@ impl Timers {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub(crate) fn due(&mut self, store: &Writer, now: Micros) -> Result<Vec<DueRow>, StoreError> {
-        let due = self.take_due(store, now);
+    pub(crate) fn take_due(
+        &mut self,
+        store: &Writer,
+        now: Micros,
+    ) -> Result<Vec<DueRow>, StoreError> {
+        let due = self.try_take_due(store, now);
         if due.is_err() {
             // The rows that were taken have not run, and are in no lane any more.
             for kind in &mut self.kinds {
@@ -543,7 +547,7 @@ impl Timers {
         due
     }
 
-    fn take_due(&mut self, store: &Writer, now: Micros) -> Result<Vec<DueRow>, StoreError> {
+    fn try_take_due(&mut self, store: &Writer, now: Micros) -> Result<Vec<DueRow>, StoreError> {
         if self.paused_until.is_some_and(|until| now < until) {
             return Ok(Vec::new());
         }
@@ -627,7 +631,7 @@ impl Timers {
         }
         let lanes = &mut self.lanes;
         let mut found = Vec::new();
-        *reads -= kind.read(store, now, max, |at, key, scope| {
+        *reads -= kind.read_due(store, now, max, |at, key, scope| {
             found.push((lanes.lane_for(scope), at, key));
         })?;
         for (lane, at, key) in found {

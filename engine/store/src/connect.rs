@@ -29,7 +29,7 @@ pub(crate) fn connect(
     flags: OpenFlags,
     disk: &dyn Disk,
 ) -> Result<Connection, StoreError> {
-    memory::count();
+    memory::start_counting();
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = match disk.vfs() {
         None => {

@@ -40,7 +40,7 @@ use crate::writer::Writer;
 /// # Errors
 /// [`StoreError`].
 pub fn blank(layout: &Layout) -> Result<Reader, StoreError> {
-    memory::count();
+    memory::start_counting();
     let connection = Connection::open_in_memory()?;
     forbid_quoted_texts(&connection)?;
     migrate::create_tables(&connection, &system::tables())?;

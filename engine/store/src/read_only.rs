@@ -214,7 +214,7 @@ impl Drop for ReadOnlyFile {
 /// has the file open, they stay.
 fn remove_wal(path: &Path) -> Result<(), StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    memory::count();
+    memory::start_counting();
     let connection = Connection::open_with_flags(path, flags)?;
     leave_wal_on_close(&connection, true)?;
     // A connection that has read nothing has no WAL to remove.

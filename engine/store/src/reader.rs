@@ -237,7 +237,7 @@ impl Snapshot<'_> {
     /// The refusal, if the last statement was interrupted for a checkpoint.
     #[must_use]
     pub fn interrupted_for_checkpoint(&self) -> Option<Refusal> {
-        (self.reader.interrupt.why() == InterruptReason::Checkpoint).then(|| {
+        (self.reader.interrupt.reason() == InterruptReason::Checkpoint).then(|| {
             let detail = "the query was ended: its snapshot kept the write-ahead log from \
                           starting again";
             Refusal::new(Code::Overloaded, detail)
@@ -258,7 +258,7 @@ impl Snapshot<'_> {
         if let Some(refusal) = self.interrupted_for_checkpoint() {
             return refusal;
         }
-        let (detail, hint) = match self.reader.interrupt.why() {
+        let (detail, hint) = match self.reader.interrupt.reason() {
             InterruptReason::Steps => {
                 let detail = format!("the query takes more than {} steps", limits.steps);
                 (detail, "add an index or a narrower WHERE, or end the recursion")

@@ -64,7 +64,7 @@ fn copy_without_rows(
     format: i64,
     layout: &Layout,
 ) -> Result<Connection, StoreError> {
-    memory::count();
+    memory::start_counting();
     let mut copy = Connection::open_in_memory()?;
     forbid_quoted_texts(&copy)?;
     limit_untrusted(&copy)?;
