@@ -43,6 +43,14 @@ pub(crate) struct ScopedTransaction<'a> {
     policy_steps: u64,
 }
 
+/// The rows of a table that a caller may access.
+struct AccessibleRows {
+    /// As a table for FROM.
+    from: String,
+    /// The parameters of the clause after it, and then its own.
+    params: Vec<Value>,
+}
+
 impl<'a> ScopedTransaction<'a> {
     pub(crate) fn new(
         rows: &'a mut GroupTransaction,
@@ -203,13 +211,12 @@ impl<'a> ScopedTransaction<'a> {
             .collect()
     }
 
-    /// Returns the rows of a table that the caller may access, as a table for FROM, and its parameters after those
-    /// of the clause. `None` if there is no restriction.
+    /// Returns the rows of a table that the caller may access. `None` if there is no restriction.
     fn accessible_rows(
         &mut self,
         table: &TableSpec,
         clause_params: &[Value],
-    ) -> Option<(String, Vec<Value>)> {
+    ) -> Option<AccessibleRows> {
         let name = table.name;
         let mut conditions = Vec::new();
         let mut params = clause_params.to_vec();
@@ -230,7 +237,8 @@ impl<'a> ScopedTransaction<'a> {
         }
         let rowid = if table.without_rowid { "" } else { "rowid AS rowid, " };
         let condition = conditions.join(" AND ");
-        Some((format!("(SELECT {rowid}* FROM {name} WHERE {condition}) AS {name}"), params))
+        let from = format!("(SELECT {rowid}* FROM {name} WHERE {condition}) AS {name}");
+        Some(AccessibleRows { from, params })
     }
 
     /// Refuses a new row that would be outside the caller's scope.
@@ -356,7 +364,7 @@ impl Transaction for ScopedTransaction<'_> {
         clause: &str,
         params: &[Value],
     ) -> Result<Vec<Row>, Abort> {
-        let Some((from, params)) = self.accessible_rows(table, params) else {
+        let Some(AccessibleRows { from, params }) = self.accessible_rows(table, params) else {
             return self.rows.find(table, clause, params);
         };
         self.rows.flush().map_err(broken)?;
@@ -375,7 +383,7 @@ impl Transaction for ScopedTransaction<'_> {
         params: &[Value],
     ) -> Result<i64, Abort> {
         match self.accessible_rows(table, params) {
-            Some((from, params)) => {
+            Some(AccessibleRows { from, params }) => {
                 self.rows.flush().map_err(broken)?;
                 self.limited(|store| count_in(store, &from, clause, &params))?.map_err(broken)
             }
