@@ -416,7 +416,7 @@ impl AttachedBindings {
                     continue;
                 }
                 if allowance.is_over(self.work.spent, sql) {
-                    known.index.all(&mut |id| {
+                    known.index.for_each(&mut |id| {
                         hits.entry(id).or_default();
                         unknown.insert(id);
                     });
@@ -450,7 +450,7 @@ impl AttachedBindings {
                             known.index.find(*key, &mut |id| affected.push(id));
                         }
                     }
-                    Err(_) => known.index.all(&mut |id| affected.push(id)),
+                    Err(_) => known.index.for_each(&mut |id| affected.push(id)),
                 }
                 if outcome == Err(LiveError::OverBudget) {
                     unknown.extend(&affected);

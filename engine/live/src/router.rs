@@ -119,7 +119,7 @@ impl Router {
     /// Returns the cost of each attached template, the most expensive first.
     #[must_use]
     pub fn templates(&self) -> Vec<TemplateWork> {
-        self.attached.meters.read()
+        self.attached.meters.work_by_template()
     }
 
     /// Approximate bytes of cached state.

@@ -233,7 +233,7 @@ impl AggregateRule {
     ) -> Result<ChangedGroup, LiveError> {
         for (row, weight) in rows {
             known.rows += weight;
-            for (call, sum, value) in self.each(&mut known.sums, &row[group.len()..]) {
+            for (call, sum, value) in self.zip_sums(&mut known.sums, &row[group.len()..]) {
                 sum.add(call.aggregate, value, *weight);
             }
         }
@@ -250,7 +250,7 @@ impl AggregateRule {
         Ok(ChangedGroup { old_output, new: known })
     }
 
-    fn each<'s>(
+    fn zip_sums<'s>(
         &'s self,
         sums: &'s mut [Accumulator],
         values: &'s [Value],

@@ -55,7 +55,7 @@ pub(crate) fn source_path(blocks: &[Block], source: usize) -> Option<SourcePath>
     for at in found.path.clone() {
         let block = &blocks[at];
         if let Some(shown) = shown {
-            found.learn(shown);
+            found.record_shown(shown);
             if let Some(on) = block.left_join(Item::Subquery(shown.subquery)) {
                 found.demand(on);
                 // From here on its rows may be all NULL.
@@ -132,7 +132,7 @@ impl SourcePath {
         (certain && fragment.is_flat()).then_some(fragment)
     }
 
-    fn learn(&mut self, shown: &ShownColumns) {
+    fn record_shown(&mut self, shown: &ShownColumns) {
         for (column, value) in shown.columns.iter().enumerate() {
             let value = value.as_ref().and_then(|value| value.substituted(&self.known));
             if let Some(value) = value {

@@ -310,7 +310,7 @@ impl Meters {
     }
 
     /// Returns the work of all templates, the most expensive first.
-    pub(crate) fn read(&self) -> Vec<TemplateWork> {
+    pub(crate) fn work_by_template(&self) -> Vec<TemplateWork> {
         let mut by_template: HashMap<Arc<str>, TemplateWork> = HashMap::new();
         for (_, Meter { work, .. }) in self.meters.iter().flatten() {
             match by_template.entry(Arc::clone(&work.sql)) {

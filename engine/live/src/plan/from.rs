@@ -281,7 +281,7 @@ impl Lowering<'_> {
         place: FromContext,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
-        self.expansion.select()?;
+        self.expansion.count_select()?;
         let block = self.open_block();
         let mut joined = SelectCore { block: block.number, ..SelectCore::default() };
         let outer = scope.outer;
@@ -291,7 +291,7 @@ impl Lowering<'_> {
         let columns =
             names.entries.iter().flat_map(|entry| entry.columns.iter().chain(&entry.bare));
         for (at, (_, column)) in columns.clone().enumerate() {
-            self.expansion.column(column, at + 1)?;
+            self.expansion.count_column(column, at + 1)?;
         }
         joined.outputs = columns
             .map(|(name, value)| {
@@ -492,7 +492,7 @@ impl Lowering<'_> {
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
         let named = self.named_queries[at].clone();
-        self.expansion.read(&named.sql)?;
+        self.expansion.count_read(&named.sql)?;
         let written = lex::columns_as_written(&named.sql)?;
         let bump = Bump::new();
         let mut parser = Parser::new(&bump, named.sql.as_bytes());
@@ -535,7 +535,7 @@ impl Lowering<'_> {
         let mut columns: Vec<(String, Fragment)> =
             visible.map(|output| (output.name.clone(), output.value.clone())).collect();
         for (at, (_, column)) in columns.iter().enumerate() {
-            self.expansion.column(column, at + 1)?;
+            self.expansion.count_column(column, at + 1)?;
         }
         if !names.is_empty() {
             if names.len() != columns.len() {

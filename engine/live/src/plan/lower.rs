@@ -31,7 +31,7 @@ impl Lowering<'_> {
         let bare = self.frame.bare.len();
         let derived = self.frame.bare_derived.len();
         let lowered = self.nested(|lower| lower.expr_at(expr, scope))?;
-        self.expansion.expression(&lowered)?;
+        self.expansion.count_expression(&lowered)?;
         if self.frame.within {
             return Ok(lowered);
         }

@@ -18,7 +18,7 @@ impl Lowering<'_> {
         written: &[String],
         outer: &'s Scope<'s>,
     ) -> Result<(SelectCore, Scope<'s>), Refusal> {
-        self.expansion.select()?;
+        self.expansion.count_select()?;
         let block = self.open_block();
         let depth = outer.depth + 1;
         let frame = ExprContext { depth, ..ExprContext::default() };
@@ -270,7 +270,7 @@ impl Lowering<'_> {
                         scope.aliases.push((alias.clone(), value.clone()));
                     }
                     let aliased = alias.is_some();
-                    self.expansion.column(&value, core.outputs.len() + 1)?;
+                    self.expansion.count_column(&value, core.outputs.len() + 1)?;
                     core.outputs.push(Output { value, name, hidden: false, aliased });
                 }
             }
@@ -332,7 +332,7 @@ impl Lowering<'_> {
                 }
                 let bare = if table.is_none() { entry.bare_column(name) } else { None };
                 let value = bare.unwrap_or(value);
-                self.expansion.column(value, core.outputs.len() + 1)?;
+                self.expansion.count_column(value, core.outputs.len() + 1)?;
                 core.frame.record_columns(value);
                 let name = name.clone();
                 let value = value.clone();

@@ -9,13 +9,13 @@ use crate::plan::fragment::{Fragment, PlainExpr, all_harmless, push_list};
 use crate::plan::lower::subquery;
 use crate::plan::lowering::{Lowered, Lowering};
 use crate::plan::scope::Scope;
-use crate::plan::syntax::{is_comparison, lifted_value, operator_sql, spine};
+use crate::plan::syntax::{chain_operands, is_comparison, lifted_value, operator_sql};
 
 impl Lowering<'_> {
     /// Splits a condition into its conjuncts. Compared literals become parameters.
     pub(crate) fn conjuncts(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Vec<Conjunct>> {
         let lifting = std::mem::replace(&mut self.lifting, true);
-        let conjuncts = spine(expr, Operator::And)
+        let conjuncts = chain_operands(expr, Operator::And)
             .into_iter()
             .map(|expr| {
                 let sides = self.equal_sides(expr, scope)?.map(Box::new);
@@ -105,7 +105,7 @@ impl Lowering<'_> {
             }
             other => Ok((lower.expr(other, scope)?, Route::Any)),
         })?;
-        self.expansion.expression(&condition)?;
+        self.expansion.count_expression(&condition)?;
         Ok((condition, route))
     }
 
@@ -116,7 +116,7 @@ impl Lowering<'_> {
         scope: &Scope,
     ) -> Lowered<(Fragment, Route)> {
         let mut whole: Option<(Fragment, Route)> = None;
-        for operand in spine(expr, operator) {
+        for operand in chain_operands(expr, operator) {
             let (condition, route) = self.condition(operand, scope)?;
             whole = Some(match whole {
                 None => (condition, route),
