@@ -83,8 +83,8 @@ impl<'a> ScopedTransaction<'a> {
     }
 
     /// `true` if the caller may access an existing row.
-    fn reaches(&mut self, table: &'static TableSpec, row: &Row) -> Result<bool, Abort> {
-        if !self.in_scope(table, row)? {
+    fn can_access(&mut self, table: &'static TableSpec, row: &Row) -> Result<bool, Abort> {
+        if !self.is_row_in_scope(table, row)? {
             return Ok(false);
         }
         let Some(role) = self.policies_on(table) else { return Ok(true) };
@@ -100,7 +100,7 @@ impl<'a> ScopedTransaction<'a> {
     }
 
     /// `true` if a row is in the caller's scope.
-    fn in_scope(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<bool, Abort> {
+    fn is_row_in_scope(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<bool, Abort> {
         match fault_points::row_scope(self.owner(table)) {
             None => Ok(true),
             Some(ScopeOwner::Column(at)) => {
@@ -108,22 +108,22 @@ impl<'a> ScopedTransaction<'a> {
                 let scope = serde_json::from_str(scope).ok();
                 Ok(self.caller.reaches(scope.as_ref()))
             }
-            Some(ScopeOwner::Reference(at, owner)) => self.owner_in_scope(owner, &row[at]),
+            Some(ScopeOwner::Reference(at, owner)) => self.is_owner_in_scope(owner, &row[at]),
         }
     }
 
     /// `true` if a row with this id exists in the caller's scope.
-    fn is_in_scope(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
+    fn has_row_in_scope(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
         let row = self.rows.read_row(table, &[Value::from(id)])?;
-        row.map_or(Ok(false), |row| self.in_scope(table, &row))
+        row.map_or(Ok(false), |row| self.is_row_in_scope(table, &row))
     }
 
-    fn is_visible(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
+    fn has_visible_row(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
         let row = self.rows.read_row(table, &[Value::from(id)])?;
-        row.map_or(Ok(false), |row| self.reaches(table, &row))
+        row.map_or(Ok(false), |row| self.can_access(table, &row))
     }
 
-    fn owner_in_scope(&mut self, owner: &'static TableSpec, key: &Value) -> Result<bool, Abort> {
+    fn is_owner_in_scope(&mut self, owner: &'static TableSpec, key: &Value) -> Result<bool, Abort> {
         if *key == Value::Null {
             return Ok(false);
         }
@@ -132,7 +132,7 @@ impl<'a> ScopedTransaction<'a> {
             return Ok(*is_in_scope);
         }
         let row = self.rows.read_row(owner, std::slice::from_ref(key))?;
-        let reached = row.map_or(Ok(false), |row| self.in_scope(owner, &row))?;
+        let reached = row.map_or(Ok(false), |row| self.is_row_in_scope(owner, &row))?;
         self.owners_in_scope.insert(key_bytes, reached);
         Ok(reached)
     }
@@ -152,7 +152,7 @@ impl<'a> ScopedTransaction<'a> {
             let mut params: Vec<Value> = filter.columns.iter().map(|at| row[*at].clone()).collect();
             params.extend(values);
             let mut permitted = false;
-            let run = self.limited(|store| {
+            let run = self.run_limited(|store| {
                 store.run(&filter.statement, &params, &mut |_| permitted = true)
             })?;
             match run {
@@ -168,7 +168,7 @@ impl<'a> ScopedTransaction<'a> {
 
     /// Runs a read that evaluates policies, within the steps that the call has left for them. A replay has no limits:
     /// the call was accepted, and a slower machine must accept it again.
-    fn limited<T>(
+    fn run_limited<T>(
         &mut self,
         read: impl FnOnce(&Writer) -> Result<T, StoreError>,
     ) -> Result<Result<T, StoreError>, Abort> {
@@ -246,7 +246,7 @@ impl<'a> ScopedTransaction<'a> {
         match self.owner(table) {
             None if table.shared || self.caller.scope().is_empty() => Ok(()),
             None => Err(shared_table(table).into()),
-            Some(_) if self.in_scope(table, row)? => Ok(()),
+            Some(_) if self.is_row_in_scope(table, row)? => Ok(()),
             Some(ScopeOwner::Column(_)) => {
                 let detail =
                     format!("the row of {} would be outside the caller's scope", table.name);
@@ -355,7 +355,7 @@ fn not_found(table: &TableSpec, key: &Value) -> Refusal {
 impl Transaction for ScopedTransaction<'_> {
     fn get(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Option<Row>, Abort> {
         let Some(row) = self.rows.get(table, key)? else { return Ok(None) };
-        Ok(self.reaches(table, &row)?.then_some(row))
+        Ok(self.can_access(table, &row)?.then_some(row))
     }
 
     fn find(
@@ -371,7 +371,7 @@ impl Transaction for ScopedTransaction<'_> {
         let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
         let sql = format!("SELECT {} FROM {from} {clause}", columns.join(", "));
         let mut found = Vec::new();
-        self.limited(|store| store.run(&sql, &params, &mut |row| found.push(Row::from(row))))?
+        self.run_limited(|store| store.run(&sql, &params, &mut |row| found.push(Row::from(row))))?
             .map_err(broken)?;
         Ok(found)
     }
@@ -385,7 +385,7 @@ impl Transaction for ScopedTransaction<'_> {
         match self.accessible_rows(table, params) {
             Some(AccessibleRows { from, params }) => {
                 self.rows.flush().map_err(broken)?;
-                self.limited(|store| count_in(store, &from, clause, &params))?.map_err(broken)
+                self.run_limited(|store| count_in(store, &from, clause, &params))?.map_err(broken)
             }
             None => self.rows.count(table, clause, params),
         }
@@ -424,14 +424,14 @@ impl Transaction for ScopedTransaction<'_> {
             return Ok(id);
         }
         let derived = naming == IdArgumentKind::Derived && id.contains(DERIVED);
-        if derived || self.is_in_scope(table, &id)? {
+        if derived || self.has_row_in_scope(table, &id)? {
             return Ok(id);
         }
         let qualified = format!("{namespace}{id}");
         // If the caller sees it under neither id, the error names the caller's id. A row that a policy hides would show
         // by its namespace that it exists.
         let is_missing =
-            naming == IdArgumentKind::Existing && !self.is_visible(table, &qualified)?;
+            naming == IdArgumentKind::Existing && !self.has_visible_row(table, &qualified)?;
         Ok(if is_missing { id } else { qualified })
     }
 

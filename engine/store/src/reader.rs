@@ -289,7 +289,10 @@ impl Snapshot<'_> {
     /// # Errors
     /// [`StoreError`].
     pub fn get(&self, table: &TableSpec, key: &[Value]) -> Result<Option<Row>, StoreError> {
-        let terms: Vec<String> = (table.key.iter().enumerate())
+        let terms: Vec<String> = table
+            .key
+            .iter()
+            .enumerate()
             .map(|(nth, at)| format!("{} = ?{}", table.columns[*at].name, nth + 1))
             .collect();
         let sql = format!("SELECT * FROM main.{} WHERE {}", table.name, terms.join(" AND "));

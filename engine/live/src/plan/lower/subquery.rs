@@ -36,9 +36,10 @@ impl Lowering<'_> {
 
     fn exists(&mut self, select: &Select, scope: &Scope) -> Lowered {
         let mut query = self.inner(select, scope)?;
-        if select.limit.is_some_and(|limit| {
+        let keeps_a_row = select.limit.is_some_and(|limit| {
             limit.offset.is_none() && limit.expr.is_integer().is_some_and(|n| n > 0)
-        }) {
+        });
+        if keeps_a_row {
             query.limit = None;
         }
         let mut rows = query.without_order();
