@@ -43,8 +43,8 @@ impl Term {
         catalog: &Catalog,
         changes: &Changes,
     ) -> Option<&Statement> {
-        if self.changed.iter().any(|table| changes.for_table(catalog.table(*table).name).is_empty())
-        {
+        let mut changed = self.changed.iter().map(|table| catalog.table(*table).name);
+        if changed.any(|table| changes.for_table(table).is_empty()) {
             return None;
         }
         let Some(variant) = &self.with_changed_policies else { return Some(&self.statement) };

@@ -598,9 +598,10 @@ impl<'a> Renderer<'a> {
                 Piece::Mark(mark) => self.push_work_call(*mark),
                 Piece::Hint(hint) => {
                     let (value, condition) = &**hint;
-                    let mut columns = value.columns();
-                    if columns.all(|(source, _)| matches!(self.forms[source], SourceForm::Given(_)))
-                    {
+                    let is_given = value
+                        .columns()
+                        .all(|(source, _)| matches!(self.forms[source], SourceForm::Given(_)));
+                    if is_given {
                         self.push(condition);
                     }
                 }
