@@ -116,23 +116,23 @@ pub(crate) fn probe(
     nulls_match: bool,
     value: &Value,
 ) -> KeyProbe {
-    let key = |value: &Value| KeyProbe::Key(canonical(collation, value));
+    let canonical_key = |value: &Value| KeyProbe::Key(canonical(collation, value));
     match (kind, value) {
         (_, Value::Null) if nulls_match => KeyProbe::Key(Value::Null),
         (_, Value::Null) => KeyProbe::Never,
         (Kind::Integer, Value::Integer(_) | Value::Real(_)) | (Kind::Real, Value::Real(_)) => {
-            key(value)
+            canonical_key(value)
         }
         // An index seek on a REAL column rounds the integer first; a comparison does not.
-        (Kind::Real, Value::Integer(n)) if n.unsigned_abs() <= 1 << 53 => key(value),
+        (Kind::Real, Value::Integer(n)) if n.unsigned_abs() <= 1 << 53 => canonical_key(value),
         (Kind::Real, Value::Integer(_)) => KeyProbe::Unsure,
         (Kind::Integer | Kind::Real, Value::Text(text)) => match plain_integer(text) {
-            Some(n) => key(&Value::Integer(n)),
+            Some(n) => canonical_key(&Value::Integer(n)),
             None if text.starts_with(|c: char| c.is_ascii_alphabetic()) => KeyProbe::Never,
             None => KeyProbe::Unsure,
         },
-        (Kind::Text, Value::Text(_)) | (Kind::Blob, Value::Blob(_)) => key(value),
-        (Kind::Text, Value::Integer(n)) => key(&Value::Text(n.to_string())),
+        (Kind::Text, Value::Text(_)) | (Kind::Blob, Value::Blob(_)) => canonical_key(value),
+        (Kind::Text, Value::Integer(n)) => canonical_key(&Value::Text(n.to_string())),
         (Kind::Text, Value::Real(_)) => KeyProbe::Unsure,
         (Kind::Integer | Kind::Real | Kind::Text, Value::Blob(_)) => KeyProbe::Never,
         (Kind::Blob, _) => KeyProbe::Never,

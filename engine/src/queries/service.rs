@@ -140,15 +140,14 @@ impl QueryService {
         let given = params;
         let sql = sql.to_owned();
         let params = params.clone();
-        let explain = move |_: &mut Reader| {
+        let explained = self.read_for(caller, move |_| {
             let binding = planner.bind_some(&sql, &params, principal.as_ref())?;
             match principal {
                 Some(principal) => planning_db.explain_restricted(&binding, &principal),
                 None => planning_db.explain(&binding),
             }
-        };
-        let explained = self.read_for(caller, explain).await;
-        explained.map_err(|refusal| {
+        });
+        explained.await.map_err(|refusal| {
             let refusal = query::with_nearest_table(refusal, &layout);
             query::with_unused_parameter(refusal, statement, given.keys())
         })
@@ -259,7 +258,7 @@ impl QueryService {
         let params = params.clone();
         let layout = self.layout.clone();
         // Parsing a long text may take some milliseconds, and SQLite's planning more.
-        let plan = move |_: &mut Reader| {
+        let planned = self.read_for(caller, move |_| {
             let binding = match &principal {
                 Some(principal) => planner.bind_within(&sql, &params, principal)?,
                 None => planner.bind(&sql, &params)?,
@@ -268,9 +267,8 @@ impl QueryService {
                 Ok(()) => Ok(binding),
                 Err(refusal) => Err(verdict_for(refusal, &binding, principal.as_ref())),
             }
-        };
-        let planned = self.read_for(caller, plan).await;
-        planned.map_err(|refusal| {
+        });
+        planned.await.map_err(|refusal| {
             let refusal = query::with_nearest_table(refusal, &layout);
             query::with_unused_parameter(refusal, statement, given.keys())
         })

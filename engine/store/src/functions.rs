@@ -413,11 +413,10 @@ impl FunctionContext {
         };
         self.charge(text.len() + passed.len())?;
         let text = glob::until_nul(&text);
-        let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
         let mut out = Vec::with_capacity(text.len() / 2);
         let mut at = 0;
         while at < text.len() {
-            match (digit(at), digit(at + 1)) {
+            match (hex_digit(text, at), hex_digit(text, at + 1)) {
                 (Some(high), Some(low)) => {
                     out.push(u8::try_from(high << 4 | low).expect("two digits are a byte"));
                     at += 2;
@@ -558,6 +557,11 @@ fn pretty_bytes(json: &[u8], indent: usize) -> usize {
         }
     }
     bytes
+}
+
+/// The value of the hexadecimal digit at a position; `None` for anything else.
+fn hex_digit(text: &[u8], at: usize) -> Option<u32> {
+    text.get(at).and_then(|byte| char::from(*byte).to_digit(16))
 }
 
 /// The error of a statement that is interrupted in a function.

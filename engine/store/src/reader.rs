@@ -408,19 +408,19 @@ impl Query<'_> {
         mut self,
         each: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), Refusal> {
-        let connection = &self.snapshot.reader.connection;
         let max = abide_schema::limits::QUERY_VALUE_BYTES;
         if self.limits.value_bytes >= max {
             return self.read_rows(each);
         }
-        let limit_values = |bytes| {
-            interrupt::set_value_bytes(connection, bytes)
-                .map_err(|error| StoreError::from(error).to_refusal())
-        };
-        limit_values(self.limits.value_bytes)?;
+        self.limit_values(self.limits.value_bytes)?;
         let done = self.read_rows(each);
-        limit_values(max)?;
+        self.limit_values(max)?;
         done
+    }
+
+    fn limit_values(&self, bytes: usize) -> Result<(), Refusal> {
+        interrupt::set_value_bytes(&self.snapshot.reader.connection, bytes)
+            .map_err(|error| StoreError::from(error).to_refusal())
     }
 
     fn read_rows(

@@ -270,21 +270,20 @@ impl Query {
 
     /// Renumbers the slots: the n-th of `order` becomes n.
     pub(crate) fn renumber(&mut self, order: &[usize]) {
-        let mut places = vec![usize::MAX; self.slots.len()];
-        order.iter().enumerate().for_each(|(new, old)| places[*old] = new);
-        let is_used = |slot: usize| places[slot] != usize::MAX;
-        let new = |slot: usize| {
-            assert!(is_used(slot), "every slot is in the snapshot");
-            places[slot]
-        };
+        let mut places: Vec<Option<usize>> = vec![None; self.slots.len()];
+        for (new, old) in order.iter().enumerate() {
+            places[*old] = Some(new);
+        }
+        let is_unused = |slot: usize| places[slot].is_none();
+        let new_slot = |slot: usize| places[slot].expect("every slot is in the snapshot");
         // Conditions that depend only on an unused column apply to no row.
-        self.blocks.iter_mut().for_each(|block| block.forget(&|slot| !is_used(slot)));
-        self.routes.iter_mut().for_each(|route| route.forget(&|slot| !is_used(slot)));
-        self.fragments().for_each(|fragment| fragment.renumber(&new));
+        self.blocks.iter_mut().for_each(|block| block.forget(&is_unused));
+        self.routes.iter_mut().for_each(|route| route.forget(&is_unused));
+        self.fragments().for_each(|fragment| fragment.renumber(&new_slot));
         self.blocks.iter_mut().flat_map(Block::fragments).for_each(|fragment| {
-            fragment.renumber(&new);
+            fragment.renumber(&new_slot);
         });
-        self.routes.iter_mut().for_each(|route| route.renumber(&new));
+        self.routes.iter_mut().for_each(|route| route.renumber(&new_slot));
         self.slots = order.iter().map(|slot| self.slots[*slot].clone()).collect();
     }
 
