@@ -170,7 +170,7 @@ impl AggregateRule {
     /// Returns the groups and arguments of the changed rows, by group, with their weights.
     fn changed(&self, run: &mut RuleContext) -> Result<Vec<(Row, GroupChanges)>, LiveError> {
         let mut changed = Weights::default();
-        let width = run.query.cores[0].1.group.as_ref().map_or(0, Vec::len);
+        let width = run.query.first_core().group.as_ref().map_or(0, Vec::len);
         run.terms(&self.terms, &mut |row, weight| changed.add(row, weight))?;
         let mut groups: Vec<(Row, GroupChanges)> = Vec::new();
         let mut places = HashMap::new();

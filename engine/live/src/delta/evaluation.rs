@@ -73,7 +73,7 @@ pub(crate) fn evaluate(
 
 /// Returns the conditions that fix each group expression to a given value.
 pub(crate) fn restricted_to_group(query: &Query) -> Vec<Fragment> {
-    let (_, core) = &query.cores[0];
+    let core = query.first_core();
     let groups = core.group.iter().flatten();
-    groups.enumerate().map(|(at, by)| core.shielded(by, by.is_given(at))).collect()
+    groups.enumerate().map(|(at, by)| core.shielded(by, by.not_distinct_from_given(at))).collect()
 }

@@ -517,7 +517,7 @@ impl FullJoin<'_> {
         let terms = self.terms(side, none.clone(), key);
         for (at, column) in key.iter().enumerate() {
             none.push_text("AND");
-            none.push(&column.is_given(at));
+            none.push(&column.not_distinct_from_given(at));
         }
         // An empty read of the other side through its index, so that a query plan shows no scan.
         let mut restricted = [0, 1].map(|side| {
@@ -542,7 +542,7 @@ impl FullJoin<'_> {
     /// of their own, so that a query plan shows what is read of the tables themselves.
     fn body(&self, restricted: [Fragment; 2]) -> Fragment {
         let mut query = Query::from_core(self.core.clone());
-        let core = &mut query.cores[0].1;
+        let core = query.first_core_mut();
         core.fragments().for_each(|fragment| {
             fragment.replace_columns(&|source, column| {
                 let table = self.catalog.table(self.query.sources[source].table);

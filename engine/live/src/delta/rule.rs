@@ -208,7 +208,7 @@ impl DeltaRule {
         let values: Vec<&Fragment> = match self {
             DeltaRule::PartitionReevaluation(parts) => parts.values().collect(),
             DeltaRule::IncrementalAggregate(..) | DeltaRule::GroupReevaluation(_) => {
-                query.cores[0].1.group.iter().flatten().collect()
+                query.first_core().group.iter().flatten().collect()
             }
             _ => Vec::new(),
         };
@@ -259,7 +259,7 @@ impl RuleContext<'_> {
         statement: &Statement,
         numbers: Option<&[usize]>,
     ) -> Result<Delta, LiveError> {
-        let source = self.query.cores[0].1.from[0].source.expect("the rule is for one table");
+        let source = self.query.first_core().from[0].source.expect("the rule is for one table");
         let table = self.catalog.table(self.query.sources[source].table);
         let mut images: Vec<(i64, Row)> = Vec::new();
         for (low, high) in spans(numbers, self.changes.for_table(table.name).len()) {
@@ -484,7 +484,7 @@ fn spans(numbers: Option<&[usize]>, all: usize) -> Vec<(usize, usize)> {
 /// of groups uncertain. 1 and 1.0 are one group, and so are 'a' and 'A' by NOCASE: evaluating a
 /// group twice would apply its change twice.
 fn distinct_groups(query: &Query, touched: Weights) -> Option<Vec<Row>> {
-    let by = query.cores[0].1.group.as_deref().unwrap_or(&[]);
+    let by = query.first_core().group.as_deref().unwrap_or(&[]);
     let uncertain = by.iter().any(|by| by.collation.is_none() && by.collates_within);
     if uncertain && touched.len() > 1 {
         return None;

@@ -308,7 +308,7 @@ impl Fragment {
     }
 
     /// `this IS ?`, with a value that the rule supplies.
-    pub(crate) fn is_given(&self, at: usize) -> Fragment {
+    pub(crate) fn not_distinct_from_given(&self, at: usize) -> Fragment {
         let mut fragment = Fragment::text("(");
         fragment.push(self);
         fragment.push_text(") IS");

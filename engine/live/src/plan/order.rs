@@ -39,7 +39,7 @@ impl Lowering<'_> {
                 alias
             } else {
                 let value =
-                    self.in_frame(&mut query.cores[0].1, |lower| lower.expr(bare, scope))?;
+                    self.in_frame(query.first_core_mut(), |lower| lower.expr(bare, scope))?;
                 output_of(query, value)?
             };
             let value = &query.outputs()[output].value;
@@ -92,11 +92,11 @@ fn output_of(query: &mut Query, value: Fragment) -> Result<usize, Refusal> {
             "ORDER BY term does not match any column in the result set",
         ));
     }
-    if query.cores[0].1.deduplicated {
+    if query.first_core().deduplicated {
         return Err(unsupported("an order by what SELECT DISTINCT does not show"));
     }
     let name = format!("order{}", query.order.len() + 1);
-    let outputs = &mut query.cores[0].1.outputs;
+    let outputs = &mut query.first_core_mut().outputs;
     outputs.push(Output { value, name, hidden: true, aliased: false });
     Ok(outputs.len() - 1)
 }

@@ -169,7 +169,16 @@ impl Query {
 
     /// Returns the outputs, hidden columns last. A compound is named by its first SELECT.
     pub(crate) fn outputs(&self) -> &[Output] {
-        &self.cores[0].1.outputs
+        &self.first_core().outputs
+    }
+
+    /// Returns its first SELECT, which is the only one unless it is a compound.
+    pub(crate) fn first_core(&self) -> &SelectCore {
+        &self.cores[0].1
+    }
+
+    pub(crate) fn first_core_mut(&mut self) -> &mut SelectCore {
+        &mut self.cores[0].1
     }
 
     /// Returns the query as text over symbolic sources. The `restricted` conditions are added.
@@ -317,7 +326,7 @@ impl Query {
         }
         // The same order as `total_order`.
         if !self.key.is_empty() {
-            let (_, core) = &self.cores[0];
+            let core = self.first_core();
             terms.extend(self.key.iter().map(|at| {
                 let collation = if core.collates(*at) { " COLLATE BINARY" } else { "" };
                 format!("{}{collation}", at + 1)

@@ -52,8 +52,8 @@ impl Lowering<'_> {
         }
         self.require_one_form(&cores)?;
         let mut query = Query { cores, ..Query::default() };
-        let around = self.block.replace(query.cores[0].1.block);
-        query.cores[0].1.frame.windowed = true;
+        let around = self.block.replace(query.first_core().block);
+        query.first_core_mut().frame.windowed = true;
         self.read_order(&mut query, select.order_by.unwrap_or(&[]), &mut scope)?;
         self.block = around;
         for (_, core) in &mut query.cores {

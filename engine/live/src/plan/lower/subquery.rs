@@ -164,7 +164,7 @@ impl Lowering<'_> {
 
     /// ORDER BY of a subquery, with the key of its rows to break ties.
     fn order_of(&self, query: &Query) -> Lowered {
-        let (_, core) = &query.cores[0];
+        let core = query.first_core();
         let mut terms = Vec::new();
         let by_position = query.cores.len() > 1 || core.distinct;
         for term in &query.order {
