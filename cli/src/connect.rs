@@ -55,7 +55,7 @@ pub(crate) async fn connect_named(options: &Options) -> Result<Option<Abide>, Fa
 
 /// Whether a process has the file open and shares it with the processes of this user.
 fn is_shared(file: &Path) -> bool {
-    let state = LockState::of(file);
+    let state = LockState::read(file);
     matches!(state, Ok(LockState::Held(Some(holder))) if holder.is_shared() && !holder.is_foreign)
 }
 

@@ -104,7 +104,7 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
     let mut former = Vec::new();
     loop {
         // Without permission to read the lock, the error of opening the file is the better one.
-        let state = LockState::of(&args.file).unwrap_or(LockState::Free(None));
+        let state = LockState::read(&args.file).unwrap_or(LockState::Free(None));
         if let LockState::Held(Some(holder)) = &state {
             if holder.is_foreign {
                 return Err(of_other_user(args, holder));

@@ -384,7 +384,7 @@ async fn bind(listen: &str, db: &Path) -> Result<(TcpListener, SocketAddr), Fail
 
 /// Whether the process that has the file open listens at this address.
 fn is_served_at(db: &Path, listen: &str) -> bool {
-    let Ok(LockState::Held(Some(holder))) = LockState::of(db) else { return false };
+    let Ok(LockState::Held(Some(holder))) = LockState::read(db) else { return false };
     let port = listen.rsplit(':').next().unwrap_or(listen);
     holder.url.is_some_and(|url| url.rsplit(':').next() == Some(port))
 }

@@ -70,10 +70,11 @@ fn a_queue_loses_nothing() {
             let hasty = hasty.join().expect("it gives");
             queue.close();
             let all = taker.join().expect("it takes");
-            let of = |name: u32| all.iter().filter(move |item| item.0 == name).map(|item| item.1);
-            assert_eq!(of(1).collect::<Vec<_>>(), [0, 1, 2]);
-            assert_eq!(of(2).collect::<Vec<_>>(), [0, 1, 2]);
-            assert_eq!(of(3).count(), hasty);
+            let items_of =
+                |name: u32| all.iter().filter(move |item| item.0 == name).map(|item| item.1);
+            assert_eq!(items_of(1).collect::<Vec<_>>(), [0, 1, 2]);
+            assert_eq!(items_of(2).collect::<Vec<_>>(), [0, 1, 2]);
+            assert_eq!(items_of(3).count(), hasty);
             assert_eq!(queue.weight(), 0);
         },
         ORDERS,

@@ -32,13 +32,9 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
 
 /// The mdBook on the path, or our own, which is built if it is missing.
 fn mdbook(root: &Path) -> Result<PathBuf, String> {
-    let works = |program: &Path| {
-        let output = Command::new(program).arg("--version").output();
-        output.is_ok_and(|output| output.status.success())
-    };
     let folder = root.join("target/mdbook");
     for program in [PathBuf::from("mdbook"), folder.join("bin/mdbook")] {
-        if works(&program) {
+        if is_installed(&program) {
             return Ok(program);
         }
     }
@@ -53,6 +49,11 @@ fn mdbook(root: &Path) -> Result<PathBuf, String> {
     } else {
         Err("cargo install mdbook failed".to_owned())
     }
+}
+
+fn is_installed(program: &Path) -> bool {
+    let output = Command::new(program).arg("--version").output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 /// Copies the pages and their pictures into one folder.

@@ -30,7 +30,7 @@ struct Options {
 /// Prints the table.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let options = parse(words)?;
-    let mut trees = vec![("now", tidy::read(root, &tidy::list_files(root)?)?)];
+    let mut trees = vec![("now", tidy::read_files(root, &tidy::list_files(root)?)?)];
     if let Some(revision) = &options.against {
         trees.push((revision, read_revision(root, revision)?));
     }

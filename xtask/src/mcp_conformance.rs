@@ -59,7 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let started = Instant::now();
     let mut inspector = Command::new("node");
     inspector.args(["--test", "--test-force-exit", "inspector.test.mjs"]).env("PATH", &paths);
-    let (good, _) = run_and_print(inspector.current_dir(&folder))?;
+    let FinishedProgram { good, .. } = run_and_print(inspector.current_dir(&folder))?;
     results.push(StepResult { name: "MCP Inspector".to_owned(), good, took: started.elapsed() });
     Ok(command::exit_code(command::print_results(&results)))
 }
@@ -81,7 +81,8 @@ impl Suite<'_> {
         suite.args(subject).args(["--requirements", version]);
         suite.args(["--expected-failures", &format!("expected-{version}.yml"), "-o"]);
         suite.arg(command::target(self.root).join("mcp_conformance").join(results));
-        let (good, output) = run_and_print(suite.current_dir(self.folder).env("PATH", self.paths))?;
+        let FinishedProgram { good, output } =
+            run_and_print(suite.current_dir(self.folder).env("PATH", self.paths))?;
         println!(
             "figure  scenarios of MCP {version} that the {kind} passes: {}",
             count_passed(&output)
@@ -90,8 +91,14 @@ impl Suite<'_> {
     }
 }
 
-/// Runs a program; returns whether it succeeded, and its output, which is printed, too.
-fn run_and_print(program: &mut Command) -> Result<(bool, String), String> {
+/// A program that has ended.
+struct FinishedProgram {
+    good: bool,
+    output: String,
+}
+
+/// Runs a program, and prints its output.
+fn run_and_print(program: &mut Command) -> Result<FinishedProgram, String> {
     let mut child = program
         .stdout(Stdio::piped())
         .spawn()
@@ -101,7 +108,8 @@ fn run_and_print(program: &mut Command) -> Result<(bool, String), String> {
         stdout.read_to_string(&mut output).map_err(|why| why.to_string())?;
     }
     print!("{output}");
-    Ok((child.wait().map_err(|why| why.to_string())?.success(), output))
+    let status = child.wait().map_err(|why| why.to_string())?;
+    Ok(FinishedProgram { good: status.success(), output })
 }
 
 /// Returns the number of scenarios that passed, required or not.

@@ -77,16 +77,16 @@ pub(crate) fn draw(printed: &str) -> String {
     }
     svg += "@media (prefers-reduced-motion: reduce) { text { animation: none !important; } }\n";
     svg += "</style>\n<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#1d2027\"/>\n";
-    let mut line = |row: usize, class: &str, text: &str| {
-        let y = HEIGHT * (row + 1) + HEIGHT / 2;
-        let _ =
-            writeln!(svg, "<text x=\"16\" y=\"{y}\" class=\"{class}\">{}</text>", escaped(text));
-    };
-    line(0, "command", COMMAND);
+    push_line(&mut svg, 0, "command", COMMAND);
     for (at, text) in lines.iter().enumerate() {
-        line(at + 1, &format!("l{at} {}", class(text)), text);
+        push_line(&mut svg, at + 1, &format!("l{at} {}", class(text)), text);
     }
     svg + "</svg>\n"
+}
+
+fn push_line(svg: &mut String, row: usize, class: &str, text: &str) {
+    let y = HEIGHT * (row + 1) + HEIGHT / 2;
+    let _ = writeln!(svg, "<text x=\"16\" y=\"{y}\" class=\"{class}\">{}</text>", escaped(text));
 }
 
 fn class(line: &str) -> &'static str {

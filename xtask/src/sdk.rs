@@ -112,14 +112,14 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         [word] if word == "--frameworks" => FRAMEWORKS.iter().collect(),
         _ => return Err(format!("the arguments are {TAKES}")),
     };
-    let Ran { results, skipped } = run_all(root, &suites)?;
+    let SuiteResults { results, skipped } = run_all(root, &suites)?;
     skipped.iter().for_each(|what| println!("skipped   {what}"));
     Ok(command::exit_code(command::print_results(&results)))
 }
 
 /// Writes the types of the built-in tables and reducers. Fails without Node.
 pub(crate) fn write_types(root: &Path) -> Result<ExitCode, String> {
-    let Ran { results, skipped } = run_all(root, &[&TYPES])?;
+    let SuiteResults { results, skipped } = run_all(root, &[&TYPES])?;
     if !skipped.is_empty() {
         return Err(format!("the types of {} need {}", TYPES.folder, TYPES.language.needs()));
     }
@@ -127,7 +127,7 @@ pub(crate) fn write_types(root: &Path) -> Result<ExitCode, String> {
 }
 
 /// The result of a set of suites.
-pub(crate) struct Ran {
+pub(crate) struct SuiteResults {
     /// The commands that were run.
     pub(crate) results: Vec<StepResult>,
     /// The suites that were not run, with the reason.
@@ -135,14 +135,14 @@ pub(crate) struct Ran {
 }
 
 /// Runs the tests of the SDKs, without those of the frameworks.
-pub(crate) fn run_sdks(root: &Path) -> Result<Ran, String> {
+pub(crate) fn run_sdks(root: &Path) -> Result<SuiteResults, String> {
     run_all(root, &SUITES.iter().collect::<Vec<_>>())
 }
 
 /// Runs the suites one after the other.
-fn run_all(root: &Path, suites: &[&Suite]) -> Result<Ran, String> {
+fn run_all(root: &Path, suites: &[&Suite]) -> Result<SuiteResults, String> {
     let toolchain = Toolchain::find(root)?;
-    let mut ran = Ran { results: Vec::new(), skipped: Vec::new() };
+    let mut ran = SuiteResults { results: Vec::new(), skipped: Vec::new() };
     for suite in suites {
         match toolchain.path_for(suite.language) {
             Some(path) => ran.results.extend(run_suite(root, suite, &toolchain.binary, path)?),

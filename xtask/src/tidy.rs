@@ -5,7 +5,6 @@
 //! test --workspace` covers them. What rustc, clippy, rustfmt, cargo-deny and lychee can check is configured there.
 
 mod dependencies;
-mod finding;
 mod named_files;
 mod opening;
 mod places;
@@ -17,19 +16,45 @@ mod tools;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use cargo_metadata::{Metadata, MetadataCommand};
 
-use finding::Finding;
 pub(crate) use source::{File, Source};
 pub(crate) use tools::check_links;
 
+/// A violation of a rule, and its location.
+#[derive(Debug)]
+pub(crate) struct Finding {
+    place: String,
+    what: String,
+}
+
+impl Finding {
+    fn new(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self { place: place.to_string(), what: what.to_string() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+/// The result of the rules.
+struct Report {
+    /// A summary of the checked input.
+    checked: String,
+    findings: Vec<Finding>,
+}
+
 /// Checks the rules, then dependencies and links by their tools. Prints all findings.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
-    let (checked, findings) = check(root)?;
+    let Report { checked, findings } = check(root)?;
     findings.iter().for_each(|finding| println!("{finding}"));
     println!("tidy: {checked}, {} findings", findings.len());
     let mut pages = list_files(root)?;
@@ -40,10 +65,10 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     Ok(crate::command::exit_code(is_tidy))
 }
 
-/// Checks the rules. Returns a summary of the checked input, and the findings.
-fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
+/// Checks the rules.
+fn check(root: &Path) -> Result<Report, String> {
     let paths = list_files(root)?;
-    let files = read(root, &paths)?;
+    let files = read_files(root, &paths)?;
     let sources: Vec<Source> =
         files.iter().filter(|f| f.path.ends_with(".rs")).map(Source::parse).collect();
     let metadata = metadata(root)?;
@@ -65,7 +90,7 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     let sources = sources.len();
     let packages = metadata.packages.len();
     let checked = format!("{} files, {sources} of them Rust, {packages} packages", files.len());
-    Ok((checked, findings))
+    Ok(Report { checked, findings })
 }
 
 /// Returns every file that is or would be committed, relative to the root.
@@ -87,7 +112,7 @@ pub(crate) fn list_files(root: &Path) -> Result<Vec<String>, String> {
 }
 
 /// Reads the text files.
-pub(crate) fn read(root: &Path, paths: &[String]) -> Result<Vec<File>, String> {
+pub(crate) fn read_files(root: &Path, paths: &[String]) -> Result<Vec<File>, String> {
     let mut files = Vec::new();
     for path in paths {
         let bytes = fs::read(root.join(path)).map_err(|why| format!("{path}: {why}"))?;

@@ -237,7 +237,7 @@ impl Query {
         let joined = self
             .blocks
             .iter()
-            .flat_map(|block| block.equal())
+            .flat_map(|block| block.equal_columns())
             .flat_map(|(left, right)| [left, right]);
         let mut columns: Vec<usize> =
             joined.filter(|(known, _)| *known == source).map(|(_, column)| column).collect();

@@ -138,8 +138,15 @@ pub(crate) struct Affected {
 struct NewPlaces<'a> {
     by: &'a ShareKey,
     places: BTreeSet<RouteEntry>,
-    /// Tables and key sets, and whether the set is new.
-    sets: Vec<(usize, usize, bool)>,
+    sets: Vec<UsedKeySet>,
+}
+
+/// A key set that a new binding is about to use.
+struct UsedKeySet {
+    table: usize,
+    /// The position of the set among those of its table.
+    set: usize,
+    is_new: bool,
 }
 
 /// What the work of one commit may cost.
@@ -321,7 +328,7 @@ impl AttachedBindings {
             if !templates.insert(std::ptr::from_ref(template)) {
                 continue;
             }
-            let seen = template.seen(changes);
+            let seen = template.relevant_changes(changes);
             for table in template.tables() {
                 tables.insert(table);
                 if template.has_changed(table, &seen) {
@@ -405,11 +412,11 @@ impl AttachedBindings {
             for ((_, source), known) in &self.tables[table].lookups {
                 let template = known.binding.template();
                 let Some(lookup) = template.lookup(*source) else { continue };
-                if !template.has_changed(table, &template.seen(changes)) {
+                if !template.has_changed(table, &template.relevant_changes(changes)) {
                     continue;
                 }
                 if allowance.is_over(self.work.spent, sql) {
-                    known.index.all(&mut |id| {
+                    known.index.for_each(&mut |id| {
                         hits.entry(id).or_default();
                         unknown.insert(id);
                     });
@@ -438,10 +445,12 @@ impl AttachedBindings {
                 }
                 let mut affected = Vec::new();
                 match &outcome {
-                    Ok(()) => found
-                        .iter()
-                        .for_each(|key| known.index.find(*key, &mut |id| affected.push(id))),
-                    Err(_) => known.index.all(&mut |id| affected.push(id)),
+                    Ok(()) => {
+                        for key in &found {
+                            known.index.find(*key, &mut |id| affected.push(id));
+                        }
+                    }
+                    Err(_) => known.index.for_each(&mut |id| affected.push(id)),
                 }
                 if outcome == Err(LiveError::OverBudget) {
                     unknown.extend(&affected);
@@ -641,18 +650,22 @@ impl AttachedBindings {
         let TableRoutes { sets, sets_used, .. } = &mut self.tables[table];
         let known = sets.iter().position(|set| set.columns == columns);
         let is_new = known.is_none_or(|at| sets[at].holders.is_none())
-            && !new.sets.contains(&(table, known.unwrap_or(usize::MAX), true));
+            && !new
+                .sets
+                .iter()
+                .any(|used| used.is_new && used.table == table && Some(used.set) == known);
         if is_new {
-            let pending = new.sets.iter().filter(|(other, _, is_new)| *other == table && *is_new);
+            let pending = new.sets.iter().filter(|used| used.is_new && used.table == table);
             sets_used.check(new.by, pending.count(), &self.common).ok()?;
         }
         let at = known.unwrap_or_else(|| {
             let fresh = KeySet { columns, index: BindingIndex::default(), holders: None };
             // The sets that the same binding is about to use are unused so far.
-            let mut unused = sets.iter().enumerate().filter(|(_, set)| set.holders.is_none());
-            let unused = unused
-                .find(|(at, _)| !new.sets.iter().any(|taken| (taken.0, taken.1) == (table, *at)));
-            match unused.map(|(at, _)| at) {
+            let unused = (0..sets.len()).find(|at| {
+                sets[*at].holders.is_none()
+                    && !new.sets.iter().any(|used| used.table == table && used.set == *at)
+            });
+            match unused {
                 Some(at) => {
                     sets[at] = fresh;
                     at
@@ -663,7 +676,7 @@ impl AttachedBindings {
                 }
             }
         });
-        new.sets.push((table, at, is_new));
+        new.sets.push(UsedKeySet { table, set: at, is_new });
         Some(at)
     }
 }

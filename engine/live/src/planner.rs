@@ -182,8 +182,7 @@ impl Planner {
     fn view_texts(&self, parsed: &Parsed) -> Vec<String> {
         let tables = parsed.template.named_tables().into_iter();
         tables
-            .map(|table| quoted(self.catalog.table(table).name))
-            .map(|name| format!("SELECT * FROM {name}"))
+            .map(|table| format!("SELECT * FROM {}", quoted(self.catalog.table(table).name)))
             .collect()
     }
 
@@ -207,7 +206,7 @@ impl Planner {
         if let Some(known) = known {
             return Ok(known);
         }
-        let parsed = self.understand(sql, Some(bounded))?;
+        let parsed = self.plan_text(sql, Some(bounded))?;
         self.lock().bounded.insert(place, Arc::clone(&parsed));
         Ok(parsed)
     }
@@ -241,12 +240,12 @@ impl Planner {
         if let Some(known) = self.lock().texts.get(sql) {
             return Ok(known);
         }
-        let parsed = self.understand(sql, None)?;
+        let parsed = self.plan_text(sql, None)?;
         self.lock().texts.insert(sql.to_owned(), Arc::clone(&parsed));
         Ok(parsed)
     }
 
-    fn understand(
+    fn plan_text(
         &self,
         sql: &str,
         bounded: Option<RestrictedQuery>,
@@ -286,17 +285,18 @@ impl Planner {
 /// Resolves a text.
 fn parse(catalog: &Catalog, sql: &str, bounded: Option<RestrictedQuery>) -> Result<Query, Refusal> {
     let written = lex::columns_as_written(sql)?;
-    let (numbered, parameters) = lex::number_parameters(sql)?;
+    let numbered = lex::number_parameters(sql)?;
     let bump = Bump::new();
-    let mut parser = Parser::new(&bump, numbered.as_bytes());
+    let mut parser = Parser::new(&bump, numbered.text.as_bytes());
     let command = parser.next().map_err(|error| lex::refusal(sql, &error))?;
     match &command {
         Some(Cmd::Stmt(Stmt::Select(select))) => {
             let mut lower = Lowering::new(catalog);
             if let Some(RestrictedQuery { principal, once }) = bounded {
-                (lower.principal, lower.once) = (Some(principal), once);
+                lower.principal = Some(principal);
+                lower.once = once;
             }
-            lower.declare(&parameters);
+            lower.declare(&numbered.parameters);
             Query::resolve(lower, select, &written)
         }
         Some(_) => Err(no_select(bounded.is_some_and(|bounded| bounded.once))),
@@ -353,8 +353,9 @@ impl Parsed {
         // Without this check, a pattern that is too long would fail only if there is a row to
         // match.
         let max = limits::PATTERN_BYTES;
-        let too_long = |value: &Value| matches!(value, Value::Text(text) if text.len() > max);
-        if principal.is_some() && self.matches && values.iter().any(too_long) {
+        let has_long_text =
+            values.iter().any(|value| matches!(value, Value::Text(text) if text.len() > max));
+        if principal.is_some() && self.matches && has_long_text {
             let detail = format!("a LIKE or GLOB operand is longer than {max} bytes");
             return Err(Refusal::new(Code::LimitExceeded, detail));
         }

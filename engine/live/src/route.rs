@@ -63,26 +63,31 @@ pub(crate) fn interval_of(
         if *value == Value::Null {
             return Some(None);
         }
-        let Some((low, high)) = bound_points(kind, bound, value) else { continue };
+        let Some(points) = bound_points(kind, bound, value) else { continue };
         certain = true;
-        interval.low = interval.low.max(low);
-        interval.high = interval.high.min(high.map_or(High::Endless, High::At));
+        interval.low = interval.low.max(points.low);
+        interval.high = interval.high.min(points.high.map_or(High::Endless, High::At));
     }
     certain.then_some(Some(interval))
 }
 
-fn bound_points(
-    kind: Kind,
-    bound: &Equality,
-    value: &Value,
-) -> Option<(Option<Point>, Option<Point>)> {
-    let point = || match probe(kind, bound.collation, false, value) {
-        KeyProbe::Key(value) => Point::from_value(value),
-        KeyProbe::Never | KeyProbe::Unsure => None,
-    };
+/// The points between which the cells lie that meet a bound.
+struct BoundPoints {
+    low: Option<Point>,
+    high: Option<Point>,
+}
+
+/// Returns the points of a bound; `None` if they are not certain.
+fn bound_points(kind: Kind, bound: &Equality, value: &Value) -> Option<BoundPoints> {
     let wildcards: &[char] = match bound.test {
-        Comparison::Among | Comparison::AtLeast => return point().map(|point| (Some(point), None)),
-        Comparison::AtMost => return point().map(|point| (None, Some(point))),
+        Comparison::Among | Comparison::AtLeast => {
+            let low = probe_point(kind, bound.collation, value)?;
+            return Some(BoundPoints { low: Some(low), high: None });
+        }
+        Comparison::AtMost => {
+            let high = probe_point(kind, bound.collation, value)?;
+            return Some(BoundPoints { low: None, high: Some(high) });
+        }
         Comparison::Like => &['%', '_', '\0'],
         Comparison::Glob => &['*', '?', '[', '\0'],
     };
@@ -92,7 +97,14 @@ fn bound_points(
     let Point::Text(bytes) = &prefix else { return None };
     // No UTF-8 contains this byte, so every text with the prefix is less.
     let beyond = Point::Text([bytes, &[0xff][..]].concat().into());
-    Some((Some(prefix), Some(beyond)))
+    Some(BoundPoints { low: Some(prefix), high: Some(beyond) })
+}
+
+fn probe_point(kind: Kind, collation: Collation, value: &Value) -> Option<Point> {
+    match probe(kind, collation, false, value) {
+        KeyProbe::Key(value) => Point::from_value(value),
+        KeyProbe::Never | KeyProbe::Unsure => None,
+    }
 }
 
 /// Returns the value that equals a parameter in a column of this kind, by SQLite's affinity rules:
@@ -104,23 +116,23 @@ pub(crate) fn probe(
     nulls_match: bool,
     value: &Value,
 ) -> KeyProbe {
-    let key = |value: &Value| KeyProbe::Key(canonical(collation, value));
+    let canonical_key = |value: &Value| KeyProbe::Key(canonical(collation, value));
     match (kind, value) {
         (_, Value::Null) if nulls_match => KeyProbe::Key(Value::Null),
         (_, Value::Null) => KeyProbe::Never,
         (Kind::Integer, Value::Integer(_) | Value::Real(_)) | (Kind::Real, Value::Real(_)) => {
-            key(value)
+            canonical_key(value)
         }
         // An index seek on a REAL column rounds the integer first; a comparison does not.
-        (Kind::Real, Value::Integer(n)) if n.unsigned_abs() <= 1 << 53 => key(value),
+        (Kind::Real, Value::Integer(n)) if n.unsigned_abs() <= 1 << 53 => canonical_key(value),
         (Kind::Real, Value::Integer(_)) => KeyProbe::Unsure,
         (Kind::Integer | Kind::Real, Value::Text(text)) => match plain_integer(text) {
-            Some(n) => key(&Value::Integer(n)),
+            Some(n) => canonical_key(&Value::Integer(n)),
             None if text.starts_with(|c: char| c.is_ascii_alphabetic()) => KeyProbe::Never,
             None => KeyProbe::Unsure,
         },
-        (Kind::Text, Value::Text(_)) | (Kind::Blob, Value::Blob(_)) => key(value),
-        (Kind::Text, Value::Integer(n)) => key(&Value::Text(n.to_string())),
+        (Kind::Text, Value::Text(_)) | (Kind::Blob, Value::Blob(_)) => canonical_key(value),
+        (Kind::Text, Value::Integer(n)) => canonical_key(&Value::Text(n.to_string())),
         (Kind::Text, Value::Real(_)) => KeyProbe::Unsure,
         (Kind::Integer | Kind::Real | Kind::Text, Value::Blob(_)) => KeyProbe::Never,
         (Kind::Blob, _) => KeyProbe::Never,

@@ -119,7 +119,7 @@ impl Router {
     /// Returns the cost of each attached template, the most expensive first.
     #[must_use]
     pub fn templates(&self) -> Vec<TemplateWork> {
-        self.attached.meters.read()
+        self.attached.meters.work_by_template()
     }
 
     /// Approximate bytes of cached state.
@@ -348,7 +348,7 @@ impl Router {
             let template = self.attached.all[&id].binding.template();
             let seen = seen
                 .entry(std::ptr::from_ref(template))
-                .or_insert_with(|| template.seen(changes).into_owned())
+                .or_insert_with(|| template.relevant_changes(changes).into_owned())
                 .clone();
             let before = self.attached.work.spent;
             let numbers = numbers(&hits);
@@ -398,7 +398,8 @@ impl Router {
         let attached = self.attached.all.get_mut(&id).expect("only attached bindings are hit");
         self.remembered -= attached.state.take().map_or(0, |state| state.bytes());
         let work = &mut self.attached.meters.meter(attached.meter).work;
-        (work.deltas, work.over_budget) = (work.deltas + 1, work.over_budget + 1);
+        work.deltas += 1;
+        work.over_budget += 1;
     }
 
     /// Returns the delta of one binding, within its budget, from the changes in tables and columns
@@ -426,18 +427,19 @@ impl Router {
             state.get_or_insert_default();
         }
         let mut spent = Cost::default();
-        let mut dear = Vec::new();
+        let mut unfilled = Vec::new();
         let template = attached.binding.template();
         let counted = attached.binding.counted_steps();
         let started = sql.processor_time();
         sql.allow(template.allowance(self.attached.budget, counted));
-        let mut run = template.run(attached.binding.params(), seen, sql, &mut spent);
-        (run.state, run.dear) = (state.as_deref_mut(), Some(&mut dear));
+        let mut run = template.rule_context(attached.binding.params(), seen, sql, &mut spent);
+        run.state = state.as_deref_mut();
+        run.unfilled = Some(&mut unfilled);
         // Bindings found by a lookup have no list of change numbers.
         let numbers = (!numbers.is_empty()).then_some(numbers);
         let delta = template.rule().delta(&mut run, numbers);
         sql.allow(None);
-        let keeps = delta.is_ok() || !dear.is_empty();
+        let keeps = delta.is_ok() || !unfilled.is_empty();
         attached.state = state.filter(|state| keeps && state.bytes() > 0);
         let exceeded = delta == Err(LiveError::OverBudget);
         if exceeded {
@@ -450,7 +452,7 @@ impl Router {
         }
         let time = sql.processor_time().saturating_sub(started);
         // A wanted group is filled later and cheap from then on.
-        let exceeded_for_good = exceeded && dear.is_empty();
+        let exceeded_for_good = exceeded && unfilled.is_empty();
         meter.spend(
             MeteredDelta { spent, counted, time },
             exceeded_for_good,
@@ -459,7 +461,7 @@ impl Router {
         self.attached.work.spent.add(spent);
         let after = attached.state.as_ref().map_or(0, |state| state.bytes());
         self.remembered = self.remembered - before + after;
-        self.backfills.extend(dear.into_iter().map(|group| BackfillRequest {
+        self.backfills.extend(unfilled.into_iter().map(|group| BackfillRequest {
             id,
             binding: attached.binding.clone(),
             group,
@@ -506,7 +508,7 @@ impl Router {
         let template = attached.binding.template();
         changes.lay_out(&self.attached.catalog, template.tables(), sql)?;
         sql.allow(template.allowance(self.attached.budget, attached.binding.counted_steps()));
-        let mut run = template.run(attached.binding.params(), changes, sql, &mut spent);
+        let mut run = template.rule_context(attached.binding.params(), changes, sql, &mut spent);
         let adopted = template.rule().apply_backfill(&mut run, state, &backfills.group, filled);
         sql.allow(None);
         self.attached.meters.meter(attached.meter).work.spent.add(spent);

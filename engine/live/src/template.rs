@@ -80,7 +80,7 @@ impl Template {
         let text = query.text();
         check_text(&text)?;
         let mut out = Renderer::new(catalog, &query.sources);
-        out.fragment(&text);
+        out.push(&text);
         let snapshot = out.finish();
         let order: Vec<usize> = snapshot
             .args
@@ -117,7 +117,7 @@ impl Template {
     }
 
     /// `true` if two templates are the same; usually they are one object.
-    fn is(&self, other: &Template) -> bool {
+    fn is_same(&self, other: &Template) -> bool {
         std::ptr::eq(self, other) || self.snapshot == other.snapshot
     }
 
@@ -175,7 +175,7 @@ impl Template {
     }
 
     /// Returns the inputs of its rule, without cached state.
-    pub(crate) fn run<'a>(
+    pub(crate) fn rule_context<'a>(
         &'a self,
         params: &'a [Value],
         changes: &'a Changes,
@@ -190,7 +190,7 @@ impl Template {
             sql,
             evaluations: &self.evaluations,
             state: None,
-            dear: None,
+            unfilled: None,
             spent,
         }
     }
@@ -204,7 +204,7 @@ impl Template {
         spent: &mut Cost,
         each: &mut dyn FnMut(Vec<Value>),
     ) -> Result<(), LiveError> {
-        let mut run = self.run(&[], changes, sql, spent);
+        let mut run = self.rule_context(&[], changes, sql, spent);
         run.terms(&lookup.terms, &mut |row, _| each(lookup.canonical(&row)))
     }
 
@@ -249,11 +249,11 @@ impl Template {
     /// Returns the changes that are relevant to the query. If a commit changed only columns that
     /// the query does not read, the table counts as unchanged. (Every message updates the time in
     /// its session's row.)
-    pub(crate) fn seen<'c>(&self, changes: &'c Changes) -> Cow<'c, Changes> {
+    pub(crate) fn relevant_changes<'c>(&self, changes: &'c Changes) -> Cow<'c, Changes> {
         let mut unseen = Vec::new();
         for (table, read) in &self.reads {
             let name = self.catalog.table(*table).name;
-            let rows = changes.of(name);
+            let rows = changes.for_table(name);
             if !rows.is_empty() && rows.iter().all(|row| row.is_same_in(read)) {
                 unseen.push(name);
             }
@@ -267,7 +267,7 @@ impl Template {
 
     /// `true` if a table changed.
     pub(crate) fn has_changed(&self, table: usize, changes: &Changes) -> bool {
-        !changes.of(self.catalog.table(table).name).is_empty()
+        !changes.for_table(self.catalog.table(table).name).is_empty()
     }
 
     /// Returns the name of a table.
@@ -390,7 +390,7 @@ impl Binding {
         let template = self.template();
         let mut out = Renderer::new(&template.catalog, &template.query.sources);
         out.forms.fill(SourceForm::Before);
-        out.fragment(&template.query.text());
+        out.push(&template.query.text());
         out.finish().sql
     }
 
@@ -506,12 +506,12 @@ impl Binding {
     pub fn delta(&self, changes: &Changes, sql: &mut dyn Sql) -> Result<Delta, LiveError> {
         let template = self.template();
         changes.lay_out(&template.catalog, template.tables(), sql)?;
-        let changes = &*template.seen(changes);
+        let changes = &*template.relevant_changes(changes);
         if !template.tables().iter().any(|table| template.has_changed(*table, changes)) {
             return Ok(Delta::default());
         }
         let mut spent = Cost::default();
-        let mut run = template.run(&self.0.params, changes, sql, &mut spent);
+        let mut run = template.rule_context(&self.0.params, changes, sql, &mut spent);
         let delta = template.rule.delta(&mut run, None)?;
         Ok(if self.is_bounded() { delta.sorted() } else { delta })
     }
@@ -534,7 +534,7 @@ impl Binding {
         let template = self.template();
         let changes = Changes::new();
         let mut spent = Cost::default();
-        let mut run = template.run(&self.0.params, &changes, sql, &mut spent);
+        let mut run = template.rule_context(&self.0.params, &changes, sql, &mut spent);
         template.rule.fill(&mut run, group)
     }
 }
@@ -543,7 +543,7 @@ impl PartialEq for Binding {
     fn eq(&self, other: &Binding) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
             || (self.policy_version() == other.policy_version()
-                && self.template().is(other.template())
+                && self.template().is_same(other.template())
                 && exact::same(&self.0.params, &other.0.params))
     }
 }

@@ -204,14 +204,14 @@ impl Views {
         sql: &mut dyn Sql,
     ) -> Result<Delta, LiveError> {
         let template = view.template();
-        let seen = template.seen(changes);
+        let seen = template.relevant_changes(changes);
         if !template.tables().iter().any(|table| template.has_changed(*table, &seen)) {
             return Ok(Delta::default());
         }
         let mut spent = Cost::default();
         let budget = self.attached.budget;
         sql.allow(template.allowance(budget, CountedSteps::All));
-        let mut run = template.run(view.params(), &seen, sql, &mut spent);
+        let mut run = template.rule_context(view.params(), &seen, sql, &mut spent);
         let delta = template.rule().delta(&mut run, (!numbers.is_empty()).then_some(numbers));
         sql.allow(None);
         if delta == Err(LiveError::OverBudget) {
@@ -286,7 +286,7 @@ impl Views {
                 None => None,
             };
             let name = catalog.table(*table).name;
-            let all = changes.of(name);
+            let all = changes.for_table(name);
             let rows = change
                 .into_iter()
                 .flat_map(|change| &change.images)
@@ -295,7 +295,7 @@ impl Views {
             seen.set(name, rows);
             let Some(view) = self.attached.binding(*id).cloned() else { continue };
             let template = view.template();
-            let by_view = template.seen(changes);
+            let by_view = template.relevant_changes(changes);
             let mut others = template.query.sources.iter().filter(|source| !source.is_named);
             if others.any(|source| template.has_changed(source.table, &by_view)) {
                 tables.extend(template.tables());
@@ -364,15 +364,11 @@ impl VisibleChange {
                 _ => None,
             })
             .unzip();
-        let rows_of_sign = |sign: i64| -> HashSet<_> {
-            let rows = change.weights.iter().filter(|(_, weight)| weight.signum() == sign);
-            rows.map(|(row, _)| select_cells(&row.0, &outputs)).collect()
-        };
-        let gone = rows_of_sign(-1);
-        let new = rows_of_sign(1);
+        let gone = rows_of_sign(&change.weights, -1, &outputs);
+        let new = rows_of_sign(&change.weights, 1, &outputs);
         let mut gone_left = gone.clone();
         let mut new_left = new.clone();
-        for (number, row) in changes.of(template.table_name(table)).iter().enumerate() {
+        for (number, row) in changes.for_table(template.table_name(table)).iter().enumerate() {
             let mut images = Images { old: false, new: false };
             if let Some(old) = &row.old {
                 let cells = select_cells(old, &columns);
@@ -391,6 +387,16 @@ impl VisibleChange {
         change.elsewhere = !gone_left.is_empty() || !new_left.is_empty();
         change
     }
+}
+
+/// Returns these cells of the rows whose weights have a sign.
+fn rows_of_sign(
+    weights: &HashMap<ExactRow, i64>,
+    sign: i64,
+    positions: &[usize],
+) -> HashSet<ExactRow> {
+    let rows = weights.iter().filter(|(_, weight)| weight.signum() == sign);
+    rows.map(|(row, _)| select_cells(&row.0, positions)).collect()
 }
 
 /// Returns the cells of a row at these positions.

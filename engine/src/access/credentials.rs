@@ -45,25 +45,25 @@ impl TokenEntry {
             return None;
         };
         let role = RoleEntry::from_row(&[role_capabilities.clone(), role_limits.clone()])?;
-        let mut capabilities: BTreeSet<String> = json(capabilities)?;
+        let mut capabilities: BTreeSet<String> = read_json(capabilities)?;
         capabilities.extend(role.capabilities);
-        let scope: Scope = json(scope)?;
-        let caller = Caller::with(text(id)?, text(own_role)?, capabilities, scope);
+        let scope: Scope = read_json(scope)?;
+        let caller = Caller::with(read_text(id)?, read_text(own_role)?, capabilities, scope);
         let own_limits: Option<CallLimits> = match own_limits {
             Value::Null => None,
-            limits => Some(json(limits)?),
+            limits => Some(read_json(limits)?),
         };
         let id = token.to_owned();
-        let hash = text(hash)?;
-        let expires_at = moment(expires_at);
+        let hash = read_text(hash)?;
+        let expires_at = read_time(expires_at);
         let credential = Credential::Token { id: id.clone(), hash: hash.clone(), expires_at };
         let caller = caller.limited(own_limits.unwrap_or(role.limits));
         Some(TokenEntry {
             id,
             hash,
             expires_at,
-            revoked_at: moment(revoked_at),
-            disabled_at: moment(disabled_at),
+            revoked_at: read_time(revoked_at),
+            disabled_at: read_time(disabled_at),
             caller: caller.admitted(AdmittedCredential { credential, state }),
         })
     }
@@ -122,8 +122,8 @@ impl RoleEntry {
     pub fn from_row(row: &[Value]) -> Option<RoleEntry> {
         let [capabilities, limits] = row else { return None };
         Some(RoleEntry {
-            capabilities: json_or_default(capabilities)?,
-            limits: json_or_default(limits)?,
+            capabilities: read_json_or_default(capabilities)?,
+            limits: read_json_or_default(limits)?,
         })
     }
 
@@ -150,7 +150,7 @@ pub fn claimed(caller: &Caller, capabilities: &BTreeSet<String>) -> Caller {
 #[must_use]
 pub fn disables(row: &[Value], caller: &Caller) -> bool {
     let [disabled, scope] = row else { return true };
-    let scope: Option<Scope> = json(scope);
+    let scope: Option<Scope> = read_json(scope);
     *disabled == Value::Integer(1)
         && scope.is_none_or(|scope| {
             scope.iter().all(|(key, value)| caller.scope().get(key) == Some(value))
@@ -327,19 +327,19 @@ fn unreadable() -> Refusal {
     Refusal::new(Code::Internal, "the credentials cannot be read")
 }
 
-fn text(value: &Value) -> Option<String> {
+fn read_text(value: &Value) -> Option<String> {
     if let Value::Text(text) = value { Some(text.clone()) } else { None }
 }
 
-fn json<T: DeserializeOwned>(value: &Value) -> Option<T> {
-    serde_json::from_str(&text(value)?).ok()
+fn read_json<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_json::from_str(&read_text(value)?).ok()
 }
 
 /// Parses a cell; NULL is the default.
-fn json_or_default<T: DeserializeOwned + Default>(value: &Value) -> Option<T> {
-    if *value == Value::Null { Some(T::default()) } else { json(value) }
+fn read_json_or_default<T: DeserializeOwned + Default>(value: &Value) -> Option<T> {
+    if *value == Value::Null { Some(T::default()) } else { read_json(value) }
 }
 
-fn moment(value: &Value) -> Option<Micros> {
+fn read_time(value: &Value) -> Option<Micros> {
     if let Value::Integer(at) = value { Some(Micros(*at)) } else { None }
 }

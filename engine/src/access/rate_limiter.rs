@@ -89,7 +89,8 @@ impl RateLimiter {
         if let Some(RateLimit { per_ms, .. }) = allowed.quota {
             let span = now.0.div_euclid(1_000).div_euclid(per_ms);
             let so_far = if span == used.span { used.count } else { 0 };
-            (used.span, used.count) = (span, so_far.saturating_add(calls));
+            used.span = span;
+            used.count = so_far.saturating_add(calls);
         }
     }
 }
@@ -134,7 +135,8 @@ impl CallerUsage {
             );
             return Err(refusal.retry_after_ms(after_ms.unsigned_abs()));
         }
-        (self.span, self.count) = (span, so_far + calls);
+        self.span = span;
+        self.count = so_far + calls;
         Ok(())
     }
 }

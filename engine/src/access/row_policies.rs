@@ -103,10 +103,17 @@ impl RowPolicies {
 #[derive(Debug)]
 pub(crate) struct RolePolicies {
     filters: HashMap<&'static str, RowFilter>,
-    /// Tables with hidden columns: all columns, and the hidden ones.
-    hidden: Vec<(BTreeSet<&'static str>, Vec<&'static str>)>,
+    /// The tables with hidden columns.
+    hidden: Vec<HiddenColumns>,
     /// The columns of every table, to recognise rows in a result.
     shapes: Vec<BTreeSet<&'static str>>,
+}
+
+/// The hidden columns of a table.
+#[derive(Debug)]
+struct HiddenColumns {
+    all: BTreeSet<&'static str>,
+    hidden: Vec<&'static str>,
 }
 
 /// Which rows of a table are visible.
@@ -140,7 +147,7 @@ impl RolePolicies {
                 .copied()
                 .collect();
             if !columns.is_empty() {
-                hidden.push((all, columns));
+                hidden.push(HiddenColumns { all, hidden: columns });
             }
         }
         RolePolicies {
@@ -162,8 +169,8 @@ impl RolePolicies {
     /// Removes hidden columns from the rows in a result. An object with all columns of a table is
     /// a row of it; other parts of a result are not examined.
     pub(crate) fn without_hidden_columns(&self, result: String) -> String {
-        let names = self.hidden.iter().flat_map(|(_, columns)| columns);
-        if !names.into_iter().any(|name| result.contains(&format!("\"{name}\":"))) {
+        let mut names = self.hidden.iter().flat_map(|table| &table.hidden);
+        if !names.any(|name| result.contains(&format!("\"{name}\":"))) {
             return result;
         }
         let Ok(mut value) = integers::parse(&result) else { return result };
@@ -191,8 +198,9 @@ impl RolePolicies {
         let hidden = self
             .hidden
             .iter()
-            .filter(|(all, _)| has_members(members, all) && (!whole || all.len() == members.len()));
-        let names: Vec<&str> = hidden.flat_map(|(_, columns)| columns.iter().copied()).collect();
+            .filter(|table| has_members(members, &table.all))
+            .filter(|table| !whole || table.all.len() == members.len());
+        let names: Vec<&str> = hidden.flat_map(|table| table.hidden.iter().copied()).collect();
         for name in names {
             members.remove(name);
         }

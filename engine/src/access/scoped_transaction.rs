@@ -43,6 +43,14 @@ pub(crate) struct ScopedTransaction<'a> {
     policy_steps: u64,
 }
 
+/// The rows of a table that a caller may access.
+struct AccessibleRows {
+    /// As a table for FROM.
+    from: String,
+    /// The parameters of the clause after it, and then its own.
+    params: Vec<Value>,
+}
+
 impl<'a> ScopedTransaction<'a> {
     pub(crate) fn new(
         rows: &'a mut GroupTransaction,
@@ -75,8 +83,8 @@ impl<'a> ScopedTransaction<'a> {
     }
 
     /// `true` if the caller may access an existing row.
-    fn reaches(&mut self, table: &'static TableSpec, row: &Row) -> Result<bool, Abort> {
-        if !self.in_scope(table, row)? {
+    fn can_access(&mut self, table: &'static TableSpec, row: &Row) -> Result<bool, Abort> {
+        if !self.is_row_in_scope(table, row)? {
             return Ok(false);
         }
         let Some(role) = self.policies_on(table) else { return Ok(true) };
@@ -92,7 +100,7 @@ impl<'a> ScopedTransaction<'a> {
     }
 
     /// `true` if a row is in the caller's scope.
-    fn in_scope(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<bool, Abort> {
+    fn is_row_in_scope(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<bool, Abort> {
         match fault_points::row_scope(self.owner(table)) {
             None => Ok(true),
             Some(ScopeOwner::Column(at)) => {
@@ -100,22 +108,22 @@ impl<'a> ScopedTransaction<'a> {
                 let scope = serde_json::from_str(scope).ok();
                 Ok(self.caller.reaches(scope.as_ref()))
             }
-            Some(ScopeOwner::Reference(at, owner)) => self.owner_in_scope(owner, &row[at]),
+            Some(ScopeOwner::Reference(at, owner)) => self.is_owner_in_scope(owner, &row[at]),
         }
     }
 
     /// `true` if a row with this id exists in the caller's scope.
-    fn is_in_scope(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
+    fn has_row_in_scope(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
         let row = self.rows.read_row(table, &[Value::from(id)])?;
-        row.map_or(Ok(false), |row| self.in_scope(table, &row))
+        row.map_or(Ok(false), |row| self.is_row_in_scope(table, &row))
     }
 
-    fn is_visible(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
+    fn has_visible_row(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
         let row = self.rows.read_row(table, &[Value::from(id)])?;
-        row.map_or(Ok(false), |row| self.reaches(table, &row))
+        row.map_or(Ok(false), |row| self.can_access(table, &row))
     }
 
-    fn owner_in_scope(&mut self, owner: &'static TableSpec, key: &Value) -> Result<bool, Abort> {
+    fn is_owner_in_scope(&mut self, owner: &'static TableSpec, key: &Value) -> Result<bool, Abort> {
         if *key == Value::Null {
             return Ok(false);
         }
@@ -124,7 +132,7 @@ impl<'a> ScopedTransaction<'a> {
             return Ok(*is_in_scope);
         }
         let row = self.rows.read_row(owner, std::slice::from_ref(key))?;
-        let reached = row.map_or(Ok(false), |row| self.in_scope(owner, &row))?;
+        let reached = row.map_or(Ok(false), |row| self.is_row_in_scope(owner, &row))?;
         self.owners_in_scope.insert(key_bytes, reached);
         Ok(reached)
     }
@@ -144,7 +152,7 @@ impl<'a> ScopedTransaction<'a> {
             let mut params: Vec<Value> = filter.columns.iter().map(|at| row[*at].clone()).collect();
             params.extend(values);
             let mut permitted = false;
-            let run = self.limited(|store| {
+            let run = self.run_limited(|store| {
                 store.run(&filter.statement, &params, &mut |_| permitted = true)
             })?;
             match run {
@@ -160,7 +168,7 @@ impl<'a> ScopedTransaction<'a> {
 
     /// Runs a read that evaluates policies, within the steps that the call has left for them. A replay has no limits:
     /// the call was accepted, and a slower machine must accept it again.
-    fn limited<T>(
+    fn run_limited<T>(
         &mut self,
         read: impl FnOnce(&Writer) -> Result<T, StoreError>,
     ) -> Result<Result<T, StoreError>, Abort> {
@@ -203,13 +211,12 @@ impl<'a> ScopedTransaction<'a> {
             .collect()
     }
 
-    /// Returns the rows of a table that the caller may access, as a table for FROM, and its parameters after those
-    /// of the clause. `None` if there is no restriction.
+    /// Returns the rows of a table that the caller may access. `None` if there is no restriction.
     fn accessible_rows(
         &mut self,
         table: &TableSpec,
         clause_params: &[Value],
-    ) -> Option<(String, Vec<Value>)> {
+    ) -> Option<AccessibleRows> {
         let name = table.name;
         let mut conditions = Vec::new();
         let mut params = clause_params.to_vec();
@@ -230,7 +237,8 @@ impl<'a> ScopedTransaction<'a> {
         }
         let rowid = if table.without_rowid { "" } else { "rowid AS rowid, " };
         let condition = conditions.join(" AND ");
-        Some((format!("(SELECT {rowid}* FROM {name} WHERE {condition}) AS {name}"), params))
+        let from = format!("(SELECT {rowid}* FROM {name} WHERE {condition}) AS {name}");
+        Some(AccessibleRows { from, params })
     }
 
     /// Refuses a new row that would be outside the caller's scope.
@@ -238,7 +246,7 @@ impl<'a> ScopedTransaction<'a> {
         match self.owner(table) {
             None if table.shared || self.caller.scope().is_empty() => Ok(()),
             None => Err(shared_table(table).into()),
-            Some(_) if self.in_scope(table, row)? => Ok(()),
+            Some(_) if self.is_row_in_scope(table, row)? => Ok(()),
             Some(ScopeOwner::Column(_)) => {
                 let detail =
                     format!("the row of {} would be outside the caller's scope", table.name);
@@ -246,7 +254,8 @@ impl<'a> ScopedTransaction<'a> {
                 Err(Refusal::new(Code::Denied, detail).hint(hint).into())
             }
             Some(ScopeOwner::Reference(at, _)) if row[at] == Value::Null => {
-                let (table, column) = (table.name, table.columns[at].name);
+                let column = table.columns[at].name;
+                let table = table.name;
                 let detail = format!("a row of {table} without {column} would have no scope");
                 Err(Refusal::new(Code::Denied, detail).hint(format!("give {column}")).into())
             }
@@ -346,7 +355,7 @@ fn not_found(table: &TableSpec, key: &Value) -> Refusal {
 impl Transaction for ScopedTransaction<'_> {
     fn get(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Option<Row>, Abort> {
         let Some(row) = self.rows.get(table, key)? else { return Ok(None) };
-        Ok(self.reaches(table, &row)?.then_some(row))
+        Ok(self.can_access(table, &row)?.then_some(row))
     }
 
     fn find(
@@ -355,14 +364,14 @@ impl Transaction for ScopedTransaction<'_> {
         clause: &str,
         params: &[Value],
     ) -> Result<Vec<Row>, Abort> {
-        let Some((from, params)) = self.accessible_rows(table, params) else {
+        let Some(AccessibleRows { from, params }) = self.accessible_rows(table, params) else {
             return self.rows.find(table, clause, params);
         };
         self.rows.flush().map_err(broken)?;
         let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
         let sql = format!("SELECT {} FROM {from} {clause}", columns.join(", "));
         let mut found = Vec::new();
-        self.limited(|store| store.run(&sql, &params, &mut |row| found.push(Row::from(row))))?
+        self.run_limited(|store| store.run(&sql, &params, &mut |row| found.push(Row::from(row))))?
             .map_err(broken)?;
         Ok(found)
     }
@@ -374,9 +383,9 @@ impl Transaction for ScopedTransaction<'_> {
         params: &[Value],
     ) -> Result<i64, Abort> {
         match self.accessible_rows(table, params) {
-            Some((from, params)) => {
+            Some(AccessibleRows { from, params }) => {
                 self.rows.flush().map_err(broken)?;
-                self.limited(|store| count_in(store, &from, clause, &params))?.map_err(broken)
+                self.run_limited(|store| count_in(store, &from, clause, &params))?.map_err(broken)
             }
             None => self.rows.count(table, clause, params),
         }
@@ -415,14 +424,14 @@ impl Transaction for ScopedTransaction<'_> {
             return Ok(id);
         }
         let derived = naming == IdArgumentKind::Derived && id.contains(DERIVED);
-        if derived || self.is_in_scope(table, &id)? {
+        if derived || self.has_row_in_scope(table, &id)? {
             return Ok(id);
         }
         let qualified = format!("{namespace}{id}");
         // If the caller sees it under neither id, the error names the caller's id. A row that a policy hides would show
         // by its namespace that it exists.
         let is_missing =
-            naming == IdArgumentKind::Existing && !self.is_visible(table, &qualified)?;
+            naming == IdArgumentKind::Existing && !self.has_visible_row(table, &qualified)?;
         Ok(if is_missing { id } else { qualified })
     }
 

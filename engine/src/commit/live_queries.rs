@@ -172,15 +172,14 @@ impl LiveQueries {
             let hub = Arc::clone(&self.hub);
             let time = self.fill_time;
             let job: ReaderJob = Box::new(move |reader| {
-                let run = || {
+                let outcome = catch_unwind(AssertUnwindSafe(|| {
                     scheduler.at_fault_point(FaultPoint::Fill);
                     if !hub.has_listeners(request.id) {
                         return Ok(None);
                     }
                     scheduler.at_fault_point(FaultPoint::FillBegun);
                     fill_group(reader, &request.binding, &request.group, time)
-                };
-                let outcome = catch_unwind(AssertUnwindSafe(run));
+                }));
                 let (filled, panic) = match outcome {
                     Ok(Ok(filled)) => (filled, None),
                     Ok(Err(refusal)) => {

@@ -122,7 +122,13 @@ struct OpenRequest {
     fingerprint: Fingerprint,
     seqs: Vec<Seq>,
     /// The content of its [`RECORD`] event.
-    recorded: Option<(Hash, Vec<Seq>)>,
+    recorded: Option<RecordedRequest>,
+}
+
+#[derive(Debug)]
+struct RecordedRequest {
+    fingerprint: Hash,
+    seqs: Vec<Seq>,
 }
 
 impl RequestIdRebuilder {
@@ -169,7 +175,8 @@ impl RequestIdRebuilder {
     pub(crate) fn finish(&mut self) -> Option<RequestIdRow> {
         let OpenRequest { caller, id, is_format_1, fingerprint, seqs, recorded } =
             self.open.take()?;
-        let (fingerprint, seqs) = recorded.unwrap_or_else(|| (fingerprint.finish(), seqs));
+        let RecordedRequest { fingerprint, seqs } =
+            recorded.unwrap_or_else(|| RecordedRequest { fingerprint: fingerprint.finish(), seqs });
         let mut row = Request { id, fingerprint }.row(&caller, &seqs);
         if is_format_1 {
             caller.id().clone_into(&mut row.caller);
@@ -183,10 +190,12 @@ impl RequestIdRebuilder {
     }
 }
 
-fn read_record(arguments: &str) -> Option<(Hash, Vec<Seq>)> {
+fn read_record(arguments: &str) -> Option<RecordedRequest> {
     let mut record: JsonValue = serde_json::from_str(arguments).ok()?;
-    let fingerprint = serde_json::from_value(record["fingerprint"].take()).ok()?;
-    Some((fingerprint, serde_json::from_value(record["seqs"].take()).ok()?))
+    Some(RecordedRequest {
+        fingerprint: serde_json::from_value(record["fingerprint"].take()).ok()?,
+        seqs: serde_json::from_value(record["seqs"].take()).ok()?,
+    })
 }
 
 /// Returns the row of a request by a caller with a scope in format 1, with the current fingerprint. That row has only

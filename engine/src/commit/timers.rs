@@ -140,7 +140,7 @@ impl DeadlineKind {
             next_rows: deadline.query(&scope),
             next_time: deadline.next_query(),
             one_row: deadline.row_query(&scope),
-            read_to: before(&deadline, Micros(i64::MIN)),
+            read_to: place_before(&deadline, Micros(i64::MIN)),
             next: Some(Micros(i64::MIN)),
             changed: Vec::new(),
             passed_over: BTreeMap::new(),
@@ -172,9 +172,9 @@ impl DeadlineKind {
                     Some(Value::Text(authority)) => Some(&**authority),
                     _ => None,
                 };
-                (text(row.get(1)), Caller::recorded(&text(row.get(2)), authority))
+                (text_cell(row.get(1)), Caller::recorded(&text_cell(row.get(2)), authority))
             });
-            found = Some(WaitingRow { scope: text(row.first()), continued });
+            found = Some(WaitingRow { scope: text_cell(row.first()), continued });
         })?;
         Ok(found)
     }
@@ -203,7 +203,7 @@ impl DeadlineKind {
     }
 
     /// Reads at most `max` due rows behind those that were read, and records when to look again. Returns their number.
-    fn read(
+    fn read_due(
         &mut self,
         store: &Writer,
         now: Micros,
@@ -221,7 +221,7 @@ impl DeadlineKind {
             let Some(Value::Integer(at)) = row.first() else { return };
             count += 1;
             read_to = Some(row[..place].to_vec());
-            each(Micros(*at), row[place..place + keys].to_vec(), &text(row.get(place + keys)));
+            each(Micros(*at), row[place..place + keys].to_vec(), &text_cell(row.get(place + keys)));
         })?;
         if let Some(read_to) = read_to {
             self.read_to = read_to;
@@ -257,20 +257,20 @@ impl DeadlineKind {
 
     /// Reads the rows again that were passed over for a lane that is empty now. First all others are read, since they
     /// may be those of other tenants.
-    fn go_back(&mut self, lanes: &Lanes, kind: usize, now: Micros) {
+    fn return_to_passed_over(&mut self, lanes: &Lanes, kind: usize, now: Micros) {
         if self.next.is_some_and(|next| next <= now) {
             return;
         }
         let empty = self.passed_over.extract_if(.., |lane, _| lanes.count(lane, kind) == 0);
         if let Some(first) = empty.map(|(_, at)| at).min() {
-            self.read_to = before(&self.deadline, first);
+            self.read_to = place_before(&self.deadline, first);
             self.next = Some(first);
         }
     }
 
     /// Reads all rows again that are due from a time on.
     fn start_again(&mut self, next: Micros) {
-        self.read_to = before(&self.deadline, Micros(i64::MIN));
+        self.read_to = place_before(&self.deadline, Micros(i64::MIN));
         self.next = Some(next);
         self.changed.clear();
         self.passed_over.clear();
@@ -312,7 +312,7 @@ impl DeadlineKind {
 }
 
 /// Returns a place before all rows that are due at a time or later: the smallest key, or the smallest rowid.
-fn before(deadline: &Deadline, at: Micros) -> Vec<Value> {
+fn place_before(deadline: &Deadline, at: Micros) -> Vec<Value> {
     let table = deadline.table;
     let mut place = vec![Value::Integer(at.0)];
     if !table.without_rowid {
@@ -326,7 +326,7 @@ fn before(deadline: &Deadline, at: Micros) -> Vec<Value> {
     place
 }
 
-fn text(cell: Option<&Value>) -> String {
+fn text_cell(cell: Option<&Value>) -> String {
     match cell {
         Some(Value::Text(text)) => text.to_string(),
         _ => String::new(),
@@ -517,7 +517,7 @@ impl Timers {
     }
 
     /// Returns the time until something is due; `None` if no rows wait.
-    pub(crate) fn sleep(&self, now: Micros) -> Option<Duration> {
+    pub(crate) fn due_in(&self, now: Micros) -> Option<Duration> {
         let has_rows = !self.lanes.is_empty() || self.kinds.iter().any(DeadlineKind::has_rows);
         let unread = self.kinds.iter().filter_map(|kind| kind.next);
         let earliest = unread.chain(has_rows.then_some(now)).min()?;
@@ -530,8 +530,12 @@ impl Timers {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub(crate) fn due(&mut self, store: &Writer, now: Micros) -> Result<Vec<DueRow>, StoreError> {
-        let due = self.take_due(store, now);
+    pub(crate) fn take_due(
+        &mut self,
+        store: &Writer,
+        now: Micros,
+    ) -> Result<Vec<DueRow>, StoreError> {
+        let due = self.try_take_due(store, now);
         if due.is_err() {
             // The rows that were taken have not run, and are in no lane any more.
             for kind in &mut self.kinds {
@@ -543,7 +547,7 @@ impl Timers {
         due
     }
 
-    fn take_due(&mut self, store: &Writer, now: Micros) -> Result<Vec<DueRow>, StoreError> {
+    fn try_take_due(&mut self, store: &Writer, now: Micros) -> Result<Vec<DueRow>, StoreError> {
         if self.paused_until.is_some_and(|until| now < until) {
             return Ok(Vec::new());
         }
@@ -607,7 +611,7 @@ impl Timers {
             self.add(nth, lane, row.at, row.key);
         }
         self.read_next(nth, store, now, reads)?;
-        self.kinds[nth].go_back(&self.lanes, nth, now);
+        self.kinds[nth].return_to_passed_over(&self.lanes, nth, now);
         self.read_next(nth, store, now, reads)
     }
 
@@ -627,7 +631,7 @@ impl Timers {
         }
         let lanes = &mut self.lanes;
         let mut found = Vec::new();
-        *reads -= kind.read(store, now, max, |at, key, scope| {
+        *reads -= kind.read_due(store, now, max, |at, key, scope| {
             found.push((lanes.lane_for(scope), at, key));
         })?;
         for (lane, at, key) in found {

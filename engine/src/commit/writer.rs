@@ -126,8 +126,8 @@ impl WriterThread {
                 // meanwhile join it, and a group of many calls costs less than many groups.
                 self.commits.wait_until_taken();
             }
-            let sleep = self.sleep();
-            if !self.jobs.take_within(sleep, limits::COMMIT_BYTES, &mut jobs) {
+            let wait = self.max_wait();
+            if !self.jobs.take_within(wait, limits::COMMIT_BYTES, &mut jobs) {
                 break;
             }
             if !self.continued.is_empty()
@@ -138,7 +138,7 @@ impl WriterThread {
                     ReplyEnvelope { outcome: Err(refusal.clone()), ..answer }.send();
                 }
             }
-            let mut units = self.due();
+            let mut units = self.take_due_units();
             for job in jobs.drain(..) {
                 match job {
                     WriterJob::Unit(unit) => units.push(unit),
@@ -197,9 +197,9 @@ impl WriterThread {
     }
 
     /// Returns how long nothing has to be done without a job.
-    fn sleep(&self) -> Option<Duration> {
+    fn max_wait(&self) -> Option<Duration> {
         let rows = self.open_rows.due_in(self.instant());
-        self.timers.sleep(self.executor.now()).into_iter().chain(rows).min()
+        self.timers.due_in(self.executor.now()).into_iter().chain(rows).min()
     }
 
     /// Returns the time for [`OpenRows`]: not the clock of events, which can be set back or stand still. In a directed
@@ -528,7 +528,7 @@ impl WriterThread {
     }
 
     /// Returns the calls for due rows.
-    fn due(&mut self) -> Vec<Unit> {
+    fn take_due_units(&mut self) -> Vec<Unit> {
         self.scheduler.at_fault_point(FaultPoint::Due);
         let now = self.executor.now();
         // Without the rows of all finished groups, a deadline would be forgotten, or found twice.
@@ -536,14 +536,15 @@ impl WriterThread {
             self.timers.pause(now);
             return Vec::new();
         }
-        let due = self.timers.due(&self.executor.transaction.store, now).unwrap_or_else(|error| {
-            self.timers.pause(now);
-            match error {
-                StoreError::Broken(why) => self.health.poison(&why),
-                error => tracing::warn!(%error, "due rows could not be read"),
-            }
-            Vec::new()
-        });
+        let due =
+            self.timers.take_due(&self.executor.transaction.store, now).unwrap_or_else(|error| {
+                self.timers.pause(now);
+                match error {
+                    StoreError::Broken(why) => self.health.poison(&why),
+                    error => tracing::warn!(%error, "due rows could not be read"),
+                }
+                Vec::new()
+            });
         let mut units = Vec::with_capacity(due.len());
         for due in due {
             match self.registry.prepare_any(due.reducer, CallArguments::from_value(&due.arguments))

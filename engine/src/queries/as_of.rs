@@ -40,7 +40,7 @@ pub(crate) fn travel(
     past: Seq,
 ) -> Result<Seq, Refusal> {
     let past = find_state(state, past)?;
-    let named = NamedRelations::of(layout, sql);
+    let named = NamedRelations::find_in(layout, sql);
     for table in named.tables {
         let shown = if table.name == "events" {
             show_events(state, past)
@@ -68,9 +68,10 @@ struct NamedRelations {
 impl NamedRelations {
     /// The tables and views whose name is in the text of the statement, or in the text of such a view. A name in a literal or a
     /// comment only costs time.
-    fn of(layout: &Layout, sql: &str) -> NamedRelations {
+    fn find_in(layout: &Layout, sql: &str) -> NamedRelations {
         let mut text = sql.to_ascii_lowercase();
-        let (mut views, mut others) = (Vec::new(), layout.views());
+        let mut views = Vec::new();
+        let mut others = layout.views();
         loop {
             let (named, rest) = others.into_iter().partition(|(name, _)| is_in(name, &text));
             let named: Vec<(&str, &str)> = named;
@@ -117,10 +118,10 @@ fn show_table(
         .changed_rows(table, past, limits::RESUME_CHANGES)
         .map_err(|error| error.to_refusal())?
         .ok_or_else(|| too_far(table.name, past))?;
-    Ok(put_up(state, table, changed))
+    Ok(create_view(state, table, changed))
 }
 
-fn put_up(
+fn create_view(
     state: &Snapshot<'_>,
     table: &'static TableSpec,
     changed: Vec<ChangedRow>,
@@ -130,12 +131,13 @@ fn put_up(
         let sql = format!("CREATE TEMP VIEW {name} AS SELECT * FROM main.{name}");
         return state.run(&sql, &[], &mut |_| {});
     }
-    let columns: Vec<String> = (table.columns.iter())
+    let columns: Vec<String> = table
+        .columns
+        .iter()
         .map(|column| format!("{} {}", column.name, column.kind.sql()))
         .collect();
     let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
-    let key_columns: Vec<&String> = table.key.iter().map(|at| &columns[*at]).collect();
-    let key_columns: Vec<&str> = key_columns.into_iter().map(String::as_str).collect();
+    let key_columns: Vec<&str> = table.key.iter().map(|at| columns[*at].as_str()).collect();
     let all = columns.join(", ");
     let key = keys.join(", ");
     let statements = [
@@ -149,9 +151,8 @@ fn put_up(
     for statement in &statements {
         state.run(statement, &[], &mut |_| {})?;
     }
-    let marks = |count: usize| vec!["?"; count].join(", ");
-    let since = format!("INSERT INTO since_{name} VALUES ({})", marks(keys.len()));
-    let past = format!("INSERT INTO past_{name} VALUES ({})", marks(columns.len()));
+    let since = format!("INSERT INTO since_{name} VALUES ({})", list_marks(keys.len()));
+    let past = format!("INSERT INTO past_{name} VALUES ({})", list_marks(columns.len()));
     for ChangedRow { key, old } in changed {
         state.run(&since, &key, &mut |_| {})?;
         if let Some(old) = old {
@@ -159,6 +160,11 @@ fn put_up(
         }
     }
     Ok(())
+}
+
+/// Returns so many parameters of a statement.
+fn list_marks(count: usize) -> String {
+    vec!["?"; count].join(", ")
 }
 
 #[cfg(test)]
@@ -180,7 +186,7 @@ mod tests {
             ("SELECT * FROM last_event", vec!["events"], vec!["last_event"]),
             ("SELECT * FROM next_event", vec!["events"], vec!["next_event", "last_event"]),
         ] {
-            let named = NamedRelations::of(&layout, sql);
+            let named = NamedRelations::find_in(&layout, sql);
             let found: Vec<&str> = named.tables.iter().map(|table| table.name).collect();
             assert_eq!(found, tables, "{sql}");
             let found: Vec<&str> = named.views.iter().map(|(name, _)| *name).collect();

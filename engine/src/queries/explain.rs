@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use abide_live::{Binding, QueryPrincipal, Scan, Sql as _, SqlError, SqlErrorKind};
 use abide_schema::wire::{Explanation, TableScan};
 use abide_schema::{Code, Refusal, Value};
-use abide_store::{Layout, Reader, StoreError, blank};
+use abide_store::{Layout, Reader, blank};
 
 use crate::queries::reader_sql::ReaderSql;
 
@@ -30,12 +30,13 @@ impl PlanningDb {
         if let Some(verdict) = binding.verdict() {
             return verdict.clone();
         }
-        self.ask(|sql| binding.check_plan(sql).cloned())?
+        self.with_sql(|sql| binding.check_plan(sql).cloned())?
     }
 
     /// The full explanation of a query.
     pub(crate) fn explain(&self, binding: &Binding) -> Result<Explanation, Refusal> {
-        let found = self.ask(|sql| Ok((binding.scans(sql)?, binding.check_plan(sql)?.clone())));
+        let found =
+            self.with_sql(|sql| Ok((binding.scans(sql)?, binding.check_plan(sql)?.clone())));
         let (scans, verdict) = found?;
         Ok(Explanation {
             plan: binding.plan(true),
@@ -52,7 +53,7 @@ impl PlanningDb {
     pub(crate) fn try_out(&self, binding: &Binding) -> Result<(), Refusal> {
         let statement = binding.snapshot_sql();
         let params = binding.params();
-        self.ask(|sql| sql.run(statement, params, &mut |_| {})).map(drop)
+        self.with_sql(|sql| sql.run(statement, params, &mut |_| {})).map(drop)
     }
 
     /// The explanation for a restricted caller: only how the query is maintained. Its
@@ -62,8 +63,9 @@ impl PlanningDb {
         binding: &Binding,
         principal: &QueryPrincipal,
     ) -> Result<Explanation, Refusal> {
-        let verdict =
-            self.check_plan(binding).map_err(|refusal| restricted(refusal, binding, principal));
+        let verdict = self
+            .check_plan(binding)
+            .map_err(|refusal| restrict_verdict(refusal, binding, principal));
         Ok(Explanation {
             plan: binding.plan(false),
             routed_by: Vec::new(),
@@ -75,23 +77,23 @@ impl PlanningDb {
         })
     }
 
-    fn ask<T>(
+    /// Runs something on the empty database.
+    fn with_sql<T>(
         &self,
-        question: impl FnOnce(&mut ReaderSql<'_>) -> Result<T, SqlError>,
+        work: impl FnOnce(&mut ReaderSql<'_>) -> Result<T, SqlError>,
     ) -> Result<T, Refusal> {
-        let broken = |error: StoreError| error.to_refusal();
         // A panic left at most an open transaction, which is rolled back.
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let reader = match &mut *made {
             Some(reader) => reader,
             empty => {
-                let reader = blank(&self.layout).map_err(broken)?;
-                reader.set_up(&self.set_up).map_err(broken)?;
+                let reader = blank(&self.layout).map_err(|error| error.to_refusal())?;
+                reader.set_up(&self.set_up).map_err(|error| error.to_refusal())?;
                 empty.insert(reader)
             }
         };
-        let state = reader.snapshot().map_err(broken)?;
-        question(&mut ReaderSql::new(&state)).map_err(|error| {
+        let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+        work(&mut ReaderSql::new(&state)).map_err(|error| {
             if error.fault == SqlErrorKind::Budget {
                 return Refusal::new(Code::LimitExceeded, "the query is too large to be planned")
                     .hint("join fewer tables, or with fewer conditions");
@@ -109,13 +111,13 @@ impl PlanningDb {
 }
 
 /// Restricts a verdict for a restricted caller: it must not name hidden tables.
-pub(crate) fn restricted(
+pub(crate) fn restrict_verdict(
     refusal: Refusal,
     binding: &Binding,
     principal: &QueryPrincipal,
 ) -> Refusal {
-    let in_sight = |table: &&str| principal.authorized_views().select(table).is_some();
-    if binding.tables().iter().all(in_sight) {
+    let tables = binding.tables();
+    if tables.iter().all(|table| principal.authorized_views().select(table).is_some()) {
         return refusal;
     }
     Refusal::new(refusal.code, "every change would have to scan a whole table")

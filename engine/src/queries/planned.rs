@@ -30,7 +30,7 @@ pub(crate) fn rows(
     sql: &str,
 ) -> Result<Vec<Row>, QueryFailure> {
     require_latest(binding)?;
-    Ok(rows_by_any(state, binding, sql, limits_of_binding(binding))?)
+    Ok(read_rows(state, binding, sql, limits_of_binding(binding))?)
 }
 
 /// Checks that a binding uses the latest policies. Checked after the snapshot is open, so
@@ -39,7 +39,7 @@ pub(crate) fn require_latest(binding: &Binding) -> Result<(), QueryFailure> {
     if binding.is_latest() { Ok(()) } else { Err(QueryFailure::Outdated) }
 }
 
-fn rows_by_any(
+fn read_rows(
     state: &Snapshot<'_>,
     binding: &Binding,
     sql: &str,
@@ -71,9 +71,9 @@ pub(crate) fn error_for(binding: &Binding, refusal: Refusal) -> Refusal {
         .hint("check the arguments of functions such as json_extract(), fts_match() and sum()")
 }
 
-/// One query that runs as planned, now or as of a seq. Columns that only determine the order are removed. Returns the state
-/// that it read.
-pub(crate) fn once(
+/// Runs a query as planned, now or as of a seq. Columns that only determine the order are removed. Returns the state that it
+/// read.
+pub(crate) fn run_once(
     reader: &mut Reader,
     tables: &LiveTables,
     binding: &Binding,
@@ -83,8 +83,8 @@ pub(crate) fn once(
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
     let columns: Vec<String> = shown.map(|column| column.name.clone()).collect();
-    let limits = QueryLimits { columns: columns.len(), ..limits_of_binding(binding) };
-    let limits = output.limits(limits);
+    let limits =
+        output.limits(QueryLimits { columns: columns.len(), ..limits_of_binding(binding) });
     let (seq, sql) = match as_of {
         None => {
             require_latest(binding)?;
@@ -111,7 +111,7 @@ pub(crate) fn rows_as_of(
     limits: QueryLimits,
 ) -> Result<Vec<Row>, Refusal> {
     lay_out_past(state, tables, binding, past)?;
-    rows_by_any(state, binding, &binding.past_sql(), limits)
+    read_rows(state, binding, &binding.past_sql(), limits)
 }
 
 /// Creates what the statement for the past reads.
@@ -121,8 +121,8 @@ fn lay_out_past(
     binding: &Binding,
     past: Seq,
 ) -> Result<(), Refusal> {
-    let changes = changes_since(state, tables, binding, past)?;
-    let changes = changes.map_err(|too_many| too_far(binding, &too_many, past))?;
+    let changes = changes_since(state, tables, binding, past)?
+        .map_err(|too_many| too_far(binding, &too_many, past))?;
     binding.lay_out(&changes, &mut ReaderSql::new(state)).map_err(|error| {
         if let Some(refusal) = state.interrupted_for_checkpoint() {
             return refusal;

@@ -57,13 +57,13 @@ pub(crate) fn with_unused_parameter<'a>(
     sql: &str,
     given: impl IntoIterator<Item = &'a String>,
 ) -> Refusal {
-    let missing = refusal.detail.strip_prefix("parameter ");
-    let missing = missing.and_then(|rest| rest.strip_suffix(" is missing"));
-    let Some(missing) = missing.filter(|_| refusal.code == Code::BadArguments) else {
+    let named =
+        refusal.detail.strip_prefix("parameter ").and_then(|rest| rest.strip_suffix(" is missing"));
+    let Some(missing) = named.filter(|_| refusal.code == Code::BadArguments) else {
         return refusal;
     };
-    let given = given.into_iter().map(|name| bare_name(name));
-    let unused: Vec<&str> = given.filter(|name| !may_name(sql, name)).collect();
+    let unused: Vec<&str> =
+        given.into_iter().map(|name| bare_name(name)).filter(|name| !may_name(sql, name)).collect();
     let bare = bare_name(missing);
     let Some(name) = nearest(bare, unused.iter().copied()).or(unused.first().copied()) else {
         return refusal;
@@ -75,11 +75,11 @@ pub(crate) fn with_unused_parameter<'a>(
 
 /// Whether a statement may have a parameter of this name: also if a string or a comment contains it.
 fn may_name(sql: &str, name: &str) -> bool {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     sql.match_indices(name).any(|(at, _)| {
         let before = &sql[..at];
         let after = &sql[at + name.len()..];
-        before.ends_with([':', '@', '$', '?']) && !after.starts_with(is_part)
+        let goes_on = after.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '$');
+        before.ends_with([':', '@', '$', '?']) && !goes_on
     })
 }
 

@@ -116,18 +116,14 @@ impl Readers {
 
     /// Queues a job, after SQLite has committed what it must see.
     async fn send(&self, turn: &Turn, weight: usize, job: ReaderJob) -> Result<(), Refusal> {
-        let full = || {
-            Refusal::new(Code::Overloaded, "too many queries wait for a reader")
-                .hint("try again in a moment")
-        };
         // Before the commit: a query without room must not cause one.
         if !self.queue.accepts(turn, weight) {
-            return Err(full());
+            return Err(overloaded());
         }
         self.catch_up().await?;
         self.queue.push(Some(turn), job, weight).map_err(|rejected| match rejected {
-            Rejected::Full(_) => full(),
-            Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),
+            Rejected::Full(_) => overloaded(),
+            Rejected::Closed(_) => self.closed(),
         })
     }
 
@@ -136,10 +132,14 @@ impl Readers {
         if !self.visible.is_behind() {
             return Ok(());
         }
-        let closed = || self.health.refusal().unwrap_or_else(closing);
         let (reply, answer) = oneshot::channel();
-        self.jobs.push(None, WriterJob::CommitRows(reply), 0).map_err(|_| closed())?;
-        answer.await.map_err(|_| closed())?
+        self.jobs.push(None, WriterJob::CommitRows(reply), 0).map_err(|_| self.closed())?;
+        answer.await.map_err(|_| self.closed())?
+    }
+
+    /// Returns the refusal of a job for which the queue is closed.
+    fn closed(&self) -> Refusal {
+        self.health.refusal().unwrap_or_else(closing)
     }
 
     /// The queue of the threads.
@@ -227,6 +227,11 @@ impl ReaderThread {
             }
         }
     }
+}
+
+fn overloaded() -> Refusal {
+    Refusal::new(Code::Overloaded, "too many queries wait for a reader")
+        .hint("try again in a moment")
 }
 
 fn given_up() -> Refusal {

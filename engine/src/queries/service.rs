@@ -96,7 +96,7 @@ impl QueryService {
             .run(&Turn::from_caller(caller, &self.tenants), weight, move |reader| {
                 let output = &mut Output { sink: &mut sink, delivery: &delivery };
                 let read = match planner.bind_chosen(&sql, &given) {
-                    Some(binding) => chosen(reader, &tables, &binding, as_of, output),
+                    Some(binding) => run_chosen(reader, &tables, &binding, as_of, output),
                     None => query::run(reader, &layout, &sql, &params, as_of, output),
                 };
                 metrics.query_steps_total.add(reader.take_steps());
@@ -140,15 +140,14 @@ impl QueryService {
         let given = params;
         let sql = sql.to_owned();
         let params = params.clone();
-        let explain = move |_: &mut Reader| {
+        let explained = self.read_for(caller, move |_| {
             let binding = planner.bind_some(&sql, &params, principal.as_ref())?;
             match principal {
                 Some(principal) => planning_db.explain_restricted(&binding, &principal),
                 None => planning_db.explain(&binding),
             }
-        };
-        let explained = self.read_for(caller, explain).await;
-        explained.map_err(|refusal| {
+        });
+        explained.await.map_err(|refusal| {
             let refusal = query::with_nearest_table(refusal, &layout);
             query::with_unused_parameter(refusal, statement, given.keys())
         })
@@ -166,21 +165,25 @@ impl QueryService {
         let QueryRequest { caller, sql, params, as_of } = request;
         query::prepare(sql, params)?;
         let given = params;
-        let params = with_bare_names(params);
-        let asked: Arc<(String, Map<String, JsonValue>)> = Arc::new((sql.to_owned(), params));
+        let statement: Arc<str> = sql.into();
+        let params = Arc::new(with_bare_names(given));
         loop {
             let planner = Arc::clone(&self.planner);
             let tables = Arc::clone(&self.tables);
-            let asked = Arc::clone(&asked);
+            let statement = Arc::clone(&statement);
+            let params = Arc::clone(&params);
             let asker = principal.clone();
             let delivery = delivery.clone();
             let metrics = Arc::clone(&self.metrics);
             // Planned on the reader: a long text may take some milliseconds.
             let read = move |reader: &mut Reader| {
                 let output = &mut Output { sink: &mut sink, delivery: &delivery };
-                let read = (planner.bind_once(&asked.0, &asked.1, &asker))
+                let read = planner
+                    .bind_once(&statement, &params, &asker)
                     .map_err(QueryFailure::from)
-                    .and_then(|binding| planned::once(reader, &tables, &binding, as_of, output));
+                    .and_then(|binding| {
+                        planned::run_once(reader, &tables, &binding, as_of, output)
+                    });
                 metrics.query_steps_total.add(reader.take_steps());
                 (read, sink)
             };
@@ -236,21 +239,14 @@ impl QueryService {
         params: &Map<String, JsonValue>,
     ) -> Result<Binding, Refusal> {
         let principal = self.policies.principal(caller);
-        let refused = |refusal: Refusal, binding: &Binding, principal: Option<&QueryPrincipal>| {
-            match principal {
-                Some(principal) => explain::restricted(refusal, binding, principal),
-                None => refusal,
-            }
-        };
         if let Some(known) = self.planner.bind_known(sql, params, principal.as_ref()) {
-            let known =
-                known.map_err(|refusal| query::with_unused_parameter(refusal, sql, params.keys()));
-            let binding = known?;
+            let binding = known
+                .map_err(|refusal| query::with_unused_parameter(refusal, sql, params.keys()))?;
             if let Some(verdict) = binding.verdict() {
                 let verdict = verdict.clone();
                 return match verdict {
                     Ok(()) => Ok(binding),
-                    Err(refusal) => Err(refused(refusal, &binding, principal.as_ref())),
+                    Err(refusal) => Err(verdict_for(refusal, &binding, principal.as_ref())),
                 };
             }
         }
@@ -262,18 +258,17 @@ impl QueryService {
         let params = params.clone();
         let layout = self.layout.clone();
         // Parsing a long text may take some milliseconds, and SQLite's planning more.
-        let plan = move |_: &mut Reader| {
+        let planned = self.read_for(caller, move |_| {
             let binding = match &principal {
                 Some(principal) => planner.bind_within(&sql, &params, principal)?,
                 None => planner.bind(&sql, &params)?,
             };
             match planning_db.check_plan(&binding) {
                 Ok(()) => Ok(binding),
-                Err(refusal) => Err(refused(refusal, &binding, principal.as_ref())),
+                Err(refusal) => Err(verdict_for(refusal, &binding, principal.as_ref())),
             }
-        };
-        let planned = self.read_for(caller, plan).await;
-        planned.map_err(|refusal| {
+        });
+        planned.await.map_err(|refusal| {
             let refusal = query::with_nearest_table(refusal, &layout);
             query::with_unused_parameter(refusal, statement, given.keys())
         })
@@ -291,15 +286,23 @@ impl QueryService {
     }
 }
 
-/// A query of an unrestricted caller that runs as planned.
-fn chosen(
+/// Returns a verdict on a live query as its caller may see it.
+fn verdict_for(refusal: Refusal, binding: &Binding, principal: Option<&QueryPrincipal>) -> Refusal {
+    match principal {
+        Some(principal) => explain::restrict_verdict(refusal, binding, principal),
+        None => refusal,
+    }
+}
+
+/// Runs a query of an unrestricted caller as planned.
+fn run_chosen(
     reader: &mut Reader,
     tables: &LiveTables,
     binding: &Binding,
     as_of: Option<Seq>,
     output: &mut Output<'_>,
 ) -> Result<Seq, Refusal> {
-    planned::once(reader, tables, binding, as_of, output).map_err(|failure| match failure {
+    planned::run_once(reader, tables, binding, as_of, output).map_err(|failure| match failure {
         QueryFailure::Refused(refusal) => refusal,
         QueryFailure::Outdated => unreachable!("no policy restricts the query"),
     })

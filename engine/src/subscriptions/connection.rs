@@ -413,9 +413,10 @@ impl Connection {
         if to <= sent_up_to {
             return;
         }
-        if frame.changes.iter().any(|(key, delta)| {
+        let has_outdated = frame.changes.iter().any(|(key, delta)| {
             self.subscriptions.contains_key(key) && matches!(delta.change(), ResultChange::Outdated)
-        }) {
+        });
+        if has_outdated {
             // Policies have changed: catch up with the new ones.
             self.lagging = true;
             return;

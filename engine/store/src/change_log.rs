@@ -111,10 +111,18 @@ pub(crate) struct Undo {
 #[derive(Debug)]
 struct UndoneRow {
     key: Vec<Value>,
-    /// Sets of columns with their old cells, oldest first: to put into the whole row, newest first.
-    changed: Vec<(u64, Vec<Value>)>,
+    /// Oldest first: to put into the whole row, newest first.
+    changed: Vec<OldCells>,
     /// The whole row after these; `None` while no image has it, so that it is the current one.
     whole: Option<Option<Vec<Value>>>,
+}
+
+/// The cells of a row that a commit changed, before it.
+#[derive(Debug)]
+struct OldCells {
+    /// The changed columns, a set of bits.
+    columns: u64,
+    cells: Vec<Value>,
 }
 
 impl Undo {
@@ -123,7 +131,9 @@ impl Undo {
         let (key, changed, whole) = match image {
             Image::Absent(key) => (key, None, Some(None)),
             Image::Present(row) => (table.key_of(&row), None, Some(Some(row))),
-            Image::Changed { key, columns, cells } => (key, Some((columns, cells)), None),
+            Image::Changed { key, columns, cells } => {
+                (key, Some(OldCells { columns, cells }), None)
+            }
         };
         let mut place = Vec::new();
         encode_cells(0, &key, &mut place);
@@ -148,7 +158,7 @@ impl Undo {
                 Some(whole) => whole,
                 None => current(&key)?.map(|row| row.to_vec()),
             };
-            for (columns, cells) in changed.into_iter().rev() {
+            for OldCells { columns, cells } in changed.into_iter().rev() {
                 let row = old.as_mut().ok_or(CorruptCells)?;
                 for (at, cell) in columns_in(columns).zip(cells) {
                     *row.get_mut(at).ok_or(CorruptCells)? = cell;

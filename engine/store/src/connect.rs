@@ -29,7 +29,7 @@ pub(crate) fn connect(
     flags: OpenFlags,
     disk: &dyn Disk,
 ) -> Result<Connection, StoreError> {
-    memory::count();
+    memory::start_counting();
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = match disk.vfs() {
         None => {
@@ -118,15 +118,17 @@ pub(crate) fn check_companions(path: &Path) -> Result<(), StoreError> {
     private::check_companions(path).map_err(|why| StoreError::Io(why.to_string()))
 }
 
+fn read_pragma(connection: &Connection, path: &Path, pragma: &str) -> Result<i64, OpenError> {
+    connection
+        .pragma_query_value(None, pragma, |row| row.get(0))
+        .map_err(|why| broken(path, why.into()))
+}
+
 pub(crate) fn check_versions(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    let number = |pragma: &str| {
-        connection
-            .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
-            .map_err(|why| broken(path, why.into()))
-    };
-    let application_id = number("application_id")?;
-    let found = number("user_version")?;
-    let is_new = application_id == 0 && found == 0 && number("schema_version")? == 0;
+    let application_id = read_pragma(connection, path, "application_id")?;
+    let found = read_pragma(connection, path, "user_version")?;
+    let is_new =
+        application_id == 0 && found == 0 && read_pragma(connection, path, "schema_version")? == 0;
     if is_new {
         return Ok(());
     }

@@ -14,7 +14,6 @@
 //!
 //! `search` adds functions that SQLite does not have.
 
-mod failures;
 mod glob;
 mod search;
 
@@ -27,7 +26,6 @@ use rusqlite::functions::{Context, FunctionFlags, SubType};
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Error, Result, ffi};
 
-use self::failures::{failed, interrupted, too_big};
 use crate::interrupt::Interrupt;
 
 /// SQLite's subtype of JSON values: the letter J.
@@ -84,12 +82,15 @@ pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result
     define!("like", 2, flags, FunctionContext::like);
     define!("like", 3, flags, FunctionContext::like);
     define!("glob", 2, flags, FunctionContext::glob);
-    define!("trim", 2, flags, |state: &FunctionContext, context: &_| state
-        .trim(context, (true, true)));
-    define!("ltrim", 2, flags, |state: &FunctionContext, context: &_| state
-        .trim(context, (true, false)));
-    define!("rtrim", 2, flags, |state: &FunctionContext, context: &_| state
-        .trim(context, (false, true)));
+    define!("trim", 2, flags, |state: &FunctionContext, context: &_| {
+        state.trim(context, TrimmedEnds { start: true, end: true })
+    });
+    define!("ltrim", 2, flags, |state: &FunctionContext, context: &_| {
+        state.trim(context, TrimmedEnds { start: true, end: false })
+    });
+    define!("rtrim", 2, flags, |state: &FunctionContext, context: &_| {
+        state.trim(context, TrimmedEnds { start: false, end: true })
+    });
     define!("unhex", 2, flags, FunctionContext::unhex);
     let json = flags | FunctionFlags::SQLITE_RESULT_SUBTYPE;
     define!("json_patch", 2, json, |state: &FunctionContext, context: &_| {
@@ -126,6 +127,13 @@ pub const VISIBLE_READ_FUNCTION: &str = "abide_visible_read";
 /// The name of the function `abide_visible(key, …)`. It returns 1, and counts a row that a restricted caller sees. It does not
 /// read its arguments: they make a condition depend on the row.
 pub const VISIBLE_FUNCTION: &str = "abide_visible";
+
+/// The ends of a text from which characters are trimmed.
+#[derive(Clone, Copy)]
+struct TrimmedEnds {
+    start: bool,
+    end: bool,
+}
 
 /// A value as it was given.
 struct SameValue(SqlValue);
@@ -195,22 +203,29 @@ impl FunctionContext {
     }
 
     /// An argument as text; `None` if it is NULL.
-    fn text<'a>(&self, context: &'a Context<'_>, at: usize) -> Result<Option<Cow<'a, [u8]>>> {
+    fn text_argument<'a>(
+        &self,
+        context: &'a Context<'_>,
+        at: usize,
+    ) -> Result<Option<Cow<'a, [u8]>>> {
         Ok(match context.get_raw(at) {
             ValueRef::Null => None,
             ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(Cow::Borrowed(bytes)),
             ValueRef::Integer(number) => Some(Cow::Owned(number.to_string().into_bytes())),
             // The number of digits is up to SQLite.
             ValueRef::Real(number) => {
-                let text: Option<String> =
-                    self.own()?.query_row("SELECT CAST(?1 AS TEXT)", [number], |row| row.get(0))?;
+                let text: Option<String> = self.native_connection()?.query_row(
+                    "SELECT CAST(?1 AS TEXT)",
+                    [number],
+                    |row| row.get(0),
+                )?;
                 text.map(|text| Cow::Owned(text.into_bytes()))
             }
         })
     }
 
     /// A connection with SQLite's own functions.
-    fn own(&self) -> Result<MutexGuard<'_, Connection>> {
+    fn native_connection(&self) -> Result<MutexGuard<'_, Connection>> {
         if self.own.get().is_none() {
             let connection = Connection::open_in_memory()?;
             crate::interrupt::set_value_bytes(&connection, limits::QUERY_VALUE_BYTES)?;
@@ -222,7 +237,9 @@ impl FunctionContext {
 
     fn instr(&self, context: &Context<'_>) -> Result<Option<i64>> {
         let blobs = [0, 1].map(|at| matches!(context.get_raw(at), ValueRef::Blob(_)));
-        let (Some(text), Some(wanted)) = (self.text(context, 0)?, self.text(context, 1)?) else {
+        let (Some(text), Some(wanted)) =
+            (self.text_argument(context, 0)?, self.text_argument(context, 1)?)
+        else {
             return Ok(None);
         };
         self.charge(text.len() + wanted.len())?;
@@ -247,12 +264,12 @@ impl FunctionContext {
     }
 
     fn replace(&self, context: &Context<'_>) -> Result<Option<Text>> {
-        let Some(text) = self.text(context, 0)? else { return Ok(None) };
-        let Some(wanted) = self.text(context, 1)? else { return Ok(None) };
+        let Some(text) = self.text_argument(context, 0)? else { return Ok(None) };
+        let Some(wanted) = self.text_argument(context, 1)? else { return Ok(None) };
         if wanted.first().is_none_or(|first| *first == 0) {
             return Ok(Some(Text(text.into_owned())));
         }
-        let Some(other) = self.text(context, 2)? else { return Ok(None) };
+        let Some(other) = self.text_argument(context, 2)? else { return Ok(None) };
         self.charge(text.len() + wanted.len() + other.len())?;
         let found: Vec<usize> = memmem::find_iter(&text, &*wanted).collect();
         let bytes = text.len() - found.len() * wanted.len() + found.len() * other.len();
@@ -273,12 +290,12 @@ impl FunctionContext {
 
     fn like(&self, context: &Context<'_>) -> Result<Option<bool>> {
         let escape = if context.len() == 3 {
-            let Some(escape) = self.text(context, 2)? else {
+            let Some(escape) = self.text_argument(context, 2)? else {
                 // SQLite checks the length of the pattern first.
-                self.pattern(context)?;
+                self.pattern_argument(context)?;
                 return Ok(None);
             };
-            self.pattern(context)?;
+            self.pattern_argument(context)?;
             let single = glob::single_character(&escape);
             Some(single.ok_or_else(|| failed("ESCAPE expression must be a single character"))?)
         } else {
@@ -292,8 +309,8 @@ impl FunctionContext {
     }
 
     /// The pattern, if it is not too long.
-    fn pattern<'a>(&self, context: &'a Context<'_>) -> Result<Option<Cow<'a, [u8]>>> {
-        let pattern = self.text(context, 0)?;
+    fn pattern_argument<'a>(&self, context: &'a Context<'_>) -> Result<Option<Cow<'a, [u8]>>> {
+        let pattern = self.text_argument(context, 0)?;
         if pattern.as_ref().is_some_and(|pattern| pattern.len() > limits::PATTERN_BYTES) {
             return Err(failed("LIKE or GLOB pattern too complex"));
         }
@@ -301,8 +318,8 @@ impl FunctionContext {
     }
 
     fn matches(&self, context: &Context<'_>, dialect: &glob::Dialect) -> Result<Option<bool>> {
-        let pattern = self.pattern(context)?;
-        let (Some(pattern), Some(text)) = (pattern, self.text(context, 1)?) else {
+        let pattern = self.pattern_argument(context)?;
+        let (Some(pattern), Some(text)) = (pattern, self.text_argument(context, 1)?) else {
             return Ok(None);
         };
         let mut charge = |steps| self.interrupt.charge(steps);
@@ -312,7 +329,9 @@ impl FunctionContext {
 
     /// `fts_match(text, query)`: whether a text matches a query of FTS5.
     fn fts_match(&self, context: &Context<'_>) -> Result<Option<bool>> {
-        let (Some(text), Some(query)) = (self.text(context, 0)?, self.query(context)?) else {
+        let (Some(text), Some(query)) =
+            (self.text_argument(context, 0)?, self.query_argument(context)?)
+        else {
             return Ok(None);
         };
         if query.trim_start().starts_with('*') {
@@ -328,7 +347,9 @@ impl FunctionContext {
 
     /// `fts_rank(text, query)`: the share of the words of a query that a text contains, from 0 to 1.
     fn fts_rank(&self, context: &Context<'_>) -> Result<Option<f64>> {
-        let (Some(text), Some(query)) = (self.text(context, 0)?, self.query(context)?) else {
+        let (Some(text), Some(query)) =
+            (self.text_argument(context, 0)?, self.query_argument(context)?)
+        else {
             return Ok(None);
         };
         let work = search::Work::begin(&self.interrupt)?;
@@ -336,8 +357,8 @@ impl FunctionContext {
     }
 
     /// The query of a search, if it is not too long.
-    fn query(&self, context: &Context<'_>) -> Result<Option<String>> {
-        let query = self.text(context, 1)?;
+    fn query_argument(&self, context: &Context<'_>) -> Result<Option<String>> {
+        let query = self.text_argument(context, 1)?;
         if query.as_ref().is_some_and(|query| query.len() > limits::PATTERN_BYTES) {
             return Err(failed("the query of fts_match or fts_rank is too long"));
         }
@@ -354,52 +375,61 @@ impl FunctionContext {
         Ok(search::similarity(one, other))
     }
 
-    fn trim(&self, context: &Context<'_>, (left, right): (bool, bool)) -> Result<Option<Text>> {
-        let Some(text) = self.text(context, 0)? else { return Ok(None) };
-        let Some(set) = self.text(context, 1)? else { return Ok(None) };
+    fn trim(&self, context: &Context<'_>, ends: TrimmedEnds) -> Result<Option<Text>> {
+        let Some(text) = self.text_argument(context, 0)? else { return Ok(None) };
+        let Some(set) = self.text_argument(context, 1)? else { return Ok(None) };
         self.charge(text.len() + set.len())?;
         let set = glob::characters(&set);
         let mut text = &*text;
-        // For text that is not UTF-8, several may match; the first one is used.
-        let taken = |fits: &dyn Fn(&[u8]) -> bool| {
-            let at = set.iter().position(|character| fits(character));
-            self.charge(16 * at.unwrap_or(set.len()))?;
-            Ok::<_, Error>(at.map(|at| set[at].len()))
-        };
-        while left && !text.is_empty() {
-            let Some(length) = taken(&|character| text.starts_with(character))? else { break };
-            text = &text[length..];
+        while ends.start && !text.is_empty() {
+            let found = self.find_character(&set, &|character| text.starts_with(character))?;
+            let Some(character) = found else { break };
+            text = &text[character.len()..];
         }
-        while right && !text.is_empty() {
-            let Some(length) = taken(&|character| text.ends_with(character))? else { break };
-            text = &text[..text.len() - length];
+        while ends.end && !text.is_empty() {
+            let found = self.find_character(&set, &|character| text.ends_with(character))?;
+            let Some(character) = found else { break };
+            text = &text[..text.len() - character.len()];
         }
         Ok(Some(Text(text.to_vec())))
     }
 
+    /// Returns the first character of a set that fits. For text that is not UTF-8, several may.
+    fn find_character<'s>(
+        &self,
+        set: &[&'s [u8]],
+        fits: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Option<&'s [u8]>> {
+        let at = set.iter().position(|character| fits(character));
+        self.charge(16 * at.unwrap_or(set.len()))?;
+        Ok(at.map(|at| set[at]))
+    }
+
     fn unhex(&self, context: &Context<'_>) -> Result<Option<Vec<u8>>> {
-        let (Some(text), Some(passed)) = (self.text(context, 0)?, self.text(context, 1)?) else {
+        let (Some(text), Some(passed)) =
+            (self.text_argument(context, 0)?, self.text_argument(context, 1)?)
+        else {
             return Ok(None);
         };
         self.charge(text.len() + passed.len())?;
         let text = glob::until_nul(&text);
-        let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
         let mut out = Vec::with_capacity(text.len() / 2);
         let mut at = 0;
         while at < text.len() {
-            match (digit(at), digit(at + 1)) {
+            match (hex_digit(text, at), hex_digit(text, at + 1)) {
                 (Some(high), Some(low)) => {
                     out.push(u8::try_from(high << 4 | low).expect("two digits are a byte"));
                     at += 2;
                 }
                 (Some(_), None) => return Ok(None),
                 (None, _) => {
-                    let (character, next) = glob::read(text, at);
+                    let (character, next) = glob::read_character(text, at);
                     let mut passes = 0;
                     let mut known = false;
                     while passes < passed.len() && !known {
-                        let (other, next) = glob::read_all(&passed, passes);
-                        (known, passes) = (other == character, next);
+                        let (other, next) = glob::read_character_or_nul(&passed, passes);
+                        known = other == character;
+                        passes = next;
                     }
                     self.charge(16 * passes)?;
                     if !known {
@@ -430,25 +460,25 @@ impl FunctionContext {
         if work > PATCH_WORK {
             // Most of the colons can be those of texts.
             self.charge(bytes[0] + bytes[1])?;
-            let Some(document) = self.json_of(values[0])? else { return Ok(None) };
-            let Some(patch) = self.json_of(values[1])? else { return Ok(None) };
-            work = patch_work([keys_of(&document), keys_of(&patch)], bytes);
+            let Some(document) = self.canonical_json(values[0])? else { return Ok(None) };
+            let Some(patch) = self.canonical_json(values[1])? else { return Ok(None) };
+            work = patch_work([count_keys(&document), count_keys(&patch)], bytes);
             if work > PATCH_WORK {
                 return Err(too_big());
             }
         }
         self.charge(work)?;
-        self.of_own(sql, values)
+        self.call_native(sql, values)
     }
 
     /// A JSON value as canonical text.
-    fn json_of(&self, value: ValueRef<'_>) -> Result<Option<Vec<u8>>> {
-        self.of_own("SELECT json(?1) WHERE ?2 IS NULL", [value, ValueRef::Null])
+    fn canonical_json(&self, value: ValueRef<'_>) -> Result<Option<Vec<u8>>> {
+        self.call_native("SELECT json(?1) WHERE ?2 IS NULL", [value, ValueRef::Null])
     }
 
     /// The result of SQLite's own function.
-    fn of_own(&self, sql: &str, values: [ValueRef<'_>; 2]) -> Result<Option<Vec<u8>>> {
-        let own = self.own()?;
+    fn call_native(&self, sql: &str, values: [ValueRef<'_>; 2]) -> Result<Option<Vec<u8>>> {
+        let own = self.native_connection()?;
         let mut statement = own.prepare_cached(sql)?;
         statement.query_row(values.map(ToSqlOutput::Borrowed), |row| {
             Ok(row.get_ref(0)?.as_bytes_or_null()?.map(<[u8]>::to_vec))
@@ -457,7 +487,7 @@ impl FunctionContext {
 
     /// Calls SQLite's function, if the result is not too large: each line is indented by its depth.
     fn pretty(&self, context: &Context<'_>) -> Result<Option<Text>> {
-        let indent = if context.len() == 2 { self.text(context, 1)? } else { None };
+        let indent = if context.len() == 2 { self.text_argument(context, 1)? } else { None };
         let indent = indent.as_deref().map_or(&b"    "[..], glob::until_nul);
         let given = context.get_raw(0);
         // This function checks JSONB less strictly than `json` does; as text it cannot be larger
@@ -470,16 +500,16 @@ impl FunctionContext {
                 <= limits::QUERY_VALUE_BYTES
         {
             self.charge(blob.len())?;
-            return Ok(self.of_own(PRETTY, [given, ValueRef::Text(indent)])?.map(Text));
+            return Ok(self.call_native(PRETTY, [given, ValueRef::Text(indent)])?.map(Text));
         }
-        let Some(json) = self.json_of(given)? else { return Ok(None) };
+        let Some(json) = self.canonical_json(given)? else { return Ok(None) };
         let bytes = pretty_bytes(&json, indent.len());
         if bytes > limits::QUERY_VALUE_BYTES {
             return Err(too_big());
         }
         self.charge(bytes)?;
         let values = [ValueRef::Text(&json), ValueRef::Text(indent)];
-        Ok(self.of_own(PRETTY, values)?.map(Text))
+        Ok(self.call_native(PRETTY, values)?.map(Text))
     }
 }
 
@@ -489,7 +519,7 @@ fn patch_work([of_document, of_patch]: [usize; 2], bytes: [usize; 2]) -> usize {
 }
 
 /// The number of keys in a JSON text without errors.
-fn keys_of(json: &[u8]) -> usize {
+fn count_keys(json: &[u8]) -> usize {
     let mut keys = 0;
     let mut quoted = false;
     let mut escaped = false;
@@ -527,6 +557,28 @@ fn pretty_bytes(json: &[u8], indent: usize) -> usize {
         }
     }
     bytes
+}
+
+/// The value of the hexadecimal digit at a position; `None` for anything else.
+fn hex_digit(text: &[u8], at: usize) -> Option<u32> {
+    text.get(at).and_then(|byte| char::from(*byte).to_digit(16))
+}
+
+/// The error of a statement that is interrupted in a function.
+fn interrupted() -> Error {
+    failure(ffi::SQLITE_INTERRUPT, None)
+}
+
+fn too_big() -> Error {
+    failure(ffi::SQLITE_TOOBIG, None)
+}
+
+fn failed(message: &str) -> Error {
+    failure(ffi::SQLITE_ERROR, Some(message.to_owned()))
+}
+
+fn failure(code: i32, message: Option<String>) -> Error {
+    Error::SqliteFailure(ffi::Error::new(code), message)
 }
 
 /// Whether a byte is a UTF-8 continuation byte.

@@ -57,7 +57,7 @@ impl fmt::Debug for Holder {
 }
 
 /// The holder that a lock file names. A file that is being written names none.
-pub(crate) fn read(file: &File) -> Option<Holder> {
+pub(crate) fn read_holder(file: &File) -> Option<Holder> {
     let mut text = String::new();
     file.take(HOLDER_BYTES).read_to_string(&mut text).ok()?;
     let mut holder: Holder = serde_json::from_str(&text).ok()?;
@@ -66,7 +66,9 @@ pub(crate) fn read(file: &File) -> Option<Holder> {
     let meta = file.metadata().ok()?;
     holder.is_foreign = meta.uid() != geteuid().as_raw();
     if holder.is_foreign || meta.mode() & 0o022 != 0 {
-        (holder.socket, holder.url, holder.token) = (None, None, None);
+        holder.socket = None;
+        holder.url = None;
+        holder.token = None;
     }
     Some(holder)
 }

@@ -27,7 +27,7 @@ use crate::memory;
 
 /// Steps of SQLite's virtual machine between two checks. A few values of the maximum size may be
 /// created in between.
-const STEPS_BETWEEN_LOOKS: i32 = 200;
+const STEPS_BETWEEN_CHECKS: i32 = 200;
 
 /// Bytes that a function reads or writes in about the time of one step.
 const BYTES_OF_A_STEP: u64 = 16;
@@ -37,7 +37,7 @@ const BYTES_OF_A_STEP: u64 = 16;
 const STEPS_OF_A_VISIBLE_ROW: u64 = 100;
 
 /// Work of one function, in bytes, between two checks of the clock.
-const BYTES_BETWEEN_LOOKS: u64 = 16 << 10;
+const BYTES_BETWEEN_CHECKS: u64 = 16 << 10;
 
 /// The limits of a query.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +111,7 @@ struct Budgets {
     closing: AtomicBool,
     cancelled: AtomicBool,
     for_checkpoint: AtomicBool,
-    why: AtomicU8,
+    reason: AtomicU8,
     value_bytes: usize,
 }
 
@@ -140,14 +140,14 @@ impl Interrupt {
             closing: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             for_checkpoint: AtomicBool::new(false),
-            why: AtomicU8::new(InterruptReason::Nothing as u8),
+            reason: AtomicU8::new(InterruptReason::Nothing as u8),
             value_bytes,
         };
         let interrupt = Interrupt(Arc::new(state));
-        let looked_at = interrupt.clone();
+        let checked = interrupt.clone();
         connection.progress_handler(
-            STEPS_BETWEEN_LOOKS,
-            Some(move || looked_at.0.look(i64::from(STEPS_BETWEEN_LOOKS))),
+            STEPS_BETWEEN_CHECKS,
+            Some(move || checked.0.exceeds_limit(i64::from(STEPS_BETWEEN_CHECKS))),
         )?;
         Ok(interrupt)
     }
@@ -162,11 +162,11 @@ impl Interrupt {
             return true;
         }
         let steps = steps.cast_signed();
-        if bytes >= BYTES_BETWEEN_LOOKS {
-            return !state.look(steps);
+        if bytes >= BYTES_BETWEEN_CHECKS {
+            return !state.exceeds_limit(steps);
         }
         if state.steps_left.fetch_sub(steps, Ordering::Relaxed) < steps {
-            state.why.store(InterruptReason::Steps as u8, Ordering::Relaxed);
+            state.reason.store(InterruptReason::Steps as u8, Ordering::Relaxed);
             return false;
         }
         true
@@ -184,7 +184,7 @@ impl Interrupt {
         }
         let steps = steps.cast_signed();
         if state.visible_steps_left.fetch_sub(steps, Ordering::Relaxed) < steps {
-            state.why.store(InterruptReason::Steps as u8, Ordering::Relaxed);
+            state.reason.store(InterruptReason::Steps as u8, Ordering::Relaxed);
             return false;
         }
         true
@@ -209,7 +209,7 @@ impl Interrupt {
     /// Limits all statements together, until [`Interrupt::close`].
     pub(crate) fn open(&self, limits: &QueryLimits) {
         let state = &*self.0;
-        state.why.store(InterruptReason::Nothing as u8, Ordering::Relaxed);
+        state.reason.store(InterruptReason::Nothing as u8, Ordering::Relaxed);
         state.memory.store(limits.memory_bytes as u64, Ordering::Relaxed);
         state.held_before.store(memory::held(), Ordering::Relaxed);
         self.allow_time_and_steps(limits);
@@ -222,10 +222,13 @@ impl Interrupt {
         state.steps_left.store(steps, Ordering::Relaxed);
         state.visible_steps_left.store(visible_steps, Ordering::Relaxed);
         let now = state.epoch.elapsed();
-        let cpu =
-            if limits.of_processor { cpu_us().saturating_add(us(limits.time)) } else { u64::MAX };
+        let cpu = if limits.of_processor {
+            cpu_us().saturating_add(as_micros(limits.time))
+        } else {
+            u64::MAX
+        };
         state.cpu_until_us.store(cpu, Ordering::Relaxed);
-        state.until_us.store(us(now.saturating_add(limits.time)), Ordering::Relaxed);
+        state.until_us.store(as_micros(now.saturating_add(limits.time)), Ordering::Relaxed);
     }
 
     /// Limits all statements of a connection together, with this limit of a value, or lifts the
@@ -264,9 +267,9 @@ impl Interrupt {
         self.0.for_checkpoint.store(interrupts, Ordering::Relaxed);
     }
 
-    /// Why the last statement was interrupted.
-    pub(crate) fn why(&self) -> InterruptReason {
-        let why = self.0.why.load(Ordering::Relaxed);
+    /// Returns why the last statement was interrupted.
+    pub(crate) fn reason(&self) -> InterruptReason {
+        let reason = self.0.reason.load(Ordering::Relaxed);
         let all = [
             InterruptReason::Time,
             InterruptReason::Steps,
@@ -275,18 +278,18 @@ impl Interrupt {
             InterruptReason::Cancelled,
             InterruptReason::Checkpoint,
         ];
-        all.into_iter().find(|known| *known as u8 == why).unwrap_or(InterruptReason::Nothing)
+        all.into_iter().find(|known| *known as u8 == reason).unwrap_or(InterruptReason::Nothing)
     }
 }
 
 impl Budgets {
-    /// Checks the limits after so many more steps.
-    fn look(&self, steps: i64) -> bool {
+    /// Counts so many more steps. Returns `true` if the statement must end here.
+    fn exceeds_limit(&self, steps: i64) -> bool {
         let until_us = self.until_us.load(Ordering::Relaxed);
         if until_us == u64::MAX {
             return false;
         }
-        let now_us = us(self.epoch.elapsed());
+        let now_us = as_micros(self.epoch.elapsed());
         let over = if self.closing.load(Ordering::Relaxed) {
             InterruptReason::Closing
         } else if self.cancelled.load(Ordering::Relaxed) {
@@ -302,7 +305,7 @@ impl Budgets {
         } else {
             return false;
         };
-        self.why.store(over as u8, Ordering::Relaxed);
+        self.reason.store(over as u8, Ordering::Relaxed);
         true
     }
 
@@ -354,7 +357,7 @@ pub fn processor_time() -> Duration {
     Duration::from_micros(cpu_us())
 }
 
-fn us(time: Duration) -> u64 {
+fn as_micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX - 1)
 }
 

@@ -44,17 +44,17 @@ pub(crate) fn check_wal(
     else {
         return Ok(());
     };
-    let refused = |why: &'static str| OpenError::ForeignWal { path: path.to_owned(), why };
+    let foreign_wal = |why: &'static str| OpenError::ForeignWal { path: path.to_owned(), why };
     if journal.is_some_and(|journal| !journal.is_of(&log_id)) {
-        return Err(refused("belong to another database"));
+        return Err(foreign_wal("belong to another database"));
     }
     let together = connect_to_read(path, disk)?;
     if migrate::meta(&together, "log_id").ok().flatten().as_ref() != Some(&log_id) {
-        return Err(refused("belong to another database"));
+        return Err(foreign_wal("belong to another database"));
     }
     match journal.map_or(Seq::ZERO, FoundJournal::base) {
         base if base > head && !has_events(&together, head, base) => {
-            Err(refused("belong to a later state of it"))
+            Err(foreign_wal("belong to a later state of it"))
         }
         _ => Ok(()),
     }

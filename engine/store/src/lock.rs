@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::error::OpenError;
-use crate::holder::{Holder, read};
+use crate::holder::{Holder, read_holder};
 use crate::private;
 
 /// How often to try a lock that is held, and the time between tries.
@@ -39,8 +39,13 @@ impl Drop for Lock {
 /// while. The lock file then says how other processes reach this one.
 pub(crate) fn lock(path: &Path, holder: Option<&Holder>) -> Result<Lock, OpenError> {
     let mut tries = 1..LOCK_TRIES;
-    let mut again = || tries.next().map(|_| std::thread::sleep(LOCK_TRY_APART)).is_some();
-    lock_while(path, holder, &mut again)
+    lock_while(path, holder, &mut || {
+        let has_another = tries.next().is_some();
+        if has_another {
+            std::thread::sleep(LOCK_TRY_APART);
+        }
+        has_another
+    })
 }
 
 /// Like [`lock`], without a second try.
@@ -102,7 +107,7 @@ fn announce(file: &mut File, holder: Option<&Holder>) -> io::Result<()> {
 
 /// The holder of a locked file, if it has announced itself.
 fn holder_of(path: &Path) -> Option<Holder> {
-    private::read_lock(path).ok().as_ref().and_then(read)
+    private::read_lock(path).ok().as_ref().and_then(read_holder)
 }
 
 /// Whether a process has a file open for writing.
@@ -116,11 +121,11 @@ pub enum LockState {
 }
 
 impl LockState {
-    /// The state of the file at this moment. It changes nothing on the disk.
+    /// Returns the state of the file at this moment. It changes nothing on the disk.
     ///
     /// # Errors
     /// An I/O error of the system. A lock file that does not exist is not an error: the file is free.
-    pub fn of(path: &Path) -> io::Result<LockState> {
+    pub fn read(path: &Path) -> io::Result<LockState> {
         let Ok(path) = private::resolved(path) else { return Ok(LockState::Free(None)) };
         let file = match private::read_lock(&path) {
             Ok(file) => file,
@@ -130,11 +135,11 @@ impl LockState {
         // A shared lock: other processes that look at the same time do not see it.
         match file.try_lock_shared() {
             Ok(()) => {
-                let left_behind = read(&file);
+                let left_behind = read_holder(&file);
                 file.unlock()?;
                 Ok(LockState::Free(left_behind))
             }
-            Err(TryLockError::WouldBlock) => Ok(LockState::Held(read(&file))),
+            Err(TryLockError::WouldBlock) => Ok(LockState::Held(read_holder(&file))),
             Err(TryLockError::Error(why)) => Err(why),
         }
     }
@@ -195,7 +200,7 @@ mod tests {
     fn a_holder_is_named_while_it_has_the_lock() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("abide.db");
-        let state = || LockState::of(&path).expect("it can be read");
+        let state = || LockState::read(&path).expect("it can be read");
         assert_eq!(state(), LockState::Free(None));
         let lock = lock_once(&path, Some(&holder())).expect("the lock is free");
         assert_eq!(state(), LockState::Held(Some(holder())));
@@ -245,7 +250,7 @@ mod tests {
         // No function of the standard library creates one.
         let made = std::process::Command::new("mkfifo").arg(companion(&path, "-lock")).status();
         assert!(made.is_ok_and(|status| status.success()), "mkfifo is here");
-        assert!(LockState::of(&path).is_err());
+        assert!(LockState::read(&path).is_err());
         assert!(matches!(lock_once(&path, None), Err(OpenError::Io { .. })));
     }
 
@@ -253,7 +258,8 @@ mod tests {
     #[test]
     fn a_lock_file_has_one_name() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
-        let (path, other) = (folder.path().join("abide.db"), folder.path().join("other"));
+        let path = folder.path().join("abide.db");
+        let other = folder.path().join("other");
         fs::write(&other, "kept").expect("it is written");
         fs::hard_link(&other, companion(&path, "-lock")).expect("it is linked");
         assert!(matches!(lock_once(&path, Some(&holder())), Err(OpenError::Io { .. })));

@@ -23,11 +23,11 @@ struct Allocator {
     size: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
-/// `None` if SQLite was in use before [`count`], so that the memory of a thread is not known.
+/// `None` if SQLite was in use before [`start_counting`], so that the memory of a thread is not known.
 static ALLOCATOR: OnceLock<Option<Allocator>> = OnceLock::new();
 
 /// Starts to count. Called before the first connection is opened.
-pub(crate) fn count() {
+pub(crate) fn start_counting() {
     ALLOCATOR.get_or_init(replace);
 }
 

@@ -21,29 +21,31 @@ pub(crate) fn migrate(
     log_id: Option<&str>,
     timeline: Option<String>,
 ) -> Result<Timelines, OpenError> {
-    let store = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
-    let found: i64 =
-        connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store)?;
+    let to_open_error =
+        |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
+    let found: i64 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(to_open_error)?;
     let rebuilds = (1..FORMAT_WITH_ROWIDS).contains(&found);
     if rebuilds {
         // Tables that others refer to are dropped and created again. Inside a transaction this has no effect.
-        connection.pragma_update(None, "foreign_keys", false).map_err(store)?;
+        connection.pragma_update(None, "foreign_keys", false).map_err(to_open_error)?;
     }
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-        .map_err(store)?;
+        .map_err(to_open_error)?;
     if found == 0 {
-        create_tables(&transaction, &system::tables()).map_err(store)?;
+        create_tables(&transaction, &system::tables()).map_err(to_open_error)?;
         let log_id = log_id.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
-        set_meta(&transaction, "log_id", &log_id).map_err(store)?;
-        set_meta(&transaction, "change_log_floor", "0").map_err(store)?;
-        transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(store)?;
+        set_meta(&transaction, "log_id", &log_id).map_err(to_open_error)?;
+        set_meta(&transaction, "change_log_floor", "0").map_err(to_open_error)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(to_open_error)?;
     }
     if found == 1 {
-        transaction.execute_batch(system::FROM_FORMAT_1).map_err(store)?;
+        transaction.execute_batch(system::FROM_FORMAT_1).map_err(to_open_error)?;
     }
     if found != FORMAT_VERSION {
-        transaction.pragma_update(None, "user_version", FORMAT_VERSION).map_err(store)?;
+        transaction.pragma_update(None, "user_version", FORMAT_VERSION).map_err(to_open_error)?;
     }
     for module in &layout.modules {
         migrate_module(&transaction, path, module)?;
@@ -52,9 +54,9 @@ pub(crate) fn migrate(
         give_rowids(&transaction, layout)
             .map_err(|why| OpenError::Store { path: path.to_owned(), why })?;
     }
-    StoredSchema::read(&transaction).map_err(store)?.check(path, layout)?;
-    let timelines = start_timeline(&transaction, timeline).map_err(store)?;
-    transaction.commit().map_err(store)?;
+    StoredSchema::read(&transaction).map_err(to_open_error)?.check(path, layout)?;
+    let timelines = start_timeline(&transaction, timeline).map_err(to_open_error)?;
+    transaction.commit().map_err(to_open_error)?;
     Ok(timelines)
 }
 
@@ -93,13 +95,14 @@ fn start_timeline(connection: &Connection, id: Option<String>) -> rusqlite::Resu
 }
 
 fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Result<(), OpenError> {
-    let store = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
-    let found = version_of(connection, module).map_err(store)?;
+    let to_open_error =
+        |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
+    let found = version_of(connection, module).map_err(to_open_error)?;
     match found {
         None => {
-            create_tables(connection, &module.tables).map_err(store)?;
+            create_tables(connection, &module.tables).map_err(to_open_error)?;
             for (name, select) in &module.views {
-                connection.execute_batch(&create_view(name, select)).map_err(store)?;
+                connection.execute_batch(&create_view(name, select)).map_err(to_open_error)?;
             }
         }
         Some(found) if found > module.version => {
@@ -112,17 +115,17 @@ fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Resu
         }
         Some(found) => {
             for step in module.steps.iter().filter(|step| step.to > found) {
-                connection.execute_batch(step.sql).map_err(store)?;
-                drop_history(connection).map_err(store)?;
+                connection.execute_batch(step.sql).map_err(to_open_error)?;
+                drop_history(connection).map_err(to_open_error)?;
             }
         }
     }
     for version in later_versions(found, module) {
-        let head = head(connection).map_err(store)?;
-        note_last_before(connection, module.name, version, head).map_err(store)?;
+        let head = head(connection).map_err(to_open_error)?;
+        note_last_before(connection, module.name, version, head).map_err(to_open_error)?;
     }
     let fact = format!("module.{}", module.name);
-    set_meta(connection, &fact, &module.version.to_string()).map_err(store)
+    set_meta(connection, &fact, &module.version.to_string()).map_err(to_open_error)
 }
 
 /// The version of a module's tables in a file; `None` if it has none.

@@ -40,7 +40,7 @@ use crate::writer::Writer;
 /// # Errors
 /// [`StoreError`].
 pub fn blank(layout: &Layout) -> Result<Reader, StoreError> {
-    memory::count();
+    memory::start_counting();
     let connection = Connection::open_in_memory()?;
     forbid_quoted_texts(&connection)?;
     migrate::create_tables(&connection, &system::tables())?;
@@ -178,9 +178,9 @@ impl Store {
         if let Some(journal) = journal {
             journal.remove(&*tuning.disk);
         }
-        let log_id =
-            migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
-        let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
+        let log_id = migrate::meta(&connection, "log_id")
+            .map_err(|why| broken(path, why.into()))?
+            .ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
         let path = path.to_owned();
         let names = ["", "-wal", "-shm", "-lock"].iter().filter(|_| makes_files);
         let files = names.filter_map(|suffix| OpenedFile::at(companion(&path, suffix))).collect();
@@ -305,12 +305,16 @@ impl Store {
 /// Refuses a missing or empty database next to a journal or a WAL: SQLite would remove the WAL, which may hold calls that
 /// were answered.
 fn check_not_lost(path: &Path) -> Result<(), OpenError> {
-    let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
-    if bytes(path) > 0 {
+    if file_bytes(path) > 0 {
         return Ok(());
     }
-    let has_rows = bytes(&companion(path, "-wal")) > 0 || has_journal(path)?;
+    let has_rows = file_bytes(&companion(path, "-wal")) > 0 || has_journal(path)?;
     if has_rows { Err(OpenError::Lost(path.to_owned())) } else { Ok(()) }
+}
+
+/// Returns the size of a file; 0 if there is none.
+fn file_bytes(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |meta| meta.len())
 }
 
 /// OFF only for the seeded bug of a checkpoint without syncs.
@@ -319,8 +323,7 @@ fn synchronous() -> &'static str {
 }
 
 fn has_journal(path: &Path) -> Result<bool, OpenError> {
-    let segments = segments_of(path);
-    let segments = segments.map_err(|why| OpenError::Io { path: path.to_owned(), why })?;
+    let segments = segments_of(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })?;
     Ok(!segments.is_empty())
 }
 

@@ -38,17 +38,22 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
 /// SQLite puts next to it exists. Returns its path without symlinks.
 pub(crate) fn create(path: &Path) -> Result<PathBuf, OpenError> {
     let companions = ["-wal", "-shm", "-journal", "-lock"].map(|suffix| companion(path, suffix));
-    let is_there = |companion: &PathBuf| fs::symlink_metadata(companion).is_ok();
-    if is_there(&path.to_owned()) {
+    if is_there(path) {
         return Err(OpenError::Exists(path.to_owned()));
     }
     let segments = segments_of(path).unwrap_or_default();
-    let companions: Vec<_> = companions.into_iter().filter(is_there).chain(segments).collect();
+    let companions: Vec<PathBuf> =
+        companions.into_iter().filter(|companion| is_there(companion)).chain(segments).collect();
     if !companions.is_empty() {
         return Err(OpenError::LeftBehind { path: path.to_owned(), companions });
     }
     create_empty(path)?;
     fs::canonicalize(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })
+}
+
+/// Returns `true` if there is a file, or a symlink of that name.
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
 }
 
 /// Creates an empty file to read and write. Fails if the file, or a symlink of that name, exists.
@@ -155,12 +160,13 @@ fn check_writers(database: &Path, path: &Path, meta: &Metadata) -> io::Result<()
 
 /// Whether the owner of a file is the user of this process, or can write the database.
 fn is_of_writer(database: &Path, meta: &Metadata) -> bool {
-    meta.uid() == geteuid().as_raw()
-        || fs::metadata(database).is_ok_and(|database| {
-            database.uid() == meta.uid()
-                || (database.mode() & 0o020 != 0 && database.gid() == meta.gid())
-                || database.mode() & 0o002 != 0
-        })
+    if meta.uid() == geteuid().as_raw() {
+        return true;
+    }
+    let Ok(database) = fs::metadata(database) else { return false };
+    database.uid() == meta.uid()
+        || (database.mode() & 0o020 != 0 && database.gid() == meta.gid())
+        || database.mode() & 0o002 != 0
 }
 
 fn foreign(path: &Path, what: &str) -> io::Error {

@@ -70,7 +70,7 @@ const COMMIT_WAIT: Duration = Duration::from_secs(5);
 fn await_journal(path: &Path, layout: &Layout) -> Result<(), OpenError> {
     let journal = read_journal(path)?;
     // A process that has the file open has checked it.
-    if !matches!(LockState::of(path), Ok(LockState::Held(_))) {
+    if !matches!(LockState::read(path), Ok(LockState::Held(_))) {
         check_wal(path, journal.as_ref(), &SystemDisk)?;
     }
     let Some(journal) = journal else { return Ok(()) };
@@ -118,16 +118,16 @@ pub(crate) fn has_log(connection: &Connection, path: &Path) -> Result<bool, Open
 
 /// Applies the journal of a file that is not open, for a reader.
 fn apply_to_closed(path: &Path, layout: &Layout) -> Result<(), OpenError> {
-    let store = |why: rusqlite::Error| broken(path, why.into());
+    let to_open_error = |why: rusqlite::Error| broken(path, why.into());
     let journal = read_journal(path)?;
     check_wal(path, journal.as_ref(), &SystemDisk)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
     let mut connection = connect(path, flags, &SystemDisk).map_err(|why| broken(path, why))?;
     check_versions(&connection, path)?;
     check_schema(&connection, path, layout)?;
-    connection.pragma_update(None, "synchronous", "FULL").map_err(store)?;
+    connection.pragma_update(None, "synchronous", "FULL").map_err(to_open_error)?;
     let journal = apply_journal(&mut connection, path, journal, &SystemDisk)?;
-    leave_wal_on_close(&connection, false).map_err(store)?;
+    leave_wal_on_close(&connection, false).map_err(to_open_error)?;
     drop(connection);
     if let Some(journal) = journal {
         journal.remove(&SystemDisk);
@@ -214,7 +214,7 @@ impl Drop for ReadOnlyFile {
 /// has the file open, they stay.
 fn remove_wal(path: &Path) -> Result<(), StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    memory::count();
+    memory::start_counting();
     let connection = Connection::open_with_flags(path, flags)?;
     leave_wal_on_close(&connection, true)?;
     // A connection that has read nothing has no WAL to remove.

@@ -17,7 +17,7 @@ pub fn readable_views(
     layout: &Layout,
     tables: &[(String, Vec<String>)],
 ) -> Result<Vec<(&'static str, Vec<String>)>, StoreError> {
-    memory::count();
+    memory::start_counting();
     let mut connection = Connection::open_in_memory()?;
     functions::install(&mut connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
     forbid_quoted_texts(&connection)?;

@@ -237,7 +237,7 @@ impl Snapshot<'_> {
     /// The refusal, if the last statement was interrupted for a checkpoint.
     #[must_use]
     pub fn interrupted_for_checkpoint(&self) -> Option<Refusal> {
-        (self.reader.interrupt.why() == InterruptReason::Checkpoint).then(|| {
+        (self.reader.interrupt.reason() == InterruptReason::Checkpoint).then(|| {
             let detail = "the query was ended: its snapshot kept the write-ahead log from \
                           starting again";
             Refusal::new(Code::Overloaded, detail)
@@ -258,7 +258,7 @@ impl Snapshot<'_> {
         if let Some(refusal) = self.interrupted_for_checkpoint() {
             return refusal;
         }
-        let (detail, hint) = match self.reader.interrupt.why() {
+        let (detail, hint) = match self.reader.interrupt.reason() {
             InterruptReason::Steps => {
                 let detail = format!("the query takes more than {} steps", limits.steps);
                 (detail, "add an index or a narrower WHERE, or end the recursion")
@@ -289,7 +289,10 @@ impl Snapshot<'_> {
     /// # Errors
     /// [`StoreError`].
     pub fn get(&self, table: &TableSpec, key: &[Value]) -> Result<Option<Row>, StoreError> {
-        let terms: Vec<String> = (table.key.iter().enumerate())
+        let terms: Vec<String> = table
+            .key
+            .iter()
+            .enumerate()
             .map(|(nth, at)| format!("{} = ?{}", table.columns[*at].name, nth + 1))
             .collect();
         let sql = format!("SELECT * FROM main.{} WHERE {}", table.name, terms.join(" AND "));
@@ -405,19 +408,19 @@ impl Query<'_> {
         mut self,
         each: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<(), Refusal> {
-        let connection = &self.snapshot.reader.connection;
         let max = abide_schema::limits::QUERY_VALUE_BYTES;
         if self.limits.value_bytes >= max {
             return self.read_rows(each);
         }
-        let limit_values = |bytes| {
-            interrupt::set_value_bytes(connection, bytes)
-                .map_err(|error| StoreError::from(error).to_refusal())
-        };
-        limit_values(self.limits.value_bytes)?;
+        self.limit_values(self.limits.value_bytes)?;
         let done = self.read_rows(each);
-        limit_values(max)?;
+        self.limit_values(max)?;
         done
+    }
+
+    fn limit_values(&self, bytes: usize) -> Result<(), Refusal> {
+        interrupt::set_value_bytes(&self.snapshot.reader.connection, bytes)
+            .map_err(|error| StoreError::from(error).to_refusal())
     }
 
     fn read_rows(

@@ -35,18 +35,19 @@ pub(crate) fn check_schema(
     path: &Path,
     layout: &Layout,
 ) -> Result<(), OpenError> {
-    let store = |why: rusqlite::Error| broken(path, why.into());
-    let format: i64 =
-        connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store)?;
+    let to_open_error = |why: rusqlite::Error| broken(path, why.into());
+    let format: i64 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(to_open_error)?;
     if format == 0 {
         // A new file; one of another program is refused before this.
         return Ok(());
     }
-    let stored = StoredSchema::read(connection).map_err(store)?;
+    let stored = StoredSchema::read(connection).map_err(to_open_error)?;
     let mut is_current = format == FORMAT_VERSION;
     for module in &layout.modules {
         is_current &=
-            migrate::version_of(connection, module).map_err(store)? == Some(module.version);
+            migrate::version_of(connection, module).map_err(to_open_error)? == Some(module.version);
     }
     if is_current {
         return stored.check(path, layout);
@@ -63,7 +64,7 @@ fn copy_without_rows(
     format: i64,
     layout: &Layout,
 ) -> Result<Connection, StoreError> {
-    memory::count();
+    memory::start_counting();
     let mut copy = Connection::open_in_memory()?;
     forbid_quoted_texts(&copy)?;
     limit_untrusted(&copy)?;

@@ -101,7 +101,6 @@ fn without_layout(sql: &str) -> String {
         // The end of a line is the end of a comment.
         return sql.to_owned();
     }
-    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$' || !c.is_ascii();
     let mut text = String::with_capacity(sql.len());
     let mut quote = None;
     let mut was_space = false;
@@ -122,4 +121,8 @@ fn without_layout(sql: &str) -> String {
         };
     }
     text
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '$' || !c.is_ascii()
 }

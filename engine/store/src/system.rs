@@ -1,6 +1,6 @@
 //! The engine's own tables, declared like any other.
 
-use abide_schema::event::Event;
+use abide_schema::event::{Event, Hash};
 use abide_schema::{Micros, Row, Seq, Table as _, TableSpec, Value, table};
 
 /// Also rejects `REPLACE INTO events`: SQLite removes the old row of a REPLACE without firing the
@@ -128,7 +128,7 @@ pub fn event_row(event: &Event) -> Row {
 pub(crate) const FROM_FORMAT_1: &str = "ALTER TABLE events ADD COLUMN salt BLOB";
 
 /// Decodes the event of a row, of this format or of format 1; `None` if the row is not valid.
-pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
+pub(crate) fn decode_event(cells: &[Value]) -> Option<Event> {
     let [
         seq,
         at,
@@ -147,32 +147,51 @@ pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
     else {
         return None;
     };
-    let integer = |cell: &Value| if let Value::Integer(n) = cell { Some(*n) } else { None };
-    let text = |cell: &Value| if let Value::Text(text) = cell { Some(text.clone()) } else { None };
-    let optional = |cell: &Value| match cell {
-        Value::Null => Some(None),
-        cell => text(cell).map(Some),
-    };
-    let bytes = |cell: &Value| match cell {
-        Value::Blob(bytes) => bytes.as_slice().try_into().ok(),
-        _ => None,
-    };
     Some(Event {
-        seq: Seq(integer(seq)?),
-        at: Micros(integer(at)?),
-        session_id: optional(session_id)?,
-        reducer: text(reducer)?,
-        caller: text(caller)?,
-        request_id: optional(request_id)?,
-        arguments: text(arguments)?,
-        outcome: text(outcome)?,
-        prev_hash: bytes(prev_hash)?,
-        hash: bytes(hash)?,
-        authority: optional(authority)?,
+        seq: Seq(read_integer(seq)?),
+        at: Micros(read_integer(at)?),
+        session_id: read_optional_text(session_id)?,
+        reducer: read_text(reducer)?,
+        caller: read_text(caller)?,
+        request_id: read_optional_text(request_id)?,
+        arguments: read_text(arguments)?,
+        outcome: read_text(outcome)?,
+        prev_hash: read_hash(prev_hash)?,
+        hash: read_hash(hash)?,
+        authority: read_optional_text(authority)?,
         salt: match salt {
             [] | [Value::Null] => None,
             [Value::Blob(salt)] => Some(salt.as_slice().try_into().ok()?),
             _ => return None,
         },
     })
+}
+
+fn read_integer(cell: &Value) -> Option<i64> {
+    match cell {
+        Value::Integer(n) => Some(*n),
+        _ => None,
+    }
+}
+
+fn read_text(cell: &Value) -> Option<String> {
+    match cell {
+        Value::Text(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// Returns `Some(None)` for NULL.
+fn read_optional_text(cell: &Value) -> Option<Option<String>> {
+    match cell {
+        Value::Null => Some(None),
+        cell => read_text(cell).map(Some),
+    }
+}
+
+fn read_hash(cell: &Value) -> Option<Hash> {
+    match cell {
+        Value::Blob(bytes) => bytes.as_slice().try_into().ok(),
+        _ => None,
+    }
 }

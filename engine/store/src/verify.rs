@@ -15,7 +15,7 @@ use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
 use crate::read_only::{ReadOnlyFile, has_log, open_read_only};
-use crate::system::{self, EventRow, RequestIdRow, event_of};
+use crate::system::{self, EventRow, RequestIdRow, decode_event};
 use crate::writer;
 
 /// The content of a verified file.
@@ -189,7 +189,7 @@ impl LogFile {
             let hashes_are_blobs = ![8, 9, 11]
                 .iter()
                 .any(|at| *at < columns && matches!(row.get_ref(*at), Ok(ValueRef::Text(_))));
-            let event = event_of(&cells).filter(|_| hashes_are_blobs);
+            let event = decode_event(&cells).filter(|_| hashes_are_blobs);
             let event = event.ok_or(VerifyError::Unreadable { seq, why: None })?;
             chain.check(&event).map_err(VerifyError::from)?;
             each(&event)?;
@@ -227,7 +227,6 @@ impl LogFile {
 
 /// The chain does not show that its end was cut off, but the rows do.
 fn check_tail(connection: &Connection, chain: &Chain) -> Result<(), VerifyError> {
-    let damaged = |error: rusqlite::Error| VerifyError::Damaged(error.to_string());
     let tables = "SELECT m.name FROM sqlite_schema m, pragma_table_info(m.name) c
         WHERE m.type = 'table' AND c.name = 'seq' AND m.name <> 'events'";
     let mut statement = connection.prepare(tables).map_err(damaged)?;
@@ -246,7 +245,6 @@ fn check_tail(connection: &Connection, chain: &Chain) -> Result<(), VerifyError>
 /// Runs SQLite's integrity check, of the declared tables only if there are others: it evaluates their expressions, and those
 /// of other tables are unknown.
 fn check_soundness(log: &LogFile) -> Result<(), VerifyError> {
-    let damaged = |error: rusqlite::Error| VerifyError::Damaged(error.to_string());
     let stored = "SELECT name FROM sqlite_schema WHERE type = 'table'";
     let mut statement = log.connection.prepare(stored).map_err(damaged)?;
     let names = statement.query_map([], |row| row.get::<_, String>(0)).map_err(damaged)?;
@@ -271,7 +269,6 @@ fn check_soundness(log: &LogFile) -> Result<(), VerifyError> {
 /// Checks the rows of a table: the conditions of its CHECK constraints, which SQLite's integrity check omits on a connection
 /// that only reads, and its columns of JSON.
 fn check_rows(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyError> {
-    let damaged = |error: StoreError| VerifyError::Damaged(error.to_string());
     let mut columns = Vec::new();
     let named = "SELECT name FROM pragma_table_info(?1)";
     writer::run(&log.connection, named, &[table.name.into()], &mut |row| {
@@ -305,6 +302,10 @@ fn check_rows(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyErro
         ))),
         None => Ok(()),
     }
+}
+
+fn damaged(error: impl std::fmt::Display) -> VerifyError {
+    VerifyError::Damaged(error.to_string())
 }
 
 /// Returns the first column of JSON whose value cannot be read.

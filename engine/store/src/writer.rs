@@ -20,7 +20,7 @@ use crate::journal::frame::operations_of;
 use crate::journal::row_operations::{Applier, RowOperations};
 use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
-use crate::system::{self, RequestIdRow, event_of};
+use crate::system::{self, RequestIdRow, decode_event};
 
 /// The SQL of one table, built once.
 #[derive(Debug)]
@@ -55,14 +55,17 @@ impl TableSql {
 /// `key1 = ?a AND key2 = ?b`. `place` maps the index in the key and the index in the row, both from
 /// 0, to a parameter's number.
 fn by_key(table: &TableSpec, place: impl Fn(usize, usize) -> usize) -> String {
-    let terms = table.key.iter().enumerate();
-    let terms =
-        terms.map(|(nth, at)| format!("{} = ?{}", table.columns[*at].name, place(nth, *at) + 1));
-    terms.collect::<Vec<_>>().join(" AND ")
+    let terms: Vec<String> = table
+        .key
+        .iter()
+        .enumerate()
+        .map(|(nth, at)| format!("{} = ?{}", table.columns[*at].name, place(nth, *at) + 1))
+        .collect();
+    terms.join(" AND ")
 }
 
 /// An update of some columns of the row with a key. Each parameter has the number of its column.
-fn update_of(table: &TableSpec, changed: u64) -> String {
+fn update_sql(table: &TableSpec, changed: u64) -> String {
     let set: Vec<String> = (0..table.columns.len())
         .filter(|at| changed & (1 << at) != 0)
         .map(|at| format!("{} = ?{}", table.columns[at].name, at + 1))
@@ -145,7 +148,7 @@ impl Writer {
     }
 
     /// Adds the steps of a statement.
-    fn count_of(&self, statement: &CachedStatement<'_>) {
+    fn count_statement(&self, statement: &CachedStatement<'_>) {
         let steps = statement.reset_status(StatementStatus::VmStep);
         self.count(u64::try_from(steps).unwrap_or(0));
     }
@@ -354,7 +357,7 @@ impl Writer {
         let mut rows = statement.raw_query();
         let found = rows.next()?.map(|row| cell::read_row(row, table.columns.len())).transpose();
         drop(rows);
-        self.count_of(&statement);
+        self.count_statement(&statement);
         let found: Option<Row> = found?;
         found.iter().for_each(|row| self.count_bytes(row));
         Ok(found)
@@ -408,13 +411,13 @@ impl Writer {
             return Ok(());
         }
         let mut updates = self.sql(table).updates.borrow_mut();
-        let sql = updates.entry(changed).or_insert_with(|| update_of(table, changed));
+        let sql = updates.entry(changed).or_insert_with(|| update_sql(table, changed));
         let mut statement = self.connection.prepare_cached(sql)?;
         cell::bind_some(&mut statement, new, |at| {
             changed & (1 << at) != 0 || table.key.contains(&at)
         })?;
         let done = statement.raw_execute();
-        self.count_of(&statement);
+        self.count_statement(&statement);
         done?;
         self.record(|group| group.update(table, new, changed));
         Ok(())
@@ -467,7 +470,7 @@ impl Writer {
     pub fn event(&self, seq: Seq) -> Result<Option<Event>, StoreError> {
         let mut found = None;
         let sql = "SELECT * FROM events WHERE seq = ?1";
-        self.run(sql, &[Value::Integer(seq.0)], &mut |row| found = event_of(row))?;
+        self.run(sql, &[Value::Integer(seq.0)], &mut |row| found = decode_event(row))?;
         Ok(found)
     }
 
@@ -518,12 +521,16 @@ impl Writer {
         caller: &str,
         request_id: &str,
     ) -> Result<Option<RequestIdRow>, StoreError> {
-        let row = self.get(RequestIdRow::SPEC, &[caller.into(), request_id.into()])?;
-        let Some(row) = row else { return Ok(None) };
-        let row = RequestIdRow::from_row(&row).ok().filter(|row| row.event_seqs().is_some());
-        let unreadable =
-            || format!("the stored events of request id {request_id:?} are unreadable");
-        row.map(Some).ok_or_else(|| StoreError::Unreadable(unreadable()))
+        let Some(row) = self.get(RequestIdRow::SPEC, &[caller.into(), request_id.into()])? else {
+            return Ok(None);
+        };
+        match RequestIdRow::from_row(&row) {
+            Ok(request) if request.event_seqs().is_some() => Ok(Some(request)),
+            _ => {
+                let why = format!("the stored events of request id {request_id:?} are unreadable");
+                Err(StoreError::Unreadable(why))
+            }
+        }
     }
 
     /// Records a request id.
@@ -613,7 +620,7 @@ impl Writer {
         let mut statement = self.connection.prepare_cached(sql)?;
         cell::bind(&mut statement, params)?;
         let done = statement.raw_execute();
-        self.count_of(&statement);
+        self.count_statement(&statement);
         done?;
         Ok(())
     }

@@ -147,8 +147,7 @@ impl<'ast> Visit<'ast> for Counts {
     }
 
     fn visit_expr_match(&mut self, expression: &'ast syn::ExprMatch) {
-        let is_bool = |arm: &syn::Arm| matches!(&arm.pat, syn::Pat::Lit(literal) if matches!(literal.lit, syn::Lit::Bool(_)));
-        if expression.arms.iter().any(is_bool) {
+        if expression.arms.iter().any(|arm| is_bool(&arm.pat)) {
             self.matches_on_bool += 1;
         }
         visit::visit_expr_match(self, expression);
@@ -162,6 +161,10 @@ fn bound_name(statement: &syn::Stmt) -> Option<&syn::Ident> {
         syn::Pat::Ident(pattern) => Some(&pattern.ident),
         _ => None,
     }
+}
+
+fn is_bool(pattern: &syn::Pat) -> bool {
+    matches!(pattern, syn::Pat::Lit(literal) if matches!(literal.lit, syn::Lit::Bool(_)))
 }
 
 fn untyped(pattern: &syn::Pat) -> &syn::Pat {

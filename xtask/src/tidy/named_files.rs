@@ -1,6 +1,6 @@
 //! Rule: the files that some pages name in backticks exist.
 
-use super::finding::Finding;
+use super::Finding;
 use super::source::File;
 
 /// The page that names each Rust file by its whole path.

@@ -1,6 +1,6 @@
 //! Rule: the first line of a file describes it.
 
-use super::finding::Finding;
+use super::Finding;
 use super::source::Source;
 
 pub(crate) fn check(source: &Source) -> Option<Finding> {

@@ -1,7 +1,7 @@
 //! Rule: committed files contain no location that exists only on one machine, such as a folder or a registry
 //! mirror.
 
-use super::finding::Finding;
+use super::Finding;
 use super::source::File;
 
 /// Folders of development machines.
@@ -13,14 +13,12 @@ const HOSTS: [&str; 5] = ["crates.", "debian", "npmjs", "pypi", "pythonhosted"];
 pub(crate) fn check(file: &File) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, line) in file.text.lines().enumerate() {
-        let mut found = |what: &str| {
-            findings.push(Finding::new(format!("{}:{}", file.path, at + 1), what));
-        };
+        let place = format!("{}:{}", file.path, at + 1);
         if FOLDERS.iter().any(|folder| names_folder(line, folder)) {
-            found("names a folder of one machine");
+            findings.push(Finding::new(&place, "names a folder of one machine"));
         }
         if hosts(line).any(|host| HOSTS.iter().any(|part| host.contains(part))) {
-            found("names the host of a package registry");
+            findings.push(Finding::new(&place, "names the host of a package registry"));
         }
     }
     findings
@@ -28,8 +26,11 @@ pub(crate) fn check(file: &File) -> Vec<Finding> {
 
 /// Whether the line has an absolute path into the folder. `../work/` and `/v1/work/` do not count.
 fn names_folder(line: &str, folder: &str) -> bool {
-    let inside_path = |c: char| c.is_alphanumeric() || "_-.~}*".contains(c);
-    line.match_indices(&format!("/{folder}/")).any(|(at, _)| !line[..at].ends_with(inside_path))
+    line.match_indices(&format!("/{folder}/")).any(|(at, _)| {
+        let continues_path =
+            line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-.~}*".contains(c));
+        !continues_path
+    })
 }
 
 /// The hosts of all URLs in the line.

@@ -1,6 +1,6 @@
 //! Rule: tests wait for events, not for a time, in all languages. Lints cannot say this: they do not know tests.
 
-use super::finding::Finding;
+use super::Finding;
 use super::source::{File, Source, is_word};
 
 const WHAT: &str = "`sleep`: wait for the expected event, or give a reason above: `tidy: <reason>`";

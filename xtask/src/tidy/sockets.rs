@@ -1,7 +1,7 @@
 //! Rule: only some parts of the program use sockets. `ARCHITECTURE.md` names them.
 
-use super::finding::Finding;
-use super::source::{File, Line, Source, is_word};
+use super::Finding;
+use super::source::{File, Source, is_word};
 
 /// Crates whose code is in programs of users.
 const SHIPPED: [&str; 9] = [
@@ -35,13 +35,18 @@ const OTHERS: [&str; 4] =
 
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let path = source.path.as_str();
-    let is_in = |places: &[&str]| places.iter().any(|place| path.starts_with(place));
-    if !is_in(&SHIPPED) || is_in(&NAMED) || is_in(&OTHERS) || path.ends_with("tests.rs") {
+    if !is_in(path, &SHIPPED)
+        || is_in(path, &NAMED)
+        || is_in(path, &OTHERS)
+        || path.ends_with("tests.rs")
+    {
         return Vec::new();
     }
-    let uses = |line: &Line| !line.test && names_sockets(&line.code);
-    let lines = source.lines.iter().enumerate().filter(|(_, line)| uses(line));
-    lines
+    source
+        .lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| !line.test && names_sockets(&line.code))
         .map(|(at, _)| {
             let why =
                 "uses sockets: name the file in ARCHITECTURE.md and in xtask/src/tidy/sockets.rs";
@@ -60,6 +65,10 @@ pub(crate) fn check_page(file: &File) -> Vec<Finding> {
         .filter(|place| !file.text.contains(&format!("`{place}`")))
         .map(|place| Finding::new(&file.path, format!("does not name {place}, which uses sockets")))
         .collect()
+}
+
+fn is_in(path: &str, places: &[&str]) -> bool {
+    places.iter().any(|place| path.starts_with(place))
 }
 
 fn names_sockets(code: &str) -> bool {

@@ -87,10 +87,17 @@ fn classify(chars: &[char]) -> Vec<Kind> {
 
 /// The kind and length of the first token; code is returned one character at a time.
 fn token(rest: &[char], after_word: bool) -> (Kind, usize) {
-    let raw = |skip: usize| match raw_string(&rest[skip..]) {
-        Some(length) if !after_word => (Kind::Literal, skip + length),
-        _ => (Kind::Code, 1),
+    let prefix = match rest {
+        ['b' | 'c', 'r', ..] => 2,
+        ['r', ..] => 1,
+        _ => 0,
     };
+    if prefix > 0
+        && !after_word
+        && let Some(length) = raw_string(&rest[prefix..])
+    {
+        return (Kind::Literal, prefix + length);
+    }
     match rest {
         ['/', '/', ..] => (Kind::Comment, position(rest, 0, |c| c == '\n')),
         ['/', '*', ..] => (Kind::Comment, block_comment(rest)),
@@ -98,8 +105,6 @@ fn token(rest: &[char], after_word: bool) -> (Kind, usize) {
         // `'a'` and `'\n'`, but not the lifetime `'a`.
         ['\'', '\\', ..] => (Kind::Literal, (position(rest, 3, |c| c == '\'') + 1).min(rest.len())),
         ['\'', _, '\'', ..] => (Kind::Literal, 3),
-        ['b' | 'c', 'r', ..] => raw(2),
-        ['r', ..] => raw(1),
         _ => (Kind::Code, 1),
     }
 }
@@ -115,8 +120,14 @@ fn block_comment(rest: &[char]) -> usize {
     let mut depth = 0;
     while at < rest.len() {
         match &rest[at..] {
-            ['/', '*', ..] => (at, depth) = (at + 2, depth + 1),
-            ['*', '/', ..] => (at, depth) = (at + 2, depth - 1),
+            ['/', '*', ..] => {
+                at += 2;
+                depth += 1;
+            }
+            ['*', '/', ..] => {
+                at += 2;
+                depth -= 1;
+            }
             _ => at += 1,
         }
         if depth == 0 {

@@ -5,7 +5,7 @@ use super::source::Source;
 use super::*;
 
 /// The findings for one Rust file, one per line.
-fn on(path: &str, text: &str) -> String {
+fn check_rust(path: &str, text: &str) -> String {
     let source = source(path, text);
     let mut findings: Vec<Finding> = opening::check(&source).into_iter().collect();
     findings.extend(sleeps::check(&source));
@@ -23,63 +23,66 @@ fn lines(findings: &[Finding]) -> String {
 
 #[test]
 fn the_repository_is_tidy() {
-    let (_, findings) = check(crate::root()).expect("tidy can read the repository");
-    assert!(findings.is_empty(), "\n{}\n", lines(&findings));
+    let report = check(crate::root()).expect("tidy can read the repository");
+    assert!(report.findings.is_empty(), "\n{}\n", lines(&report.findings));
 }
 
 #[test]
 fn a_file_starts_with_a_description() {
     let found = "a.rs: does not start with `//!` and a description of the file";
-    assert_eq!(on("a.rs", "//! A file.\n"), "");
-    assert_eq!(on("a.rs", "use std::fmt;\n"), found);
-    assert_eq!(on("a.rs", "//!\n//! Too late.\n"), found);
-    assert_eq!(on("a.rs", ""), found);
+    assert_eq!(check_rust("a.rs", "//! A file.\n"), "");
+    assert_eq!(check_rust("a.rs", "use std::fmt;\n"), found);
+    assert_eq!(check_rust("a.rs", "//!\n//! Too late.\n"), found);
+    assert_eq!(check_rust("a.rs", ""), found);
 }
 
 #[test]
 fn sockets_are_used_in_named_places_only() {
     let code = "//! A file.\nuse tokio::net::TcpStream;\nfn f(my_reqwest: u8) {}\n";
     let why = "uses sockets: name the file in ARCHITECTURE.md and in xtask/src/tidy/sockets.rs";
-    assert_eq!(on("engine/src/a.rs", code), format!("engine/src/a.rs:2: {why}"));
-    assert_eq!(on("server/src/a.rs", code), "");
-    assert_eq!(on("tests/it/a.rs", code), "");
+    assert_eq!(check_rust("engine/src/a.rs", code), format!("engine/src/a.rs:2: {why}"));
+    assert_eq!(check_rust("server/src/a.rs", code), "");
+    assert_eq!(check_rust("tests/it/a.rs", code), "");
 }
 
 #[test]
 fn tests_do_not_sleep() {
     let sleep = "//! A file.\nfn f() { thread::sleep(SECOND) }\n";
     let found = "2: `sleep`: wait for the expected event, or give a reason above: `tidy: <reason>`";
-    assert_eq!(on("a.rs", sleep), "");
-    assert_eq!(on("tests/a.rs", sleep), format!("tests/a.rs:{found}"));
-    assert_eq!(on("src/a/tests.rs", sleep), format!("src/a/tests.rs:{found}"));
+    assert_eq!(check_rust("a.rs", sleep), "");
+    assert_eq!(check_rust("tests/a.rs", sleep), format!("tests/a.rs:{found}"));
+    assert_eq!(check_rust("src/a/tests.rs", sleep), format!("src/a/tests.rs:{found}"));
     assert_eq!(
-        on("tests/a.rs", "//! A file.\nasync fn f() { tokio::time::sleep(SECOND).await }\n"),
+        check_rust(
+            "tests/a.rs",
+            "//! A file.\nasync fn f() { tokio::time::sleep(SECOND).await }\n"
+        ),
         format!("tests/a.rs:{found}")
     );
     assert_eq!(
-        on("a.rs", "//! A file.\n#[cfg(test)]\nmod tests {\nfn f() { sleep(SECOND) }\n}\n"),
+        check_rust("a.rs", "//! A file.\n#[cfg(test)]\nmod tests {\nfn f() { sleep(SECOND) }\n}\n"),
         format!("a.rs:{}", found.replacen('2', "4", 1))
     );
     let waived = "//! A file.\n// tidy: the clock is paused\nfn f() { sleep(SECOND) }\n";
-    assert_eq!(on("tests/a.rs", waived), "");
+    assert_eq!(check_rust("tests/a.rs", waived), "");
     let no_reason = "//! A file.\n// tidy: \nfn f() { sleep(SECOND) }\n";
-    assert!(on("tests/a.rs", no_reason).contains("`sleep`"));
+    assert!(check_rust("tests/a.rs", no_reason).contains("`sleep`"));
 }
 
 #[test]
 fn tests_in_scripts_do_not_sleep() {
-    let on = |path: &str, text: &str| {
+    let check = |path: &str, text: &str| {
         lines(&sleeps::check_script(&File { path: path.to_owned(), text: text.to_owned() }))
     };
     let found = "`sleep`: wait for the expected event, or give a reason above: `tidy: <reason>`";
     let script = "await new Promise((resolve) => setTimeout(resolve, 50));\n";
-    assert_eq!(on("sdk/test/a.ts", script), format!("sdk/test/a.ts:1: {found}"));
-    assert_eq!(on("sdk/src/a.ts", script), "");
-    assert_eq!(on("tests/a.py", "await asyncio.sleep(0.1)\n"), format!("tests/a.py:1: {found}"));
-    assert_eq!(on("tests/a.py", "await asyncio.sleep(0)\n"), "");
-    assert_eq!(on("tests/a.mjs", "setTimeout(resolve, 0);\n"), "");
-    assert_eq!(on("tests/a.py", "# tidy: no event\ntime.sleep(1)\n"), "");
-    assert_eq!(on("tests/a.py", "# tidy: \ntime.sleep(1)\n"), format!("tests/a.py:2: {found}"));
+    assert_eq!(check("sdk/test/a.ts", script), format!("sdk/test/a.ts:1: {found}"));
+    assert_eq!(check("sdk/src/a.ts", script), "");
+    assert_eq!(check("tests/a.py", "await asyncio.sleep(0.1)\n"), format!("tests/a.py:1: {found}"));
+    assert_eq!(check("tests/a.py", "await asyncio.sleep(0)\n"), "");
+    assert_eq!(check("tests/a.mjs", "setTimeout(resolve, 0);\n"), "");
+    assert_eq!(check("tests/a.py", "# tidy: no event\ntime.sleep(1)\n"), "");
+    assert_eq!(check("tests/a.py", "# tidy: \ntime.sleep(1)\n"), format!("tests/a.py:2: {found}"));
 }
 
 #[test]

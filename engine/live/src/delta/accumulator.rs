@@ -74,17 +74,16 @@ impl Accumulator {
         aggregate: Aggregate,
         next: &mut dyn FnMut() -> &'v Value,
     ) -> Accumulator {
-        let number = integer;
         let mut sum = Accumulator::default();
         match aggregate {
             Aggregate::Rows | Aggregate::Other => {}
-            Aggregate::Count => sum.count = number(next()),
+            Aggregate::Count => sum.count = integer(next()),
             Aggregate::Sum | Aggregate::Total | Aggregate::Average => {
-                sum.count = number(next());
-                sum.sum = i128::from(number(next())) << 32;
-                sum.sum += i128::from(number(next()));
-                sum.reach = i128::from(number(next()));
-                sum.odd = number(next());
+                sum.count = integer(next());
+                sum.sum = i128::from(integer(next())) << 32;
+                sum.sum += i128::from(integer(next()));
+                sum.reach = i128::from(integer(next()));
+                sum.odd = integer(next());
             }
             Aggregate::Min | Aggregate::Max => {
                 sum.extremum = Some(next().clone()).filter(|value| *value != Value::Null);

@@ -40,6 +40,13 @@ pub(crate) struct AggregateRule {
 /// arguments.
 type GroupChanges = Vec<(Row, i64)>;
 
+/// The change of a group by a commit.
+struct ChangedGroup {
+    /// Its previous output row, if any.
+    old_output: Option<Row>,
+    new: Group,
+}
+
 /// One aggregate.
 #[derive(Debug)]
 struct AggregateCall {
@@ -79,20 +86,18 @@ impl AggregateRule {
         let mut values = groups.clone();
         values.extend(found.iter().map(AggregateTerm::value));
         let terms = terms(catalog, query, &core.dependency_path(), None, &values, Show::Weighted);
-        let render = |fragment: &Fragment| {
-            let mut out = Renderer::new(catalog, &query.sources);
-            out.fragment(fragment);
-            out.finish()
-        };
         let restricted = restricted_to_group(query);
-        let fill = render(&fill(core, &found, &restricted));
+        let fill = render(catalog, query, &select_accumulators(core, &found, &restricted));
         let aggregates = found.iter().map(|found| {
-            let seek = found.seek(core, &restricted).map(|seek| render(&seek));
+            let seek = found.seek(core, &restricted).map(|seek| render(catalog, query, &seek));
             AggregateCall { aggregate: found.aggregate, seek }
         });
-        let shown = match picked(&shown, groups.len()).filter(|_| having.is_none()) {
+        let shown = match pick_outputs(&shown, groups.len()).filter(|_| having.is_none()) {
             Some(picked) => GroupOutput::Picked(picked),
-            None => GroupOutput::Evaluated(render(&evaluated(&shown, having.as_ref()))),
+            None => {
+                let outputs = select_outputs(&shown, having.as_ref());
+                GroupOutput::Evaluated(render(catalog, query, &outputs))
+            }
         };
         let grouped = core.group.is_some();
         Some(AggregateRule { aggregates: aggregates.collect(), terms, fill, shown, grouped })
@@ -123,7 +128,7 @@ impl AggregateRule {
         state: &mut RuleState,
     ) -> Result<Delta, LiveError> {
         let mut weights = Weights::default();
-        let mut dear = false;
+        let mut is_incomplete = false;
         let changed = self.changed(run).inspect_err(|_| state.forget())?;
         for (group, rows) in changed {
             let outcome = match state.take_group(&group) {
@@ -131,20 +136,24 @@ impl AggregateRule {
                 Some(GroupState::Group(known)) => self.advance(run, &group, known, &rows),
                 Some(GroupState::AwaitingBackfill) => {
                     state.keep_group(group, GroupState::AwaitingBackfill);
-                    dear = true;
+                    is_incomplete = true;
                     continue;
                 }
             };
-            match (outcome, &mut run.dear) {
-                (Ok((old, new)), _) => {
-                    old.into_iter().for_each(|row| weights.add(row, -1));
-                    new.shown.iter().for_each(|row| weights.add(row.clone(), 1));
+            match (outcome, &mut run.unfilled) {
+                (Ok(ChangedGroup { old_output, new }), _) => {
+                    if let Some(row) = old_output {
+                        weights.add(row, -1);
+                    }
+                    if let Some(row) = &new.shown {
+                        weights.add(row.clone(), 1);
+                    }
                     self.keep(state, group, new);
                 }
                 (Err(LiveError::OverBudget), Some(backfills)) => {
                     backfills.push(group.clone());
                     state.keep_group(group, GroupState::AwaitingBackfill);
-                    dear = true;
+                    is_incomplete = true;
                 }
                 (Err(error), _) => {
                     state.forget();
@@ -152,7 +161,7 @@ impl AggregateRule {
                 }
             }
         }
-        if dear {
+        if is_incomplete {
             return Err(LiveError::OverBudget);
         }
         Ok(Delta::from_weights(&run.query.key, weights))
@@ -161,7 +170,7 @@ impl AggregateRule {
     /// Returns the groups and arguments of the changed rows, by group, with their weights.
     fn changed(&self, run: &mut RuleContext) -> Result<Vec<(Row, GroupChanges)>, LiveError> {
         let mut changed = Weights::default();
-        let width = run.query.cores[0].1.group.as_ref().map_or(0, Vec::len);
+        let width = run.query.first_core().group.as_ref().map_or(0, Vec::len);
         run.terms(&self.terms, &mut |row, weight| changed.add(row, weight))?;
         let mut groups: Vec<(Row, GroupChanges)> = Vec::new();
         let mut places = HashMap::new();
@@ -200,47 +209,48 @@ impl AggregateRule {
         let changed =
             self.changed(run)?.into_iter().find(|(changed, _)| exact::same(changed, group));
         let rows = changed.map_or_else(Vec::new, |(_, rows)| rows);
-        let (_, known) = self.advance(run, group, filled, &rows)?;
-        self.keep(state, group.clone(), known);
+        let ChangedGroup { new, .. } = self.advance(run, group, filled, &rows)?;
+        self.keep(state, group.clone(), new);
         Ok(())
     }
 
-    /// Returns the previous output of a group and its accumulators, when it is first touched.
-    fn begin(&self, run: &mut RuleContext, group: &Row) -> Result<(Option<Row>, Group), LiveError> {
-        let mut old = None;
-        run.evaluate(EvaluationExtent::Group, group, true, &mut |row| old = Some(row))?;
+    /// Returns the change of a group that is touched for the first time.
+    fn begin(&self, run: &mut RuleContext, group: &Row) -> Result<ChangedGroup, LiveError> {
+        let mut old_output = None;
+        run.evaluate(EvaluationExtent::Group, group, true, &mut |row| old_output = Some(row))?;
         let mut new = self.fill(run, group)?;
         new.shown = self.show(run, group, &new)?;
-        Ok((old, new))
+        Ok(ChangedGroup { old_output, new })
     }
 
-    /// Returns the previous output of a group, and its accumulators after more rows.
+    /// Returns the change of a group by more rows.
     fn advance(
         &self,
         run: &mut RuleContext,
         group: &Row,
         mut known: Group,
         rows: &[(Row, i64)],
-    ) -> Result<(Option<Row>, Group), LiveError> {
+    ) -> Result<ChangedGroup, LiveError> {
         for (row, weight) in rows {
             known.rows += weight;
-            for (call, sum, value) in self.each(&mut known.sums, &row[group.len()..]) {
+            for (call, sum, value) in self.zip_sums(&mut known.sums, &row[group.len()..]) {
                 sum.add(call.aggregate, value, *weight);
             }
         }
         for (call, sum) in self.aggregates.iter().zip(&mut known.sums) {
             let (true, Some(seek)) = (sum.lost, &call.seek) else { continue };
-            (sum.lost, sum.extremum) = (false, None);
+            sum.lost = false;
+            sum.extremum = None;
             run.rows(seek, group, &mut |row| {
                 sum.extremum = row.first().filter(|value| **value != Value::Null).cloned();
             })?;
         }
-        let old = known.shown.take();
+        let old_output = known.shown.take();
         known.shown = self.show(run, group, &known)?;
-        Ok((old, known))
+        Ok(ChangedGroup { old_output, new: known })
     }
 
-    fn each<'s>(
+    fn zip_sums<'s>(
         &'s self,
         sums: &'s mut [Accumulator],
         values: &'s [Value],
@@ -331,19 +341,19 @@ impl AggregateTerm {
 
     /// Returns the initial value of the accumulator as SQL, over a value of this name.
     /// [`Accumulator::read`] reads it.
-    fn filled(&self, value: &str) -> Vec<String> {
+    fn accumulator_sql(&self, value: &str) -> Vec<String> {
         let count = format!("count({value})");
-        let integers = |what: &str| {
-            format!("coalesce(sum(CASE typeof({value}) WHEN 'integer' THEN {what} END), 0)")
+        let sum_of_integers = |part: &str| {
+            format!("coalesce(sum(CASE typeof({value}) WHEN 'integer' THEN {part} END), 0)")
         };
         match self.aggregate {
             Aggregate::Rows | Aggregate::Other => Vec::new(),
             Aggregate::Count => vec![count],
             Aggregate::Sum | Aggregate::Total | Aggregate::Average => vec![
                 count,
-                integers(&format!("{value} >> 32")),
-                integers(&format!("{value} & 4294967295")),
-                integers(&format!("abs({value} >> 32) + 1")),
+                sum_of_integers(&format!("{value} >> 32")),
+                sum_of_integers(&format!("{value} & 4294967295")),
+                sum_of_integers(&format!("abs({value} >> 32) + 1")),
                 format!("coalesce(sum(typeof({value}) NOT IN ('integer', 'null')), 0)"),
             ],
             Aggregate::Min => vec![format!("min({value})")],
@@ -422,6 +432,12 @@ fn from_given(
     Some(out)
 }
 
+fn render(catalog: &Catalog, query: &Query, fragment: &Fragment) -> Statement {
+    let mut out = Renderer::new(catalog, &query.sources);
+    out.push(fragment);
+    out.finish()
+}
+
 fn fragment_between(pieces: &[Piece], from: Mark, to: Mark) -> Option<Fragment> {
     let from = pieces.iter().position(|piece| *piece == Piece::Mark(from))?;
     let to = pieces.iter().position(|piece| *piece == Piece::Mark(to))?;
@@ -431,7 +447,7 @@ fn fragment_between(pieces: &[Piece], from: Mark, to: Mark) -> Option<Fragment> 
 }
 
 /// Returns the given value of each output, if every output is one.
-fn picked(shown: &[Fragment], groups: usize) -> Option<Vec<usize>> {
+fn pick_outputs(shown: &[Fragment], groups: usize) -> Option<Vec<usize>> {
     let values = shown.iter().map(|value| match value.pieces.as_slice() {
         [Piece::Given(at)] => Some(*at),
         // A group's column, cast to its own type.
@@ -446,7 +462,7 @@ fn picked(shown: &[Fragment], groups: usize) -> Option<Vec<usize>> {
 }
 
 /// `SELECT outputs WHERE having`, over given values.
-fn evaluated(shown: &[Fragment], having: Option<&Fragment>) -> Fragment {
+fn select_outputs(shown: &[Fragment], having: Option<&Fragment>) -> Fragment {
     let mut out = Fragment::text("SELECT");
     for (at, value) in shown.iter().enumerate() {
         out.push_text(if at > 0 { "," } else { "" });
@@ -460,11 +476,15 @@ fn evaluated(shown: &[Fragment], having: Option<&Fragment>) -> Fragment {
 }
 
 /// `SELECT count(*), … FROM (the arguments of the group's rows)`.
-fn fill(core: &SelectCore, found: &[AggregateTerm], restricted: &[Fragment]) -> Fragment {
+fn select_accumulators(
+    core: &SelectCore,
+    found: &[AggregateTerm],
+    restricted: &[Fragment],
+) -> Fragment {
     let mut shown = vec!["count(*)".to_owned()];
     let mut rows = Fragment::text("SELECT");
     for (at, call) in found.iter().enumerate() {
-        shown.extend(call.filled(&format!("v{at}")));
+        shown.extend(call.accumulator_sql(&format!("v{at}")));
         rows.push_text(if at > 0 { "," } else { "" });
         rows.push(&call.value());
         rows.push_text(&format!("AS v{at}"));

@@ -74,7 +74,7 @@ impl Changes {
 
     /// Returns the changes of one table.
     #[must_use]
-    pub fn of(&self, table: &str) -> &[RowChange] {
+    pub fn for_table(&self, table: &str) -> &[RowChange] {
         self.tables.get(table).map_or(&[], |rows| rows.as_slice())
     }
 
@@ -115,7 +115,7 @@ impl Changes {
     ) -> Result<(), LiveError> {
         let marks = vec!["?"; spec.columns.len() + 2].join(", ");
         let insert = format!("INSERT INTO {} VALUES ({marks})", delta_name(spec));
-        for (number, change) in self.of(spec.name).iter().enumerate() {
+        for (number, change) in self.for_table(spec.name).iter().enumerate() {
             for (image, weight) in [(&change.old, OLD), (&change.new, NEW)] {
                 let Some(image) = image else { continue };
                 let mut cells = image.to_vec();

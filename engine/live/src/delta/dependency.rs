@@ -36,12 +36,12 @@ pub(crate) struct SourcePath {
 /// Returns the path from one source to the inner sources of its outermost SELECT. `None` if an
 /// outer join on the path keeps unmatched rows.
 pub(crate) fn source_path(blocks: &[Block], source: usize) -> Option<SourcePath> {
-    let home = blocks.iter().position(|block| block.has(source))?;
+    let home = blocks.iter().position(|block| block.has_source(source))?;
     let path: Vec<usize> = path(blocks, home).collect();
     if path.iter().any(|at| blocks[*at].keeps_right()) {
         return None;
     }
-    let certain: Vec<usize> = path.iter().flat_map(|at| blocks[*at].inner()).collect();
+    let certain: Vec<usize> = path.iter().flat_map(|at| blocks[*at].inner_sources()).collect();
     let dependency = DependencyPath::new(vec![source], Vec::new());
     let mut found =
         SourcePath { dependency, path, equal: Vec::new(), certain, known: DerivedColumns::new() };
@@ -55,7 +55,7 @@ pub(crate) fn source_path(blocks: &[Block], source: usize) -> Option<SourcePath>
     for at in found.path.clone() {
         let block = &blocks[at];
         if let Some(shown) = shown {
-            found.learn(shown);
+            found.record_shown(shown);
             if let Some(on) = block.left_join(Item::Subquery(shown.subquery)) {
                 found.demand(on);
                 // From here on its rows may be all NULL.
@@ -72,6 +72,16 @@ impl DependencyPath {
     /// Creates a path without conditions of policies.
     pub(crate) fn new(sources: Vec<usize>, conditions: Vec<Fragment>) -> DependencyPath {
         DependencyPath { sources, conditions, visibility: Vec::new() }
+    }
+
+    /// `true` if a condition connects a source with some of these, and with no other.
+    pub(crate) fn connects(&self, placed: &[usize], source: usize) -> bool {
+        self.conditions.iter().any(|condition| {
+            let named: Vec<usize> = condition.columns().map(|(source, _)| source).collect();
+            named.contains(&source)
+                && named.iter().any(|other| placed.contains(other))
+                && named.iter().all(|other| *other == source || placed.contains(other))
+        })
     }
 
     /// `true` if conditions connect all of its sources.
@@ -122,7 +132,7 @@ impl SourcePath {
         (certain && fragment.is_flat()).then_some(fragment)
     }
 
-    fn learn(&mut self, shown: &ShownColumns) {
+    fn record_shown(&mut self, shown: &ShownColumns) {
         for (column, value) in shown.columns.iter().enumerate() {
             let value = value.as_ref().and_then(|value| value.substituted(&self.known));
             if let Some(value) = value {
@@ -168,18 +178,18 @@ impl SourcePath {
             self.equal.extend(on.iter().filter_map(|conjunct| conjunct.equal));
             let equal = on.iter().filter_map(|conjunct| conjunct.equal);
             for (other, _) in equal.flat_map(|(left, right)| [left, right]) {
-                if block.has(other) && !self.dependency.sources.contains(&other) {
+                if block.has_source(other) && !self.dependency.sources.contains(&other) {
                     self.dependency.sources.push(other);
                     pending.push(other);
                 }
             }
         }
         for conjunct in demanded {
-            let named = |source: usize| {
-                self.dependency.sources.contains(&source) || self.certain.contains(&source)
-            };
             let condition = &conjunct.condition;
-            if condition.is_flat() && condition.columns().all(|(source, _)| named(source)) {
+            let names_known_sources = condition.columns().all(|(source, _)| {
+                self.dependency.sources.contains(&source) || self.certain.contains(&source)
+            });
+            if condition.is_flat() && names_known_sources {
                 self.dependency.conditions.push(condition.clone());
             }
         }

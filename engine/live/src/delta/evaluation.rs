@@ -56,16 +56,16 @@ pub(crate) fn evaluate(
         *form = if *before { SourceForm::Before } else { SourceForm::After };
     }
     match extent {
-        EvaluationExtent::Whole if query.limit.is_some() => out.fragment(&query.text()),
-        EvaluationExtent::Whole => out.fragment(&query.body(&[])),
-        EvaluationExtent::Group => out.fragment(&query.body(&restricted_to_group(query))),
+        EvaluationExtent::Whole if query.limit.is_some() => out.push(&query.text()),
+        EvaluationExtent::Whole => out.push(&query.body(&[])),
+        EvaluationExtent::Group => out.push(&query.body(&restricted_to_group(query))),
         EvaluationExtent::Row => {
             let mut first = 0;
-            for source in query.blocks[0].inner() {
+            for source in query.blocks[0].inner_sources() {
                 out.forms[source] = SourceForm::Given(first);
                 first += catalog.table(query.sources[source].table).columns.len();
             }
-            out.fragment(&query.body(&[]));
+            out.push(&query.body(&[]));
         }
     }
     out.finish()
@@ -73,7 +73,7 @@ pub(crate) fn evaluate(
 
 /// Returns the conditions that fix each group expression to a given value.
 pub(crate) fn restricted_to_group(query: &Query) -> Vec<Fragment> {
-    let (_, core) = &query.cores[0];
+    let core = query.first_core();
     let groups = core.group.iter().flatten();
-    groups.enumerate().map(|(at, by)| core.shielded(by, by.is_given(at))).collect()
+    groups.enumerate().map(|(at, by)| core.shielded(by, by.not_distinct_from_given(at))).collect()
 }

@@ -243,7 +243,9 @@ impl Meter {
         if exceeded || is_slow || self.average > budget.average {
             self.paused = self.pause;
             self.pause = (self.pause * 2).min(PAUSE);
-            (self.average, self.average_time, self.calm) = (0, Duration::ZERO, 0);
+            self.average = 0;
+            self.average_time = Duration::ZERO;
+            self.calm = 0;
             return;
         }
         self.calm += 1;
@@ -308,7 +310,7 @@ impl Meters {
     }
 
     /// Returns the work of all templates, the most expensive first.
-    pub(crate) fn read(&self) -> Vec<TemplateWork> {
+    pub(crate) fn work_by_template(&self) -> Vec<TemplateWork> {
         let mut by_template: HashMap<Arc<str>, TemplateWork> = HashMap::new();
         for (_, Meter { work, .. }) in self.meters.iter().flatten() {
             match by_template.entry(Arc::clone(&work.sql)) {

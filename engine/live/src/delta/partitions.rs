@@ -69,7 +69,7 @@ impl Partitions {
     /// Partitioned by the values of expressions. `None` if it is not known which rows a change
     /// affects.
     pub(crate) fn by_values(catalog: &Catalog, query: &Query) -> Option<Partitions> {
-        let ways = ways(query)?;
+        let paths = source_paths(query)?;
         if query.cores.len() > 1
             && query.cores[1..]
                 .iter()
@@ -79,7 +79,7 @@ impl Partitions {
                 .cores
                 .iter()
                 .map(|(_, core)| {
-                    Partition::from_keys(catalog, query, &Query::from_core(core.clone()), &ways).0
+                    Partition::from_keys(catalog, query, &Query::from_core(core.clone()), &paths)
                 })
                 .collect();
             return Some(Partitions {
@@ -87,20 +87,24 @@ impl Partitions {
                 cost: "the touched rows and groups of each SELECT, twice",
             });
         }
-        let (part, falls_apart) = Partition::from_keys(catalog, query, query, &ways);
-        let cost = match falls_apart {
-            false => "the whole query, twice, if a changed row matches",
-            true if query.cores.len() > 1 => "the rows equal to the touched ones, twice",
-            true if has_windows(query) => "the touched partitions, twice",
-            true => "the rows of the touched groups, twice",
+        let part = Partition::from_keys(catalog, query, query, &paths);
+        let cost = if !part.has_keys() {
+            "the whole query, twice, if a changed row matches"
+        } else if query.cores.len() > 1 {
+            "the rows equal to the touched ones, twice"
+        } else if has_windows(query) {
+            "the touched partitions, twice"
+        } else {
+            "the rows of the touched groups, twice"
         };
         Some(Partitions { parts: vec![part], cost })
     }
 
     /// Returns the terms that check whether any changed row matters.
     pub(crate) fn gate(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
-        let ways = ways(query)?;
-        Some(terms_on(catalog, query, &ways.iter().enumerate().collect::<Vec<_>>(), &[]))
+        let paths = source_paths(query)?;
+        let numbered: Vec<(usize, &SourcePath)> = paths.iter().enumerate().collect();
+        Some(terms_on(catalog, query, &numbered, &[]))
     }
 
     /// Partitions by the key of a FULL JOIN of two tables: a row matches only rows of the same
@@ -112,13 +116,12 @@ impl Partitions {
     ) -> Option<Partitions> {
         let [left, right] = core.from.as_slice() else { return None };
         let sources = [left.source?, right.source?];
-        let flat = |fragment: &Fragment| !fragment.has_subquery();
         if right.join != Join::Full
             || core.aggregates()
             || core.windows()
-            || !core.outputs.iter().all(|output| flat(&output.value))
-            || !core.filter.iter().all(|conjunct| flat(&conjunct.condition))
-            || !right.on.iter().all(|conjunct| flat(&conjunct.condition))
+            || core.outputs.iter().any(|output| output.value.has_subquery())
+            || core.filter.iter().any(|conjunct| conjunct.condition.has_subquery())
+            || right.on.iter().any(|conjunct| conjunct.condition.has_subquery())
         {
             return None;
         }
@@ -171,15 +174,10 @@ impl Partitions {
 }
 
 impl Partition {
-    /// The parts of a query, or of one SELECT of it, and whether there is more than one.
-    fn from_keys(
-        catalog: &Catalog,
-        query: &Query,
-        one: &Query,
-        ways: &[SourcePath],
-    ) -> (Partition, bool) {
+    /// Returns the parts of a query, or of one SELECT of it.
+    fn from_keys(catalog: &Catalog, query: &Query, one: &Query, paths: &[SourcePath]) -> Partition {
         let blocks: Vec<usize> = one.cores.iter().map(|(_, core)| core.block).collect();
-        let ways: Vec<(usize, &SourcePath)> = ways
+        let paths: Vec<(usize, &SourcePath)> = paths
             .iter()
             .enumerate()
             .filter(|(_, source_path)| {
@@ -189,15 +187,19 @@ impl Partition {
         let scheme = PartitionScheme { catalog, sources: &query.sources };
         let mut keys = scheme.keys_of(one);
         keys.retain(|key| {
-            ways.iter().all(|(_, source_path)| scheme.shown_on(key, source_path).is_some())
+            paths.iter().all(|(_, source_path)| scheme.shown_on(key, source_path).is_some())
         });
-        let terms = terms_on(catalog, query, &ways, &keys);
-        let falls_apart = !keys.is_empty();
-        (Partition::new(terms, PartitionBody::Keyed(Box::new(one.clone()), keys)), falls_apart)
+        let terms = terms_on(catalog, query, &paths, &keys);
+        Partition::new(terms, PartitionBody::Keyed(Box::new(one.clone()), keys))
     }
 
     fn new(terms: Vec<Term>, body: PartitionBody) -> Partition {
         Partition { terms, body, rendered: Mutex::default() }
+    }
+
+    /// `true` if there may be more than one part.
+    fn has_keys(&self) -> bool {
+        matches!(&self.body, PartitionBody::Keyed(_, keys) if !keys.is_empty())
     }
 
     fn statement(
@@ -216,8 +218,13 @@ impl Partition {
 }
 
 impl PartitionKey {
+    /// Creates the key of a query with one SELECT.
+    fn new(core: &SelectCore, value: Fragment) -> PartitionKey {
+        PartitionKey(vec![(core.block, value)])
+    }
+
     /// `true` if it is the value of a column in some SELECT.
-    fn is(&self, column: (usize, usize)) -> bool {
+    fn has_column(&self, column: (usize, usize)) -> bool {
         self.0.iter().any(|(_, value)| column_of(value) == Some(column))
     }
 }
@@ -245,7 +252,7 @@ impl PartitionBody {
             *form = if *before { SourceForm::Before } else { SourceForm::After };
         }
         match self {
-            PartitionBody::Fixed(body) => out.fragment(body),
+            PartitionBody::Fixed(body) => out.push(body),
             PartitionBody::Keyed(one, keys) => {
                 let mut added = ExtraConditions::new();
                 for (at, key) in keys.iter().enumerate() {
@@ -258,7 +265,7 @@ impl PartitionBody {
                         });
                     }
                 }
-                out.fragment(&one.body_with(&added));
+                out.push(&one.body_with(&added));
             }
         }
         out.finish()
@@ -267,7 +274,7 @@ impl PartitionBody {
 
 impl RuleContext<'_> {
     /// Returns the delta of a partitioned result.
-    pub(crate) fn parts(&mut self, parts: &Partitions) -> Result<Delta, LiveError> {
+    pub(crate) fn reevaluate_parts(&mut self, parts: &Partitions) -> Result<Delta, LiveError> {
         let mut touched = Vec::new();
         for part in &parts.parts {
             let mut keys = Weights::default();
@@ -283,7 +290,7 @@ impl RuleContext<'_> {
             .query
             .sources
             .iter()
-            .map(|source| !self.changes.of(self.catalog.table(source.table).name).is_empty())
+            .map(|source| !self.changes.for_table(self.catalog.table(source.table).name).is_empty())
             .collect();
         for (part, keys) in parts.parts.iter().zip(&touched) {
             for (key, _) in keys.rows() {
@@ -309,7 +316,7 @@ fn has_windows(query: &Query) -> bool {
 }
 
 /// Returns the path of each source, as far as conditions lead.
-fn ways(query: &Query) -> Option<Vec<SourcePath>> {
+fn source_paths(query: &Query) -> Option<Vec<SourcePath>> {
     (0..query.sources.len())
         .map(|source| {
             let mut source_path = source_path(&query.blocks, source)?;
@@ -322,12 +329,12 @@ fn ways(query: &Query) -> Option<Vec<SourcePath>> {
 fn terms_on(
     catalog: &Catalog,
     query: &Query,
-    ways: &[(usize, &SourcePath)],
+    paths: &[(usize, &SourcePath)],
     keys: &[PartitionKey],
 ) -> Vec<Term> {
     let scheme = PartitionScheme { catalog, sources: &query.sources };
     let mut all = Vec::new();
-    for (source, source_path) in ways {
+    for (source, source_path) in paths {
         let shown: Vec<Fragment> =
             keys.iter().filter_map(|key| scheme.shown_on(key, source_path)).collect();
         all.extend(terms(
@@ -359,8 +366,8 @@ impl PartitionScheme<'_> {
             return met.then_some(value);
         }
         source_path.equal.iter().find_map(|(left, right)| {
-            let other = if key.is(*left) { right } else { left };
-            let linked = key.is(*left) || key.is(*right);
+            let other = if key.has_column(*left) { right } else { left };
+            let linked = key.has_column(*left) || key.has_column(*right);
             let of_one_kind = self.column_kind(*left) == self.column_kind(*right);
             let known = linked && of_one_kind && source_path.dependency.sources.contains(&other.0);
             known.then(|| Fragment::column(other.0, other.1))
@@ -382,27 +389,26 @@ impl PartitionScheme<'_> {
             return Vec::new();
         }
         let [(_, core)] = query.cores.as_slice() else { return self.keys_of_compound(query) };
-        let key = |by: Fragment| PartitionKey(vec![(core.block, by)]);
         let keys = match core.parts() {
-            Some(parts) => {
-                let has_output =
-                    |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
-                parts
-                    .into_iter()
-                    .filter(|by| {
-                        self.form(by).is_some()
-                            && (!core.distinct || has_output(by))
-                            && (by.is_column() || !core.opaque)
-                    })
-                    .map(key)
-                    .collect()
-            }
+            Some(parts) => parts
+                .into_iter()
+                .filter(|by| {
+                    self.form(by).is_some()
+                        && (!core.distinct || core.outputs.iter().any(|output| output.value == *by))
+                        && (by.is_column() || !core.opaque)
+                })
+                .map(|by| PartitionKey::new(core, by))
+                .collect(),
             None => {
-                let inner = || core.from.iter().filter(|term| term.join == Join::Inner);
-                let tables = inner().filter(|term| term.source.is_some());
-                let rows: Vec<PartitionKey> =
-                    tables.flat_map(|term| term.key.iter().flatten().cloned()).map(key).collect();
-                let derived = inner().find_map(|term| term.derived.as_ref());
+                let inner: Vec<&FromTerm> =
+                    core.from.iter().filter(|term| term.join == Join::Inner).collect();
+                let rows: Vec<PartitionKey> = inner
+                    .iter()
+                    .filter(|term| term.source.is_some())
+                    .flat_map(|term| term.key.iter().flatten().cloned())
+                    .map(|by| PartitionKey::new(core, by))
+                    .collect();
+                let derived = inner.iter().find_map(|term| term.derived.as_ref());
                 match derived {
                     Some(derived) if rows.is_empty() => self.keys_of(&derived.query),
                     _ => rows,
@@ -427,8 +433,8 @@ impl PartitionScheme<'_> {
                     .iter()
                     .find(|other| {
                         equal.iter().any(|(left, right)| {
-                            (key.is(*left) && other.is(*right))
-                                || (key.is(*right) && other.is(*left))
+                            (key.has_column(*left) && other.has_column(*right))
+                                || (key.has_column(*right) && other.has_column(*left))
                         })
                     })
                     .map_or(&[][..], |linked| &linked.0);
@@ -444,26 +450,30 @@ impl PartitionScheme<'_> {
 
     /// For a compound: the columns with one form in all of its SELECTs.
     fn keys_of_compound(&self, query: &Query) -> Vec<PartitionKey> {
-        let splits = |core: &SelectCore, value: &Fragment| {
-            let constant = value.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
-                && !value.aggregates
-                && !value.windows;
-            match core.parts() {
-                None => true,
-                Some(parts) => parts.contains(value) || (constant && core.group.is_some()),
+        let mut keys = Vec::new();
+        for at in 0..query.outputs().len() {
+            let values: Vec<(&SelectCore, &Fragment)> =
+                query.cores.iter().map(|(_, core)| (core, &core.outputs[at].value)).collect();
+            let has_one_form = common(values.iter().map(|(_, value)| self.form(value))).is_some();
+            let splits_all = values.iter().all(|(core, value)| {
+                splits_core(core, value) && (value.is_column() || !core.opaque)
+            });
+            if has_one_form && splits_all {
+                let forms = values.iter().map(|(core, value)| (core.block, (*value).clone()));
+                keys.push(PartitionKey(forms.collect()));
             }
-        };
-        let columns = (0..query.outputs().len()).filter_map(|at| {
-            let values = || query.cores.iter().map(|(_, core)| (core, &core.outputs[at].value));
-            let forms = values().map(|(_, value)| self.form(value));
-            let splits = common(forms).is_some()
-                && values().all(|(core, value)| splits(core, value))
-                && values().all(|(core, value)| value.is_column() || !core.opaque);
-            let key = values().map(|(core, value)| (core.block, value.clone()));
-            splits.then(|| PartitionKey(key.collect()))
-        });
-        columns.collect()
+        }
+        keys
     }
+}
+
+/// `true` if all rows of a SELECT that affect each other have the same value of an output.
+fn splits_core(core: &SelectCore, value: &Fragment) -> bool {
+    let Some(parts) = core.parts() else { return true };
+    let is_constant = value.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
+        && !value.aggregates
+        && !value.windows;
+    parts.contains(value) || (is_constant && core.group.is_some())
 }
 
 fn column_of(value: &Fragment) -> Option<(usize, usize)> {
@@ -507,15 +517,14 @@ impl FullJoin<'_> {
         let terms = self.terms(side, none.clone(), key);
         for (at, column) in key.iter().enumerate() {
             none.push_text("AND");
-            none.push(&column.is_given(at));
+            none.push(&column.not_distinct_from_given(at));
         }
         // An empty read of the other side through its index, so that a query plan shows no scan.
-        let nothing = [0, 1].map(|side| {
+        let mut restricted = [0, 1].map(|side| {
             let mut nothing = self.column(side);
             nothing.push_text("= NULL");
             nothing
         });
-        let mut restricted = nothing;
         restricted[side] = none;
         Some(Partition::new(terms, PartitionBody::Fixed(self.body(restricted))))
     }
@@ -533,7 +542,7 @@ impl FullJoin<'_> {
     /// of their own, so that a query plan shows what is read of the tables themselves.
     fn body(&self, restricted: [Fragment; 2]) -> Fragment {
         let mut query = Query::from_core(self.core.clone());
-        let core = &mut query.cores[0].1;
+        let core = query.first_core_mut();
         core.fragments().for_each(|fragment| {
             fragment.replace_columns(&|source, column| {
                 let table = self.catalog.table(self.query.sources[source].table);

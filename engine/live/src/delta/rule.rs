@@ -90,7 +90,7 @@ impl DeltaRule {
         }
         let shown = core.output_values();
         if core.from.len() == 1 {
-            return DeltaRule::RowFilter(images(catalog, query, core, &shown));
+            return DeltaRule::RowFilter(images_statement(catalog, query, core, &shown));
         }
         DeltaRule::Join(terms(catalog, query, &dependency, None, &shown, Show::Weighted))
     }
@@ -137,7 +137,7 @@ impl DeltaRule {
             if let Some(parts) = Partitions::from_full_join(catalog, query, core) {
                 return DeltaRule::PartitionReevaluation(parts);
             }
-            if let Some(terms) = touched(catalog, query, core) {
+            if let Some(terms) = touched_row_terms(catalog, query, core) {
                 return DeltaRule::RowReevaluation(terms);
             }
         }
@@ -205,17 +205,18 @@ impl DeltaRule {
 
     /// Returns the columns of a source that partition the evaluation.
     pub(crate) fn part_columns(&self, query: &Query, source: usize) -> Vec<usize> {
-        let own = |value: &Fragment| match value.plain {
-            PlainExpr::Column(known, column) if known == source => Some(column),
-            _ => None,
-        };
-        match self {
-            DeltaRule::PartitionReevaluation(parts) => parts.values().filter_map(own).collect(),
+        let values: Vec<&Fragment> = match self {
+            DeltaRule::PartitionReevaluation(parts) => parts.values().collect(),
             DeltaRule::IncrementalAggregate(..) | DeltaRule::GroupReevaluation(_) => {
-                query.cores[0].1.group.iter().flatten().filter_map(own).collect()
+                query.first_core().group.iter().flatten().collect()
             }
             _ => Vec::new(),
-        }
+        };
+        let columns = values.into_iter().filter_map(|value| match value.plain {
+            PlainExpr::Column(known, column) if known == source => Some(column),
+            _ => None,
+        });
+        columns.collect()
     }
 
     /// Returns the delta from changes in the temporary tables. `numbers` are the changes that can
@@ -226,7 +227,7 @@ impl DeltaRule {
         numbers: Option<&[usize]>,
     ) -> Result<Delta, LiveError> {
         match self {
-            DeltaRule::RowFilter(statement) => run.images(statement, numbers),
+            DeltaRule::RowFilter(statement) => run.filter_images(statement, numbers),
             DeltaRule::Join(terms) => {
                 let mut weights = Weights::default();
                 run.terms(terms, &mut |row, weight| weights.add(row, weight))?;
@@ -234,18 +235,18 @@ impl DeltaRule {
             }
             DeltaRule::IncrementalAggregate(rule, terms) => match run.state.take() {
                 Some(state) => rule.delta(run, state),
-                None => run.groups(terms),
+                None => run.reevaluate_groups(terms),
             },
-            DeltaRule::GroupReevaluation(terms) => run.groups(terms),
-            DeltaRule::RowReevaluation(terms) => run.touched(terms),
+            DeltaRule::GroupReevaluation(terms) => run.reevaluate_groups(terms),
+            DeltaRule::RowReevaluation(terms) => run.reevaluate_rows(terms),
             DeltaRule::TopN(cut) => cut.delta(run),
-            DeltaRule::PartitionReevaluation(parts) => run.parts(parts),
+            DeltaRule::PartitionReevaluation(parts) => run.reevaluate_parts(parts),
             DeltaRule::ConditionalReevaluation(terms) => {
                 let mut met = false;
                 run.terms(terms, &mut |_, _| met = true)?;
-                if met { run.whole() } else { Ok(Delta::default()) }
+                if met { run.reevaluate_whole() } else { Ok(Delta::default()) }
             }
-            DeltaRule::FullReevaluation => run.whole(),
+            DeltaRule::FullReevaluation => run.reevaluate_whole(),
         }
     }
 }
@@ -253,15 +254,15 @@ impl DeltaRule {
 impl RuleContext<'_> {
     /// (absent, present) is an insert, (present, absent) a delete, (present, present) an update or
     /// no change.
-    fn images(
+    fn filter_images(
         &mut self,
         statement: &Statement,
         numbers: Option<&[usize]>,
     ) -> Result<Delta, LiveError> {
-        let source = self.query.cores[0].1.from[0].source.expect("the rule is for one table");
+        let source = self.query.first_core().from[0].source.expect("the rule is for one table");
         let table = self.catalog.table(self.query.sources[source].table);
         let mut images: Vec<(i64, Row)> = Vec::new();
-        for (low, high) in spans(numbers, self.changes.of(table.name).len()) {
+        for (low, high) in spans(numbers, self.changes.for_table(table.name).len()) {
             let given = [image_number(low, OLD), image_number(high, NEW)];
             self.rows(statement, &given, &mut |row| {
                 images.push((integer(&row[0]), row[1..].into()));
@@ -290,7 +291,7 @@ impl RuleContext<'_> {
         Ok(delta)
     }
 
-    fn groups(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
+    fn reevaluate_groups(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |group, _| touched.add(group, 1))?;
         let mut weights = Weights::default();
@@ -306,14 +307,14 @@ impl RuleContext<'_> {
         Ok(Delta::from_weights(&self.query.key, weights))
     }
 
-    fn touched(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
+    fn reevaluate_rows(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |rows, _| touched.add(rows, 1))?;
         let given: Vec<ChangeImages> = self.query.blocks[0]
-            .inner()
+            .inner_sources()
             .map(|source| {
                 let table = self.catalog.table(self.query.sources[source].table);
-                ChangeImages::new(table, self.changes.of(table.name))
+                ChangeImages::new(table, self.changes.for_table(table.name))
             })
             .collect();
         let mut weights = Weights::default();
@@ -323,14 +324,13 @@ impl RuleContext<'_> {
         }
         for (rows, _) in touched.rows() {
             let mut first = 0;
-            let mut was = true;
-            let mut is = true;
+            let mut sides = Sides::BOTH;
             for images in &given {
-                let (row_was, row_is) = images.was_and_is(&rows[first..first + images.width]);
+                let present = images.presence(&rows[first..first + images.width]);
                 first += images.width;
-                (was, is) = (was && row_was, is && row_is);
+                sides.before &= present.before;
+                sides.after &= present.after;
             }
-            let sides = Sides { before: was, after: is };
             self.add_difference(EvaluationExtent::Row, &rows, sides, &mut weights)?;
         }
         Ok(Delta::from_weights(&self.query.key, weights))
@@ -345,7 +345,12 @@ impl SelectCore {
 }
 
 /// Returns the statement of the images of changed rows in the query's result, between two numbers.
-fn images(catalog: &Catalog, query: &Query, core: &SelectCore, shown: &[Fragment]) -> Statement {
+fn images_statement(
+    catalog: &Catalog,
+    query: &Query,
+    core: &SelectCore,
+    shown: &[Fragment],
+) -> Statement {
     let source = core.from[0].source.expect("the rule is for one table");
     let mut out = Renderer::new(catalog, &query.sources);
     out.forms[source] = SourceForm::Changed;
@@ -354,35 +359,33 @@ fn images(catalog: &Catalog, query: &Query, core: &SelectCore, shown: &[Fragment
     between.pieces.push(Piece::Given(0));
     between.push_text("AND");
     between.pieces.push(Piece::Given(1));
-    out.text(&format!("SELECT {image}"));
+    out.push_text(&format!("SELECT {image}"));
     for value in shown {
-        out.text(",");
-        out.fragment(value);
+        out.push_text(",");
+        out.push(value);
     }
-    out.text("FROM");
-    out.source(source);
+    out.push_text("FROM");
+    out.push_source(source);
     let conditions = core.filter.iter().map(|conjunct| &conjunct.condition).chain([&between]);
     write_conditions(&mut out, conditions);
-    out.text(&format!("ORDER BY {image}"));
+    out.push_text(&format!("ORDER BY {image}"));
     out.finish()
 }
 
 /// Returns the terms that return which rows of the outermost inner tables a change of any source
 /// may affect. `None` if the query cannot be evaluated row by row.
-fn touched(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<Vec<Term>> {
-    let given: Vec<usize> = query.blocks[0].inner().collect();
+fn touched_row_terms(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<Vec<Term>> {
+    let given: Vec<usize> = query.blocks[0].inner_sources().collect();
     if given.is_empty() || core.from.iter().any(|term| term.join.keeps_right()) {
         return None;
     }
     if core.aggregates() {
         let groups = core.group.as_ref()?;
-        let grouped = |source: &usize| {
-            let key = catalog.table(query.sources[*source].table).key.iter();
-            key.clone().all(|column| groups.contains(&Fragment::column(*source, *column)))
-        };
-        if !given.iter().all(grouped)
-            || !groups.iter().all(|by| matches!(by.plain, PlainExpr::Column(..)))
-        {
+        let contain_keys = given.iter().all(|source| {
+            let key = catalog.table(query.sources[*source].table).key;
+            key.iter().all(|column| groups.contains(&Fragment::column(*source, *column)))
+        });
+        if !contain_keys || !groups.iter().all(|by| matches!(by.plain, PlainExpr::Column(..))) {
             return None;
         }
     }
@@ -449,13 +452,13 @@ impl<'a> ChangeImages<'a> {
         ChangeImages { width: table.columns.len(), key: table.key, changes: by_key.collect() }
     }
 
-    /// Whether a row is in the table before the commit, and after it.
-    fn was_and_is(&self, row: &[Value]) -> (bool, bool) {
+    /// Returns in which states, before and after the commit, the table has a row.
+    fn presence(&self, row: &[Value]) -> Sides {
         let key: Row = self.key.iter().map(|at| row[*at].clone()).collect();
-        let Some(change) = self.changes.get(&ExactRow(key)) else { return (true, true) };
-        let [was, is] = [&change.old, &change.new]
-            .map(|image| image.as_ref().is_some_and(|image| exact::same(image, row)));
-        (was, is)
+        let Some(change) = self.changes.get(&ExactRow(key)) else { return Sides::BOTH };
+        let is_row =
+            |image: &Option<Row>| image.as_ref().is_some_and(|image| exact::same(image, row));
+        Sides { before: is_row(&change.old), after: is_row(&change.new) }
     }
 }
 
@@ -481,7 +484,7 @@ fn spans(numbers: Option<&[usize]>, all: usize) -> Vec<(usize, usize)> {
 /// of groups uncertain. 1 and 1.0 are one group, and so are 'a' and 'A' by NOCASE: evaluating a
 /// group twice would apply its change twice.
 fn distinct_groups(query: &Query, touched: Weights) -> Option<Vec<Row>> {
-    let by = query.cores[0].1.group.as_deref().unwrap_or(&[]);
+    let by = query.first_core().group.as_deref().unwrap_or(&[]);
     let uncertain = by.iter().any(|by| by.collation.is_none() && by.collates_within);
     if uncertain && touched.len() > 1 {
         return None;

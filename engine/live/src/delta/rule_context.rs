@@ -29,7 +29,7 @@ pub(crate) struct RuleContext<'a> {
     /// changes are not those of the next commit.
     pub(crate) state: Option<&'a mut RuleState>,
     /// Receives the groups that are too expensive to fill here, if a reader may fill them.
-    pub(crate) dear: Option<&'a mut Vec<Row>>,
+    pub(crate) unfilled: Option<&'a mut Vec<Row>>,
     /// The cost so far.
     pub(crate) spent: &'a mut Cost,
 }
@@ -95,13 +95,13 @@ impl RuleContext<'_> {
 
     /// Evaluates the whole query and compares it with the previous result, which is cached or
     /// evaluated too.
-    pub(crate) fn whole(&mut self) -> Result<Delta, LiveError> {
+    pub(crate) fn reevaluate_whole(&mut self) -> Result<Delta, LiveError> {
         let remembered = self.state.as_mut().and_then(|state| state.take_rows());
         let old = match remembered {
             Some(rows) => rows,
-            None => self.evaluated(true)?,
+            None => self.evaluate_whole(true)?,
         };
-        let new = self.evaluated(false)?;
+        let new = self.evaluate_whole(false)?;
         let delta = Delta::between(self.query.limit.is_some(), &self.query.key, &old, &new);
         if let Some(state) = &mut self.state {
             state.keep_rows(new);
@@ -109,7 +109,7 @@ impl RuleContext<'_> {
         Ok(delta)
     }
 
-    fn evaluated(&mut self, before: bool) -> Result<Vec<Row>, LiveError> {
+    fn evaluate_whole(&mut self, before: bool) -> Result<Vec<Row>, LiveError> {
         let mut rows = Vec::new();
         self.evaluate(EvaluationExtent::Whole, &[], before, &mut |row| rows.push(row))?;
         Ok(rows)
@@ -124,7 +124,7 @@ impl RuleContext<'_> {
         each: &mut dyn FnMut(Row),
     ) -> Result<(), LiveError> {
         let changed = self.query.sources.iter().map(|source| {
-            before && !self.changes.of(self.catalog.table(source.table).name).is_empty()
+            before && !self.changes.for_table(self.catalog.table(source.table).name).is_empty()
         });
         let before = changed.collect();
         let statement = self.evaluations.get(self.catalog, self.query, extent, before);

@@ -43,12 +43,13 @@ impl Term {
         catalog: &Catalog,
         changes: &Changes,
     ) -> Option<&Statement> {
-        if self.changed.iter().any(|table| changes.of(catalog.table(*table).name).is_empty()) {
+        let mut changed = self.changed.iter().map(|table| catalog.table(*table).name);
+        if changed.any(|table| changes.for_table(table).is_empty()) {
             return None;
         }
         let Some(variant) = &self.with_changed_policies else { return Some(&self.statement) };
         let mut read = variant.tables.iter().map(|table| catalog.table(*table).name);
-        let is_changed = read.any(|table| !changes.of(table).is_empty());
+        let is_changed = read.any(|table| !changes.for_table(table).is_empty());
         Some(if is_changed { &variant.statement } else { &self.statement })
     }
 }
@@ -117,35 +118,35 @@ impl TermOutline<'_> {
         let weights: Vec<String> =
             changed.iter().map(|source| format!("{}.{WEIGHT}", out.alias(*source))).collect();
         match self.show {
-            Show::Weighted => out.text(&format!("SELECT {}", weights.join(" * "))),
-            Show::Distinct => out.text("SELECT DISTINCT 1"),
+            Show::Weighted => out.push_text(&format!("SELECT {}", weights.join(" * "))),
+            Show::Distinct => out.push_text("SELECT DISTINCT 1"),
         }
         for value in self.shown {
-            out.text(",");
-            out.fragment(value);
+            out.push_text(",");
+            out.push(value);
         }
         let order = join_order(self.dependency, changed, rest);
         for (at, source) in order.iter().enumerate() {
-            out.text(if at == 0 { "FROM" } else { "CROSS JOIN" });
-            out.source(*source);
+            out.push_text(if at == 0 { "FROM" } else { "CROSS JOIN" });
+            out.push_source(*source);
         }
         write_conditions(&mut out, self.dependency.conditions.iter());
         let last = *order.last().expect("a term has a changed source");
         for (at, condition) in self.dependency.visibility.iter().enumerate() {
             let is_first = at == 0 && self.dependency.conditions.is_empty();
-            out.text(if is_first { "WHERE (" } else { "AND (" });
+            out.push_text(if is_first { "WHERE (" } else { "AND (" });
             // What counts visible rows must count each of them once, not once for each row that it
             // is joined with.
             let waits = !condition.pieces.contains(&Piece::Mark(Mark::Visible));
             if waits {
-                out.after_source(last);
+                out.push_case_after(last);
             }
             if policies_changed {
-                out.in_state_of_row(condition);
+                out.push_in_state_of_row(condition);
             } else {
-                out.in_state(condition, SourceForm::After);
+                out.push_in_state(condition, SourceForm::After);
             }
-            out.text(if waits { ") END)" } else { ")" });
+            out.push_text(if waits { ") END)" } else { ")" });
         }
         out.finish()
     }
@@ -155,18 +156,10 @@ impl TermOutline<'_> {
 /// ones. CROSS JOIN makes SQLite keep that order; its planner does not know how small the changes
 /// are.
 fn join_order(dependency: &DependencyPath, changed: &[usize], rest: &[usize]) -> Vec<usize> {
-    let connects = |placed: &[usize], source: usize| {
-        dependency.conditions.iter().any(|condition| {
-            let named: Vec<usize> = condition.columns().map(|(source, _)| source).collect();
-            named.contains(&source)
-                && named.iter().any(|other| placed.contains(other))
-                && named.iter().all(|other| *other == source || placed.contains(other))
-        })
-    };
     let mut order: Vec<usize> = changed[..1].to_vec();
     let mut left: Vec<usize> = changed[1..].iter().chain(rest).copied().collect();
     while !left.is_empty() {
-        let next = left.iter().position(|source| connects(&order, *source)).unwrap_or(0);
+        let next = left.iter().position(|source| dependency.connects(&order, *source)).unwrap_or(0);
         order.push(left.remove(next));
     }
     order
@@ -177,8 +170,8 @@ pub(crate) fn write_conditions<'f>(
     conditions: impl Iterator<Item = &'f Fragment>,
 ) {
     for (at, condition) in conditions.enumerate() {
-        out.text(if at > 0 { "AND (" } else { "WHERE (" });
-        out.fragment(condition);
-        out.text(")");
+        out.push_text(if at > 0 { "AND (" } else { "WHERE (" });
+        out.push(condition);
+        out.push_text(")");
     }
 }

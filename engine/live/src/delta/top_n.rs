@@ -66,7 +66,7 @@ impl TopNRule {
             Some(last) => run.terms_given(&self.up_to, &last, &mut |_, _| met = true)?,
             None => run.terms(&self.terms, &mut |_, _| met = true)?,
         }
-        if met { run.whole() } else { Ok(Delta::default()) }
+        if met { run.reevaluate_whole() } else { Ok(Delta::default()) }
     }
 
     /// Returns the last row of a top-N result that is as long as its LIMIT, if cached.
@@ -105,28 +105,30 @@ fn not_after(query: &Query, total: &[Order]) -> Fragment {
         let mut collated = Fragment::text("(");
         collated.push(value);
         collated.push_text(&format!(") COLLATE {}", term.collation.sql()));
-        let given = |out: &mut Fragment, text: &str| {
-            out.pieces.push(Piece::Given(at));
-            out.push_text(text);
-        };
         out.push_text("((");
         // With NULLS FIRST, NULL sorts before any other value; with NULLS LAST it never does.
         if term.nulls_last {
             out.push(value);
             out.push_text("IS NOT NULL AND (");
-            given(&mut out, "IS NULL OR");
+            push_given(&mut out, at, "IS NULL OR");
         } else {
-            given(&mut out, "IS NOT NULL AND (");
+            push_given(&mut out, at, "IS NOT NULL AND (");
             out.push(value);
             out.push_text("IS NULL OR");
         }
         out.push(&collated);
         out.push_text(if term.desc { ">" } else { "<" });
-        given(&mut out, ")) OR");
+        push_given(&mut out, at, ")) OR");
         out.push(&collated);
         out.push_text("IS");
-        given(&mut out, if at + 1 < total.len() { "AND" } else { "" });
+        push_given(&mut out, at, if at + 1 < total.len() { "AND" } else { "" });
     }
     out.push_text(&")".repeat(total.len()));
     out
+}
+
+/// Appends a value of the given row, and the text after it.
+fn push_given(out: &mut Fragment, at: usize, text: &str) {
+    out.pieces.push(Piece::Given(at));
+    out.push_text(text);
 }

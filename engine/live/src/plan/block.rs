@@ -35,7 +35,7 @@ pub(crate) struct ShownColumns {
 /// A term of a FROM.
 #[derive(Clone, Debug)]
 pub(crate) struct JoinTerm {
-    pub(crate) of: Item,
+    pub(crate) item: Item,
     pub(crate) join: Join,
     /// The condition of an outer join.
     pub(crate) on: Vec<Conjunct>,
@@ -74,7 +74,7 @@ impl Block {
     }
 
     /// Returns the column equalities that it requires.
-    pub(crate) fn equal(&self) -> impl Iterator<Item = EqualColumns> {
+    pub(crate) fn equal_columns(&self) -> impl Iterator<Item = EqualColumns> {
         self.terms
             .iter()
             .flat_map(|term| &term.on)
@@ -84,8 +84,8 @@ impl Block {
     }
 
     /// `true` if its FROM joins a source.
-    pub(crate) fn has(&self, source: usize) -> bool {
-        self.terms.iter().any(|term| term.of == Item::Source(source))
+    pub(crate) fn has_source(&self, source: usize) -> bool {
+        self.terms.iter().any(|term| term.item == Item::Source(source))
     }
 
     /// `true` if one of its joins keeps rows of the right side without a match.
@@ -94,14 +94,14 @@ impl Block {
     }
 
     /// Returns the condition of the LEFT JOIN that may make an item all NULL.
-    pub(crate) fn left_join(&self, of: Item) -> Option<&Vec<Conjunct>> {
+    pub(crate) fn left_join(&self, item: Item) -> Option<&Vec<Conjunct>> {
         let mut terms = self.terms.iter();
-        terms.find(|term| term.of == of && term.join == Join::Left).map(|term| &term.on)
+        terms.find(|term| term.item == item && term.join == Join::Left).map(|term| &term.on)
     }
 
     /// Returns the sources that have a row in every one of its rows.
-    pub(crate) fn inner(&self) -> impl Iterator<Item = usize> {
-        self.terms.iter().filter_map(|term| match term.of {
+    pub(crate) fn inner_sources(&self) -> impl Iterator<Item = usize> {
+        self.terms.iter().filter_map(|term| match term.item {
             Item::Source(source) if term.join == Join::Inner => Some(source),
             _ => None,
         })

@@ -32,7 +32,6 @@ fn may_be_named(name: &str) -> bool {
 /// `bad_sql`.
 pub fn check_condition(text: &str) -> Result<(), Refusal> {
     lex::check_no_nul(text)?;
-    let bad = |what: &str| Err(Refusal::new(Code::BadSql, what).hint("write one SQL condition"));
     let mut depth = 0_i64;
     let mut any = false;
     let mut scanner = Scanner::new(Tokenizer::new());
@@ -43,7 +42,7 @@ pub fn check_condition(text: &str) -> Result<(), Refusal> {
         match token {
             TK_LP => depth += 1,
             TK_RP => depth -= 1,
-            TK_SEMI => return bad("the condition contains a semicolon"),
+            TK_SEMI => return Err(no_condition("the condition contains a semicolon")),
             TK_VARIABLE => {
                 let written = text.get(start..end).unwrap_or_default();
                 let name = lex::parameter_name(written);
@@ -58,13 +57,18 @@ pub fn check_condition(text: &str) -> Result<(), Refusal> {
             _ => {}
         }
         if depth < 0 {
-            return bad("the condition has an unmatched closing parenthesis");
+            return Err(no_condition("the condition has an unmatched closing parenthesis"));
         }
     }
     if depth > 0 || !any {
-        return bad("the condition is incomplete");
+        return Err(no_condition("the condition is incomplete"));
     }
     Ok(())
+}
+
+/// Returns the refusal of a text that is not one condition.
+fn no_condition(what: &str) -> Refusal {
+    Refusal::new(Code::BadSql, what).hint("write one SQL condition")
 }
 
 /// A condition as pieces of text, separated by its parameters.

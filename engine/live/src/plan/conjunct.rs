@@ -185,8 +185,11 @@ impl Route {
                 let here = (known.source, known.column);
                 for (left, right) in equal {
                     let other = if *left == here { *right } else { *left };
-                    let has = |equality: &Equality| (equality.source, equality.column) == other;
-                    if (*left == here || *right == here) && !equalities.iter().any(has) {
+                    let is_linked = *left == here || *right == here;
+                    let is_known = equalities
+                        .iter()
+                        .any(|equality| (equality.source, equality.column) == other);
+                    if is_linked && !is_known {
                         equalities.push(Equality {
                             source: other.0,
                             column: other.1,

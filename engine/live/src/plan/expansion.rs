@@ -39,41 +39,45 @@ pub(crate) struct Expansion {
 
 impl Expansion {
     /// Counts a SELECT.
-    pub(crate) fn select(&mut self) -> Result<(), Refusal> {
+    pub(crate) fn count_select(&mut self) -> Result<(), Refusal> {
         self.selects += 1;
-        within(self.selects, SELECTS, "SELECTs")
+        check_limit(self.selects, SELECTS, "SELECTs")
     }
 
     /// Counts the text of a view, CTE or policy.
-    pub(crate) fn read(&mut self, text: &str) -> Result<(), Refusal> {
+    pub(crate) fn count_read(&mut self, text: &str) -> Result<(), Refusal> {
         self.read += text.len();
-        within(self.read, READ_BYTES, "bytes of views, CTEs and policies")
+        check_limit(self.read, READ_BYTES, "bytes of views, CTEs and policies")
     }
 
     /// Counts an expression that is copied into its parent.
-    pub(crate) fn expression(&mut self, expression: &Fragment) -> Result<(), Refusal> {
+    pub(crate) fn count_expression(&mut self, expression: &Fragment) -> Result<(), Refusal> {
         self.expressions += 1;
-        within(self.expressions, EXPRESSIONS, "expressions")?;
+        check_limit(self.expressions, EXPRESSIONS, "expressions")?;
         self.copied += expression.bytes();
-        within(self.copied, COPIED_BYTES, "bytes of expressions")
+        check_limit(self.copied, COPIED_BYTES, "bytes of expressions")
     }
 
     /// Counts a column of a SELECT that has `columns` columns so far.
-    pub(crate) fn column(&mut self, column: &Fragment, columns: usize) -> Result<(), Refusal> {
+    pub(crate) fn count_column(
+        &mut self,
+        column: &Fragment,
+        columns: usize,
+    ) -> Result<(), Refusal> {
         if columns > COLUMNS {
             let detail = format!("a SELECT has more than {COLUMNS} columns");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("name the columns you need"));
         }
-        self.expression(column)
+        self.count_expression(column)
     }
 }
 
 /// Checks the length of the statement for SQLite.
 pub(crate) fn check_text(text: &Fragment) -> Result<(), Refusal> {
-    within(text.bytes(), TEXT_BYTES, "bytes of SQL")
+    check_limit(text.bytes(), TEXT_BYTES, "bytes of SQL")
 }
 
-fn within(count: usize, max: usize, what: &str) -> Result<(), Refusal> {
+fn check_limit(count: usize, max: usize, what: &str) -> Result<(), Refusal> {
     if count <= max {
         return Ok(());
     }

@@ -152,13 +152,17 @@ impl Affinity {
     /// Of Column Affinity".
     pub(crate) fn from_type(name: &str) -> Affinity {
         let name = name.to_ascii_uppercase();
-        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
-        match () {
-            () if has(&["INT"]) => Affinity::To("INTEGER"),
-            () if has(&["CHAR", "CLOB", "TEXT"]) => Affinity::To("TEXT"),
-            () if has(&["BLOB"]) || name.is_empty() => Affinity::None,
-            () if has(&["REAL", "FLOA", "DOUB"]) => Affinity::To("REAL"),
-            () => Affinity::To("NUMERIC"),
+        let contains_any = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        if contains_any(&["INT"]) {
+            Affinity::To("INTEGER")
+        } else if contains_any(&["CHAR", "CLOB", "TEXT"]) {
+            Affinity::To("TEXT")
+        } else if contains_any(&["BLOB"]) || name.is_empty() {
+            Affinity::None
+        } else if contains_any(&["REAL", "FLOA", "DOUB"]) {
+            Affinity::To("REAL")
+        } else {
+            Affinity::To("NUMERIC")
         }
     }
 }
@@ -304,7 +308,7 @@ impl Fragment {
     }
 
     /// `this IS ?`, with a value that the rule supplies.
-    pub(crate) fn is_given(&self, at: usize) -> Fragment {
+    pub(crate) fn not_distinct_from_given(&self, at: usize) -> Fragment {
         let mut fragment = Fragment::text("(");
         fragment.push(self);
         fragment.push_text(") IS");
@@ -341,7 +345,7 @@ impl Fragment {
             }
         }
         self.grows();
-        self.collates_within |= other.collates_within || other.collation.is_some();
+        self.collates_within |= other.has_collation();
         self.aggregates |= other.aggregates;
         self.derived |= other.derived;
         self.windows |= other.windows;
@@ -365,7 +369,8 @@ impl Fragment {
         fragment.push(self);
         fragment.push_text(")");
         fragment.plain = self.plain;
-        (fragment.kind, fragment.affinity) = (self.kind, self.affinity);
+        fragment.kind = self.kind;
+        fragment.affinity = self.affinity;
         fragment.collation = self.collation;
         fragment.collates_within = self.collates_within;
         fragment.harmless = self.harmless;
@@ -441,6 +446,11 @@ impl Fragment {
     pub(crate) fn harmless_if(mut self, harmless: bool) -> Fragment {
         self.harmless = harmless;
         self
+    }
+
+    /// `true` if there is a COLLATE at its end or inside.
+    pub(crate) fn has_collation(&self) -> bool {
+        self.collation.is_some() || self.collates_within
     }
 
     /// `true` if it names only columns of sources and subqueries in FROM from these on.
@@ -572,27 +582,30 @@ impl<'a> Renderer<'a> {
     }
 
     /// Appends text.
-    pub(crate) fn text(&mut self, text: &str) {
+    pub(crate) fn push_text(&mut self, text: &str) {
         append(&mut self.out, text);
     }
 
     /// Appends a fragment.
-    pub(crate) fn fragment(&mut self, fragment: &Fragment) {
+    pub(crate) fn push(&mut self, fragment: &Fragment) {
         for piece in &fragment.pieces {
             match piece {
-                Piece::Text(text) => self.text(text),
-                Piece::Column(source, column) => self.column(*source, *column),
-                Piece::Param(slot) => self.arg(Arg::Slot(*slot)),
-                Piece::Source(source) | Piece::AddedSource(source) => self.source(*source),
-                Piece::Given(at) => self.arg(Arg::Given(*at)),
-                Piece::Mark(mark) => self.work(*mark),
+                Piece::Text(text) => self.push_text(text),
+                Piece::Column(source, column) => self.push_column(*source, *column),
+                Piece::Param(slot) => self.push_arg(Arg::Slot(*slot)),
+                Piece::Source(source) | Piece::AddedSource(source) => self.push_source(*source),
+                Piece::Given(at) => self.push_arg(Arg::Given(*at)),
+                Piece::Mark(mark) => self.push_work_call(*mark),
                 Piece::Hint(hint) => {
-                    let given = |source: usize| matches!(self.forms[source], SourceForm::Given(_));
-                    if hint.0.columns().all(|(source, _)| given(source)) {
-                        self.fragment(&hint.1);
+                    let (value, condition) = &**hint;
+                    let is_given = value
+                        .columns()
+                        .all(|(source, _)| matches!(self.forms[source], SourceForm::Given(_)));
+                    if is_given {
+                        self.push(condition);
                     }
                 }
-                Piece::Derived(text, ..) => self.text(text),
+                Piece::Derived(text, ..) => self.push_text(text),
             }
         }
     }
@@ -600,26 +613,26 @@ impl<'a> Renderer<'a> {
     /// Appends a condition on a row. Its subqueries read their tables in the state that the row
     /// belongs to: for an old image that before the commit, for a new one that after it, and for a
     /// row that is the same in both either.
-    pub(crate) fn in_state_of_row(&mut self, condition: &Fragment) {
+    pub(crate) fn push_in_state_of_row(&mut self, condition: &Fragment) {
         let row = condition.enclosing_sources().first().copied();
         match row {
             Some(row) if self.forms[row] == SourceForm::Changed => {
-                self.text(&format!("CASE WHEN {}.{WEIGHT} < 0 THEN (", self.alias(row)));
-                self.in_state(condition, SourceForm::Before);
-                self.text(") ELSE (");
-                self.in_state(condition, SourceForm::After);
-                self.text(") END");
+                self.push_text(&format!("CASE WHEN {}.{WEIGHT} < 0 THEN (", self.alias(row)));
+                self.push_in_state(condition, SourceForm::Before);
+                self.push_text(") ELSE (");
+                self.push_in_state(condition, SourceForm::After);
+                self.push_text(") END");
             }
             _ => {
-                self.text("(");
-                self.in_state(condition, SourceForm::After);
-                self.text(") OR (");
+                self.push_text("(");
+                self.push_in_state(condition, SourceForm::After);
+                self.push_text(") OR (");
                 if let Some(row) = row {
-                    self.same_before(row, condition);
-                    self.text("AND");
+                    self.push_same_before(row, condition);
+                    self.push_text("AND");
                 }
-                self.in_state(condition, SourceForm::Before);
-                self.text(")");
+                self.push_in_state(condition, SourceForm::Before);
+                self.push_text(")");
             }
         }
     }
@@ -628,57 +641,57 @@ impl<'a> Renderer<'a> {
     /// rows of this source, the last one of FROM. A policy with a subquery would be evaluated as
     /// soon as the row is read that it is about, before the session is looked up that says whose
     /// row it is: also for the rows of other tenants.
-    pub(crate) fn after_source(&mut self, source: usize) {
+    pub(crate) fn push_case_after(&mut self, source: usize) {
         let column = self.catalog.table(self.sources[source].table).key[0];
-        self.text("CASE WHEN");
-        self.column(source, column);
+        self.push_text("CASE WHEN");
+        self.push_column(source, column);
         // Always true. SQLite leaves out `IS NOT NULL` of a column that cannot be NULL.
-        self.text("IS");
-        self.column(source, column);
-        self.text("THEN (");
+        self.push_text("IS");
+        self.push_column(source, column);
+        self.push_text("THEN (");
     }
 
     /// Appends the condition that a row of a table was the same before the commit, as far as a
     /// condition reads it. A row may have changed in other columns, even in such that the query
     /// does not read: then its own change is not one of the changes of the query.
-    fn same_before(&mut self, source: usize, condition: &Fragment) {
+    fn push_same_before(&mut self, source: usize, condition: &Fragment) {
         let table = self.catalog.table(self.sources[source].table);
         let key = column_list(table, table.key.iter().copied());
         let columns = condition.columns().filter(|(other, _)| *other == source);
         let read: BTreeSet<usize> =
             columns.map(|(_, column)| column).chain(table.key.iter().copied()).collect();
         let read = column_list(table, read);
-        self.text("(");
+        self.push_text("(");
         for (at, column) in table.key.iter().enumerate() {
-            self.text(if at > 0 { "," } else { "" });
-            self.column(source, *column);
+            self.push_text(if at > 0 { "," } else { "" });
+            self.push_column(source, *column);
         }
-        self.text(&format!(
+        self.push_text(&format!(
             ") NOT IN (SELECT {key} FROM {} GROUP BY {read} HAVING sum({WEIGHT}) <> 0)",
             delta_name(table)
         ));
     }
 
     /// Appends a fragment whose subqueries read their tables in one state.
-    pub(crate) fn in_state(&mut self, fragment: &Fragment, state: SourceForm) {
+    pub(crate) fn push_in_state(&mut self, fragment: &Fragment, state: SourceForm) {
         let forms = self.forms.clone();
         for source in fragment.own_sources() {
             self.forms[source] = state;
         }
-        self.fragment(fragment);
+        self.push(fragment);
         self.forms = forms;
     }
 
     /// Appends the call of a function that counts work.
-    fn work(&mut self, mark: Mark) {
+    fn push_work_call(&mut self, mark: Mark) {
         let Some(functions) = self.catalog.work_functions() else { return };
         match mark {
-            Mark::Read => self.text(&format!("{}(", functions.read)),
-            Mark::VisibleRead => self.text(&format!("{}(", functions.visible_read)),
-            Mark::ReadEnd(times) => self.text(&format!(", {times})")),
-            Mark::Visible => self.text(functions.visible),
+            Mark::Read => self.push_text(&format!("{}(", functions.read)),
+            Mark::VisibleRead => self.push_text(&format!("{}(", functions.visible_read)),
+            Mark::ReadEnd(times) => self.push_text(&format!(", {times})")),
+            Mark::Visible => self.push_text(functions.visible),
             Mark::ReadBefore if !self.has_fixed_order && self.joins_named_tables() => {
-                self.text("+")
+                self.push_text("+")
             }
             _ => {}
         }
@@ -694,25 +707,25 @@ impl<'a> Renderer<'a> {
         Statement { sql: self.out, args: self.args }
     }
 
-    fn arg(&mut self, arg: Arg) {
+    fn push_arg(&mut self, arg: Arg) {
         let args = &mut self.args;
         let at = *self.known.entry(arg).or_insert_with(|| {
             args.push(arg);
             args.len() - 1
         });
-        self.text(&format!("?{}", at + 1));
+        self.push_text(&format!("?{}", at + 1));
     }
 
-    fn column(&mut self, source: usize, column: usize) {
+    fn push_column(&mut self, source: usize, column: usize) {
         let spec = &self.catalog.table(self.sources[source].table).columns[column];
         if let SourceForm::Given(first) = self.forms[source] {
             // A bare parameter has no affinity; the CAST has that of the column.
-            self.text("CAST(");
-            self.arg(Arg::Given(first + column));
-            self.text(&format!("AS {})", spec.kind.sql()));
+            self.push_text("CAST(");
+            self.push_arg(Arg::Given(first + column));
+            self.push_text(&format!("AS {})", spec.kind.sql()));
             return;
         }
-        self.text(&format!("{}.{}", self.alias(source), quoted(spec.name)));
+        self.push_text(&format!("{}.{}", self.alias(source), quoted(spec.name)));
     }
 
     /// Returns the alias of a source in this rendering, in quotes.
@@ -728,20 +741,20 @@ impl<'a> Renderer<'a> {
     }
 
     /// Appends a source as it appears in a FROM clause.
-    pub(crate) fn source(&mut self, at: usize) {
+    pub(crate) fn push_source(&mut self, at: usize) {
         let source = &self.sources[at];
         let table = self.catalog.table(source.table);
         let alias = self.alias(at);
         let main = format!("main.{}", quoted(table.name));
         let changed = delta_name(table);
         match self.forms[at] {
-            SourceForm::After => self.text(&format!("{main} AS {alias}")),
-            SourceForm::Changed => self.text(&format!("{changed} AS {alias}")),
-            SourceForm::Given(_) => self.text(&format!("(SELECT 1) AS {alias}")),
+            SourceForm::After => self.push_text(&format!("{main} AS {alias}")),
+            SourceForm::Changed => self.push_text(&format!("{changed} AS {alias}")),
+            SourceForm::Given(_) => self.push_text(&format!("(SELECT 1) AS {alias}")),
             SourceForm::Before => {
                 let columns = column_list(table, 0..table.columns.len());
                 let key = column_list(table, table.key.iter().copied());
-                self.text(&format!(
+                self.push_text(&format!(
                     "(SELECT {columns} FROM {main} \
                      WHERE ({key}) NOT IN (SELECT {key} FROM {changed}) \
                      UNION ALL SELECT {columns} FROM {changed} WHERE {WEIGHT} < 0) AS {alias}"

@@ -2,6 +2,7 @@
 
 mod table_function;
 
+use abide_schema::table::Kind;
 use abide_schema::{Code, Listing, Refusal, TableSpec};
 use sqlite3_parser::ast::fmt::ToTokens;
 use sqlite3_parser::ast::{
@@ -14,7 +15,7 @@ use crate::identifier::{require_main, unquote};
 use crate::plan::block::{Join, JoinKind, ShownColumns, join_kind};
 use crate::plan::conjunct::{ConditionOrigin, Conjunct, Route};
 use crate::plan::fragment::{Affinity, Fragment, Mark, Piece, PlainExpr, Source};
-use crate::plan::guard::{VisibilityGuard, behind};
+use crate::plan::guard::{VisibilityGuard, null_unless};
 use crate::plan::kind::common;
 use crate::plan::lex;
 use crate::plan::lowering::Lowering;
@@ -75,14 +76,11 @@ impl Lowering<'_> {
         let last = rest.iter().rposition(|join| join_kind(join.operator).join.keeps_right());
         // A preceding view or subquery stays a subquery. The affinity of a compound's columns can
         // depend on that.
-        let follows_tables = |at: usize| {
-            let mut before = rest[..at].iter().map(|join| &join.table).chain([first]);
-            before.all(|item| self.names_a_table(item))
-        };
         let turned = last.filter(|at| {
+            let mut before = rest[..*at].iter().map(|join| &join.table).chain([first]);
             join_kind(rest[*at].operator).join == Join::Right
                 && core.from.is_empty()
-                && follows_tables(*at)
+                && before.all(|item| self.names_a_table(item))
         });
         let outer = last.is_some() && turned.is_none();
         let mut items = rest.iter().map(|join| &join.table).chain([first]);
@@ -110,7 +108,7 @@ impl Lowering<'_> {
             let place = FromContext { alias: "", join: kind.join, inline };
             self.read_item(core, &join.table, place, scope)?;
             let condition = self.read_constraint(join.constraint.as_ref(), kind, scope)?;
-            let on = self.guarded(core, condition);
+            let on = self.guard_conjuncts(core, condition);
             if inline {
                 core.filter.extend(on);
             } else {
@@ -147,7 +145,7 @@ impl Lowering<'_> {
         self.read_item(core, &right.table, place, scope)?;
         let kind = join_kind(right.operator);
         let condition = self.read_constraint(right.constraint.as_ref(), kind, scope)?;
-        let on = self.guarded(core, condition);
+        let on = self.guard_conjuncts(core, condition);
         core.from.rotate_left(1);
         core.from.last_mut().expect("an item was just read").on = on;
         Ok(())
@@ -283,17 +281,17 @@ impl Lowering<'_> {
         place: FromContext,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
-        self.expansion.select()?;
+        self.expansion.count_select()?;
         let block = self.open_block();
         let mut joined = SelectCore { block: block.number, ..SelectCore::default() };
         let outer = scope.outer;
         let depth = scope.depth;
         let mut names = Scope { outer, depth, ..Scope::default() };
-        self.deeper(|lower| lower.read_joins(&mut joined, joins, &mut names))?;
+        self.nested(|lower| lower.read_joins(&mut joined, joins, &mut names))?;
         let columns =
             names.entries.iter().flat_map(|entry| entry.columns.iter().chain(&entry.bare));
         for (at, (_, column)) in columns.clone().enumerate() {
-            self.expansion.column(column, at + 1)?;
+            self.expansion.count_column(column, at + 1)?;
         }
         joined.outputs = columns
             .map(|(name, value)| {
@@ -347,14 +345,15 @@ impl Lowering<'_> {
         };
         let source = self.add_source(table, place.alias)?;
         let spec = self.catalog.table(table);
-        let value = |at: usize| Fragment::column(source, at).harmless_if(is_indexed(spec, at));
+        let column_value =
+            |at: usize| Fragment::column(source, at).harmless_if(is_indexed(spec, at));
         let columns = spec
             .columns
             .iter()
             .enumerate()
-            .map(|(at, column)| (column.name.to_owned(), value(at)))
+            .map(|(at, column)| (column.name.to_owned(), column_value(at)))
             .collect();
-        let rowid = self.catalog.rowid_column(table).map(value);
+        let rowid = self.catalog.rowid_column(table).map(column_value);
         let name = place.alias.to_owned();
         scope.entries.push(Entry { name, columns, rowid, ..Entry::default() });
         let certain = spec.key.iter().all(|column| !spec.columns[*column].nullable);
@@ -460,7 +459,7 @@ impl Lowering<'_> {
         count.push_text(")");
         let condition = match guard {
             None => count,
-            Some(guard) if owners.is_empty() => behind(&guard.condition, &count),
+            Some(guard) if owners.is_empty() => null_unless(&guard.condition, &count),
             Some(guard) => {
                 let mut is_visible = Fragment::text("EXISTS (SELECT 1 FROM");
                 for (nth, owner) in owners.iter().enumerate() {
@@ -472,7 +471,7 @@ impl Lowering<'_> {
                 is_visible.push_text("WHERE");
                 is_visible.push(&guard.condition);
                 is_visible.push_text(")");
-                behind(&is_visible, &count)
+                null_unless(&is_visible, &count)
             }
         };
         Some(Conjunct {
@@ -493,7 +492,7 @@ impl Lowering<'_> {
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
         let named = self.named_queries[at].clone();
-        self.expansion.read(&named.sql)?;
+        self.expansion.count_read(&named.sql)?;
         let written = lex::columns_as_written(&named.sql)?;
         let bump = Bump::new();
         let mut parser = Parser::new(&bump, named.sql.as_bytes());
@@ -528,7 +527,7 @@ impl Lowering<'_> {
         let apart = ExprContext { depth: self.frame.depth, ..ExprContext::default() };
         let frame = std::mem::replace(&mut self.frame, apart);
         let outer = scope.outer.cloned().unwrap_or_default();
-        let derived = self.deeper(|lower| lower.select(select, written, &outer));
+        let derived = self.nested(|lower| lower.select(select, written, &outer));
         let apart = std::mem::replace(&mut self.frame, frame);
         self.frame.reads |= apart.reads;
         let derived = derived?;
@@ -536,7 +535,7 @@ impl Lowering<'_> {
         let mut columns: Vec<(String, Fragment)> =
             visible.map(|output| (output.name.clone(), output.value.clone())).collect();
         for (at, (_, column)) in columns.iter().enumerate() {
-            self.expansion.column(column, at + 1)?;
+            self.expansion.count_column(column, at + 1)?;
         }
         if !names.is_empty() {
             if names.len() != columns.len() {
@@ -602,8 +601,7 @@ impl Lowering<'_> {
                 let shown = shown.iter().map(|columns| columns[at].as_ref());
                 value.harmless =
                     shown.clone().all(|column| column.is_some_and(|column| column.harmless));
-                value.collates_within =
-                    output.value.collates_within || output.value.collation.is_some();
+                value.collates_within = output.value.has_collation();
                 value
             })
             .collect();
@@ -623,22 +621,25 @@ impl Lowering<'_> {
 
     /// Returns the table columns that each SELECT of a subquery in FROM outputs.
     pub(crate) fn shown_by(&self, query: &Query) -> Vec<Vec<Option<Fragment>>> {
-        let of_one_kind = |at: usize| {
-            let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
-            common(arms.map(|value| self.kind_of(value))).is_some()
-        };
         let shown = query.cores.iter().map(|(_, core)| {
             let parts = core.parts();
             let columns = core.outputs.iter().enumerate().map(|(at, output)| {
                 let value = &output.value;
                 let plain = matches!(value.plain, PlainExpr::Column(..) | PlainExpr::Derived(..));
                 let own = parts.as_ref().is_none_or(|parts| parts.contains(value));
-                let stays = query.limit.is_none() && value.collation.is_none() && of_one_kind(at);
+                let stays = query.limit.is_none()
+                    && value.collation.is_none()
+                    && self.common_kind(query, at).is_some();
                 (plain && own && stays).then(|| value.clone())
             });
             columns.collect()
         });
         shown.collect()
+    }
+
+    /// Returns the kind of an output that all SELECTs of a query agree on.
+    fn common_kind(&self, query: &Query, output: usize) -> Option<Kind> {
+        common(query.cores.iter().map(|(_, core)| self.kind_of(&core.outputs[output].value)))
     }
 
     /// Adds a source, under its own name if that is unused.

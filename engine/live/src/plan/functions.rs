@@ -187,19 +187,19 @@ pub(crate) fn reads(name: &str, argument: usize, arguments: usize, is_bounded: b
 /// A refusal if the function does not exist or cannot be used in a live query.
 pub(crate) fn classify(name: &str, arguments: usize) -> Result<Function, Refusal> {
     let lower = name.to_ascii_lowercase();
-    let known = |list: &[&str]| list.contains(&lower.as_str());
+    let is_in = |list: &[&str]| list.contains(&lower.as_str());
     match lower.as_str() {
         "min" | "max" if arguments > 1 => Ok(Function::Scalar),
         "date" | "time" | "datetime" | "julianday" | "unixepoch" => Ok(Function::Time(0)),
         "strftime" => Ok(Function::Time(1)),
         "timediff" => Ok(Function::Time(0)),
-        _ if known(AGGREGATE) => Ok(Function::Aggregate),
-        _ if known(SEQUENCE) => Ok(Function::Sequence),
-        _ if known(RANK) => Ok(Function::Window(Windowed::Rank)),
-        _ if known(PLACE) => Ok(Function::Window(Windowed::Place)),
-        _ if known(PICK) => Ok(Function::Window(Windowed::Pick)),
-        _ if known(SCALAR) => Ok(Function::Scalar),
-        _ if known(FICKLE) => Err(not_deterministic(&format!("{lower}()"))),
+        _ if is_in(AGGREGATE) => Ok(Function::Aggregate),
+        _ if is_in(SEQUENCE) => Ok(Function::Sequence),
+        _ if is_in(RANK) => Ok(Function::Window(Windowed::Rank)),
+        _ if is_in(PLACE) => Ok(Function::Window(Windowed::Place)),
+        _ if is_in(PICK) => Ok(Function::Window(Windowed::Pick)),
+        _ if is_in(SCALAR) => Ok(Function::Scalar),
+        _ if is_in(FICKLE) => Err(not_deterministic(&format!("{lower}()"))),
         _ => Err(Refusal::new(Code::BadSql, format!("no such function: {name}"))),
     }
 }

@@ -62,7 +62,7 @@ impl EarlyPredicates {
 
 /// Returns a value, or NULL if the guards do not hold. SQLite evaluates only the branch that is
 /// taken.
-pub(crate) fn behind(guards: &Fragment, value: &Fragment) -> Fragment {
+pub(crate) fn null_unless(guards: &Fragment, value: &Fragment) -> Fragment {
     let mut out = Fragment::text("CASE WHEN");
     out.push(guards);
     out.push_text("THEN (");

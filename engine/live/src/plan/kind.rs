@@ -34,7 +34,7 @@ pub(crate) fn affinity_of(catalog: &Catalog, sources: &[Source], fragment: &Frag
 /// 0.0 equals -0.0, which no table stores.
 pub(crate) fn form_of(catalog: &Catalog, sources: &[Source], fragment: &Fragment) -> Option<Kind> {
     let stored = matches!(fragment.plain, PlainExpr::Column(..));
-    let by_bytes = fragment.collation.is_none() && !fragment.collates_within;
+    let by_bytes = !fragment.has_collation();
     kind_of(catalog, sources, fragment).filter(|kind| by_bytes && (stored || *kind != Kind::Real))
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn cast_kind(name: &str) -> Option<Kind> {
 
 /// Returns the kind of a function's result, given those of its arguments.
 pub(crate) fn call_kind(name: &str, arguments: &[Option<Kind>]) -> Option<Kind> {
-    let first = || arguments.first().copied().flatten();
+    let first = arguments.first().copied().flatten();
     match name {
         "count" | "dense_rank" | "instr" | "json_array_length" | "json_valid" | "length"
         | "ntile" | "octet_length" | "rank" | "row_number" | "sign" | "unicode" => {
@@ -114,10 +114,10 @@ pub(crate) fn call_kind(name: &str, arguments: &[Option<Kind>]) -> Option<Kind> 
         | "string_agg" | "time" | "trim" | "typeof" | "upper" => Some(Kind::Text),
         "jsonb_group_array" | "jsonb_group_object" => Some(Kind::Blob),
         "first_value" | "last_value" | "likelihood" | "likely" | "nth_value" | "nullif"
-        | "unlikely" => first(),
+        | "unlikely" => first,
         // An integer argument gives an integer or an error, a real argument a real.
-        "abs" | "sum" => first().filter(|kind| matches!(kind, Kind::Integer | Kind::Real)),
-        "substr" | "substring" => first().filter(|kind| *kind == Kind::Text),
+        "abs" | "sum" => first.filter(|kind| matches!(kind, Kind::Integer | Kind::Real)),
+        "substr" | "substring" => first.filter(|kind| *kind == Kind::Text),
         "coalesce" | "ifnull" | "max" | "min" => common(arguments.iter().copied()),
         "if" | "iif" => {
             common(arguments.iter().skip(1).step_by(2).chain(arguments.last()).copied())

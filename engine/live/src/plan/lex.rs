@@ -76,13 +76,13 @@ pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
         if depth + cases > NESTING {
             return Err(too_deep());
         }
-        if height.with(token) > HEIGHT {
+        if height.count(token) > HEIGHT {
             let detail = format!("an expression has more than {HEIGHT} operators in a row");
             return Err(Refusal::new(Code::LimitExceeded, detail)
                 .hint("pass lists as JSON, with json_each()"));
         }
         let outside = depth == 0 || (depth == 1 && token == TK_LP);
-        columns.token(token, outside, last, start);
+        columns.read_token(token, outside, last, start);
         last = Some(token);
     }
     columns.close(text.len());
@@ -98,10 +98,17 @@ pub(crate) struct Parameter {
     pub(crate) name: String,
 }
 
+/// A text with a number at every `?`, and its parameters in the order of first use.
+#[derive(Debug)]
+pub(crate) struct NumberedText {
+    pub(crate) text: String,
+    pub(crate) parameters: Vec<Parameter>,
+}
+
 /// Returns the text with a number at every `?`, and its parameters in the order of first use.
 /// Numbering follows SQLite: `?` takes the next number, `?7` its own, a name the next one at its
 /// first use. This works on tokens because the tree is not visited in text order.
-pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), Refusal> {
+pub(crate) fn number_parameters(text: &str) -> Result<NumberedText, Refusal> {
     let mut numbered = String::with_capacity(text.len());
     let mut copied = 0;
     let mut parameters = Vec::new();
@@ -132,20 +139,17 @@ pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), 
         if !known.insert(name.clone()) {
             continue;
         }
-        let number = if written.bytes().all(|b| b.is_ascii_digit()) {
-            name.parse().ok().filter(|number| (1..=PARAMETERS).contains(number))
-        } else {
-            Some(next).filter(|number| *number <= PARAMETERS)
-        };
-        let number = number.ok_or_else(|| {
+        let is_numbered = written.bytes().all(|b| b.is_ascii_digit());
+        let number = if is_numbered { name.parse().ok() } else { Some(next) };
+        let Some(number) = number.filter(|number| (1..=PARAMETERS).contains(number)) else {
             let detail = format!("variable number must be between ?1 and ?{PARAMETERS}");
-            Refusal::new(Code::BadSql, detail)
-        })?;
+            return Err(Refusal::new(Code::BadSql, detail));
+        };
         last = last.max(number);
         parameters.push(Parameter { number, name });
     }
     numbered.push_str(text.get(copied..).unwrap_or_default());
-    Ok((numbered, parameters))
+    Ok(NumberedText { text: numbered, parameters })
 }
 
 /// `true` if a text names something of the schema `main`, quoted or not. A table alias `main`
@@ -252,7 +256,7 @@ impl Level {
 
 impl ExprDepth {
     /// Counts one more token; returns the height of the current expression.
-    fn with(&mut self, token: TokenType) -> usize {
+    fn count(&mut self, token: TokenType) -> usize {
         use TokenType::{TK_ELSE, TK_JOIN, TK_ON, TK_THEN, TK_VALUES, TK_WHEN};
         match token {
             TK_LP | TK_CASE => self.around.push(std::mem::take(&mut self.level)),
@@ -295,7 +299,13 @@ struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    fn token(&mut self, token: TokenType, outside: bool, last: Option<TokenType>, start: usize) {
+    fn read_token(
+        &mut self,
+        token: TokenType,
+        outside: bool,
+        last: Option<TokenType>,
+        start: usize,
+    ) {
         let ends = matches!(
             token,
             TK_WHERE | TK_GROUP | TK_HAVING | TK_ORDER | TK_LIMIT | TK_UNION | TK_EXCEPT

@@ -30,8 +30,8 @@ impl Lowering<'_> {
     pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
         let bare = self.frame.bare.len();
         let derived = self.frame.bare_derived.len();
-        let lowered = self.deeper(|lower| lower.expr_at(expr, scope))?;
-        self.expansion.expression(&lowered)?;
+        let lowered = self.nested(|lower| lower.expr_at(expr, scope))?;
+        self.expansion.count_expression(&lowered)?;
         if self.frame.within {
             return Ok(lowered);
         }
@@ -225,7 +225,9 @@ impl Lowering<'_> {
         let within = out.collates_within;
         let harmless = out.harmless && collation == Collation::Binary;
         out.push_text(&format!("COLLATE {}", collation.sql()));
-        (out.plain, out.kind, out.affinity) = (plain, kind, affinity);
+        out.plain = plain;
+        out.kind = kind;
+        out.affinity = affinity;
         out.harmless = harmless;
         out.collation = Some(collation);
         out.collates_within = within;

@@ -135,12 +135,9 @@ impl<'c> Lowering<'c> {
         if ![left, right].iter().any(|side| self.affinity_of(side) == Affinity::Open) {
             return Ok(());
         }
-        let kind = |side: &Fragment| match side.plain {
-            PlainExpr::Param(slot) => self.slots[slot].literal_kind(),
-            _ => self.kind_of(side),
-        };
-        let number = |side| matches!(kind(side), Some(Kind::Integer | Kind::Real));
-        if (number(left) && number(right)) || kind::common([kind(left), kind(right)]).is_some() {
+        let kinds = [self.operand_kind(left), self.operand_kind(right)];
+        let are_numbers = kinds.iter().all(|kind| matches!(kind, Some(Kind::Integer | Kind::Real)));
+        if are_numbers || kind::common(kinds).is_some() {
             return Ok(());
         }
         let what =
@@ -148,12 +145,21 @@ impl<'c> Lowering<'c> {
         Err(unsupported(what).hint("wrap the operands in CAST(… AS …)"))
     }
 
+    /// Returns the kind of a comparison's operand, which may be a literal that became a parameter.
+    fn operand_kind(&self, operand: &Fragment) -> Option<Kind> {
+        match operand.plain {
+            PlainExpr::Param(slot) => self.slots[slot].literal_kind(),
+            _ => self.kind_of(operand),
+        }
+    }
+
     /// Returns the kind of a fragment whose equal values are identical.
     pub(crate) fn form_of(&self, fragment: &Fragment) -> Option<Kind> {
         kind::form_of(self.catalog, &self.sources, fragment)
     }
 
-    pub(crate) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Lowered<T>) -> Lowered<T> {
+    /// Lowers a nested part of the statement. Refuses to nest too deeply.
+    pub(crate) fn nested<T>(&mut self, work: impl FnOnce(&mut Self) -> Lowered<T>) -> Lowered<T> {
         if self.depth >= lex::NESTING {
             return Err(lex::too_deep());
         }

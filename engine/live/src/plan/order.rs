@@ -39,7 +39,7 @@ impl Lowering<'_> {
                 alias
             } else {
                 let value =
-                    self.in_frame(&mut query.cores[0].1, |lower| lower.expr(bare, scope))?;
+                    self.in_frame(query.first_core_mut(), |lower| lower.expr(bare, scope))?;
                 output_of(query, value)?
             };
             let value = &query.outputs()[output].value;
@@ -68,12 +68,18 @@ impl Lowering<'_> {
 
 fn aliased(query: &Query, name: &str, scope: &Scope) -> Option<usize> {
     let name = unquote(name);
-    let named = |output: &Output| output.name.eq_ignore_ascii_case(&name) && !output.hidden;
+    let mut outputs = query.outputs().iter();
     if query.cores.len() > 1 {
-        return query.outputs().iter().position(named);
+        return outputs.position(|output| output.is_shown_as(&name));
     }
     scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name))?;
-    query.outputs().iter().position(|output| named(output) && output.aliased)
+    outputs.position(|output| output.is_shown_as(&name) && output.aliased)
+}
+
+impl Output {
+    fn is_shown_as(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name) && !self.hidden
+    }
 }
 
 fn output_of(query: &mut Query, value: Fragment) -> Result<usize, Refusal> {
@@ -86,11 +92,11 @@ fn output_of(query: &mut Query, value: Fragment) -> Result<usize, Refusal> {
             "ORDER BY term does not match any column in the result set",
         ));
     }
-    if query.cores[0].1.deduplicated {
+    if query.first_core().deduplicated {
         return Err(unsupported("an order by what SELECT DISTINCT does not show"));
     }
     let name = format!("order{}", query.order.len() + 1);
-    let outputs = &mut query.cores[0].1.outputs;
+    let outputs = &mut query.first_core_mut().outputs;
     outputs.push(Output { value, name, hidden: true, aliased: false });
     Ok(outputs.len() - 1)
 }

@@ -207,14 +207,8 @@ pub struct ScopeMembership<'a> {
 impl ScopeMembership<'_> {
     /// Returns the requirement as a condition on a row of a table, which it names without an alias.
     fn condition_on(&self, table: &str) -> String {
-        let column_of_table = |column: &str| format!("{}.{}", quoted(table), quoted(column));
-        let in_scope = |scope: &str| -> String {
-            let conditions: Vec<String> =
-                self.keys.iter().map(|key| is_in_scope(scope, key)).collect();
-            conditions.join(" AND ")
-        };
         let Some((first, others)) = self.owners.split_first() else {
-            return in_scope(&column_of_table(self.column));
+            return self.condition_on_scope(&qualified(table, self.column));
         };
         let mut sql = format!("EXISTS (SELECT 1 FROM {} AS s1", quoted(first.table));
         for (at, owner) in others.iter().enumerate() {
@@ -226,11 +220,24 @@ impl ScopeMembership<'_> {
             let key = quoted(key);
             sql.push_str(&format!(" JOIN {table} AS s{next} ON s{next}.{key} = s{this}.{column}"));
         }
-        let scope = in_scope(&format!("s{}.{}", self.owners.len(), quoted(self.column)));
-        let link = format!("s1.{} = {}", quoted(first.key), column_of_table(first.column));
+        let last_owner = format!("s{}.{}", self.owners.len(), quoted(self.column));
+        let scope = self.condition_on_scope(&last_owner);
+        let link = format!("s1.{} = {}", quoted(first.key), qualified(table, first.column));
         sql.push_str(&format!(" WHERE {link} AND {scope})"));
         sql
     }
+
+    /// Returns the requirement as a condition on the column that holds the scope.
+    fn condition_on_scope(&self, column: &str) -> String {
+        let conditions: Vec<String> =
+            self.keys.iter().map(|key| is_in_scope(column, key)).collect();
+        conditions.join(" AND ")
+    }
+}
+
+/// Returns `"table"."column"`.
+fn qualified(table: &str, column: &str) -> String {
+    format!("{}.{}", quoted(table), quoted(column))
 }
 
 /// An owning row that a column refers to.

@@ -1,7 +1,7 @@
 //! Where the columns of a statement come from, and what its conditions require of each source.
 
 use crate::plan::block::{Block, Item, JoinTerm, path};
-use crate::plan::conjunct::{Conjunct, EqualColumns, Equality, Route};
+use crate::plan::conjunct::{Conjunct, EqualColumns, Route};
 use crate::plan::fragment::{Fragment, PlainExpr};
 use crate::plan::lowering::Lowering;
 use crate::plan::query::SelectCore;
@@ -25,8 +25,8 @@ impl Lowering<'_> {
         self.block = block.parent;
         let known = &mut self.blocks[block.number];
         let joined = core.from.iter().filter_map(|term| {
-            let of = term.source.map(Item::Source).or_else(|| term.number.map(Item::Subquery))?;
-            Some(JoinTerm { of, join: term.join, on: term.on.clone() })
+            let item = term.source.map(Item::Source).or_else(|| term.number.map(Item::Subquery))?;
+            Some(JoinTerm { item, join: term.join, on: term.on.clone() })
         });
         known.terms = joined.collect();
         known.filter.clone_from(&core.filter);
@@ -36,7 +36,7 @@ impl Lowering<'_> {
     /// of the enclosing ones, carried over equal columns. `session_id = sessions.id AND sessions.id
     /// = :id` is a key of both tables.
     pub(crate) fn route_of(&self, source: usize) -> Route {
-        let Some(home) = self.blocks.iter().position(|block| block.has(source)) else {
+        let Some(home) = self.blocks.iter().position(|block| block.has_source(source)) else {
             return Route::Any;
         };
         let mut conjuncts: Vec<&Conjunct> = Vec::new();
@@ -49,7 +49,7 @@ impl Lowering<'_> {
             if block.keeps_right() {
                 return Route::Any;
             }
-            if let Some(on) = from.and_then(|of| block.left_join(of)) {
+            if let Some(on) = from.and_then(|item| block.left_join(item)) {
                 conjuncts.extend(on);
                 own.extend(on.iter().filter(|_| !padded));
                 padded = true;
@@ -61,26 +61,24 @@ impl Lowering<'_> {
             }
             from = block.shown.as_ref().map(|shown| Item::Subquery(shown.subquery));
         }
-        let certain = |other: usize| {
-            let mut blocks = self.blocks.iter();
-            blocks.any(|block| block.inner().any(|inner| inner == other))
-        };
-        let demands = conjuncts.iter().fold(Route::Any, |route, conjunct| {
-            let speaks = |equality: &Equality| {
-                if equality.source == source {
-                    own.iter().any(|own| std::ptr::eq(*own, *conjunct))
-                } else {
-                    certain(equality.source)
-                }
-            };
-            route.and(conjunct.route.only(&speaks))
-        });
+        let mut demands = Route::Any;
+        for conjunct in &conjuncts {
+            let is_own = own.iter().any(|own| std::ptr::eq(*own, *conjunct));
+            demands = demands.and(conjunct.route.only(&|equality| {
+                if equality.source == source { is_own } else { self.is_certain(equality.source) }
+            }));
+        }
         let equal: Vec<EqualColumns> = conjuncts
             .iter()
             .filter_map(|conjunct| conjunct.equal)
             .filter(|(left, right)| self.column_kind(*left) == self.column_kind(*right))
             .collect();
         demands.carried(&equal)
+    }
+
+    /// `true` if a source has a row in every row of its SELECT.
+    fn is_certain(&self, source: usize) -> bool {
+        self.blocks.iter().any(|block| block.inner_sources().any(|inner| inner == source))
     }
 
     /// Returns the table columns that a fragment stands for: one, or, for a column of a compound

@@ -169,7 +169,16 @@ impl Query {
 
     /// Returns the outputs, hidden columns last. A compound is named by its first SELECT.
     pub(crate) fn outputs(&self) -> &[Output] {
-        &self.cores[0].1.outputs
+        &self.first_core().outputs
+    }
+
+    /// Returns its first SELECT, which is the only one unless it is a compound.
+    pub(crate) fn first_core(&self) -> &SelectCore {
+        &self.cores[0].1
+    }
+
+    pub(crate) fn first_core_mut(&mut self) -> &mut SelectCore {
+        &mut self.cores[0].1
     }
 
     /// Returns the query as text over symbolic sources. The `restricted` conditions are added.
@@ -270,21 +279,20 @@ impl Query {
 
     /// Renumbers the slots: the n-th of `order` becomes n.
     pub(crate) fn renumber(&mut self, order: &[usize]) {
-        let mut places = vec![usize::MAX; self.slots.len()];
-        order.iter().enumerate().for_each(|(new, old)| places[*old] = new);
-        let is_used = |slot: usize| places[slot] != usize::MAX;
-        let new = |slot: usize| {
-            assert!(is_used(slot), "every slot is in the snapshot");
-            places[slot]
-        };
+        let mut places: Vec<Option<usize>> = vec![None; self.slots.len()];
+        for (new, old) in order.iter().enumerate() {
+            places[*old] = Some(new);
+        }
+        let is_unused = |slot: usize| places[slot].is_none();
+        let new_slot = |slot: usize| places[slot].expect("every slot is in the snapshot");
         // Conditions that depend only on an unused column apply to no row.
-        self.blocks.iter_mut().for_each(|block| block.forget(&|slot| !is_used(slot)));
-        self.routes.iter_mut().for_each(|route| route.forget(&|slot| !is_used(slot)));
-        self.fragments().for_each(|fragment| fragment.renumber(&new));
+        self.blocks.iter_mut().for_each(|block| block.forget(&is_unused));
+        self.routes.iter_mut().for_each(|route| route.forget(&is_unused));
+        self.fragments().for_each(|fragment| fragment.renumber(&new_slot));
         self.blocks.iter_mut().flat_map(Block::fragments).for_each(|fragment| {
-            fragment.renumber(&new);
+            fragment.renumber(&new_slot);
         });
-        self.routes.iter_mut().for_each(|route| route.renumber(&new));
+        self.routes.iter_mut().for_each(|route| route.renumber(&new_slot));
         self.slots = order.iter().map(|slot| self.slots[*slot].clone()).collect();
     }
 
@@ -318,7 +326,7 @@ impl Query {
         }
         // The same order as `total_order`.
         if !self.key.is_empty() {
-            let (_, core) = &self.cores[0];
+            let core = self.first_core();
             terms.extend(self.key.iter().map(|at| {
                 let collation = if core.collates(*at) { " COLLATE BINARY" } else { "" };
                 format!("{}{collation}", at + 1)
@@ -357,8 +365,7 @@ impl SelectCore {
 
     /// `true` if an output column compares by a collation other than BINARY.
     pub(crate) fn collates(&self, output: usize) -> bool {
-        let value = &self.outputs[output].value;
-        value.collation.is_some() || value.collates_within
+        self.outputs[output].value.has_collation()
     }
 
     /// Returns all sources of the FROM; `None` if it contains a derived table.
@@ -369,12 +376,11 @@ impl SelectCore {
     /// `true` if it is a plain inner join of tables, without subqueries in its conditions and
     /// columns.
     pub(crate) fn is_plain_join(&self) -> bool {
-        let flat = |fragment: &Fragment| !fragment.has_subquery();
         self.from.iter().all(|term| term.source.is_some() && term.join == Join::Inner)
-            && self.filter.iter().all(|conjunct| flat(&conjunct.condition))
-            && self.outputs.iter().all(|output| flat(&output.value))
-            && self.group.iter().flatten().all(flat)
-            && self.having.iter().all(flat)
+            && !self.filter.iter().any(|conjunct| conjunct.condition.has_subquery())
+            && !self.outputs.iter().any(|output| output.value.has_subquery())
+            && !self.group.iter().flatten().any(Fragment::has_subquery)
+            && !self.having.iter().any(Fragment::has_subquery)
     }
 
     /// Returns all fragments.

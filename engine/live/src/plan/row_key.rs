@@ -6,7 +6,7 @@ use crate::plan::block::Join;
 use crate::plan::conjunct::Conjunct;
 use crate::plan::fragment::Fragment;
 use crate::plan::lowering::Lowering;
-use crate::plan::query::{FromTerm, Query, SelectCore};
+use crate::plan::query::{Query, SelectCore};
 
 impl Query {
     /// The primary keys of the sources, or the groups, if all of them are outputs.
@@ -99,9 +99,10 @@ impl SelectCore {
     /// `true` if a row of a FULL JOIN without a left side can never equal one without a right side:
     /// a table's key is never NULL, but the key of a subquery may be NULL or empty.
     fn tells_padded_apart(&self) -> bool {
-        let has_key = |term: &FromTerm| term.source.is_some();
         self.from.iter().enumerate().all(|(at, right)| {
-            !(right.join == Join::Full) || has_key(right) || self.from[..at].iter().all(has_key)
+            right.join != Join::Full
+                || right.source.is_some()
+                || self.from[..at].iter().all(|left| left.source.is_some())
         })
     }
 
@@ -118,10 +119,10 @@ impl SelectCore {
                 };
                 let table = lower.catalog.table(lower.sources[source].table);
                 let conjuncts = if term.join == Join::Inner { &self.filter } else { &term.on };
-                let fixed = |column: &usize| {
+                let is_fixed = table.key.iter().all(|column| {
                     conjuncts.iter().any(|conjunct| conjunct.fixes(source, *column, &known, lower))
-                };
-                if table.key.iter().all(fixed) {
+                });
+                if is_fixed {
                     known.push(source);
                     grew = true;
                 }

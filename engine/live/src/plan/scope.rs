@@ -48,6 +48,15 @@ pub(crate) struct Scope<'s> {
     pub(crate) depth: usize,
 }
 
+impl Scope<'_> {
+    /// Returns the entries that a qualified name may refer to, or all for a bare name.
+    pub(crate) fn entries_named(&self, table: Option<&str>) -> impl Iterator<Item = &Entry> {
+        self.entries
+            .iter()
+            .filter(move |entry| table.is_none_or(|table| entry.name.eq_ignore_ascii_case(table)))
+    }
+}
+
 /// A view or CTE: a text under a name.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedQuery {

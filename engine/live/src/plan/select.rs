@@ -5,7 +5,7 @@ use sqlite3_parser::ast::{CompoundOperator, Select};
 
 use crate::plan::fragment::Fragment;
 use crate::plan::lowering::Lowering;
-use crate::plan::query::{Output, Query, SelectCore};
+use crate::plan::query::{Query, SelectCore};
 use crate::plan::scope::Scope;
 use crate::plan::syntax::unsupported;
 
@@ -52,12 +52,12 @@ impl Lowering<'_> {
         }
         self.require_one_form(&cores)?;
         let mut query = Query { cores, ..Query::default() };
-        let around = self.block.replace(query.cores[0].1.block);
-        query.cores[0].1.frame.windowed = true;
+        let around = self.block.replace(query.first_core().block);
+        query.first_core_mut().frame.windowed = true;
         self.read_order(&mut query, select.order_by.unwrap_or(&[]), &mut scope)?;
         self.block = around;
         for (_, core) in &mut query.cores {
-            self.settle(core)?;
+            self.check_bare_columns(core)?;
             self.seal(core);
         }
         if let Some(limit) = select.limit {
@@ -82,18 +82,17 @@ impl Lowering<'_> {
         &self,
         cores: &[(Option<CompoundOperator>, SelectCore)],
     ) -> Result<(), Refusal> {
-        let merges = |operator: &Option<CompoundOperator>| {
+        let merges_rows = cores.iter().any(|(operator, _)| {
             operator.is_some_and(|operator| operator != CompoundOperator::UnionAll)
-        };
-        if !cores.iter().any(|(operator, _)| merges(operator)) {
+        });
+        if !merges_rows {
             return Ok(());
         }
-        let form = |output: &Output| self.form_of(&output.value);
         for (at, first) in cores[0].1.outputs.iter().enumerate() {
-            let expected = form(first);
-            if expected.is_none()
-                || cores.iter().any(|(_, core)| form(&core.outputs[at]) != expected)
-            {
+            let expected = self.form_of(&first.value);
+            let is_uniform = expected.is_some()
+                && cores.iter().all(|(_, core)| self.form_of(&core.outputs[at].value) == expected);
+            if !is_uniform {
                 return Err(unsupported(&format!(
                     "UNION, EXCEPT or INTERSECT if the type of column {} can differ between rows",
                     first.name

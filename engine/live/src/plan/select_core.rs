@@ -18,7 +18,7 @@ impl Lowering<'_> {
         written: &[String],
         outer: &'s Scope<'s>,
     ) -> Result<(SelectCore, Scope<'s>), Refusal> {
-        self.expansion.select()?;
+        self.expansion.count_select()?;
         let block = self.open_block();
         let depth = outer.depth + 1;
         let frame = ExprContext { depth, ..ExprContext::default() };
@@ -71,7 +71,7 @@ impl Lowering<'_> {
         }
         if let Some(condition) = where_clause {
             let conjuncts = self.conjuncts(condition, scope)?;
-            let guarded = self.guarded(core, conjuncts);
+            let guarded = self.guard_conjuncts(core, conjuncts);
             core.filter.extend(guarded);
         }
         if let Some(having) = having {
@@ -154,16 +154,13 @@ impl Lowering<'_> {
 
     /// Called once all expressions of a SELECT are known. A column outside of aggregates must have
     /// one value in all rows of its group.
-    pub(crate) fn settle(&self, core: &SelectCore) -> Result<(), Refusal> {
+    pub(crate) fn check_bare_columns(&self, core: &SelectCore) -> Result<(), Refusal> {
         if !core.aggregates() || self.once {
             return Ok(());
         }
-        let determined = |source: usize| {
-            let table = self.catalog.table(self.sources[source].table);
-            table.key.iter().all(|key| core.frame.by.contains(&Fragment::column(source, *key)))
-        };
         let arbitrary = core.frame.bare.iter().find(|(source, _)| {
-            core.from.iter().any(|term| term.source == Some(*source)) && !determined(*source)
+            core.from.iter().any(|term| term.source == Some(*source))
+                && !self.groups_by_key(core, *source)
         });
         let derived = core
             .frame
@@ -179,6 +176,12 @@ impl Lowering<'_> {
         };
         Err(unsupported(&format!("a query whose column {name} is neither grouped nor aggregated"))
             .hint("add it to GROUP BY, or use min() or max()"))
+    }
+
+    /// `true` if the group expressions contain the key of a source.
+    fn groups_by_key(&self, core: &SelectCore, source: usize) -> bool {
+        let table = self.catalog.table(self.sources[source].table);
+        table.key.iter().all(|key| core.frame.by.contains(&Fragment::column(source, *key)))
     }
 
     fn read_groups(
@@ -267,7 +270,7 @@ impl Lowering<'_> {
                         scope.aliases.push((alias.clone(), value.clone()));
                     }
                     let aliased = alias.is_some();
-                    self.expansion.column(&value, core.outputs.len() + 1)?;
+                    self.expansion.count_column(&value, core.outputs.len() + 1)?;
                     core.outputs.push(Output { value, name, hidden: false, aliased });
                 }
             }
@@ -329,7 +332,7 @@ impl Lowering<'_> {
                 }
                 let bare = if table.is_none() { entry.bare_column(name) } else { None };
                 let value = bare.unwrap_or(value);
-                self.expansion.column(value, core.outputs.len() + 1)?;
+                self.expansion.count_column(value, core.outputs.len() + 1)?;
                 core.frame.record_columns(value);
                 let name = name.clone();
                 let value = value.clone();

@@ -8,7 +8,7 @@ use crate::identifier::unquote;
 use crate::plan::collation::Collation;
 
 /// Returns the operands of a chain of one operator, in text order.
-pub(crate) fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
+pub(crate) fn chain_operands<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
     let mut first = expr;
     let mut operands = Vec::new();
     while let Expr::Binary(left, found, right) = first

@@ -3,15 +3,15 @@
 //!
 //! *Invariant:* no expression of a restricted query is evaluated on a row before the row is known
 //! to be visible. Its run time or failure would reveal the row. Such an expression is wrapped in a
-//! CASE on the visibility condition (see `guarded`). A few comparisons of indexed columns are
-//! exempt; without them SQLite could use no index.
+//! CASE on the visibility condition (see `guard_conjuncts`). A few comparisons of indexed columns
+//! are exempt; without them SQLite could use no index.
 
 use abide_schema::{Code, Refusal};
 
 use crate::plan::block::path;
 use crate::plan::conjunct::Conjunct;
 use crate::plan::fragment::{Fragment, Mark, Piece};
-use crate::plan::guard::{EarlyPredicate, SEEN, behind};
+use crate::plan::guard::{EarlyPredicate, SEEN, null_unless};
 use crate::plan::lowering::Lowering;
 use crate::plan::query::{Derived, SelectCore};
 
@@ -25,7 +25,7 @@ impl Lowering<'_> {
     ///
     /// Only [harmless](Fragment::harmless) conditions stay unchanged, so that SQLite can use an
     /// index for them. All others run only after the visibility conditions.
-    pub(crate) fn guarded(
+    pub(crate) fn guard_conjuncts(
         &mut self,
         core: &mut SelectCore,
         conjuncts: Vec<Conjunct>,
@@ -38,16 +38,16 @@ impl Lowering<'_> {
         let mut kept = vec![false; conjuncts.len()];
         for at in by_rank {
             let probe = EarlyPredicate::from_conjunct(core, &conjuncts[at]);
-            kept[at] = core.probes.keep(probe, core.named_in(&conjuncts[at].condition));
+            kept[at] = core.probes.keep(probe, core.count_named(&conjuncts[at].condition));
         }
         conjuncts
             .into_iter()
             .zip(kept)
             .map(|(mut conjunct, kept)| {
                 if !kept {
-                    let by_value = self.guarded_value(core, &conjunct);
-                    conjunct.condition =
-                        by_value.unwrap_or_else(|| self.seen_first(core, &conjunct.condition));
+                    let by_value = self.guard_value(core, &conjunct);
+                    conjunct.condition = by_value
+                        .unwrap_or_else(|| self.null_unless_visible(core, &conjunct.condition));
                 }
                 conjunct
             })
@@ -56,20 +56,20 @@ impl Lowering<'_> {
 
     /// `indexed = other` of two columns. Only the rows of `other` must be visible before the index
     /// lookup.
-    fn guarded_value(&mut self, core: &mut SelectCore, conjunct: &Conjunct) -> Option<Fragment> {
+    fn guard_value(&mut self, core: &mut SelectCore, conjunct: &Conjunct) -> Option<Fragment> {
         let (left, right) = &**conjunct.sides.as_ref()?;
         if left.harmless == right.harmless || left.collation.is_some() || right.collation.is_some()
         {
             return None;
         }
         let value = if left.harmless { right } else { left };
-        if core.named_in(value) == 0 {
+        if core.count_named(value) == 0 {
             // A column of an enclosing SELECT. Its row is already known to be visible here.
             return Some(conjunct.condition.clone());
         }
         // Then a CAST to the type of its affinity leaves the value as it is.
         self.kind_of(value).filter(|_| value.is_column())?;
-        let guarded = self.seen_first(core, value).with_affinity(self.affinity_of(value));
+        let guarded = self.null_unless_visible(core, value).with_affinity(self.affinity_of(value));
         let (left, right) = if left.harmless { (left, &guarded) } else { (&guarded, right) };
         let mut condition = left.clone();
         condition.push_text("=");
@@ -78,9 +78,13 @@ impl Lowering<'_> {
     }
 
     /// Returns a value on visible rows; NULL on others.
-    pub(crate) fn seen_first(&mut self, core: &mut SelectCore, value: &Fragment) -> Fragment {
+    pub(crate) fn null_unless_visible(
+        &mut self,
+        core: &mut SelectCore,
+        value: &Fragment,
+    ) -> Fragment {
         match core.guards_of(value) {
-            Some(guards) => behind(&guards, value),
+            Some(guards) => null_unless(&guards, value),
             None => value.clone(),
         }
     }
@@ -112,11 +116,11 @@ impl Lowering<'_> {
             }
             for conjunct in self.blocks[at].conjuncts() {
                 let condition = &conjunct.condition;
-                if condition.harmless || core.named_in(condition) == 0 {
+                if condition.harmless || core.count_named(condition) == 0 {
                     continue;
                 }
                 if let Some(guards) = core.guards_of(condition) {
-                    conjunct.condition = behind(&guards, condition);
+                    conjunct.condition = null_unless(&guards, condition);
                 }
             }
         }
@@ -136,7 +140,7 @@ impl Lowering<'_> {
 impl EarlyPredicate {
     fn from_conjunct(core: &SelectCore, conjunct: &Conjunct) -> EarlyPredicate {
         match &conjunct.condition {
-            condition if !condition.harmless || core.named_in(condition) == 0 => {
+            condition if !condition.harmless || core.count_named(condition) == 0 => {
                 EarlyPredicate::Nothing
             }
             _ if conjunct.sides.is_some() => EarlyPredicate::Join,
@@ -149,7 +153,7 @@ impl EarlyPredicate {
 
 impl SelectCore {
     /// Returns the sources and subqueries of its FROM that a value names, each mention counted.
-    fn named_in(&self, value: &Fragment) -> usize {
+    fn count_named(&self, value: &Fragment) -> usize {
         value
             .pieces
             .iter()
@@ -160,18 +164,17 @@ impl SelectCore {
     /// Returns the visibility conditions of the rows that a value names; of all rows if it names
     /// none. `None` if every row is visible.
     pub(crate) fn guards_of(&mut self, value: &Fragment) -> Option<Fragment> {
-        let all = self.named_in(value) == 0;
-        let named =
-            |sources: &[usize]| value.columns().any(|(source, _)| sources.contains(&source)) || all;
+        let all = self.count_named(value) == 0;
         let mut conditions: Vec<Fragment> = Vec::new();
         for guard in &self.guards {
-            if named(&guard.sources) {
+            if all || value.columns().any(|(source, _)| guard.sources.contains(&source)) {
                 conditions.push(guard.condition.clone());
             }
         }
         for term in &mut self.from {
             if all || value.pieces.iter().any(|piece| term.is_named(piece)) {
-                conditions.extend(term.derived.as_mut().and_then(|derived| derived.seen()));
+                conditions
+                    .extend(term.derived.as_mut().and_then(|derived| derived.visibility_column()));
             }
         }
         let mut conditions = conditions.into_iter();
@@ -186,7 +189,7 @@ impl SelectCore {
     /// Returns a condition on one of its values, behind the visibility conditions.
     pub(crate) fn shielded(&self, value: &Fragment, condition: Fragment) -> Fragment {
         match &self.visible {
-            Some(visible) if !value.is_column() => behind(visible, &condition),
+            Some(visible) if !value.is_column() => null_unless(visible, &condition),
             _ => condition,
         }
     }
@@ -206,7 +209,7 @@ impl SelectCore {
 impl Derived {
     /// Returns the visibility of its rows as an extra column, which stays available wherever SQLite
     /// moves conditions on the subquery. `None` if all its rows are visible.
-    fn seen(&mut self) -> Option<Fragment> {
+    fn visibility_column(&mut self) -> Option<Fragment> {
         let mut cores: Vec<&mut SelectCore> =
             self.query.cores.iter_mut().map(|(_, core)| core).collect();
         if cores.iter().all(|core| core.seen.is_none()) {

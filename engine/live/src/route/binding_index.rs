@@ -55,13 +55,13 @@ impl BindingIndex {
     /// Calls `each` with the bindings of a hash.
     pub(crate) fn find(&self, hash: u64, each: &mut dyn FnMut(BindingId)) {
         if let Some(ids) = self.0.get(&hash) {
-            ids.each(each);
+            ids.for_each(each);
         }
     }
 
     /// Calls `each` with all bindings.
-    pub(crate) fn all(&self, each: &mut dyn FnMut(BindingId)) {
-        self.0.values().for_each(|ids| ids.each(each));
+    pub(crate) fn for_each(&self, each: &mut dyn FnMut(BindingId)) {
+        self.0.values().for_each(|ids| ids.for_each(each));
     }
 
     /// Adds a binding, if not present.
@@ -85,7 +85,7 @@ impl BindingIndex {
 }
 
 impl BindingIds {
-    fn each(&self, each: &mut dyn FnMut(BindingId)) {
+    fn for_each(&self, each: &mut dyn FnMut(BindingId)) {
         match self {
             BindingIds::One(id) => each(*id),
             BindingIds::Many(ids) => ids.iter().for_each(|id| each(*id)),

@@ -63,7 +63,8 @@ impl Holders {
         }
         match self.others.pop_first() {
             Some((payer, count)) => {
-                (self.payer, self.count) = (payer, count);
+                self.payer = payer;
+                self.count = count;
                 Released::PaidByOther
             }
             None => Released::Unused,

@@ -255,39 +255,39 @@ impl Intervals {
 
     /// Adds an interval.
     pub(crate) fn insert(&mut self, interval: &Interval, id: BindingId) {
-        let way = self.way_to((interval, id));
-        let Some(at) = way.last().copied() else {
-            return self.plant(vec![(interval.clone(), id)]);
+        let path = self.path_to((interval, id));
+        let Some(at) = path.last().copied() else {
+            return self.insert_node(vec![(interval.clone(), id)]);
         };
-        for above in way {
+        for above in path {
             self.node_mut(above).end.raise(&interval.high);
         }
         let later = self.runs[at.index()].insert((interval.clone(), id));
-        self.begin_again(at);
+        self.update_start(at);
         if let Some(later) = later {
-            self.plant(later);
+            self.insert_node(later);
         }
     }
 
     /// Removes an interval.
     pub(crate) fn remove(&mut self, interval: &Interval, id: BindingId) {
-        let mut way = self.way_to((interval, id));
-        let Some(at) = way.last().copied() else { return };
+        let mut path = self.path_to((interval, id));
+        let Some(at) = path.last().copied() else { return };
         if !self.runs[at.index()].remove((interval, id)) {
             return;
         }
         if self.runs[at.index()].entries.is_empty() {
-            way.pop();
-            self.uproot(at, way.last().copied());
+            path.pop();
+            self.remove_node(at, path.last().copied());
         } else {
-            self.begin_again(at);
+            self.update_start(at);
         }
-        for above in way.into_iter().rev() {
+        for above in path.into_iter().rev() {
             // If the interval did not determine this node's end, the ends above are unaffected too.
             if self.node(above).end != interval.high {
                 break;
             }
-            self.settle(above);
+            self.update_end(above);
         }
     }
 
@@ -337,30 +337,32 @@ impl Intervals {
 
     /// Returns the path from the root to the run that an entry belongs to: the last run that does
     /// not start after it, or the first run.
-    fn way_to(&self, sought: Key<'_>) -> Vec<At> {
-        let mut way = Vec::with_capacity(32);
+    fn path_to(&self, sought: Key<'_>) -> Vec<At> {
+        let mut path = Vec::with_capacity(32);
         let mut next = self.root;
         let mut length = None;
         while let Some(at) = next {
-            way.push(at);
+            path.push(at);
             if self.compare(sought, at).is_lt() {
                 next = self.node(at).left;
             } else {
-                (length, next) = (Some(way.len()), self.node(at).right);
+                length = Some(path.len());
+                next = self.node(at).right;
             }
         }
-        way.truncate(length.unwrap_or(way.len()));
-        way
+        path.truncate(length.unwrap_or(path.len()));
+        path
     }
 
     /// Inserts a node for a new run into the tree.
-    fn plant(&mut self, entries: Vec<Entry>) {
+    fn insert_node(&mut self, entries: Vec<Entry>) {
         let run = Run::from_entries(entries);
         let low = run.entries[0].0.low.clone();
         let node = Node { low, end: run.end.clone(), left: None, right: None };
         let at = match self.free.pop() {
             Some(at) => {
-                (self.nodes[at.index()], self.runs[at.index()]) = (node, run);
+                self.nodes[at.index()] = node;
+                self.runs[at.index()] = run;
                 at
             }
             None => {
@@ -372,8 +374,9 @@ impl Intervals {
         let (under, below) = self.make_room(at);
         let (before, after) = self.split(below, at);
         let node = self.node_mut(at);
-        (node.left, node.right) = (before, after);
-        self.settle(at);
+        node.left = before;
+        node.right = after;
+        self.update_end(at);
         match under {
             ParentLink::Root => self.root = Some(at),
             ParentLink::Left(above) => self.node_mut(above).left = Some(at),
@@ -407,18 +410,18 @@ impl Intervals {
         if self.compare(self.first(new), at).is_gt() {
             let (before, after) = self.split(self.node(at).right, new);
             self.node_mut(at).right = before;
-            self.settle(at);
+            self.update_end(at);
             (Some(at), after)
         } else {
             let (before, after) = self.split(self.node(at).left, new);
             self.node_mut(at).left = after;
-            self.settle(at);
+            self.update_end(at);
             (before, Some(at))
         }
     }
 
     /// Removes a node from below its parent.
-    fn uproot(&mut self, at: At, above: Option<At>) {
+    fn remove_node(&mut self, at: At, above: Option<At>) {
         let below = self.merge(self.node(at).left, self.node(at).right);
         let link = match above.map(|above| self.node_mut(above)) {
             None => &mut self.root,
@@ -434,17 +437,17 @@ impl Intervals {
         let (Some(first), Some(second)) = (left, right) else { return left.or(right) };
         if self.priority(first) >= self.priority(second) {
             self.node_mut(first).right = self.merge(self.node(first).right, right);
-            self.settle(first);
+            self.update_end(first);
             left
         } else {
             self.node_mut(second).left = self.merge(left, self.node(second).left);
-            self.settle(second);
+            self.update_end(second);
             right
         }
     }
 
     /// Updates the start of a run to that of its first entry.
-    fn begin_again(&mut self, at: At) {
+    fn update_start(&mut self, at: At) {
         let node = &mut self.nodes[at.index()];
         let run = &self.runs[at.index()];
         let first = &run.entries[0].0;
@@ -453,7 +456,7 @@ impl Intervals {
         }
     }
 
-    fn settle(&mut self, at: At) {
+    fn update_end(&mut self, at: At) {
         let below = [self.node(at).left, self.node(at).right].into_iter().flatten();
         let ends = below.map(|below| &self.node(below).end);
         let end = ends.chain([&self.runs[at.index()].end]).max().cloned();

@@ -87,8 +87,11 @@ fn the_chain_verifies_without_erased_contents() {
     let mut log = log();
     let event = &mut log[2];
     let kept = commitment(event, &event.salt.expect("salted"), &Digests::from_event(event));
-    (event.session_id, event.request_id, event.salt) = (None, None, None);
-    (event.arguments, event.outcome) = (String::new(), String::new());
+    event.session_id = None;
+    event.request_id = None;
+    event.salt = None;
+    event.arguments = String::new();
+    event.outcome = String::new();
     assert_eq!(chained_hash(event, &kept), event.hash);
     assert_eq!(log[3].prev_hash, log[2].hash);
 }
@@ -100,7 +103,8 @@ fn a_hash_does_not_confirm_guesses_of_the_contents() {
     let guess = |log: &[Event], salt: Option<Salt>| {
         (0..10_000).find(|pin| {
             let mut event = log[2].clone();
-            (event.arguments, event.salt) = (format!("{{\"n\":{pin}}}"), salt);
+            event.arguments = format!("{{\"n\":{pin}}}");
+            event.salt = salt;
             event_hash(&event, &Digests::from_event(&event)) == event.hash
         })
     };

@@ -92,25 +92,25 @@ impl Dialect {
     /// Matches one character of the pattern.
     fn step(&self, pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
         let mut wanted;
-        (wanted, *p) = read(pattern, *p);
+        (wanted, *p) = read_character(pattern, *p);
         if wanted == 0 {
             return if *t >= text.len() { Step::Ends(true) } else { Step::Fails };
         }
         if wanted == self.any {
-            return self.wild(pattern, text, p, t);
+            return self.skip_wildcards(pattern, text, p, t);
         }
         let mut escaped = false;
         if wanted == self.other {
             if self.sets {
-                return set(pattern, text, p, t);
+                return match_set(pattern, text, p, t);
             }
-            (wanted, *p) = read(pattern, *p);
+            (wanted, *p) = read_character(pattern, *p);
             if wanted == 0 {
                 return Step::Fails;
             }
             escaped = true;
         }
-        let (found, next) = read(text, *t);
+        let (found, next) = read_character(text, *t);
         *t = next;
         let equal = wanted == found
             || (self.no_case && lower(wanted) == lower(found) && wanted < 0x80 && found < 0x80)
@@ -119,13 +119,13 @@ impl Dialect {
     }
 
     /// Skips adjacent wildcards and reads what follows them.
-    fn wild(&self, pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
+    fn skip_wildcards(&self, pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
         let (mut wanted, mut at);
         loop {
             at = *p;
-            (wanted, *p) = read(pattern, *p);
+            (wanted, *p) = read_character(pattern, *p);
             if wanted == self.one && self.one != 0 {
-                let (found, next) = read(text, *t);
+                let (found, next) = read_character(text, *t);
                 if found == 0 {
                     return Step::Ends(false);
                 }
@@ -141,7 +141,7 @@ impl Dialect {
             if self.sets {
                 return Step::Wild(Wildcard::Set { pattern: at, text: usize::MAX });
             }
-            (wanted, *p) = read(pattern, *p);
+            (wanted, *p) = read_character(pattern, *p);
             if wanted == 0 {
                 return Step::Ends(false);
             }
@@ -157,22 +157,27 @@ impl Dialect {
                 let rest = text.get(*from..).unwrap_or_default();
                 let next = match u8::try_from(*character) {
                     Ok(byte) if byte < 0x80 && self.no_case => {
-                        let cases = (byte.to_ascii_lowercase(), byte.to_ascii_uppercase());
-                        memchr::memchr2(cases.0, cases.1, rest).map(|at| *from + at + 1)
+                        let lower = byte.to_ascii_lowercase();
+                        let upper = byte.to_ascii_uppercase();
+                        memchr::memchr2(lower, upper, rest).map(|at| *from + at + 1)
                     }
                     Ok(byte) if byte < 0x80 => memchr::memchr(byte, rest).map(|at| *from + at + 1),
-                    _ => next_of(*character, text, *from),
+                    _ => find_after(*character, text, *from),
                 };
                 let Some(next) = next else { return false };
-                (*from, *p, *t) = (next, *pattern, next);
+                *from = next;
+                *p = *pattern;
+                *t = next;
                 true
             }
             Wildcard::Set { pattern, text: from } => {
-                let next = if *from == usize::MAX { *t } else { skip(text, *from) };
+                let next = if *from == usize::MAX { *t } else { next_character(text, *from) };
                 if next >= text.len() {
                     return false;
                 }
-                (*from, *p, *t) = (next, *pattern, next);
+                *from = next;
+                *p = *pattern;
+                *t = next;
                 true
             }
         }
@@ -180,9 +185,9 @@ impl Dialect {
 }
 
 /// Matches a set in brackets; `p` is after the opening bracket.
-fn set(pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
+fn match_set(pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
     let found;
-    (found, *t) = read(text, *t);
+    (found, *t) = read_character(text, *t);
     if found == 0 {
         return Step::Fails;
     }
@@ -190,7 +195,7 @@ fn set(pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
     let mut inverted = false;
     let mut before = 0;
     let mut member = || {
-        let (member, next) = read(pattern, *p);
+        let (member, next) = read_character(pattern, *p);
         *p = next;
         let following = pattern.get(next).copied().unwrap_or(0);
         (member, following)
@@ -233,10 +238,10 @@ enum Step {
 }
 
 /// The position after the next such character.
-fn next_of(character: u32, text: &[u8], from: usize) -> Option<usize> {
+fn find_after(character: u32, text: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     while at < text.len() {
-        let (found, next) = read(text, at);
+        let (found, next) = read_character(text, at);
         at = next;
         if found == character {
             return Some(at);
@@ -256,12 +261,12 @@ pub(super) fn until_nul(text: &[u8]) -> &[u8] {
 
 /// The character at a position, and the position of the next one; 0 at the end. Invalid UTF-8 is
 /// read as SQLite does (`sqlite3Utf8Read`).
-pub(super) fn read(text: &[u8], at: usize) -> (u32, usize) {
-    if at >= text.len() { (0, at) } else { read_all(text, at) }
+pub(super) fn read_character(text: &[u8], at: usize) -> (u32, usize) {
+    if at >= text.len() { (0, at) } else { read_character_or_nul(text, at) }
 }
 
 /// The character at a position of a text in which NUL is a character, and the position of the next one.
-pub(super) fn read_all(text: &[u8], at: usize) -> (u32, usize) {
+pub(super) fn read_character_or_nul(text: &[u8], at: usize) -> (u32, usize) {
     let first = u32::from(text[at]);
     let mut next = at + 1;
     if first < 0xC0 {
@@ -285,7 +290,7 @@ pub(super) fn read_all(text: &[u8], at: usize) -> (u32, usize) {
 }
 
 /// The position of the next character.
-fn skip(text: &[u8], at: usize) -> usize {
+fn next_character(text: &[u8], at: usize) -> usize {
     let mut next = at + 1;
     if text[at] >= 0xC0 {
         while text.get(next).is_some_and(|byte| byte & 0xC0 == 0x80) {
@@ -301,7 +306,7 @@ pub(super) fn characters(text: &[u8]) -> Vec<&[u8]> {
     let mut characters = Vec::new();
     let mut at = 0;
     while at < text.len() {
-        let next = skip(text, at);
+        let next = next_character(text, at);
         characters.push(&text[at..next]);
         at = next;
     }
@@ -311,7 +316,7 @@ pub(super) fn characters(text: &[u8]) -> Vec<&[u8]> {
 /// The character of a text with exactly one.
 pub(super) fn single_character(text: &[u8]) -> Option<u32> {
     match characters(text).as_slice() {
-        [only] => Some(read(only, 0).0),
+        [only] => Some(read_character(only, 0).0),
         _ => None,
     }
 }

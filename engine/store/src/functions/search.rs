@@ -23,7 +23,7 @@ use abide_schema::limits;
 use rusqlite::{Connection, OptionalExtension as _, Result};
 
 use self::query::{Expression, Phrase, Term};
-use super::failures::{failed, interrupted};
+use super::{failed, interrupted};
 use crate::interrupt::Interrupt;
 
 const INDEX: &str = "CREATE VIRTUAL TABLE texts USING fts5(

@@ -200,7 +200,7 @@ fn no_call_exceeds_its_allowance() {
         let answer = output(&ours, expression, &[]);
         drop(running);
         let worked = interrupt.take_worked();
-        let interrupted = answer == "interrupted" && interrupt.why() == InterruptReason::Steps;
+        let interrupted = answer == "interrupted" && interrupt.reason() == InterruptReason::Steps;
         assert!(ends != interrupted, "{expression}: {answer}, {worked} steps");
         assert!(worked <= 2_500_000, "{expression}: {worked} steps");
     }
@@ -240,7 +240,7 @@ fn the_time_limit_interrupts_a_call() {
     let running = interrupt.start(&limits);
     let answer = output(&ours, "instr(zeroblob(1000000), x'01')", &[]);
     drop(running);
-    assert_eq!((answer.as_str(), interrupt.why()), ("interrupted", InterruptReason::Time));
+    assert_eq!((answer.as_str(), interrupt.reason()), ("interrupted", InterruptReason::Time));
     assert_eq!(output(&ours, "instr(zeroblob(1000000), x'01')", &[]), "integer 30");
 }
 
@@ -334,13 +334,15 @@ fn a_search_is_bounded_within_a_call() {
             let start = &query[..20];
             let worked = interrupt.take_worked();
             if limits.time.is_zero() {
-                assert_eq!(interrupt.why(), InterruptReason::Time, "{start}: {found:?}");
+                assert_eq!(interrupt.reason(), InterruptReason::Time, "{start}: {found:?}");
                 assert!(worked < 20_000, "{start}: {worked} steps");
                 continue;
             }
             match expected {
                 Some(expected) => assert_eq!(found, Ok(expected), "{start}: {worked} steps"),
-                None => assert_eq!(interrupt.why(), InterruptReason::Steps, "{start}: {found:?}"),
+                None => {
+                    assert_eq!(interrupt.reason(), InterruptReason::Steps, "{start}: {found:?}")
+                }
             }
             assert!(worked < 4_010_000, "{start}: {worked} steps");
         }
@@ -456,7 +458,7 @@ fn a_search_counts_its_work() {
         connection.query_row("SELECT fts_match(?1, ?2)", (&text, &query), |row| row.get(0));
     drop(running);
     assert!(found.is_err());
-    assert_eq!(interrupt.why(), InterruptReason::Steps);
+    assert_eq!(interrupt.reason(), InterruptReason::Steps);
 }
 
 #[test]

@@ -28,7 +28,14 @@ use crate::private;
 pub(crate) struct FoundJournal {
     paths: Vec<PathBuf>,
     /// The segments that were used, in the order of their use.
-    segments: Vec<(SegmentHeader, Vec<u8>)>,
+    segments: Vec<UsedSegment>,
+}
+
+/// A segment that was used.
+#[derive(Debug)]
+struct UsedSegment {
+    header: SegmentHeader,
+    content: Vec<u8>,
 }
 
 impl FoundJournal {
@@ -44,13 +51,15 @@ impl FoundJournal {
                 Err(why) if why.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(why) => return Err(why),
             };
-            segments.extend(SegmentHeader::decode(&content).map(|header| (header, content)));
+            if let Some(header) = SegmentHeader::decode(&content) {
+                segments.push(UsedSegment { header, content });
+            }
             paths.push(path);
         }
         if paths.is_empty() {
             return Ok(None);
         }
-        segments.sort_by_key(|(header, _)| header.round);
+        segments.sort_by_key(|segment| segment.header.round);
         Ok(Some(FoundJournal { paths, segments }))
     }
 
@@ -69,18 +78,18 @@ impl FoundJournal {
 
     /// The number of the last use of a segment.
     pub(crate) fn last_round(&self) -> u64 {
-        self.segments.last().map_or(0, |(header, _)| header.round)
+        self.segments.last().map_or(0, |segment| segment.header.round)
     }
 
     /// Whether every segment belongs to the log with this id.
     pub(crate) fn is_of(&self, log_id: &str) -> bool {
         let log = log_digest(log_id);
-        self.segments.iter().all(|(header, _)| header.log == log)
+        self.segments.iter().all(|segment| segment.header.log == log)
     }
 
     /// The last event that was durable in the database file alone, when a segment was started.
     pub(crate) fn base(&self) -> Seq {
-        self.segments.iter().map(|(header, _)| header.base).max().unwrap_or(Seq::ZERO)
+        self.segments.iter().map(|segment| segment.header.base).max().unwrap_or(Seq::ZERO)
     }
 
     /// Applies the records that the database does not have, in one transaction.
@@ -97,29 +106,29 @@ impl FoundJournal {
             return Err(RecoveryError::NewFile);
         }
         let log_id = migrate::meta(&transaction, "log_id")?.ok_or(RecoveryError::OtherFile)?;
-        let (mut head, mut hash) = end_of_log(&transaction)?;
-        for (header, _) in &self.segments {
+        let mut end = read_end_of_log(&transaction)?;
+        for UsedSegment { header, .. } in &self.segments {
             if header.log != log_digest(&log_id) {
                 return Err(RecoveryError::OtherFile);
             }
-            if header.base > head {
-                return Err(RecoveryError::Older { head, base: header.base });
+            if header.base > end.seq {
+                return Err(RecoveryError::Older { head: end.seq, base: header.base });
             }
         }
         let mut applier = Applier::default();
         for Record { position, operations } in self.records() {
-            if position.to <= head {
+            if position.to <= end.seq {
                 continue;
             }
-            if position.from != head {
+            if position.from != end.seq {
                 break;
             }
-            if position.before != hash.unwrap_or(position.before) {
-                return Err(RecoveryError::OtherHistory { head });
+            if position.before != end.hash.unwrap_or(position.before) {
+                return Err(RecoveryError::OtherHistory { head: end.seq });
             }
             applier.apply(&transaction, operations)?;
-            (head, hash) = end_of_log(&transaction)?;
-            if head != position.to {
+            end = read_end_of_log(&transaction)?;
+            if end.seq != position.to {
                 return Err(RecoveryError::Unreadable { from: position.from });
             }
         }
@@ -138,7 +147,7 @@ impl FoundJournal {
 
     /// All records in the order of the segments. A segment ends at its first frame that is not valid.
     fn records(&self) -> impl Iterator<Item = Record<'_>> {
-        self.segments.iter().flat_map(|(header, content)| {
+        self.segments.iter().flat_map(|UsedSegment { header, content }| {
             let mut frames = content.get(FRAMES_START..).unwrap_or_default();
             std::iter::from_fn(move || take_record(header.round, &mut frames))
         })
@@ -187,15 +196,21 @@ impl From<rusqlite::Error> for RecoveryError {
     }
 }
 
-/// The last event of the log, and its hash.
-fn end_of_log(connection: &Connection) -> rusqlite::Result<(Seq, Option<Hash>)> {
+/// The end of the log in the database.
+struct LogEnd {
+    /// The last event; 0 if there is none.
+    seq: Seq,
+    /// Its hash.
+    hash: Option<Hash>,
+}
+
+fn read_end_of_log(connection: &Connection) -> rusqlite::Result<LogEnd> {
     let sql = "SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1";
     let mut statement = connection.prepare_cached(sql)?;
-    let found = statement.query_row([], |row| Ok((Seq(row.get(0)?), row.get::<_, Hash>(1)?)));
-    Ok(match found.optional()? {
-        Some((seq, hash)) => (seq, Some(hash)),
-        None => (Seq::ZERO, None),
-    })
+    let found = statement.query_row([], |row| {
+        Ok(LogEnd { seq: Seq(row.get(0)?), hash: Some(row.get::<_, Hash>(1)?) })
+    });
+    Ok(found.optional()?.unwrap_or(LogEnd { seq: Seq::ZERO, hash: None }))
 }
 
 #[cfg(test)]
@@ -210,7 +225,8 @@ mod tests {
     #[test]
     fn only_segments_of_the_owner_are_read() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
-        let (path, segment) = (folder.path().join("a.db"), folder.path().join("a.db-redo-1"));
+        let path = folder.path().join("a.db");
+        let segment = folder.path().join("a.db-redo-1");
         let read = || FoundJournal::read(&path, &SystemDisk).map(|found| found.is_some());
         let mode = |file: &Path, mode| {
             fs::set_permissions(file, Permissions::from_mode(mode)).expect("it is ours");

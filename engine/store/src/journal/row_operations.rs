@@ -57,8 +57,14 @@ pub(crate) struct RowOperations {
     tables: Vec<&'static str>,
     /// Where the long texts of the rows since the last event are.
     long_texts: Vec<Range<usize>>,
-    /// The lengths of the bytes and of the tables at the savepoint.
-    savepoint: (usize, usize),
+    savepoint: OperationsSavepoint,
+}
+
+/// The lengths of the bytes and of the tables at the savepoint of a unit.
+#[derive(Clone, Copy, Debug)]
+struct OperationsSavepoint {
+    bytes: usize,
+    tables: usize,
 }
 
 impl RowOperations {
@@ -67,7 +73,7 @@ impl RowOperations {
             bytes: vec![0; FRAME_HEADER],
             tables: Vec::new(),
             long_texts: Vec::new(),
-            savepoint: (FRAME_HEADER, 0),
+            savepoint: OperationsSavepoint { bytes: FRAME_HEADER, tables: 0 },
         }
     }
 
@@ -87,27 +93,26 @@ impl RowOperations {
         repeated: impl Iterator<Item = Range<usize>>,
     ) {
         self.start(INSERT, table);
-        let repeats: Vec<_> = repeated
-            .filter_map(|place| Some((place.clone(), self.find(&arguments[place])?)))
+        let repeats: Vec<RepeatedText> = repeated
+            .filter_map(|place| {
+                let same = self.find(&arguments[place.clone()])?;
+                Some(RepeatedText { place, same })
+            })
             .collect();
         self.long_texts.clear();
         let out = &mut self.bytes;
-        let optional = |text: Option<&str>, out: &mut Vec<u8>| match text {
-            Some(text) => push_text(text, out),
-            None => push(&Value::Null, out),
-        };
         push_varint(12, out);
         push_integer(event.seq.0, out);
         push_integer(event.at.0, out);
-        optional(event.session_id.as_deref(), out);
+        push_optional_text(event.session_id.as_deref(), out);
         push_text(&event.reducer, out);
         push_text(&event.caller, out);
-        optional(event.request_id.as_deref(), out);
+        push_optional_text(event.request_id.as_deref(), out);
         push_with_repeats(arguments, &repeats, out);
         push_text(&event.outcome, out);
         push_blob(&event.prev_hash, out);
         push_blob(&event.hash, out);
-        optional(event.authority.as_deref(), out);
+        push_optional_text(event.authority.as_deref(), out);
         match &event.salt {
             Some(salt) => push_blob(salt, out),
             None => push(&Value::Null, out),
@@ -132,14 +137,15 @@ impl RowOperations {
 
     /// Sets the savepoint.
     pub(crate) fn begin_unit(&mut self) {
-        self.savepoint = (self.bytes.len(), self.tables.len());
+        self.savepoint = OperationsSavepoint { bytes: self.bytes.len(), tables: self.tables.len() };
     }
 
     /// Drops the operations since the savepoint.
     pub(crate) fn undo_unit(&mut self) {
-        self.bytes.truncate(self.savepoint.0);
-        self.tables.truncate(self.savepoint.1);
-        self.long_texts.retain(|text| text.end <= self.savepoint.0);
+        let OperationsSavepoint { bytes, tables } = self.savepoint;
+        self.bytes.truncate(bytes);
+        self.tables.truncate(tables);
+        self.long_texts.retain(|text| text.end <= bytes);
     }
 
     /// Whether there is no operation.
@@ -189,15 +195,30 @@ impl RowOperations {
     }
 }
 
-/// Appends a text to a record. `repeats` are places in it, in order, with where the same bytes are in the record.
-fn push_with_repeats(text: &str, repeats: &[(Range<usize>, Range<usize>)], out: &mut Vec<u8>) {
+fn push_optional_text(text: Option<&str>, out: &mut Vec<u8>) {
+    match text {
+        Some(text) => push_text(text, out),
+        None => push(&Value::Null, out),
+    }
+}
+
+/// A part of a text that a record has already.
+struct RepeatedText {
+    /// Where it is in the text.
+    place: Range<usize>,
+    /// Where the same bytes are in the record.
+    same: Range<usize>,
+}
+
+/// Appends a text to a record. `repeats` are parts of it, in order.
+fn push_with_repeats(text: &str, repeats: &[RepeatedText], out: &mut Vec<u8>) {
     if repeats.is_empty() {
         return push_text(text, out);
     }
     out.push(REPEATS);
     push_varint(repeats.len() as u64, out);
     let mut done = 0;
-    for (place, same) in repeats {
+    for RepeatedText { place, same } in repeats {
         push_bytes(&text.as_bytes()[done..place.start], out);
         push_varint((same.start - FRAME_HEADER) as u64, out);
         push_varint(same.len() as u64, out);
@@ -237,6 +258,19 @@ struct Columns {
     key: Vec<usize>,
 }
 
+impl Columns {
+    /// Returns `"column" = ?n` for each of these columns and numbers from 0; `None` if the file lacks a column.
+    fn assign(&self, columns: impl Iterator<Item = (usize, usize)>) -> Option<Vec<String>> {
+        columns
+            .map(|(at, nth)| Some(format!("\"{}\" = ?{}", self.names.get(at)?, nth + 1)))
+            .collect()
+    }
+}
+
+fn other_columns(table: &str) -> StoreError {
+    StoreError::Io(format!("the journal has other columns of {table}"))
+}
+
 /// Applies recorded operations to a file.
 #[derive(Debug, Default)]
 pub(crate) struct Applier {
@@ -271,28 +305,24 @@ impl Applier {
         if !self.tables.contains_key(table) {
             self.tables.insert(table.clone(), columns_of(connection, table)?);
         }
-        let Columns { names, key } = &self.tables[table];
-        let unknown = || StoreError::Io(format!("the journal has other columns of {table}"));
-        let assigned = |at: usize, nth: usize| {
-            names.get(at).map(|name| format!("\"{name}\" = ?{}", nth + 1)).ok_or_else(unknown)
-        };
-        let by_key = key.iter().enumerate().map(|(nth, at)| assigned(*at, nth));
-        let by_key = by_key.collect::<Result<Vec<_>, _>>()?.join(" AND ");
+        let columns = &self.tables[table];
+        let key = columns.assign(columns.key.iter().copied().zip(0..));
+        let by_key = key.ok_or_else(|| other_columns(table))?.join(" AND ");
         let sql = match *kind {
             INSERT => {
                 let marks: Vec<String> = (1..=cells.len()).map(|at| format!("?{at}")).collect();
                 format!("INSERT OR FAIL INTO \"{table}\" VALUES ({})", marks.join(", "))
             }
             UPDATE => {
-                let set = columns_in(*changed).zip(key.len()..);
-                let set = set.map(|(at, nth)| assigned(at, nth)).collect::<Result<Vec<_>, _>>()?;
-                format!("UPDATE OR FAIL \"{table}\" SET {} WHERE {by_key}", set.join(", "))
+                let set = columns.assign(columns_in(*changed).zip(columns.key.len()..));
+                let set = set.ok_or_else(|| other_columns(table))?.join(", ");
+                format!("UPDATE OR FAIL \"{table}\" SET {set} WHERE {by_key}")
             }
             _ => format!("DELETE FROM \"{table}\" WHERE {by_key}"),
         };
         let mut statement = connection.prepare_cached(&sql)?;
         if statement.parameter_count() != cells.len() + values.len() {
-            return Err(unknown());
+            return Err(other_columns(table));
         }
         for (at, value) in cells.iter().chain(values).enumerate() {
             cell::bind_one(&mut statement, at + 1, value)?;

@@ -53,7 +53,7 @@ impl Lowering<'_> {
             core.outputs.push(Output { value, name, hidden: false, aliased: false });
         }
         scope.entries.push(entry);
-        core.from.push(FromTerm::listed(number, item, Join::Inner, None));
+        core.from.push(FromTerm::without_source(number, item, Join::Inner, None));
     }
 
     /// Adds the elements of a JSON text.
@@ -88,36 +88,45 @@ impl Lowering<'_> {
         let id = columns.iter().find(|(name, _)| name == "id").map(|(_, id)| vec![id.clone()]);
         scope.entries.push(Entry { name: shown.to_owned(), columns, ..Entry::default() });
         // As in SQLite, the arguments can name the function's own columns.
-        let arguments = arguments
+        let mut arguments = arguments
             .iter()
             .map(|argument| self.expr(argument, scope))
             .collect::<Result<Vec<Fragment>, Refusal>>()?;
-        let own = |piece: &Piece| matches!(piece, Piece::Derived(_, of, _) if *of == number);
-        if arguments.iter().any(|argument| argument.pieces.iter().any(own)) {
+        let mut pieces = arguments.iter().flat_map(|argument| &argument.pieces);
+        if pieces.any(|piece| matches!(piece, Piece::Derived(_, named, _) if *named == number)) {
             let detail = format!("the arguments of {function}() name its own columns");
             return Err(Refusal::new(Code::BadSql, detail)
                 .hint("qualify the column with its table: t.column"));
         }
-        let mut arguments = arguments;
         if self.is_bounded() {
             for argument in &mut arguments {
-                *argument = self.seen_first(core, argument);
+                *argument = self.null_unless_visible(core, argument);
             }
         }
         let mut item = Fragment::text(&format!("{function}("));
         push_list(&mut item, &arguments);
         item.push_text(&format!(") AS {}", quoted(&alias)));
-        core.from.push(FromTerm::listed(number, item, place.join, id));
+        core.from.push(FromTerm::without_source(number, item, place.join, id));
         Ok(())
     }
 }
 
 impl FromTerm {
-    fn listed(number: usize, item: Fragment, join: Join, key: Option<Vec<Fragment>>) -> FromTerm {
-        let source = None;
-        let derived = None;
-        let on = Vec::new();
-        let number = Some(number);
-        FromTerm { source, derived, number, item, join, on, key }
+    /// Returns a term that lists rows itself: VALUES or a table-valued function.
+    fn without_source(
+        number: usize,
+        item: Fragment,
+        join: Join,
+        key: Option<Vec<Fragment>>,
+    ) -> FromTerm {
+        FromTerm {
+            source: None,
+            derived: None,
+            number: Some(number),
+            item,
+            join,
+            on: Vec::new(),
+            key,
+        }
     }
 }

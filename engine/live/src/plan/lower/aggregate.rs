@@ -38,7 +38,7 @@ impl Lowering<'_> {
             [only] if is_extreme(call) && self.form_of(only).is_none() => {
                 out.push(&self.extreme(call, only, &order, filter.as_ref()));
             }
-            _ => out.push(&written(call, &read, &order, filter.as_ref())),
+            _ => out.push(&write_call(call, &read, &order, filter.as_ref())),
         }
         out.mark(Mark::End);
         self.frame.within = false;
@@ -61,7 +61,7 @@ impl Lowering<'_> {
     ) -> Fragment {
         let mut out = Fragment::new();
         out.mark(Mark::Chosen);
-        let extreme = written(call, std::slice::from_ref(only), order, filter);
+        let extreme = write_call(call, std::slice::from_ref(only), order, filter);
         if self.once {
             out.push(&extreme);
             return out;
@@ -71,7 +71,7 @@ impl Lowering<'_> {
         integer.push_text(") WHEN 'integer' THEN");
         integer.push(only);
         integer.push_text("END");
-        let integer = written(call, &[integer], order, filter);
+        let integer = write_call(call, &[integer], order, filter);
         out.push_text("CASE WHEN");
         out.push(&integer);
         out.push_text("=");
@@ -95,8 +95,7 @@ impl Lowering<'_> {
         call: &Call,
         arguments: &[Fragment],
     ) -> Result<(), Refusal> {
-        let collates = |value: &Fragment| value.collation.is_some() || value.collates_within;
-        if is_extreme(call) && arguments.iter().any(collates) {
+        if is_extreme(call) && arguments.iter().any(Fragment::has_collation) {
             let hint =
                 "a collation treats different texts as equal: use min(lower(…)) or max(lower(…))";
             return Err(unsupported("min() or max() with COLLATE").hint(hint));
@@ -123,18 +122,19 @@ impl Lowering<'_> {
         if !sequence && !rounds && terms.is_empty() {
             return Ok(Fragment::new());
         }
-        let ascending = |value: Fragment| (value, String::new());
         match self.frame.rows.clone() {
-            Some(rows) => terms.extend(rows.into_iter().map(ascending)),
+            Some(rows) => terms.extend(rows.into_iter().map(|row| (row, String::new()))),
             None if sequence => return Err(no_key(&call.name)),
-            // Equal values of one type add up to the same sum in any order.
-            None if rounds => terms.extend(arguments.iter().flat_map(|only| {
-                let mut kind = Fragment::new();
-                kind.push_text("typeof(");
-                kind.push(only);
-                kind.push_text(")");
-                [only.clone(), kind].map(ascending)
-            })),
+            None if rounds => {
+                // Equal values of one type add up to the same sum in any order.
+                for argument in arguments {
+                    let mut kind = Fragment::text("typeof(");
+                    kind.push(argument);
+                    kind.push_text(")");
+                    terms.push((argument.clone(), String::new()));
+                    terms.push((kind, String::new()));
+                }
+            }
             None => {}
         }
         Ok(order_by(&terms))
@@ -187,7 +187,7 @@ pub(super) fn is_extreme(call: &Call) -> bool {
 }
 
 /// Returns the call of an aggregate with these arguments.
-fn written(
+fn write_call(
     call: &Call,
     arguments: &[Fragment],
     order: &Fragment,

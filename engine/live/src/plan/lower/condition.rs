@@ -9,13 +9,13 @@ use crate::plan::fragment::{Fragment, PlainExpr, all_harmless, push_list};
 use crate::plan::lower::subquery;
 use crate::plan::lowering::{Lowered, Lowering};
 use crate::plan::scope::Scope;
-use crate::plan::syntax::{is_comparison, lifted_value, operator_sql, spine};
+use crate::plan::syntax::{chain_operands, is_comparison, lifted_value, operator_sql};
 
 impl Lowering<'_> {
     /// Splits a condition into its conjuncts. Compared literals become parameters.
     pub(crate) fn conjuncts(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Vec<Conjunct>> {
         let lifting = std::mem::replace(&mut self.lifting, true);
-        let conjuncts = spine(expr, Operator::And)
+        let conjuncts = chain_operands(expr, Operator::And)
             .into_iter()
             .map(|expr| {
                 let sides = self.equal_sides(expr, scope)?.map(Box::new);
@@ -48,7 +48,7 @@ impl Lowering<'_> {
     }
 
     fn condition(&mut self, expr: &Expr, scope: &Scope) -> Lowered<(Fragment, Route)> {
-        let (condition, route) = self.deeper(|lower| match expr {
+        let (condition, route) = self.nested(|lower| match expr {
             Expr::Parenthesized(inner) if inner.len() == 1 => {
                 let (condition, route) = lower.condition(&inner[0], scope)?;
                 Ok((condition.parenthesized(), route))
@@ -57,7 +57,7 @@ impl Lowering<'_> {
                 lower.junction(expr, *operator, scope)
             }
             Expr::Binary(left, operator, right) if is_comparison(*operator) => {
-                lower.compared(left, *operator, right, scope)
+                lower.lower_comparison(left, *operator, right, scope)
             }
             Expr::Between { lhs, not: false, start, end } => {
                 let left = lower.operand(lhs, scope)?;
@@ -83,18 +83,20 @@ impl Lowering<'_> {
             {
                 let left = lower.operand(lhs, scope)?;
                 let right = lower.operand(rhs, scope)?;
-                let like = *op == LikeOperator::Like;
-                let route = lower.bound(
-                    &left,
-                    if like { Comparison::Like } else { Comparison::Glob },
-                    &right,
-                );
+                let (test, keyword) = if *op == LikeOperator::Like {
+                    (Comparison::Like, "LIKE")
+                } else {
+                    (Comparison::Glob, "GLOB")
+                };
+                let route = lower.bound(&left, test, &right);
                 let mut condition = left;
-                condition.push_text(if like { "LIKE" } else { "GLOB" });
+                condition.push_text(keyword);
                 condition.push(&right);
                 Ok((condition, route))
             }
-            Expr::InList { lhs, not: false, rhs: Some(list) } => lower.listed(lhs, list, scope),
+            Expr::InList { lhs, not: false, rhs: Some(list) } => {
+                lower.lower_in_list(lhs, list, scope)
+            }
             Expr::InSelect { lhs, not: false, rhs } => {
                 Ok((lower.in_select(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
             }
@@ -103,7 +105,7 @@ impl Lowering<'_> {
             }
             other => Ok((lower.expr(other, scope)?, Route::Any)),
         })?;
-        self.expansion.expression(&condition)?;
+        self.expansion.count_expression(&condition)?;
         Ok((condition, route))
     }
 
@@ -114,7 +116,7 @@ impl Lowering<'_> {
         scope: &Scope,
     ) -> Lowered<(Fragment, Route)> {
         let mut whole: Option<(Fragment, Route)> = None;
-        for operand in spine(expr, operator) {
+        for operand in chain_operands(expr, operator) {
             let (condition, route) = self.condition(operand, scope)?;
             whole = Some(match whole {
                 None => (condition, route),
@@ -134,7 +136,8 @@ impl Lowering<'_> {
         Ok(whole.expect("a spine has at least one operand"))
     }
 
-    fn compared(
+    /// `left operator right`.
+    fn lower_comparison(
         &mut self,
         left: &Expr,
         operator: Operator,
@@ -145,18 +148,15 @@ impl Lowering<'_> {
         let left = self.operand(left, scope)?;
         let right = self.operand(right, scope)?;
         self.require_comparable(&left, &right)?;
-        let bounded = |left_test, right_test| {
-            self.bound(&left, left_test, &right).and(self.bound(&right, right_test, &left))
-        };
         let route = match operator {
             Operator::Equals => self.equality(&left, &right, false),
             Operator::Is => self.equality(&left, &right, true),
-            Operator::Less | Operator::LessEquals => {
-                bounded(Comparison::AtMost, Comparison::AtLeast)
-            }
-            Operator::Greater | Operator::GreaterEquals => {
-                bounded(Comparison::AtLeast, Comparison::AtMost)
-            }
+            Operator::Less | Operator::LessEquals => self
+                .bound(&left, Comparison::AtMost, &right)
+                .and(self.bound(&right, Comparison::AtLeast, &left)),
+            Operator::Greater | Operator::GreaterEquals => self
+                .bound(&left, Comparison::AtLeast, &right)
+                .and(self.bound(&right, Comparison::AtMost, &left)),
             _ => Route::Any,
         };
         let harmless = all_harmless([&left, &right]);
@@ -169,14 +169,19 @@ impl Lowering<'_> {
                 let mut with_literal = left;
                 with_literal.push_text("=");
                 with_literal.push(&self.expr(literal, scope)?);
-                Ok((twice(with_literal, &condition).harmless_if(harmless), route))
+                Ok((conjoin(with_literal, &condition).harmless_if(harmless), route))
             }
             _ => Ok((condition, route)),
         }
     }
 
     /// `lhs IN (list)`.
-    fn listed(&mut self, lhs: &Expr, list: &[Expr], scope: &Scope) -> Lowered<(Fragment, Route)> {
+    fn lower_in_list(
+        &mut self,
+        lhs: &Expr,
+        list: &[Expr],
+        scope: &Scope,
+    ) -> Lowered<(Fragment, Route)> {
         let left = self.operand(lhs, scope)?;
         let items: Vec<Fragment> =
             list.iter().map(|expr| self.operand(expr, scope)).collect::<Lowered<_>>()?;
@@ -189,7 +194,7 @@ impl Lowering<'_> {
         }
         let literals: Vec<Fragment> =
             list.iter().map(|expr| self.expr(expr, scope)).collect::<Lowered<_>>()?;
-        Ok((twice(in_list(left, &literals), &condition).harmless_if(harmless), route))
+        Ok((conjoin(in_list(left, &literals), &condition).harmless_if(harmless), route))
     }
 
     /// `true` if the condition of a partial index names a column.
@@ -209,9 +214,9 @@ fn in_list(mut left: Fragment, items: &[Fragment]) -> Fragment {
     left
 }
 
-/// Returns a condition rendered twice: its parameters route changes to the binding, its literals
-/// let SQLite use a partial index.
-fn twice(with_literals: Fragment, condition: &Fragment) -> Fragment {
+/// Returns the conjunction of two forms of one condition: its parameters route changes to the
+/// binding, its literals let SQLite use a partial index.
+fn conjoin(with_literals: Fragment, condition: &Fragment) -> Fragment {
     let mut conjunction = Fragment::text("(");
     conjunction.push(&with_literals);
     conjunction.push_text("AND");

@@ -102,13 +102,8 @@ impl Lowering<'_> {
 }
 
 fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<Fragment>> {
-    let entries = || {
-        scope
-            .entries
-            .iter()
-            .filter(|entry| table.is_none_or(|table| entry.name.eq_ignore_ascii_case(table)))
-    };
-    let mut found = entries()
+    let mut found = scope
+        .entries_named(table)
         .filter(|entry| table.is_some() || !entry.is_merged(column))
         .flat_map(|entry| entry.columns.iter().map(move |(name, value)| (entry, name, value)))
         .filter(|(_, name, _)| name.eq_ignore_ascii_case(column))
@@ -125,7 +120,7 @@ fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<
         return Ok(Some(fragment.parenthesized()));
     }
     let is_rowid = ["rowid", "oid", "_rowid_"].iter().any(|name| name.eq_ignore_ascii_case(column));
-    let mut with_rowid = entries();
+    let mut with_rowid = scope.entries_named(table);
     if is_rowid
         && let (Some(Entry { rowid: Some(rowid), .. }), None) =
             (with_rowid.next(), with_rowid.next())

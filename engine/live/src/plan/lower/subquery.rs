@@ -36,9 +36,10 @@ impl Lowering<'_> {
 
     fn exists(&mut self, select: &Select, scope: &Scope) -> Lowered {
         let mut query = self.inner(select, scope)?;
-        if select.limit.is_some_and(|limit| {
+        let keeps_a_row = select.limit.is_some_and(|limit| {
             limit.offset.is_none() && limit.expr.is_integer().is_some_and(|n| n > 0)
-        }) {
+        });
+        if keeps_a_row {
             query.limit = None;
         }
         let mut rows = query.without_order();
@@ -82,7 +83,7 @@ impl Lowering<'_> {
                     _ => None,
                 };
                 if self.is_bounded() && !link.harmless {
-                    link = self.seen_first(core, &link);
+                    link = self.null_unless_visible(core, &link);
                 }
                 if membership == Membership::Demanded && !out.has_subquery() {
                     added.insert(core.block, vec![Fragment::hint(&out, link.clone())]);
@@ -146,7 +147,8 @@ impl Lowering<'_> {
         let allowed = std::mem::replace(&mut self.frame.allowed, false);
         let windowed = std::mem::replace(&mut self.frame.windowed, false);
         let query = self.select(select, &[], scope);
-        (self.frame.allowed, self.frame.windowed) = (allowed, windowed);
+        self.frame.allowed = allowed;
+        self.frame.windowed = windowed;
         query
     }
 
@@ -162,7 +164,7 @@ impl Lowering<'_> {
 
     /// ORDER BY of a subquery, with the key of its rows to break ties.
     fn order_of(&self, query: &Query) -> Lowered {
-        let (_, core) = &query.cores[0];
+        let core = query.first_core();
         let mut terms = Vec::new();
         let by_position = query.cores.len() > 1 || core.distinct;
         for term in &query.order {
@@ -182,15 +184,9 @@ impl Lowering<'_> {
         }
         if by_position {
             for at in 0..query.outputs().len() {
-                if common(
-                    query
-                        .cores
-                        .iter()
-                        .map(|(_, core)| core)
-                        .map(|core| self.form_of(&core.outputs[at].value)),
-                )
-                .is_none()
-                {
+                let forms =
+                    query.cores.iter().map(|(_, core)| self.form_of(&core.outputs[at].value));
+                if common(forms).is_none() {
                     return Err(unsupported("LIMIT over rows that can be equal but not identical")
                         .hint("wrap its columns in CAST(… AS …)"));
                 }
@@ -200,10 +196,11 @@ impl Lowering<'_> {
             let groups = group.iter().filter(|by| !by.is_constant());
             terms.extend(groups.map(|by| self.representative(by)));
         } else if !core.frame.aggregate {
-            terms.extend(core.rows_key(self).ok_or_else(|| {
+            let key = core.rows_key(self).ok_or_else(|| {
                 unsupported("LIMIT in a subquery whose rows have no unique key")
                     .hint("use min() or max()")
-            })?);
+            })?;
+            terms.extend(key);
         }
         let mut out = Fragment::new();
         for (at, term) in terms.iter().enumerate() {

@@ -7,7 +7,7 @@
 use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{
-    FrameBound, FrameClause, FrameExclude, FrameMode, Over, Window as Written, WindowDef,
+    Expr, FrameBound, FrameClause, FrameExclude, FrameMode, Over, Window as Written, WindowDef,
 };
 
 use crate::identifier::unquote;
@@ -148,20 +148,21 @@ impl Lowering<'_> {
     }
 
     fn bound_of(&mut self, bound: &FrameBound) -> Lowered<FrameEdge> {
-        let mut offset = |expr| {
-            let offset = self.expr(expr, &Scope::default())?;
-            if offset.has_subquery() {
-                return Err(unsupported("a subquery in a frame"));
-            }
-            Ok(offset)
-        };
         Ok(match bound {
             FrameBound::UnboundedPreceding => FrameEdge::First,
-            FrameBound::Preceding(expr) => FrameEdge::Preceding(offset(expr)?),
+            FrameBound::Preceding(expr) => FrameEdge::Preceding(self.frame_offset(expr)?),
             FrameBound::CurrentRow => FrameEdge::Current,
-            FrameBound::Following(expr) => FrameEdge::Following(offset(expr)?),
+            FrameBound::Following(expr) => FrameEdge::Following(self.frame_offset(expr)?),
             FrameBound::UnboundedFollowing => FrameEdge::Last,
         })
+    }
+
+    fn frame_offset(&mut self, expr: &Expr) -> Lowered {
+        let offset = self.expr(expr, &Scope::default())?;
+        if offset.has_subquery() {
+            return Err(unsupported("a subquery in a frame"));
+        }
+        Ok(offset)
     }
 
     fn frame_dependency(
@@ -170,20 +171,20 @@ impl Lowering<'_> {
         function: Function,
         arguments: &[Fragment],
     ) -> FrameDependency {
-        let is = |name: &str| call.name.eq_ignore_ascii_case(name);
-        let only = arguments.first();
+        let name = call.name.to_ascii_lowercase();
+        let argument = arguments.first();
         match function {
             Function::Window(Windowed::Rank) => FrameDependency::Peers,
             Function::Window(Windowed::Place) => FrameDependency::Rows,
-            Function::Window(Windowed::Pick) if is("first_value") => FrameDependency::First,
-            Function::Window(Windowed::Pick) if is("last_value") => FrameDependency::Last,
-            Function::Aggregate if is("count") => FrameDependency::Set,
-            Function::Aggregate if is("min") || is("max") => only
-                .and_then(|only| self.form_of(only))
+            Function::Window(Windowed::Pick) if name == "first_value" => FrameDependency::First,
+            Function::Window(Windowed::Pick) if name == "last_value" => FrameDependency::Last,
+            Function::Aggregate if name == "count" => FrameDependency::Set,
+            Function::Aggregate if name == "min" || name == "max" => argument
+                .and_then(|argument| self.form_of(argument))
                 .map_or(FrameDependency::Sequence, |_| FrameDependency::Set),
             // A sum of integers is exact; a sum of reals is rounded at every step.
             Function::Aggregate => {
-                let kind = only.and_then(|only| self.kind_of(only));
+                let kind = argument.and_then(|argument| self.kind_of(argument));
                 if kind == Some(Kind::Integer) {
                     FrameDependency::Set
                 } else {

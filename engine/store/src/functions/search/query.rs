@@ -74,7 +74,6 @@ impl Syntax {
 
 impl Node {
     fn expression(&self, words: &[Vec<Arc<[u8]>>]) -> Expression {
-        let boxed = |node: &Node| Box::new(node.expression(words));
         match self {
             Node::Near { phrases, distance } => {
                 let phrases = phrases.iter().filter_map(|strings| strings.phrase(words));
@@ -94,8 +93,12 @@ impl Node {
             Node::And(one, other) => {
                 Expression::And(vec![one.expression(words), other.expression(words)])
             }
-            Node::Or(one, other) => Expression::Or(boxed(one), boxed(other)),
-            Node::Not(one, other) => Expression::Not(boxed(one), boxed(other)),
+            Node::Or(one, other) => {
+                Expression::Or(Box::new(one.expression(words)), Box::new(other.expression(words)))
+            }
+            Node::Not(one, other) => {
+                Expression::Not(Box::new(one.expression(words)), Box::new(other.expression(words)))
+            }
         }
     }
 }
