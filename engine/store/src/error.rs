@@ -256,6 +256,14 @@ pub enum OpenError {
         /// The newest supported version.
         known: i64,
     },
+    /// The file was written before the first release of Abide, in a format that no release reads.
+    #[error("{} was written by a version of Abide before 0.1, in format {found}", path.display())]
+    Former {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+    },
     /// A table in the file differs from its declaration.
     #[error("table {table} in {} differs from its declaration", path.display())]
     TableDiffers {
@@ -359,6 +367,10 @@ impl OpenError {
                 "copy a database with `abide backup`, or all of its files while no process has it open",
             ),
             OpenError::Newer { .. } => (Code::BadRequest, "use the newer version of abide"),
+            OpenError::Former { .. } => (
+                Code::BadRequest,
+                "export its runs with the version that wrote it (`abide agent export`), and import them (`abide agent import`)",
+            ),
             OpenError::Undeclared { .. } => (
                 Code::Conflict,
                 "open the file with the program whose modules declare it; if it was added from outside, drop it there",

@@ -124,10 +124,7 @@ pub fn event_row(event: &Event) -> Row {
     Row::from(row.into_row())
 }
 
-/// The migration of the tables from format 1 to format 2.
-pub(crate) const FROM_FORMAT_1: &str = "ALTER TABLE events ADD COLUMN salt BLOB";
-
-/// Decodes the event of a row, of this format or of format 1; `None` if the row is not valid.
+/// Decodes the event of a row; `None` if the row is not valid.
 pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
     let [
         seq,
@@ -141,8 +138,7 @@ pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
         prev_hash,
         hash,
         authority,
-        // Rows of format 1 end here.
-        salt @ ..,
+        salt,
     ] = cells
     else {
         return None;
@@ -170,8 +166,8 @@ pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
         hash: bytes(hash)?,
         authority: optional(authority)?,
         salt: match salt {
-            [] | [Value::Null] => None,
-            [Value::Blob(salt)] => Some(salt.as_slice().try_into().ok()?),
+            Value::Null => None,
+            Value::Blob(salt) => Some(salt.as_slice().try_into().ok()?),
             _ => return None,
         },
     })

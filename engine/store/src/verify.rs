@@ -15,7 +15,7 @@ use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
 use crate::read_only::{ReadOnlyFile, has_log, open_read_only};
-use crate::system::{self, EventRow, RequestIdRow, event_of};
+use crate::system::{self, RequestIdRow, event_of};
 use crate::writer;
 
 /// The content of a verified file.
@@ -175,9 +175,7 @@ impl LogFile {
             .connection
             .prepare("SELECT * FROM events NOT INDEXED ORDER BY seq")
             .map_err(unreadable(Seq(1)))?;
-        // A file of format 1 lacks the last column. It is read without a migration, because nothing
-        // is written here.
-        let columns = statement.column_count().min(EventRow::SPEC.columns.len());
+        let columns = statement.column_count();
         let mut rows = statement.raw_query();
         loop {
             let seq = chain.seq.next();
@@ -186,9 +184,8 @@ impl LogFile {
             };
             let cells = cell::read_row(row, columns).map_err(unreadable(seq))?;
             // Text that is not UTF-8 reads as a blob, which would hide that a hash became a text.
-            let hashes_are_blobs = ![8, 9, 11]
-                .iter()
-                .any(|at| *at < columns && matches!(row.get_ref(*at), Ok(ValueRef::Text(_))));
+            let hashes_are_blobs =
+                ![8, 9, 11].iter().any(|at| matches!(row.get_ref(*at), Ok(ValueRef::Text(_))));
             let event = event_of(&cells).filter(|_| hashes_are_blobs);
             let event = event.ok_or(VerifyError::Unreadable { seq, why: None })?;
             chain.check(&event).map_err(VerifyError::from)?;
@@ -280,7 +277,7 @@ fn check_rows(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyErro
         }
     })
     .map_err(damaged)?;
-    // A file of an older version lacks tables and columns.
+    // A file of older modules lacks tables and columns.
     for check in table.checks(&columns) {
         let sql = format!("SELECT 1 FROM {} WHERE NOT ({check}) LIMIT 1", table.name);
         let mut fails = false;
