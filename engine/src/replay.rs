@@ -152,7 +152,6 @@ fn replay_into(
     let transaction = GroupTransaction::new(writer, row_policies, credentials, former);
     let mut executor = Executor::new(transaction, start, sources, scope_rules);
     let mut requests = RequestIdRebuilder::default();
-    let mut unsalted = Seq::ZERO;
     executor.transaction.store.begin()?;
     let end = log.walk::<ReplayError>(&mut |event| {
         if to.is_some_and(|to| event.seq > to) {
@@ -160,9 +159,6 @@ fn replay_into(
                 requests.forget();
             }
             return Ok(());
-        }
-        if event.salt.is_none() {
-            unsalted = event.seq;
         }
         run_again(&mut executor, registry, event, &mut requests)?;
         if event.seq.0 % EVENTS_PER_COMMIT == 0 {
@@ -175,7 +171,6 @@ fn replay_into(
     if let Some(row) = requests.finish() {
         executor.transaction.store.remember_request(row)?;
     }
-    keep_requests(log, &executor, unsalted)?;
     let reached = executor.chain.seq;
     executor.transaction.store.set_change_log_floor(reached)?;
     commit(&mut executor)?;
@@ -235,30 +230,6 @@ fn run_again(
     Ok(())
 }
 
-/// Copies rows of request ids that the log does not determine; see [`request_ids::may_be_kept`].
-fn keep_requests(log: &LogFile, replayed: &Executor, unsalted: Seq) -> Result<(), ReplayError> {
-    let table = RequestIdRow::SPEC;
-    let mut failed = None;
-    log.rows(table, &mut |row| {
-        let kept = keep_request(replayed, row, unsalted);
-        failed = failed.take().or(kept.err());
-    })?;
-    failed.map_or(Ok(()), |error| Err(error.into()))
-}
-
-fn keep_request(replayed: &Executor, row: &[Value], unsalted: Seq) -> Result<(), StoreError> {
-    let table = RequestIdRow::SPEC;
-    let store = &replayed.transaction.store;
-    let key = table.key_of(row);
-    let rebuilt = store.get(table, &key)?.and_then(|row| RequestIdRow::from_row(&row).ok());
-    let (Some(rebuilt), Ok(found)) = (rebuilt, RequestIdRow::from_row(row)) else { return Ok(()) };
-    if request_ids::may_be_kept(&found, &rebuilt, unsalted) {
-        store.delete(table, &key)?;
-        store.remember_request(found)?;
-    }
-    Ok(())
-}
-
 fn commit(executor: &mut Executor) -> Result<(), StoreError> {
     executor.transaction.flush()?;
     executor.transaction.store.commit()?;
@@ -285,7 +256,7 @@ fn compare(
         count += 1;
         let key = table.key_of(row);
         match replayed.transaction.store.get(table, &key) {
-            // A file of an older version lacks the last columns: the step that adds them also fills them.
+            // A file of older modules lacks the last columns: the step that adds them also fills them.
             Ok(Some(again)) if again.starts_with(row) => {}
             Ok(_) => differing = differing.take().or(Some(key)),
             Err(error) => failed = failed.take().or(Some(error)),

@@ -148,7 +148,7 @@ fn a_hidden_pin_cannot_be_guessed_from_an_event_hash() {
                 prev_hash: row.get(6)?,
                 hash: [0; 32],
                 authority: row.get(7)?,
-                salt: None,
+                salt: [0; 16],
             };
             let pin_at = event.arguments.find("8302").unwrap();
             Ok((event, pin_at))
@@ -156,12 +156,9 @@ fn a_hidden_pin_cannot_be_guessed_from_an_event_hash() {
         .unwrap();
     for pin in 0..10_000 {
         event.arguments.replace_range(pin_at..pin_at + 4, &format!("{pin:04}"));
-        for salt in [None, Some([0; 16])] {
-            event.salt = salt;
-            let hash = event_hash(&event, &Digests::from_event(&event));
-            for output in derived(&hash, event.at) {
-                assert!(!seen.iter().any(|cell| cell.contains(&output)), "{pin:04}: {output}");
-            }
+        let hash = event_hash(&event, &Digests::from_event(&event));
+        for output in derived(&hash, event.at) {
+            assert!(!seen.iter().any(|cell| cell.contains(&output)), "{pin:04}: {output}");
         }
         let plain = hex(&Sha256::digest(event.arguments.as_bytes()));
         assert!(!seen.iter().any(|cell| cell.contains(&plain)), "{pin:04}");

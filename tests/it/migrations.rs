@@ -247,7 +247,7 @@ fn a_removed_module() {
 /// engine opens a file of the golden schema without changing it.
 #[test]
 fn a_file_of_the_golden_schema_opens() {
-    let golden = include_str!("../golden/schema-v4.sql");
+    let golden = include_str!("../golden/schema-v5.sql");
     let world = new_world();
     let (path, current) = (world.folder.path().join("golden.db"), schema(&world.path()));
     let raw = Connection::open(&path).unwrap();

@@ -44,9 +44,8 @@ pub struct EventRow {
     /// The caller's restrictions: role, capabilities and scope, canonical JSON. NULL if there were
     /// none.
     pub authority: Option<String>,
-    /// Random bytes that blind the hash. NULL in events of format 1, which are hashed without a
-    /// salt.
-    pub salt: Option<Vec<u8>>,
+    /// Random bytes that blind the hash.
+    pub salt: Vec<u8>,
 }
 
 /// The events of a request id, so that a retry returns the same result without running again.
@@ -119,7 +118,7 @@ pub fn event_row(event: &Event) -> Row {
         prev_hash: event.prev_hash.to_vec(),
         hash: event.hash.to_vec(),
         authority: event.authority.clone(),
-        salt: event.salt.map(|salt| salt.to_vec()),
+        salt: event.salt.to_vec(),
     };
     Row::from(row.into_row())
 }
@@ -166,8 +165,7 @@ pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
         hash: bytes(hash)?,
         authority: optional(authority)?,
         salt: match salt {
-            Value::Null => None,
-            Value::Blob(salt) => Some(salt.as_slice().try_into().ok()?),
+            Value::Blob(salt) => salt.as_slice().try_into().ok()?,
             _ => return None,
         },
     })

@@ -184,8 +184,9 @@ impl LogFile {
             };
             let cells = cell::read_row(row, columns).map_err(unreadable(seq))?;
             // Text that is not UTF-8 reads as a blob, which would hide that a hash became a text.
-            let hashes_are_blobs =
-                ![8, 9, 11].iter().any(|at| matches!(row.get_ref(*at), Ok(ValueRef::Text(_))));
+            let hashes_are_blobs = ![8_usize, 9, 11]
+                .iter()
+                .any(|at| matches!(row.get_ref(*at), Ok(ValueRef::Text(_))));
             let event = event_of(&cells).filter(|_| hashes_are_blobs);
             let event = event.ok_or(VerifyError::Unreadable { seq, why: None })?;
             chain.check(&event).map_err(VerifyError::from)?;

@@ -108,10 +108,7 @@ impl RowOperations {
         push_blob(&event.prev_hash, out);
         push_blob(&event.hash, out);
         optional(event.authority.as_deref(), out);
-        match &event.salt {
-            Some(salt) => push_blob(salt, out),
-            None => push(&Value::Null, out),
-        }
+        push_blob(&event.salt, out);
     }
 
     /// An update of the columns in `changed`, a set of bits.
@@ -423,7 +420,7 @@ mod tests {
             prev_hash: [3; 32],
             hash: [4; 32],
             authority: None,
-            salt: Some([5; 16]),
+            salt: [5; 16],
         }
     }
 

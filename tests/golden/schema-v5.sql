@@ -1,5 +1,5 @@
 PRAGMA application_id = 1094863172;
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 PRAGMA page_size = 4096;
 
 CREATE TABLE active_agents (
@@ -225,7 +225,7 @@ CREATE TABLE events (
   prev_hash BLOB NOT NULL,
   hash BLOB NOT NULL,
   authority TEXT,
-  salt BLOB
+  salt BLOB NOT NULL
 ) STRICT;
 
 CREATE TRIGGER events_appended BEFORE INSERT ON events
