@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use abide_engine::{Engine, OpenError, replay};
+use abide_engine::{Engine, OpenError};
 use abide_schema::reducer::Caller;
-use abide_schema::{Abort, Code, Context, Module, Row, Seq, Table, Value, reducer, table};
+use abide_schema::{Abort, Code, Context, Module, Seq, Table, Value, reducer, table};
 use abide_tests::world::{World, run};
 use rusqlite::Connection;
 use serde_json::{Map, json};
@@ -243,8 +243,7 @@ fn a_removed_module() {
     open(&world, version(3)).unwrap();
 }
 
-/// The tables of the built-in modules, created by the steps of each, equal the declared ones: the
-/// engine opens a file of the golden schema without changing it.
+/// The tables of the built-in modules equal the golden schema: the engine opens a file of it without changing it.
 #[test]
 fn a_file_of_the_golden_schema_opens() {
     let golden = include_str!("../golden/schema-v5.sql");
@@ -260,44 +259,4 @@ fn a_file_of_the_golden_schema_opens() {
     Engine::open(&path, config).unwrap().close();
     assert_eq!(schema(&path), current);
     assert_eq!(ShelfV1::SPEC.name, ShelfV2::SPEC.name, "two versions of one table");
-}
-
-/// A file from before the column `run_id` of `agent_state`: the migration finds the run of an entry in its data, and a replay of
-/// the events finds the same.
-#[test]
-fn the_authors_of_older_entries_are_those_of_a_replay() {
-    let mut world = World::new(abide_reducers::modules);
-    run(async {
-        world.session("s1").await;
-        let datas = [
-            json!(null),
-            json!([{"run_id": "in a list"}]),
-            json!({"run_id": 7, "call_id": "no separator"}),
-            json!({"run_id": "r1", "call_id": "r2~1.1"}),
-            json!({"call_id": "r1~1.2~run~3.1"}),
-            json!({"call_id": "~"}),
-            json!({"call_id": "r1~"}),
-        ];
-        for data in datas {
-            let entry = json!({"session_id": "s1", "role": "tool", "content": "x", "data": data});
-            world.call("append_message", entry).await.unwrap();
-        }
-    });
-    world.close();
-    let raw = world.raw();
-    raw.execute_batch(
-        "ALTER TABLE agent_state DROP COLUMN run_id;
-         UPDATE meta SET value = '1' WHERE name = 'module.message'",
-    )
-    .unwrap();
-    drop(raw);
-    world.open();
-    let authors = run(world.rows("SELECT run_id FROM agent_state WHERE id > 1 ORDER BY id"));
-    let text = |text: &str| vec![Value::from(text)];
-    let none = || vec![Value::Null];
-    let expected = [none(), none(), none(), text("r1"), text("r1~1.2~run"), text(""), text("r1")];
-    assert_eq!(authors, expected.map(Row::from));
-    world.close();
-    let into = world.folder.path().join("replayed.db");
-    replay(&world.path(), &into, abide_reducers::modules(), None, &mut |_| {}).unwrap();
 }
