@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use abide_engine::{Engine, OpenError};
+use abide_engine::{Engine, OpenError, replay};
 use abide_schema::reducer::Caller;
-use abide_schema::{Abort, Code, Context, Module, Seq, Table, Value, reducer, table};
+use abide_schema::{Abort, Code, Context, Module, Row, Seq, Table, Value, reducer, table};
 use abide_tests::world::{World, run};
 use rusqlite::Connection;
 use serde_json::{Map, json};
@@ -78,11 +78,16 @@ fn version(number: u32) -> Module {
     }
 }
 
-/// Opens a world's file with the built-in modules and a library, and closes it again.
-fn open(world: &World, library: Module) -> Result<(), OpenError> {
+/// The built-in modules and a library.
+fn modules_with(library: Module) -> Vec<Module> {
     let mut modules = abide_reducers::modules();
     modules.push(library);
-    Engine::open(world.path(), world.config(modules)).map(|engine| engine.close())
+    modules
+}
+
+/// Opens a world's file with the built-in modules and a library, and closes it again.
+fn open(world: &World, library: Module) -> Result<(), OpenError> {
+    Engine::open(world.path(), world.config(modules_with(library))).map(|engine| engine.close())
 }
 
 fn new_world() -> World {
@@ -190,12 +195,7 @@ pub(crate) fn label_shelf(ctx: &mut Context<'_>, id: i64, label: String) -> Resu
 #[test]
 fn a_step_ends_the_history() {
     let mut world = new_world();
-    let modules = |library: Module| {
-        let mut modules = abide_reducers::modules();
-        modules.push(library);
-        modules
-    };
-    world.open_with(world.config(modules(version(1).reducer(put_shelf::definition()))));
+    world.open_with(world.config(modules_with(version(1).reducer(put_shelf::definition()))));
     let before = run(world.call("put_shelf", json!({}))).unwrap().seq;
     run(world.call("put_shelf", json!({}))).unwrap();
     let mut client = Client::new(world.engine().connect(&Caller::local()));
@@ -205,7 +205,7 @@ fn a_step_ends_the_history() {
     world.close();
     let library = || version(2).reducer(label_shelf::definition());
     for opening in 0..2 {
-        world.open_with(world.config(modules(library())));
+        world.open_with(world.config(modules_with(library())));
         let count = "SELECT count(*) FROM shelves";
         for table in ["shelves", "sessions"] {
             let sql = format!("SELECT count(*) FROM {table}");
@@ -228,6 +228,43 @@ fn a_step_ends_the_history() {
         assert_eq!(past[0][0], Value::Integer(if opening == 0 { 2 } else { 1 }));
         world.close();
     }
+}
+
+mod later {
+    use super::*;
+
+    /// As [`super::put_shelf`]; from version 2 of the module on, the number of a shelf is that of its event.
+    #[reducer]
+    pub(crate) fn put_shelf(ctx: &mut Context<'_>) -> Result<ShelfV1, Abort> {
+        let seq = ctx.seq;
+        let id = if ctx.is_before("library", 2) { 0 } else { seq.0 };
+        ctx.insert(ShelfV1 { id, seq })
+    }
+}
+
+/// A rule of a module changed with its version 2: a replay applies to each event the rule that it ran by.
+#[test]
+fn a_replay_applies_the_rule_of_each_event() {
+    let mut world = new_world();
+    world.open_with(world.config(modules_with(version(1).reducer(put_shelf::definition()))));
+    run(world.call("put_shelf", json!({}))).unwrap();
+    world.close();
+    let changed = || {
+        let library = Module::new("library").step("SELECT 1").table::<ShelfV1>();
+        modules_with(library.reducer(later::put_shelf::definition()))
+    };
+    let folder = world.folder.path().to_owned();
+    let unchanged = folder.join("unchanged.db");
+    replay(&world.path(), &unchanged, changed(), None, &mut |_| {}).unwrap();
+    world.open_with(world.config(changed()));
+    let seq = run(world.call("put_shelf", json!({}))).unwrap().seq;
+    let ids = run(world.rows("SELECT id FROM shelves ORDER BY id"));
+    assert_eq!(ids, [1, seq.0].map(|id| Row::from(vec![Value::Integer(id)])));
+    world.close();
+    let migrated = folder.join("migrated.db");
+    replay(&world.path(), &migrated, changed(), None, &mut |_| {}).unwrap();
+    // A replay stores which rules applied when, so that it can be replayed in turn.
+    replay(&migrated, &folder.join("again.db"), changed(), None, &mut |_| {}).unwrap();
 }
 
 /// A module may be removed; its tables stay, and are used when it is added again.
