@@ -572,7 +572,7 @@ CREATE UNIQUE INDEX run_events_run_id_turn ON run_events (run_id, turn) WHERE ki
 CREATE INDEX run_events_session_id ON run_events (session_id);
 
 CREATE TRIGGER run_events_stay BEFORE UPDATE ON run_events
-BEGIN SELECT RAISE(FAIL, 'conflict: what a run has told stands'); END;
+BEGIN SELECT RAISE(FAIL, 'conflict: an event of a run cannot be changed'); END;
 
 CREATE TABLE run_health (
   run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,

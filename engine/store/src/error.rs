@@ -118,10 +118,6 @@ fn with_code(error: rusqlite::Error) -> rusqlite::Error {
     }
 }
 
-/// Messages of triggers in released schemas, which cannot change, and the sentence for the caller.
-const REWORDED: [(&str, &str); 1] =
-    [("what a run has told stands", "an event of a run cannot be changed")];
-
 impl StoreError {
     /// Whether only the statement is at fault, so that the transaction can continue without it.
     #[must_use]
@@ -139,10 +135,7 @@ impl StoreError {
                     .split_once(": ")
                     .and_then(|(code, detail)| Some((Code::parse(code)?, detail)));
                 match named {
-                    Some((code, detail)) => {
-                        let current = REWORDED.iter().find(|(old, _)| *old == detail);
-                        Refusal::new(code, current.map_or(detail, |(_, new)| *new))
-                    }
+                    Some((code, detail)) => Refusal::new(code, detail),
                     None => Refusal::new(Code::Conflict, lowercase_first(message)),
                 }
             }

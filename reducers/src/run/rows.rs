@@ -74,7 +74,7 @@ pub enum RunEventKind {
 }
 
 const EVENTS_STAY: &str = "CREATE TRIGGER run_events_stay BEFORE UPDATE ON run_events
-BEGIN SELECT RAISE(FAIL, 'conflict: what a run has told stands'); END";
+BEGIN SELECT RAISE(FAIL, 'conflict: an event of a run cannot be changed'); END";
 
 const ENDED: &str = "CREATE TRIGGER runs_ended BEFORE UPDATE ON runs
 WHEN OLD.status NOT IN ('running', 'waiting')

@@ -300,9 +300,7 @@ impl SnapshotRun {
         ] {
             check::within(name, number, &sums)?;
         }
-        if !ctx.is_replay() {
-            self.check_times(ctx.now)?;
-        }
+        self.check_times(ctx.now)?;
         self.context.check(self.messages.len())?;
         let mut ids = BTreeSet::new();
         for call in &self.calls {

@@ -492,10 +492,8 @@ impl Import<'_> {
         };
         let messages = written.clone().filter(|message| message.role == "tool");
         handoffs::check(ctx, source, messages, &self.revisions, counters)?;
-        if !ctx.is_replay() {
-            written.clone().try_for_each(check_numbers)?;
-            handoffs::check_order(source, &written.collect::<Vec<_>>(), counters)?;
-        }
+        written.clone().try_for_each(check_numbers)?;
+        handoffs::check_order(source, &written.collect::<Vec<_>>(), counters)?;
         Ok(counters)
     }
 
