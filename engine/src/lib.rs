@@ -239,7 +239,7 @@ mod threads;
 pub use abide_live::{Budget, Cost, Delta, DeltaJson, PositionedRow, TemplateWork, TopNDelta};
 pub use abide_store::{
     Disk, DiskFile, Holder, Layout, LockState, OpenError, RowRef, StoreError, SystemDisk, Tuning,
-    Verified, VerifyError, backup, sqlite_version, verify_file,
+    Verified, VerifiedTable, VerifyError, backup, sqlite_version, verify_file,
 };
 pub use access::credentials;
 pub use commit::retention::Retention;
@@ -250,7 +250,7 @@ pub use metrics::{Counter, Labelled, Metrics, Series, template_series};
 pub use ports::{
     Backlog, Clock, EngineThread, Entropy, FreeRunning, StepScheduler, SystemClock, SystemEntropy,
 };
-pub use replay::{ReplayError, replay};
+pub use replay::{ReplayError, RowDifference, replay};
 pub use results::{
     CommittedBatch, CommittedCall, EngineFuture, QueryResult, RowSink, TableColumns,
 };

@@ -38,4 +38,6 @@ pub struct Event {
     pub authority: Option<String>,
     /// The event's random bytes.
     pub salt: Salt,
+    /// The digest of the rows that the call has written; `abide-log` documents it.
+    pub rows_hash: Hash,
 }

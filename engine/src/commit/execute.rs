@@ -190,6 +190,7 @@ impl Executor {
         request_id: &str,
         call: &PreparedCall,
     ) -> Result<(), Abort> {
+        self.transaction.begin_call();
         let reply = request_ids::record_reply();
         self.append_event(recorded, caller, Some(request_id), call, None, reply)
             .map(drop)
@@ -244,6 +245,7 @@ impl Executor {
             hash: [0; 32],
             authority: caller.authority().map(str::to_owned),
             salt: recorded.salt,
+            rows_hash: self.transaction.take_rows_hash(&recorded.salt, call),
         };
         let before = self.chain.seq;
         self.chain.append(&mut event, &digests);

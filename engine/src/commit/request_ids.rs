@@ -194,6 +194,7 @@ mod tests {
                 arguments: call.arguments.text().to_owned(),
                 outcome: "null".to_owned(),
                 salt: [0; 16],
+                rows_hash: [6; 32],
                 prev_hash: Hash::default(),
                 hash: Hash::default(),
             };

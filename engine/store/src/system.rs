@@ -46,6 +46,8 @@ pub struct EventRow {
     pub authority: Option<String>,
     /// Random bytes that blind the hash.
     pub salt: Vec<u8>,
+    /// The digest of the rows that the call has written.
+    pub rows_hash: Vec<u8>,
 }
 
 /// The events of a request id, so that a retry returns the same result without running again.
@@ -119,6 +121,7 @@ pub fn event_row(event: &Event) -> Row {
         hash: event.hash.to_vec(),
         authority: event.authority.clone(),
         salt: event.salt.to_vec(),
+        rows_hash: event.rows_hash.to_vec(),
     };
     Row::from(row.into_row())
 }
@@ -138,6 +141,7 @@ pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
         hash,
         authority,
         salt,
+        rows_hash,
     ] = cells
     else {
         return None;
@@ -168,5 +172,6 @@ pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
             Value::Blob(salt) => salt.as_slice().try_into().ok()?,
             _ => return None,
         },
+        rows_hash: bytes(rows_hash)?,
     })
 }

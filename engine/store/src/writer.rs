@@ -455,6 +455,7 @@ impl Writer {
         statement.raw_bind_parameter(10, event.hash.as_slice())?;
         statement.raw_bind_parameter(11, event.authority.as_deref())?;
         statement.raw_bind_parameter(12, event.salt.as_slice())?;
+        statement.raw_bind_parameter(13, event.rows_hash.as_slice())?;
         statement.raw_execute()?;
         self.record(|group| group.insert_event("events", event, arguments, repeated));
         Ok(())

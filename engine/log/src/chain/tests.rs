@@ -17,6 +17,7 @@ fn log() -> Vec<Event> {
                 caller: "local".to_owned(),
                 authority: (n == 3).then(|| "{}".to_owned()),
                 salt: [n as u8 + 1; 16],
+                rows_hash: [6; 32],
                 request_id: (n > 1).then(|| "r".repeat(n as usize)),
                 arguments: format!("{{\"n\":{n}}}"),
                 outcome: "null".to_owned(),

@@ -96,7 +96,7 @@ impl RowOperations {
             Some(text) => push_text(text, out),
             None => push(&Value::Null, out),
         };
-        push_varint(12, out);
+        push_varint(13, out);
         push_integer(event.seq.0, out);
         push_integer(event.at.0, out);
         optional(event.session_id.as_deref(), out);
@@ -109,6 +109,7 @@ impl RowOperations {
         push_blob(&event.hash, out);
         optional(event.authority.as_deref(), out);
         push_blob(&event.salt, out);
+        push_blob(&event.rows_hash, out);
     }
 
     /// An update of the columns in `changed`, a set of bits.
@@ -421,6 +422,7 @@ mod tests {
             hash: [4; 32],
             authority: None,
             salt: [5; 16],
+            rows_hash: [6; 32],
         }
     }
 
