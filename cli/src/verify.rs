@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use abide_engine::verify_file;
+use abide_engine::{VerifiedTable, verify_file};
 use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::json;
@@ -24,16 +24,23 @@ pub(crate) struct Verify {
     /// Also replay the log, and compare every row with the result
     #[arg(long)]
     replay: bool,
+
+    /// As --replay, and print a digest of the rows of each table
+    #[arg(long)]
+    rows: bool,
 }
 
 const EXAMPLES: &str = "\
 Recomputes every hash from the first event to the last, checks that each event that
 a row names exists, and runs SQLite's integrity check. Keep the head that is printed:
-it proves later that no event up to it was changed.
+it proves later that no event up to it was changed. An event commits to the rows that
+its call has written: copies with the same head have the same rows, and so the same
+digests of --rows.
 
 Examples:
   abide verify abide.db
   abide verify abide.db --replay
+  abide verify abide.db --rows
   abide verify abide.db --json | jq -r .head >> kept-elsewhere";
 
 /// Recomputes every hash of the log, and checks the rest of the file.
@@ -46,7 +53,8 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     let verified = verify_file(&args.file, modules, &mut drawing(&spinner));
     spinner.finish_and_clear();
     let verified = verified?;
-    if args.replay {
+    let is_replayed = args.replay || args.rows;
+    if is_replayed {
         let folder = tempfile::tempdir().map_err(|why| {
             let detail = format!("no temporary folder for the replay: {why}");
             Failure::Refused(
@@ -59,16 +67,27 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     let events = verified.events.0.unsigned_abs();
     let head = hex::encode(verified.hash);
     if options.json {
+        let tables = verified.tables.iter().map(|table| {
+            let VerifiedTable { name, rows, hash } = table;
+            json!({"table": name, "rows": rows, "hash": hex::encode(hash)})
+        });
+        let tables = args.rows.then(|| tables.collect::<Vec<_>>());
         let report = json!({
             "verified": true,
-            "replayed": args.replay,
+            "replayed": is_replayed,
+            "tables": tables,
             "file": args.file.display().to_string(),
             "events": events,
             "head": head,
         });
         print_json(&report)
     } else {
-        let replayed = if args.replay { "  ·  rows ok" } else { "" };
+        if args.rows {
+            for VerifiedTable { name, rows, hash } in &verified.tables {
+                print_line(format!("{}  {rows:>10}  {name}", hex::encode(hash)))?;
+            }
+        }
+        let replayed = if is_replayed { "  ·  rows ok" } else { "" };
         print_line(format!(
             "{}  ·  chain ok{replayed}  ·  head {head}",
             cells::counted(events, "event")

@@ -7,7 +7,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 
-use abide_schema::reducer::IdSource;
+use abide_schema::event::Salt;
 use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::{Row, Seq};
 
@@ -158,13 +158,13 @@ pub(crate) fn remembered<T>(request: Option<T>) -> Option<T> {
     request.filter(|_| !makes(SeededBug::RequestIdIgnored))
 }
 
-/// Returns the source of the ids that a call generates.
-pub(crate) fn id_source(recorded: IdSource, seq: Seq) -> IdSource {
+/// Returns the salt from which the ids that a call generates are derived.
+pub(crate) fn salt_of_ids(recorded: Salt, seq: Seq) -> Salt {
     if !makes(SeededBug::RandomIds) {
         return recorded;
     }
     let unrecorded = RandomState::new().hash_one(seq).to_be_bytes();
-    IdSource::Salt([unrecorded, unrecorded].concat().try_into().unwrap_or_default())
+    [unrecorded, unrecorded].concat().try_into().unwrap_or_default()
 }
 
 /// `true` if a refused call keeps its position in the log.

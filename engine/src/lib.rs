@@ -183,9 +183,8 @@
 //! An event contains the restrictions of its caller (`authority`), so that a replay applies them. Its hash covers all
 //! its fields and the previous hash (`engine/log/src/encoding.rs`); the chain starts with a hash of the log's random
 //! id. The contents of an event enter the hash through a commitment that the event's `salt` blinds. So a hash does not
-//! confirm a guess of the contents, and the chain can be verified after contents and salt are erased. Events of format
-//! 1 have no salt; a file can contain both formats. A result that repeats a long argument is stored with a reference in
-//! its place (`commit/outcome`).
+//! confirm a guess of the contents, and the chain can be verified after contents and salt are erased. A result that repeats
+//! a long argument is stored with a reference in its place (`commit/outcome`).
 //!
 //! # Invariants
 //!
@@ -240,7 +239,7 @@ mod threads;
 pub use abide_live::{Budget, Cost, Delta, DeltaJson, PositionedRow, TemplateWork, TopNDelta};
 pub use abide_store::{
     Disk, DiskFile, Holder, Layout, LockState, OpenError, RowRef, StoreError, SystemDisk, Tuning,
-    Verified, VerifyError, backup, sqlite_version, verify_file,
+    Verified, VerifiedTable, VerifyError, backup, sqlite_version, verify_file,
 };
 pub use access::credentials;
 pub use commit::retention::Retention;
@@ -251,7 +250,7 @@ pub use metrics::{Counter, Labelled, Metrics, Series, template_series};
 pub use ports::{
     Backlog, Clock, EngineThread, Entropy, FreeRunning, StepScheduler, SystemClock, SystemEntropy,
 };
-pub use replay::{ReplayError, replay};
+pub use replay::{ReplayError, RowDifference, replay};
 pub use results::{
     CommittedBatch, CommittedCall, EngineFuture, QueryResult, RowSink, TableColumns,
 };

@@ -6,6 +6,8 @@
 //! are not rebuilt: they depend on how calls were batched into commits. The new file records that in the floor
 //! of its change log, and its clients start with a new snapshot.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use abide_log::Chain;
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
 use abide_schema::{
-    CallArguments, Micros, Module, Refusal, Seq, Table as _, TableSpec, Value, integers,
+    CallArguments, Micros, Module, Refusal, Row, Seq, Table as _, TableSpec, Value, integers,
 };
 use abide_store::{
     Layout, LogFile, OpenError, RequestIdRow, Store, StoreError, Tuning, VerifyError,
@@ -77,8 +79,8 @@ pub enum ReplayError {
         /// Why not.
         why: serde_json::Error,
     },
-    /// A call has another outcome.
-    #[error("event {seq}: {reducer} has another outcome in the replay")]
+    /// A call has another outcome, or writes other rows.
+    #[error("event {seq}: {reducer} has another outcome or writes other rows in the replay")]
     Differs {
         /// The event.
         seq: Seq,
@@ -86,13 +88,52 @@ pub enum ReplayError {
         reducer: String,
     },
     /// The rows differ from those of the replay.
-    #[error("table {table} differs from the replay of the log: row {key}")]
+    #[error("table {table} differs from the replay of the log: {difference}")]
     Rows {
         /// The table.
         table: &'static str,
-        /// The primary key of the first row that differs.
+        /// The first row that differs.
+        difference: RowDifference,
+    },
+}
+
+/// How a row of the file differs from the log. The row is named by its primary key, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowDifference {
+    /// A cell has another value.
+    Cell {
+        /// The row.
+        key: String,
+        /// The first column with another value.
+        column: &'static str,
+        /// The event that wrote the row last, if the table says so.
+        seq: Option<Seq>,
+    },
+    /// No event has written the row.
+    Unknown {
+        /// The row.
         key: String,
     },
+    /// The file does not have the row.
+    Missing {
+        /// The row.
+        key: String,
+    },
+}
+
+impl fmt::Display for RowDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RowDifference::Cell { key, column, seq: Some(seq) } => {
+                write!(f, "row {key}, column {column}, as event {seq} wrote it last")
+            }
+            RowDifference::Cell { key, column, seq: None } => {
+                write!(f, "row {key}, column {column}")
+            }
+            RowDifference::Unknown { key } => write!(f, "row {key} is not in the log"),
+            RowDifference::Missing { key } => write!(f, "row {key} is missing"),
+        }
+    }
 }
 
 /// Replays the log of a file into a new file, up to a seq or to its end. At the end the tables of
@@ -152,7 +193,6 @@ fn replay_into(
     let transaction = GroupTransaction::new(writer, row_policies, credentials, former);
     let mut executor = Executor::new(transaction, start, sources, scope_rules);
     let mut requests = RequestIdRebuilder::default();
-    let mut unsalted = Seq::ZERO;
     executor.transaction.store.begin()?;
     let end = log.walk::<ReplayError>(&mut |event| {
         if to.is_some_and(|to| event.seq > to) {
@@ -160,9 +200,6 @@ fn replay_into(
                 requests.forget();
             }
             return Ok(());
-        }
-        if event.salt.is_none() {
-            unsalted = event.seq;
         }
         run_again(&mut executor, registry, event, &mut requests)?;
         if event.seq.0 % EVENTS_PER_COMMIT == 0 {
@@ -175,7 +212,6 @@ fn replay_into(
     if let Some(row) = requests.finish() {
         executor.transaction.store.remember_request(row)?;
     }
-    keep_requests(log, &executor, unsalted)?;
     let reached = executor.chain.seq;
     executor.transaction.store.set_change_log_floor(reached)?;
     commit(&mut executor)?;
@@ -235,30 +271,6 @@ fn run_again(
     Ok(())
 }
 
-/// Copies rows of request ids that the log does not determine; see [`request_ids::may_be_kept`].
-fn keep_requests(log: &LogFile, replayed: &Executor, unsalted: Seq) -> Result<(), ReplayError> {
-    let table = RequestIdRow::SPEC;
-    let mut failed = None;
-    log.rows(table, &mut |row| {
-        let kept = keep_request(replayed, row, unsalted);
-        failed = failed.take().or(kept.err());
-    })?;
-    failed.map_or(Ok(()), |error| Err(error.into()))
-}
-
-fn keep_request(replayed: &Executor, row: &[Value], unsalted: Seq) -> Result<(), StoreError> {
-    let table = RequestIdRow::SPEC;
-    let store = &replayed.transaction.store;
-    let key = table.key_of(row);
-    let rebuilt = store.get(table, &key)?.and_then(|row| RequestIdRow::from_row(&row).ok());
-    let (Some(rebuilt), Ok(found)) = (rebuilt, RequestIdRow::from_row(row)) else { return Ok(()) };
-    if request_ids::may_be_kept(&found, &rebuilt, unsalted) {
-        store.delete(table, &key)?;
-        store.remember_request(found)?;
-    }
-    Ok(())
-}
-
 fn commit(executor: &mut Executor) -> Result<(), StoreError> {
     executor.transaction.flush()?;
     executor.transaction.store.commit()?;
@@ -278,35 +290,49 @@ fn compare(
     if is_derived && !log.has(table)? {
         return Ok(());
     }
-    let mut count = 0_usize;
-    let mut differing = None;
+    let mut keys = HashSet::new();
+    let mut difference = None;
     let mut failed = None;
     log.rows(table, &mut |row| {
-        count += 1;
         let key = table.key_of(row);
         match replayed.transaction.store.get(table, &key) {
-            // A file of an older version lacks the last columns: the step that adds them also fills them.
-            Ok(Some(again)) if again.starts_with(row) => {}
-            Ok(_) => differing = differing.take().or(Some(key)),
+            Ok(again) => difference = difference.take().or_else(|| differs(table, row, again)),
             Err(error) => failed = failed.take().or(Some(error)),
         }
+        keys.insert(to_json(&key));
     })?;
     if let Some(error) = failed {
         return Err(error.into());
     }
-    let sql = format!("SELECT count(*) FROM {}", table.name);
-    let mut count_again = 0;
-    replayed.transaction.store.run(&sql, &[], &mut |row| {
-        if let [Value::Integer(n)] = row {
-            count_again = usize::try_from(*n).unwrap_or(0);
+    let columns: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
+    let sql = format!("SELECT {} FROM {}", columns.join(", "), table.name);
+    replayed.transaction.store.run(&sql, &[], &mut |key| {
+        let key = to_json(key);
+        if difference.is_none() && !keys.contains(&key) {
+            difference = Some(RowDifference::Missing { key });
         }
     })?;
-    if differing.is_none() && count == count_again {
-        return Ok(());
+    match difference {
+        Some(difference) => Err(ReplayError::Rows { table: table.name, difference }),
+        None => Ok(()),
     }
-    let key = differing.map_or_else(
-        || format!("(there are {count}, the log gives {count_again})"),
-        |key| key.iter().map(|cell| cell.to_json().to_string()).collect::<Vec<_>>().join(", "),
-    );
-    Err(ReplayError::Rows { table: table.name, key })
+}
+
+/// Compares a row of the file with the replayed one.
+fn differs(table: &TableSpec, row: &[Value], again: Option<Row>) -> Option<RowDifference> {
+    let key = to_json(&table.key_of(row));
+    let Some(again) = again else { return Some(RowDifference::Unknown { key }) };
+    // A file of an older version lacks the last columns: the step that adds them also fills them.
+    let at = (0..row.len()).find(|at| again.get(*at) != row.get(*at))?;
+    let seq = table.columns.iter().position(|column| column.name == "seq");
+    let seq = seq.and_then(|at| match again[at] {
+        Value::Integer(seq) => Some(Seq(seq)),
+        _ => None,
+    });
+    Some(RowDifference::Cell { key, column: table.columns[at].name, seq })
+}
+
+/// Returns a key as JSON values, separated by commas.
+fn to_json(key: &[Value]) -> String {
+    key.iter().map(|cell| cell.to_json().to_string()).collect::<Vec<_>>().join(", ")
 }

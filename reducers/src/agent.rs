@@ -16,17 +16,12 @@ pub(crate) mod allow;
 mod rows;
 
 pub use allow::AgentAllow;
-use rows::MODULE;
 pub use rows::{Agent, AgentMode, AgentRevision};
-
-/// Version 2: definitions say who may start runs. The tables do not change.
-const ALLOW: &str = "SELECT 1";
 
 /// Returns the module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new(MODULE)
-        .step(ALLOW)
+    Module::new("agent")
         // Names that a caller may not start are not listed to it.
         .visible::<Agent>(RowVisibility::Where(allow::VISIBLE, &[]))
         // Prompts belong to the operator: tenants see an agent's name, mode and description.
@@ -66,7 +61,6 @@ pub fn register_agent(
     }
     allow::check_definition(&definition.value())?;
     let native = native.unwrap_or(false);
-    let stays_retired = native && !ctx.is_before(MODULE, 2);
     let registered =
         ctx.without_policies(|ctx| ctx.get::<AgentRevision>((name.as_str(), revision)))?;
     let defined_anew = registered.as_ref().is_none_or(|old| old.definition != definition);
@@ -83,7 +77,7 @@ pub fn register_agent(
         native,
         retired_at: before
             .as_ref()
-            .filter(|it| it.native && stays_retired)
+            .filter(|before| before.native && native)
             .and_then(|it| it.retired_at),
         created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
         updated_at: before.as_ref().map_or(ctx.now, |before| before.updated_at),
@@ -291,7 +285,7 @@ pub(crate) fn time_limit(
 ) -> Result<Option<Micros>, Abort> {
     let defined = ctx.without_policies(|ctx| ctx.get::<AgentRevision>((agent, revision)))?;
     let limits = defined.map(|it| it.definition.value()["limits"].take()).unwrap_or_default();
-    if limits["wall_clock_counts_waits"] != true && !ctx.is_before("run", 10) {
+    if limits["wall_clock_counts_waits"] != true {
         return Ok(None);
     }
     let seconds = limits["wall_clock_seconds"].as_i64();

@@ -104,12 +104,6 @@ pub struct Approval {
     pub seq: Seq,
 }
 
-/// The name of the module.
-const MODULE: &str = "approval";
-
-/// Version 2: another error of a call whose approval has expired. The tables do not change.
-const PLAIN_ERROR: &str = "SELECT 1";
-
 /// The events of a run have what its approvers read and decide.
 const COPIES_IN_EVENTS: &[ColumnName] = &[("run_events", "data")];
 
@@ -124,8 +118,7 @@ const COPIES_OF_COMMENTS: &[ColumnName] =
 /// Returns the module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new(MODULE)
-        .step(PLAIN_ERROR)
+    Module::new("approval")
         .visible::<Approval>(RowVisibility::InScope)
         .copied(("approvals", "prompt"), COPIES_IN_EVENTS)
         .copied(("approvals", "defaults"), COPIES_IN_EVENTS)
@@ -233,12 +226,7 @@ pub fn expire_approval(
     }
     let mut call = tool_call::find(ctx, &approval.call_id)?;
     call.status = ToolCallStatus::Rejected;
-    let error = if ctx.is_before(MODULE, 2) {
-        "nobody decided in time"
-    } else {
-        "there was no decision in time"
-    };
-    call.error = Some(error.to_owned());
+    call.error = Some("there was no decision in time".to_owned());
     let call = tool_call::save(ctx, call)?;
     exchange::rows::resume_asker(ctx, &call)?;
     run::continue_if_decided(ctx, &approval.session_id)?;

@@ -36,24 +36,6 @@ pub struct WaitingEntry {
     pub id: String,
 }
 
-/// Creates the table and fills it with the waiting calls, for files without it.
-pub(crate) const FILL_CALLS: &str = "CREATE TABLE IF NOT EXISTS waiting (
-  queue TEXT NOT NULL,
-  part TEXT NOT NULL,
-  since INTEGER NOT NULL,
-  id TEXT NOT NULL,
-  PRIMARY KEY (queue, part, since, id)
-) STRICT, WITHOUT ROWID;
-INSERT INTO waiting SELECT 't' || c.tool_name, json_array(j.key, j.value), c.created_seq, c.call_id
-FROM tool_calls AS c JOIN sessions AS s ON s.id = c.session_id, json_each(s.scope) AS j
-WHERE c.status = 'pending' AND c.retry_at IS NULL AND j.type = 'text'";
-
-/// Fills the table with the waiting runs.
-pub(crate) const FILL_RUNS: &str = "INSERT INTO waiting
-SELECT 'r', json_array(j.key, j.value), r.created_at, r.id
-FROM runs AS r JOIN sessions AS s ON s.id = r.session_id, json_each(s.scope) AS j
-WHERE r.status = 'running' AND r.driver IS NULL AND j.type = 'text'";
-
 /// Work that can be in a queue, as its row says.
 pub(crate) struct QueueEntry<'a> {
     pub(crate) queue: String,
@@ -104,11 +86,6 @@ impl ClaimBudget {
     /// Of a claim that has examined nothing.
     pub(crate) fn new() -> ClaimBudget {
         ClaimBudget { rows: limits::ROWS_EXAMINED_PER_CLAIM, bytes: limits::CLAIM_BYTES }
-    }
-
-    /// Returns the same, with any number of bytes.
-    pub(crate) fn without_bytes(self) -> ClaimBudget {
-        ClaimBudget { bytes: usize::MAX, ..self }
     }
 
     /// Counts the bytes of an item.

@@ -14,8 +14,6 @@
 //! ended or is cancelled, nor for its descendants that the steps have not reached yet (see `session::is_closing`).
 //! The same holds for descendants of an ended run (`delegation::is_cut_off`). So concurrently created descendants
 //! cannot escape the cleanup.
-//!
-//! Version 1 ended a tree of runs in one transaction, and had one row per session of a tree: see `cleanup/former.rs`.
 
 use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, Seq, limits, reducer};
 
@@ -25,34 +23,22 @@ use crate::session::{self, Session};
 use crate::timer;
 use crate::tool_call::cancel;
 
-mod former;
 pub(crate) mod rows;
 
 pub use rows::{Cleanup, CleanupKind, CleanupStep};
-use rows::{MODULE, Room, leave};
-pub(crate) use rows::{Task, are_any, is_aborting, is_former, later};
-
-/// Version 2: one row for a whole tree.
-const TREES: &str = "ALTER TABLE cleanups ADD COLUMN run_id TEXT;
-ALTER TABLE cleanups ADD COLUMN top TEXT";
-
-/// Version 3: the bytes of a step are limited. The tables do not change.
-const BOUNDED_BYTES: &str = "SELECT 1";
+use rows::{Room, leave};
+pub(crate) use rows::{Task, are_any, is_aborting, later};
 
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
     // Restricted callers cannot read the table; the rows of their sessions show the same.
-    Module::new(MODULE)
-        .step(TREES)
-        .step(BOUNDED_BYTES)
-        .table::<Cleanup>()
-        .paced_deadline::<Cleanup>(
-            "due_at",
-            "due_at IS NOT NULL",
-            limits::CLEANUPS_PER_COMMIT,
-            continue_cleanup::definition(),
-        )
+    Module::new("cleanup").table::<Cleanup>().paced_deadline::<Cleanup>(
+        "due_at",
+        "due_at IS NOT NULL",
+        limits::CLEANUPS_PER_COMMIT,
+        continue_cleanup::definition(),
+    )
 }
 
 /// Takes one step of a cleanup.
@@ -173,11 +159,7 @@ pub(crate) fn begin(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
 }
 
 fn take_steps(ctx: &mut Context<'_>, mut task: Task) -> Result<CleanupStep, Abort> {
-    if is_former(ctx) {
-        return former::take_steps(ctx, task);
-    }
-    let bytes = if ctx.is_before(MODULE, 3) { usize::MAX } else { limits::CLEANUP_BYTES };
-    let mut room = Room { rows: limits::CLEANUP_ROWS, bytes };
+    let mut room = Room { rows: limits::CLEANUP_ROWS, bytes: limits::CLEANUP_BYTES };
     ctx.without_policies(|ctx| {
         let is_done = work_on(ctx, &mut task, &mut room)?;
         if !is_done {

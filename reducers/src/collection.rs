@@ -354,8 +354,6 @@ impl Claim {
                 run::drive::find_claimed(ctx, &id, token).map(drop)
             }
             (None, None, Some(id), Some(token)) => handoff::find_claimed(ctx, &id, token).map(drop),
-            // Calls that were logged before the claim had to be named.
-            (None, None, None, Some(_)) if ctx.is_replay() => Ok(()),
             _ => {
                 let detail = "fencing_token must be given with exactly one of call_id, run_id and handoff_id";
                 let hint = "name the claim that the token is from, or omit all of them";

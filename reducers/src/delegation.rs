@@ -17,7 +17,7 @@ use crate::{agent, check, lease, session};
 mod rows;
 
 pub use rows::Delegation;
-pub(crate) use rows::{active_children, children, delegates, is_cut_off, next_child};
+pub(crate) use rows::{active_children, delegates, is_cut_off, next_child};
 
 /// Returns the module.
 #[must_use]
@@ -41,7 +41,7 @@ pub fn start_child_run(
     deadline_ms: Option<i64>,
 ) -> Result<ReducerResult<Run>, Abort> {
     let call = tool_call::find_claimed(ctx, &call_id, fencing_token)?;
-    let parent = find_requester(ctx, &call)?;
+    let mut parent = find_requester(ctx, &call)?;
     let id = format!("{call_id}{DERIVED}run");
     if let Some(mut before) = ctx.get::<Run>(&id)? {
         lease::hide(ctx, &mut before.fencing_token)?;
@@ -64,19 +64,11 @@ pub fn start_child_run(
     };
     let data = json!({"from_agent": parent.agent, "to_agent": agent, "task": input,
         "run_id": id, "session_id": child.id});
-    let is_former = run::is_former(ctx);
-    let mut parent = parent;
-    if !is_former {
-        // Before the events of the child, which the parent reports, too.
-        run::add_consequence(ctx, &mut parent, RunEventKind::Delegation, data.clone())?;
-        parent = run::save(ctx, parent)?;
-    }
+    // Before the events of the child, which the parent reports, too.
+    run::add_consequence(ctx, &mut parent, RunEventKind::Delegation, data)?;
+    let parent = run::save(ctx, parent)?;
     let child = run::begin(ctx, child, new)?;
     insert_row(ctx, &child, &parent, place, Some(call_id))?;
-    if is_former {
-        run::add_consequence(ctx, &mut parent, RunEventKind::Delegation, data)?;
-        run::save(ctx, parent)?;
-    }
     ctx.about(&call.session_id);
     Ok(ReducerResult::Fresh(child))
 }
@@ -88,9 +80,6 @@ fn deadline(
     deadline_ms: Option<i64>,
 ) -> Result<Option<Micros>, Abort> {
     let own = check::after("deadline_ms", ctx.now, deadline_ms)?;
-    if run::is_former(ctx) {
-        return Ok(parent.deadline_at);
-    }
     let of_agent = agent::time_limit(ctx, &parent.agent, parent.revision, parent.created_at)?;
     Ok([own, parent.deadline_at, of_agent].into_iter().flatten().min())
 }

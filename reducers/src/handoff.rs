@@ -119,28 +119,10 @@ pub struct HandoffCall {
     pub seq: Seq,
 }
 
-/// The name of the module.
-const MODULE: &str = "handoff";
-
-/// Version 2: another resolution of a handoff that has expired. The tables do not change.
-const PLAIN_RESOLUTION: &str = "SELECT 1";
-
-/// Version 3: a tool call can wait for a handoff.
-const OF_CALLS: &str = "CREATE TABLE handoff_calls (
-  handoff_id TEXT PRIMARY KEY NOT NULL REFERENCES handoff_requests(id) DEFERRABLE INITIALLY DEFERRED,
-  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
-  call_id TEXT NOT NULL REFERENCES tool_calls(call_id) DEFERRABLE INITIALLY DEFERRED,
-  seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX handoff_calls_call_id ON handoff_calls (call_id);
-CREATE INDEX handoff_calls_session_id ON handoff_calls (session_id)";
-
 /// Returns the module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new(MODULE)
-        .step(PLAIN_RESOLUTION)
-        .step(OF_CALLS)
+    Module::new("handoff")
         .visible::<HandoffRequest>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<HandoffCall>(RowVisibility::InScope)
         // The interrupt of a run that waits for a supervisor.
@@ -413,12 +395,7 @@ pub fn expire_handoff(
     if !waits || handoff.expires_at != Some(expires_at) || ctx.now < expires_at {
         return Err(check::not_due(&id, expires_at).into());
     }
-    let resolution = if ctx.is_before(MODULE, 2) {
-        "nobody answered in time"
-    } else {
-        "there was no answer in time"
-    };
-    give_back(ctx, handoff, HandoffStatus::Expired, resolution.to_owned())
+    give_back(ctx, handoff, HandoffStatus::Expired, "there was no answer in time".to_owned())
 }
 
 /// Cancels the handoff of a session that has ended or is ending.

@@ -17,7 +17,7 @@ use crate::session::{self, Session, SessionStatus};
 pub(crate) mod rows;
 
 pub use rows::AgentState;
-use rows::{NewEntry, append, is_former};
+use rows::{NewEntry, append};
 
 /// The result of `append_message`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -29,8 +29,7 @@ pub struct Appended {
 /// Returns the module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new(rows::MODULE)
-        .step(rows::AUTHORS)
+    Module::new("message")
         .visible::<AgentState>(RowVisibility::InScope)
         .copied(("agent_state", "content"), &[("run_events", "data"), ("runs", "output")])
         .copied(("agent_state", "data"), &[("run_events", "data")])
@@ -61,10 +60,7 @@ pub fn append_message(
     check::name("role", &role)?;
     let kind = kind.unwrap_or_else(|| rows::MESSAGE.to_owned());
     check::name("kind", &kind)?;
-    // A replay of events from before version 2 of the module applies the rules of that time.
-    if !is_former(ctx) {
-        check_author(ctx, &session_id, &role, run_id.as_deref(), run_fencing_token)?;
-    }
+    check_author(ctx, &session_id, &role, run_id.as_deref(), run_fencing_token)?;
     // A user message requests new work. Other entries report on work in progress and are accepted until it ends.
     let session = match role.as_str() {
         "user" => session::find_accepting(ctx, &session_id)?,

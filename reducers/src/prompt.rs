@@ -93,16 +93,10 @@ pub fn prompt_version(at: &str) -> i64 {
     at.strip_prefix('v').unwrap_or(at).parse().unwrap_or(0)
 }
 
-const MODULE: &str = "prompt";
-
-/// Version 2 changes no table: a text that the caller may not read always gets a new version.
-const GUESSES: &str = "SELECT 1";
-
 /// Returns the module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new(MODULE)
-        .step(GUESSES)
+    Module::new("prompt")
         .visible::<Prompt>(RowVisibility::InScope)
         .visible::<PromptVersion>(RowVisibility::InScope)
         .visible::<PromptLabel>(RowVisibility::InScope)
@@ -228,14 +222,10 @@ fn newest_known(
     name: &str,
     version: i64,
 ) -> Result<Option<PromptVersion>, Abort> {
-    let key = (name, version);
-    if ctx.is_before(MODULE, 2) {
-        return ctx.without_policies(|ctx| ctx.get::<PromptVersion>(key));
-    }
     if version == 0 || policy::hides(ctx, "prompt_versions", "text")? {
         return Ok(None);
     }
-    ctx.get::<PromptVersion>(key)
+    ctx.get::<PromptVersion>((name, version))
 }
 
 /// Returns a prompt that does not exist yet.

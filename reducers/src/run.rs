@@ -29,8 +29,6 @@
 use abide_schema::reducer::RowVisibility;
 use abide_schema::{Module, limits};
 
-use crate::claim_queue;
-
 pub(crate) mod active_agent;
 pub(crate) mod delegated_session;
 pub mod drive;
@@ -50,9 +48,7 @@ pub use end::{RunEnd, abort_run, expire_run, expire_wait, finish_run, lapse_run}
 pub use list::RunListEntry;
 pub use reserve::{ReservedUsage, reserve_usage};
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus, WaitLimit};
-pub(crate) use rows::{
-    PAUSED, active, add_consequence, add_status, find, is_former, missing, save,
-};
+pub(crate) use rows::{PAUSED, active, add_consequence, add_status, find, missing, save};
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin, must_end};
 pub use starter::RunStarter;
@@ -62,45 +58,10 @@ pub(crate) use wait::{
     suspend_for_call,
 };
 
-/// Version 4: a delegated run reports to the runs above it, and makes them wait. The tables do not change.
-const DELEGATIONS_REPORT: &str = "SELECT 1";
-
-/// Version 5: the time limit of the agent is in the run's row, and ends also a run that waits.
-const WAITING_ENDS: &str = "CREATE INDEX runs_deadline_at ON runs (deadline_at) \
-                            WHERE status = 'waiting' AND deadline_at IS NOT NULL";
-
-/// Version 6: waits can have a time limit of their own, and a run that was aborted without a reason has another message.
-const WAIT_LIMITS: &str = "CREATE TABLE wait_limits (
-  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
-  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
-  ends_at INTEGER NOT NULL,
-  seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE INDEX wait_limits_ends_at ON wait_limits (ends_at);
-CREATE INDEX wait_limits_session_id ON wait_limits (session_id)";
-
-/// Version 11: an aborted run ends when the lease of its driver expires. The tables do not change.
-const ABORTED_LAPSE: &str = "SELECT 1";
-
-/// Version 12: the calls of a run that fails end as those of an aborted run. The tables do not change.
-const FAILED_CALLS: &str = "SELECT 1";
-
 /// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("run")
-        .step(claim_queue::FILL_RUNS)
-        .step(stop::WAKE_SESSIONS)
-        .step(DELEGATIONS_REPORT)
-        .step(WAITING_ENDS)
-        .step(WAIT_LIMITS)
-        .step(list::FILL)
-        .step(starter::STARTERS)
-        .step(active_agent::OWNERS)
-        .step(rows::WAITS)
-        .step(ABORTED_LAPSE)
-        .step(FAILED_CALLS)
-        .step(stop::WITHDRAW_HANDOFFS)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<WaitLimit>(RowVisibility::InScope)
         // It names capabilities and identities.

@@ -37,7 +37,7 @@ pub(crate) use end::{mark_cancelled, stopped};
 use rows::wrong_status;
 pub use rows::{Session, SessionStatus};
 pub(crate) use rows::{
-    begin_copy, end_copy, fail_copy, find, made_for, next_made_for, open, to_status, touch,
+    begin_copy, end_copy, fail_copy, find, next_made_for, open, to_status, touch,
 };
 pub use update::update_session;
 

@@ -37,45 +37,10 @@ pub use format::{
 pub use import::import_run;
 pub use rows::{RunImport, RunMove, SessionCopy, SessionFork};
 
-/// Version 2: snapshots and forks copy summaries, plans, facts and measurements. The tables do not change.
-const CONTEXT: &str = "SELECT 1";
-
-/// Version 3: snapshots say which messages the driver of a run wrote. The tables do not change.
-const AUTHORS: &str = "SELECT 1";
-
-/// Version 4: an import checks the handoffs and the numbers of answers in messages. The tables do not change.
-const HANDOFFS: &str = "SELECT 1";
-
-/// Version 5: an import counts what delegated runs have consumed against the budget of the run above them. The tables do not
-/// change.
-const CONSUMED: &str = "SELECT 1";
-
-/// Version 7: an import limits the deadline of a run and the number of its answers of unknown usage. The tables do not change.
-const CLAMPED: &str = "SELECT 1";
-
-/// Version 8: snapshots say how long a run has worked. The tables do not change.
-const WORK: &str = "SELECT 1";
-
-/// Version 9: snapshots have the results of failed calls. A fork writes no results of calls of earlier answers, counts the errors of
-/// calls, and copies no row for which its step has no room. The tables do not change.
-const FAILED_RESULTS: &str = "SELECT 1";
-
-/// Version 10: a fork has the calls that had not begun, as cancelled ones. The tables do not change.
-const NOT_BEGUN: &str = "SELECT 1";
-
 /// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("snapshot")
-        .step(CONTEXT)
-        .step(AUTHORS)
-        .step(HANDOFFS)
-        .step(CONSUMED)
-        .step(rows::STEPS)
-        .step(CLAMPED)
-        .step(WORK)
-        .step(FAILED_RESULTS)
-        .step(NOT_BEGUN)
         // A copy of the whole run: callers with restrictions read its rows instead.
         .visible::<RunMove>(RowVisibility::Closed)
         .visible::<RunImport>(RowVisibility::InScope)

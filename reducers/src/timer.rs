@@ -79,24 +79,6 @@ pub struct TimerCount {
     pub pending: i64,
 }
 
-/// Version 3: counts the pending timers of each scope and of each of its keys.
-const COUNTS: &str = "CREATE TABLE timer_counts (
-  scope TEXT PRIMARY KEY NOT NULL,
-  pending INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-INSERT INTO timer_counts SELECT scope, count(*) FROM (
-  SELECT COALESCE(s.scope, '{}') AS scope
-  FROM timers AS t LEFT JOIN sessions AS s ON s.id = t.session_id WHERE t.status = 'pending'
-  UNION ALL
-  SELECT json_object(part.key, part.value)
-  FROM timers AS t JOIN sessions AS s ON s.id = t.session_id JOIN json_each(s.scope) AS part
-  WHERE t.status = 'pending' AND part.type = 'text' AND s.scope <> json_object(part.key, part.value)
-) GROUP BY scope";
-
-/// Version 2: finds the pending timers of a session without reading fired ones.
-const BY_STATUS: &str = "DROP INDEX timers_session_id;
-CREATE INDEX timers_session_id_status ON timers (session_id, status) WHERE session_id IS NOT NULL";
-
 /// Returns the module.
 #[must_use]
 pub fn module() -> Module {
@@ -104,8 +86,6 @@ pub fn module() -> Module {
         .visible::<Timer>(RowVisibility::InScope)
         .reducer(set_timer::definition())
         .reducer(cancel_timer::definition())
-        .step(BY_STATUS)
-        .step(COUNTS)
         .table::<TimerCount>()
         .deadline::<Timer>("due_at", "status = 'pending'", fire_timer::definition())
 }

@@ -275,14 +275,10 @@ fn to_column(value: impl Serialize) -> Json {
     Json::from(serde_json::to_value(value).expect("a policy has string keys and serialises"))
 }
 
-/// Version 2: only admins and apps lift the terms of a tool. The tables do not change.
-const TERMS_STAY: &str = "SELECT 1";
-
 /// Returns the module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("tool")
-        .step(TERMS_STAY)
         .visible::<Tool>(RowVisibility::Where(allow::VISIBLE_TOOLS, &[]))
         .visible::<ToolVersion>(RowVisibility::Where(allow::VISIBLE_TOOL_VERSIONS, &[]))
         .reducer(register_tool::definition())
@@ -345,7 +341,7 @@ pub fn register_tool(
         updated_at: now,
         seq,
     };
-    if !["admin", "app"].contains(&ctx.caller.role()) && !ctx.is_before("tool", 2) {
+    if !["admin", "app"].contains(&ctx.caller.role()) {
         tool.keep_terms(before.as_ref());
     }
     match before {

@@ -19,7 +19,7 @@
 use abide_schema::Module;
 use abide_schema::reducer::{ColumnName, RowVisibility};
 
-use crate::claim_queue::{self, WaitingEntry};
+use crate::claim_queue::WaitingEntry;
 
 pub mod cancel;
 pub mod claim;
@@ -54,22 +54,6 @@ const UNDELIVERED_RESULTS: &str = "SELECT c.call_id, c.session_id, c.tool_name, 
 FROM tool_calls c JOIN sessions s ON s.id = c.session_id
 WHERE (c.status = 'succeeded' OR c.status = 'failed')
   AND (s.status = 'completed' OR s.status = 'failed') AND c.seq >= s.seq";
-
-/// Version 2: finds open calls of a session and running calls of a tool without reading ended ones.
-const BY_STATUS: &str = "DROP INDEX tool_calls_session_id;
-DROP INDEX tool_calls_tool_name;
-CREATE INDEX tool_calls_session_id_status_cancel_requested_at ON tool_calls (session_id, status, cancel_requested_at);
-CREATE INDEX tool_calls_tool_name_session_id ON tool_calls (tool_name, session_id);
-CREATE INDEX tool_calls_tool_name ON tool_calls (tool_name) WHERE status = 'claimed'";
-
-/// Version 3: the view contains no fencing tokens, which restricted callers must not see.
-const BY_ATTEMPT: &str = "DROP VIEW unknown_tool_calls;
-CREATE VIEW unknown_tool_calls AS SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,
-  c.claimed_by, c.claimed_at, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
-  l.error AS late_error, l.reported_at, c.seq
-FROM tool_calls c
-LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
-WHERE c.status = 'unknown'";
 
 /// A model's request is copied into its message, the run's events, and the approval.
 const COPIES_OF_ARGUMENTS: &[ColumnName] = &[
@@ -107,39 +91,15 @@ const COPIES_OF_ERRORS: &[ColumnName] = &[
     ("context_summaries", "summary"),
 ];
 
-/// Version 5: a call of a run is not claimed with its request while the run is asked to pause or its session is suspended. The
-/// hints of late results, which events record, are others. The tables do not change.
-const RUNS_STOP: &str = "SELECT 1";
-
-/// Version 6: the bytes of the calls that a claim examines are limited, and a call of a run that is aborted is cancelled when it is
-/// requested. The tables do not change.
-const BOUNDED_CLAIMS: &str = "SELECT 1";
-
-/// Version 7: a holder can report that the outcome of a call is unknown, and the view has its reason. A lapsed lease does not leave the error
-/// of an earlier attempt as the reason.
-const WITH_REASON: &str = "DROP VIEW unknown_tool_calls;
-CREATE VIEW unknown_tool_calls AS SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,
-  c.claimed_by, c.claimed_at, c.error, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
-  l.error AS late_error, l.reported_at, c.seq
-FROM tool_calls c
-LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
-WHERE c.status = 'unknown'";
-
 /// Returns the module.
 #[must_use]
 pub fn module() -> Module {
-    Module::new(rows::MODULE)
-        .step(BY_STATUS)
-        .step(BY_ATTEMPT)
+    Module::new("tool_call")
         .visible::<ToolCall>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<LostLease>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .copied(("tool_calls", "arguments"), COPIES_OF_ARGUMENTS)
         .copied(("tool_calls", "result"), COPIES_OF_RESULTS)
         .copied(("tool_calls", "error"), COPIES_OF_ERRORS)
-        .step(claim_queue::FILL_CALLS)
-        .step(RUNS_STOP)
-        .step(BOUNDED_CLAIMS)
-        .step(WITH_REASON)
         .table::<ToolClaim>()
         .table::<WaitingEntry>()
         .view("unknown_tool_calls", UNKNOWN_CALLS)

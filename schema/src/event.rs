@@ -36,6 +36,8 @@ pub struct Event {
     pub hash: Hash,
     /// The caller's restrictions, see [`crate::Caller::authority`]; `None` for an unrestricted caller.
     pub authority: Option<String>,
-    /// The event's random bytes; `None` in events of format 1, whose hash is computed without.
-    pub salt: Option<Salt>,
+    /// The event's random bytes.
+    pub salt: Salt,
+    /// The digest of the rows that the call has written; `abide-log` documents it.
+    pub rows_hash: Hash,
 }

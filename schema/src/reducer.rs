@@ -20,7 +20,7 @@ pub use crate::arguments::Nullable;
 use crate::call_arguments::CallArguments;
 use crate::caller::Scope;
 pub use crate::caller::{BuiltInRole, Caller};
-use crate::event::{Hash, Salt};
+use crate::event::Salt;
 use crate::id::{Micros, Seq, ulid};
 pub use crate::module::{
     ColumnCopies, ColumnName, Continuation, CredentialQueries, Deadline, Guard, MetricSeries,
@@ -230,15 +230,6 @@ pub trait Transaction {
     fn delete(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort>;
 }
 
-/// The seed for the ids of one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdSource {
-    /// The salt of the call's own event.
-    Salt(Salt),
-    /// The hash of the previous event, for replays of events of format 1.
-    Chain(Hash),
-}
-
 const ID_TAG: &[u8] = b"abide.id.v1\n";
 const DIGEST_TAG: &[u8] = b"abide.digest.v1\n";
 const KEYED_TAG: &[u8] = b"abide.keyed.v1\n";
@@ -261,7 +252,7 @@ pub struct Context<'a> {
     /// The caller.
     pub caller: &'a Caller,
     pub(crate) rows: &'a mut dyn Transaction,
-    seed: IdSource,
+    salt: Salt,
     drawn: StdCell<u32>,
     session_id: Option<String>,
     /// The budget for deferrable work; without it all work is done at once.
@@ -269,20 +260,20 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// A context for one call. The log must contain the seed: it is the only randomness of a reducer, and
+    /// A context for one call. The log must contain the salt: it is the only randomness of a reducer, and
     /// a replay must generate the same values.
     #[must_use]
     pub fn new(
         seq: Seq,
         now: Micros,
         caller: &'a Caller,
-        seed: IdSource,
+        salt: Salt,
         rows: &'a mut dyn Transaction,
     ) -> Context<'a> {
         let drawn = StdCell::new(0);
         let session_id = None;
         let work_budget = None;
-        Context { seq, now, caller, rows, seed, drawn, session_id, work_budget }
+        Context { seq, now, caller, rows, salt, drawn, session_id, work_budget }
     }
 
     /// Sets a budget for work on the writer.
@@ -307,25 +298,18 @@ impl<'a> Context<'a> {
     pub fn new_id(&self, prefix: &str) -> String {
         let drawn = self.drawn.get();
         self.drawn.set(drawn + 1);
-        let digest = match &self.seed {
-            IdSource::Chain(hash) => Sha256::new().chain_update(hash),
-            // The tag separates the ids, which are visible, from the event's commitment, which must stay secret.
-            IdSource::Salt(salt) => Sha256::new().chain_update(ID_TAG).chain_update(salt),
-        };
+        // The tag separates the ids, which are visible, from the event's commitment, which must stay secret.
+        let digest = Sha256::new().chain_update(ID_TAG).chain_update(self.salt);
         let digest: [u8; 32] = digest.chain_update(drawn.to_be_bytes()).finalize().into();
         let randomness = digest.first_chunk().expect("a digest has more than ten bytes");
         format!("{prefix}_{}", ulid(self.now, *randomness))
     }
 
     /// Returns a digest of a text for storage in a row, in hexadecimal: SHA-256 over the call's salt and the text. It
-    /// distinguishes texts, but does not confirm a guess of one. Calls of format 1 have no salt and give the
-    /// plain SHA-256.
+    /// distinguishes texts, but does not confirm a guess of one.
     #[must_use]
     pub fn digest(&self, text: &str) -> String {
-        let digest = match &self.seed {
-            IdSource::Chain(_) => Sha256::new(),
-            IdSource::Salt(salt) => Sha256::new().chain_update(DIGEST_TAG).chain_update(salt),
-        };
+        let digest = Sha256::new().chain_update(DIGEST_TAG).chain_update(self.salt);
         let digest: [u8; 32] = digest.chain_update(text.as_bytes()).finalize().into();
         hex::encode(digest)
     }
@@ -343,10 +327,6 @@ impl<'a> Context<'a> {
         id: String,
         naming: IdArgumentKind,
     ) -> Result<String, Abort> {
-        if matches!(self.seed, IdSource::Chain(_)) {
-            // Events of format 1 predate namespaces, and a replay must give the same rows.
-            return Ok(id);
-        }
         if naming == IdArgumentKind::New {
             check_chosen(&id)?;
         }

@@ -95,35 +95,6 @@ fn a_driver_claims_the_longest_waiting_run_of_its_scope() {
     });
 }
 
-/// Waiting calls and runs are found in a file that was written before the table `waiting` existed.
-#[test]
-fn an_older_file_is_migrated() {
-    run(async {
-        let mut world = tenants().await;
-        let rows = "SELECT * FROM waiting ORDER BY queue, part, since, id";
-        let before = world.rows(rows).await;
-        world.close();
-        let raw = world.raw();
-        raw.execute_batch(
-            "DROP TABLE waiting;
-             DROP INDEX runs_deadline_at;
-             DROP TABLE wait_limits;
-             DROP TABLE run_lists;
-             DROP TABLE run_starters;
-             DROP TABLE active_agents;
-             ALTER TABLE runs DROP COLUMN waited_us;
-             ALTER TABLE runs DROP COLUMN waiting_since;
-             UPDATE meta SET value = '3' WHERE name = 'module.tool_call';
-             UPDATE meta SET value = '1' WHERE name = 'module.run'",
-        )
-        .unwrap();
-        drop(raw);
-        world.open();
-        assert_eq!(world.rows(rows).await, before);
-        assert_eq!(before.len(), 2 * 2 * 12);
-    });
-}
-
 /// A claim read up to a thousand calls at once, with their arguments: with those of a session that is cancelled, gigabytes.
 /// The class: a loop over stored rows whose number is limited, and whose size is not.
 #[test]

@@ -222,7 +222,6 @@ fn every_cell_changed_by_sql_is_detected() {
         "prev_hash = hash, hash = prev_hash",
         "hash = zeroblob(32)",
         "hash = zeroblob(33)",
-        "salt = NULL",
         "salt = zeroblob(16)",
         "salt = zeroblob(17)",
         "reducer = CAST(x'FF' AS TEXT)",

@@ -13,7 +13,6 @@ mod database;
 mod durability;
 mod explain;
 mod forks;
-mod former;
 mod guesses;
 mod journal;
 mod live;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use abide_engine::{Engine, verify_file};
+use abide_store::FORMAT_VERSION;
 use abide_tests::world::{World, run};
 use expect_test::{Expect, expect};
 use rusqlite::Connection;
@@ -114,12 +115,31 @@ fn another_programs_database_is_refused() {
 #[test]
 fn a_newer_format_is_refused() {
     check(
-        |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 5"),
+        |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 6"),
         expect![[r#"
-            bad_request: FOLDER/abide.db was written by a newer Abide: its format has version 5, this one supports 4
+            bad_request: FOLDER/abide.db was written by a newer Abide: its format has version 6, this one supports 5
             hint: use the newer version of abide
         "#]],
     );
+}
+
+/// No release reads or writes a format before 5.
+#[test]
+fn a_former_format_is_refused() {
+    check(
+        |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 4"),
+        expect![[r#"
+            bad_request: FOLDER/abide.db was written by a version of Abide before 0.1, in format 4
+            hint: export its runs with the version that wrote it (`abide agent export`), and import them (`abide agent import`)
+        "#]],
+    );
+    for format in 1..FORMAT_VERSION {
+        let mut world = World::new(abide_reducers::modules);
+        run(world.session("s1"));
+        world.close();
+        world.raw().pragma_update(None, "user_version", format).unwrap();
+        check_refused_by_all(&world, "bad_request", "");
+    }
 }
 
 #[test]
@@ -340,9 +360,8 @@ fn the_expressions_of_other_tables_are_not_evaluated() {
 fn a_file_that_claims_an_older_version_is_compared_after_the_steps() {
     let index = "CREATE INDEX evil ON sessions (length(hex(zeroblob(400000000 + length(id)))))";
     for claim in [
-        "UPDATE meta SET value = '1' WHERE name = 'module.timer'",
+        "UPDATE meta SET value = '0' WHERE name = 'module.timer'",
         "DELETE FROM meta WHERE name = 'module.session'",
-        "PRAGMA user_version = 1",
     ] {
         let mut world = World::new(abide_reducers::modules);
         run(world.session("s1"));

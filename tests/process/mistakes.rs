@@ -314,10 +314,10 @@ fn usual_mistakes_have_a_code_a_sentence_and_a_hint() {
         error: text is not an Abide database: it is not a SQLite file   [bad_request]
           hint: pass another file; this one was not changed
         $ abide verify newer.db
-        error: newer.db was written by a newer Abide: its format has version 99, this one supports 4   [bad_request]
+        error: newer.db was written by a newer Abide: its format has version 99, this one supports 5   [bad_request]
           hint: use the newer version of abide
         $ abide serve --db newer.db --listen 127.0.0.1:0
-        error: newer.db was written by a newer Abide: its format has version 99, this one supports 4   [bad_request]
+        error: newer.db was written by a newer Abide: its format has version 99, this one supports 5   [bad_request]
           hint: use the newer version of abide
         $ abide sql x --url http://127.0.0.1:9
         error: http://127.0.0.1:9 cannot be reached: connection refused (os error 111)   [unreachable]

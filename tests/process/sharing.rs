@@ -185,7 +185,7 @@ fn a_newer_format_is_left_to_the_newer_abide() {
         },
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db was written by a newer Abide: its format has version 99, this one supports 4   [bad_request]
+            error: FOLDER/theirs.db was written by a newer Abide: its format has version 99, this one supports 5   [bad_request]
               hint: use the newer version of abide
         "#]],
     );

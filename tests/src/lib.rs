@@ -48,8 +48,7 @@ pub fn files_under(folder: &Path) -> Vec<PathBuf> {
 ///
 /// # Panics
 /// The file cannot be read.
-#[must_use]
-pub fn unpacked(path: &Path) -> Vec<u8> {
+fn unpacked(path: &Path) -> Vec<u8> {
     let file = std::fs::File::open(path).expect("the file can be opened");
     let mut bytes = Vec::new();
     if path.extension().is_some_and(|extension| extension == "zst") {

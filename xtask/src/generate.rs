@@ -17,7 +17,7 @@ const TESTS: [&str; 4] = [
     // The list in the test itself.
     "identities::the_reducers_of_each_role",
     // tests/golden/
-    "database::the_schema_of_format_4",
+    "database::the_schema_of_format_5",
 ];
 
 const BINARIES: [&str; 2] = ["rules", "it"];

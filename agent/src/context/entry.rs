@@ -161,15 +161,12 @@ pub(crate) struct AssistantEntry {
     /// Whether a guardrail has replaced the text. The original is in `withheld_answers`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) withheld: bool,
-    /// The original text, in messages of earlier versions. It is not written any more.
-    #[serde(skip_serializing)]
-    pub(crate) original: Option<String>,
 }
 
 impl AssistantEntry {
     /// Whether the text is the model's own.
     pub(crate) fn is_of_the_model(&self) -> bool {
-        self.iteration > 0 && !self.withheld && self.original.is_none()
+        self.iteration > 0 && !self.withheld
     }
 }
 

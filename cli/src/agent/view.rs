@@ -314,7 +314,7 @@ pub(super) struct ResultLine {
 /// Returns the line for the text of a result, and its data: `status`, `exit_code`, and the arguments that an approver has changed.
 pub(super) fn result(text: &str, data: &Value) -> ResultLine {
     let exit_code = data["exit_code"].as_i64().unwrap_or(0);
-    // An accepted exit code is no failure. Results of earlier versions have no status.
+    // An accepted exit code is no failure. A result of another driver may have no status.
     let is_failed = match data["status"].as_str() {
         Some(status) => status != "succeeded",
         None => exit_code != 0,

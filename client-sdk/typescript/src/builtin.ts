@@ -1188,8 +1188,8 @@ export interface BuiltinTables {
     hash: Uint8Array;
     /** The caller's restrictions: role, capabilities and scope, canonical JSON. NULL if there were none. */
     authority: string | null;
-    /** Random bytes that blind the hash. NULL in events of format 1, which are hashed without a salt. */
-    salt: Uint8Array | null;
+    /** Random bytes that blind the hash. */
+    salt: Uint8Array;
   };
   /** A view. */
   unknown_tool_calls: {

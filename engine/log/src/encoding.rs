@@ -2,47 +2,36 @@
 //!
 //! ```text
 //! hash = SHA-256(
-//!     "abide.event.v3\n"
+//!     "abide.event.v4\n"
 //!     prev_hash                        32 bytes
 //!     seq, at                          8 bytes each, big-endian, two's complement
-//!     reducer, caller                  length (8 bytes, big-endian), then UTF-8
-//!     authority                        0x00 if absent; else 0x01, length, UTF-8
+//!     reducer                          length (8 bytes, big-endian), then UTF-8
 //!     commitment                       32 bytes
 //! )
 //! commitment = SHA-256(
-//!     "abide.content.v1\n"
+//!     "abide.content.v2\n"
 //!     salt                             16 bytes
-//!     session_id, request_id           0x00 if absent; else 0x01, length, UTF-8
+//!     caller                           length, UTF-8
+//!     authority                        0x00 if absent; else 0x01, length, UTF-8
+//!     session_id, request_id           as authority
 //!     SHA-256(arguments)               32 bytes
 //!     SHA-256(outcome)                 32 bytes
+//!     rows_hash                        32 bytes, see `written_rows`
 //! )
 //! ```
 //!
 //! The salt is random and stored with the event. Without it, neither hash nor commitment confirms a guess of
-//! the contents. The chain needs only the commitment ([`chained_hash`]), so the contents of an event and its
-//! salt can be erased while the commitment is kept, and the chain still verifies.
-//!
-//! Events without a salt have format 1. Their hash is one SHA-256:
-//!
-//! ```text
-//! hash = SHA-256(
-//!     "abide.event.v1\n"              "abide.event.v2\n" if there is an authority
-//!     prev_hash, seq, at, reducer, caller
-//!     authority                        version 2 only: length, then UTF-8
-//!     session_id, request_id, SHA-256(arguments), SHA-256(outcome)
-//! )
-//! ```
+//! the contents. The chain needs only seq, time, reducer and commitment ([`chained_hash`]), so everything that can
+//! name a person, and the salt, can be erased while the commitment is kept, and the chain still verifies.
 //!
 //! Every field is prefixed with its length, so no two events have the same bytes. The two texts enter as digests:
 //! the callers' threads can compute them, and the single writer hashes only some two hundred bytes.
 
-use abide_schema::event::{Event, Hash, Salt};
+use abide_schema::event::{Event, Hash};
 use sha2::{Digest as _, Sha256};
 
-const SALTED_TAG: &[u8] = b"abide.event.v3\n";
-const CONTENT_TAG: &[u8] = b"abide.content.v1\n";
-const TAG: &[u8] = b"abide.event.v1\n";
-const TAG_WITH_AUTHORITY: &[u8] = b"abide.event.v2\n";
+const TAG: &[u8] = b"abide.event.v4\n";
+const CONTENT_TAG: &[u8] = b"abide.content.v2\n";
 const GENESIS_TAG: &[u8] = b"abide.log.v1\n";
 
 /// Returns the hash before the first event: a function of the log's id, so that no two logs share a
@@ -75,54 +64,37 @@ impl Digests {
 /// Returns the hash of an event; `event.hash` itself is not read.
 #[must_use]
 pub fn event_hash(event: &Event, digests: &Digests) -> Hash {
-    if let Some(salt) = &event.salt {
-        return chained_hash(event, &commitment(event, salt, digests));
-    }
-    let tag = if event.authority.is_some() { TAG_WITH_AUTHORITY } else { TAG };
-    let mut bytes = head(tag, event);
-    if let Some(authority) = &event.authority {
-        push_text(&mut bytes, authority);
-    }
-    push_content(&mut bytes, event, digests);
-    Sha256::digest(&bytes).into()
+    chained_hash(event, &commitment(event, digests))
 }
 
-/// Returns the commitment to the contents of an event: session, request id, arguments and outcome.
+/// Returns the commitment to the contents of an event: caller, authority, session, request id, arguments, outcome, and the
+/// rows that it has written.
 #[must_use]
-pub fn commitment(event: &Event, salt: &Salt, digests: &Digests) -> Hash {
+pub fn commitment(event: &Event, digests: &Digests) -> Hash {
     let mut bytes = Vec::with_capacity(256);
     bytes.extend_from_slice(CONTENT_TAG);
-    bytes.extend_from_slice(salt);
-    push_content(&mut bytes, event, digests);
+    bytes.extend_from_slice(&event.salt);
+    push_text(&mut bytes, &event.caller);
+    push_optional(&mut bytes, event.authority.as_deref());
+    push_optional(&mut bytes, event.session_id.as_deref());
+    push_optional(&mut bytes, event.request_id.as_deref());
+    bytes.extend_from_slice(&digests.arguments);
+    bytes.extend_from_slice(&digests.outcome);
+    bytes.extend_from_slice(&event.rows_hash);
     Sha256::digest(&bytes).into()
 }
 
-/// Returns the hash of a salted event, computed from its commitment. The contents and the salt are not read.
+/// Returns the hash of an event, computed from its commitment. The contents and the salt are not read.
 #[must_use]
 pub fn chained_hash(event: &Event, commitment: &Hash) -> Hash {
-    let mut bytes = head(SALTED_TAG, event);
-    push_optional(&mut bytes, event.authority.as_deref());
-    bytes.extend_from_slice(commitment);
-    Sha256::digest(&bytes).into()
-}
-
-/// Returns the common prefix of all versions.
-fn head(tag: &[u8], event: &Event) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
-    bytes.extend_from_slice(tag);
+    bytes.extend_from_slice(TAG);
     bytes.extend_from_slice(&event.prev_hash);
     bytes.extend_from_slice(&event.seq.0.to_be_bytes());
     bytes.extend_from_slice(&event.at.0.to_be_bytes());
     push_text(&mut bytes, &event.reducer);
-    push_text(&mut bytes, &event.caller);
-    bytes
-}
-
-fn push_content(bytes: &mut Vec<u8>, event: &Event, digests: &Digests) {
-    push_optional(bytes, event.session_id.as_deref());
-    push_optional(bytes, event.request_id.as_deref());
-    bytes.extend_from_slice(&digests.arguments);
-    bytes.extend_from_slice(&digests.outcome);
+    bytes.extend_from_slice(commitment);
+    Sha256::digest(&bytes).into()
 }
 
 fn push_text(bytes: &mut Vec<u8>, text: &str) {

@@ -9,6 +9,8 @@
 
 mod chain;
 mod encoding;
+mod written_rows;
 
 pub use chain::{Chain, ChainBreak, Flaw};
 pub use encoding::{Digests, chained_hash, commitment, event_hash, genesis};
+pub use written_rows::{KnownDigest, LONG_CELL_BYTES, TableDigest, WrittenRows};

@@ -355,7 +355,7 @@ fn hidden_log_columns(
         hidden.extend(["arguments", "outcome"]);
     }
     if has_restriction || class.role != AUDITOR || !class.keys.is_empty() {
-        hidden.extend(["prev_hash", "hash", "salt"]);
+        hidden.extend(["prev_hash", "hash", "salt", "rows_hash"]);
     }
     hidden
 }

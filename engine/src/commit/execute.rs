@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use abide_log::{Chain, Digests};
 use abide_schema::event::{Event, Salt};
-use abide_schema::reducer::{Caller, IdSource, Reply};
+use abide_schema::reducer::{Caller, Reply};
 use abide_schema::work::WorkBudget;
 use abide_schema::{Abort, Context, Micros, Refusal, Seq};
 use abide_store::StoreError;
@@ -68,8 +68,7 @@ impl SaltPool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplayedEvent {
     pub(crate) at: Micros,
-    /// `None` in events of format 1.
-    pub(crate) salt: Option<Salt>,
+    pub(crate) salt: Salt,
 }
 
 /// The end of the log.
@@ -115,7 +114,7 @@ impl Executor {
         work_budget: Option<WorkBudget<'_>>,
     ) -> Result<CallOutcome, Abort> {
         let salt = self.salts.next().map_err(|error| Abort::Broken(Box::new(error)))?;
-        let recorded = ReplayedEvent { at: self.now(), salt: Some(salt) };
+        let recorded = ReplayedEvent { at: self.now(), salt };
         self.run_within(recorded, caller, request_id, call, work_budget)
     }
 
@@ -148,17 +147,14 @@ impl Executor {
         self.transaction.begin_call();
         let seq = self.chain.seq.next();
         let at = recorded.at;
-        let recorded_source =
-            recorded.salt.map_or(IdSource::Chain(self.chain.hash), IdSource::Salt);
-        let id_source = fault_points::id_source(recorded_source, seq);
+        let salt = fault_points::salt_of_ids(recorded.salt, seq);
         let rows = &mut self.transaction;
         let rules = &self.scope_rules;
         let (reply, session_id) = if caller.is_unrestricted() {
-            run_call(Context::new(seq, at, caller, id_source, rows).within(work_budget), call)?
+            run_call(Context::new(seq, at, caller, salt, rows).within(work_budget), call)?
         } else {
             let mut rows = ScopedTransaction::new(rows, rules, caller)?;
-            let mut context =
-                Context::new(seq, at, caller, id_source, &mut rows).within(work_budget);
+            let mut context = Context::new(seq, at, caller, salt, &mut rows).within(work_budget);
             rules.run_guards(&mut context, call.reducer)?;
             run_call(context, call)?
         };
@@ -183,12 +179,7 @@ impl Executor {
         call: &PreparedCall,
     ) -> Result<(), Abort> {
         let salt = self.salts.next().map_err(|error| Abort::Broken(Box::new(error)))?;
-        self.record_again(
-            ReplayedEvent { at: self.now(), salt: Some(salt) },
-            caller,
-            request_id,
-            call,
-        )
+        self.record_again(ReplayedEvent { at: self.now(), salt }, caller, request_id, call)
     }
 
     /// Like [`Executor::record`], with the time and the salt of the log.
@@ -199,6 +190,7 @@ impl Executor {
         request_id: &str,
         call: &PreparedCall,
     ) -> Result<(), Abort> {
+        self.transaction.begin_call();
         let reply = request_ids::record_reply();
         self.append_event(recorded, caller, Some(request_id), call, None, reply)
             .map(drop)
@@ -253,6 +245,7 @@ impl Executor {
             hash: [0; 32],
             authority: caller.authority().map(str::to_owned),
             salt: recorded.salt,
+            rows_hash: self.transaction.take_rows_hash(&recorded.salt, call),
         };
         let before = self.chain.seq;
         self.chain.append(&mut event, &digests);
@@ -274,13 +267,13 @@ impl Executor {
         if caller.is_unrestricted() {
             return Ok(());
         }
-        // Guards generate no ids.
         let seq = self.chain.seq.next();
         let at = self.now();
-        let seed = IdSource::Chain(self.chain.hash);
+        // Guards generate no ids.
+        let salt = Salt::default();
         let rules = &self.scope_rules;
         let mut rows = ScopedTransaction::new(&mut self.transaction, rules, caller)?;
-        let mut context = Context::new(seq, at, caller, seed, &mut rows);
+        let mut context = Context::new(seq, at, caller, salt, &mut rows);
         rules.run_guards(&mut context, reducer)
     }
 

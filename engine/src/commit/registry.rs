@@ -6,13 +6,17 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 
+use abide_log::LONG_CELL_BYTES;
 use abide_schema::event::Hash;
 use abide_schema::reducer::{Call, Context, DecodeArguments, Definition, Reply};
 use abide_schema::{
     Abort, CallArguments, Code, Listing, Module, Refusal, integers, limits, nearest,
 };
 use sha2::{Digest as _, Sha256};
+
+use crate::commit::outcome::long_values;
 
 /// The name of the event that records the calls of a request id (`request_ids`). No reducer may have it.
 pub(crate) const RECORD: &str = "record_request";
@@ -149,6 +153,8 @@ pub(crate) struct PreparedCall {
     pub(crate) arguments: CallArguments,
     /// SHA-256 of the text of the arguments.
     pub(crate) digest: Hash,
+    /// Where the arguments have a long text, and its SHA-256: a row that repeats it is hashed by the writer.
+    long_texts: Vec<(Range<usize>, Hash)>,
 }
 
 impl PreparedCall {
@@ -162,8 +168,20 @@ impl PreparedCall {
         arguments: CallArguments,
     ) -> Result<PreparedCall, Refusal> {
         let decoded = Cell::new(Some(decode(&arguments)?));
-        let digest = Sha256::digest(arguments.text().as_bytes()).into();
-        Ok(PreparedCall { reducer, decode, decoded, arguments, digest })
+        let text = arguments.text().as_bytes();
+        let digest = Sha256::digest(text).into();
+        let long_texts = long_values(&arguments)
+            .filter(|place| place.len() > LONG_CELL_BYTES)
+            .map(|place| (place.clone(), Sha256::digest(&text[place]).into()))
+            .collect();
+        Ok(PreparedCall { reducer, decode, decoded, arguments, digest, long_texts })
+    }
+
+    /// Returns the SHA-256 of a long cell that repeats a text of the arguments; `None` if it does not.
+    pub(crate) fn known_digest(&self, cell: &[u8]) -> Option<Hash> {
+        let text = self.arguments.text().as_bytes();
+        let is_same = |(place, _): &&(Range<usize>, Hash)| text[place.clone()] == *cell;
+        self.long_texts.iter().find(is_same).map(|(_, digest)| *digest)
     }
 
     /// Decodes the arguments again if a run has taken them, so that the writer need not.

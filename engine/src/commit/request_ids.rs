@@ -9,7 +9,7 @@ use abide_schema::event::{Event, Hash};
 use abide_schema::id::forbidden_character;
 use abide_schema::reducer::{Abort, Call, Caller, Context, Reply};
 use abide_schema::{CallArguments, Code, Json, Refusal, Seq, limits};
-use abide_store::{RequestIdRow, StoreError, Writer};
+use abide_store::RequestIdRow;
 use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
@@ -63,15 +63,6 @@ impl Request {
 struct Fingerprint(Sha256);
 
 impl Fingerprint {
-    /// Returns the start of a fingerprint in format 1, where the scope was part of it and not of the key.
-    fn new_format_1(caller: &Caller) -> Fingerprint {
-        let mut hash = Sha256::new();
-        if !caller.scope().is_empty() {
-            hash.update(json!(caller.scope()).to_string().as_bytes());
-        }
-        Fingerprint(hash)
-    }
-
     fn add(&mut self, call: &PreparedCall) {
         self.0.update((call.reducer.len() as u64).to_be_bytes());
         self.0.update(call.reducer.as_bytes());
@@ -118,7 +109,6 @@ pub(crate) struct RequestIdRebuilder {
 struct OpenRequest {
     caller: Caller,
     id: String,
-    is_format_1: bool,
     fingerprint: Fingerprint,
     seqs: Vec<Seq>,
     /// The content of its [`RECORD`] event.
@@ -143,13 +133,9 @@ impl RequestIdRebuilder {
         let ended = if self.continues(event) { None } else { self.finish() };
         let Some(id) = &event.request_id else { return Ok(ended) };
         let open = self.open.get_or_insert_with(|| OpenRequest {
-            fingerprint: match event.salt {
-                Some(_) => Fingerprint::default(),
-                None => Fingerprint::new_format_1(&caller),
-            },
-            is_format_1: event.salt.is_none(),
             caller,
             id: id.clone(),
+            fingerprint: Fingerprint::default(),
             seqs: Vec::new(),
             recorded: None,
         });
@@ -173,15 +159,10 @@ impl RequestIdRebuilder {
 
     /// Returns the request of the last events, once no more of its events can follow.
     pub(crate) fn finish(&mut self) -> Option<RequestIdRow> {
-        let OpenRequest { caller, id, is_format_1, fingerprint, seqs, recorded } =
-            self.open.take()?;
+        let OpenRequest { caller, id, fingerprint, seqs, recorded } = self.open.take()?;
         let RecordedRequest { fingerprint, seqs } =
             recorded.unwrap_or_else(|| RecordedRequest { fingerprint: fingerprint.finish(), seqs });
-        let mut row = Request { id, fingerprint }.row(&caller, &seqs);
-        if is_format_1 {
-            caller.id().clone_into(&mut row.caller);
-        }
-        Some(row)
+        Some(Request { id, fingerprint }.row(&caller, &seqs))
     }
 
     /// Discards the request of the last events: the replay ends within it.
@@ -198,57 +179,9 @@ fn read_record(arguments: &str) -> Option<RecordedRequest> {
     })
 }
 
-/// Returns the row of a request by a caller with a scope in format 1, with the current fingerprint. That row has only
-/// the caller's id; the scope is in the events and in the fingerprint, and both must match the caller's. A row of
-/// another scope, or of another request, is not found.
-pub(crate) fn find_format_1(
-    store: &Writer,
-    caller: &Caller,
-    calls: &[PreparedCall],
-    request: &Request,
-) -> Result<Option<RequestIdRow>, StoreError> {
-    if caller.scope().is_empty() {
-        return Ok(None);
-    }
-    let Some(row) = store.request(caller.id(), &request.id)? else { return Ok(None) };
-    let mut fingerprint = Fingerprint::new_format_1(caller);
-    calls.iter().for_each(|call| fingerprint.add(call));
-    if fingerprint.finish().as_slice() != row.fingerprint.as_slice() {
-        return Ok(None);
-    }
-    // Duplicate calls of a batch refer to events of other requests.
-    let mut is_own = false;
-    for seq in seqs_of(&row) {
-        let event = store.event(seq)?;
-        let Some(event) = event.filter(|event| {
-            event.caller == caller.id() && event.request_id.as_ref() == Some(&request.id)
-        }) else {
-            continue;
-        };
-        let recorded = Caller::recorded(&event.caller, event.authority.as_deref());
-        if event.salt.is_some() || recorded.scope() != caller.scope() {
-            return Ok(None);
-        }
-        is_own = true;
-    }
-    let row = RequestIdRow { fingerprint: request.fingerprint.to_vec(), ..row };
-    Ok(is_own.then_some(row))
-}
-
 /// Returns the seqs of a request id; none if they are unreadable.
 pub(crate) fn seqs_of(row: &RequestIdRow) -> Vec<Seq> {
     row.event_seqs().unwrap_or_default()
-}
-
-/// `true` if a row of a file is accepted although the log gives another one: a batch of format 1 with
-/// duplicate calls. Its log does not contain those calls, so the row is accepted if it agrees
-/// with the events that exist.
-pub(crate) fn may_be_kept(found: &RequestIdRow, rebuilt: &RequestIdRow, unsalted: Seq) -> bool {
-    let found = seqs_of(found);
-    let rebuilt = seqs_of(rebuilt);
-    let mut rest = found.iter();
-    found.len() > rebuilt.len()
-        && rebuilt.iter().all(|seq| *seq <= unsalted && rest.any(|found| found == seq))
 }
 
 #[cfg(test)]
@@ -269,7 +202,8 @@ mod tests {
                 reducer: RECORD.to_owned(),
                 arguments: call.arguments.text().to_owned(),
                 outcome: "null".to_owned(),
-                salt: Some([0; 16]),
+                salt: [0; 16],
+                rows_hash: [6; 32],
                 prev_hash: Hash::default(),
                 hash: Hash::default(),
             };

@@ -203,12 +203,8 @@ impl Executor {
     ) -> Result<Option<UnitResult>, UnitFailure> {
         let caller = &unit.caller;
         let store = &self.transaction.store;
-        let found = match store.request(caller.principal(), &request.id)? {
-            Some(found) => found,
-            None => match request_ids::find_format_1(store, caller, &unit.calls, request)? {
-                Some(found) => found,
-                None => return Ok(None),
-            },
+        let Some(found) = store.request(caller.principal(), &request.id)? else {
+            return Ok(None);
         };
         for (position, call) in unit.calls.iter().enumerate() {
             self.check_may_call(caller, call.reducer)

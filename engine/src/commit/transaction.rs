@@ -7,8 +7,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use abide_log::WrittenRows;
 use abide_schema::caller::Scope;
-use abide_schema::event::Event;
+use abide_schema::event::{Event, Hash, Salt};
 use abide_schema::reducer::{Caller, Transaction};
 use abide_schema::share::Tenants;
 use abide_schema::work::PolicyChecker;
@@ -23,6 +24,7 @@ use crate::access::policy_validator::PolicyValidator;
 use crate::access::row_policies::{RolePolicies, RowPolicies};
 use crate::commit::outcome::long_values;
 use crate::commit::overlay::{Overlay, RowWrite};
+use crate::commit::registry::PreparedCall;
 
 /// The rows of the open transaction, with unrestricted access.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub(crate) struct GroupTransaction {
     credentials: CredentialChecker,
     /// Set during a call once it has written something.
     wrote: bool,
+    /// The rows that the call has written.
+    written: WrittenRows,
     /// Rows that calls have changed so far, including those of transactions that were rolled back.
     rows_changed: u64,
     /// Validates policies.
@@ -63,6 +67,7 @@ impl GroupTransaction {
             row_policies,
             credentials,
             wrote: false,
+            written: WrittenRows::default(),
             rows_changed: 0,
             policy_validator: None,
             tenants: Tenants::default(),
@@ -84,6 +89,7 @@ impl GroupTransaction {
     /// A call begins.
     pub(crate) fn begin_call(&mut self) {
         self.wrote = false;
+        self.written.clear();
     }
 
     /// `true` if the last call has written anything.
@@ -95,6 +101,11 @@ impl GroupTransaction {
     /// between.
     pub(crate) fn rows_changed(&self) -> u64 {
         self.rows_changed
+    }
+
+    /// Returns the digest of the rows that the call has written, for its event.
+    pub(crate) fn take_rows_hash(&mut self, salt: &Salt, call: &PreparedCall) -> Hash {
+        self.written.take_digest(salt, &|content| call.known_digest(content))
     }
 
     /// Stores the event of a call with these arguments. Those of the event itself are not read.
@@ -170,6 +181,7 @@ impl GroupTransaction {
         write: RowWrite,
     ) {
         self.wrote = true;
+        self.written.push(table, key, before.clone(), after.clone());
         self.rows_changed += 1;
         self.row_policies.record_write(table);
         self.credentials.record_write(table);

@@ -9,7 +9,6 @@
 //!
 //! Only old images are stored: the new image of a row is the old image of its next change, or its current row. The log of
 //! a session repeats its long texts rarely; a changed row would repeat them at each change, so it stores what differs.
-//! Up to format 3 a changed row stored all its old cells (`0x01`); such images stay valid.
 
 use std::collections::HashMap;
 
@@ -210,8 +209,8 @@ mod tests {
             }
         }
     }
-    /// The state of a row is found from its current row and all images since, in any combination of changes, with images of
-    /// format 3 among them.
+
+    /// The state of a row is found from its current row and all images since.
     #[test]
     fn old_rows_follow_from_images() {
         let table = RequestIdRow::SPEC;
@@ -221,29 +220,25 @@ mod tests {
         };
         let states =
             [None, Some([1, 1]), Some([1, 2]), Some([7, 2]), None, Some([3, 3]), Some([4, 3])];
-        for whole_images in 0..1 << states.len() {
-            for from in 0..states.len() {
-                let mut bytes = Vec::new();
-                for (nth, pair) in states.windows(2).enumerate().skip(from) {
-                    match (pair[0].map(cells), pair[1].map(cells)) {
-                        (Some(old), Some(new)) if whole_images & 1 << nth == 0 => {
-                            encode_change(table, &old, &new, &mut bytes);
-                        }
-                        (Some(old), _) => encode_cells(1, &old, &mut bytes),
-                        (None, Some(new)) => encode_cells(0, &table.key_of(&new), &mut bytes),
-                        (None, None) => {}
-                    }
+        for from in 0..states.len() {
+            let mut bytes = Vec::new();
+            for pair in states.windows(2).skip(from) {
+                match (pair[0].map(cells), pair[1].map(cells)) {
+                    (Some(old), Some(new)) => encode_change(table, &old, &new, &mut bytes),
+                    (Some(old), None) => encode_cells(1, &old, &mut bytes),
+                    (None, Some(new)) => encode_cells(0, &table.key_of(&new), &mut bytes),
+                    (None, None) => {}
                 }
-                let mut undo = Undo::default();
-                let images = decode(table, &bytes).expect("they are valid");
-                images.into_iter().for_each(|image| undo.add(table, image));
-                let current = states[states.len() - 1].map(cells).map(Row::from);
-                let found = undo.finish(|_| Ok::<_, CorruptCells>(current.clone()));
-                let found = found.expect("they are complete");
-                assert_eq!(found.len(), usize::from(from < states.len() - 1));
-                for row in found {
-                    assert_eq!(row.old, states[from].map(cells).map(Row::from), "from {from}");
-                }
+            }
+            let mut undo = Undo::default();
+            let images = decode(table, &bytes).expect("they are valid");
+            images.into_iter().for_each(|image| undo.add(table, image));
+            let current = states[states.len() - 1].map(cells).map(Row::from);
+            let found = undo.finish(|_| Ok::<_, CorruptCells>(current.clone()));
+            let found = found.expect("they are complete");
+            assert_eq!(found.len(), usize::from(from < states.len() - 1));
+            for row in found {
+                assert_eq!(row.old, states[from].map(cells).map(Row::from), "from {from}");
             }
         }
     }

@@ -118,10 +118,6 @@ fn with_code(error: rusqlite::Error) -> rusqlite::Error {
     }
 }
 
-/// Messages of triggers in released schemas, which cannot change, and the sentence for the caller.
-const REWORDED: [(&str, &str); 1] =
-    [("what a run has told stands", "an event of a run cannot be changed")];
-
 impl StoreError {
     /// Whether only the statement is at fault, so that the transaction can continue without it.
     #[must_use]
@@ -139,10 +135,7 @@ impl StoreError {
                     .split_once(": ")
                     .and_then(|(code, detail)| Some((Code::parse(code)?, detail)));
                 match named {
-                    Some((code, detail)) => {
-                        let current = REWORDED.iter().find(|(old, _)| *old == detail);
-                        Refusal::new(code, current.map_or(detail, |(_, new)| *new))
-                    }
+                    Some((code, detail)) => Refusal::new(code, detail),
                     None => Refusal::new(Code::Conflict, lowercase_first(message)),
                 }
             }
@@ -256,6 +249,14 @@ pub enum OpenError {
         /// The newest supported version.
         known: i64,
     },
+    /// The file was written before the first release of Abide, in a format that no release reads.
+    #[error("{} was written by a version of Abide before 0.1, in format {found}", path.display())]
+    Former {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+    },
     /// A table in the file differs from its declaration.
     #[error("table {table} in {} differs from its declaration", path.display())]
     TableDiffers {
@@ -359,6 +360,10 @@ impl OpenError {
                 "copy a database with `abide backup`, or all of its files while no process has it open",
             ),
             OpenError::Newer { .. } => (Code::BadRequest, "use the newer version of abide"),
+            OpenError::Former { .. } => (
+                Code::BadRequest,
+                "export its runs with the version that wrote it (`abide agent export`), and import them (`abide agent import`)",
+            ),
             OpenError::Undeclared { .. } => (
                 Code::Conflict,
                 "open the file with the program whose modules declare it; if it was added from outside, drop it there",

@@ -8,7 +8,7 @@ use crate::system;
 pub const APPLICATION_ID: i32 = 0x4142_4944;
 
 /// The version of the engine's own tables and encodings, in the header's `user_version`.
-pub const FORMAT_VERSION: i64 = 4;
+pub const FORMAT_VERSION: i64 = 5;
 
 /// The tables of a file.
 #[derive(Clone, Debug, Default)]

@@ -60,7 +60,7 @@ pub use readable_views::readable_views;
 pub use reader::{Bind, InterruptHandle, Query, Reader, RowRef, Snapshot};
 pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
 pub use timelines::Timelines;
-pub use verify::{LogFile, Verified, VerifyError, verify_file};
+pub use verify::{LogFile, Verified, VerifiedTable, VerifyError, verify_file};
 pub use writer::{LogHead, RunSteps, Writer};
 
 /// The version of the bundled SQLite.

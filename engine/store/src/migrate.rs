@@ -7,7 +7,7 @@ use std::path::Path;
 use abide_schema::{Module, Seq, TableSpec};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use crate::error::{OpenError, StoreError};
+use crate::error::OpenError;
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout, create_view};
 use crate::stored_schema::StoredSchema;
 use crate::system;
@@ -21,16 +21,9 @@ pub(crate) fn migrate(
     log_id: Option<&str>,
     timeline: Option<String>,
 ) -> Result<Timelines, OpenError> {
-    let to_open_error =
-        |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
-    let found: i64 = connection
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .map_err(to_open_error)?;
-    let rebuilds = (1..FORMAT_WITH_ROWIDS).contains(&found);
-    if rebuilds {
-        // Tables that others refer to are dropped and created again. Inside a transaction this has no effect.
-        connection.pragma_update(None, "foreign_keys", false).map_err(to_open_error)?;
-    }
+    let to_open_error = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
+    let found: i64 =
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(to_open_error)?;
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .map_err(to_open_error)?;
@@ -40,51 +33,15 @@ pub(crate) fn migrate(
         set_meta(&transaction, "log_id", &log_id).map_err(to_open_error)?;
         set_meta(&transaction, "change_log_floor", "0").map_err(to_open_error)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(to_open_error)?;
-    }
-    if found == 1 {
-        transaction.execute_batch(system::FROM_FORMAT_1).map_err(to_open_error)?;
-    }
-    if found != FORMAT_VERSION {
         transaction.pragma_update(None, "user_version", FORMAT_VERSION).map_err(to_open_error)?;
     }
     for module in &layout.modules {
         migrate_module(&transaction, path, module)?;
     }
-    if rebuilds {
-        give_rowids(&transaction, layout)
-            .map_err(|why| OpenError::Store { path: path.to_owned(), why })?;
-    }
     StoredSchema::read(&transaction).map_err(to_open_error)?.check(path, layout)?;
     let timelines = start_timeline(&transaction, timeline).map_err(to_open_error)?;
     transaction.commit().map_err(to_open_error)?;
     Ok(timelines)
-}
-
-/// From this format on, tables with large values have rowids. In a table without them, SQLite reads whole rows, with
-/// their overflow pages, to compare keys: one large row made every lookup near it slow.
-const FORMAT_WITH_ROWIDS: i64 = 3;
-
-/// Rebuilds the tables that are declared with rowids and stored without. Foreign keys are not enforced meanwhile.
-fn give_rowids(connection: &Connection, layout: &Layout) -> Result<(), StoreError> {
-    for table in layout.tables().filter(|table| !table.without_rowid) {
-        let is_stored = "SELECT 1 FROM pragma_table_list(?1) WHERE schema = 'main' AND wr = 1";
-        if !connection.prepare(is_stored)?.exists([table.name])? {
-            continue;
-        }
-        let name = table.name;
-        let copy = format!("CREATE TEMP TABLE moved AS SELECT * FROM {name}; DROP TABLE {name}");
-        connection.execute_batch(&copy)?;
-        let [create, rest @ ..] = &table.ddl()[..] else { unreachable!("a table has DDL") };
-        connection.execute_batch(create)?;
-        let fill = format!("INSERT INTO {name} SELECT * FROM temp.moved; DROP TABLE temp.moved");
-        connection.execute_batch(&fill)?;
-        rest.iter().try_for_each(|statement| connection.execute_batch(statement))?;
-    }
-    if connection.prepare("PRAGMA foreign_key_check")?.exists([])? {
-        let message = "FOREIGN KEY constraint failed".to_owned();
-        return Err(StoreError::Constraint { message });
-    }
-    Ok(())
 }
 
 fn start_timeline(connection: &Connection, id: Option<String>) -> rusqlite::Result<Timelines> {

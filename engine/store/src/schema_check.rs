@@ -25,7 +25,7 @@ use crate::{memory, migrate};
 /// Steps of SQLite's virtual machine to migrate tables without rows. The modules of Abide need a few thousand.
 const MIGRATION_STEPS: i32 = 50_000_000;
 
-/// Refuses a file whose schema is not the declared one, or, in a file of an older version, does not become it by the
+/// Refuses a file whose schema is not the declared one, or, in a file of older modules, does not become it by the
 /// steps of the modules. No row is read except the versions of the modules.
 ///
 /// # Errors
@@ -44,7 +44,7 @@ pub(crate) fn check_schema(
         return Ok(());
     }
     let stored = StoredSchema::read(connection).map_err(to_open_error)?;
-    let mut is_current = format == FORMAT_VERSION;
+    let mut is_current = true;
     for module in &layout.modules {
         is_current &=
             migrate::version_of(connection, module).map_err(to_open_error)? == Some(module.version);
@@ -52,7 +52,7 @@ pub(crate) fn check_schema(
     if is_current {
         return stored.check(path, layout);
     }
-    let copy = copy_without_rows(&stored, connection, format, layout);
+    let copy = copy_without_rows(&stored, connection, layout);
     let mut copy = copy.map_err(|why| broken(path, why))?;
     migrate::migrate(&mut copy, path, layout, None, None).map(drop)
 }
@@ -61,7 +61,6 @@ pub(crate) fn check_schema(
 fn copy_without_rows(
     stored: &StoredSchema,
     file: &Connection,
-    format: i64,
     layout: &Layout,
 ) -> Result<Connection, StoreError> {
     memory::start_counting();
@@ -80,6 +79,6 @@ fn copy_without_rows(
             migrate::set_meta(&copy, &fact, &version)?;
         }
     }
-    copy.pragma_update(None, "user_version", format)?;
+    copy.pragma_update(None, "user_version", FORMAT_VERSION)?;
     Ok(copy)
 }

@@ -44,9 +44,10 @@ pub struct EventRow {
     /// The caller's restrictions: role, capabilities and scope, canonical JSON. NULL if there were
     /// none.
     pub authority: Option<String>,
-    /// Random bytes that blind the hash. NULL in events of format 1, which are hashed without a
-    /// salt.
-    pub salt: Option<Vec<u8>>,
+    /// Random bytes that blind the hash.
+    pub salt: Vec<u8>,
+    /// The digest of the rows that the call has written.
+    pub rows_hash: Vec<u8>,
 }
 
 /// The events of a request id, so that a retry returns the same result without running again.
@@ -119,15 +120,13 @@ pub fn event_row(event: &Event) -> Row {
         prev_hash: event.prev_hash.to_vec(),
         hash: event.hash.to_vec(),
         authority: event.authority.clone(),
-        salt: event.salt.map(|salt| salt.to_vec()),
+        salt: event.salt.to_vec(),
+        rows_hash: event.rows_hash.to_vec(),
     };
     Row::from(row.into_row())
 }
 
-/// The migration of the tables from format 1 to format 2.
-pub(crate) const FROM_FORMAT_1: &str = "ALTER TABLE events ADD COLUMN salt BLOB";
-
-/// Decodes the event of a row, of this format or of format 1; `None` if the row is not valid.
+/// Decodes the event of a row; `None` if the row is not valid.
 pub(crate) fn decode_event(cells: &[Value]) -> Option<Event> {
     let [
         seq,
@@ -141,8 +140,8 @@ pub(crate) fn decode_event(cells: &[Value]) -> Option<Event> {
         prev_hash,
         hash,
         authority,
-        // Rows of format 1 end here.
-        salt @ ..,
+        salt,
+        rows_hash,
     ] = cells
     else {
         return None;
@@ -160,10 +159,10 @@ pub(crate) fn decode_event(cells: &[Value]) -> Option<Event> {
         hash: read_hash(hash)?,
         authority: read_optional_text(authority)?,
         salt: match salt {
-            [] | [Value::Null] => None,
-            [Value::Blob(salt)] => Some(salt.as_slice().try_into().ok()?),
+            Value::Blob(salt) => salt.as_slice().try_into().ok()?,
             _ => return None,
         },
+        rows_hash: read_hash(rows_hash)?,
     })
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use abide_log::{Chain, ChainBreak};
+use abide_log::{Chain, ChainBreak, TableDigest};
 use abide_schema::event::{Event, Hash};
 use abide_schema::{Code, Module, Refusal, Seq, Table as _, TableSpec, Value, integers};
 use rusqlite::Connection;
@@ -15,7 +15,7 @@ use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
 use crate::read_only::{ReadOnlyFile, has_log, open_read_only};
-use crate::system::{self, EventRow, RequestIdRow, decode_event};
+use crate::system::{self, ChangeLogRow, EventRow, MetaRow, RequestIdRow, decode_event};
 use crate::writer;
 
 /// The content of a verified file.
@@ -24,6 +24,20 @@ pub struct Verified {
     /// The number of events, which is also the last seq.
     pub events: Seq,
     /// The hash of the last event. Keep it to detect later changes of anything up to it.
+    pub hash: Hash,
+    /// The rows of each table of the modules, and of the request ids. Two copies of a file with the same last event have the
+    /// same.
+    pub tables: Vec<VerifiedTable>,
+}
+
+/// The rows of a table in a verified file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifiedTable {
+    /// The table.
+    pub name: &'static str,
+    /// The number of its rows.
+    pub rows: u64,
+    /// Their digest, see [`TableDigest`].
     pub hash: Hash,
 }
 
@@ -97,7 +111,23 @@ fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, 
     check_tail(&log.connection, &chain)?;
     check_soundness(log)?;
     log.declared.values().try_for_each(|table| check_rows(log, table))?;
-    Ok(Verified { events: chain.seq, hash: chain.hash })
+    let tables = log.declared.values().filter(|table| has_same_rows_everywhere(table));
+    let tables = tables.map(|table| digest_table(log, table)).collect::<Result<_, _>>()?;
+    Ok(Verified { events: chain.seq, hash: chain.hash, tables })
+}
+
+/// Returns `true` if the log alone determines the rows of a table. The chain covers the log itself, undo images depend on how
+/// calls were grouped into commits, and each file has metadata of its own.
+fn has_same_rows_everywhere(table: &TableSpec) -> bool {
+    ![EventRow::SPEC.name, ChangeLogRow::SPEC.name, MetaRow::SPEC.name].contains(&table.name)
+}
+
+fn digest_table(log: &LogFile, table: &'static TableSpec) -> Result<VerifiedTable, VerifyError> {
+    let mut digest = TableDigest::new(table);
+    log.rows(table, &mut |row| digest.add(row))
+        .map_err(|why| VerifyError::Damaged(why.to_string()))?;
+    let (rows, hash) = digest.finish();
+    Ok(VerifiedTable { name: table.name, rows, hash })
 }
 
 /// A file opened to read its log in one state, even while a server writes.
@@ -175,9 +205,7 @@ impl LogFile {
             .connection
             .prepare("SELECT * FROM events NOT INDEXED ORDER BY seq")
             .map_err(unreadable(Seq(1)))?;
-        // A file of format 1 lacks the last column. It is read without a migration, because nothing
-        // is written here.
-        let columns = statement.column_count().min(EventRow::SPEC.columns.len());
+        let columns = statement.column_count();
         let mut rows = statement.raw_query();
         loop {
             let seq = chain.seq.next();
@@ -186,9 +214,9 @@ impl LogFile {
             };
             let cells = cell::read_row(row, columns).map_err(unreadable(seq))?;
             // Text that is not UTF-8 reads as a blob, which would hide that a hash became a text.
-            let hashes_are_blobs = ![8, 9, 11]
+            let hashes_are_blobs = ![8_usize, 9, 11, 12]
                 .iter()
-                .any(|at| *at < columns && matches!(row.get_ref(*at), Ok(ValueRef::Text(_))));
+                .any(|at| matches!(row.get_ref(*at), Ok(ValueRef::Text(_))));
             let event = decode_event(&cells).filter(|_| hashes_are_blobs);
             let event = event.ok_or(VerifyError::Unreadable { seq, why: None })?;
             chain.check(&event).map_err(VerifyError::from)?;
@@ -277,7 +305,7 @@ fn check_rows(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyErro
         }
     })
     .map_err(damaged)?;
-    // A file of an older version lacks tables and columns.
+    // A file of older modules lacks tables and columns.
     for check in table.checks(&columns) {
         let sql = format!("SELECT 1 FROM {} WHERE NOT ({check}) LIMIT 1", table.name);
         let mut fails = false;

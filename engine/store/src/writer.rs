@@ -457,7 +457,8 @@ impl Writer {
         statement.raw_bind_parameter(9, event.prev_hash.as_slice())?;
         statement.raw_bind_parameter(10, event.hash.as_slice())?;
         statement.raw_bind_parameter(11, event.authority.as_deref())?;
-        statement.raw_bind_parameter(12, event.salt.as_ref().map(<[u8; 16]>::as_slice))?;
+        statement.raw_bind_parameter(12, event.salt.as_slice())?;
+        statement.raw_bind_parameter(13, event.rows_hash.as_slice())?;
         statement.raw_execute()?;
         self.record(|group| group.insert_event("events", event, arguments, repeated));
         Ok(())

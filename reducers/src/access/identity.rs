@@ -73,41 +73,9 @@ pub fn module() -> Module {
 }
 
 /// Refuses the caller of an earlier call if it is an identity that was disabled, has another role or scope since, or has lost a
-/// capability that the call has recorded.
-pub(crate) fn check_unchanged(ctx: &mut Context<'_>) -> Result<(), Abort> {
-    let caller = ctx.caller;
-    if !ctx.is_before("snapshot", 9) {
-        return check_unchanged_everywhere(ctx);
-    }
-    let (identity, role) = ctx.without_policies(|ctx| {
-        let identity = ctx.get::<Identity>(caller.id())?;
-        let role = ctx.get::<Role>(caller.role())?;
-        Ok::<_, Abort>((identity, role))
-    })?;
-    let Some(identity) = identity else { return Ok(()) };
-    let scope = caller.own_scope().unwrap_or(caller.scope());
-    let mut capabilities = identity.capabilities();
-    capabilities.extend(role.as_ref().map(Role::capabilities).unwrap_or_default());
-    let has_every_capability = capabilities.contains(Caller::EVERY_CAPABILITY)
-        || capabilities.is_superset(caller.capabilities());
-    if identity.disabled_at.is_none()
-        && identity.role == caller.role()
-        && identity.scope == Json::from(json!(scope))
-        && has_every_capability
-    {
-        return Ok(());
-    }
-    Err(permissions_changed(caller.id()))
-}
-
-fn permissions_changed(id: &str) -> Abort {
-    let detail = format!("{id} was disabled, or has other permissions since");
-    Refusal::new(Code::Denied, detail).into()
-}
-
-/// [`check_unchanged`], also for identities outside of the scope of the call: one that was moved to another scope since, or whose
+/// capability that the call has recorded. It may be outside of the scope of the call: it was moved to another scope since, or its
 /// call had a narrower scope.
-fn check_unchanged_everywhere(ctx: &mut Context<'_>) -> Result<(), Abort> {
+pub(crate) fn check_unchanged(ctx: &mut Context<'_>) -> Result<(), Abort> {
     let caller = ctx.caller;
     let id = Value::from(caller.id());
     // A subject of an issuer has no row.
@@ -131,7 +99,10 @@ fn check_unchanged_everywhere(ctx: &mut Context<'_>) -> Result<(), Abort> {
         capabilities.as_str().into(),
     ];
     match ctx.count_everywhere::<Identity>(unchanged, &params)? {
-        0 => Err(permissions_changed(caller.id())),
+        0 => {
+            let detail = format!("{} was disabled, or has other permissions since", caller.id());
+            Err(Refusal::new(Code::Denied, detail).into())
+        }
         _ => Ok(()),
     }
 }

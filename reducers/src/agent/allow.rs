@@ -12,7 +12,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value as JsonValue;
 
-use super::rows::{Agent, AgentRevision, MODULE};
+use super::rows::{Agent, AgentRevision};
 use crate::session::scope::text_entries;
 
 /// Who may start runs of an agent: a caller that matches one entry of each list that is given. An unrestricted caller
@@ -155,7 +155,7 @@ pub(crate) fn check(
     starter: &Caller,
     session_scope: &Json,
 ) -> Result<(), Abort> {
-    if starter.is_unrestricted() || ctx.is_before(MODULE, 2) {
+    if starter.is_unrestricted() {
         return Ok(());
     }
     let rule = Rule::load(ctx, agent)?;
@@ -184,8 +184,7 @@ pub(super) fn may_know(
     agent: &Agent,
     caller: &Caller,
 ) -> Result<bool, Abort> {
-    let is_free = caller.is_unrestricted() || ctx.is_before(MODULE, 2);
-    Ok(is_free || Rule::load(ctx, agent)?.shows_agent_to(caller))
+    Ok(caller.is_unrestricted() || Rule::load(ctx, agent)?.shows_agent_to(caller))
 }
 
 /// Returns the refusal of a name that no agent has, or none that the caller may know.

@@ -2,9 +2,6 @@
 
 use abide_schema::{Json, Micros, Seq, TextEnum, table};
 
-/// The name of the module.
-pub(super) const MODULE: &str = "agent";
-
 /// How an agent can be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TextEnum)]
 pub enum AgentMode {

@@ -53,8 +53,6 @@ pub struct CleanupStep {
     pub left: usize,
 }
 
-pub(super) const MODULE: &str = "cleanup";
-
 /// The remaining work of a cleanup: its row without id and times.
 #[derive(Debug)]
 pub(crate) struct Task {
@@ -93,11 +91,6 @@ impl Task {
         Task { kind: CleanupKind::Abort, up_to: seq, run_id, ..Task::end(&run.session_id) }
     }
 
-    /// For a run that is aborted without its delegated runs, by the rules of version 1.
-    pub(crate) fn abort_alone(run: &Run, seq: Seq) -> Task {
-        Task { run_id: None, ..Task::abort(run, seq) }
-    }
-
     /// For the delegated runs of a run, without the run itself.
     pub(crate) fn delegated(run: &Run) -> Task {
         Task::abort(run, Seq::ZERO)
@@ -119,11 +112,6 @@ impl Room {
         self.rows = self.rows.saturating_sub(rows);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
-}
-
-/// Returns `true` if the rules of version 1 apply: in a replay of events of that version.
-pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
-    ctx.is_before(MODULE, 2)
 }
 
 /// Returns `true` if there is an unfinished cleanup. If there is none, every descendant that must end is marked.

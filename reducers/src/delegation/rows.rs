@@ -56,14 +56,6 @@ pub(crate) fn active_children(ctx: &mut Context<'_>, run_id: &str) -> Result<Vec
     ctx.find::<Run>(active, &[Value::from(run_id)])
 }
 
-/// Returns the runs that a run has delegated to directly. At most [`limits::RUN_DESCENDANTS`].
-pub(crate) fn children(ctx: &mut Context<'_>, run_id: &str) -> Result<Vec<Run>, Abort> {
-    let of_run = "WHERE parent_id = ?1";
-    let rows = ctx.find::<Delegation>(of_run, &[Value::from(run_id)])?;
-    let runs = rows.iter().map(|row| ctx.get::<Run>(&row.run_id));
-    Ok(runs.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
-}
-
 /// The runs above one (`?1`).
 const ABOVE: &str = "WITH RECURSIVE above(id, depth) AS (
   SELECT parent_id, 1 FROM delegations WHERE run_id = ?1

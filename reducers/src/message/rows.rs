@@ -5,21 +5,6 @@ use serde_json::Value as JsonValue;
 
 use crate::session::Session;
 
-/// The name of the module.
-pub(super) const MODULE: &str = "message";
-
-/// Version 2: an entry of a run's driver names the run. Before, its data did, which any caller could write.
-///
-/// The id of a call is `<run>~<rest>`, without `~` in the rest.
-pub(super) const AUTHORS: &str = "ALTER TABLE agent_state ADD COLUMN run_id TEXT;
-UPDATE agent_state SET run_id = CASE
-  WHEN json_type(data, '$.run_id') = 'text' THEN data ->> '$.run_id'
-  ELSE substr(rtrim(data ->> '$.call_id', replace(data ->> '$.call_id', '~', '')), 1,
-    length(rtrim(data ->> '$.call_id', replace(data ->> '$.call_id', '~', ''))) - 1)
-  END
-WHERE json_type(data, '$.run_id') = 'text'
-  OR json_type(data, '$.call_id') = 'text' AND instr(data ->> '$.call_id', '~') > 0";
-
 const ENDED: &str = "CREATE TRIGGER agent_state_of_ended BEFORE INSERT ON agent_state
 WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
   AND (status = 'completed' OR status = 'failed'))
@@ -91,21 +76,14 @@ impl NewEntry {
 pub(crate) fn append(
     ctx: &mut Context<'_>,
     session: &Session,
-    mut entry: NewEntry,
+    entry: NewEntry,
 ) -> Result<AgentState, Abort> {
-    if is_former(ctx) {
-        entry.run_id = entry.data.as_ref().and_then(|data| run_in_data(&data.value()));
-    }
     // The insertion assigns the number.
     ctx.insert(entry.into_row(session.id.clone(), 0, ctx.now, ctx.seq))
 }
 
-/// Returns `true` if the rules before version 2 of the module apply, in a replay.
-pub(super) fn is_former(ctx: &mut Context<'_>) -> bool {
-    ctx.is_before(MODULE, 2)
-}
-
-/// Returns the run that the data of an entry names, as [`AUTHORS`] finds it.
+/// Returns the run that the data of an entry names: itself, or in the id of a call, which is `<run>~<rest>` without `~` in the
+/// rest.
 pub(crate) fn run_in_data(data: &JsonValue) -> Option<String> {
     data["run_id"]
         .as_str()

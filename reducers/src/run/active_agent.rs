@@ -21,26 +21,11 @@ pub struct ActiveAgent {
     pub seq: Seq,
 }
 
-/// Version 9: the active agent is a row; a session belongs to its agent; a delegated session ends with its run; a session without
-/// a run rests while it waits for a decision; an aborted run keeps the reason.
-pub(super) const OWNERS: &str = "CREATE TABLE active_agents (
-  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
-  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
-  agents TEXT NOT NULL,
-  seq INTEGER NOT NULL
-) STRICT;
-CREATE INDEX active_agents_session_id ON active_agents (session_id)";
-
-/// Returns `true` if the rules before version 9 apply, in a replay.
-pub(crate) fn is_before_owners(ctx: &mut Context<'_>) -> bool {
-    ctx.is_before("run", 9)
-}
-
 /// Applies the change of the active agent that the data of a tool message describes, if it does. `run_id` is the run whose driver
 /// wrote the message.
 pub(crate) fn apply(ctx: &mut Context<'_>, run_id: &str, data: &JsonValue) -> Result<(), Abort> {
     let handoff = &data["handoff"];
-    if handoff["run_id"] != run_id || is_before_owners(ctx) {
+    if handoff["run_id"] != run_id {
         return Ok(());
     }
     ctx.without_policies(|ctx| {

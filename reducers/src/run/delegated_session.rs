@@ -2,7 +2,6 @@
 
 use abide_schema::{Abort, Context};
 
-use super::active_agent::is_before_owners;
 use super::{Run, RunStatus};
 use crate::cleanup::{Task, later};
 use crate::handoff;
@@ -22,7 +21,7 @@ pub(super) enum LeftCalls {
 /// Ends the session of a run that has ended, if the run was delegated and the session has not ended. A cancelled session ends
 /// when its workers have stopped.
 pub(super) fn end(ctx: &mut Context<'_>, run: &Run, calls: LeftCalls) -> Result<(), Abort> {
-    if run.parent_id.is_none() || !run.status.is_terminal() || is_before_owners(ctx) {
+    if run.parent_id.is_none() || !run.status.is_terminal() {
         return Ok(());
     }
     ctx.without_policies(|ctx| {

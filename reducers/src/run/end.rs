@@ -7,9 +7,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::delegated_session::LeftCalls;
 use super::drive::{add_driver_events, find_claimed, find_continuing};
-use super::stop::{
-    ABORTED, aborted_message, end_overdue, fail, stop, stop_alone, stop_delegated_at_once,
-};
+use super::stop::{ABORTED, ABORTED_MESSAGE, end_overdue, fail, stop, stop_alone};
 use super::{
     NewRunEvent, Run, RunEventKind, RunStatus, WaitLimit, add_consequence, add_status,
     delegated_session, find, save,
@@ -67,7 +65,7 @@ pub fn finish_run(
         (RunEnd::Aborted, None) => {
             let message = message
                 .or_else(|| run.reason.clone())
-                .unwrap_or_else(|| aborted_message(ctx).to_owned());
+                .unwrap_or_else(|| ABORTED_MESSAGE.to_owned());
             fail(ctx, &mut run, RunStatus::Aborted, ABORTED, &message)?;
         }
         (RunEnd::Failed, None) => {
@@ -81,13 +79,9 @@ pub fn finish_run(
             return Err(refusal.into());
         }
     }
-    if cleanup::is_former(ctx) {
-        stop_delegated_at_once(ctx, &run)?;
-        return save(ctx, run).map(ReducerResult::Fresh);
-    }
     // Saved first: the runs that it delegated report to active runs only.
     let run = save(ctx, run)?;
-    if end != RunEnd::Done && run.abort_requested_at.is_none() && !ctx.is_before("run", 12) {
+    if end != RunEnd::Done && run.abort_requested_at.is_none() {
         // The next run of the session may ask for the same again: a worker that claims a call later would do it twice.
         let task = Task::abort(&run, ctx.seq);
         delegated_session::end(ctx, &run, LeftCalls::AreCancelled)?;
@@ -202,7 +196,7 @@ pub fn lapse_run(
     }
     run.driver = None;
     run.lease_expires_at = None;
-    if run.abort_requested_at.is_some() && !ctx.is_before("run", 11) {
+    if run.abort_requested_at.is_some() {
         let reason = run.reason.clone();
         return stop(ctx, run, reason.as_deref());
     }

@@ -32,24 +32,6 @@ pub struct RunListEntry {
     pub session_id: String,
 }
 
-/// Creates the table and fills it, for files without it.
-pub(super) const FILL: &str = "CREATE TABLE run_lists (
-  agent TEXT NOT NULL,
-  part TEXT NOT NULL,
-  ended_at INTEGER NOT NULL,
-  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
-  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
-  PRIMARY KEY (agent, part, ended_at, run_id)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX run_lists_session_id ON run_lists (session_id);
-CREATE INDEX run_lists_run_id ON run_lists (run_id);
-INSERT INTO run_lists SELECT agent, '', COALESCE(ended_at, 9223372036854775807), id, session_id
-FROM runs WHERE parent_id IS NULL;
-INSERT INTO run_lists SELECT r.agent, json_array(j.key, j.value),
-  COALESCE(r.ended_at, 9223372036854775807), r.id, r.session_id
-FROM runs AS r JOIN sessions AS s ON s.id = r.session_id, json_each(s.scope) AS j
-WHERE r.parent_id IS NULL AND j.type = 'text'";
-
 /// A run as the lists need it.
 pub(crate) struct ListedRun<'a> {
     pub(crate) id: &'a str,

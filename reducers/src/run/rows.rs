@@ -74,7 +74,7 @@ pub enum RunEventKind {
 }
 
 const EVENTS_STAY: &str = "CREATE TRIGGER run_events_stay BEFORE UPDATE ON run_events
-BEGIN SELECT RAISE(FAIL, 'conflict: what a run has told stands'); END";
+BEGIN SELECT RAISE(FAIL, 'conflict: an event of a run cannot be changed'); END";
 
 const ENDED: &str = "CREATE TRIGGER runs_ended BEFORE UPDATE ON runs
 WHEN OLD.status NOT IN ('running', 'waiting')
@@ -272,8 +272,8 @@ pub(super) fn add_event(
 ) -> Result<(), Abort> {
     insert_event(ctx, run, kind, Json::from(&data))?;
     match &run.parent_id {
-        Some(parent) if !is_former(ctx) => copy_to_runs_above(ctx, run, parent.clone(), kind, data),
-        _ => Ok(()),
+        Some(parent) => copy_to_runs_above(ctx, run, parent.clone(), kind, data),
+        None => Ok(()),
     }
 }
 
@@ -338,22 +338,12 @@ const DELEGATING: &str = "delegating";
 /// The reason of a run that is paused. Only `resume_run` continues it.
 pub(crate) const PAUSED: &str = "pause";
 
-/// Returns `true` if the rules before version 4 of runs apply, in a replay: a delegated run reported only to itself,
-/// had only the time limit that its parent was started with, and did not make its parent wait.
-pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
-    ctx.is_before("run", 4)
-}
-
-/// Version 10: a run counts the time that it waits, and the time limit of its agent does not, unless the definition says so.
-pub(super) const WAITS: &str = "ALTER TABLE runs ADD COLUMN waited_us INTEGER;
-ALTER TABLE runs ADD COLUMN waiting_since INTEGER";
-
 /// Writes a changed run. All changes of its status come here.
 pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.updated_at = ctx.now;
     run.seq = ctx.seq;
     let is_waiting = run.status == RunStatus::Waiting;
-    if is_waiting != run.waiting_since.is_some() && !ctx.is_before("run", 10) {
+    if is_waiting != run.waiting_since.is_some() {
         run.count_wait(ctx.now);
     }
     let before = ctx.without_policies(|ctx| ctx.get::<Run>(&run.id))?;

@@ -3,7 +3,7 @@
 use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, reducer};
 
-use super::active_agent::{is_before_owners, last_of_session};
+use super::active_agent::last_of_session;
 use super::{Run, RunStatus, active, add_status, list, save, starter};
 use crate::agent::RunPurpose;
 use crate::message::rows::{NewEntry, append};
@@ -118,10 +118,7 @@ pub(crate) fn begin(
 /// Refuses a run of an agent to which neither the session belongs nor the conversation was handed over.
 fn check_owner(ctx: &mut Context<'_>, session: &Session, agent: &str) -> Result<(), Abort> {
     let Session { id, agent: owner, .. } = session;
-    if owner == agent
-        || is_before_owners(ctx)
-        || last_of_session(ctx, id)?.is_some_and(|active| active == agent)
-    {
+    if owner == agent || last_of_session(ctx, id)?.is_some_and(|active| active == agent) {
         return Ok(());
     }
     let detail = format!("session {id} belongs to agent {owner}, not to agent {agent}");
@@ -137,10 +134,6 @@ pub(crate) fn must_end(
     began_at: Micros,
     deadline_at: Option<Micros>,
 ) -> Result<Option<Micros>, Abort> {
-    // Before, only drivers knew the limit of the agent.
-    if ctx.is_before("run", 5) {
-        return Ok(deadline_at);
-    }
     let of_agent = agent::time_limit(ctx, agent, revision, began_at)?;
     Ok(deadline_at.into_iter().chain(of_agent).min())
 }

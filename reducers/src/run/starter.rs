@@ -26,16 +26,6 @@ pub struct RunStarter {
     pub seq: Seq,
 }
 
-/// Version 8: runs keep the restrictions of the caller that started them.
-pub(super) const STARTERS: &str = "CREATE TABLE run_starters (
-  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
-  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
-  caller TEXT NOT NULL,
-  authority TEXT NOT NULL,
-  seq INTEGER NOT NULL
-) STRICT;
-CREATE INDEX run_starters_session_id ON run_starters (session_id)";
-
 /// Returns the caller that started a run.
 pub(crate) fn starter(ctx: &mut Context<'_>, run_id: &str) -> Result<Caller, Abort> {
     let row = ctx.without_policies(|ctx| ctx.get::<RunStarter>(run_id))?;
@@ -47,9 +37,7 @@ pub(crate) fn starter(ctx: &mut Context<'_>, run_id: &str) -> Result<Caller, Abo
 /// Inserts a new run, which works on behalf of `starter`.
 pub(crate) fn insert(ctx: &mut Context<'_>, run: &Run, starter: &Caller) -> Result<(), Abort> {
     ctx.insert(run.clone())?;
-    let Some(authority) = starter.authority().filter(|_| !ctx.is_before("run", 8)) else {
-        return Ok(());
-    };
+    let Some(authority) = starter.authority() else { return Ok(()) };
     let authority: JsonValue = serde_json::from_str(authority).unwrap_or_default();
     let row = RunStarter {
         run_id: run.id.clone(),

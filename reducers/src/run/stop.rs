@@ -4,7 +4,6 @@
 use abide_schema::{Abort, Context};
 use serde_json::json;
 
-use super::active_agent::is_before_owners;
 use super::delegated_session::LeftCalls;
 use super::{
     Run, RunEventKind, RunStatus, active, add_consequence, add_status, delegated_session, save,
@@ -14,19 +13,11 @@ use crate::cleanup::{self, Task};
 use crate::session::{self, Session, SessionStatus};
 use crate::{budget, delegation, handoff};
 
-/// Version 3: an abort of a waiting run activates its session. The tables do not change.
-pub(super) const WAKE_SESSIONS: &str = "SELECT 1";
-
-/// Version 13: the end of a run that waits withdraws its request for a supervisor. The tables do not change.
-pub(super) const WITHDRAW_HANDOFFS: &str = "SELECT 1";
-
 /// The code of an aborted run.
 pub(super) const ABORTED: &str = "aborted";
 
-/// Returns the message of a run that was aborted without a reason.
-pub(super) fn aborted_message(ctx: &mut Context<'_>) -> &'static str {
-    if ctx.is_before("run", 6) { "nobody wants the run any more" } else { "the run was aborted" }
-}
+/// The message of a run that was aborted without a reason.
+pub(super) const ABORTED_MESSAGE: &str = "the run was aborted";
 
 /// The reason for aborting delegated runs.
 pub(crate) const CUT_OFF: &str = "the run that delegated it has ended";
@@ -44,7 +35,7 @@ pub(crate) fn abort_of_session(
     is_cancelled: bool,
 ) -> Result<(), Abort> {
     let Some(run) = active(ctx, session_id)?.filter(may_continue) else { return Ok(()) };
-    let delegated = (!is_cancelled && !cleanup::is_former(ctx)).then(|| Task::delegated(&run));
+    let delegated = (!is_cancelled).then(|| Task::delegated(&run));
     let run = stop(ctx, run, Some("the session has ended"))?;
     match delegated {
         Some(task) if delegation::delegates(ctx, &run.id)? => cleanup::later(ctx, task),
@@ -61,7 +52,7 @@ pub(crate) fn stop_alone(
     let waited = run.status == RunStatus::Waiting;
     let run = stop(ctx, run, reason)?;
     withdraw_handoff(ctx, &run)?;
-    if waited && !ctx.is_before("run", 3) {
+    if waited {
         wake_session(ctx, &run)?;
     }
     Ok(run)
@@ -70,9 +61,6 @@ pub(crate) fn stop_alone(
 /// Withdraws the request for a supervisor that a call of the run waits for. Nobody would get the answer, and no other run could
 /// start before it.
 fn withdraw_handoff(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
-    if ctx.is_before("run", 13) {
-        return Ok(());
-    }
     handoff::withdraw_of_calls(ctx, &run.session_id)
 }
 
@@ -109,11 +97,8 @@ pub(crate) fn stop(
             // The turn has ended with its interrupt; the end of the run is reported in a new turn.
             run.turn += 1;
         }
-        let message = reason.unwrap_or_else(|| aborted_message(ctx));
+        let message = reason.unwrap_or(ABORTED_MESSAGE);
         fail(ctx, &mut run, RunStatus::Aborted, ABORTED, message)?;
-    }
-    if cleanup::is_former(ctx) {
-        stop_delegated_at_once(ctx, &run)?;
     }
     let has_ended = run.status.is_terminal();
     let run = save(ctx, run)?;
@@ -171,21 +156,7 @@ pub(super) fn fail(
     run.error_message = Some(message.to_owned());
     add_status(ctx, run, "idle")?;
     add_consequence(ctx, run, RunEventKind::Error, json!({"message": message, "code": code}))?;
-    // Before, the row of an aborted run did not say why.
-    let says_why = to == RunStatus::Aborted && !is_before_owners(ctx);
-    run.close(ctx.now, says_why.then(|| message.to_owned()));
+    let reason = (to == RunStatus::Aborted).then(|| message.to_owned());
+    run.close(ctx.now, reason);
     Ok(())
-}
-
-/// Aborts all descendants of a run by the rules of version 1 of cleanups, for replays: in one transaction.
-pub(super) fn stop_delegated_at_once(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
-    ctx.without_policies(|ctx| {
-        for child in delegation::children(ctx, &run.id)? {
-            if may_continue(&child) {
-                cleanup::later(ctx, Task::abort_alone(&child, ctx.seq))?;
-                stop(ctx, child, Some(CUT_OFF))?;
-            }
-        }
-        Ok(())
-    })
 }

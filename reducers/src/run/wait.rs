@@ -5,11 +5,9 @@
 use abide_schema::{Abort, Context, Micros, Value, reducer};
 use serde_json::{Map, Value as JsonValue};
 
-use super::active_agent::is_before_owners;
 use super::drive::find_continuing;
 use super::{
-    PAUSED, Run, RunEventKind, RunStatus, WaitLimit, active, add_consequence, add_status,
-    is_former, save,
+    PAUSED, Run, RunEventKind, RunStatus, WaitLimit, active, add_consequence, add_status, save,
 };
 use crate::session::{self, Session, SessionStatus};
 use crate::tool_call::{self, ToolCallStatus};
@@ -70,7 +68,7 @@ const RESUME: &str = "resume";
 fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
     use ToolCallStatus::{AwaitingApproval, Unknown};
     // A call that waits for a supervisor waits for no approval.
-    if session.status == SessionStatus::HandedOff && !is_before_owners(ctx) {
+    if session.status == SessionStatus::HandedOff {
         return Ok(Some("handoff".to_owned()));
     }
     for (status, what) in [(AwaitingApproval, "approval"), (Unknown, "settlement")] {
@@ -78,17 +76,11 @@ fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, A
             return Ok(Some(what.to_owned()));
         }
     }
-    Ok(match session.status {
-        SessionStatus::HandedOff => Some("handoff".to_owned()),
-        _ => None,
-    })
+    Ok(None)
 }
 
 /// Returns the reason for which a run has to wait because a run that it delegated waits, if one does.
 fn awaited_below(ctx: &mut Context<'_>, run: &Run) -> Result<Option<String>, Abort> {
-    if is_former(ctx) {
-        return Ok(None);
-    }
     let waiting = "WHERE status = 'waiting' AND id IN
         (SELECT run_id FROM delegations WHERE parent_id = ?1) ORDER BY id LIMIT 1";
     let params = [Value::from(run.id.as_str())];
@@ -105,9 +97,7 @@ const DELEGATION: &str = "delegation";
 
 /// Continues the runs above a run that no longer waits: their drivers look at what else they wait for.
 pub(super) fn wake_above(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
-    let Some(parent_id) = run.parent_id.as_ref().filter(|_| !is_former(ctx)) else {
-        return Ok(());
-    };
+    let Some(parent_id) = &run.parent_id else { return Ok(()) };
     ctx.without_policies(|ctx| match ctx.get::<Run>(parent_id)? {
         Some(parent) if parent.status == RunStatus::Waiting => {
             continue_run(ctx, &parent.session_id)
@@ -134,9 +124,6 @@ pub(crate) const CALL_WAITS: &str = "a call waits for ";
 
 /// Suspends a session without a run while a call of it waits for a decision, as `wait_run` does for a run.
 pub(crate) fn suspend_for_call(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
-    if is_before_owners(ctx) {
-        return Ok(());
-    }
     ctx.without_policies(|ctx| {
         let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
         if !matches!(session.status, SessionStatus::Created | SessionStatus::Active)

@@ -6,7 +6,6 @@ use serde_json::Value as JsonValue;
 
 use super::ancestors::check_depth;
 use super::{Session, SessionStatus, find_accepting, scope};
-use crate::run::active_agent::is_before_owners;
 use crate::{agent, check};
 
 /// Creates a session. `agent` can be any name; an agent that is registered as a `subagent` is refused, because no run of it could
@@ -84,9 +83,7 @@ pub fn open_session(
 
 /// Creates a session that a caller asked for, within its parent.
 fn make(ctx: &mut Context<'_>, mut new: NewSession) -> Result<Session, Abort> {
-    if !is_before_owners(ctx) {
-        agent::check_owns_sessions(ctx, &new.agent)?;
-    }
+    agent::check_owns_sessions(ctx, &new.agent)?;
     if let Some(parent) = &new.parent_id {
         let parent = find_accepting(ctx, parent)?;
         check_depth(ctx, &parent)?;

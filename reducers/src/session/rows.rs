@@ -197,18 +197,8 @@ pub(crate) fn next_made_for(
     parent_id: &str,
     after: &str,
 ) -> Result<Option<Session>, Abort> {
-    Ok(made_for(ctx, parent_id, after, 1)?.pop())
-}
-
-/// Returns at most `max` child sessions after an id, in the order of ids.
-pub(crate) fn made_for(
-    ctx: &mut Context<'_>,
-    parent_id: &str,
-    after: &str,
-    max: usize,
-) -> Result<Vec<Session>, Abort> {
-    let next = "WHERE parent_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
-    ctx.find::<Session>(next, &[parent_id.into(), after.into(), (max as i64).into()])
+    let next = "WHERE parent_id = ?1 AND id > ?2 ORDER BY id LIMIT 1";
+    Ok(ctx.find::<Session>(next, &[parent_id.into(), after.into()])?.pop())
 }
 
 /// Records activity in a session without changing anything else.

@@ -11,8 +11,8 @@ use serde_json::{Map, Value as JsonValue};
 use super::context::{self, SnapshotContext};
 use super::conversation::{NamedCalls, each_message, handoffs};
 use super::format::{
-    self, FIRST_VERSION, FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus,
-    SnapshotMessage, SnapshotRun, WITHOUT_AUTHORS, WITHOUT_WORK, check_tag,
+    FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus, SnapshotMessage,
+    SnapshotRun, VERSION, check_tag,
 };
 use super::rows::RunMove;
 use super::{object, too_many_rows};
@@ -57,12 +57,11 @@ pub fn export_run(
         let hint = "export the run that has no parent_id: it includes the delegated runs";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
-    let version = format::version(ctx);
-    let mut export = Export { version, ..Export::default() };
+    let mut export = Export::default();
     export.add_tree(ctx, &run)?;
     let snapshot = RunSnapshot {
         format: FORMAT.to_owned(),
-        version,
+        version: VERSION,
         id: ctx.new_id("snap"),
         created_at: ctx.now,
         tag,
@@ -169,8 +168,6 @@ fn check_whole(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
 /// A snapshot in progress.
 #[derive(Default)]
 struct Export {
-    /// The version of the snapshot.
-    version: i64,
     runs: Vec<SnapshotRun>,
     agents: BTreeMap<(String, i64), SnapshotAgent>,
     tools: BTreeSet<String>,
@@ -234,11 +231,10 @@ impl Export {
         }
         let budget = ctx.without_policies(|ctx| ctx.get::<RunBudget>(&run.id))?;
         let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(&run.id))?;
-        let worked_us = (self.version > WITHOUT_WORK).then(|| run.worked_us(ctx.now));
+        let worked_us = Some(run.worked_us(ctx.now));
         let output = snapshot_run(run, session, budget, messages, calls, context);
         let (stage, stage_iteration) = pause.map_or((None, None), |it| (it.stage, it.iteration));
-        let turn = output.turn.filter(|_| self.version > FIRST_VERSION);
-        self.runs.push(SnapshotRun { stage, stage_iteration, turn, worked_us, ..output });
+        self.runs.push(SnapshotRun { stage, stage_iteration, worked_us, ..output });
         Ok(())
     }
 
@@ -250,9 +246,6 @@ impl Export {
         ids: &[i64],
         spaces: &BTreeSet<String>,
     ) -> Result<SnapshotContext, Abort> {
-        if self.version == FIRST_VERSION {
-            return Ok(SnapshotContext::default());
-        }
         let count = &mut |bytes| self.count(bytes);
         let read = context::read(ctx, session, i64::MAX, ids, spaces, count)?;
         let mut context = read.context;
@@ -274,7 +267,7 @@ impl Export {
         named_calls: &mut NamedCalls,
     ) -> Result<(), Abort> {
         let AgentState { role, kind, content, data, run_id, .. } = entry;
-        let is_of_run = run_id.is_some() && self.version > WITHOUT_AUTHORS;
+        let is_of_run = run_id.is_some();
         let bytes = content.as_ref().map_or(0, String::len);
         self.count(bytes + data.as_ref().map_or(0, |data| data.as_str().len()))?;
         let data = data.map(|data| data.value());
@@ -298,8 +291,8 @@ impl Export {
         let result = call.result.as_ref().map_or(0, |result| result.as_str().len());
         self.count(call.arguments.as_str().len() + result)?;
         // A failed call has the exit code of its program.
-        let may_have_one = status == SnapshotCallStatus::Succeeded
-            || status == SnapshotCallStatus::Failed && !ctx.is_before("snapshot", 9);
+        let may_have_one =
+            matches!(status, SnapshotCallStatus::Succeeded | SnapshotCallStatus::Failed);
         let result = call.result.map(|result| result.value());
         let content = result.as_ref().map(|result| &result["content"]);
         if let Some((agent, revision)) = content.and_then(handoffs) {

@@ -93,9 +93,7 @@ pub fn fork_session(
     let mut copy = ForkStep::new(origin, session, fork, progress);
     copy.begin(ctx)?;
     let fork = copy.take_step(ctx)?;
-    // Results of earlier versions had no such member.
-    let ended_at = fork.ended_at.filter(|_| !ctx.is_before("snapshot", 6));
-    Ok(ReducerResult::Fresh(SessionFork { ended_at, ..fork }))
+    Ok(ReducerResult::Fresh(fork))
 }
 
 /// Returns the fork that an earlier call of the caller has begun: its process can have ended before the answer. A copy that
@@ -398,7 +396,7 @@ impl ForkStep {
         let bytes = content.as_ref().map_or(0, String::len)
             + data.as_ref().map_or(0, |data| data.as_str().len());
         let has_begun = self.has_copied || !self.tail.is_empty();
-        if has_begun && !self.has_room_for(ctx, bytes) {
+        if has_begun && !self.has_room_for(bytes) {
             return Ok(false);
         }
         let mut data = data.map(|data| data.value());
@@ -425,11 +423,7 @@ impl ForkStep {
                 }
                 // A later answer ends the one before. The outcomes of its open calls are rows of the copy, and a message behind
                 // the later answer would be a result without a call.
-                None if role == "assistant"
-                    && kind == "message"
-                    && run_id.is_some()
-                    && !ctx.is_before("snapshot", 9) =>
-                {
+                None if role == "assistant" && kind == "message" && run_id.is_some() => {
                     self.write_tail(ctx)?;
                     self.open.clear();
                 }
@@ -478,13 +472,8 @@ impl ForkStep {
         } else {
             return Ok(true);
         };
-        let bytes = if ctx.is_before("snapshot", 9) {
-            let result = call.result.as_ref().map_or(0, |result| result.as_str().len());
-            call.arguments.as_str().len() + result
-        } else {
-            call.bytes()
-        };
-        if self.has_copied && !self.has_room_for(ctx, bytes) {
+        let bytes = call.bytes();
+        if self.has_copied && !self.has_room_for(bytes) {
             return Ok(false);
         }
         self.count(bytes, 1)?;
@@ -511,9 +500,6 @@ impl ForkStep {
         ctx: &mut Context<'_>,
         call: &ToolCall,
     ) -> Result<Option<&'static str>, Abort> {
-        if ctx.is_before("snapshot", 10) {
-            return Ok(None);
-        }
         let was_claimed_later = call.fencing_token.is_some_and(|token| token > self.fork.at.0);
         if call.created_seq > self.fork.at
             || call.attempt == 0
@@ -721,11 +707,7 @@ impl ForkStep {
     }
 
     /// Returns `true` if the step may copy one more row of this size.
-    fn has_room_for(&self, ctx: &mut Context<'_>, bytes: usize) -> bool {
-        // The last row of a step could have any size.
-        if ctx.is_before("snapshot", 9) {
-            return self.has_room();
-        }
+    fn has_room_for(&self, bytes: usize) -> bool {
         self.rows_left > 0 && bytes <= self.bytes_left
     }
 

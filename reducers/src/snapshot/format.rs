@@ -17,37 +17,8 @@ use crate::tool_call::ToolCallStatus;
 /// The value of `format`.
 pub(super) const FORMAT: &str = "abide-run";
 
-/// The version that is written. A later one has other members, and is refused. Version 2 has `context` and
-/// `turn`. Version 3 says which messages the driver of a run wrote, and version 4 how long a run has worked.
+/// The version that is written and read. Another one has other members, and is refused.
 pub(super) const VERSION: i64 = 4;
-
-/// The last version without the time that a run has worked.
-pub(super) const WITHOUT_WORK: i64 = 3;
-
-/// The last version whose messages all count as written by a driver.
-pub(super) const WITHOUT_AUTHORS: i64 = 2;
-
-/// The first version. It can still be imported.
-pub(super) const FIRST_VERSION: i64 = 1;
-
-/// Returns the version that an export writes; an earlier one in a replay.
-pub(super) fn version(ctx: &mut Context<'_>) -> i64 {
-    if is_former(ctx) {
-        FIRST_VERSION
-    } else if ctx.is_before("snapshot", 3) {
-        WITHOUT_AUTHORS
-    } else if ctx.is_before("snapshot", 8) {
-        WITHOUT_WORK
-    } else {
-        VERSION
-    }
-}
-
-/// Returns `true` if the rules before version 2 of the module apply, in a replay: only conversations and calls were
-/// copied.
-pub(super) fn is_former(ctx: &mut Context<'_>) -> bool {
-    ctx.is_before("snapshot", 2)
-}
 
 /// Returns `true` if a result is that of a failed call: the exit code of its program.
 fn is_exit_code(result: &JsonValue) -> bool {
@@ -269,11 +240,8 @@ impl RunSnapshot {
             let detail = format!("format must be {FORMAT:?}, not {:?}", self.format);
             return Err(invalid(detail).hint("`abide agent export` makes a snapshot"));
         }
-        if !(FIRST_VERSION..=VERSION).contains(&self.version) {
-            let detail = format!(
-                "version must be between {FIRST_VERSION} and {VERSION}, not {}",
-                self.version
-            );
+        if self.version != VERSION {
+            let detail = format!("version must be {VERSION}, not {}", self.version);
             return Err(invalid(detail).hint("import it with the version of abide that made it"));
         }
         check::name("snapshot.id", &self.id)?;
@@ -332,9 +300,7 @@ impl SnapshotRun {
         ] {
             check::within(name, number, &sums)?;
         }
-        if !ctx.is_replay() {
-            self.check_times(ctx.now)?;
-        }
+        self.check_times(ctx.now)?;
         self.context.check(self.messages.len())?;
         let mut ids = BTreeSet::new();
         for call in &self.calls {

@@ -14,9 +14,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::context::{SnapshotContext, Target};
 use super::conversation::{NamedCalls, NewIds};
-use super::format::{
-    RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotMessage, SnapshotRun, WITHOUT_AUTHORS,
-};
+use super::format::{RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotMessage, SnapshotRun};
 use super::handoffs::{self, Counters};
 use super::invalid;
 use super::rows::RunImport;
@@ -360,8 +358,7 @@ impl Import<'_> {
             let role = message.role.clone();
             let kind = message.kind.clone();
             let content = message.content.clone();
-            let run_id =
-                data.as_ref().filter(|_| self.is_of_run(message)).and_then(rows::run_in_data);
+            let run_id = data.as_ref().filter(|_| message.is_of_run).and_then(rows::run_in_data);
             let data = data.map(Json::from);
             let entry = NewEntry { role, kind, content, data, run_id };
             messages.push(rows::append(ctx, &session, entry)?.id);
@@ -370,7 +367,7 @@ impl Import<'_> {
             self.add_call(ctx, &session, call, &ids)?;
         }
         let run = self.add_run(ctx, source, id, &session, parent)?;
-        for message in source.messages.iter().filter(|it| it.role == "tool" && self.is_of_run(it)) {
+        for message in source.messages.iter().filter(|it| it.role == "tool" && it.is_of_run) {
             let mut data = message.data.clone().unwrap_or_default();
             ids.apply(&mut data);
             if rows::run_in_data(&data).as_ref() == Some(&run.id) {
@@ -381,21 +378,12 @@ impl Import<'_> {
             // A forged place must not skip the pauses of later answers.
             pause::restore(ctx, &run, stage, iteration.min(run.iterations))?;
         }
-        let Consumed { tokens, cost_micros } = if ctx.is_before("snapshot", 5) {
-            Consumed { tokens: source.budget_tokens, cost_micros: source.budget_cost_micros }
-        } else {
-            Consumed::count(self.snapshot, source)
-        };
+        let Consumed { tokens, cost_micros } = Consumed::count(self.snapshot, source);
         budget::restore(ctx, &run, tokens, cost_micros)?;
         let target = Target { session: &session, run_id: &run.id, messages: &messages, ids: &ids };
         add_context(ctx, &target, &source.context, run.iterations)?;
         self.runs.insert(source.id.clone(), (run.clone(), ids));
         Ok(run)
-    }
-
-    /// Returns `true` if the driver of a run wrote a message.
-    fn is_of_run(&self, message: &SnapshotMessage) -> bool {
-        message.is_of_run || self.snapshot.version <= WITHOUT_AUTHORS
     }
 
     /// Returns the ids of a run's calls: those of the run keep their place in it; others, of earlier runs in the
@@ -481,16 +469,14 @@ impl Import<'_> {
         ctx: &mut Context<'_>,
         source: &SnapshotRun,
     ) -> Result<Counters, Abort> {
-        let is_checked = !ctx.is_before("snapshot", 4);
-        // Before, messages of others counted too.
-        let written = source.messages.iter().filter(|it| !is_checked || self.is_of_run(it));
+        let written = source.messages.iter().filter(|message| message.is_of_run);
         let answers = written
             .clone()
             .filter_map(|message| message.data.as_ref())
             .filter(|data| data["run_id"] == source.id.as_str());
         let counted = answers.clone().filter_map(|it| it["iteration"].as_i64()).max();
         let counts = 0..=i64::from(u32::MAX);
-        if let Some(number) = counted.filter(|it| is_checked && !counts.contains(it)) {
+        if let Some(number) = counted.filter(|it| !counts.contains(it)) {
             return Err(invalid(format!("an answer has the number {number}")).into());
         }
         // The structured answer is not a tool call.
@@ -504,14 +490,10 @@ impl Import<'_> {
             tool_calls: source.tool_calls.max(requested as i64),
             worked_us: worked_us(source, written.clone(), ctx.now),
         };
-        if is_checked {
-            let messages = written.clone().filter(|message| message.role == "tool");
-            handoffs::check(ctx, source, messages, &self.revisions, counters)?;
-        }
-        if !ctx.is_replay() {
-            written.clone().try_for_each(check_numbers)?;
-            handoffs::check_order(source, &written.collect::<Vec<_>>(), counters)?;
-        }
+        let messages = written.clone().filter(|message| message.role == "tool");
+        handoffs::check(ctx, source, messages, &self.revisions, counters)?;
+        written.clone().try_for_each(check_numbers)?;
+        handoffs::check_order(source, &written.collect::<Vec<_>>(), counters)?;
         Ok(counters)
     }
 
@@ -528,14 +510,10 @@ impl Import<'_> {
         let seq = ctx.seq;
         let revision = self.revisions.get(&source.agent).copied().unwrap_or_default();
         // Neither must a forged time, or the limit of another definition.
-        let mut deadline_at =
-            run::must_end(ctx, &source.agent, revision, source.began_at, source.deadline_at)?;
-        let mut usage_missing = source.usage_missing;
-        if !ctx.is_before("snapshot", 7) {
-            let last = now.plus_ms(*limits::AHEAD_MS.end());
-            deadline_at = deadline_at.map(|at| at.min(last));
-            usage_missing = usage_missing.min(iterations);
-        }
+        let last = now.plus_ms(*limits::AHEAD_MS.end());
+        let deadline_at =
+            run::must_end(ctx, &source.agent, revision, source.began_at, source.deadline_at)?
+                .map(|at| at.min(last));
         let mut run = Run {
             id,
             session_id: session.id.clone(),
@@ -552,7 +530,7 @@ impl Import<'_> {
             tool_calls,
             input_tokens: source.input_tokens,
             output_tokens: source.output_tokens,
-            usage_missing,
+            usage_missing: source.usage_missing.min(iterations),
             cost_micros: source.cost_micros,
             events: 0,
             deadline_at,

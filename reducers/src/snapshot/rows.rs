@@ -92,18 +92,3 @@ pub struct SessionCopy {
     /// The event that wrote it.
     pub seq: Seq,
 }
-
-/// Version 6: a fork copies in steps.
-pub(super) const STEPS: &str = "ALTER TABLE session_forks ADD COLUMN ended_at INTEGER;
-UPDATE session_forks SET ended_at = created_at;
-CREATE TABLE session_copies (
-  id TEXT PRIMARY KEY NOT NULL,
-  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
-  caller TEXT NOT NULL,
-  authority TEXT,
-  progress TEXT NOT NULL,
-  due_at INTEGER NOT NULL,
-  seq INTEGER NOT NULL
-) STRICT;
-CREATE INDEX session_copies_due_at ON session_copies (due_at);
-CREATE INDEX session_copies_session_id ON session_copies (session_id)";

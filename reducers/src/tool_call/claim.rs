@@ -276,11 +276,7 @@ impl ToolSearch {
 /// Searches the queues of all tools with one budget. They take turns, so that a tool whose first calls cannot be claimed
 /// leaves some of it for the others, and each claim begins with another tool.
 fn search(ctx: &mut Context<'_>, searches: &mut [ToolSearch]) -> Result<(), Abort> {
-    let is_unbounded = ctx.is_before(super::rows::MODULE, 6);
     let mut budget = ClaimBudget::new();
-    if is_unbounded {
-        budget = budget.without_bytes();
-    }
     let first = ctx.seq.0.unsigned_abs() as usize % searches.len();
     searches.rotate_left(first);
     while searches.iter().any(|search| !search.is_over) {

@@ -190,7 +190,7 @@ pub fn lapse_tool_call(
     let mut after = after_lapse(&tool, &call, &progress, ctx.now);
     // The error of an earlier attempt, which did not run, is not the reason.
     let is_unknown = after.status == ToolCallStatus::Unknown;
-    if is_unknown && call.cancel_requested_at.is_none() && !ctx.is_before(super::rows::MODULE, 7) {
+    if is_unknown && call.cancel_requested_at.is_none() {
         after.error = None;
     }
     end(ctx, after)
@@ -291,7 +291,11 @@ fn after_the_end(
     let status = call.status;
     let lost_at = lost.lost_at;
     let detail = format!("the lease on call {id} ran out at {lost_at}; the call is {status}");
-    let hint = late_hint(status, ctx.is_before(super::rows::MODULE, 5));
+    let hint = if status == ToolCallStatus::Unknown {
+        "the report is stored in unknown_tool_calls; record an outcome with settle_tool_call"
+    } else {
+        holder::DISCARD
+    };
     let refusal = Refusal::new(Code::LeaseLost, detail).hint(hint);
     if lost.reported_at.is_some() {
         return Err(refusal.into());
@@ -303,18 +307,4 @@ fn after_the_end(
     lost.seq = ctx.seq;
     ctx.without_policies(|ctx| ctx.update(&lost))?;
     Ok(ReducerResult::Refused(refusal))
-}
-
-/// Returns the hint of a late result, which its event records. Events before version 5 of the module have other words.
-fn late_hint(status: ToolCallStatus, is_before: bool) -> &'static str {
-    match (status, is_before) {
-        (ToolCallStatus::Unknown, true) => {
-            "what was reported is kept in unknown_tool_calls; settle_tool_call makes it count"
-        }
-        (ToolCallStatus::Unknown, false) => {
-            "the report is stored in unknown_tool_calls; record an outcome with settle_tool_call"
-        }
-        (_, true) => "what this attempt did may be done again by another; do not report it as done",
-        (_, false) => holder::DISCARD,
-    }
 }

@@ -70,7 +70,7 @@ pub fn request_tool_call(
     let mut call = requested.into_row(ctx);
     let waits_for_approval = tool.needs_approval || needs_approval == Some(true);
     let is_aborted = run.is_some_and(|run| run.abort_requested_at.is_some());
-    if is_aborted && !ctx.is_before(super::rows::MODULE, 6) {
+    if is_aborted {
         // The abort has cancelled the calls of the run. Its driver may not know of it yet, and nothing would end a call that
         // follows.
         call.status = ToolCallStatus::Cancelled;
@@ -103,9 +103,7 @@ fn runs_next(
     session: &Session,
     run_id: Option<&str>,
 ) -> Result<bool, Abort> {
-    let Some(run_id) = run_id.filter(|_| !ctx.is_before(super::rows::MODULE, 5)) else {
-        return Ok(true);
-    };
+    let Some(run_id) = run_id else { return Ok(true) };
     let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(run_id))?;
     let must_pause = pause.is_some_and(|pause| pause.status == PauseStatus::Requested);
     Ok(!must_pause && session.status == SessionStatus::Active)

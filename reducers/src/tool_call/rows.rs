@@ -5,9 +5,6 @@ use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, Seq, TextEnum, t
 use crate::claim_queue;
 use crate::tool::{self, Tool, ToolVersion};
 
-/// The name of the module.
-pub(super) const MODULE: &str = "tool_call";
-
 /// Status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum ToolCallStatus {

@@ -364,7 +364,7 @@ fn of_tenant(tenant: &str) -> Caller {
 fn an_import_is_for_callers_that_the_agents_admit() {
     run(async {
         let admits = |tenant: &str| json!({"allow": {"scopes": [{"tenant": tenant}]}});
-        let snapshot = json!({"format": "abide-run", "version": 3, "id": "snap", "created_at": 0,
+        let snapshot = json!({"format": "abide-run", "version": 4, "id": "snap", "created_at": 0,
             "is_copy": false, "tools": ["task"], "runs": [
                 run_of("r", "desk", None),
                 run_of("r~1~run", "helper", Some("r")),

@@ -148,7 +148,7 @@ fn a_run_is_started_driven_and_completed() {
             (1, 1, "status", "{\"status\":\"thinking\"}") (2, 1, "token", "{\"content\":\"hi\"}") (3, 1, "status", "{\"status\":\"idle\"}") (4, 1, "done", "{\"assistant_data\":{\"content\":\"hi\"}}")
             (9, 1, 0, "{\"content\":\"hi\"}")
             seq 7 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            aborted: conflict: what a run has told stands
+            aborted: conflict: an event of a run cannot be changed
             aborted: bad_transition: the run has ended
             aborted: UNIQUE constraint failed: runs.session_id
             the same up to 7

@@ -19,7 +19,7 @@ claim_run@admin {"id":"mine","driver":"d","lease_ms":5000}
 record_pause@admin {"id":"mine","fencing_token":"$seq","stage":"after_agent","reason":"x"}
 export_run {"id":"mine"}
 # import_run
-import_run {"id":"new","any_definition":true,"snapshot":{"format":"abide-run","version":1,"id":"snap","created_at":0,"is_copy":false,"tools":["put"],"agents":[{"name":"support","revision":1}],"runs":[{"id":"r","session_id":"s","agent":"support","revision":1,"scope":{"tenant":"a"},"metadata":{},"iterations":0,"tool_calls":0,"input_tokens":0,"output_tokens":0,"usage_missing":0,"budget_tokens":0,"budget_cost_micros":0,"began_at":0,"messages":[{"role":"user","kind":"message","content":"x"}],"calls":[]}]}}
+import_run {"id":"new","any_definition":true,"snapshot":{"format":"abide-run","version":4,"id":"snap","created_at":0,"is_copy":false,"tools":["put"],"agents":[{"name":"support","revision":1}],"runs":[{"id":"r","session_id":"s","agent":"support","revision":1,"scope":{"tenant":"a"},"metadata":{},"iterations":0,"tool_calls":0,"input_tokens":0,"output_tokens":0,"usage_missing":0,"budget_tokens":0,"budget_cost_micros":0,"began_at":0,"messages":[{"role":"user","kind":"message","content":"x"}],"calls":[]}]}}
 # fork_session
 create_session {"agent":"support","id":"small","scope":{"tenant":"a"}}
 append_message {"session_id":"small","role":"user","content":"x"}
@@ -341,7 +341,7 @@ fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
     all.extend([
         ("format", forge("/format", json!("tar"))),
         ("version", forge("/version", json!(5))),
-        ("version 0", forge("/version", json!(0))),
+        ("version 3", forge("/version", json!(3))),
         ("no runs", forge("/runs", json!([]))),
         ("negative iterations", forge("/runs/0/iterations", json!(-5))),
         ("negative tokens", forge("/runs/0/input_tokens", json!(-1000))),
@@ -418,8 +418,8 @@ fn a_forged_snapshot_writes_nothing() {
             handoff later: bad_arguments: invalid snapshot: at of a handoff must be between 0 and 1795269600000000
             answer number: bad_arguments: invalid snapshot: an answer has the number 9223372036854775807
             format: bad_arguments: invalid snapshot: format must be "abide-run", not "tar"
-            version: bad_arguments: invalid snapshot: version must be between 1 and 4, not 5
-            version 0: bad_arguments: invalid snapshot: version must be between 1 and 4, not 0
+            version: bad_arguments: invalid snapshot: version must be 4, not 5
+            version 3: bad_arguments: invalid snapshot: version must be 4, not 3
             no runs: bad_arguments: invalid snapshot: runs must have 1 to 257 items, not 0
             negative iterations: bad_arguments: run 0 of the snapshot: iterations must be between 0 and 4294967295, not -5
             negative tokens: bad_arguments: run 0 of the snapshot: input_tokens must be between 0 and 9007199254740992, not -1000

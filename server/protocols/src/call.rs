@@ -101,7 +101,7 @@ impl CallItem {
 }
 
 impl CallOutcome {
-    /// Returns the outcome of a `tool_result` event. Events of earlier versions have no status.
+    /// Returns the outcome of a `tool_result` event. An event of another driver may have no status.
     pub(super) fn of_event(data: &JsonValue) -> CallOutcome {
         let output = match &data["output"] {
             JsonValue::String(text) => text.clone(),

@@ -2,7 +2,7 @@
 //! recreated when it has grown.
 
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use abide_engine::{Config, Engine};
 use abide_sim::keep;
@@ -21,21 +21,23 @@ pub(crate) struct FuzzEngine {
     _folder: TempDir,
 }
 
-/// The fixture folder of a file of format 1, as a killed process left it.
-pub(crate) fn kept() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats/1")
+/// Writes the files of a killed process that has run every reducer into a folder.
+pub(crate) fn write_played_files(into: &Path) {
+    let archive = folder();
+    keep::keep(archive.path()).expect("the script runs");
+    keep::unpack(archive.path(), into).expect("the archive unpacks");
 }
 
 impl FuzzEngine {
     fn new() -> FuzzEngine {
         let folder = folder();
-        keep::unpack(&kept(), folder.path()).expect("the fixture unpacks");
+        write_played_files(folder.path());
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("abide.db"), config);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         FuzzEngine {
             runtime: runtime.expect("a runtime can be had"),
-            engine: engine.expect("the fixture opens"),
+            engine: engine.expect("the file opens"),
             used: 0,
             _folder: folder,
         }

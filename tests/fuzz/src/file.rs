@@ -1,4 +1,4 @@
-//! Modified databases: an input is a list of changes to an archived file, four bytes each: three
+//! Modified databases: an input is a list of changes to the same file, four bytes each: three
 //! for the offset and one for the new value. `verify` accepts only the original log; opening and
 //! replaying such a file must terminate, with any result.
 
@@ -6,10 +6,9 @@ use std::fs;
 use std::sync::OnceLock;
 
 use abide_engine::{Config, Engine, Verified, replay, verify_file};
-use abide_sim::keep;
 use abide_sim::rig::folder;
 
-use crate::engine::kept;
+use crate::engine::write_played_files;
 
 /// The maximum number of changes to one file.
 const CHANGES: usize = 64;
@@ -37,14 +36,14 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// The archived file after a clean close, and its content.
+/// The file after a clean close, and its content.
 fn whole() -> (Vec<u8>, Verified) {
     let folder = folder();
-    keep::unpack(&kept(), folder.path()).expect("the fixture unpacks");
+    write_played_files(folder.path());
     let file = folder.path().join("abide.db");
     let engine = Engine::open(&file, Config::new(abide_reducers::modules()));
-    engine.expect("the fixture opens").close();
+    engine.expect("the file opens").close();
     let verified =
-        verify_file(&file, abide_reducers::modules(), &mut |_| {}).expect("the fixture verifies");
+        verify_file(&file, abide_reducers::modules(), &mut |_| {}).expect("the file verifies");
     (fs::read(&file).expect("the file is there"), verified)
 }

@@ -1,18 +1,16 @@
-"""The entries of LangGraph threads: those of earlier releases, forged ones, and what remains of them after deletions."""
+"""The entries of LangGraph threads: forged ones, and what remains of them after deletions."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import ormsgpack
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -33,11 +31,6 @@ def config(thread: str = "t", checkpoint_id: str | None = None) -> Any:
     return {
         "configurable": {"thread_id": thread, "checkpoint_ns": "", **({"checkpoint_id": checkpoint_id} if checkpoint_id else {})}
     }
-
-
-def thread(name: str) -> Any:
-    """All checkpoints of a thread, including of subgraphs."""
-    return {"configurable": {"thread_id": name}}
 
 
 async def put(
@@ -61,70 +54,6 @@ async def loaded(client: Abide, checkpoint_id: str | None = None) -> dict[str, A
 async def entries(client: Abide, collection: str = "langgraph/t") -> dict[str, tuple[Any, bytes]]:
     rows = await client.sql("SELECT key, data, blob FROM entries WHERE collection_id = :c ORDER BY key", {"c": collection})
     return {row.key: (row.data, row.blob) for row in rows}
-
-
-def shown(found: CheckpointTuple) -> dict[str, Any]:
-    values = found.checkpoint["channel_values"]
-    return {
-        "namespace": found.config["configurable"]["checkpoint_ns"],
-        "id": found.checkpoint["id"],
-        "parent": found.parent_config and found.parent_config["configurable"]["checkpoint_id"],
-        "messages": [message.content for message in values.get("messages", [])],
-        "doc": values.get("doc"),
-        "time": found.checkpoint["ts"],
-        "versions": found.checkpoint["channel_versions"],
-        "run": found.metadata.get("run_id"),
-        "writes": sorted([task, channel, len(str(value))] for task, channel, value in found.pending_writes or []),
-    }
-
-
-# Entries of earlier releases.
-
-
-async def plant_former(client: Abide) -> list[Any]:
-    """Writes a thread of the release before this one, with a subgraph and pending writes. Returns what it loads as."""
-    former = json.loads(Path(__file__).with_name("langgraph_former.json").read_text())
-    puts = [
-        {"key": one["key"], "data": one["data"], **({} if one["blob"] is None else {"blob": base64.b64decode(one["blob"])})}
-        for one in former["entries"]
-    ]
-    await client.call.write_entries(collection_id="langgraph/former", kind="langgraph", puts=puts)
-    return list(former["loads"])
-
-
-async def test_a_thread_of_an_earlier_release_is_read_and_continued(client: Abide) -> None:
-    expected = await plant_former(client)
-    assert [shown(found) async for found in AbideSaver(client).alist(thread("former"))] == expected
-    await AbideSaver(client).acopy_thread("former", "copy")
-    assert [shown(found) async for found in AbideSaver(client).alist(thread("copy"))] == expected
-    answers = ["new answer " + LONG, "newer answer " + LONG]
-
-    async def answer(state: MessagesState) -> Any:
-        return {"messages": [AIMessage(content=answers.pop(0))]}
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("answer", answer)
-    graph.add_edge(START, "answer")
-    compiled = graph.compile(checkpointer=AbideSaver(client))
-    before = next(one for one in expected if one["namespace"] == "")["messages"]
-    for question in ("new", "newer"):
-        await compiled.ainvoke({"messages": [HumanMessage(content=question)]}, config("former"))
-    after = [*before, "new", "new answer " + LONG, "newer", "newer answer " + LONG]
-
-    async def contents() -> list[str]:
-        state = await graph.compile(checkpointer=AbideSaver(client)).aget_state(config("former"))
-        return [message.content for message in state.values["messages"]]
-
-    assert await contents() == after
-    # The new versions refer to the earlier entries.
-    stored = await entries(client, "langgraph/former")
-    assert sum(key.startswith("v//messages/") for key in stored) < sum(key.startswith("c//") for key in stored)
-    await AbideSaver(client).adelete_for_runs(["run0"])
-    assert await contents() == after
-    assert {one.metadata.get("run_id") async for one in AbideSaver(client).alist(thread("former"))} == {"run1", None}
-    await AbideSaver(client).aprune(["former"])
-    assert await contents() == after
-    assert len(await entries(client, "langgraph/former")) < len(stored) / 2
 
 
 # Checkpoints that are written again, or whose answer is lost.

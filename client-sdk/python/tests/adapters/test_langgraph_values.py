@@ -262,7 +262,7 @@ def test_versions_have_the_order_of_their_counts() -> None:
 
 
 def test_a_base_is_a_version_or_a_key() -> None:
-    """Entries of earlier releases have the key."""
+    """A base of another channel has its key."""
     assert base_key("v//messages/b10.AAAAAA", "a9.AAAAAA") == "v//messages/a9.AAAAAA"
     assert base_key("v//messages/b10.AAAAAA", "v//messages/000000009.AAAAAA") == "v//messages/000000009.AAAAAA"
 

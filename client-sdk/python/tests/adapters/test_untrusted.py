@@ -29,7 +29,9 @@ from server import Server, binary
 from abide import Abide, BadRequestError, LimitExceededError, MalformedEntryError
 from abide.adapters.google_adk import AbideSessionService
 from abide.adapters.langgraph import AbideSaver
+from abide.adapters.langgraph_bytes import compress_entry
 from abide.adapters.langgraph_dictionary import DICTIONARY
+from abide.adapters.langgraph_entries import CheckpointEntry, write_checkpoint
 from abide.adapters.langgraph_keys import checkpoint_key
 from abide.adapters.langgraph_store import AbideStore
 from abide.adapters.llama_index import AbideChatStore
@@ -38,6 +40,7 @@ from abide.adapters.pydantic_ai import AbideHistory
 
 THREAD: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 VERSION = "000000001.AAAAAA"
+VALUE = f"v//value/{VERSION}"
 LONG = "a text that is not stored in the checkpoint itself, because it is too long for that"
 
 
@@ -77,16 +80,21 @@ async def put_checkpoint(saver: AbideSaver, value: Any, thread: Any = THREAD) ->
     return await saver.aput(thread, checkpoint, {"source": "input", "step": -1, "parents": {}}, {"value": VERSION})
 
 
-async def put_former(client: Abide, value: Any) -> tuple[str, Any, bytes]:
-    """Writes a checkpoint as earlier releases did, in the thread of the tests. Returns its entry."""
+async def put_stored(client: Abide, value: Any) -> tuple[str, bytes]:
+    """Writes a checkpoint whose value has an entry of its own, in the thread of the tests. Returns its key and its bytes."""
     checkpoint: Any = {**empty_checkpoint(), "channel_versions": {"value": VERSION}}
     key = checkpoint_key("", checkpoint.pop("id"))
     checkpoint.pop("channel_values")
     packed = [JsonPlusSerializer().dumps_typed(one)[1] for one in ((checkpoint, {"source": "input", "step": -1}, {}), value)]
-    await plant(client, f"v//value/{VERSION}", {"n": len(value)} if isinstance(value, list) else {}, deflated(packed[1]))
-    head, blob = {"p": None, "v": {"value": VERSION}}, deflated(packed[0])
-    await plant(client, key, head, blob)
-    return key, head, blob
+    await plant(client, VALUE, {"n": 1} if isinstance(value, list) else {}, deflated(packed[1]))
+    blob = checkpoint_entry(key, packed[0])
+    await plant(client, key, None, blob)
+    return key, blob
+
+
+def checkpoint_entry(key: str, head: bytes, kind: str = "msgpack") -> bytes:
+    """The bytes of a checkpoint that refers to the value."""
+    return write_checkpoint(key, CheckpointEntry(None, kind, head, {"value": VALUE}, {}))
 
 
 async def loads_or_is_malformed(saver: AbideSaver) -> None:
@@ -204,16 +212,16 @@ class _Touch:
 async def test_no_stored_value_runs_code(tenants: Tenants, folder: Path) -> None:
     proof = folder / "proof"
     async with tenants.client("acme") as client, tenants.client("acme") as other:
-        key, head, blob = await put_former(other, {"long": LONG})
+        key, blob = await put_stored(other, {"long": LONG})
         for kind, raw in hostile_values(proof).values():
             for target, data, bytes_ in (
-                (key, {**head, "t": kind}, raw),
-                (f"v/{key.split('/')[1]}/value/{VERSION}", {"t": kind}, raw),
+                (key, None, checkpoint_entry(key, raw, kind)),
+                (VALUE, {"t": kind}, raw),
                 (f"w{key[1:]}/task/0", {"t": kind, "c": "value"}, raw),
             ):
                 await plant(other, target, data, bytes_)
                 await loads_or_is_malformed(AbideSaver(client))
-                await plant(other, key, head, blob)
+                await plant(other, key, None, blob)
                 await other.call.delete_entries(collection_id="langgraph/t", prefix=f"w{key[1:]}/task/0")
         assert not proof.exists()
 
@@ -244,23 +252,22 @@ async def test_the_bytes_of_a_checkpoint_are_bounded(tenants: Tenants) -> None:
     bomb = deflated(ormsgpack.packb(b"\0" * (100 << 20)))
     root = deflated(ormsgpack.packb(b"\0" * (1 << 20)))
     async with tenants.client("acme") as client, tenants.client("acme") as other:
-        key, head, blob = await put_former(other, {"long": LONG})
-        value = f"v/{key.split('/')[1]}/value/{VERSION}"
+        key, blob = await put_stored(other, {"long": LONG})
         await plant(other, "v/x/root", {}, root)
         copies = {"f": "v/x/root", "o": [0, 0, 1 << 20] * 200}
         for target, data, bytes_ in (
-            (key, head, bomb),
-            (value, {}, bomb),
-            (value, {"t": "bytes+d"}, bomb),
-            (value, copies, b""),
+            (key, None, compress_entry(ormsgpack.packb(b"\0" * (100 << 20)))),
+            (VALUE, {}, bomb),
+            (VALUE, {"t": "bytes+d"}, bomb),
+            (VALUE, copies, b""),
             (f"w{key[1:]}/task/0", {"c": "value"}, bomb),
         ):
             await plant(other, target, data, bytes_)
             with pytest.raises(LimitExceededError) as refused:
                 await AbideSaver(client).aget_tuple(THREAD)
             assert "max_bytes" in str(refused.value)
-            await plant(other, key, head, blob)
-            await plant(other, value, {}, deflated(ormsgpack.packb("own")))
+            await plant(other, key, None, blob)
+            await plant(other, VALUE, {}, deflated(ormsgpack.packb("own")))
         await other.call.delete_entries(collection_id="langgraph/t", prefix=f"w{key[1:]}/task/0")
         found = await AbideSaver(client).aget_tuple(THREAD)
         assert found is not None
@@ -279,8 +286,8 @@ async def test_forged_references_end(tenants: Tenants) -> None:
     one = deflated(ormsgpack.packb(["x"]))
     async with tenants.client("acme") as client, tenants.client("acme") as other:
         await put_checkpoint(AbideSaver(client), ["y", LONG], {"configurable": {"thread_id": "good", "checkpoint_ns": ""}})
-        await put_former(other, ["y", LONG])
-        key = f"v//value/{VERSION}"
+        await put_stored(other, ["y", LONG])
+        key = VALUE
         folder = key.rsplit("/", 1)[0]
         await plant(other, f"{folder}/a", {"n": 1, "b": f"{folder}/b", "k": 1}, one)
         await plant(other, f"{folder}/b", {"n": 1, "b": "a", "k": 1}, one)
@@ -324,18 +331,17 @@ async def test_forged_references_end(tenants: Tenants) -> None:
 async def test_malformed_checkpoints_are_errors_of_their_thread(tenants: Tenants) -> None:
     async with tenants.client("acme") as client, tenants.client("acme") as other:
         await put_checkpoint(AbideSaver(client), {"long": LONG}, {"configurable": {"thread_id": "good", "checkpoint_ns": ""}})
-        key, head, blob = await put_former(other, {"long": LONG})
+        key, blob = await put_stored(other, {"long": LONG})
         for data, bytes_ in (
             ([], blob),
             ("x", blob),
-            ({**head, "v": []}, blob),
-            ({**head, "v": {"value": 7}}, blob),
-            ({**head, "p": 7}, blob),
-            ({**head, "p": "=x"}, blob),
-            (head, b"no deflate"),
-            (head, blob[:-3]),
-            (head, deflated(ormsgpack.packb(7))),
-            (head, deflated(ormsgpack.packb([[], [], []]))),
+            (None, b"no deflate"),
+            (None, blob[:-3]),
+            (None, compress_entry(ormsgpack.packb(7))),
+            (None, compress_entry(ormsgpack.packb([[], [], []]))),
+            (None, compress_entry(ormsgpack.packb(["=x", b"", {}, [], {}]))),
+            (None, checkpoint_entry(key, ormsgpack.packb(7))),
+            (None, checkpoint_entry(key, ormsgpack.packb([[], [], []]))),
         ):
             await plant(other, key, data, bytes_)
             await loads_or_is_malformed(AbideSaver(client))

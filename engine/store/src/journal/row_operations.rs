@@ -101,7 +101,7 @@ impl RowOperations {
             .collect();
         self.long_texts.clear();
         let out = &mut self.bytes;
-        push_varint(12, out);
+        push_varint(13, out);
         push_integer(event.seq.0, out);
         push_integer(event.at.0, out);
         push_optional_text(event.session_id.as_deref(), out);
@@ -113,10 +113,8 @@ impl RowOperations {
         push_blob(&event.prev_hash, out);
         push_blob(&event.hash, out);
         push_optional_text(event.authority.as_deref(), out);
-        match &event.salt {
-            Some(salt) => push_blob(salt, out),
-            None => push(&Value::Null, out),
-        }
+        push_blob(&event.salt, out);
+        push_blob(&event.rows_hash, out);
     }
 
     /// An update of the columns in `changed`, a set of bits.
@@ -453,7 +451,8 @@ mod tests {
             prev_hash: [3; 32],
             hash: [4; 32],
             authority: None,
-            salt: Some([5; 16]),
+            salt: [5; 16],
+            rows_hash: [6; 32],
         }
     }
 

@@ -256,9 +256,6 @@ class AbideSaver(BaseCheckpointSaver[str]):
         writes = [f"{key}/{name}" for name in stored.writes] + [name for name in entries.stored if name.startswith("w/")]
         await self._chains.complete(collection, entries, [*missing.values(), *writes])
         for channel, name in missing.items():
-            if stored.is_former and not entries.has(name):
-                del names[channel]  # Earlier releases did not store a value whose version was not new.
-                continue
             values[unescape(channel)] = self._values.decode(collection, f"{namespace}/{channel}", name, entries)
         checkpoint["channel_values"] = {**inline, **values}
         versions = checkpoint["channel_versions"]

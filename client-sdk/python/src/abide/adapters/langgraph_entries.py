@@ -6,10 +6,9 @@ what distinguishes it from another value: the bytes that another value (its root
 items that it keeps of an earlier version (its base). The entry of a pending write is the same without a checkpoint: channels,
 path of the task, value.
 
-A value of more than 4 KiB has an entry of its own, so that a list is read without the other values of its checkpoints. There,
-and in entries of earlier releases, the description is JSON: `t` is how the bytes are read, absent for the usual way; `n` the
-number of items, `b` the base and `k` the items that it keeps, for lists; `f` the root and `o` the parts of it. A checkpoint of
-earlier releases has its parent as `p` and the versions of its channels as `v`.
+A value of more than 4 KiB has an entry of its own, so that a list is read without the other values of its checkpoints. There
+the description is JSON: `t` is how the bytes are read, absent for the usual way; `n` marks a list, `b` is its base and `k` the
+number of items that it keeps; `f` is the root and `o` the parts of it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 import ormsgpack
 
 from . import langgraph_bytes
-from .langgraph_keys import base_key, bytes_to_short_id, entry_key, short_id_to_bytes, value_key
+from .langgraph_keys import base_key, bytes_to_short_id, entry_key, short_id_to_bytes
 from .untrusted import Budget
 
 MOST_IN_ENTRY = 4 << 10
@@ -73,8 +72,6 @@ class CheckpointEntry:
     """Values in this entry, by channel. One whose channel also has a place belongs to other checkpoints."""
     writes: dict[str, WriteEntry] = field(default_factory=dict)
     """Its first pending writes, by task and index."""
-    is_former: bool = False
-    """`True` if an earlier release has written it."""
 
 
 @dataclass(slots=True)
@@ -226,11 +223,6 @@ def write_checkpoint(key: str, entry: CheckpointEntry) -> bytes:
 
 def read_checkpoint(key: str, stored: Stored, budget: Budget) -> CheckpointEntry:
     """Reverses `write_checkpoint`."""
-    data = stored.data
-    if isinstance(data, dict) and "p" in data:
-        kind, head = _decompressed(data, stored.blob, budget)
-        places = {channel: value_key(key, channel, version) for channel, version in data["v"].items()}
-        return CheckpointEntry(_optional_text(data["p"]), kind, head, places, {}, is_former=True)
     parent, head, places, writes, own = ormsgpack.unpackb(langgraph_bytes.decompress_entry(stored.blob, budget))
     names = _Names(key, None if parent is None else _unpacked_id(parent))
     kind, head = (_USUAL_KIND, head) if isinstance(head, bytes) else head

@@ -86,7 +86,7 @@ def version_prefix(count: int) -> str:
 
 
 def version_count(version: str) -> int:
-    """Returns the count of a version. Versions of other savers, and older ones, are digits only, and come before all others."""
+    """Returns the count of a version. Versions of other savers are digits only, and come before all others."""
     count = version.split(".", 1)[0]
     return int(count[1:] if count[:1].isalpha() else count)
 

@@ -1,5 +1,5 @@
 PRAGMA application_id = 1094863172;
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 PRAGMA page_size = 4096;
 
 CREATE TABLE active_agents (
@@ -225,7 +225,7 @@ CREATE TABLE events (
   prev_hash BLOB NOT NULL,
   hash BLOB NOT NULL,
   authority TEXT,
-  salt BLOB
+  salt BLOB NOT NULL
 ) STRICT;
 
 CREATE TRIGGER events_appended BEFORE INSERT ON events
@@ -572,7 +572,7 @@ CREATE UNIQUE INDEX run_events_run_id_turn ON run_events (run_id, turn) WHERE ki
 CREATE INDEX run_events_session_id ON run_events (session_id);
 
 CREATE TRIGGER run_events_stay BEFORE UPDATE ON run_events
-BEGIN SELECT RAISE(FAIL, 'conflict: what a run has told stands'); END;
+BEGIN SELECT RAISE(FAIL, 'conflict: an event of a run cannot be changed'); END;
 
 CREATE TABLE run_health (
   run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
