@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use abide_schema::Table as _;
@@ -266,4 +267,58 @@ fn backup(from: &Path, to: &Path) -> ExitedProcess {
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
+}
+
+/// Runs `examples/verifier/verify_log.py`, which shares no code with Abide.
+fn verify_in_python(file: &Path) -> ExitedProcess {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/verifier/verify_log.py");
+    Process::spawn(Command::new("python3").arg(script).arg(file)).ended()
+}
+
+#[test]
+fn a_verifier_in_python_agrees() {
+    let made = DemoFile::new();
+    let report = verify(&made.db(), &["--rows", "--json"]).json();
+    let tables = report["tables"].as_array().unwrap();
+    let mut expected: Vec<String> = tables
+        .iter()
+        .map(|table| {
+            let [name, hash] = ["table", "hash"].map(|member| table[member].as_str().unwrap());
+            format!("{hash}  {:>10}  {name}", table["rows"])
+        })
+        .collect();
+    expected.sort();
+    let output = verify_in_python(&made.db()).good();
+    let mut found: Vec<String> = output.lines().map(str::to_owned).collect();
+    let last = found.pop().unwrap();
+    assert!(last.ends_with(report["head"].as_str().unwrap()), "{last}");
+    found.sort();
+    assert_eq!(found, expected);
+    // A changed byte in each field of an event.
+    let place = made.event_from(made.events / 2);
+    for field in 0..fields().len() {
+        let Some(byte) = place.byte_of(field) else { continue };
+        flip(&made.db(), byte);
+        let ended = verify_in_python(&made.db());
+        let name = fields()[field];
+        assert_eq!(ended.code, Some(1), "{name}");
+        assert!(ended.stderr.contains(&format!("event {}: ", place.seq)), "{name}: {}", ended.stderr);
+        flip(&made.db(), byte);
+    }
+}
+
+#[test]
+fn a_changed_cell_is_named() {
+    let made = DemoFile::new();
+    let raw = Connection::open(made.db()).unwrap();
+    let of_row = "SELECT id, seq FROM agent_state WHERE role = 'assistant' LIMIT 1";
+    let (id, seq): (i64, i64) =
+        raw.query_row(of_row, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    let change = "UPDATE agent_state SET content = content || '.' WHERE id = ?1";
+    raw.execute(change, [id]).unwrap();
+    drop(raw);
+    verify(&made.db(), &[]).good();
+    let ended = verify(&made.db(), &["--rows"]);
+    let named = format!("row {id}, column content, as event {seq} wrote it last");
+    assert!(ended.code == Some(4) && ended.stderr.contains(&named), "{}", ended.stderr);
 }
