@@ -32,6 +32,8 @@ pub(crate) struct Executor {
     pub(crate) chain: Chain,
     /// The time of the last event: the next one is not earlier.
     last_at: Micros,
+    /// The salt of the last event that was appended.
+    pub(crate) last_salt: Salt,
     pub(crate) clock: Arc<dyn Clock>,
     salts: SaltPool,
     /// Access of restricted callers.
@@ -97,6 +99,7 @@ impl Executor {
             transaction,
             chain: log.chain,
             last_at: log.last_at,
+            last_salt: Salt::default(),
             clock: sources.clock,
             salts: SaltPool { source: sources.entropy, drawn: Vec::new() },
             scope_rules,
@@ -252,6 +255,7 @@ impl Executor {
         assert_eq!(event.seq, before.next(), "the log is dense");
         self.transaction.append_event(&event, &call.arguments)?;
         self.last_at = recorded.at;
+        self.last_salt = recorded.salt;
         let Reply { result, refusal, .. } = reply;
         let result = self.visible_result(caller, call.reducer, result)?;
         let done = CallOutcome { seq: event.seq, result, duplicate: false, refusal };

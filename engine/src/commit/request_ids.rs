@@ -5,7 +5,7 @@
 //! the request, unless some calls of a batch were duplicates: those have no event. Such a batch ends with
 //! a separate event, [`RECORD`], whose arguments contain the request's calls.
 
-use abide_schema::event::{Event, Hash};
+use abide_schema::event::{Event, Hash, Salt};
 use abide_schema::id::forbidden_character;
 use abide_schema::reducer::{Abort, Call, Caller, Context, Reply};
 use abide_schema::{CallArguments, Code, Json, Refusal, Seq, limits};
@@ -14,6 +14,8 @@ use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::commit::registry::{PreparedCall, RECORD};
+
+const FINGERPRINT_TAG: &[u8] = b"abide.request.v1\n";
 
 /// The caller's id for a unit.
 #[derive(Debug)]
@@ -43,14 +45,30 @@ impl Request {
         Ok(Request { id: id.to_owned(), fingerprint: fingerprint.finish() })
     }
 
-    /// Returns its stored form, with the seq of each call.
-    pub(crate) fn row(&self, caller: &Caller, seqs: &[Seq]) -> RequestIdRow {
+    /// Returns its stored form, with the seq of each call and the salt of its last event.
+    pub(crate) fn row(&self, caller: &Caller, seqs: &[Seq], salt: &Salt) -> RequestIdRow {
         RequestIdRow {
             caller: caller.principal().to_owned(),
             request_id: self.id.clone(),
-            fingerprint: self.fingerprint.to_vec(),
+            fingerprint: self.salted_fingerprint(salt),
             seqs: Json::from(json!(seqs)),
         }
+    }
+
+    /// Returns `true` if this is the request that was stored in this row.
+    pub(crate) fn is_stored_in(&self, row: &RequestIdRow) -> bool {
+        let salt = row.fingerprint.first_chunk();
+        salt.is_some_and(|salt| self.salted_fingerprint(salt) == row.fingerprint)
+    }
+
+    /// Returns the salt, and a digest of salt and fingerprint. Without the salt a stored fingerprint would confirm a guess of
+    /// the arguments after the event was erased.
+    fn salted_fingerprint(&self, salt: &Salt) -> Vec<u8> {
+        let digest = Sha256::new_with_prefix(FINGERPRINT_TAG)
+            .chain_update(salt)
+            .chain_update(self.fingerprint)
+            .finalize();
+        [salt.as_slice(), &digest].concat()
     }
 
     /// Returns the call whose event records it; see [`RECORD`].
@@ -113,6 +131,8 @@ struct OpenRequest {
     seqs: Vec<Seq>,
     /// The content of its [`RECORD`] event.
     recorded: Option<RecordedRequest>,
+    /// The salt of its last event so far.
+    salt: Salt,
 }
 
 #[derive(Debug)]
@@ -138,7 +158,9 @@ impl RequestIdRebuilder {
             fingerprint: Fingerprint::default(),
             seqs: Vec::new(),
             recorded: None,
+            salt: event.salt,
         });
+        open.salt = event.salt;
         if call.reducer == RECORD {
             open.recorded = Some(read_record(&event.arguments).ok_or(UnreadableRecord)?);
         } else {
@@ -159,10 +181,10 @@ impl RequestIdRebuilder {
 
     /// Returns the request of the last events, once no more of its events can follow.
     pub(crate) fn finish(&mut self) -> Option<RequestIdRow> {
-        let OpenRequest { caller, id, fingerprint, seqs, recorded } = self.open.take()?;
+        let OpenRequest { caller, id, fingerprint, seqs, recorded, salt } = self.open.take()?;
         let RecordedRequest { fingerprint, seqs } =
             recorded.unwrap_or_else(|| RecordedRequest { fingerprint: fingerprint.finish(), seqs });
-        Some(Request { id, fingerprint }.row(&caller, &seqs))
+        Some(Request { id, fingerprint }.row(&caller, &seqs, &salt))
     }
 
     /// Discards the request of the last events: the replay ends within it.

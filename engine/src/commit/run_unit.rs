@@ -210,7 +210,7 @@ impl Executor {
             self.check_may_call(caller, call.reducer)
                 .map_err(|abort| classify(abort, call, position, unit))?;
         }
-        if found.fingerprint != request.fingerprint {
+        if !request.is_stored_in(&found) {
             let detail =
                 format!("request id {:?} was already used for another request", request.id);
             return Err(UnitFailure::Refused(Refusal::new(Code::RequestIdConflict, detail).hint(
@@ -294,7 +294,8 @@ impl Executor {
         if calls.iter().any(|done| done.duplicate) {
             self.record(caller, &request.id, &request.record(&seqs))?;
         }
-        self.transaction.store.remember_request(request.row(caller, &seqs)).map_err(broken)
+        let row = request.row(caller, &seqs, &self.last_salt);
+        self.transaction.store.remember_request(row).map_err(broken)
     }
 }
 

@@ -59,7 +59,7 @@ pub struct RequestIdRow {
     /// The id.
     #[column(key)]
     pub request_id: String,
-    /// SHA-256 of the request, to detect a different request under the same id.
+    /// A salt of 16 bytes and a SHA-256 of it and of the request, to detect a different request under the same id.
     pub fingerprint: Vec<u8>,
     /// The seq of each call's event, in order, as a JSON array.
     pub seqs: abide_schema::Json,
