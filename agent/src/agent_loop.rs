@@ -280,7 +280,7 @@ impl LoopRun<'_> {
 
 /// Returns `true` if no piece of an answer leaves before all of it is checked.
 fn is_held(driver: &Driver) -> bool {
-    !Published::of(driver).tokens
+    !Published::for_run(driver).tokens
         || driver.guardrails().any(|rule| rule.at == GuardrailAt::Response)
         || middleware::redaction::of_answers(driver).is_some()
         || middleware::hooks::hold_answers(driver)

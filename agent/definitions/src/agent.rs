@@ -662,7 +662,12 @@ impl AgentDefinition {
     /// Returns the tools that stand for the agent.
     pub fn agent_tools(&self) -> Vec<AgentTool> {
         let description = self.description.as_deref();
-        AgentTool::of(&self.name, description, self.as_tool.as_ref(), self.as_handoff.as_ref())
+        AgentTool::for_agent(
+            &self.name,
+            description,
+            self.as_tool.as_ref(),
+            self.as_handoff.as_ref(),
+        )
     }
 
     /// Returns the tools that the agent may use.

@@ -103,7 +103,7 @@ pub enum AgentToolKind {
 
 impl AgentTool {
     /// Returns the tools that stand for an agent with this name and description.
-    pub fn of(
+    pub fn for_agent(
         agent: &str,
         description: Option<&str>,
         as_tool: Option<&AsTool>,
@@ -152,7 +152,7 @@ impl AgentTool {
                 "the tool name {name} belongs to the runtime: choose another name"
             ));
         }
-        Parameters::of(&self.input)
+        Parameters::compile(&self.input)
             .map(drop)
             .map_err(|why| format!("as_tool.input is not a supported JSON Schema: {why}"))
     }

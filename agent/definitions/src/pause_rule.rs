@@ -87,7 +87,7 @@ impl fmt::Debug for PauseCallback {
 
 impl PauseCallback {
     /// Asks a function where each run could pause; its text is the reason.
-    pub fn of(
+    pub fn new(
         callback: impl Fn(&PausePoint<'_>) -> Option<String> + Send + Sync + 'static,
     ) -> PauseCallback {
         PauseCallback(Some(Arc::new(callback)))

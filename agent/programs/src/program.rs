@@ -74,7 +74,7 @@ impl Program {
     /// or a script in a folder of that name (`node …/claude-code/cli.js`). Commands within a shell or a container
     /// are not detected, and only some agents with ACP are; set [`CliConfig::program`](crate::CliConfig::program) for them.
     #[must_use]
-    pub fn of(command: &[String]) -> Self {
+    pub fn detect(command: &[String]) -> Self {
         let program = Self::named(command).unwrap_or(Self::Generic);
         let has = |words: &[&str]| command.iter().any(|word| words.contains(&word.as_str()));
         match program {

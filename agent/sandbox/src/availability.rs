@@ -29,7 +29,11 @@ const PATIENCE: Duration = Duration::from_secs(3);
 impl Availability {
     /// Tries a backend.
     #[must_use]
-    pub fn of(name: BackendName, launcher: &Launcher, environment: &Environment) -> Availability {
+    pub fn probe(
+        name: BackendName,
+        launcher: &Launcher,
+        environment: &Environment,
+    ) -> Availability {
         if !cfg!(target_os = "linux") {
             return Availability::Unavailable("sandboxes need Linux".to_owned());
         }
@@ -59,8 +63,9 @@ impl Availability {
 #[must_use]
 pub fn available_backends(launcher: &Launcher, environment: &Environment) -> Vec<Value> {
     let found = std::thread::scope(|scope| {
-        let tries = BackendName::ALL
-            .map(|name| (name, scope.spawn(move || Availability::of(name, launcher, environment))));
+        let tries = BackendName::ALL.map(|name| {
+            (name, scope.spawn(move || Availability::probe(name, launcher, environment)))
+        });
         tries.map(|(name, tried)| (name, tried.join()))
     });
     let lines = found.into_iter().map(|(name, availability)| match availability {

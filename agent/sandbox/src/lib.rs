@@ -124,7 +124,7 @@ impl Sandbox {
             BackendName::Bubblewrap => Box::new(Bubblewrap),
             BackendName::Docker => Box::new(Docker::new(&config, environment)?),
         };
-        let availability = Availability::of(config.backend, &launcher, environment);
+        let availability = Availability::probe(config.backend, &launcher, environment);
         if let Availability::Unavailable(reason) = availability {
             return Err(SandboxError::Unavailable { backend: config.backend, reason });
         }
@@ -160,7 +160,7 @@ impl Sandbox {
     /// Keeps the files of a database from all tools and programs, also inside of the workspace. Returns whether programs
     /// could use files that are created beside it while they run.
     pub fn protect(&self, database: &Path) -> bool {
-        let Some(files) = DatabaseFiles::of(database) else { return false };
+        let Some(files) = DatabaseFiles::locate(database) else { return false };
         let Shared { config, databases, workspaces, .. } = &*self.shared;
         let is_exposed = workspaces.exposes(&files.folder)
             || config.writable.iter().any(|path| files.folder.starts_with(path));

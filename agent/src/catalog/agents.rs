@@ -167,7 +167,7 @@ impl Catalog {
     pub fn prompts_of(mut self, abide: &Abide) -> Catalog {
         self.stores
             .store
-            .get_or_insert_with(|| Arc::new(StoredPrompts::of(abide)) as Arc<dyn PromptStore>);
+            .get_or_insert_with(|| Arc::new(StoredPrompts::new(abide)) as Arc<dyn PromptStore>);
         self
     }
 
@@ -337,7 +337,7 @@ impl Catalog {
 
     /// Keeps the definitions that are not part of a delegation cycle. Files of the others are reported as problems.
     fn refuse_cycles(&self, reading: &mut CatalogSnapshot, definitions: Vec<AgentDefinition>) {
-        let delegations = Delegations::of(&definitions);
+        let delegations = Delegations::from_definitions(&definitions);
         for definition in definitions {
             // Inline subagents count as well.
             let cycle = names_of(&definition).iter().find_map(|name| delegations.cycle_of(name));
@@ -449,7 +449,7 @@ impl Catalog {
         // time.
         let all: Vec<AgentDefinition> =
             definitions.iter().flat_map(AgentDefinition::with_inline).collect();
-        for definition in Delegations::of(&all).sorted(&all) {
+        for definition in Delegations::from_definitions(&all).sorted(&all) {
             abide.call(definition.to_register()).await?;
         }
         Ok(())

@@ -26,7 +26,7 @@ impl Catalog {
     pub fn check(&self, models: &Models, environment: &Environment) -> Vec<Problem> {
         let mut reading = self.reading();
         let read = std::mem::take(&mut reading.problems);
-        let known = Known::of(&reading, &read);
+        let known = Known::new(&reading, &read);
         let one_each = read.into_iter().flat_map(|Problem { path, at, error }| {
             let all = each(error);
             // The place of the first one is known.
@@ -221,7 +221,7 @@ struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    fn of(reading: &'a CatalogSnapshot, problems: &[Problem]) -> Known<'a> {
+    fn new(reading: &'a CatalogSnapshot, problems: &[Problem]) -> Known<'a> {
         let refused = reading.refused.iter().map(|(_, definition)| definition);
         let all = reading.definitions.iter().chain(refused);
         let stems = problems.iter().filter_map(|it| it.path.file_stem()?.to_str());

@@ -12,7 +12,7 @@ pub(crate) struct StoredPrompts {
 }
 
 impl StoredPrompts {
-    pub(crate) fn of(abide: &Abide) -> StoredPrompts {
+    pub(crate) fn new(abide: &Abide) -> StoredPrompts {
         StoredPrompts { abide: abide.clone() }
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct RequestSize {
 
 impl RequestSize {
     /// Returns the size of the next request of a run.
-    pub(crate) fn of(driver: &Driver, model: &str) -> RequestSize {
+    pub(crate) fn for_next_request(driver: &Driver, model: &str) -> RequestSize {
         let answers = driver.state.entries.iter().rev().filter_map(SessionEntry::assistant);
         let recent = answers.take(RECENT);
         let mut reported = recent.filter(|it| it.estimated_tokens > 0);

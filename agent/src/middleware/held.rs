@@ -38,8 +38,10 @@ impl<'a> HeldAnswer<'a> {
     ) -> HeldAnswer<'a> {
         let rules: Vec<&Guardrail> =
             rules.into_iter().filter(|rule| rule.at == GuardrailAt::Response).collect();
-        let reaches: Option<Vec<PatternReach>> =
-            rules.iter().map(|rule| PatternReach::of(rule.deny.as_ref()?.as_str())).collect();
+        let reaches: Option<Vec<PatternReach>> = rules
+            .iter()
+            .map(|rule| PatternReach::for_pattern(rule.deny.as_ref()?.as_str()))
+            .collect();
         let reaches = reaches.and_then(|mut all| {
             all.extend(redactor.as_ref().map_or(Some(Vec::new()), Redactor::reaches)?);
             Some(all)

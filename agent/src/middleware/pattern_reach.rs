@@ -18,7 +18,7 @@ pub(crate) enum PatternReach {
 
 impl PatternReach {
     /// `None` if nothing is known about it.
-    pub(crate) fn of(pattern: &str) -> Option<PatternReach> {
+    pub(crate) fn for_pattern(pattern: &str) -> Option<PatternReach> {
         let parsed = regex_syntax::parse(pattern).ok()?;
         if !can_contain(&parsed, char::is_whitespace) {
             return Some(PatternReach::Word);

@@ -10,7 +10,7 @@ use crate::run::driver::Driver;
 
 /// Returns the rules of the run for one kind of text.
 fn of_run(driver: &Driver, place: PiiAt) -> Option<Redactor<'_>> {
-    Redactor::of(driver.middleware().filter_map(Middleware::pii), place)
+    Redactor::for_place(driver.middleware().filter_map(Middleware::pii), place)
 }
 
 /// Returns the rules for answers.

@@ -57,7 +57,7 @@ pub(crate) struct Redactor<'a> {
 
 impl<'a> Redactor<'a> {
     /// Returns the rules for one kind of text; `None` without any.
-    pub(crate) fn of(
+    pub(crate) fn for_place(
         settings: impl IntoIterator<Item = &'a Pii>,
         place: PiiAt,
     ) -> Option<Redactor<'a>> {
@@ -76,7 +76,7 @@ impl<'a> Redactor<'a> {
 
     /// Returns how far the matches can extend; `None` if that is not known of one.
     pub(crate) fn reaches(&self) -> Option<Vec<PatternReach>> {
-        self.rules.iter().map(|(_, pattern)| PatternReach::of(pattern.as_str())).collect()
+        self.rules.iter().map(|(_, pattern)| PatternReach::for_pattern(pattern.as_str())).collect()
     }
 
     /// Returns the matches that begin at a position or after it, in order. They do not overlap.

@@ -88,7 +88,7 @@ pub(crate) async fn record(
         // The opaque data contains the reasoning, too.
         withheld =
             Some(json!({"reasoning": answer.reasoning.take(), "carry": answer.carry.take()}));
-    } else if !uncleared_reasoning.is_empty() && Published::of(driver).reasoning {
+    } else if !uncleared_reasoning.is_empty() && Published::for_run(driver).reasoning {
         push(&mut events, RunEventKind::Reasoning, &uncleared_reasoning);
     }
     if !uncleared_text.is_empty() {

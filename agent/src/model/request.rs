@@ -41,7 +41,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
     if let Err(message) = middleware::hooks::before_model(driver, &mut request) {
         return middleware::request_check::deny(driver, &message).await.map(|()| None);
     }
-    let size = RequestSize::of(driver, &candidates.model);
+    let size = RequestSize::for_next_request(driver, &candidates.model);
     let estimated = size.estimate.request(&request);
     if context::compaction::advance(driver, &request, size, size.tokens(estimated)).await? {
         return Ok(None);
@@ -50,7 +50,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
     driver.state.has_cut_results |= fitted.cut_results > 0;
     let estimated = fitted.estimated;
     model::budget::reserve(driver, &request, candidates.price).await?;
-    let measured = MeasuredRequest::of(driver, &request, estimated);
+    let measured = MeasuredRequest::measure(driver, &request, estimated);
     streaming::asks(driver, &candidates.model).await?;
     let stream = candidates.ask(driver, Purpose::Answer, request).await?;
     let mut answered = listen(driver, stream).await?;

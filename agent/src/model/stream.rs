@@ -43,7 +43,7 @@ pub(crate) async fn listen(
     let redactor = middleware::redaction::of_answers(driver);
     let mut held = HeldAnswer::new(driver.guardrails(), redactor, is_held_whole(driver));
     let mut writing: Option<Writing<'_>> = None;
-    let published = Published::of(driver);
+    let published = Published::for_run(driver);
     let since = first_event(driver, published);
     let answer = loop {
         tokio::select! {

@@ -48,7 +48,7 @@ pub(crate) fn spec(schema: &Value) -> ToolSpec {
 pub(crate) fn of_calls(schema: &Value, calls: &[ModelCall]) -> Option<Result<String, String>> {
     let call = calls.iter().find(|call| call.name == RESPONSE)?;
     let spec = spec(schema);
-    let fitted = Parameters::of(&spec.parameters)
+    let fitted = Parameters::compile(&spec.parameters)
         .and_then(|it| it.fit_text(&call.arguments).map_err(|why| format!("{RESPONSE}: {why}")));
     let answer = fitted.map(|fitted| {
         if schema["type"] == "object" {
@@ -162,7 +162,7 @@ fn not_json(text: &str) -> String {
 }
 
 fn parameters(schema: &Value) -> Result<Parameters, String> {
-    Parameters::of(schema)
+    Parameters::compile(schema)
         .map_err(|why| format!("the response_format is not a supported JSON Schema: {why}"))
 }
 

@@ -35,7 +35,7 @@ impl ProgramPlan {
             self.noted(
                 todos
                     .iter()
-                    .filter_map(|todo| Step::of(&todo["content"], todo["status"].as_str()))
+                    .filter_map(|todo| Step::new(&todo["content"], todo["status"].as_str()))
                     .collect(),
             )
         })
@@ -47,14 +47,14 @@ impl ProgramPlan {
         if line["sessionUpdate"] == "plan" {
             let entries = line["entries"].as_array().into_iter().flatten();
             return self.noted(
-                entries.filter_map(|it| Step::of(&it["content"], it["status"].as_str())).collect(),
+                entries.filter_map(|it| Step::new(&it["content"], it["status"].as_str())).collect(),
             );
         }
         // Codex's app server.
         if line["method"] == "turn/plan/updated" {
             let step = |it: &Value| {
                 let status = it["status"].as_str();
-                Step::of(
+                Step::new(
                     &it["step"],
                     status.map(|it| if it == "inProgress" { "in_progress" } else { it }),
                 )
@@ -69,7 +69,7 @@ impl ProgramPlan {
         };
         let step = |item: &Value| {
             let done = item["completed"] == true;
-            Step::of(&item["text"], Some(if done { COMPLETED } else { "not-started" }))
+            Step::new(&item["text"], Some(if done { COMPLETED } else { "not-started" }))
         };
         items.map_or_else(Vec::new, |items| self.noted(items.iter().filter_map(step).collect()))
     }
@@ -105,7 +105,7 @@ impl ProgramPlan {
 }
 
 impl Step {
-    fn of(title: &Value, status: Option<&str>) -> Option<Step> {
+    fn new(title: &Value, status: Option<&str>) -> Option<Step> {
         Some(Step { title: title.as_str()?.to_owned(), status: status?.to_owned() })
     }
 }

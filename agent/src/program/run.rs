@@ -41,7 +41,7 @@ type Decisions = FuturesUnordered<BoxFuture<'static, (String, String, Result<Dec
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let config = driver.agent.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
-    let before = Before::of(driver).await?;
+    let before = Before::read(driver).await?;
     // Also if the run is to be aborted.
     before.end(&config).await?;
     driver.read_state().await?;
@@ -248,7 +248,7 @@ const TASK_ABOVE: &str = "The messages above are the task. They may be in the se
     they are not a new task.";
 
 impl Before {
-    async fn of(driver: &Driver) -> Step<Before> {
+    async fn read(driver: &Driver) -> Step<Before> {
         let sql = "SELECT EXISTS (SELECT 1 FROM run_events WHERE run_id = :id AND kind = 'line'), \
                    EXISTS (SELECT 1 FROM run_events WHERE run_id = :id \
                            AND kind IN ('token', 'reasoning', 'tool_call', 'tool_result'))";

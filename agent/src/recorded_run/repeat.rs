@@ -77,7 +77,7 @@ impl RecordedRun {
         let mut models = Models::new(ModelsConfig::default(), &surroundings)
             .map_err(|why| wrong(why.to_string()))?;
         models
-            .add(Arc::new(RecordedAnswers::of(self)), Vec::new(), 0)
+            .add(Arc::new(RecordedAnswers::new(self)), Vec::new(), 0)
             .map_err(|why| wrong(why.to_string()))?;
         let empty = Catalog::new(folder, ours.clone()).with_guardrails_of(&catalog);
         let deployment = catalog.shared_deployment().get().to_vec();
@@ -472,7 +472,7 @@ impl KnownConversation {
 }
 
 impl RecordedAnswers {
-    fn of(recorded: &RecordedRun) -> RecordedAnswers {
+    fn new(recorded: &RecordedRun) -> RecordedAnswers {
         let known = recorded.conversations.iter().map(|it| KnownConversation {
             conversation: conversation(it),
             usages: usages(it),

@@ -552,7 +552,7 @@ mod tests {
         );
     }
 
-    fn of(events: &[&Value]) -> RemoteTask {
+    fn task_after(events: &[&Value]) -> RemoteTask {
         let mut task = RemoteTask::new(1_000);
         for event in events {
             task.apply(event).expect("it can be read");
@@ -580,16 +580,17 @@ mod tests {
     fn what_events_do_not_have_is_read_with_the_task() {
         let working = described("working", &[]);
         let completed = status("completed");
-        let begun = of(&[&chunk("It ", false), &chunk("is.", true), &completed]);
+        let begun = task_after(&[&chunk("It ", false), &chunk("is.", true), &completed]);
         assert_eq!((begun.needs_confirmation(), begun.text().as_str()), (false, "It is."));
-        let omitted = of(&[&chunk("It is.", false), &working, &completed]);
+        let omitted = task_after(&[&chunk("It is.", false), &working, &completed]);
         assert_eq!((omitted.needs_confirmation(), omitted.text().as_str()), (true, "It is."));
         assert_eq!(omitted.missing(), None);
         // On one stream, a description without artifacts says nothing about their content.
-        let continued = of(&[&chunk("It ", false), &working, &chunk("is.", true), &completed]);
+        let continued =
+            task_after(&[&chunk("It ", false), &working, &chunk("is.", true), &completed]);
         assert_eq!((continued.needs_confirmation(), continued.text().as_str()), (true, "It is."));
         assert_eq!(continued.missing(), None);
-        let mut never_begun = of(&[&working, &chunk("is.", true), &completed]);
+        let mut never_begun = task_after(&[&working, &chunk("is.", true), &completed]);
         assert!(never_begun.needs_confirmation() && never_begun.missing().is_some());
 
         never_begun.confirm(&described("completed", &[])).expect("it has completed");
@@ -607,7 +608,7 @@ mod tests {
     fn an_artifact_is_continued_on_its_own_stream_only() {
         let completed = status("completed");
         let resumed = |first: &Value, then: &[&Value]| {
-            let mut task = of(&[first]);
+            let mut task = task_after(&[first]);
             task.new_stream();
             for event in then {
                 task.apply(event).expect("it can be read");
@@ -650,18 +651,21 @@ mod tests {
     #[test]
     fn a_message_does_not_replace_artifacts() {
         let message = json!({"message": {"parts": [{"text": "So."}]}});
-        let both = of(&[&chunk("It is.", false), &message]);
+        let both = task_after(&[&chunk("It is.", false), &message]);
         assert_eq!((both.missing(), both.text().as_str()), (None, "It is.\n\nSo."));
-        assert!(of(&[&open_chunk("It "), &message]).missing().is_some());
+        assert!(task_after(&[&open_chunk("It "), &message]).missing().is_some());
         let bare = json!({"statusUpdate": {"taskId": "t", "status": {"state": "completed"}}});
-        assert!(of(&[&bare]).needs_confirmation());
-        assert!(!of(&[&status("completed")]).needs_confirmation(), "the status has the answer");
+        assert!(task_after(&[&bare]).needs_confirmation());
+        assert!(
+            !task_after(&[&status("completed")]).needs_confirmation(),
+            "the status has the answer"
+        );
     }
 
     /// Class: a foreign task is taken. The answer to a request for the task was taken whatever its id was.
     #[test]
     fn only_this_task_is_taken_and_only_a_completed_one_confirms() {
-        let mut task = of(&[&chunk("It ", true), &status("completed")]);
+        let mut task = task_after(&[&chunk("It ", true), &status("completed")]);
         let mut other = described("completed", &[("a", "Secret.")]);
         for id in [json!("other"), json!(7), json!(""), Value::Null] {
             other["task"]["id"] = id;
@@ -800,7 +804,7 @@ mod tests {
         let first = json!({"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}});
         let results: Vec<Value> = [first, other].into_iter().chain(odd).collect();
         check(&results, expect![[r#"t Works "" None"#]]);
-        assert!(of(&[&results[0], &results[4], &status("completed")]).needs_confirmation());
+        assert!(task_after(&[&results[0], &results[4], &status("completed")]).needs_confirmation());
         for malformed in [json!({"task": 7}), json!({"statusUpdate": {"taskId": 7}})] {
             assert!(RemoteTask::new(1_000).apply(&malformed).is_err(), "{malformed}");
         }

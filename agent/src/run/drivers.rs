@@ -201,7 +201,7 @@ async fn claim(shared: &RuntimeContext, id: &str) -> Result<Option<Run>, Runtime
 /// Fails a run whose driver panics repeatedly.
 async fn fail_after_panics(shared: &RuntimeContext, id: &str) -> Result<(), RuntimeError> {
     let Some(run) = claim(shared, id).await? else { return Ok(()) };
-    let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
+    let Some(run_lease) = RunLease::from_run(&run) else { return Ok(()) };
     let why = format!("the run's driver panicked {MAX_PANICS} times; this is a bug in the runtime");
     end(&shared.abide, run_lease.failed(BROKEN, why)).await
 }
@@ -226,7 +226,7 @@ async fn claim_and_drive(
 ) -> Result<(), RuntimeError> {
     let Some((scope, permit)) = permit_to_drive(&shared, id).await? else { return Ok(()) };
     let Some(run) = claim(&shared, id).await? else { return Ok(()) };
-    let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
+    let Some(run_lease) = RunLease::from_run(&run) else { return Ok(()) };
     shared.leases.hold_run(run_lease.clone());
     let definition = match definition(&shared.abide, &run.agent, run.revision).await {
         Ok(definition) => definition,

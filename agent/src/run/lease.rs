@@ -24,7 +24,7 @@ pub(crate) struct RunLease {
 
 impl RunLease {
     /// From a claimed run; `None` if the run is not claimed.
-    pub(crate) fn of(run: &Run) -> Option<RunLease> {
+    pub(crate) fn from_run(run: &Run) -> Option<RunLease> {
         Some(RunLease { run_id: run.id.clone(), fencing_token: run.fencing_token? })
     }
 

@@ -47,7 +47,7 @@ pub(crate) fn to_request(
     call: &RequestedCall,
     claims: bool,
 ) -> Result<RequestToolCall, String> {
-    let arguments = Executor::of(driver, &call.name).admit(driver, call)?;
+    let arguments = Executor::for_tool(driver, &call.name).admit(driver, call)?;
     let session_id = &driver.state.run.session_id;
     let settings = &driver.shared.settings;
     let request = RequestToolCall {
@@ -64,7 +64,7 @@ pub(crate) fn to_request(
 /// other's approvals, a run can pause before they start, and tools of the runtime read the answer.
 pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
     let [call] = calls else { return false };
-    matches!(Executor::of(driver, &call.name), Executor::Process(_))
+    matches!(Executor::for_tool(driver, &call.name), Executor::Process(_))
         && !needs_approval(driver, &call.name)
         && !run::pause::may_be_demanded(driver)
 }
@@ -79,9 +79,9 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Optio
     let stop = driver.stop.child_token();
     let (approved, others): (Vec<_>, Vec<_>) =
         ready.into_iter().partition(|call| needs_approval(driver, &call.tool_name));
-    let (in_order, others): (Vec<_>, Vec<_>) = others
-        .into_iter()
-        .partition(|call| Executor::of(driver, &call.tool_name).order() == CallOrder::InSequence);
+    let (in_order, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|call| {
+        Executor::for_tool(driver, &call.tool_name).order() == CallOrder::InSequence
+    });
     let mut deadline = std::pin::pin!(driver.until_deadline());
     let mut delivered = None;
     // An approver has seen the approved calls in the order of the answer: their effects follow in this order, and before all others.
@@ -131,7 +131,7 @@ async fn run(
         };
     }
     let cancel = stop.child_token();
-    match Executor::of(driver, &claimed.tool_name) {
+    match Executor::for_tool(driver, &claimed.tool_name) {
         Executor::Runtime(tool) => run_runtime_tool(driver, tool, &claimed, &cancel).await,
         executor => run_user_tool(driver, &executor, &claimed, &cancel).await,
     }
@@ -165,7 +165,7 @@ async fn run_user_tool(
     if executor.waits_for_disk() {
         driver.until_durable().await?;
     }
-    let log = CallLog::of(&driver.abide, claimed);
+    let log = CallLog::for_call(&driver.abide, claimed);
     let timer = ToolTimer::start(driver);
     let outcome = match log.load(&driver.shared.settings, claimed).await? {
         Ok(exchange) => {
@@ -252,7 +252,7 @@ async fn record_outcome(
 ) -> Step<Option<RecordedStep>> {
     middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
     middleware::redaction::outcome(driver, &mut outcome);
-    let executor = Executor::of(driver, &claimed.tool_name);
+    let executor = Executor::for_tool(driver, &claimed.tool_name);
     let effect = executor.effect();
     let again = retries(driver, claimed, &executor, outcome.failure);
     let delivery = if is_only(driver, claimed) && !outcome.is_error {

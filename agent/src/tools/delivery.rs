@@ -34,7 +34,7 @@ pub(crate) async fn deliver(driver: &Driver, call: &ToolCall) -> Step<Delivery> 
     if call.status != ToolCallStatus::Rejected {
         result.approved_arguments = tools::approval::changed_arguments(driver, call).await?;
     }
-    let Some(tool) = Executor::of(driver, &call.tool_name).runtime_tool() else {
+    let Some(tool) = Executor::for_tool(driver, &call.tool_name).runtime_tool() else {
         return Ok(Delivery { result, handoff: None });
     };
     let result = tool.result_for_model(driver, call, result).await?;
@@ -60,7 +60,8 @@ fn result(driver: &Driver, call: &ToolCall) -> CallResult {
             CallResult::without_success(CallStatus::Rejected, format!("Rejected: {why}"))
         }
         ToolCallStatus::Cancelled => {
-            let has_effect = Executor::of(driver, &call.tool_name).effect() != Effect::ReadOnly;
+            let has_effect =
+                Executor::for_tool(driver, &call.tool_name).effect() != Effect::ReadOnly;
             CallResult::without_success(CallStatus::Cancelled, cancelled_text(call, has_effect))
         }
         _ => {

@@ -55,7 +55,7 @@ pub(crate) struct CallLog {
 
 impl CallLog {
     /// Returns the log of a claimed call.
-    pub(crate) fn of(abide: &Abide, claimed: &ToolCall) -> Arc<CallLog> {
+    pub(crate) fn for_call(abide: &Abide, claimed: &ToolCall) -> Arc<CallLog> {
         Arc::new(CallLog {
             abide: abide.clone(),
             call_id: claimed.call_id.clone(),

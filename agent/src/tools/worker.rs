@@ -147,7 +147,7 @@ impl ToolWorker {
         let claim = ClaimToolCall::new(call_id).lease_ms(millis(settings.lease));
         let call: ToolCall = abide.call(claim.worker(&settings.driver)).await?.into_inner();
         let effect = tools.get(&call.tool_name).map(|tool| tool.declaration().effect);
-        let log = CallLog::of(abide, &call);
+        let log = CallLog::for_call(abide, &call);
         let held = ClaimedCall { abide, settings, leases, call: &call, exchange: Some(&log) };
         let exchange = log.load(settings, &call).await?;
         let running = async {

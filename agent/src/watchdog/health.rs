@@ -135,7 +135,7 @@ pub(crate) struct MeasuredRequest {
 
 impl MeasuredRequest {
     /// Measures a request, of this size in tokens.
-    pub(crate) fn of(driver: &Driver, request: &ModelRequest, tokens: u64) -> MeasuredRequest {
+    pub(crate) fn measure(driver: &Driver, request: &ModelRequest, tokens: u64) -> MeasuredRequest {
         let is_marker = |message: &&ModelMessage| match message {
             ModelMessage::Tool { content, .. } => context::reduction::is_marker(content),
             _ => false,

@@ -164,7 +164,7 @@ impl A2aClient {
         }
         // An error, or the result of an agent that does not stream it.
         let text = self.http.text(response, self.http.max_bytes).await?;
-        Ok(A2aEvents::of(result_of(&self.url, text, self.version)?))
+        Ok(A2aEvents::from_event(result_of(&self.url, text, self.version)?))
     }
 
     fn request(&self, method: &str, mut params: Value) -> Result<Request, A2aFailure> {
@@ -196,7 +196,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 impl A2aHttp {
     fn new(config: &A2aConfig) -> Result<A2aHttp, A2aFailure> {
-        let hosts = PermittedHosts::of(config.allow_private.iter().cloned());
+        let hosts = PermittedHosts::new(config.allow_private.iter().cloned());
         let client = hosts.client().build();
         let client = client.map_err(|why| A2aFailure::Invalid(why.to_string()))?;
         let timeout = Duration::from_millis(config.timeout_ms.max(1));

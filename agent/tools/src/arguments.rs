@@ -48,9 +48,9 @@ impl Parameters {
     ///
     /// # Errors
     /// Why the schema is invalid or not supported.
-    pub fn of(schema: &Value) -> Result<Parameters, String> {
+    pub fn compile(schema: &Value) -> Result<Parameters, String> {
         integers::check(&schema.to_string()).map_err(|found| found.to_string())?;
-        let validator = BoundedValidator::of(schema)?;
+        let validator = BoundedValidator::compile(schema)?;
         Ok(Parameters { schema: schema.clone(), validator })
     }
 

@@ -169,9 +169,12 @@ impl HttpTool {
         let plan = Plan {
             name: name.to_owned(),
             client: client(config.redirects).map_err(|why| bad(why.to_string()))?,
-            address: Address::of(name, &config.url, &config.query, &config.parameters)?,
+            address: Address::parse(name, &config.url, &config.query, &config.parameters)?,
             headers: headers(name, &config.headers, environment)?,
-            body: config.body.map(|body| Body::of(name, body, &config.parameters)).transpose()?,
+            body: config
+                .body
+                .map(|body| Body::parse(name, body, &config.parameters))
+                .transpose()?,
             idempotency_header,
             context_key: context_key(name, config.context_key.as_ref(), environment)?,
             ok_statuses: config.ok_statuses,
@@ -256,7 +259,7 @@ pub(crate) fn headers(
 }
 
 impl Body {
-    fn of(tool: &str, body: HttpBody, parameters: &Value) -> Result<Body, ConfigError> {
+    fn parse(tool: &str, body: HttpBody, parameters: &Value) -> Result<Body, ConfigError> {
         let read = |text: &str| config::template(tool, text, parameters);
         Ok(match body {
             HttpBody::Arguments => Body::Arguments,

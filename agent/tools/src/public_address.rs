@@ -14,7 +14,7 @@ use reqwest::{Client, ClientBuilder, Url};
 pub(crate) struct PermittedHosts(BTreeSet<String>);
 
 impl PermittedHosts {
-    pub(crate) fn of(hosts: impl IntoIterator<Item = String>) -> PermittedHosts {
+    pub(crate) fn new(hosts: impl IntoIterator<Item = String>) -> PermittedHosts {
         PermittedHosts(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())
     }
 
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn urls_are_checked_in_every_spelling() {
-        let hosts = PermittedHosts::of(["127.0.0.1:9".to_owned(), "wiki.local:80".to_owned()]);
+        let hosts = PermittedHosts::new(["127.0.0.1:9".to_owned(), "wiki.local:80".to_owned()]);
         for (text, is_permitted) in [
             ("http://127.0.0.1:9/x", true),
             ("http://127.0.0.1:10/", false),

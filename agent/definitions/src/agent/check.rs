@@ -58,7 +58,7 @@ impl AgentDefinition {
             );
         }
         if let Some(schema) = &self.response_format {
-            Parameters::of(schema).map_err(|why| {
+            Parameters::compile(schema).map_err(|why| {
                 let why = format!("is not a supported JSON Schema: {why}");
                 InvalidSetting::new("response_format", why)
             })?;

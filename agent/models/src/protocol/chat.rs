@@ -178,11 +178,11 @@ impl Decoder for Chat {
         }
         if !is_blank(&choice["delta"]) {
             self.has_deltas = true;
-            let place = Place::of(data, at, "delta");
+            let place = Place::new(data, at, "delta");
             let is_last = !text(&choice["finish_reason"]).is_empty();
             self.read_delta(&choice["delta"], &place, is_last, gathered)?;
         }
-        self.read_message(&choice["message"], &Place::of(data, at, "message"), gathered)?;
+        self.read_message(&choice["message"], &Place::new(data, at, "message"), gathered)?;
         gathered.text(choice["text"].as_str().unwrap_or_default());
         let reason = text(&choice["finish_reason"]);
         if !reason.is_empty() {
@@ -288,7 +288,7 @@ impl Chat {
 }
 
 impl<'a> Place<'a> {
-    fn of(data: &'a str, choice: usize, field: &'a str) -> Self {
+    fn new(data: &'a str, choice: usize, field: &'a str) -> Self {
         Place { data, choice: choice.to_string(), field }
     }
 

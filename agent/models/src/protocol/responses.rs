@@ -171,19 +171,23 @@ impl Decoder for Responses {
         }
         match kind {
             "response.output_text.delta" => {
-                self.with_deltas.insert(ItemPlace::of(&event));
+                self.with_deltas.insert(ItemPlace::from_event(&event));
                 gathered.text(delta);
             }
             "response.refusal.delta" => {
-                self.with_deltas.insert(ItemPlace::of(&event));
+                self.with_deltas.insert(ItemPlace::from_event(&event));
                 gathered.refusal(delta);
             }
             "response.output_text.done" | "response.refusal.done" => {
-                self.texts.add_part(ItemPlace::of(&event), event["content_index"].as_u64(), &event);
+                self.texts.add_part(
+                    ItemPlace::from_event(&event),
+                    event["content_index"].as_u64(),
+                    &event,
+                );
             }
             "response.content_part.done" => {
                 let at = event["content_index"].as_u64();
-                self.parts.add_part(ItemPlace::of(&event), at, &event["part"]);
+                self.parts.add_part(ItemPlace::from_event(&event), at, &event["part"]);
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 gathered.reasoning(delta);
@@ -302,7 +306,7 @@ impl Order {
 }
 
 impl ItemPlace {
-    fn of(event: &Value) -> Self {
+    fn from_event(event: &Value) -> Self {
         let output_index = event["output_index"].as_u64();
         Self { id: text(&event["item_id"]).to_owned(), output_index }
     }

@@ -99,7 +99,7 @@ impl Parser for AcpDialogue {
         let Some(object) = object(line) else { return Vec::new() };
         let message = Value::Object(object);
         let mut events = Vec::new();
-        match Incoming::of(&message) {
+        match Incoming::from_message(&message) {
             Some(Incoming::Answer { id, result }) => match self.client.answered(id) {
                 Some(INITIALIZE) => self.initialized(result, &mut events),
                 Some(SESSION) => self.opened(result, &mut events),
@@ -148,7 +148,7 @@ impl Dialogue for AcpDialogue {
             return Reply::default();
         };
         let mut events = Vec::new();
-        let ruling = PermissionOutcome::of(decision, asked, &mut events);
+        let ruling = PermissionOutcome::from_decision(decision, asked, &mut events);
         let once = permission.option("allow_once").filter(|_| ruling.allowed);
         let answer = once.map_or_else(|| permission.denied(), |once| outcome(Some(once)));
         let mut text = result(&id, answer);

@@ -96,7 +96,7 @@ impl Parser for AppServer {
         let Some(object) = object(line) else { return Vec::new() };
         let message = Value::Object(object);
         let mut events = Vec::new();
-        match Incoming::of(&message) {
+        match Incoming::from_message(&message) {
             Some(Incoming::Answer { id, result }) => match self.client.answered(id) {
                 Some(INITIALIZE) => self.initialized(result, &mut events),
                 Some(SESSION) => self.opened(result, &mut events),
@@ -141,7 +141,7 @@ impl Dialogue for AppServer {
         };
         let mut events = Vec::new();
         let PermissionOutcome { allowed, interrupts } =
-            PermissionOutcome::of(decision, asked, &mut events);
+            PermissionOutcome::from_decision(decision, asked, &mut events);
         let answer = match (approval.permissions(), allowed, interrupts) {
             (Some(permissions), true, _) => json!({"permissions": permissions, "scope": "turn"}),
             (Some(_), false, _) => json!({"permissions": {}, "scope": "turn"}),

@@ -23,7 +23,7 @@ pub(super) enum Incoming<'a> {
 impl Incoming<'_> {
     /// Returns the message of a line; `None` if the object is not a message. An empty method or error is absent, and so
     /// is the id of a request that is null.
-    pub(super) fn of(message: &Value) -> Option<Incoming<'_>> {
+    pub(super) fn from_message(message: &Value) -> Option<Incoming<'_>> {
         let id = &message["id"];
         let params = &message["params"];
         match message["method"].as_str().filter(|method| !method.is_empty()) {

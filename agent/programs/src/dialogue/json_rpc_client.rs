@@ -248,7 +248,7 @@ pub(super) struct PermissionOutcome {
 
 impl PermissionOutcome {
     /// Returns the ruling for a call with these arguments. A decision that changes them is a denial, with a notice.
-    pub(super) fn of(
+    pub(super) fn from_decision(
         decision: Decision,
         arguments: &Value,
         events: &mut Vec<ProgramEvent>,

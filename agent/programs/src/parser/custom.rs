@@ -222,10 +222,10 @@ impl JsonPointer {
         // In a pointer, `~` occurs only as `~0` and `~1`.
         let escapes = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
         let is_pointer = (text.is_empty() || text.starts_with('/')) && escapes;
-        if is_pointer { Ok(Self(text)) } else { Err(NotAPointer::of(&text)) }
+        if is_pointer { Ok(Self(text)) } else { Err(NotAPointer::with_correction(&text)) }
     }
 
-    fn of<'a>(&self, line: &'a Value) -> Option<&'a Value> {
+    fn resolve<'a>(&self, line: &'a Value) -> Option<&'a Value> {
         line.pointer(&self.0).filter(|value| !value.is_null())
     }
 }
@@ -247,7 +247,7 @@ pub struct NotAPointer {
 
 impl NotAPointer {
     /// With the pointer that is probably meant: `usage.input` and `$.usage.input` are `/usage/input`.
-    fn of(text: &str) -> Self {
+    fn with_correction(text: &str) -> Self {
         let path = text.trim_start_matches(['$', '.', '/']);
         let path = if path.contains('/') { path.to_owned() } else { path.replace('.', "/") };
         let path = path.replace("~0", "~").replace('~', "~0");
@@ -316,7 +316,7 @@ impl Parser for CustomParser {
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
         let Some(object) = object(line) else { return Vec::new() };
         let line = Value::Object(object);
-        let id = self.rules.session.as_ref().and_then(|at| at.of(&line)?.as_str());
+        let id = self.rules.session.as_ref().and_then(|at| at.resolve(&line)?.as_str());
         let mut events: Vec<ProgramEvent> = self.session.seen(id).into_iter().collect();
         let before = events.len();
         let used = self.usage(&line, &mut events);
@@ -380,14 +380,15 @@ impl CustomParser {
             && let (Some(id), Some(name)) = (id(&rule.id, line), id(&rule.name, line))
             && self.started.insert(id.clone())
         {
-            let arguments = rule.arguments.as_ref().and_then(|at| at.of(line));
+            let arguments = rule.arguments.as_ref().and_then(|at| at.resolve(line));
             let arguments = arguments.cloned().unwrap_or_default();
             events.push(ProgramEvent::ToolCallStarted { id, name, arguments, parent: None });
         }
         if let Some(rule) = self.rules.tool_result.as_ref().filter(|rule| holds(&rule.when, line))
             && let Some(id) = id(&rule.id, line)
         {
-            let at = |pointer: &Option<JsonPointer>| pointer.as_ref().and_then(|at| at.of(line));
+            let at =
+                |pointer: &Option<JsonPointer>| pointer.as_ref().and_then(|at| at.resolve(line));
             events.push(ProgramEvent::ToolCallFinished {
                 id,
                 output: at(&rule.output).cloned().unwrap_or_default(),
@@ -403,7 +404,7 @@ impl CustomParser {
         let Some(rule) = self.rules.usage.as_ref().filter(|rule| holds(&rule.when, line)) else {
             return false;
         };
-        let at = |pointer: &Option<JsonPointer>| pointer.as_ref().and_then(|at| at.of(line));
+        let at = |pointer: &Option<JsonPointer>| pointer.as_ref().and_then(|at| at.resolve(line));
         let count = |pointer| at(pointer).and_then(Value::as_u64);
         let usage = Usage {
             input_tokens: count(&rule.input_tokens),
@@ -443,7 +444,7 @@ impl CustomParser {
             self.answer = match previous {
                 Some(first) if rule.which == LastByDefault::First => Some(first),
                 previous => {
-                    let own = rule.text.as_ref().map(|at| at.of(line).map(as_text));
+                    let own = rule.text.as_ref().map(|at| at.resolve(line).map(as_text));
                     let own = own.map(Option::unwrap_or_default);
                     let text = own.unwrap_or_else(|| self.text.trim_end().to_owned());
                     let text = match previous {
@@ -456,7 +457,7 @@ impl CustomParser {
         }
         if let Some(rule) = self.rules.error.as_ref().filter(|rule| holds(&rule.when, line)) {
             ends = true;
-            let own = rule.message.as_ref().and_then(|at| at.of(line)).map(as_text);
+            let own = rule.message.as_ref().and_then(|at| at.resolve(line)).map(as_text);
             let message = own.unwrap_or_else(|| "the program reported an error".to_owned());
             events.push(notice(NoticeCode::Reported, message.clone()));
             if self.failure.is_none() || rule.which == FirstByDefault::Last {
@@ -473,8 +474,8 @@ impl TextRule {
         if !holds(&self.when, line) {
             return None;
         }
-        let text = self.text.of(line)?.as_str().filter(|text| !text.is_empty())?;
-        let message = self.message.as_ref().and_then(|at| at.of(line)).map(as_text);
+        let text = self.text.resolve(line)?.as_str().filter(|text| !text.is_empty())?;
+        let message = self.message.as_ref().and_then(|at| at.resolve(line)).map(as_text);
         Some((text.to_owned(), message))
     }
 }
@@ -485,7 +486,7 @@ fn holds(when: &Conditions, line: &Value) -> bool {
 
 /// Returns a text or a number at a location.
 fn id(pointer: &JsonPointer, line: &Value) -> Option<String> {
-    let id = pointer.of(line).filter(|id| id.is_string() || id.is_number()).map(as_text);
+    let id = pointer.resolve(line).filter(|id| id.is_string() || id.is_number()).map(as_text);
     id.filter(|id| !id.is_empty())
 }
 

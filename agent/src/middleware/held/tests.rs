@@ -75,7 +75,7 @@ fn rules_for_requests_hold_nothing() {
 
 #[test]
 fn reach_of_patterns() {
-    let reach = |pattern| PatternReach::of(pattern);
+    let reach = |pattern| PatternReach::for_pattern(pattern);
     assert_eq!(reach("secret"), Some(PatternReach::Word));
     assert_eq!(reach(r"\S+"), Some(PatternReach::Word));
     assert_eq!(reach(r"\bpass word\b"), Some(PatternReach::Bytes(9)));

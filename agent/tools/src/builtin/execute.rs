@@ -224,7 +224,7 @@ impl Commands {
 }
 
 fn states_at(sandbox: &Sandbox, root: &Path) -> FileStates {
-    sandbox.open_workspace_at(root).map(|files| FileStates::of(&files)).unwrap_or_default()
+    sandbox.open_workspace_at(root).map(|files| FileStates::read(&files)).unwrap_or_default()
 }
 
 /// What a command has changed until now; it is stored.

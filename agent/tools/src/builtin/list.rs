@@ -136,7 +136,7 @@ const DEPTH: usize = 64;
 const SKIPPED: [&str; 3] = [".git", "node_modules", "target"];
 
 impl<'a> Walk<'a> {
-    pub(super) fn of(workspace: &'a Workspace, path: &Path) -> Result<Walk<'a>, WorkspaceError> {
+    pub(super) fn start(workspace: &'a Workspace, path: &Path) -> Result<Walk<'a>, WorkspaceError> {
         let start = workspace.open_folder(path)?;
         let files = Vec::new();
         let entries = 0;

@@ -19,7 +19,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    pub(super) fn of(
+    pub(super) fn parse(
         tool: &str,
         url: &str,
         query: &BTreeMap<String, String>,

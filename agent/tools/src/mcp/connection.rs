@@ -187,7 +187,7 @@ impl Connection {
                 })?;
                 let stdin = child.stdin.take().expect("stdin is piped");
                 let stdout = child.stdout.take().expect("stdout is piped");
-                let stdout = BoundedLines::of(stdout, *max, note.clone());
+                let stdout = BoundedLines::new(stdout, *max, note.clone());
                 let process = Process::tend(child, group);
                 let transport = AsyncRwTransport::new_client(stdout, stdin);
                 let transport = transport.with_max_line_length(usize::MAX);
@@ -207,7 +207,7 @@ impl Connection {
                 connection.subscribe();
                 return Ok(connection);
             }
-            Ok(Err(error)) => ConnectError::of(&error, process.is_some()),
+            Ok(Err(error)) => ConnectError::from_initialize(&error, process.is_some()),
             Err(_) => ConnectError::because(format!(
                 "it did not respond within {} s",
                 within.as_secs_f64()
@@ -362,14 +362,16 @@ impl ConnectError {
         ConnectError { how: how.into(), is_of_older_era: false }
     }
 
-    fn of(error: &ClientInitializeError, is_program: bool) -> ConnectError {
+    fn from_initialize(error: &ClientInitializeError, is_program: bool) -> ConnectError {
         use ClientInitializeError as Error;
         match error {
             // A server of an earlier era can answer a discovery that it does not know with any result.
             Error::NoCompatibleProtocolVersion { .. } | Error::ExpectedInitResult(_) => {
                 ConnectError { how: error.to_string().into(), is_of_older_era: true }
             }
-            Error::LegacyFallbackFailed { fallback, .. } => ConnectError::of(fallback, is_program),
+            Error::LegacyFallbackFailed { fallback, .. } => {
+                ConnectError::from_initialize(fallback, is_program)
+            }
             // Whether the pipe is reported as broken or at its end depends on timing.
             Error::ConnectionClosed(_) | Error::TransportError { .. } if is_program => {
                 ConnectError::because("it closed the connection".to_owned())

@@ -38,7 +38,7 @@ impl OAuthHttp {
     ) -> Result<OAuthHttp, ConfigError> {
         let allowed = settings.allow_private.iter().cloned();
         let loopback = LOOPBACK.iter().filter(|_| is_loopback(url)).map(|it| (*it).to_owned());
-        let unencrypted = PermittedHosts::of(allowed.chain(loopback));
+        let unencrypted = PermittedHosts::new(allowed.chain(loopback));
         let mut hosts = unencrypted.clone();
         hosts.permit(url);
         let client = hosts.client().timeout(TIMEOUT).build();

@@ -30,12 +30,12 @@ enum Word {
 /// A placeholder could be code, or the program would read code on stdin.
 pub(super) fn check(argv: &[Template], written: &[String], stdin: Stdin) -> Result<(), String> {
     let words: Result<Vec<Word>, String> =
-        argv.iter().zip(written).map(|(template, text)| Word::of(template, text)).collect();
+        argv.iter().zip(written).map(|(template, text)| Word::parse(template, text)).collect();
     command(&words?, stdin)
 }
 
 impl Word {
-    fn of(template: &Template, written: &str) -> Result<Word, String> {
+    fn parse(template: &Template, written: &str) -> Result<Word, String> {
         let Some(name) = template.names().next().map(str::to_owned) else {
             let text = template.fill(&Map::new(), str::to_owned).unwrap_or_default();
             return Ok(Word::Literal(text));
