@@ -192,7 +192,7 @@ impl LoopRun<'_> {
     pub async fn ask(&mut self, mut request: ModelRequest) -> Result<ModelResponse, LoopError> {
         self.driver.check_limits()?;
         let driver = &*self.driver;
-        let candidates = choice::of_agent(driver)?;
+        let candidates = choice::agent_candidates(driver)?;
         middleware::redaction::request(driver, &mut request);
         middleware::hooks::before_model(driver, &mut request)
             .map_err(|why| LoopError::failed("denied", why))?;
@@ -282,7 +282,7 @@ impl LoopRun<'_> {
 fn is_held(driver: &Driver) -> bool {
     !Published::for_run(driver).tokens
         || driver.guardrails().any(|rule| rule.at == GuardrailAt::Response)
-        || middleware::redaction::of_answers(driver).is_some()
+        || middleware::redaction::answer_redactor(driver).is_some()
         || middleware::hooks::hold_answers(driver)
 }
 
@@ -292,7 +292,7 @@ pub(crate) async fn drive(
     agent_loop: &dyn AgentLoop,
 ) -> Step<Option<DriveResult>> {
     let why = "the loop begins its answer again";
-    if let Some(restart) = model::restart::of_loop(driver, why).await? {
+    if let Some(restart) = model::restart::loop_event(driver, why).await? {
         driver.record(&[restart], None, Vec::new()).await?;
     }
     let stop = driver.stop.clone();
@@ -345,8 +345,9 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
     let rest = match answer.text.strip_prefix(said) {
         Some(rest) => rest,
         None => {
-            events
-                .extend(model::restart::of_loop(driver, "the answer is not what was said").await?);
+            events.extend(
+                model::restart::loop_event(driver, "the answer is not what was said").await?,
+            );
             answer.text.as_str()
         }
     };

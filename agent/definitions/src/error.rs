@@ -250,10 +250,10 @@ impl DefinitionError {
             DefinitionError::Model { code: "no_model", .. } => {
                 "name a provider and a model as models.default in abide.yaml"
             }
-            DefinitionError::Setting(InvalidSetting { setting, .. }) => of_setting(setting)?,
+            DefinitionError::Setting(InvalidSetting { setting, .. }) => setting_hint(setting)?,
             DefinitionError::Cycle(_) => "remove one of these names from subagents",
             DefinitionError::Config { code, why, .. } => {
-                return of_config(code, why).map(str::to_owned);
+                return config_hint(code, why).map(str::to_owned);
             }
             DefinitionError::Sandbox { .. } => {
                 "configure it in abide.yaml, or remove sandbox from the definition"
@@ -276,7 +276,7 @@ impl DefinitionError {
             DefinitionError::Missing { .. } => {
                 "create the file in the agent folder, or correct its name"
             }
-            DefinitionError::Program { code, why, .. } => of_program(code, why),
+            DefinitionError::Program { code, why, .. } => program_hint(code, why),
             _ => return None,
         };
         Some(text.to_owned())
@@ -368,7 +368,7 @@ fn key_missing(why: &str) -> &'static str {
 }
 
 /// Returns how to correct a setting of a definition.
-fn of_setting(setting: &str) -> Option<&'static str> {
+fn setting_hint(setting: &str) -> Option<&'static str> {
     let text = match setting.split('.').next()? {
         "profile" => {
             "a setting that the profile does not change is that of its preset: docs/agent-context.md lists them"
@@ -397,7 +397,7 @@ fn type_hint(expected: Expected) -> Option<&'static str> {
 }
 
 /// Returns how to correct a part of `abide.yaml`.
-fn of_config(code: &str, why: &str) -> Option<&'static str> {
+fn config_hint(code: &str, why: &str) -> Option<&'static str> {
     let text = match code {
         _ if needs_variable(why) => SET_VARIABLE,
         code if code.contains("sandbox") => {
@@ -412,7 +412,7 @@ fn of_config(code: &str, why: &str) -> Option<&'static str> {
 }
 
 /// Returns how to correct the program of an agent.
-fn of_program(code: &str, why: &str) -> &'static str {
+fn program_hint(code: &str, why: &str) -> &'static str {
     match code {
         _ if needs_variable(why) => SET_VARIABLE,
         "contradiction" => "docs/a2a.md describes the settings of a remote agent",

@@ -61,31 +61,31 @@ const NOT_ALLOWED: [&str; 3] =
     ["api key not valid", "credit balance is too low", "insufficient balance"];
 
 /// Returns the error for a response with this status.
-pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
+pub(crate) fn error_from_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
     let body = json_or_text(body);
-    let kind = named(&body).unwrap_or_else(|| of_status(status));
+    let kind = kind_by_name(&body).unwrap_or_else(|| kind_by_status(status));
     let message = format!("the provider responded with HTTP {status}: {}", words(&body));
     ModelError { kind: refined(kind, &body), message, retry_after: retry_after(headers, &body) }
 }
 
 /// Returns the error for an event within a stream.
-pub(crate) fn of_event(event: &Value) -> ModelError {
-    let kind = named(event).unwrap_or_else(|| of_code(event));
+pub(crate) fn error_from_event(event: &Value) -> ModelError {
+    let kind = kind_by_name(event).unwrap_or_else(|| kind_by_code(event));
     let message = format!("the provider reported an error: {}", words(event));
     let retry_after = retry_after(&HeaderMap::new(), event);
     ModelError { kind: refined(kind, event), message, retry_after }
 }
 
 /// Returns the error for an event whose name is `error`, whatever its data is.
-pub(crate) fn of_error_event(data: &str) -> ModelError {
-    of_event(&json_or_text(data))
+pub(crate) fn error_from_text(data: &str) -> ModelError {
+    error_from_event(&json_or_text(data))
 }
 
 /// Returns the error for an answer that stopped because it has failed. `details` has the provider's error or message,
 /// if there is one.
-pub(crate) fn of_stop(reason: &str, details: &Value) -> ModelError {
+pub(crate) fn error_from_stop(reason: &str, details: &Value) -> ModelError {
     if is_error(&details["error"]) {
-        return of_event(details);
+        return error_from_event(details);
     }
     let mut message = format!("the provider ended the answer: {}", truncated_line(reason));
     if let Some(words) = details["message"].as_str().filter(|words| !words.is_empty()) {
@@ -143,7 +143,7 @@ fn json_or_text(body: &str) -> Value {
     serde_json::from_str(&body).unwrap_or_else(|_| Value::from(body))
 }
 
-fn of_status(status: u16) -> ModelErrorKind {
+fn kind_by_status(status: u16) -> ModelErrorKind {
     match status {
         401..=403 => ModelErrorKind::Unauthorized,
         408 | 409 => ModelErrorKind::Unavailable,
@@ -176,19 +176,19 @@ fn names(body: &Value) -> impl Iterator<Item = &str> {
     ["code", "type", "status"].into_iter().filter_map(|field| error[field].as_str())
 }
 
-fn named(body: &Value) -> Option<ModelErrorKind> {
+fn kind_by_name(body: &Value) -> Option<ModelErrorKind> {
     names(body)
         .find_map(|name| NAMES.iter().find_map(|(known, kind)| (*known == name).then_some(*kind)))
 }
 
 /// Classifies an event by its code or general name.
-fn of_code(event: &Value) -> ModelErrorKind {
+fn kind_by_code(event: &Value) -> ModelErrorKind {
     let error = core(event);
     let codes = ["code", "status", "statusCode", "StatusCode"];
     let code = codes.iter().find_map(|field| error[*field].as_u64());
     let code = code.and_then(|code| u16::try_from(code).ok());
     match code {
-        Some(code) if code >= 400 => of_status(code),
+        Some(code) if code >= 400 => kind_by_status(code),
         _ if names(event).any(|name| GENERAL_NAMES.contains(&name)) => ModelErrorKind::BadRequest,
         _ => ModelErrorKind::Unavailable,
     }
@@ -259,7 +259,7 @@ mod tests {
     use reqwest::header::HeaderValue;
 
     fn check(status: u16, body: &str, expected: Expect) {
-        let error = of_response(status, &HeaderMap::new(), body);
+        let error = error_from_response(status, &HeaderMap::new(), body);
         expected.assert_eq(&format!("{} · {error}", error.kind));
     }
 
@@ -317,7 +317,7 @@ mod tests {
             expect![[r#"bad_request · the provider responded with HTTP 422: {"loc":1}"#]],
         );
         let long = "é".repeat(2 * WORDS_MAX);
-        let error = of_response(400, &HeaderMap::new(), &long);
+        let error = error_from_response(400, &HeaderMap::new(), &long);
         assert_eq!(error.message.chars().filter(|c| *c == 'é').count(), WORDS_MAX);
     }
 
@@ -328,7 +328,7 @@ mod tests {
                 (name.parse().expect("a name"), HeaderValue::from_static(value))
             });
             let headers: HeaderMap = pairs.collect();
-            of_response(429, &headers, body).retry_after
+            error_from_response(429, &headers, body).retry_after
         };
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         assert_eq!(parsed(&[("retry-after", "20")], ""), seconds(20));

@@ -425,14 +425,14 @@ impl Shared {
                     if classify::is_error(&body["error"])
                         || body["choices"].is_null() && classify::reports_error(&body) =>
                 {
-                    classify::of_event(&body)
+                    classify::error_from_event(&body)
                 }
                 _ => ModelError::invalid_response(
                     "the provider responded with JSON instead of a stream",
                 ),
             };
         }
-        classify::of_response(status.as_u16(), &headers, &body)
+        classify::error_from_response(status.as_u16(), &headers, &body)
     }
 
     /// Removes the key from an error, in case the provider repeats it.

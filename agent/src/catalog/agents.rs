@@ -67,7 +67,7 @@ impl fmt::Display for Problem {
 
 impl Problem {
     /// Returns a problem of the file `abide.yaml` of a folder.
-    pub(crate) fn of_config(folder: &Path, error: DefinitionError) -> Problem {
+    pub(crate) fn in_config(folder: &Path, error: DefinitionError) -> Problem {
         let path = folder.join(CONFIG);
         let text = std::fs::read_to_string(&path).ok();
         let at = text.map_or(error.position(), |text| error.place_in(&text));
@@ -471,7 +471,7 @@ impl Catalog {
 
     /// Returns a problem of `abide.yaml`.
     pub(crate) fn problem_of_config(&self, error: DefinitionError) -> Problem {
-        Problem::of_config(&self.folder, error)
+        Problem::in_config(&self.folder, error)
     }
 
     fn files(&self) -> Vec<PathBuf> {

@@ -131,7 +131,7 @@ impl ProjectError {
             ProjectError::Models(ConfigError { place: Some(place), .. }) => {
                 Problem { path: place.path.clone(), at: Some(place.position), error }
             }
-            _ => Problem::of_config(folder, error),
+            _ => Problem::in_config(folder, error),
         }
     }
 

@@ -30,13 +30,13 @@ impl CheckedSummary {
     }
 
     /// Returns the summary in a model's answer. `None` if the answer is not a summary, or if it is denied.
-    pub(crate) async fn of_answer(
+    pub(crate) async fn from_answer(
         driver: &Driver,
         answer: &ModelResponse,
         before: &Summary,
         size: (u64, TokenEstimate),
     ) -> Step<Option<CheckedSummary>> {
-        let Some(mut summary) = Summary::of_answer(&answer.text) else { return Ok(None) };
+        let Some(mut summary) = Summary::from_answer(&answer.text) else { return Ok(None) };
         // Before it is shortened: a part of an address does not match.
         redaction::summary(driver, &mut summary, PiiAt::Response);
         let Some(summary) = changed(driver, answer, summary) else { return Ok(None) };
@@ -70,7 +70,7 @@ fn changed(driver: &Driver, answer: &ModelResponse, summary: Summary) -> Option<
         ..answer.clone()
     };
     hooks::after_model(driver, &mut shown).ok()?;
-    Summary::of_answer(&shown.text)
+    Summary::from_answer(&shown.text)
 }
 
 /// Returns the summary so far, as far as the run may show it. Another run of the session can have made it with other

@@ -100,7 +100,7 @@ fn plan(
     let rest = &driver.state.entries[first..];
     let groups = groups(rest, &always_kept(driver));
     let fixed = size.estimate.around(request)
-        + size.of_messages(&transcript::messages(&driver.state.entries[..first]));
+        + size.count_messages(&transcript::messages(&driver.state.entries[..first]));
     let target = size.estimated(settings.compact_to_tokens);
     let left = target.saturating_sub(fixed + size.estimated(settings.summary_token_limit));
     let unchanged = unchanged(&groups, rest, left * 2 / 3, settings.last_answers, size)?;
@@ -111,7 +111,7 @@ fn plan(
     let gain: u64 = groups[..unchanged]
         .iter()
         .filter(|group| group.last_id > through && !group.is_kept)
-        .map(|group| size.of_messages(&transcript::messages(&rest[group.start..group.end])))
+        .map(|group| size.count_messages(&transcript::messages(&rest[group.start..group.end])))
         .sum();
     if gain == 0 {
         return None;
@@ -130,7 +130,7 @@ fn plan(
     for group in groups[..unchanged].iter().rev() {
         let part = &rest[group.start..group.end];
         let messages = transcript::reduced_messages(part, goal, &settings);
-        marked += size.of_messages(&messages);
+        marked += size.count_messages(&messages);
         if marked > left / 3 {
             leaves_out = group.last_id;
             break;
@@ -154,7 +154,7 @@ fn unchanged(
     let mut answers = 1;
     for at in (0..groups.len()).rev() {
         let group = groups[at];
-        tokens += size.of_messages(&transcript::messages(&entries[group.start..group.end]));
+        tokens += size.count_messages(&transcript::messages(&entries[group.start..group.end]));
         if at >= protected {
             continue;
         }
@@ -281,7 +281,7 @@ fn next_part<'a>(
     let mut has_content = false;
     let groups = groups(rest, &always_kept(driver));
     for group in groups.iter().take_while(|group| group.last_id <= goal_id) {
-        tokens += size.of_messages(&transcript::messages(&rest[group.start..group.end]));
+        tokens += size.count_messages(&transcript::messages(&rest[group.start..group.end]));
         let ends = has_content && tokens > max;
         if ends && !group.is_kept {
             break;
@@ -399,8 +399,8 @@ async fn summarise(
     lines: &[String],
     settings: &ContextSettings,
 ) -> Step<SummaryDraft> {
-    let candidates = model::choice::of_agent(driver)?;
-    let estimate = TokenEstimate::of_model(&candidates.model);
+    let candidates = model::choice::agent_candidates(driver)?;
+    let estimate = TokenEstimate::for_model(&candidates.model);
     let mut shown = before.clone();
     middleware::redaction::summary(driver, &mut shown, PiiAt::Request);
     let request = request(&shown, lines, settings);
@@ -422,7 +422,7 @@ async fn summarise(
     let size = (settings.summary_token_limit, estimate);
     let complete = answer.as_ref().filter(|answer| answer.stop == Stop::End);
     let of_model = match complete {
-        Some(answer) => CheckedSummary::of_answer(driver, answer, before, size).await?,
+        Some(answer) => CheckedSummary::from_answer(driver, answer, before, size).await?,
         None => None,
     };
     let (CheckedSummary { summary, repairs }, origin) = match of_model {

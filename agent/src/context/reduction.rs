@@ -24,7 +24,7 @@ pub(crate) fn drops(rules: &ReductionRules, tool: &str, text: &str) -> bool {
 }
 
 /// Returns the replacement of a result; `None` if it stays.
-pub(crate) fn of_result(
+pub(crate) fn result_replacement(
     rules: &ReductionRules,
     tool: &str,
     call_id: &str,
@@ -41,7 +41,7 @@ pub(crate) fn of_result(
 }
 
 /// Returns the replacement of arguments, as JSON; `None` if they stay.
-pub(crate) fn of_arguments(
+pub(crate) fn arguments_replacement(
     rules: &ReductionRules,
     tool: &str,
     call_id: &str,

@@ -36,7 +36,7 @@ impl RequestSize {
             // A report that differs by more is no measurement of this text.
             (it.input_tokens as f64 / it.estimated_tokens as f64).clamp(0.5, 3.0)
         });
-        RequestSize { estimate: TokenEstimate::of_model(model), ratio }
+        RequestSize { estimate: TokenEstimate::for_model(model), ratio }
     }
 
     /// Estimated tokens, as the provider is expected to count them.
@@ -50,7 +50,7 @@ impl RequestSize {
     }
 
     /// Estimated tokens of messages.
-    pub(crate) fn of_messages(&self, messages: &[ModelMessage]) -> u64 {
+    pub(crate) fn count_messages(&self, messages: &[ModelMessage]) -> u64 {
         messages.iter().map(|message| self.estimate.message(message)).sum()
     }
 }

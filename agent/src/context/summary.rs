@@ -102,12 +102,12 @@ pub(crate) fn schema() -> Value {
 
 impl Summary {
     /// Reads a model's answer: the last summary in it. `None` if there is none.
-    pub(crate) fn of_answer(text: &str) -> Option<Summary> {
+    pub(crate) fn from_answer(text: &str) -> Option<Summary> {
         let values = embedded_json::find(text).into_iter().rev();
-        values.filter(|json| json.value.is_object()).find_map(|json| Self::of_json(json.value))
+        values.filter(|json| json.value.is_object()).find_map(|json| Self::from_json(json.value))
     }
 
-    fn of_json(json: Value) -> Option<Summary> {
+    fn from_json(json: Value) -> Option<Summary> {
         let mut summary: Summary = serde_json::from_value(json).ok()?;
         summary.stable_facts.retain(|fact| !fact.key.trim().is_empty());
         for fact in &mut summary.stable_facts {

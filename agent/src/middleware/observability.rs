@@ -24,7 +24,7 @@ fn counts(driver: &Driver, what: ObservedAt) -> bool {
 }
 
 /// Counts the attempts of a request whose first candidate is this provider and model.
-pub(crate) fn of_request(
+pub(crate) fn count_attempts(
     driver: &Driver,
     stream: ModelStream,
     provider: &str,

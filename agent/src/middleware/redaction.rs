@@ -9,18 +9,18 @@ use crate::middleware::redactor::Redactor;
 use crate::run::driver::Driver;
 
 /// Returns the rules of the run for one kind of text.
-fn of_run(driver: &Driver, place: PiiAt) -> Option<Redactor<'_>> {
+fn redactor_for(driver: &Driver, place: PiiAt) -> Option<Redactor<'_>> {
     Redactor::for_place(driver.middleware().filter_map(Middleware::pii), place)
 }
 
 /// Returns the rules for answers.
-pub(crate) fn of_answers(driver: &Driver) -> Option<Redactor<'_>> {
-    of_run(driver, PiiAt::Response)
+pub(crate) fn answer_redactor(driver: &Driver) -> Option<Redactor<'_>> {
+    redactor_for(driver, PiiAt::Response)
 }
 
 /// Redacts what a model receives. The instructions of the definition stay as they are.
 pub(crate) fn request(driver: &Driver, request: &mut ModelRequest) {
-    let Some(redactor) = of_run(driver, PiiAt::Request) else { return };
+    let Some(redactor) = redactor_for(driver, PiiAt::Request) else { return };
     if let Some(system) = &mut request.system {
         let own = driver.agent.definition.instructions.as_deref().unwrap_or_default();
         let begin = if system.starts_with(own) { own.len() } else { 0 };
@@ -51,17 +51,17 @@ pub(crate) fn request(driver: &Driver, request: &mut ModelRequest) {
 
 /// Returns a text that another model than the agent's receives, redacted like a request.
 pub(crate) fn for_model(driver: &Driver, text: &str) -> String {
-    of_run(driver, PiiAt::Request).map_or_else(|| text.to_owned(), |it| it.text(text))
+    redactor_for(driver, PiiAt::Request).map_or_else(|| text.to_owned(), |it| it.text(text))
 }
 
 /// Returns a text that is published in place of one of the model's, redacted like an answer.
 pub(crate) fn as_answer(driver: &Driver, text: &str) -> String {
-    of_answers(driver).map_or_else(|| text.to_owned(), |it| it.text(text))
+    answer_redactor(driver).map_or_else(|| text.to_owned(), |it| it.text(text))
 }
 
 /// Redacts each text of a summary, as a part of a request or of what a model answers.
 pub(crate) fn summary(driver: &Driver, summary: &mut Summary, place: PiiAt) {
-    let Some(redactor) = of_run(driver, place) else { return };
+    let Some(redactor) = redactor_for(driver, place) else { return };
     for text in summary.texts_mut() {
         redactor.replace(text);
     }
@@ -70,7 +70,7 @@ pub(crate) fn summary(driver: &Driver, summary: &mut Summary, place: PiiAt) {
 /// Redacts an answer: text and reasoning, and the arguments of its calls.
 pub(crate) fn answer(driver: &Driver, answer: &mut ModelResponse) {
     let mut changed = false;
-    if let Some(redactor) = of_answers(driver) {
+    if let Some(redactor) = answer_redactor(driver) {
         changed |= match driver.agent.definition.response_format {
             Some(_) => redactor.replace_json(&mut answer.text),
             None => redactor.replace(&mut answer.text),
@@ -79,7 +79,7 @@ pub(crate) fn answer(driver: &Driver, answer: &mut ModelResponse) {
         let mut carried = answer.carry.clone().unwrap_or_default();
         changed |= redactor.value(&mut carried);
     }
-    if let Some(redactor) = of_run(driver, PiiAt::Arguments) {
+    if let Some(redactor) = redactor_for(driver, PiiAt::Arguments) {
         for call in &mut answer.calls {
             changed |= redactor.replace_json(&mut call.arguments);
         }
@@ -92,14 +92,14 @@ pub(crate) fn answer(driver: &Driver, answer: &mut ModelResponse) {
 
 /// Redacts the outcome of a call.
 pub(crate) fn outcome(driver: &Driver, outcome: &mut ToolOutcome) {
-    let Some(redactor) = of_run(driver, PiiAt::Results) else { return };
+    let Some(redactor) = redactor_for(driver, PiiAt::Results) else { return };
     redactor.replace_json(&mut outcome.text);
     redactor.value(&mut outcome.content);
 }
 
 /// Returns a result that another process has recorded, as the model and the session's messages get it.
 pub(crate) fn result(driver: &Driver, text: String) -> String {
-    match of_run(driver, PiiAt::Results) {
+    match redactor_for(driver, PiiAt::Results) {
         Some(redactor) => redactor.json(&text),
         None => text,
     }

@@ -61,7 +61,7 @@ pub(crate) async fn record(
     // The error of a structured answer can contain its values.
     middleware::redaction::answer(driver, &mut answer);
     let response = structured::by_tool(driver, output)
-        .and_then(|schema| structured::of_calls(schema, &answer.calls));
+        .and_then(|schema| structured::answer_in_calls(schema, &answer.calls));
     if let Some(Ok(json)) = &response {
         // The answer is the JSON alone: the other text and calls have no effect.
         answer.text.clone_from(json);

@@ -30,7 +30,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
     let left =
         driver.agent.definition.settings().limits.tool_calls - driver.state.consumed().tool_calls;
     let allowed = usize::try_from(left).unwrap_or(0);
-    let candidates = choice::of_agent(driver)?;
+    let candidates = choice::agent_candidates(driver)?;
     let output = candidates.structured_output;
     let mut request = request(driver, allowed > 0, output);
     if driver.agent.definition.keeps_plan() {

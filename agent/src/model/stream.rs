@@ -40,7 +40,7 @@ pub(crate) async fn listen(
     mut stream: abide_models::ModelStream,
 ) -> Step<ArrivedAnswer> {
     let mut events: Vec<NewRunEvent> = Vec::new();
-    let redactor = middleware::redaction::of_answers(driver);
+    let redactor = middleware::redaction::answer_redactor(driver);
     let mut held = HeldAnswer::new(driver.guardrails(), redactor, is_held_whole(driver));
     let mut writing: Option<Writing<'_>> = None;
     let published = Published::for_run(driver);
@@ -89,7 +89,7 @@ pub(crate) async fn listen(
 pub(crate) fn is_held_whole(driver: &Driver) -> bool {
     let is_json = driver.agent.definition.response_format.is_some();
     middleware::hooks::hold_answers(driver)
-        || is_json && middleware::redaction::of_answers(driver).is_some()
+        || is_json && middleware::redaction::answer_redactor(driver).is_some()
 }
 
 /// Returns the number of an answer's first event. The status that announces the request comes before it.

@@ -45,7 +45,10 @@ pub(crate) fn spec(schema: &Value) -> ToolSpec {
 }
 
 /// Returns the answer in the first call of the tool: its JSON, or why it does not match.
-pub(crate) fn of_calls(schema: &Value, calls: &[ModelCall]) -> Option<Result<String, String>> {
+pub(crate) fn answer_in_calls(
+    schema: &Value,
+    calls: &[ModelCall],
+) -> Option<Result<String, String>> {
     let call = calls.iter().find(|call| call.name == RESPONSE)?;
     let spec = spec(schema);
     let fitted = Parameters::compile(&spec.parameters)
@@ -62,7 +65,7 @@ pub(crate) fn of_calls(schema: &Value, calls: &[ModelCall]) -> Option<Result<Str
 
 /// Returns `true` if the model may correct its answer once more.
 pub(crate) fn may_repair(driver: &Driver) -> bool {
-    let output = model::choice::of_agent(driver).map(|it| it.structured_output);
+    let output = model::choice::agent_candidates(driver).map(|it| it.structured_output);
     let max = match output.unwrap_or_default() {
         StructuredOutput::Native => REPAIRS,
         StructuredOutput::Tool => RESPONSE_REPAIRS,
@@ -114,20 +117,24 @@ pub(crate) fn evaluate(driver: &Driver, text: &str) -> StructuredAnswer {
     if !of_the_model {
         return StructuredAnswer::Free;
     }
-    of_text(schema, text)
+    check_text(schema, text)
 }
 
 /// Checks the answer of a command-line program: its structured output if it has one, else its text.
-pub(crate) fn of_program(schema: &Value, reported: Option<Value>, text: &str) -> StructuredAnswer {
-    let Some(value) = reported else { return of_text(schema, text) };
+pub(crate) fn check_program_answer(
+    schema: &Value,
+    reported: Option<Value>,
+    text: &str,
+) -> StructuredAnswer {
+    let Some(value) = reported else { return check_text(schema, text) };
     match parameters(schema) {
-        Ok(schema) => held_to(&schema, value),
+        Ok(schema) => check_value(&schema, value),
         Err(why) => StructuredAnswer::Mismatch(why),
     }
 }
 
 /// Checks the JSON in a text. If several values match, the last one is the answer.
-fn of_text(schema: &Value, text: &str) -> StructuredAnswer {
+fn check_text(schema: &Value, text: &str) -> StructuredAnswer {
     let schema = match parameters(schema) {
         Ok(schema) => schema,
         Err(why) => return StructuredAnswer::Mismatch(why),
@@ -139,7 +146,7 @@ fn of_text(schema: &Value, text: &str) -> StructuredAnswer {
     let mut mismatch = None;
     for (at, json) in values.into_iter().enumerate().rev() {
         let checked = match integers::check(json.source) {
-            Ok(()) => held_to(&schema, json.value),
+            Ok(()) => check_value(&schema, json.value),
             Err(found) => StructuredAnswer::Mismatch(format!("{found}: use a string")),
         };
         match checked {
@@ -167,7 +174,7 @@ fn parameters(schema: &Value) -> Result<Parameters, String> {
 }
 
 /// Checks a value against a schema.
-fn held_to(schema: &Parameters, value: Value) -> StructuredAnswer {
+fn check_value(schema: &Parameters, value: Value) -> StructuredAnswer {
     if let Err(found) = integers::check_depth(&value) {
         return StructuredAnswer::Mismatch(format!("it {found}"));
     }

@@ -90,7 +90,7 @@ impl ProgramOutput {
             ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
                 self.tool_calls += i64::from(self.calls.begun(&id, &name));
                 self.text.clear();
-                let plan = self.program_plan.of_call(&name, &arguments);
+                let plan = self.program_plan.read_call(&name, &arguments);
                 self.tell(
                     RunEventKind::ToolCall,
                     json!({"name": name, "args": arguments, "id": id}),
@@ -144,7 +144,7 @@ impl ProgramOutput {
             }
             other => {
                 if let ProgramEvent::Status { data } = &other {
-                    let plan = self.program_plan.of_status(data);
+                    let plan = self.program_plan.read_status(data);
                     self.new_events.extend(plan);
                 }
                 self.tell(RunEventKind::Status, json!({"status": "thinking", "program": other}));

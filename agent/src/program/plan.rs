@@ -26,7 +26,7 @@ const COMPLETED: &str = "completed";
 
 impl ProgramPlan {
     /// Returns the events for a call of the program's planning tool.
-    pub(crate) fn of_call(&mut self, tool: &str, arguments: &Value) -> Vec<NewRunEvent> {
+    pub(crate) fn read_call(&mut self, tool: &str, arguments: &Value) -> Vec<NewRunEvent> {
         let todos = match tool {
             "TodoWrite" => arguments["todos"].as_array(),
             _ => None,
@@ -42,7 +42,7 @@ impl ProgramPlan {
     }
 
     /// Returns the events for an output line with a plan.
-    pub(crate) fn of_status(&mut self, line: &Value) -> Vec<NewRunEvent> {
+    pub(crate) fn read_status(&mut self, line: &Value) -> Vec<NewRunEvent> {
         // The Agent Client Protocol.
         if line["sessionUpdate"] == "plan" {
             let entries = line["entries"].as_array().into_iter().flatten();

@@ -415,7 +415,7 @@ impl RunReading {
 /// Why an answer does not match the schema of the agent.
 fn mismatch(definition: &AgentDefinition, answer: &ProgramResult) -> Option<String> {
     let schema = definition.response_format.as_ref()?;
-    match structured::of_program(schema, answer.structured.clone(), &answer.text) {
+    match structured::check_program_answer(schema, answer.structured.clone(), &answer.text) {
         StructuredAnswer::Mismatch(why) => Some(structured::mismatch(&why).message),
         StructuredAnswer::Free | StructuredAnswer::Fits(_) => None,
     }

@@ -123,7 +123,7 @@ async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Runn
     let running = spawn_paused(config, before.prompt(conversation(driver), kind), parser);
     let mut events = Vec::new();
     if before.has_begun() {
-        events.push(model::restart::of_program(driver).await?);
+        events.push(model::restart::program_event(driver).await?);
     }
     if let Some(process) = running.process() {
         let data = json!({"status": "thinking", "process": process});
@@ -379,7 +379,7 @@ async fn finish(
 ) -> Step<DriveResult> {
     let mut output = Map::from_iter([("content".to_owned(), json!(answer.text))]);
     if let Some(schema) = &driver.agent.definition.response_format {
-        match structured::of_program(schema, answer.structured.clone(), &answer.text) {
+        match structured::check_program_answer(schema, answer.structured.clone(), &answer.text) {
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
             StructuredAnswer::Mismatch(why) => {
                 let RunFailure { code, message } = structured::mismatch(&why);

@@ -134,7 +134,7 @@ impl RemoteTaskRun<'_> {
         }
         // The pieces that a driver published after the last question are void.
         let why = "the runtime ended while a remote agent worked; the task continues";
-        if let Some(event) = model::restart::of_pieces(self.driver, why).await? {
+        if let Some(event) = model::restart::text_event(self.driver, why).await? {
             self.driver.record(&[event], None, Vec::new()).await?;
         }
         if self.rows.is_asked() {
@@ -551,7 +551,7 @@ impl RemoteTaskRun<'_> {
             Err(whole) => {
                 new.record(self.driver).await?;
                 let why = "the remote agent has replaced its text";
-                new.events.extend(model::restart::of_pieces(self.driver, why).await?);
+                new.events.extend(model::restart::text_event(self.driver, why).await?);
                 let data = json!({"content": whole});
                 new.push(self.driver, RunEventKind::Token, data, whole.len()).await
             }
@@ -599,7 +599,7 @@ impl RemoteTaskRun<'_> {
         }
         let mut output = Map::from_iter([("content".to_owned(), json!(answer))]);
         if let Some(schema) = &driver.agent.definition.response_format {
-            match structured::of_program(schema, self.task.data(), &answer) {
+            match structured::check_program_answer(schema, self.task.data(), &answer) {
                 StructuredAnswer::Fits(value) => {
                     drop(output.insert("structured".to_owned(), value))
                 }

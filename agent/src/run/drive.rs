@@ -125,7 +125,7 @@ impl Driver {
         self.check_limits()?;
         tools::undelivered::read(self).await?;
         structured::check_repairs(self)?;
-        model::restart::of_answer(self).await?;
+        model::restart::announce_answer(self).await?;
         if middleware::request_check::denies(self).await? {
             return Ok(None);
         }

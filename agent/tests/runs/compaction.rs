@@ -69,7 +69,7 @@ async fn count(abide: &Abide, sql: &str) -> i64 {
 }
 
 fn tokens(request: &ModelRequest) -> u64 {
-    TokenEstimate::of_model(&request.model).request(request)
+    TokenEstimate::for_model(&request.model).request(request)
 }
 
 /// Checks what providers require: every call has exactly one result, directly after its answer.

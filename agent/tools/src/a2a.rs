@@ -77,10 +77,10 @@ impl A2aClient {
         let card: Value = serde_json::from_str(&text).map_err(|_| {
             A2aFailure::Invalid(format!("{} has no card: the response is not JSON", host(&at)))
         })?;
-        A2aClient::of_card(http, &at, headers, &card)
+        A2aClient::from_card(http, &at, headers, &card)
     }
 
-    fn of_card(
+    fn from_card(
         http: A2aHttp,
         at: &Url,
         headers: HeaderMap,

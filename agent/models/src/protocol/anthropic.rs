@@ -120,11 +120,11 @@ impl Decoder for Anthropic {
         }
         let event: Value = parse(data)?;
         if event["type"] == "error" || event["type"].is_null() && classify::reports_error(&event) {
-            return Err(classify::of_event(&event));
+            return Err(classify::error_from_event(&event));
         }
         for part in [&event, &event["message"], &event["delta"]] {
             if classify::is_error(&part["error"]) {
-                return Err(classify::of_event(part));
+                return Err(classify::error_from_event(part));
             }
         }
         let index = event["index"].as_u64();

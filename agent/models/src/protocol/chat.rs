@@ -144,7 +144,7 @@ impl Decoder for Chat {
             classify::reports_error(&chunk)
         };
         if classify::is_error(&chunk["error"]) || is_report {
-            return Err(classify::of_event(&chunk));
+            return Err(classify::error_from_event(&chunk));
         }
         if has_choices {
             gathered.recognize();
@@ -159,7 +159,7 @@ impl Decoder for Chat {
         let Some((at, choice)) = first else { return Ok(()) };
         for part in [choice, &choice["delta"], &choice["message"]] {
             if classify::is_error(&part["error"]) {
-                return Err(classify::of_event(part));
+                return Err(classify::error_from_event(part));
             }
         }
         check_delta(&choice["delta"])?;

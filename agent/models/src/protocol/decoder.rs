@@ -56,7 +56,7 @@ impl PartialResponse {
     ) -> Result<(), ModelError> {
         match frame {
             _ if self.over => Ok(()),
-            Frame { is_error: true, data } => Err(classify::of_error_event(data)),
+            Frame { is_error: true, data } => Err(classify::error_from_text(data)),
             Frame { data, .. } => decoder.frame(data, self),
         }
     }
@@ -119,7 +119,7 @@ impl PartialResponse {
             return Err(if reason == UNSTATED {
                 ModelError::invalid_response("the provider gave no stop reason after calls")
             } else {
-                classify::of_stop(reason, &Value::Null)
+                classify::error_from_stop(reason, &Value::Null)
             });
         }
         if stop == Stop::ToolUse && calls.is_empty() {
@@ -274,7 +274,7 @@ pub(super) fn parse<T: DeserializeOwned>(data: &str) -> Result<T, ModelError> {
 /// Checks that a frame without content is no error report.
 pub(super) fn error_report(data: &str) -> Result<(), ModelError> {
     let event: Value = parse(data)?;
-    if classify::reports_error(&event) { Err(classify::of_event(&event)) } else { Ok(()) }
+    if classify::reports_error(&event) { Err(classify::error_from_event(&event)) } else { Ok(()) }
 }
 
 fn readable(data: &str) -> Cow<'_, str> {

@@ -172,7 +172,7 @@ impl Decoder for Gemini {
         }
         let chunk: Chunk = parse(data)?;
         if classify::is_error(&chunk.error) {
-            return Err(classify::of_event(&json!({ "error": chunk.error })));
+            return Err(classify::error_from_event(&json!({ "error": chunk.error })));
         }
         gathered.model(chunk.model_version.as_deref());
         usage(&chunk.usage_metadata, gathered);
@@ -187,7 +187,7 @@ impl Decoder for Gemini {
         };
         gathered.recognize();
         if classify::is_error(&candidate.error) {
-            return Err(classify::of_event(&json!({ "error": candidate.error })));
+            return Err(classify::error_from_event(&json!({ "error": candidate.error })));
         }
         let reason = candidate.finish_reason.as_deref().unwrap_or_default();
         let content = candidate.content.unwrap_or_default();

@@ -108,7 +108,7 @@ impl Decoder for Ollama {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         let line: Line = parse(data)?;
         if classify::is_error(&line.error) {
-            return Err(classify::of_event(&json!({ "error": line.error })));
+            return Err(classify::error_from_event(&json!({ "error": line.error })));
         }
         if line.message.is_none() {
             error_report(data)?;

@@ -155,10 +155,10 @@ impl Decoder for Responses {
             return Ok(());
         }
         if classify::is_error(&event["error"]) || classify::is_error(&event["response"]["error"]) {
-            return Err(classify::of_event(&event));
+            return Err(classify::error_from_event(&event));
         }
         if event["type"].is_null() && classify::reports_error(&event) {
-            return Err(classify::of_event(&event));
+            return Err(classify::error_from_event(&event));
         }
         let fields = event.as_object();
         if fields.is_some_and(|fields| has_unread_arguments(fields, "arguments")) {
@@ -231,10 +231,10 @@ impl Decoder for Responses {
                 let status = kind.trim_start_matches("response.");
                 self.ended(&event["response"], status, data, gathered)?;
             }
-            "error" => return Err(classify::of_event(&event)),
+            "error" => return Err(classify::error_from_event(&event)),
             kind @ ("response.failed" | "response.cancelled") => {
                 let status = kind.trim_start_matches("response.");
-                return Err(classify::of_stop(status, &event["response"]));
+                return Err(classify::error_from_stop(status, &event["response"]));
             }
             // It may be a piece of the arguments, without which the call would run with the others.
             kind if kind.ends_with(".delta")
@@ -509,7 +509,7 @@ fn stop(response: &Value, otherwise: &str) -> Result<Stop, ModelError> {
         }
         // An unknown reason, too, means that something is missing.
         reason => match STOP_REASONS.read(reason, response)? {
-            Stop::Other(_) => Err(classify::of_stop(reason, response)),
+            Stop::Other(_) => Err(classify::error_from_stop(reason, response)),
             stop => Ok(stop),
         },
     }

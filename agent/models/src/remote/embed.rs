@@ -54,7 +54,7 @@ impl Shared {
             timeout(first, whole(response)).await.map_err(|_| stalled(first, FIRST_SETTING))??;
         let answer: Value = serde_json::from_slice(&body)
             .map_err(|_| ModelError::invalid_response("the provider sent no JSON"))?;
-        Embeddings::of_answer(&answer, texts)
+        Embeddings::from_answer(&answer, texts)
     }
 }
 

@@ -111,7 +111,7 @@ fn failed(error: OAuthError) -> HttpError {
 }
 
 /// Why there is no token for a request, if that is the reason of the error.
-pub(super) fn of_oauth(error: &ServiceError) -> Option<&OAuthError> {
+pub(super) fn oauth_cause(error: &ServiceError) -> Option<&OAuthError> {
     match error {
         // This error does not report its cause through `source`.
         ServiceError::TransportSend(error) => OAuthError::among_causes(error),

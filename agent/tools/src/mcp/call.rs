@@ -16,10 +16,10 @@ use rmcp::model::{
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::authorized::of_oauth;
+use super::authorized::oauth_cause;
 use super::connection::{Connection, Unavailable};
 use super::open_calls::Elicitation;
-use super::outcome::{failure, of_error, of_transport, outcome};
+use super::outcome::{failure, failure_for_code, outcome, transport_error};
 use super::parked::ParkedCall;
 use super::post::may_have_lost_session;
 use super::server::Server;
@@ -188,12 +188,12 @@ impl McpCall {
     /// them, the call waits for that: the server has not processed the request.
     async fn failed(&self, connection: &Arc<Connection>, error: ServiceError) -> ToolOutcome {
         if let ServiceError::TransportSend(error) = &error
-            && of_transport(error).is_some_and(may_have_lost_session)
+            && transport_error(error).is_some_and(may_have_lost_session)
         {
             self.has_lost_session.store(true, Ordering::Relaxed);
             self.server.retire(connection, "its session may have ended").await;
         }
-        match of_oauth(&error) {
+        match oauth_cause(&error) {
             Some(why) if why.needs_person() => self.wait_for_login(&why.to_string()).await,
             _ => failure(&self.server, connection, error).await,
         }
@@ -500,7 +500,7 @@ impl McpCall {
                 let why = error.get("message").and_then(Value::as_str).unwrap_or("no reason");
                 let text = format!("MCP server {} returned an error: {why}", self.server.name);
                 let code = serde_json::from_value(json!(error.get("code")));
-                let failure = code.map_or(Failure::Tool, of_error);
+                let failure = code.map_or(Failure::Tool, failure_for_code);
                 TaskPoll::Ended(Box::new(ToolOutcome {
                     content: json!({ "error": error }),
                     ..ToolOutcome::failed(failure, text)
@@ -607,7 +607,7 @@ fn is_login(step: &ExchangeStep) -> bool {
 
 /// Returns `true` if the credentials of a request were rejected, and a person can renew them.
 fn needs_person(error: &ServiceError) -> bool {
-    of_oauth(error).is_some_and(OAuthError::needs_person)
+    oauth_cause(error).is_some_and(OAuthError::needs_person)
 }
 
 /// Returns `true` if the server may answer a later request.

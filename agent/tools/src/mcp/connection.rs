@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::authorized::{AuthorizedClient, of_oauth};
+use super::authorized::{AuthorizedClient, oauth_cause};
 use super::lines::{BoundedLines, StreamError};
 use super::open_calls::OpenCalls;
 use super::status::McpStatus;
@@ -262,7 +262,7 @@ impl Connection {
         for _ in 0..limits.max_pages {
             let params = PaginatedRequestParams::default().with_cursor(cursor.take());
             let page = self.peer().list_tools(Some(params)).await.map_err(|why| {
-                of_oauth(&why).map_or_else(|| why.to_string().into(), Unavailable::of_oauth)
+                oauth_cause(&why).map_or_else(|| why.to_string().into(), Unavailable::from_oauth)
             })?;
             let next = page.next_cursor;
             bytes += serde_json::to_string(&page.tools).map_or(0, |text| text.len());
@@ -339,7 +339,7 @@ pub(super) struct Unavailable {
 }
 
 impl Unavailable {
-    fn of_oauth(error: &OAuthError) -> Unavailable {
+    fn from_oauth(error: &OAuthError) -> Unavailable {
         Unavailable { why: error.to_string(), needs_person: error.needs_person() }
     }
 }
@@ -378,8 +378,8 @@ impl ConnectError {
             }
             Error::TransportError { error, .. } => {
                 let error = error.error.as_ref();
-                let of_oauth = OAuthError::among_causes(error).map(Unavailable::of_oauth);
-                ConnectError::because(of_oauth.unwrap_or_else(|| described(error).into()))
+                let refusal = OAuthError::among_causes(error).map(Unavailable::from_oauth);
+                ConnectError::because(refusal.unwrap_or_else(|| described(error).into()))
             }
             other => ConnectError::because(described(other)),
         }

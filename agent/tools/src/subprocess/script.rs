@@ -31,7 +31,7 @@ enum Word {
 pub(super) fn check(argv: &[Template], written: &[String], stdin: Stdin) -> Result<(), String> {
     let words: Result<Vec<Word>, String> =
         argv.iter().zip(written).map(|(template, text)| Word::parse(template, text)).collect();
-    command(&words?, stdin)
+    check_command(&words?, stdin)
 }
 
 impl Word {
@@ -75,17 +75,17 @@ fn is_long(option: &str) -> bool {
 }
 
 /// Checks a program and its arguments.
-fn command(words: &[Word], stdin: Stdin) -> Result<(), String> {
+fn check_command(words: &[Word], stdin: Stdin) -> Result<(), String> {
     let Some((program, arguments)) = words.split_first() else { return Ok(()) };
     let Some(program) = program.literal() else {
         return Err("the program must not be a placeholder".to_owned());
     };
     let name = programs::name(program);
     if let Some(interpreter) = INTERPRETERS.iter().find(|it| it.names.contains(&name)) {
-        return of_interpreter(name, interpreter, arguments, stdin);
+        return check_interpreter(name, interpreter, arguments, stdin);
     }
     if let Some(wrapper) = WRAPPERS.iter().find(|it| it.names.contains(&name)) {
-        return of_wrapper(name, &wrapper.options, wrapper.operands, arguments, stdin);
+        return check_wrapper(name, &wrapper.options, wrapper.operands, arguments, stdin);
     }
     if let (true, Some(place)) = (NO_PLACEHOLDERS.contains(&name), first_place(arguments)) {
         return Err(format!(
@@ -93,9 +93,9 @@ fn command(words: &[Word], stdin: Stdin) -> Result<(), String> {
         ));
     }
     if name == "find" {
-        return of_find(arguments);
+        return check_find(arguments);
     }
-    of_other(name, arguments)
+    check_options(name, arguments)
 }
 
 const WITH_A_FILE: &str = "put the script into an executable file and name that as the command";
@@ -116,7 +116,7 @@ enum Parsed {
     Nothing,
 }
 
-fn of_interpreter(
+fn check_interpreter(
     name: &str,
     interpreter: &Interpreter,
     words: &[Word],
@@ -154,7 +154,7 @@ fn of_interpreter(
     }
 }
 
-fn of_wrapper(
+fn check_wrapper(
     name: &str,
     options: &Options,
     operands: usize,
@@ -173,13 +173,13 @@ fn of_wrapper(
     };
     match first_place(own) {
         Some(_) => unclear(),
-        None => command(command_words, stdin),
+        None => check_command(command_words, stdin),
     }
 }
 
 /// `find` starts programs with `-exec` and similar options, and does not support `--` as the end of its
 /// expressions.
-fn of_find(words: &[Word]) -> Result<(), String> {
+fn check_find(words: &[Word]) -> Result<(), String> {
     let of = |texts: &'static [&str]| {
         move |word: &Word| word.literal().is_some_and(|word| texts.contains(&word))
     };
@@ -189,7 +189,7 @@ fn of_find(words: &[Word]) -> Result<(), String> {
     if let Some(place) = first_place(&own[dashes..]) {
         return Err(format!("{{{place}}} after -- would still be an expression of find"));
     }
-    command(behind, Stdin::Empty)
+    check_command(behind, Stdin::Empty)
 }
 
 /// Options that take code or a command, for any program.
@@ -213,7 +213,7 @@ const CODE_OPTIONS: &[&str] = &[
 const CODE_OPTIONS_OF: &[(&str, &[&str])] =
     &[("git", &["-c"]), ("rsync", &["-e"]), ("tar", &["-F", "-I"])];
 
-fn of_other(name: &str, words: &[Word]) -> Result<(), String> {
+fn check_options(name: &str, words: &[Word]) -> Result<(), String> {
     let own = CODE_OPTIONS_OF.iter().find(|(program, _)| *program == name);
     let takes_code = |option: &str| {
         CODE_OPTIONS.contains(&option) || own.is_some_and(|(_, options)| options.contains(&option))
@@ -226,7 +226,7 @@ fn of_other(name: &str, words: &[Word]) -> Result<(), String> {
                 let is_interpreter =
                     INTERPRETERS.iter().any(|it| it.names.contains(&programs::name(text)));
                 if is_interpreter && first_place(&words[at..]).is_some() {
-                    return command(&words[at..], Stdin::Empty);
+                    return check_command(&words[at..], Stdin::Empty);
                 } else {
                     continue;
                 }
