@@ -82,10 +82,10 @@ impl ProcessIdentity {
         }
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter_map(Stat::read).filter(|it| self.has(it)).collect()
+        pids.filter_map(Stat::read).filter(|it| self.contains(it)).collect()
     }
 
-    fn has(&self, process: &Stat) -> bool {
+    fn contains(&self, process: &Stat) -> bool {
         process.group == self.pid
             && process.session == self.session
             && process.started >= self.started

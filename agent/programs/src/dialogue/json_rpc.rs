@@ -65,11 +65,11 @@ pub(super) fn notification(method: &str, params: Value) -> String {
     line(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
 }
 
-pub(super) fn result(id: &Value, result: Value) -> String {
+pub(super) fn response(id: &Value, result: Value) -> String {
     line(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
 }
 
-pub(super) fn refusal(id: &Value, code: i64, message: &str) -> String {
+pub(super) fn error_response(id: &Value, code: i64, message: &str) -> String {
     line(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}))
 }
 
@@ -78,7 +78,7 @@ fn line(message: &Value) -> String {
 }
 
 /// Returns the failure of a request, with what was asked for.
-pub(super) fn failure(what: &str, error: &Value) -> Failure {
+pub(super) fn request_failure(what: &str, error: &Value) -> Failure {
     let message = reason(error, "no reason is given");
     // Some programs put the reason there.
     let details = &error["data"]["details"];
