@@ -173,13 +173,13 @@ impl LoopRun<'_> {
         let calling = Arc::clone(&self.calling);
         let _calling = calling.lock().await;
         let call_id = self.driver.run_lease.call_id(format_args!("loop.{key}"));
-        if let Some(result) = self.result(&call_id) {
+        if let Some(result) = self.find_result(&call_id) {
             return Ok(result);
         }
         self.driver.check_limits()?;
         self.request(&call_id, tool, arguments).await?;
         self.settle().await?;
-        self.result(&call_id).ok_or_else(|| {
+        self.find_result(&call_id).ok_or_else(|| {
             let why = format!("a message came between call {call_id} and its result");
             LoopError::failed("lost_result", why)
         })
@@ -193,7 +193,7 @@ impl LoopRun<'_> {
         self.driver.check_limits()?;
         let driver = &*self.driver;
         let candidates = choice::agent_candidates(driver)?;
-        middleware::redaction::request(driver, &mut request);
+        middleware::redaction::redact_request(driver, &mut request);
         middleware::hooks::before_model(driver, &mut request)
             .map_err(|why| LoopError::failed("denied", why))?;
         model::budget::reserve(driver, &request, candidates.price).await?;
@@ -208,13 +208,13 @@ impl LoopRun<'_> {
         };
         let spent = choice::spent(&answer, 0);
         let usage = choice::usage(&answer);
-        middleware::redaction::answer(driver, &mut answer);
+        middleware::redaction::redact_answer(driver, &mut answer);
         self.driver.record_step((&[usage], Some(&spent)), Vec::new()).await?;
         Ok(answer)
     }
 
     /// Returns the result of a call of this run, if the conversation has it.
-    fn result(&self, call_id: &str) -> Option<LoopCallResult> {
+    fn find_result(&self, call_id: &str) -> Option<LoopCallResult> {
         self.driver.state.entries.iter().rev().find_map(|entry| {
             let result = entry.tool().filter(|result| result.call_id == call_id)?;
             let text = entry.content.clone().unwrap_or_default();
@@ -249,7 +249,7 @@ impl LoopRun<'_> {
         let mut messages = vec![self.driver.message("assistant", String::new(), &entry).into()];
         if let Some(why) = denied {
             let rejected = CallResult::without_success(CallStatus::Rejected, why);
-            let (event, result) = self.driver.result(&asked, &rejected);
+            let (event, result) = self.driver.result_records(&asked, &rejected);
             events.push(event);
             messages.push(result.into());
         }
@@ -333,7 +333,7 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
         let why = "the loop's answer is empty: set allow_empty_answers if that can be an answer";
         return Err(StepError::Failed(RunFailure::new("no_answer", why)));
     }
-    middleware::redaction::answer(driver, &mut answer);
+    middleware::redaction::redact_answer(driver, &mut answer);
     let denied = match middleware::hooks::after_model(driver, &mut answer) {
         Err(why) => Some(why),
         Ok(()) => verdict::rule_response(driver, &answer.text, false).await?.denied,

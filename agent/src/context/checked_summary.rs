@@ -38,7 +38,7 @@ impl CheckedSummary {
     ) -> Step<Option<CheckedSummary>> {
         let Some(mut summary) = Summary::from_answer(&answer.text) else { return Ok(None) };
         // Before it is shortened: a part of an address does not match.
-        redaction::summary(driver, &mut summary, PiiAt::Response);
+        redaction::redact_summary(driver, &mut summary, PiiAt::Response);
         let Some(summary) = changed(driver, answer, summary) else { return Ok(None) };
         let checked = CheckedSummary::new(summary, before, size);
         let is_allowed = verdict::allows_summary(driver, &checked.text()).await?;
@@ -77,7 +77,7 @@ fn changed(driver: &Driver, answer: &ModelResponse, summary: Summary) -> Option<
 /// middleware.
 pub(crate) fn summary_so_far(driver: &Driver, context: &SummarizedContext) -> Summary {
     let mut summary = context.summary.clone();
-    redaction::summary(driver, &mut summary, PiiAt::Response);
+    redaction::redact_summary(driver, &mut summary, PiiAt::Response);
     let is_of_model = context.row.as_ref().is_some_and(|row| row.origin == "model");
     if is_of_model && verdict::denies_other(driver, &summary.items()) {
         summary.retain(|text| !verdict::denies_other(driver, text));

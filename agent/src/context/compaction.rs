@@ -240,7 +240,7 @@ async fn cover(
         goal_id,
         goal_folded_id,
         summary,
-        kept: kept(driver, &covered),
+        kept: ids_to_keep(driver, &covered),
         answers: context.answers() + i64::try_from(answers).unwrap_or(0),
         handoffs: handoffs.iter().map(|handoff| json!(handoff)).collect(),
         origin: made.origin.to_owned(),
@@ -402,7 +402,7 @@ async fn summarise(
     let candidates = model::choice::agent_candidates(driver)?;
     let estimate = TokenEstimate::for_model(&candidates.model);
     let mut shown = before.clone();
-    middleware::redaction::summary(driver, &mut shown, PiiAt::Request);
+    middleware::redaction::redact_summary(driver, &mut shown, PiiAt::Request);
     let request = request(&shown, lines, settings);
     model::budget::reserve(driver, &request, candidates.price).await?;
     let stream = candidates.ask(driver, Purpose::Summary, request).await?;
@@ -470,7 +470,7 @@ fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchive
 }
 
 /// Returns the ids of the messages that the model always sees, among those that it would not see otherwise.
-fn kept(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
+fn ids_to_keep(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
     let always = always_kept(driver);
     // The facts of the current turn, so that they are not read again.
     let facts =

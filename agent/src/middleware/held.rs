@@ -99,7 +99,7 @@ impl<'a> HeldAnswer<'a> {
     /// Returns the text that has not left, up to this position.
     fn redacted(&self, end: usize) -> String {
         match &self.redactor {
-            Some(redactor) => redactor.part(&self.text, self.released..end),
+            Some(redactor) => redactor.redact_part(&self.text, self.released..end),
             None => self.text[self.released..end].to_owned(),
         }
     }
@@ -127,10 +127,10 @@ impl<'a> HeldAnswer<'a> {
     }
 
     /// Returns the text and the reasoning that are left of an answer that all rules have cleared.
-    pub(crate) fn rest(self) -> (String, String) {
+    pub(crate) fn into_rest(self) -> (String, String) {
         let rest = self.redacted(self.text.len());
         let reasoning = match &self.redactor {
-            Some(redactor) => redactor.text(&self.reasoning),
+            Some(redactor) => redactor.redact_text(&self.reasoning),
             None => self.reasoning,
         };
         (rest, reasoning)

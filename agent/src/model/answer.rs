@@ -59,7 +59,7 @@ pub(crate) async fn record(
         && driver.agent.definition.response_format.is_none()
         && !driver.agent.definition.allow_empty_answers;
     // The error of a structured answer can contain its values.
-    middleware::redaction::answer(driver, &mut answer);
+    middleware::redaction::redact_answer(driver, &mut answer);
     let response = structured::by_tool(driver, output)
         .and_then(|schema| structured::answer_in_calls(schema, &answer.calls));
     if let Some(Ok(json)) = &response {
@@ -145,7 +145,7 @@ fn apply_middleware(
     uncleared_text: &mut String,
     uncleared_reasoning: &mut String,
 ) -> Result<BTreeMap<usize, String>, String> {
-    middleware::redaction::answer(driver, answer);
+    middleware::redaction::redact_answer(driver, answer);
     middleware::hooks::after_model(driver, answer)?;
     let mut denied = BTreeMap::new();
     let calls = answer.calls.iter_mut().enumerate().filter(|(_, call)| call.name != RESPONSE);
@@ -213,9 +213,9 @@ fn requests(
             // It is to be called once; only the first call counts.
             let is_repeated = calls[..at].iter().any(|call| call.name == RESPONSE);
             let (_, result) = if is_repeated {
-                driver.result(call, &CallResult::ok("ignored: call response once", 0))
+                driver.result_records(call, &CallResult::ok("ignored: call response once", 0))
             } else {
-                driver.result(call, &CallResult::error(wrong))
+                driver.result_records(call, &CallResult::error(wrong))
             };
             requests.push(result.into());
             continue;
@@ -234,7 +234,7 @@ fn requests(
         match request {
             Ok(request) => requests.push(request.into()),
             Err(result) => {
-                let (event, result) = driver.result(call, &result);
+                let (event, result) = driver.result_records(call, &result);
                 events.push(event);
                 requests.push(result.into());
             }
@@ -253,7 +253,7 @@ fn results_of_denied(
 ) -> Vec<StepCall> {
     let results = denied.iter().filter_map(|(at, why)| {
         let rejected = CallResult::without_success(CallStatus::Rejected, why.as_str());
-        let (event, result) = driver.result(calls.get(*at)?, &rejected);
+        let (event, result) = driver.result_records(calls.get(*at)?, &rejected);
         events.push(event);
         Some(result.into())
     });
@@ -308,7 +308,7 @@ async fn end_incomplete(
     let text = answer.text;
     let message = (!text.is_empty()).then(|| driver.message("assistant", text, &entry));
     let message = message.map(|message| Call::of(message.kind(PARTIAL)));
-    let failed = driver.run_lease.failed(failure.code, failure.message);
+    let failed = driver.run_lease.fail(failure.code, failure.message);
     let all = withheld.into_iter().chain(message).chain([failed.into()]).collect();
     driver.record(events, Some(spent), all).await?;
     Err(StepError::Ended)

@@ -37,7 +37,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
         let plan = plan::todo_list::current(&driver.abide, &driver.state.run.session_id).await?;
         add_block(&mut request, plan::replan::block(driver, &plan));
     }
-    middleware::redaction::request(driver, &mut request);
+    middleware::redaction::redact_request(driver, &mut request);
     if let Err(message) = middleware::hooks::before_model(driver, &mut request) {
         return middleware::request_check::deny(driver, &message).await.map(|()| None);
     }

@@ -65,7 +65,7 @@ pub(crate) async fn listen(
                 Some(Ok(event)) => {
                     add_chunk(&mut events, &mut held, event, (since, published.reasoning));
                 }
-                Some(Err(error)) => return Err(failed(&error)),
+                Some(Err(error)) => return Err(model_failure(&error)),
                 None => {
                     let why = "the model's stream ended without an answer";
                     return Err(StepError::Failed(RunFailure::new("invalid_response", why)));
@@ -80,7 +80,7 @@ pub(crate) async fn listen(
     if let Some(writing) = writing {
         writing.await?;
     }
-    let (uncleared_text, uncleared_reasoning) = held.rest();
+    let (uncleared_text, uncleared_reasoning) = held.into_rest();
     Ok(ArrivedAnswer { answer, unrecorded: events, uncleared_text, uncleared_reasoning })
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn push(events: &mut Vec<NewRunEvent>, kind: RunEventKind, text: &str
 }
 
 /// Returns the failure of a run whose model did not answer, after all attempts of [`abide_models::Chain`].
-fn failed(error: &ModelError) -> StepError {
+fn model_failure(error: &ModelError) -> StepError {
     StepError::Failed(RunFailure::new(error.code(), error.message.clone()))
 }
 

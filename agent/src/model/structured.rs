@@ -83,7 +83,7 @@ pub(crate) fn check_repairs(driver: &Driver) -> Step {
         return Ok(());
     };
     if repairs(driver) > RESPONSE_REPAIRS {
-        Err(failed(last.content.as_deref().unwrap_or_default()))
+        Err(mismatch_error(last.content.as_deref().unwrap_or_default()))
     } else {
         Ok(())
     }
@@ -205,7 +205,7 @@ pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
 }
 
 /// Returns the failure of a run without a matching answer.
-pub(crate) fn failed(why: &str) -> StepError {
+pub(crate) fn mismatch_error(why: &str) -> StepError {
     StepError::Failed(mismatch(why))
 }
 

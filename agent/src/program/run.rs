@@ -60,10 +60,10 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         tokio::select! {
             biased;
             () = driver.stop.cancelled() => {
-                return Err(leave(driver, running, (open, output), StepError::Aborted).await);
+                return Err(stop_program(driver, running, open, output, StepError::Aborted).await);
             }
             () = driver.until_deadline() => {
-                return Err(leave(driver, running, (open, output), overtime()).await);
+                return Err(stop_program(driver, running, open, output, overtime()).await);
             }
             Some((request_id, call_id, decision)) = decisions.next() => {
                 let decision = decision?;
@@ -73,11 +73,11 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
                 }
             }
             line = running.next() => match line {
-                Some(line) => output.line(&driver.agent.definition.name, line),
+                Some(line) => output.add_line(&driver.agent.definition.name, line),
                 None => break,
             },
         }
-        gather(driver, &mut running, &mut output);
+        collect_available_lines(driver, &mut running, &mut output);
         if output.is_pending() {
             let events = std::mem::take(&mut output.new_events);
             driver.record(&events, output.new_calls().as_ref(), Vec::new()).await?;
@@ -85,7 +85,8 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             if std::mem::take(&mut output.has_opened) {
                 running.send_prompt();
             }
-            consent(driver, &running, &mut output, (&mut open, &mut decisions), deaf).await?;
+            record_approvals(driver, &running, &mut output, &mut open, &mut decisions, deaf)
+                .await?;
         }
     }
     open.close(driver).await?;
@@ -95,9 +96,9 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             finish(driver, failure.answer.map(|answer| *answer).unwrap_or_default(), output).await
         }
         Some(Err(failure)) => {
-            let failed = driver.run_lease.failed(failure.kind.code(), &failure.message);
+            let failed = driver.run_lease.fail(failure.kind.code(), &failure.message);
             output.failed = failure.answer;
-            keep(driver, output, vec![failed.into()]).await?;
+            record_output(driver, output, vec![failed.into()]).await?;
             Ok(DriveResult::Ended)
         }
         None => Err(StepError::Failed(RunFailure::new(
@@ -137,7 +138,7 @@ async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Runn
 }
 
 /// Records what a program that gave no answer has left: its output, its usage, and the text of the answer so far.
-async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> Step {
+async fn record_output(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> Step {
     let mut events = std::mem::take(&mut output.new_events);
     let rest = events.split_off(events.len().min(LINES));
     let calls = output.new_calls().map_or(0, |spent| spent.tool_calls);
@@ -160,21 +161,22 @@ async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> St
 }
 
 /// Collects the lines that are already available, so that one write covers many lines.
-fn gather(driver: &Driver, running: &mut Running, output: &mut ProgramOutput) {
+fn collect_available_lines(driver: &Driver, running: &mut Running, output: &mut ProgramOutput) {
     while output.new_events.len() < LINES && output.answer.is_none() {
         match running.next().now_or_never() {
-            Some(Some(line)) => output.line(&driver.agent.definition.name, line),
+            Some(Some(line)) => output.add_line(&driver.agent.definition.name, line),
             _ => break,
         }
     }
 }
 
 /// Records the program's permission requests, and cancels the withdrawn ones.
-async fn consent(
+async fn record_approvals(
     driver: &Driver,
     running: &Running,
     output: &mut ProgramOutput,
-    (open, decisions): (&mut OpenApprovals, &mut Decisions),
+    open: &mut OpenApprovals,
+    decisions: &mut Decisions,
     deaf: bool,
 ) -> Step {
     for request_id in std::mem::take(&mut output.withdrawn) {
@@ -202,20 +204,21 @@ async fn consent(
 }
 
 /// Stops the program. Its output up to its exit is recorded.
-async fn leave(
+async fn stop_program(
     driver: &Driver,
     mut running: Running,
-    (mut open, mut output): (OpenApprovals, ProgramOutput),
+    mut open: OpenApprovals,
+    mut output: ProgramOutput,
     why: StepError,
 ) -> StepError {
     running.cancel();
     while let Some(line) = running.next().await {
-        output.line(&driver.agent.definition.name, line);
+        output.add_line(&driver.agent.definition.name, line);
     }
     if let Some(Err(failure)) = output.answer.take() {
         output.failed = failure.answer;
     }
-    if let Err(halt) = keep(driver, output, Vec::new()).await {
+    if let Err(halt) = record_output(driver, output, Vec::new()).await {
         return halt;
     }
     match open.close(driver).await {
@@ -383,9 +386,9 @@ async fn finish(
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
             StructuredAnswer::Mismatch(why) => {
                 let RunFailure { code, message } = structured::mismatch(&why);
-                let failed = driver.run_lease.failed(code, message);
+                let failed = driver.run_lease.fail(code, message);
                 program.failed = Some(Box::new(answer));
-                keep(driver, program, vec![failed.into()]).await?;
+                record_output(driver, program, vec![failed.into()]).await?;
                 return Ok(DriveResult::Ended);
             }
             StructuredAnswer::Free => {}
@@ -404,7 +407,7 @@ async fn finish(
         ..AssistantEntry::default()
     };
     let message = driver.message("assistant", answer.text.as_str(), &entry).into();
-    let done = driver.run_lease.done(output).into();
+    let done = driver.run_lease.finish(output).into();
     driver.record(&[], Some(&spent), vec![message, done]).await?;
     Ok(DriveResult::Ended)
 }

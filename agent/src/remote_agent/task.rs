@@ -145,7 +145,7 @@ impl RemoteTask {
         if state_of(&described.state) != Some(TaskState::Completed) {
             return Err(format!(
                 "the task had completed, and the agent then described it with the state {:?}",
-                shown(&described.state)
+                truncate_word(&described.state)
             ));
         }
         // The answer of some agents is the message of an event.
@@ -160,7 +160,7 @@ impl RemoteTask {
     /// Why a part of the answer of the completed task is missing, after the task was asked for.
     pub(crate) fn missing(&self) -> Option<String> {
         self.artifacts.iter().find_map(|Artifact { id, has_gap, is_open, .. }| {
-            let id = shown(id);
+            let id = truncate_word(id);
             let what = match (has_gap, is_open) {
                 (true, _) => {
                     format!("the agent continued artifact {id:?} whose beginning it did not send")
@@ -184,7 +184,7 @@ impl RemoteTask {
 
     fn check(&self) -> Result<(), String> {
         if state_of(&self.state).is_none() {
-            let state = shown(&self.state);
+            let state = truncate_word(&self.state);
             return Err(format!("the task has the state {state:?}, which A2A does not have"));
         }
         let bytes: usize = self.artifacts.iter().map(|artifact| artifact.bytes).sum();
@@ -260,8 +260,8 @@ impl RemoteTask {
         } else {
             Err(format!(
                 "the agent was asked for the task {:?} and answered with the task {:?}",
-                shown(&self.id),
-                shown(id)
+                truncate_word(&self.id),
+                truncate_word(id)
             ))
         }
     }
@@ -280,7 +280,10 @@ impl RemoteTask {
         for artifact in artifacts {
             let id = required_text(artifact, "artifactId", "an artifact")?;
             if !described.insert(id) {
-                return Err(format!("the task has two artifacts with the id {:?}", shown(id)));
+                return Err(format!(
+                    "the task has two artifacts with the id {:?}",
+                    truncate_word(id)
+                ));
             }
             let parts = read_parts(artifact, "an artifact")?;
             let known = self.artifact(id);
@@ -312,8 +315,8 @@ impl RemoteTask {
         let artifact = &update["artifact"];
         let id = required_text(artifact, "artifactId", "an artifact")?;
         let parts = read_parts(artifact, "an artifact")?;
-        let appends = flag(update, "append")? == Some(true);
-        let is_open = flag(update, "lastChunk")? == Some(false);
+        let appends = read_flag(update, "append")? == Some(true);
+        let is_open = read_flag(update, "lastChunk")? == Some(false);
         let known = self.artifact(id);
         if appends {
             known.has_gap |= !known.is_current;
@@ -393,10 +396,10 @@ impl RemoteTask {
 /// Returns the name of a state in A2A 1.0. Agents of 1.0 with a library of 0.3 write `completed`.
 fn canonical(state: &str) -> String {
     let name = state.to_ascii_uppercase().replace('-', "_");
-    match name.starts_with("TASK_STATE_") {
-        _ if name.is_empty() => name,
-        true => name,
-        false => format!("TASK_STATE_{name}"),
+    if name.is_empty() || name.starts_with("TASK_STATE_") {
+        name
+    } else {
+        format!("TASK_STATE_{name}")
     }
 }
 
@@ -433,11 +436,11 @@ fn member<'v>(of: &'v Value, name: &str) -> Option<&'v Value> {
 }
 
 /// Returns the beginning of a word of the agent, for errors.
-fn shown(word: &str) -> String {
+fn truncate_word(word: &str) -> String {
     word.chars().take(SHOWN_CHARS).collect()
 }
 
-fn flag(of: &Value, name: &str) -> Result<Option<bool>, String> {
+fn read_flag(of: &Value, name: &str) -> Result<Option<bool>, String> {
     match &of[name] {
         Value::Null => Ok(None),
         Value::Bool(value) => Ok(Some(*value)),

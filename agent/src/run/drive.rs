@@ -70,16 +70,16 @@ impl Driver {
     /// [`RuntimeError`] if the step can succeed later: the run is driven again after a pause (`run/drivers.rs`).
     async fn end_after(&self, error: StepError) -> Result<DriveResult, RuntimeError> {
         let end = match error {
-            StepError::Failed(RunFailure { code, message }) => self.run_lease.failed(code, message),
-            StepError::Aborted => self.run_lease.aborted(self.why_aborted().await?),
+            StepError::Failed(RunFailure { code, message }) => self.run_lease.fail(code, message),
+            StepError::Aborted => self.run_lease.abort(self.why_aborted().await?),
             StepError::Ended => return Ok(DriveResult::Ended),
             StepError::Refused(error) => match error.code() {
                 Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
                 Some(Code::Conflict) if self.is_abort_requested().await? => {
-                    self.run_lease.aborted(self.why_aborted().await?)
+                    self.run_lease.abort(self.why_aborted().await?)
                 }
                 Some(code) if ends_run(code) => {
-                    self.run_lease.failed(code.as_str(), error.to_string())
+                    self.run_lease.fail(code.as_str(), error.to_string())
                 }
                 _ => return Err(error.into()),
             },
@@ -202,7 +202,7 @@ impl Driver {
             if row.status == ToolCallStatus::Rejected {
                 events.push(tools::approval::decision_event(&row, "rejected", None));
             }
-            let (event, message) = self.result_with_handoff(&call, &result, handoff);
+            let (event, message) = self.result_records_with_handoff(&call, &result, handoff);
             events.push(event);
             messages.push(message.into());
         }
@@ -257,9 +257,9 @@ impl Driver {
         match evaluated {
             StructuredAnswer::Free => {}
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
-            StructuredAnswer::Mismatch(why) => return Err(structured::failed(&why)),
+            StructuredAnswer::Mismatch(why) => return Err(structured::mismatch_error(&why)),
         }
-        self.abide.call(self.run_lease.done(output)).await?;
+        self.abide.call(self.run_lease.finish(output)).await?;
         Ok(DriveResult::Ended)
     }
 

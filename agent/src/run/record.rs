@@ -87,16 +87,16 @@ impl Driver {
     }
 
     /// Returns the event and the message for the result of a call.
-    pub(crate) fn result(
+    pub(crate) fn result_records(
         &self,
         call: &RequestedCall,
         result: &CallResult,
     ) -> (NewRunEvent, AppendMessage) {
-        self.result_with_handoff(call, result, None)
+        self.result_records_with_handoff(call, result, None)
     }
 
     /// Returns the event and the message for the result of a call that may change the active agent.
-    pub(crate) fn result_with_handoff(
+    pub(crate) fn result_records_with_handoff(
         &self,
         call: &RequestedCall,
         result: &CallResult,
@@ -123,7 +123,7 @@ impl Driver {
 
     /// Gives the model the result of a call that has no row.
     pub(crate) async fn record_result(&self, call: &RequestedCall, result: &CallResult) -> Step {
-        let (event, message) = self.result(call, result);
+        let (event, message) = self.result_records(call, result);
         self.record(&[event], None, vec![message.into()]).await
     }
 }

@@ -251,7 +251,7 @@ async fn record_outcome(
     exchange: Option<&CallLog>,
 ) -> Step<Option<RecordedStep>> {
     middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
-    middleware::redaction::outcome(driver, &mut outcome);
+    middleware::redaction::redact_outcome(driver, &mut outcome);
     let executor = Executor::for_tool(driver, &claimed.tool_name);
     let effect = executor.effect();
     let again = retries(driver, claimed, &executor, outcome.failure);
@@ -291,7 +291,7 @@ async fn delivery_step(
         arguments: String::new(),
         provider_call_id: claimed.provider_call_id.clone().unwrap_or_default(),
     };
-    let (event, message) = driver.result(&call, &result);
+    let (event, message) = driver.result_records(&call, &result);
     Ok(driver.step_batch((&[event], None), vec![message.into()]))
 }
 

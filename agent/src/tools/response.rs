@@ -113,7 +113,7 @@ async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutcome, Error> 
     match original(driver, &wish).await? {
         Some(text) => {
             // Before the range is taken: parts of personal data would pass the rules.
-            let text = redaction::for_model(driver, &redaction::result(driver, text));
+            let text = redaction::for_model(driver, &redaction::redact_result(driver, text));
             Ok(ToolOutcome::text(slice(driver, &text, &wish)))
         }
         None => {

@@ -175,7 +175,7 @@ impl AgentMetrics {
             let input = of.consumed.input_tokens;
             let output = of.consumed.output_tokens;
             tokens.extend([("input", input), ("output", output)].map(|(direction, count)| {
-                sample("", with(&labels, "direction", direction), count as f64)
+                sample("", with_label(&labels, "direction", direction), count as f64)
             }));
             cost.push(sample("", labels.clone(), of.consumed.cost_micros as f64 / 1e6));
             if of.durations.count > 0 {
@@ -254,7 +254,7 @@ fn sample(suffix: &'static str, labels: Vec<(&'static str, String)>, value: f64)
     MetricSample { suffix, labels, value }
 }
 
-fn with(
+fn with_label(
     labels: &[(&'static str, String)],
     name: &'static str,
     value: &str,
@@ -276,7 +276,7 @@ fn outcomes(
 ) -> Vec<MetricSample> {
     outcomes
         .iter()
-        .map(|(outcome, count)| sample("", with(labels, "outcome", outcome), *count as f64))
+        .map(|(outcome, count)| sample("", with_label(labels, "outcome", outcome), *count as f64))
         .collect()
 }
 
@@ -323,10 +323,10 @@ impl Histogram {
             .zip(self.buckets)
             .map(|(bound, count)| {
                 below += count;
-                sample("_bucket", with(labels, "le", &bound.to_string()), below as f64)
+                sample("_bucket", with_label(labels, "le", &bound.to_string()), below as f64)
             })
             .collect();
-        samples.push(sample("_bucket", with(labels, "le", "+Inf"), self.count as f64));
+        samples.push(sample("_bucket", with_label(labels, "le", "+Inf"), self.count as f64));
         samples.push(sample("_sum", labels.to_vec(), self.sum.as_secs_f64()));
         samples.push(sample("_count", labels.to_vec(), self.count as f64));
         samples

@@ -76,13 +76,11 @@ pub(crate) fn evaluate(
     } else {
         before.map_or(0, |before| before.unhealthy) + 1
     };
-    let reached = |count: i64, max: i64| max > 0 && count >= max;
-    let each = |count: i64, step: i64| step > 0 && count > 0 && count % step == 0;
-    let action = if reached(now.repeats, settings.stop_after_repeats)
-        || reached(unhealthy, settings.stop_after)
-    {
+    let stops = is_reached(now.repeats, settings.stop_after_repeats)
+        || is_reached(unhealthy, settings.stop_after);
+    let action = if stops {
         HealthAction::Stop
-    } else if now.repeats == settings.repeats || each(unhealthy, settings.warn_after) {
+    } else if now.repeats == settings.repeats || is_step(unhealthy, settings.warn_after) {
         HealthAction::Warn
     } else {
         HealthAction::None
@@ -102,6 +100,16 @@ pub(crate) fn evaluate(
     (health, action)
 }
 
+/// Returns `true` if a count has reached a maximum; 0 is no maximum.
+fn is_reached(count: i64, max: i64) -> bool {
+    max > 0 && count >= max
+}
+
+/// Returns `true` each time that a count has grown by a step; 0 is no step.
+fn is_step(count: i64, step: i64) -> bool {
+    step > 0 && count > 0 && count % step == 0
+}
+
 /// Returns `true` if the context should be compacted after an answer. Whether there is enough to compact is known when
 /// the next request is built; only then is the action recorded. `compacted` is the last answer after which that
 /// happened.
@@ -112,13 +120,12 @@ pub(crate) fn wants_compaction(
     compacted: Option<i64>,
 ) -> bool {
     let signals = signals(health);
-    let has = |signal: &str| signals.iter().any(|name| name == signal);
     // It rises with each compaction, so only its crossing counts.
     let was_rotten = before.is_some_and(|before| before.context_rot >= settings.context_rot);
-    let rots = has("context_rot") && !was_rotten;
+    let rots = has_signal(&signals, "context_rot") && !was_rotten;
     settings.auto_compaction
         && health.action == HealthAction::None
-        && (rots || has("token_drift") || has("over_tooling"))
+        && (rots || has_signal(&signals, "token_drift") || has_signal(&signals, "over_tooling"))
         && compacted.is_none_or(|at| health.iteration - at >= ANSWERS_BETWEEN_COMPACTIONS)
 }
 
@@ -141,7 +148,7 @@ impl MeasuredRequest {
             _ => false,
         };
         let markers = request.messages.iter().filter(is_marker).count();
-        let markers = i64::try_from(markers).unwrap_or(i64::MAX);
+        let markers = saturate(markers);
         // The summaries of a session are merged into one.
         let has_summary = driver.state.context.as_ref().is_some_and(|context| context.number() > 0);
         let summaries = i64::from(has_summary);
@@ -168,15 +175,14 @@ pub(crate) fn observe(
     // Warnings and facts are added by the runtime: they must not make a run look healthier.
     let new: Vec<&SessionEntry> =
         driver.state.entries[since..].iter().filter(|entry| entry.role != "system").collect();
-    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     let reported = tokens.and_then(|tokens| i64::try_from(tokens).ok());
     let estimated = i64::try_from(request.tokens).unwrap_or(i64::MAX);
     let observation = Observation {
         iteration: driver.state.run.iterations + 1,
         tokens: reported.unwrap_or(estimated).clamp(0, i64::from(u32::MAX)),
-        messages: count(request.messages),
-        new_messages: count(new.len()) + 1,
-        tool_messages: count(new.iter().filter(|entry| entry::is_result(entry)).count()),
+        messages: saturate(request.messages),
+        new_messages: saturate(new.len()) + 1,
+        tool_messages: saturate(new.iter().filter(|entry| entry::is_result(entry)).count()),
         reductions: request.reductions,
         repeats: repeats(&driver.state.run.id, &driver.state.entries, calls),
     };
@@ -186,6 +192,10 @@ pub(crate) fn observe(
     let iteration = observation.iteration;
     // The database sets the time and the event.
     Some(health.into_row(&run.id, &run.session_id, iteration, action, Micros(0), Seq(0)))
+}
+
+fn saturate(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Returns the call that records measurements.
@@ -213,13 +223,7 @@ fn repeats(run_id: &str, entries: &[SessionEntry], calls: &[RequestedCall]) -> i
     if calls.is_empty() {
         return 0;
     }
-    let wanted = |calls: &[RequestedCall]| -> Vec<(String, Value)> {
-        let calls = calls.iter().map(|call| {
-            (call.name.clone(), crate::tools::arguments::arguments_or_text(&call.arguments))
-        });
-        calls.collect()
-    };
-    let now = wanted(calls);
+    let now = comparable_calls(calls);
     let mut count: i64 = 1;
     let mut results: Vec<&str> = Vec::new();
     let mut last: Option<Vec<&str>> = None;
@@ -234,13 +238,22 @@ fn repeats(run_id: &str, entries: &[SessionEntry], calls: &[RequestedCall]) -> i
         }
         let answer = entry.assistant().filter(|it| is_answer(entry) && it.run_id == run_id);
         let got = std::mem::take(&mut results);
-        if answer.is_none_or(|it| wanted(&it.calls) != now) || last.is_some_and(|last| last != got)
-        {
+        let has_other_calls = answer.is_none_or(|it| comparable_calls(&it.calls) != now);
+        if has_other_calls || last.is_some_and(|last| last != got) {
             break;
         }
-        (count, last) = (count + 1, Some(got));
+        count += 1;
+        last = Some(got);
     }
     count
+}
+
+/// Returns the name and the arguments of each call. Arguments are compared as JSON, whatever their white space.
+fn comparable_calls(calls: &[RequestedCall]) -> Vec<(String, Value)> {
+    let calls = calls.iter().map(|call| {
+        (call.name.clone(), crate::tools::arguments::arguments_or_text(&call.arguments))
+    });
+    calls.collect()
 }
 
 /// The action of the driver before it asks the model again.
@@ -259,7 +272,7 @@ pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
     if !driver.agent.definition.settings().watchdog.enabled {
         return Ok(WatchdogStep::Go);
     }
-    look(driver).await?;
+    read_newest(driver).await?;
     let Some(health) = &driver.health.last else { return Ok(WatchdogStep::Go) };
     if health.iteration != driver.state.run.iterations {
         return Ok(WatchdogStep::Go);
@@ -290,7 +303,7 @@ pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
 }
 
 /// Reads the newest rows, unless they belong to the last answer.
-async fn look(driver: &mut Driver) -> Result<(), Error> {
+async fn read_newest(driver: &mut Driver) -> Result<(), Error> {
     let last = driver.health.last.as_ref().map_or(0, |health| health.iteration);
     if driver.health.is_read && last == driver.state.run.iterations {
         return Ok(());
@@ -313,14 +326,14 @@ async fn look(driver: &mut Driver) -> Result<(), Error> {
 
 /// Returns `true` if the model has been warned about an answer.
 fn is_warned(driver: &Driver, iteration: i64) -> bool {
-    let of = WarningEntry { run_id: driver.state.run.id.clone(), iteration };
+    let wanted = WarningEntry { run_id: driver.state.run.id.clone(), iteration };
     let mut warnings = driver.state.entries.iter().rev().take_while(|entry| !is_answer(entry));
-    warnings.any(|entry| entry.kind == WARNING && data::<WarningEntry>(entry) == of)
+    warnings.any(|entry| entry.kind == WARNING && data::<WarningEntry>(entry) == wanted)
 }
 
 fn warning(health: &RunHealth) -> String {
     let RunHealth { repeats, unhealthy, .. } = health;
-    if *repeats > 1 && signals(health).iter().any(|name| name == "repeats") {
+    if *repeats > 1 && has_signal(&signals(health), "repeats") {
         return format!(
             "You have requested the same tool calls {repeats} times, and the results are the same. \
              Use these results, or do something else. Do not repeat the calls."
@@ -336,7 +349,7 @@ fn warning(health: &RunHealth) -> String {
 
 fn stop_reason(health: &RunHealth) -> String {
     let RunHealth { repeats, unhealthy, .. } = health;
-    if signals(health).iter().any(|name| name == "repeats") {
+    if has_signal(&signals(health), "repeats") {
         format!("the model has requested the same tool calls {repeats} times in a row")
     } else {
         format!(
@@ -348,6 +361,10 @@ fn stop_reason(health: &RunHealth) -> String {
 
 fn signals(health: &RunHealth) -> Vec<String> {
     serde_json::from_value(health.signals.value()).unwrap_or_default()
+}
+
+fn has_signal(signals: &[String], signal: &str) -> bool {
+    signals.iter().any(|name| name == signal)
 }
 
 fn meaning(signal: &str) -> &'static str {

@@ -20,7 +20,7 @@ fn check(deny: &str, text: &str, expected: Expect) {
     for c in text.chars() {
         left.extend(held.add(c.encode_utf8(&mut one)));
     }
-    expected.assert_eq(&format!("{left:?} of {:?}", held.rest().0));
+    expected.assert_eq(&format!("{left:?} of {:?}", held.into_rest().0));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn other_rules_hold_the_whole_answer() {
     let mut held = HeldAnswer::new(&rules, None, false);
     assert_eq!(held.add("One. Two. "), None);
     assert_eq!(held.reason("hm".to_owned()), None);
-    assert_eq!(held.rest(), ("One. Two. ".to_owned(), "hm".to_owned()));
+    assert_eq!(held.into_rest(), ("One. Two. ".to_owned(), "hm".to_owned()));
 }
 
 #[test]
