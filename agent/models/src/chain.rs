@@ -141,7 +141,7 @@ impl RequestState {
                             self.step = Step::Listen(stream);
                             return Some(Ok(event));
                         }
-                        Err(error) => return Some(self.failed(error)),
+                        Err(error) => return Some(self.handle_failure(error)),
                     }
                 }
                 Step::Over => return None,
@@ -164,7 +164,7 @@ impl RequestState {
     }
 
     /// Handles a failure: schedules another attempt, or returns the error.
-    fn failed(&mut self, error: ModelError) -> Result<ModelEvent, ModelError> {
+    fn handle_failure(&mut self, error: ModelError) -> Result<ModelEvent, ModelError> {
         let retry = self.chain.retry;
         let wait = retry.wait(self.made, self.total).max(error.retry_after.unwrap_or_default());
         let again = error.retryable() && self.made < retry.attempts && wait <= retry.longest_wait;

@@ -64,14 +64,14 @@ const NOT_ALLOWED: [&str; 3] =
 pub(crate) fn error_from_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
     let body = json_or_text(body);
     let kind = kind_by_name(&body).unwrap_or_else(|| kind_by_status(status));
-    let message = format!("the provider responded with HTTP {status}: {}", words(&body));
+    let message = format!("the provider responded with HTTP {status}: {}", message_line(&body));
     ModelError { kind: refined(kind, &body), message, retry_after: retry_after(headers, &body) }
 }
 
 /// Returns the error for an event within a stream.
 pub(crate) fn error_from_event(event: &Value) -> ModelError {
     let kind = kind_by_name(event).unwrap_or_else(|| kind_by_code(event));
-    let message = format!("the provider reported an error: {}", words(event));
+    let message = format!("the provider reported an error: {}", message_line(event));
     let retry_after = retry_after(&HeaderMap::new(), event);
     ModelError { kind: refined(kind, event), message, retry_after }
 }
@@ -156,7 +156,7 @@ fn kind_by_status(status: u16) -> ModelErrorKind {
 }
 
 /// Returns the error object, which providers put in different places.
-fn core(body: &Value) -> &Value {
+fn error_object(body: &Value) -> &Value {
     let places = [
         "/0/error",
         "/error",
@@ -172,7 +172,7 @@ fn core(body: &Value) -> &Value {
 
 /// Returns the codes of an error.
 fn names(body: &Value) -> impl Iterator<Item = &str> {
-    let error = core(body);
+    let error = error_object(body);
     ["code", "type", "status"].into_iter().filter_map(|field| error[field].as_str())
 }
 
@@ -183,7 +183,7 @@ fn kind_by_name(body: &Value) -> Option<ModelErrorKind> {
 
 /// Classifies an event by its code or general name.
 fn kind_by_code(event: &Value) -> ModelErrorKind {
-    let error = core(event);
+    let error = error_object(event);
     let codes = ["code", "status", "statusCode", "StatusCode"];
     let code = codes.iter().find_map(|field| error[*field].as_u64());
     let code = code.and_then(|code| u16::try_from(code).ok());
@@ -199,18 +199,19 @@ fn refined(kind: ModelErrorKind, body: &Value) -> ModelErrorKind {
     if !matches!(kind, ModelErrorKind::BadRequest | ModelErrorKind::Unavailable) {
         return kind;
     }
-    let words = words(body).to_lowercase();
-    let say = |phrases: &[&str]| phrases.iter().any(|phrase| words.contains(phrase));
-    match (say(&TOO_LONG), say(&NOT_ALLOWED)) {
-        (true, _) => ModelErrorKind::ContextTooLong,
-        (false, true) => ModelErrorKind::Unauthorized,
-        (false, false) => kind,
+    let message = message_line(body).to_lowercase();
+    if TOO_LONG.iter().any(|phrase| message.contains(phrase)) {
+        ModelErrorKind::ContextTooLong
+    } else if NOT_ALLOWED.iter().any(|phrase| message.contains(phrase)) {
+        ModelErrorKind::Unauthorized
+    } else {
+        kind
     }
 }
 
 /// Returns the provider's message, on one line and truncated.
-fn words(body: &Value) -> String {
-    let error = core(body);
+fn message_line(body: &Value) -> String {
+    let error = error_object(body);
     let fields =
         ["message", "msg", "status_msg", "error_msg", "error_message", "errmsg", "exception"];
     let of_error = fields.iter().map(|field| &error[*field]);
@@ -234,22 +235,27 @@ pub(crate) fn truncated_line(text: &str) -> String {
 /// Returns the retry delay that the provider asks for: in milliseconds, in seconds, as a date, or in the body (Gemini).
 /// A date is compared with the provider's own clock if the response has a date.
 fn retry_after(headers: &HeaderMap, body: &Value) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    if let Some(milliseconds) = text("retry-after-ms").and_then(|value| value.parse::<f64>().ok()) {
+    let milliseconds = header_text(headers, "retry-after-ms");
+    if let Some(milliseconds) = milliseconds.and_then(|value| value.parse::<f64>().ok()) {
         return Duration::try_from_secs_f64(milliseconds / 1000.0).ok();
     }
-    if let Some(value) = text(RETRY_AFTER.as_str()) {
+    if let Some(value) = header_text(headers, RETRY_AFTER.as_str()) {
         if let Ok(seconds) = value.parse::<f64>() {
             return Duration::try_from_secs_f64(seconds).ok();
         }
         let until = httpdate::parse_http_date(value).ok()?;
-        let parsed = text(DATE.as_str()).and_then(|now| httpdate::parse_http_date(now).ok());
+        let date = header_text(headers, DATE.as_str());
+        let parsed = date.and_then(|date| httpdate::parse_http_date(date).ok());
         let now = parsed.unwrap_or_else(SystemTime::now);
         return Some(until.duration_since(now).unwrap_or_default());
     }
-    let details = core(body)["details"].as_array()?;
+    let details = error_object(body)["details"].as_array()?;
     let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;
     Duration::try_from_secs_f64(delay.strip_suffix('s')?.parse().ok()?).ok()
+}
+
+fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
 }
 
 #[cfg(test)]

@@ -166,7 +166,7 @@ impl Script {
             .calls
             .iter()
             .enumerate()
-            .map(|(number, call)| call.made(answers + 1, number + 1))
+            .map(|(number, call)| call.to_call(answers + 1, number + 1))
             .collect();
         let usage = answer.usage.map_or(Usage::default(), |usage| Usage {
             input_tokens: usage.input_tokens,
@@ -250,7 +250,7 @@ impl ScriptedResponse {
 }
 
 impl ScriptedCall {
-    fn made(&self, answer: usize, number: usize) -> ModelCall {
+    fn to_call(&self, answer: usize, number: usize) -> ModelCall {
         let arguments = match &self.arguments {
             Value::String(text) => text.clone(),
             value => value.to_string(),

@@ -24,13 +24,15 @@ impl TokenEstimate {
     #[must_use]
     pub fn for_model(model: &str) -> TokenEstimate {
         let model = model.to_ascii_lowercase();
-        let is = |names: &[&str]| names.iter().any(|name| model.contains(name));
-        let (ascii, other) = match () {
-            () if is(&["claude"]) => (35, 12),
-            () if is(&["gpt-4o", "gpt-4.1", "gpt-5", "o1", "o3", "o4"]) => (40, 18),
-            () if is(&["gemini", "gemma"]) => (40, 18),
-            () if is(&["llama", "mistral", "mixtral", "qwen", "deepseek", "grok"]) => (38, 15),
-            () => (40, 12),
+        let is_of = |family: &[&str]| family.iter().any(|name| model.contains(name));
+        let (ascii, other) = if is_of(&["claude"]) {
+            (35, 12)
+        } else if is_of(&["gpt-4o", "gpt-4.1", "gpt-5", "o1", "o3", "o4", "gemini", "gemma"]) {
+            (40, 18)
+        } else if is_of(&["llama", "mistral", "mixtral", "qwen", "deepseek", "grok"]) {
+            (38, 15)
+        } else {
+            (40, 12)
         };
         TokenEstimate { ascii, other }
     }

@@ -76,7 +76,7 @@ impl Artifact {
             // A text continues the text before it, even in a snapshot: some agents keep each piece as a part.
             match (self.parts.last_mut(), part["text"].as_str()) {
                 (Some(last), Some(more)) if last["text"].is_string() => {
-                    let whole = format!("{}{more}", text(&last["text"]));
+                    let whole = format!("{}{more}", as_text(&last["text"]));
                     last["text"] = Value::from(whole);
                 }
                 _ => self.parts.push(part),
@@ -204,7 +204,7 @@ impl RemoteTask {
         if let Some(task) = member(result, "task") {
             self.add_description(task)
         } else if let Some(message) = member(result, "message") {
-            let task_id = text(&message["taskId"]);
+            let task_id = as_text(&message["taskId"]);
             if !self.id.is_empty() && !task_id.is_empty() && task_id != self.id {
                 return Ok(false);
             }
@@ -235,7 +235,7 @@ impl RemoteTask {
         let id = required_text(update, "taskId", "an update")?;
         if self.id.is_empty() {
             self.id = id.to_owned();
-            self.context_id = text(&update["contextId"]).to_owned();
+            self.context_id = as_text(&update["contextId"]).to_owned();
         }
         Ok(id == self.id)
     }
@@ -268,8 +268,8 @@ impl RemoteTask {
 
     /// Takes over a description of the task. Artifacts that it does not have are kept. Returns whether it has any.
     fn take_description(&mut self, task: &Value) -> Result<bool, String> {
-        self.id = text(&task["id"]).to_owned();
-        self.context_id = text(&task["contextId"]).to_owned();
+        self.id = as_text(&task["id"]).to_owned();
+        self.context_id = as_text(&task["contextId"]).to_owned();
         self.set_status(&task["status"])?;
         let has_completed = state_of(&self.state) == Some(TaskState::Completed);
         let artifacts = read_list(task, "artifacts", "the task")?;
@@ -307,7 +307,7 @@ impl RemoteTask {
             other => other.to_string(),
         };
         self.message = message.clone();
-        self.timestamp = text(&status["timestamp"]).to_owned();
+        self.timestamp = as_text(&status["timestamp"]).to_owned();
         Ok(())
     }
 
@@ -353,7 +353,7 @@ impl RemoteTask {
 
     /// Differs between two questions of a task, and is the same for one.
     pub(crate) fn question_key(&self) -> String {
-        format!("{} {} {}", self.state, text(&self.message["messageId"]), self.timestamp)
+        format!("{} {} {}", self.state, as_text(&self.message["messageId"]), self.timestamp)
     }
 
     /// Returns the text of its status: a question, or why it failed. Data counts only if there is no text.
@@ -421,7 +421,7 @@ fn state_of(name: &str) -> Option<TaskState> {
     })
 }
 
-fn text(value: &Value) -> &str {
+fn as_text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 

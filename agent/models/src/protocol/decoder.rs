@@ -163,7 +163,7 @@ impl PartialResponse {
     }
 
     /// Sets why the model stopped. If the provider states several reasons, the one for which something is missing counts.
-    pub(super) fn stopped(&mut self, stop: Stop) {
+    pub(super) fn set_stop(&mut self, stop: Stop) {
         self.calls.note_stop();
         if self.stop.as_ref().is_none_or(|stated| lack(&stop) >= lack(stated)) {
             self.stop = Some(stop);
@@ -174,9 +174,9 @@ impl PartialResponse {
     pub(super) fn complete_text(&mut self, whole: &str, is_refusal: bool) {
         let rest = whole.strip_prefix(self.text.as_str()).unwrap_or_default();
         if is_refusal {
-            self.refusal(rest);
+            self.push_refusal(rest);
         } else {
-            self.text(rest);
+            self.push_text(rest);
         }
     }
 
@@ -190,7 +190,7 @@ impl PartialResponse {
         }
     }
 
-    pub(super) fn text(&mut self, piece: &str) {
+    pub(super) fn push_text(&mut self, piece: &str) {
         if !piece.is_empty() {
             self.text.push_str(piece);
             self.events.push_back(ModelEvent::Text(piece.to_owned()));
@@ -203,12 +203,12 @@ impl PartialResponse {
     }
 
     /// A piece of the text in which the model refuses to answer.
-    pub(super) fn refusal(&mut self, piece: &str) {
+    pub(super) fn push_refusal(&mut self, piece: &str) {
         self.refused |= !piece.is_empty();
-        self.text(piece);
+        self.push_text(piece);
     }
 
-    pub(super) fn reasoning(&mut self, piece: &str) {
+    pub(super) fn push_reasoning(&mut self, piece: &str) {
         if !piece.is_empty() {
             self.reasoning.push_str(piece);
             self.events.push_back(ModelEvent::Reasoning(piece.to_owned()));
@@ -216,7 +216,7 @@ impl PartialResponse {
     }
 
     /// Sets the name of the model that answers; the first name counts.
-    pub(super) fn model(&mut self, name: Option<&str>) {
+    pub(super) fn set_model(&mut self, name: Option<&str>) {
         let name = name.filter(|name| !name.is_empty());
         if let (None, Some(name)) = (&self.model, name) {
             self.model = Some(name.to_owned());
