@@ -73,7 +73,7 @@ impl A2aClient {
         *request.headers_mut() = headers.clone();
         request.headers_mut().insert(ACCEPT, JSON);
         let response = http.send(request).await?;
-        let text = http.text(response, CARD_BYTES).await?;
+        let text = http.read_text(response, CARD_BYTES).await?;
         let card: Value = serde_json::from_str(&text).map_err(|_| {
             A2aFailure::Invalid(format!("{} has no card: the response is not JSON", host(&at)))
         })?;
@@ -147,7 +147,7 @@ impl A2aClient {
     /// [`A2aFailure`].
     pub async fn call(&self, method: &str, params: Value) -> Result<A2aEvent, A2aFailure> {
         let response = self.http.send(self.request(method, params)?).await?;
-        let text = self.http.text(response, self.http.max_bytes).await?;
+        let text = self.http.read_text(response, self.http.max_bytes).await?;
         result_of(&self.url, text, self.version)
     }
 
@@ -163,7 +163,7 @@ impl A2aClient {
             return Ok(A2aEvents::new(url, response, max, self.version));
         }
         // An error, or the result of an agent that does not stream it.
-        let text = self.http.text(response, self.http.max_bytes).await?;
+        let text = self.http.read_text(response, self.http.max_bytes).await?;
         Ok(A2aEvents::from_event(result_of(&self.url, text, self.version)?))
     }
 
@@ -173,7 +173,7 @@ impl A2aClient {
         }
         let (method, version) = match self.version {
             ProtocolVersion::V0_3 => {
-                params = legacy::params(params);
+                params = legacy::convert_params(params);
                 let method = legacy::method(method);
                 let method = method.ok_or_else(|| A2aFailure::unsupported(self.host()))?;
                 (method, legacy::VERSION)
@@ -236,7 +236,7 @@ impl A2aHttp {
     }
 
     /// Returns the body of an answer. It must be complete within the timeout.
-    async fn text(&self, mut response: Response, max: usize) -> Result<String, A2aFailure> {
+    async fn read_text(&self, mut response: Response, max: usize) -> Result<String, A2aFailure> {
         let host = host(response.url());
         let mut body = Vec::new();
         let until = tokio::time::Instant::now() + self.timeout;

@@ -140,7 +140,7 @@ impl Parameters {
         if errors.is_empty() {
             // Finding all of them is too expensive.
             let (path, what) = first;
-            return Some(messages::at(&path, &what));
+            return Some(messages::error_at(&path, &what));
         }
         let messages_list: Vec<String> =
             errors.iter().take(TOLD_ERRORS).map(messages::error).collect();

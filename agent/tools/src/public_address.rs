@@ -167,20 +167,22 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !is_special
 }
 
+/// Returns `true` if the IPv4 address within an IPv6 address is public.
+fn is_public_embedded(high: u16, low: u16) -> bool {
+    let [a, b] = high.to_be_bytes();
+    let [c, d] = low.to_be_bytes();
+    is_public_v4(Ipv4Addr::new(a, b, c, d))
+}
+
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let parts = address.segments();
-    let embedded = |high: u16, low: u16| {
-        let [a, b] = high.to_be_bytes();
-        let [c, d] = low.to_be_bytes();
-        is_public_v4(Ipv4Addr::new(a, b, c, d))
-    };
     match parts {
         // ::ffff:a.b.c.d
-        [0, 0, 0, 0, 0, 0xFFFF, high, low] => embedded(high, low),
+        [0, 0, 0, 0, 0, 0xFFFF, high, low] => is_public_embedded(high, low),
         // NAT64
-        [0x64, 0xFF9B, 0, 0, 0, 0, high, low] => embedded(high, low),
+        [0x64, 0xFF9B, 0, 0, 0, 0, high, low] => is_public_embedded(high, low),
         // 6to4
-        [0x2002, high, low, ..] => embedded(high, low),
+        [0x2002, high, low, ..] => is_public_embedded(high, low),
         // Teredo, benchmarks, ORCHID, documentation
         [0x2001, 0 | 2 | 0xDB8, ..] => false,
         [0x2001, second, ..] if (0x10..0x40).contains(&second) => false,

@@ -9,7 +9,7 @@ mod script;
 mod stdio;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -268,11 +268,10 @@ impl Plan {
         let Some(sandbox) = &self.sandbox else {
             return Ok(Launch { argv, folder: self.folder.clone(), environment, supervised: None });
         };
-        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let options = JobOptions {
-            folder: self.folder.as_ref().map_or_else(|| PathBuf::from("."), absolute),
-            readable: self.readable.iter().map(absolute).collect(),
-            writable: self.writable.iter().map(absolute).collect(),
+            folder: self.folder.as_ref().map_or_else(|| PathBuf::from("."), absolute_path),
+            readable: self.readable.iter().map(absolute_path).collect(),
+            writable: self.writable.iter().map(absolute_path).collect(),
             grace: self.grace,
         };
         sandbox.launch(&invocation.context.scope, argv, environment, options)
@@ -312,4 +311,10 @@ impl Plan {
         }
         Ok(argv)
     }
+}
+
+/// Returns the absolute path; the path itself if the current folder is unknown.
+fn absolute_path(path: impl AsRef<Path>) -> PathBuf {
+    let path = path.as_ref();
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -58,9 +58,10 @@ fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     } else {
         block[..key.len()].copy_from_slice(key);
     }
-    let padded = |with: u8| block.map(|byte| byte ^ with);
-    let inner = Sha256::new().chain_update(padded(0x36)).chain_update(text).finalize();
-    Sha256::new().chain_update(padded(0x5C)).chain_update(inner).finalize().into()
+    let inner_pad = block.map(|byte| byte ^ 0x36);
+    let outer_pad = block.map(|byte| byte ^ 0x5C);
+    let inner = Sha256::new().chain_update(inner_pad).chain_update(text).finalize();
+    Sha256::new().chain_update(outer_pad).chain_update(inner).finalize().into()
 }
 
 #[cfg(test)]

@@ -81,8 +81,8 @@ impl Endpoint {
 
 /// Returns the address of a server.
 pub(super) fn parse_url(server: &str, url: &str) -> Result<reqwest::Url, ConfigError> {
-    let invalid = |why| ConfigError::new(server, format!("its url is invalid: {why}"));
-    reqwest::Url::parse(url).map_err(invalid)
+    reqwest::Url::parse(url)
+        .map_err(|why| ConfigError::new(server, format!("its url is invalid: {why}")))
 }
 
 /// Bounds of a list whose end only the server knows.

@@ -98,7 +98,7 @@ pub(super) async fn failure(
             let text = format!("the response of MCP server {name} has more than {max} bytes");
             ToolOutcome::failed(Failure::TooLarge, text)
         }
-        ServiceError::TransportSend(error) if refused(&error) => {
+        ServiceError::TransportSend(error) if was_refused(&error) => {
             let text = format!("MCP server {name} cannot be reached");
             ToolOutcome::failed(Failure::Unavailable, text)
         }
@@ -188,19 +188,15 @@ pub(super) fn transport_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'
 }
 
 /// Returns `true` if the request was refused at the connection level.
-fn refused(error: &(dyn Error + 'static)) -> bool {
-    let is_refusal = |error: &(dyn Error + 'static)| {
-        // This error does not report its cause through `source`.
-        let http_error = error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-        let client = match http_error {
-            Some(StreamableHttpError::Client(error)) => Some(error),
-            _ => error.downcast_ref::<reqwest::Error>(),
-        };
-        client.is_some_and(reqwest::Error::is_connect)
-    };
+fn was_refused(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(one) = cause {
-        if is_refusal(one) {
+        // This error does not report its cause through `source`.
+        let client = match one.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+            Some(StreamableHttpError::Client(error)) => Some(error),
+            _ => one.downcast_ref::<reqwest::Error>(),
+        };
+        if client.is_some_and(reqwest::Error::is_connect) {
             return true;
         }
         cause = one.source();

@@ -140,18 +140,22 @@ fn check_interpreter(
             };
         }
     };
+    if !interpreter.permutes {
+        return Ok(());
+    }
     // A program that accepts options after its operand could be given a second one.
-    let follows_option = |pair: &[Word]| {
-        let option = pair[0].literal().is_some_and(|word| word.starts_with('-') && word != "--");
-        option && pair[1].place().is_some()
-    };
-    match arguments.windows(2).find(|pair| interpreter.permutes && follows_option(pair)) {
-        Some(pair) => Err(format!(
-            "{{{}}} follows an option of {name}, where it could be code",
-            pair[1].place().unwrap_or_default()
-        )),
+    match arguments.windows(2).find_map(place_after_option) {
+        Some(place) => {
+            Err(format!("{{{place}}} follows an option of {name}, where it could be code"))
+        }
         None => Ok(()),
     }
+}
+
+/// Returns the placeholder of a pair of words if it follows an option.
+fn place_after_option(pair: &[Word]) -> Option<&str> {
+    let is_option = pair[0].literal().is_some_and(|word| word.starts_with('-') && word != "--");
+    pair[1].place().filter(|_| is_option)
 }
 
 fn check_wrapper(
@@ -161,31 +165,31 @@ fn check_wrapper(
     words: &[Word],
     stdin: Stdin,
 ) -> Result<(), String> {
-    let unclear = || match first_place(words) {
+    if let Parsed::Operand(first) = options.parse(words)
+        && let Some((own, command_words)) = words[first..].split_at_checked(operands)
+        && first_place(own).is_none()
+    {
+        return check_command(command_words, stdin);
+    }
+    match first_place(words) {
         Some(place) => Err(format!(
             "{{{place}}} could be the program that {name} starts, or an unknown option of {name}"
         )),
         None => Ok(()),
-    };
-    let Parsed::Operand(first) = options.parse(words) else { return unclear() };
-    let Some((own, command_words)) = words[first..].split_at_checked(operands) else {
-        return unclear();
-    };
-    match first_place(own) {
-        Some(_) => unclear(),
-        None => check_command(command_words, stdin),
     }
 }
+
+/// The options of `find` that start a program.
+const STARTING_OPTIONS: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
 
 /// `find` starts programs with `-exec` and similar options, and does not support `--` as the end of its
 /// expressions.
 fn check_find(words: &[Word]) -> Result<(), String> {
-    let of = |texts: &'static [&str]| {
-        move |word: &Word| word.literal().is_some_and(|word| texts.contains(&word))
-    };
-    let started = words.iter().position(of(&["-exec", "-execdir", "-ok", "-okdir"]));
+    let started = words
+        .iter()
+        .position(|word| word.literal().is_some_and(|word| STARTING_OPTIONS.contains(&word)));
     let (own, behind) = words.split_at(started.map_or(words.len(), |at| at + 1));
-    let dashes = own.iter().position(of(&["--"])).unwrap_or(own.len());
+    let dashes = own.iter().position(|word| word.literal() == Some("--")).unwrap_or(own.len());
     if let Some(place) = first_place(&own[dashes..]) {
         return Err(format!("{{{place}}} after -- would still be an expression of find"));
     }
