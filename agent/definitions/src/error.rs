@@ -218,34 +218,33 @@ impl DefinitionError {
     /// Returns how to correct it, in one sentence, if that is known.
     #[must_use]
     pub fn suggestion(&self) -> Option<String> {
-        let or = |name: Option<&String>, known: &[String], otherwise: &str| {
-            let meant = name.and_then(|name| nearest(name, known.iter().map(String::as_str)));
-            let meant = meant.map(did_you_mean);
-            Some(meant.unwrap_or_else(|| otherwise.to_owned()))
-        };
         let text = match self {
             DefinitionError::Malformed { hint, .. } => return hint.clone(),
             DefinitionError::Parser { name, known } => {
-                return or(Some(name), known, "Catalog::parser adds one in Rust");
+                return suggest_name(Some(name), known, "Catalog::parser adds one in Rust");
             }
             DefinitionError::Loop { name, known } => {
-                return or(Some(name), known, "Program::agent_loop adds one in Rust");
+                return suggest_name(Some(name), known, "Program::agent_loop adds one in Rust");
             }
             DefinitionError::Tools(ToolsError::Unknown { names, known }) => {
                 let otherwise = "add the tool to abide.yaml, or remove its name";
-                return or(names.first(), known, otherwise);
+                return suggest_name(names.first(), known, otherwise);
             }
             DefinitionError::Subagent { name, known } => {
                 let otherwise = "create the agent with `mode: subagent`, or remove its name";
-                return or(Some(name), known, otherwise);
+                return suggest_name(Some(name), known, otherwise);
             }
             DefinitionError::Middleware { name, known } => {
-                return or(Some(name), known, "Catalog::middleware adds one in Rust");
+                return suggest_name(Some(name), known, "Catalog::middleware adds one in Rust");
             }
             DefinitionError::Model { code: "key_missing", why, .. } => key_missing(why),
             DefinitionError::Model { code: "price_unknown", .. } => PRICE_UNKNOWN,
             DefinitionError::Model { wanted: Some(wanted), known, .. } => {
-                return or(Some(wanted), known, "add it to models in abide.yaml, or name another");
+                return suggest_name(
+                    Some(wanted),
+                    known,
+                    "add it to models in abide.yaml, or name another",
+                );
             }
             DefinitionError::Model { code: "no_model", .. } => {
                 "name a provider and a model as models.default in abide.yaml"
@@ -365,6 +364,12 @@ fn key_missing(why: &str) -> &'static str {
     } else {
         "create the file with the key, or correct key_file in abide.yaml"
     }
+}
+
+/// Suggests the known name that is nearest to a name; otherwise the text.
+fn suggest_name(name: Option<&String>, known: &[String], otherwise: &str) -> Option<String> {
+    let meant = name.and_then(|name| nearest(name, known.iter().map(String::as_str)));
+    Some(meant.map_or_else(|| otherwise.to_owned(), did_you_mean))
 }
 
 /// Returns how to correct a setting of a definition.

@@ -369,8 +369,10 @@ impl MemorySettings {
     /// # Errors
     /// The setting that cannot be used.
     pub fn check(&self) -> Result<(), InvalidSetting> {
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
-        if !self.namespace.chars().all(fits) || self.namespace.len() > 100 {
+        let has_other_chars = self
+            .namespace
+            .contains(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/')));
+        if has_other_chars || self.namespace.len() > 100 {
             let name = &self.namespace;
             let why = format!("{name:?}: letters, digits, . _ - and /, at most 100");
             return Err(InvalidSetting::new("profile.memory.namespace", why));

@@ -518,8 +518,8 @@ pub(crate) fn name_in(path: &Path) -> Option<String> {
     let named = text.lines().find_map(|line| line.strip_prefix("name:"));
     let named = named.map(|name| name.split(" #").next().unwrap_or_default().trim());
     let named = named.map(|name| name.trim_matches(['"', '\'']));
-    let stem = || path.file_stem().and_then(|stem| stem.to_str());
-    named.filter(|name| !name.is_empty()).or_else(stem).map(str::to_owned)
+    let named = named.filter(|name| !name.is_empty());
+    named.or_else(|| path.file_stem()?.to_str()).map(str::to_owned)
 }
 
 /// Returns the problems of files that define an agent of the same name.

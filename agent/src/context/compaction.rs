@@ -482,11 +482,13 @@ fn ids_to_keep(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
 /// Returns the ids of the messages that the model sees whatever a summary covers: system messages, the first message of
 /// the user, and the newest one, which is the current task.
 fn always_kept(driver: &Driver) -> Vec<i64> {
-    let is_user = |entry: &&SessionEntry| {
-        entry.role == "user" && entry.kind == "message" && !entry.is_denied()
-    };
-    let first = driver.state.entries.iter().find(is_user).map(|entry| entry.id);
-    let newest = driver.state.entries.iter().rfind(is_user).map(|entry| entry.id);
+    let mut of_user = driver
+        .state
+        .entries
+        .iter()
+        .filter(|entry| entry.role == "user" && entry.kind == "message" && !entry.is_denied());
+    let first = of_user.next().map(|entry| entry.id);
+    let newest = of_user.next_back().map(|entry| entry.id).or(first);
     driver
         .state
         .entries

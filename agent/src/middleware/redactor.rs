@@ -202,14 +202,17 @@ impl<'a> Redactor<'a> {
 /// Returns `true` if some 15 or 16 digits, or all of them, have a valid check digit.
 fn is_card(text: &str) -> bool {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(10)).collect();
-    let is_valid = |digits: &[u32]| {
-        let sum: u32 = digits.iter().rev().enumerate().fold(0, |sum, (at, digit)| {
-            let doubled = if at % 2 == 1 { digit * 2 } else { *digit };
-            sum + if doubled > 9 { doubled - 9 } else { doubled }
-        });
-        sum.is_multiple_of(10)
-    };
-    is_valid(&digits) || [15, 16].iter().any(|length| digits.windows(*length).any(is_valid))
+    let has_part = [15, 16].iter().any(|length| digits.windows(*length).any(has_check_digit));
+    has_part || has_check_digit(&digits)
+}
+
+/// Returns `true` if the last digit is the check digit of the others (the Luhn algorithm).
+fn has_check_digit(digits: &[u32]) -> bool {
+    let sum: u32 = digits.iter().rev().enumerate().fold(0, |sum, (at, digit)| {
+        let doubled = if at % 2 == 1 { digit * 2 } else { *digit };
+        sum + if doubled > 9 { doubled - 9 } else { doubled }
+    });
+    sum.is_multiple_of(10)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ impl ProgramPlan {
             _ => None,
         };
         todos.map_or_else(Vec::new, |todos| {
-            self.noted(
+            self.update(
                 todos
                     .iter()
                     .filter_map(|todo| Step::new(&todo["content"], todo["status"].as_str()))
@@ -46,35 +46,26 @@ impl ProgramPlan {
         // The Agent Client Protocol.
         if line["sessionUpdate"] == "plan" {
             let entries = line["entries"].as_array().into_iter().flatten();
-            return self.noted(
+            return self.update(
                 entries.filter_map(|it| Step::new(&it["content"], it["status"].as_str())).collect(),
             );
         }
         // Codex's app server.
         if line["method"] == "turn/plan/updated" {
-            let step = |it: &Value| {
-                let status = it["status"].as_str();
-                Step::new(
-                    &it["step"],
-                    status.map(|it| if it == "inProgress" { "in_progress" } else { it }),
-                )
-            };
             let steps = line["params"]["plan"].as_array().into_iter().flatten();
-            return self.noted(steps.filter_map(step).collect());
+            return self.update(steps.filter_map(read_server_step).collect());
         }
         let item = &line["item"];
         let items = match item["type"].as_str() {
             Some("todo_list") => item["items"].as_array(),
             _ => None,
         };
-        let step = |item: &Value| {
-            let done = item["completed"] == true;
-            Step::new(&item["text"], Some(if done { COMPLETED } else { "not-started" }))
-        };
-        items.map_or_else(Vec::new, |items| self.noted(items.iter().filter_map(step).collect()))
+        items.map_or_else(Vec::new, |items| {
+            self.update(items.iter().filter_map(read_list_step).collect())
+        })
     }
 
-    fn noted(&mut self, steps: Vec<Step>) -> Vec<NewRunEvent> {
+    fn update(&mut self, steps: Vec<Step>) -> Vec<NewRunEvent> {
         if steps == self.steps {
             return Vec::new();
         }
@@ -102,6 +93,21 @@ impl ProgramPlan {
         }
         events
     }
+}
+
+/// Reads a step of Codex's app server.
+fn read_server_step(step: &Value) -> Option<Step> {
+    let status = match step["status"].as_str() {
+        Some("inProgress") => Some("in_progress"),
+        other => other,
+    };
+    Step::new(&step["step"], status)
+}
+
+/// Reads a step of Codex's to-do list.
+fn read_list_step(item: &Value) -> Option<Step> {
+    let status = if item["completed"] == true { COMPLETED } else { "not-started" };
+    Step::new(&item["text"], Some(status))
 }
 
 impl Step {

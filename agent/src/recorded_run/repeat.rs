@@ -73,12 +73,11 @@ impl RecordedRun {
         }
         let none = |_: &str| None;
         let surroundings = ConfigContext { environment: &none, folder };
-        let wrong = |why: String| RecordingError::Malformed(why);
         let mut models = Models::new(ModelsConfig::default(), &surroundings)
-            .map_err(|why| wrong(why.to_string()))?;
+            .map_err(|why| RecordingError::Malformed(why.to_string()))?;
         models
             .add(Arc::new(RecordedAnswers::new(self)), Vec::new(), 0)
-            .map_err(|why| wrong(why.to_string()))?;
+            .map_err(|why| RecordingError::Malformed(why.to_string()))?;
         let empty = Catalog::new(folder, ours.clone()).with_guardrails_of(&catalog);
         let deployment = catalog.shared_deployment().get().to_vec();
         let empty = empty.deployment(offline_middleware(deployment));
@@ -346,18 +345,15 @@ const EARLIER: &str = "earlier";
 /// Returns the messages of a session before the run.
 fn history(session_id: &str, messages: &[RecordedMessage]) -> Vec<AppendMessage> {
     let mut answers = 0;
-    let call = |recorded: &RecordedMessage| {
-        let message = AppendMessage::new(
-            session_id,
-            &recorded.role,
-            recorded.content.clone().unwrap_or_default(),
-        );
-        let id = |answer: usize, position: usize| format!("earlier-{answer}.{position}");
-        match recorded.role.as_str() {
+    let mut history = Vec::new();
+    for recorded in messages {
+        let content = recorded.content.clone().unwrap_or_default();
+        let message = AppendMessage::new(session_id, &recorded.role, content);
+        history.push(match recorded.role.as_str() {
             "assistant" => {
                 answers += 1;
                 let calls = recorded.tool_calls.iter().enumerate().map(|(at, call)| {
-                    json!({"call_id": id(answers, at + 1), "name": call.name,
+                    json!({"call_id": earlier_call_id(answers, at + 1), "name": call.name,
                         "arguments": call.arguments, "provider_call_id": call.id})
                 });
                 let calls: Vec<Value> = calls.collect();
@@ -365,49 +361,47 @@ fn history(session_id: &str, messages: &[RecordedMessage]) -> Vec<AppendMessage>
                 message.data(data).run_id(EARLIER)
             }
             "tool" => {
-                let data = json!({"call_id": id(answers, 0), "name": recorded.name,
+                let data = json!({"call_id": earlier_call_id(answers, 0), "name": recorded.name,
                     "provider_call_id": recorded.tool_call_id, "is_error": recorded.error});
                 message.data(data).run_id(EARLIER)
             }
             _ => message,
-        }
-    };
-    messages.iter().map(call).collect()
+        });
+    }
+    history
+}
+
+fn earlier_call_id(answer: usize, position: usize) -> String {
+    format!("earlier-{answer}.{position}")
 }
 
 /// Returns a definition whose models are those of the recording. The model's name says which agent asks.
 fn offline(definition: &AgentDefinition) -> AgentDefinition {
-    let of_agent = |name: &str, definition: &AgentDefinition| {
-        let config = AgentConfig {
-            provider: Some(RECORDING.to_owned()),
-            model: Some(name.to_owned()),
-            fallbacks: Vec::new(),
-            ..definition.config.clone()
-        };
-        let middleware = offline_middleware(definition.middleware.clone());
-        let deployment_middleware = offline_middleware(definition.deployment_middleware.clone());
-        let subagents = definition.subagents.iter().map(|subagent| match subagent {
-            Subagent::Inline(inline) => Subagent::Inline(Box::new(offline(inline))),
-            named @ Subagent::Named(_) => named.clone(),
-        });
-        let limits = abide_definitions::agent::Limits {
-            // Prices and the clock are not those of the recording.
-            cost_usd: None,
-            wall_clock_seconds: None,
-            wall_clock_counts_waits: false,
-            ..definition.limits.clone()
-        };
-        let subagents = subagents.collect();
-        AgentDefinition {
-            config,
-            middleware,
-            deployment_middleware,
-            subagents,
-            limits,
-            ..definition.clone()
-        }
+    let config = AgentConfig {
+        provider: Some(RECORDING.to_owned()),
+        model: Some(definition.name.clone()),
+        fallbacks: Vec::new(),
+        ..definition.config.clone()
     };
-    of_agent(&definition.name, definition)
+    let subagents = definition.subagents.iter().map(|subagent| match subagent {
+        Subagent::Inline(inline) => Subagent::Inline(Box::new(offline(inline))),
+        named @ Subagent::Named(_) => named.clone(),
+    });
+    let limits = abide_definitions::agent::Limits {
+        // Prices and the clock are not those of the recording.
+        cost_usd: None,
+        wall_clock_seconds: None,
+        wall_clock_counts_waits: false,
+        ..definition.limits.clone()
+    };
+    AgentDefinition {
+        config,
+        middleware: offline_middleware(definition.middleware.clone()),
+        deployment_middleware: offline_middleware(definition.deployment_middleware.clone()),
+        subagents: subagents.collect(),
+        limits,
+        ..definition.clone()
+    }
 }
 
 /// Middleware whose models are those of the recording.
@@ -443,16 +437,10 @@ impl KnownConversation {
     /// Returns `true` if it continues a request: with the same first message of a user, and the same answers. Those
     /// that a summary stands for are not in the request, and large arguments of others are archived.
     fn continues(&self, request: &ModelRequest) -> bool {
-        let first = |messages: &[ModelMessage]| {
-            messages.iter().find_map(|message| match message {
-                ModelMessage::User { text } => Some(text.clone()),
-                _ => None,
-            })
-        };
         let given = answers(&request.messages);
         let recorded = answers(&self.conversation.messages);
         let omitted = request.omitted_answers;
-        first(&self.conversation.messages) == first(&request.messages)
+        first_user_text(&self.conversation.messages) == first_user_text(&request.messages)
             && omitted + given.len() < recorded.len()
             && given.iter().zip(&recorded[omitted..]).all(|(given, recorded)| {
                 let calls = given.iter().zip(recorded);
@@ -494,6 +482,13 @@ impl RecordedAnswers {
         let all = || self.conversations.iter().filter(|it| it.continues(request));
         all().find(|it| it.is_of(&request.model)).or_else(|| all().next())
     }
+}
+
+fn first_user_text(messages: &[ModelMessage]) -> Option<&str> {
+    messages.iter().find_map(|message| match message {
+        ModelMessage::User { text } => Some(text.as_str()),
+        _ => None,
+    })
 }
 
 /// The calls of an answer: names and arguments.

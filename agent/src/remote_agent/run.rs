@@ -586,8 +586,8 @@ impl RemoteTaskRun<'_> {
     }
 
     async fn record_task(&mut self, id: &Value, context_id: &Value) -> Step {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        (self.task.id, self.task.context_id) = (text(id), text(context_id));
+        self.task.id = id.as_str().unwrap_or_default().to_owned();
+        self.task.context_id = context_id.as_str().unwrap_or_default().to_owned();
         self.rows.record_task(self.driver, &self.task.id, &self.task.context_id).await
     }
 

@@ -8,9 +8,8 @@ use crate::run::driver::Driver;
 /// has them, so an auditor finds them also if the call is settled as failed.
 pub(crate) async fn add_files(driver: &Driver, requests: &mut [Value]) {
     for request in requests.iter_mut().filter(|request| request["status"] == "unknown") {
-        let text = |name: &str| request[name].as_str().unwrap_or_default().to_owned();
-        let name = text("tool_name");
-        let call_id = text("tool_call_id");
+        let name = request["tool_name"].as_str().unwrap_or_default().to_owned();
+        let call_id = request["tool_call_id"].as_str().unwrap_or_default().to_owned();
         let Some(tool) = driver.shared.tools.get(&name) else { continue };
         if let Some(Value::Object(found)) = tool.interrupted(call_id).await
             && let Some(fields) = request.as_object_mut()

@@ -164,7 +164,6 @@ fn otlp_span(span: &Span) -> Value {
     const INTERNAL: u8 = 1;
     const CLIENT: u8 = 3;
     const ERROR: u8 = 2;
-    let nanos = |micros: i64| (i128::from(micros) * 1_000).to_string();
     let mut attributes = span.attributes.clone();
     if let Some(error) = &span.error {
         attributes.insert(names::ERROR_TYPE.to_owned(), json!(error));
@@ -194,4 +193,8 @@ fn otlp_attributes(attributes: &Map<String, Value>) -> Value {
         json!({"key": name, "value": value})
     });
     Value::Array(all.collect())
+}
+
+fn nanos(micros: i64) -> String {
+    (i128::from(micros) * 1_000).to_string()
 }
