@@ -32,7 +32,7 @@ use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Step, StepError, overtime};
-use crate::watchdog::health;
+use crate::watchdog;
 use crate::{memory, middleware, model};
 
 /// Consecutive messages that stay together.
@@ -74,7 +74,7 @@ pub(crate) async fn advance(
     let action = driver.health.last.as_ref().filter(|_| by_watchdog);
     let action = action.map(|health| RecordHealth {
         action: Some(HealthAction::Compact),
-        ..health::record(driver, health)
+        ..watchdog::record(driver, health)
     });
     cover(driver, &context, goal, size, tokens, action).await?;
     if by_watchdog {

@@ -25,7 +25,7 @@ use crate::run::lease::run_event;
 use crate::run::step::{RunFailure, Step, StepError};
 use crate::run::step_batch::StepCall;
 use crate::tools::arguments::arguments_or_text;
-use crate::watchdog::health::{self, MeasuredRequest};
+use crate::watchdog::{self, MeasuredRequest};
 use crate::{middleware, tools};
 
 /// An answer, and what its request was.
@@ -102,7 +102,7 @@ pub(crate) async fn record(
         return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
     }
     let calls = with_ids(driver, iteration, &answer.calls);
-    let health = health::observe(driver, measured, answer.usage.input_tokens, &calls);
+    let health = watchdog::observe(driver, measured, answer.usage.input_tokens, &calls);
     let wrong = response.and_then(Result::err);
     let mut requests =
         requests(driver, &calls, (allowed, &denied_calls), wrong.as_deref(), &mut events);
@@ -128,7 +128,7 @@ pub(crate) async fn record(
         ..AssistantEntry::default()
     };
     let message = StepCall::from(driver.message("assistant", answer.text, &entry));
-    let measured = health.as_ref().map(|health| Call::of(health::record(driver, health)).into());
+    let measured = health.as_ref().map(|health| Call::of(watchdog::record(driver, health)).into());
     let answered = [message].into_iter().chain(measured).chain(denials).collect();
     let claimed = record_answer(driver, (&events, &spent), answered, requests).await?;
     health.into_iter().for_each(|health| driver.health.note(health));

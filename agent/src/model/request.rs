@@ -18,7 +18,7 @@ use crate::model::{choice, structured};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
 use crate::tools::registry;
-use crate::watchdog::health::MeasuredRequest;
+use crate::watchdog::MeasuredRequest;
 use crate::{context, memory, middleware, model, plan};
 
 /// The instruction that the model receives when it must not call more tools.

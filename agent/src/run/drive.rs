@@ -21,7 +21,7 @@ use crate::run::error::RuntimeError;
 use crate::run::state::NewRows;
 use crate::run::step::{DriveResult, RunFailure, Step, StepError};
 use crate::tools::delivery::Delivery;
-use crate::watchdog::health::{self, WatchdogStep};
+use crate::watchdog::{self, WatchdogStep};
 use crate::{memory, middleware, model, program, remote_agent, run, tools};
 
 impl Driver {
@@ -144,7 +144,7 @@ impl Driver {
     /// Asks the model, unless something comes before it: a summary, or facts that are read. The next action asks again then.
     async fn ask_model(&mut self) -> Step {
         let has_read_facts = memory::facts::read(self).await?;
-        let step = health::act(self).await?;
+        let step = watchdog::act(self).await?;
         self.health.wants_compaction = step == WatchdogStep::Compact;
         if step == WatchdogStep::ReadAgain || has_read_facts {
             return Ok(());

@@ -32,7 +32,7 @@ use crate::run::lease::{RunLease, millis};
 use crate::run::state::RunState;
 use crate::run::step::RunFailure;
 use crate::trace::tracer::TraceQueue;
-use crate::watchdog::state::HealthState;
+use crate::watchdog::HealthState;
 
 /// Delay before a run is retried after a connection error or a panic of its driver.
 const RETRY_DELAY: Duration = Duration::from_secs(1);

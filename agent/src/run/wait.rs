@@ -32,7 +32,7 @@ impl Driver {
         let own = own.map(|call| (&self.state.run, call));
         let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
         let mut all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
-        tools::interrupted::add_files(self, &mut all).await;
+        tools::approval::add_changed_files(self, &mut all).await;
         tools::approval::add_questions(self, &mut all).await?;
         let reason = match reason {
             "approval" => decision_of(&all),

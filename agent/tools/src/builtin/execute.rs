@@ -19,11 +19,10 @@ use super::file_states::FileStates;
 use super::list::content;
 use crate::capture::{Capture, Captured};
 use crate::config::ConfigError;
-use crate::context::VARIABLE;
 use crate::environment::{Inherit, Setting};
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
-use crate::tool::{Invocation, ToolDeclaration};
+use crate::tool::{CONTEXT_VARIABLE, Invocation, ToolDeclaration};
 use abide_sandbox::End;
 use abide_sandbox::Report;
 use abide_sandbox::{JobOptions, Sandbox, Workspace};
@@ -144,7 +143,7 @@ impl Commands {
         };
         let before = self.begin(&invocation).await;
         let mut environment = self.environment.clone();
-        environment.insert(VARIABLE.to_owned(), context);
+        environment.insert(CONTEXT_VARIABLE.to_owned(), context);
         let argv = ["sh", "-c", &arguments.command].map(str::to_owned).to_vec();
         let options = JobOptions { folder, grace: GRACE, ..JobOptions::default() };
         let launch =

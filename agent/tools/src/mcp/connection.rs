@@ -19,6 +19,7 @@ use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, ErrorData, Peer};
+use serde::Serialize;
 use tokio::process::{Child, ChildStderr};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -27,7 +28,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::authorized::{AuthorizedClient, oauth_cause};
 use super::lines::{BoundedLines, StreamError};
 use super::open_calls::OpenCalls;
-use super::status::McpStatus;
 use crate::config::ConfigError;
 use crate::oauth::{Authorizer, OAuthError};
 use abide_sandbox::{Launch, OutputTail, ProcessGroup, exit_code};
@@ -83,6 +83,24 @@ impl Endpoint {
 pub(super) fn parse_url(server: &str, url: &str) -> Result<reqwest::Url, ConfigError> {
     reqwest::Url::parse(url)
         .map_err(|why| ConfigError::new(server, format!("its url is invalid: {why}")))
+}
+
+/// The status of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum McpStatus {
+    /// It is connected.
+    Up {
+        /// The protocol version.
+        protocol: String,
+        /// The server's own name and version.
+        server: String,
+    },
+    /// It is disconnected. The next call starts it.
+    Down {
+        /// The last error.
+        why: String,
+    },
 }
 
 /// Bounds of a list whose end only the server knows.

@@ -11,7 +11,7 @@ mod programs;
 use serde_json::Map;
 
 use self::programs::{INTERPRETERS, Interpreter, NO_PLACEHOLDERS, Options, WRAPPERS};
-use super::stdio::Stdin;
+use super::Stdin;
 use crate::template::Template;
 
 /// A word of a command.
