@@ -141,7 +141,7 @@ impl LoopRun<'_> {
     pub async fn save(&mut self, value: &Value) -> Result<(), LoopError> {
         let data = json!({"run_id": self.driver.state.run.id, "state": value});
         let entry = self.driver.message("assistant", String::new(), &data).kind(CHECKPOINT);
-        self.driver.record_step((&[], None), vec![entry.into()]).await?;
+        self.driver.record_step(&[], None, vec![entry.into()]).await?;
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl LoopRun<'_> {
         let spent = choice::spent(&answer, 0);
         let usage = choice::usage(&answer);
         middleware::redaction::redact_answer(driver, &mut answer);
-        self.driver.record_step((&[usage], Some(&spent)), Vec::new()).await?;
+        self.driver.record_step(&[usage], Some(&spent), Vec::new()).await?;
         Ok(answer)
     }
 
@@ -254,7 +254,7 @@ impl LoopRun<'_> {
             messages.push(result.into());
         }
         let spent = ModelUsage { iteration: true, tool_calls: 1, ..ModelUsage::default() };
-        self.driver.record_step((&events, Some(&spent)), messages).await?;
+        self.driver.record_step(&events, Some(&spent), messages).await?;
         Ok(())
     }
 
@@ -361,7 +361,7 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
     };
     let spent = ModelUsage { iteration: true, ..ModelUsage::default() };
     let message = driver.message("assistant", answer.text.clone(), &entry);
-    driver.record_step((&events, Some(&spent)), vec![message.into()]).await.map(drop)
+    driver.record_step(&events, Some(&spent), vec![message.into()]).await.map(drop)
 }
 
 /// The loops in Rust, by name.

@@ -95,8 +95,8 @@ const SESSION_BYTES: usize = 256;
 /// next process may do, and as a path which session it resumes.
 fn check_session(id: &str) -> Result<(), &'static str> {
     let begins_well = id.starts_with(|c: char| c.is_ascii_alphanumeric());
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._:+=@-".contains(c);
-    if id.len() > SESSION_BYTES || !begins_well || !id.chars().all(is_allowed) {
+    let has_others = id.contains(|c: char| !(c.is_ascii_alphanumeric() || "._:+=@-".contains(c)));
+    if id.len() > SESSION_BYTES || !begins_well || has_others {
         return Err("its id may have letters, digits and ._:+=@- only, begins with a letter or a \
                     digit, and has at most 256 bytes");
     }

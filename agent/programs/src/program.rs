@@ -135,17 +135,19 @@ fn basename(path: &str) -> &str {
 /// Detects a program by its name; for a script (`cli.js`, `index.js`) by its folders, the innermost first. A
 /// package may have a version: `codex@0.169`.
 fn detect_by_path(path: &str) -> Option<Program> {
-    let known = |name: &str| {
-        let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(name);
-        NAMES.iter().find(|(known, _)| *known == name).map(|(_, program)| *program)
-    };
     let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    let by_name = known(basename(path));
+    let by_name = find_by_name(basename(path));
     let is_script = ENDINGS.iter().any(|ending| file.ends_with(ending));
     by_name.or_else(|| {
         let mut folders = path.rsplit(['/', '\\']).skip(1);
-        if is_script { folders.find_map(known) } else { None }
+        if is_script { folders.find_map(find_by_name) } else { None }
     })
+}
+
+/// Returns the program with a name, which may have a version.
+fn find_by_name(name: &str) -> Option<Program> {
+    let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(name);
+    NAMES.iter().find(|(known, _)| *known == name).map(|(_, program)| *program)
 }
 
 /// Words that may precede the wrapped command: `A=b` of env, `5m` of timeout, `exec` of npm.

@@ -278,9 +278,8 @@ impl Sandbox {
             environment.insert(name.to_owned(), temporary.display().to_string());
         }
         let JobOptions { folder, readable, writable, grace } = options;
-        let joined = |own: &[PathBuf], more: Vec<PathBuf>| [own, &more].concat();
-        let readable = joined(&config.readable, readable);
-        let writable = joined(&config.writable, writable);
+        let readable = [config.readable.as_slice(), &readable].concat();
+        let writable = [config.writable.as_slice(), &writable].concat();
         let databases = self.databases();
         let masked = databases
             .iter()

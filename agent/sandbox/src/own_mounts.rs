@@ -2,7 +2,6 @@
 //! Landlock covers all that is below a folder.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
@@ -59,8 +58,8 @@ fn separate() -> Result<bool, String> {
         .and_then(|()| fs::write("/proc/self/uid_map", format!("{user} {user} 1")))
         .and_then(|()| fs::write("/proc/self/gid_map", format!("{group} {group} 1")));
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    let why = |why: io::Error| format!("the user namespace cannot be set up: {why}");
-    mapped.map_err(why).map(|()| true)
+    mapped.map_err(|why| format!("the user namespace cannot be set up: {why}"))?;
+    Ok(true)
 }
 
 #[expect(deprecated, reason = "only the sharing of descriptors is unsafe, which is not requested")]

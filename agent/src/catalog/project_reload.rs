@@ -269,7 +269,8 @@ impl ProjectReload {
                 ProjectError::malformed(path, format!("it cannot be used: {why}"))
             })?;
             let (staged, opened) = staged?;
-            (tools.tools, sandbox) = (Some(staged), opened);
+            tools.tools = Some(staged);
+            sandbox = opened;
         }
         Ok(StagedConfig { models, sandbox, tools, servers })
     }

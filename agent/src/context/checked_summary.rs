@@ -22,7 +22,8 @@ impl CheckedSummary {
     pub(crate) fn new(
         mut summary: Summary,
         before: &Summary,
-        (max_tokens, estimate): (u64, TokenEstimate),
+        max_tokens: u64,
+        estimate: TokenEstimate,
     ) -> CheckedSummary {
         let repairs = summary.repair(before);
         summary.shorten(max_tokens, estimate);
@@ -34,13 +35,14 @@ impl CheckedSummary {
         driver: &Driver,
         answer: &ModelResponse,
         before: &Summary,
-        size: (u64, TokenEstimate),
+        max_tokens: u64,
+        estimate: TokenEstimate,
     ) -> Step<Option<CheckedSummary>> {
         let Some(mut summary) = Summary::from_answer(&answer.text) else { return Ok(None) };
         // Before it is shortened: a part of an address does not match.
         redaction::redact_summary(driver, &mut summary, PiiAt::Response);
         let Some(summary) = changed(driver, answer, summary) else { return Ok(None) };
-        let checked = CheckedSummary::new(summary, before, size);
+        let checked = CheckedSummary::new(summary, before, max_tokens, estimate);
         let is_allowed = verdict::allows_summary(driver, &checked.text()).await?;
         if !is_allowed {
             tracing::warn!(run = driver.state.run.id, "a guardrail denies the model's summary");

@@ -25,7 +25,7 @@ use crate::context;
 use crate::context::checked_summary::{CheckedSummary, summary_so_far};
 use crate::context::entry::{self, MEMORY, PARTIAL, REPAIR, SessionEntry, WARNING};
 use crate::context::request_size::RequestSize;
-use crate::context::summarized::SummarizedContext;
+use crate::context::summarized::{CompactionGoal, SummarizedContext};
 use crate::context::summary::{self, Repairs, Summary};
 use crate::context::transcript;
 use crate::model::outgoing::Purpose;
@@ -84,15 +84,14 @@ pub(crate) async fn advance(
     Ok(true)
 }
 
-/// Returns the goal of a new compaction: the last message to cover, and the last one to leave out. `None` if there is
-/// too little to gain.
+/// Returns the goal of a new compaction; `None` if there is too little to gain.
 fn plan(
     driver: &Driver,
     context: &SummarizedContext,
     request: &ModelRequest,
     size: RequestSize,
     tokens: u64,
-) -> Option<(i64, i64)> {
+) -> Option<CompactionGoal> {
     let settings = driver.agent.definition.settings().context;
     let through = context.through_id();
     let folded = context.folded_id();
@@ -123,7 +122,7 @@ fn plan(
         return None;
     }
     if settings.policy == ContextPolicy::SummaryOnly {
-        return Some((goal, goal));
+        return Some(CompactionGoal { through_id: goal, folded_id: goal });
     }
     let mut marked = 0;
     let mut leaves_out = folded;
@@ -136,7 +135,7 @@ fn plan(
             break;
         }
     }
-    Some((goal, leaves_out.max(folded)))
+    Some(CompactionGoal { through_id: goal, folded_id: leaves_out.max(folded) })
 }
 
 /// Returns the index of the first group that stays unchanged: the latest turns that fit, and in any case everything
@@ -184,7 +183,8 @@ fn groups(entries: &[SessionEntry], kept: &[i64]) -> Vec<Group> {
         let is_kept = kept.contains(&entry.id);
         match groups.last_mut().filter(|_| !begins) {
             Some(group) => {
-                (group.end, group.last_id) = (at + 1, entry.id);
+                group.end = at + 1;
+                group.last_id = entry.id;
                 group.is_kept &= is_kept;
             }
             None => {
@@ -203,20 +203,20 @@ fn is_answer(entry: &AgentState) -> bool {
 async fn cover(
     driver: &Driver,
     context: &SummarizedContext,
-    (goal_id, goal_folded_id): (i64, i64),
+    goal: CompactionGoal,
     size: RequestSize,
     tokens: u64,
     action: Option<RecordHealth>,
 ) -> Step {
     let settings = driver.agent.definition.settings().context;
-    let part = next_part(driver, context, goal_id, &settings, size);
-    let through_id = part.last().map_or(goal_id, |entry| entry.id);
+    let part = next_part(driver, context, goal.through_id, &settings, size);
+    let through_id = part.last().map_or(goal.through_id, |entry| entry.id);
     let lines = lines(driver, part, &settings, size);
     let before = summary_so_far(driver, context);
     let made = summarise(driver, &before, &lines, &settings).await?;
     let source_seq = part.last().map(|entry| entry.seq.0);
     memory::facts::keep_facts(driver, made.new_facts(&before, source_seq)).await?;
-    let folded_id = goal_folded_id.min(through_id);
+    let folded_id = goal.folded_id.min(through_id);
     let covered: Vec<&SessionEntry> =
         driver.state.entries.iter().filter(|entry| entry.id <= folded_id).collect();
     let newly_folded: Vec<SessionEntry> =
@@ -229,7 +229,7 @@ async fn cover(
     let summary = json!(made.summary);
     let mut output = json!({"status": "summarization", "number": number, "summary": summary,
         "archived": archived.len(), "origin": made.origin, "through_id": through_id,
-        "goal_id": goal_id, "tokens_before": tokens});
+        "goal_id": goal.through_id, "tokens_before": tokens});
     if !made.repairs.is_empty() {
         output["repaired"] = json!(made.repairs);
     }
@@ -237,8 +237,8 @@ async fn cover(
         number,
         through_id,
         folded_id,
-        goal_id,
-        goal_folded_id,
+        goal_id: goal.through_id,
+        goal_folded_id: goal.folded_id,
         summary,
         kept: ids_to_keep(driver, &covered),
         answers: context.answers() + i64::try_from(answers).unwrap_or(0),
@@ -419,10 +419,10 @@ async fn summarise(
             }
         },
     };
-    let size = (settings.summary_token_limit, estimate);
+    let max = settings.summary_token_limit;
     let complete = answer.as_ref().filter(|answer| answer.stop == Stop::End);
     let of_model = match complete {
-        Some(answer) => CheckedSummary::from_answer(driver, answer, before, size).await?,
+        Some(answer) => CheckedSummary::from_answer(driver, answer, before, max, estimate).await?,
         None => None,
     };
     let (CheckedSummary { summary, repairs }, origin) = match of_model {
@@ -431,7 +431,7 @@ async fn summarise(
             let lines: Vec<String> =
                 lines.iter().map(|it| middleware::redaction::as_answer(driver, it)).collect();
             let summary = Summary::fallback(before, &lines);
-            (CheckedSummary::new(summary, before, size), "fallback")
+            (CheckedSummary::new(summary, before, max, estimate), "fallback")
         }
     };
     Ok(SummaryDraft { summary, repairs, origin, answer })

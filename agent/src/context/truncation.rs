@@ -94,10 +94,12 @@ impl CutPoints {
         for (at, c) in text.char_indices() {
             if !scan.inside_escape() {
                 if at <= head_end {
-                    (whole_head, head_in_string) = (at, scan.in_string);
+                    whole_head = at;
+                    head_in_string = scan.in_string;
                 }
                 if at >= tail_start && whole_tail == text.len() {
-                    (whole_tail, tail_in_string) = (at, scan.in_string);
+                    whole_tail = at;
+                    tail_in_string = scan.in_string;
                 }
             }
             scan.step(c);

@@ -118,7 +118,8 @@ impl<'a> HeldAnswer<'a> {
         self.text.clear();
         self.reasoning.clear();
         self.left.clear();
-        (self.released, self.is_denied) = (0, false);
+        self.released = 0;
+        self.is_denied = false;
     }
 
     /// Returns the text that has left so far.

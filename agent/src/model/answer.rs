@@ -99,13 +99,13 @@ pub(crate) async fn record(
     let withheld = withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it)));
     if let Some(failure) = stopped::failure(&answer, needs_content) {
         let spent = spent(&answer, answer.calls.len());
-        return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
+        return end_incomplete(driver, answer, failure, &events, &spent, withheld).await;
     }
     let calls = with_ids(driver, iteration, &answer.calls);
     let health = watchdog::observe(driver, measured, answer.usage.input_tokens, &calls);
     let wrong = response.and_then(Result::err);
     let mut requests =
-        requests(driver, &calls, (allowed, &denied_calls), wrong.as_deref(), &mut events);
+        requests(driver, &calls, allowed, &denied_calls, wrong.as_deref(), &mut events);
     let denials = results_of_denied(driver, &calls, &denied_calls, &mut events);
     requests.extend(withheld.map(StepCall::from));
     let counted_calls =
@@ -130,7 +130,7 @@ pub(crate) async fn record(
     let message = StepCall::from(driver.message("assistant", answer.text, &entry));
     let measured = health.as_ref().map(|health| Call::of(watchdog::record(driver, health)).into());
     let answered = [message].into_iter().chain(measured).chain(denials).collect();
-    let claimed = record_answer(driver, (&events, &spent), answered, requests).await?;
+    let claimed = record_answer(driver, &events, &spent, answered, requests).await?;
     health.into_iter().for_each(|health| driver.health.note(health));
     Ok(claimed)
 }
@@ -175,13 +175,14 @@ fn checked_text(answer: &ModelResponse) -> String {
 /// Records an answer and requests its calls. Returns the call that was claimed with its request.
 async fn record_answer(
     driver: &mut Driver,
-    (events, spent): (&[NewRunEvent], &ModelUsage),
+    events: &[NewRunEvent],
+    spent: &ModelUsage,
     answered: Vec<StepCall>,
     requests: Vec<StepCall>,
 ) -> Step<Option<ToolCall>> {
     let of_answer = answered.len();
     let all = answered.into_iter().chain(requests).collect();
-    let mut batch = driver.step_batch((events, Some(spent)), all);
+    let mut batch = driver.step_batch(events, Some(spent), all);
     match driver.send_step(&batch).await {
         Ok(requested) => Ok(requested
             .into_iter()
@@ -202,7 +203,8 @@ async fn record_answer(
 fn requests(
     driver: &Driver,
     calls: &[RequestedCall],
-    (allowed, denied): (usize, &BTreeMap<usize, String>),
+    allowed: usize,
+    denied: &BTreeMap<usize, String>,
     wrong: Option<&str>,
     events: &mut Vec<NewRunEvent>,
 ) -> Vec<StepCall> {
@@ -293,7 +295,8 @@ async fn end_incomplete(
     driver: &Driver,
     answer: ModelResponse,
     failure: RunFailure,
-    (events, spent): (&[NewRunEvent], &ModelUsage),
+    events: &[NewRunEvent],
+    spent: &ModelUsage,
     withheld: Option<Call>,
 ) -> Step<Option<ToolCall>> {
     let entry = AssistantEntry {

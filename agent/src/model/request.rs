@@ -69,7 +69,8 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
     if let Some(schema) = structured::by_tool(driver, output) {
         tools.push(structured::spec(schema));
         let parts = system.into_iter().chain([structured::RESPONSE_RULES.to_owned()]);
-        (system, response_schema) = (Some(parts.collect::<Vec<_>>().join("\n\n")), None);
+        system = Some(parts.collect::<Vec<_>>().join("\n\n"));
+        response_schema = None;
     }
     if let Some(facts) = memory::facts::block(driver) {
         // At the end: the part before it is the same in each run, so providers can cache it.

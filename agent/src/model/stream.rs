@@ -63,7 +63,7 @@ pub(crate) async fn listen(
             event = stream.next() => match event {
                 Some(Ok(ModelEvent::Answer(answer))) => break answer,
                 Some(Ok(event)) => {
-                    add_chunk(&mut events, &mut held, event, (since, published.reasoning));
+                    add_chunk(&mut events, &mut held, event, since, published.reasoning);
                 }
                 Some(Err(error)) => return Err(model_failure(&error)),
                 None => {
@@ -103,7 +103,8 @@ fn add_chunk(
     events: &mut Vec<NewRunEvent>,
     held: &mut HeldAnswer<'_>,
     event: ModelEvent,
-    (since, reasons): (i64, bool),
+    since: i64,
+    reasons: bool,
 ) {
     match event {
         ModelEvent::Text(text) => {

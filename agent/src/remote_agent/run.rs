@@ -47,10 +47,11 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     model::budget::reserve(driver, &ModelRequest::default(), None).await?;
     let patience = Duration::from_secs(config.unreachable_seconds);
     let client = retry_temporary(driver, patience, || connect(driver, &config)).await?;
-    let client = client.map_err(failed)?;
+    let client = client.map_err(remote_failure)?;
     let mut task = RemoteTask::new(config.max_bytes);
     if let Some((id, context_id)) = rows.task.clone() {
-        (task.id, task.context_id) = (id, context_id);
+        task.id = id;
+        task.context_id = context_id;
     }
     let mut exchange = RemoteTaskRun {
         driver,
@@ -240,7 +241,7 @@ impl RemoteTaskRun<'_> {
     /// Returns whether the agent has the last message that was recorded.
     async fn has_last_message(&mut self) -> Step<bool> {
         if self.rows.task.is_some() {
-            let event = self.ask_for_task().await?.map_err(failed)?;
+            let event = self.ask_for_task().await?.map_err(remote_failure)?;
             self.apply_description(event).await?;
             let asked = self.rows.asked.last().map(|asked| asked.key.as_str());
             // The same question: the answer has not arrived.
@@ -340,7 +341,8 @@ impl RemoteTaskRun<'_> {
                     return Ok(());
                 }
                 if self.news != news {
-                    (pause, silent_since) = (PAUSES.0, Instant::now());
+                    pause = PAUSES.0;
+                    silent_since = Instant::now();
                 }
                 // The stream may not have been about the task, or may have lost its end.
                 self.look_at_task().await?;

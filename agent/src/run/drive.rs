@@ -206,7 +206,7 @@ impl Driver {
             events.push(event);
             messages.push(message.into());
         }
-        self.record_step((&events, None), messages).await.map(drop)
+        self.record_step(&events, None, messages).await.map(drop)
     }
 
     /// Returns the ids of the calls of the last answer that exceed the limit of tool calls. The run has counted all of

@@ -35,10 +35,11 @@ impl Driver {
     /// those of the tool calls that it has requested. The step may not be durable yet, see [`Driver::until_durable`].
     pub(crate) async fn record_step(
         &mut self,
-        (events, spent): (&[NewRunEvent], Option<&ModelUsage>),
+        events: &[NewRunEvent],
+        spent: Option<&ModelUsage>,
         after: Vec<StepCall>,
     ) -> Step<Vec<ToolCall>> {
-        let batch = self.step_batch((events, spent), after);
+        let batch = self.step_batch(events, spent, after);
         self.send_step(&batch).await
     }
 
@@ -53,7 +54,8 @@ impl Driver {
     /// Returns a batch that records a step. The condition is that the known state has not changed.
     pub(crate) fn step_batch(
         &self,
-        (events, spent): (&[NewRunEvent], Option<&ModelUsage>),
+        events: &[NewRunEvent],
+        spent: Option<&ModelUsage>,
         after: Vec<StepCall>,
     ) -> StepBatch {
         let unchanged_since = self.state.known_seq().map(|seq| seq.0);

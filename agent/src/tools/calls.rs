@@ -292,7 +292,7 @@ async fn delivery_step(
         provider_call_id: claimed.provider_call_id.clone().unwrap_or_default(),
     };
     let (event, message) = driver.result_records(&call, &result);
-    Ok(driver.step_batch((&[event], None), vec![message.into()]))
+    Ok(driver.step_batch(&[event], None, vec![message.into()]))
 }
 
 /// Returns a call that this driver has claimed, with what renews its lease and records its outcome.

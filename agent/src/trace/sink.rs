@@ -133,7 +133,8 @@ async fn post(
             return Err(why);
         }
         tokio::time::sleep(wait).await;
-        (attempt, wait) = (attempt + 1, wait * 2);
+        attempt += 1;
+        wait *= 2;
     }
 }
 

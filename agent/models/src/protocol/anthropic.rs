@@ -146,7 +146,8 @@ impl Decoder for Anthropic {
                 self.read_usage(&message["usage"], gathered);
                 // Empty, except from servers that send everything at once.
                 for (at, block) in message["content"].as_array().into_iter().flatten().enumerate() {
-                    let (at, index) = (at.to_string(), Some(at as u64));
+                    let index = Some(at as u64);
+                    let at = at.to_string();
                     let path = ["message", "content", &at, "input"];
                     self.begin_block(index, block, data, &path, gathered)?;
                     self.end_block(index, gathered);

@@ -2,7 +2,7 @@
 //!
 //! A stream sends a call in parts, and many servers leave out or repeat what would identify them: ids, indexes,
 //! names. A part that goes to the wrong call makes a tool run with arguments that the model did not write. So parts
-//! are assigned by identity, see [`OpenCalls::part`], and arguments that do not fit together are kept as they are:
+//! are assigned by identity, see [`OpenCalls::add_part`], and arguments that do not fit together are kept as they are:
 //! they are not JSON, and the model gets an error instead of a result.
 //!
 //! Servers also send a call again: in a final list, under another index, or with other ids. Such a repetition must not

@@ -85,8 +85,8 @@ impl Parser for OpenCodeParser {
     fn finish(&mut self) -> Vec<ProgramEvent> {
         let usage =
             self.used.take().map(|usage| Usage { completeness: Completeness::Complete, ..usage });
-        let complete = |answer: ProgramResult| ProgramResult { usage: usage.clone(), ..answer };
-        let answer = self.answer.take().map(complete);
+        let answer = self.answer.take();
+        let answer = answer.map(|answer| ProgramResult { usage: usage.clone(), ..answer });
         if self.has_open_step && answer.is_some() {
             let why = "the program began another step and did not complete it";
             self.failure.get_or_insert_with(|| Failure::new(ErrorKind::RuntimeCrash, why));

@@ -171,8 +171,8 @@ impl Commands {
             }
             _ => {}
         }
-        let changes = self.end(&invocation, before).await;
-        outcome(&captured, changes, capture.timeout)
+        let (files, is_complete) = self.end(&invocation, before).await;
+        outcome(&captured, files, is_complete, capture.timeout)
     }
 
     /// Returns the files before the command. They are stored first: the command may be interrupted.
@@ -280,7 +280,8 @@ fn interrupted(sandbox: &Sandbox, call_id: &str) -> Option<Value> {
 
 fn outcome(
     captured: &Captured,
-    (files, is_complete): (Vec<Value>, bool),
+    files: Vec<Value>,
+    is_complete: bool,
     timeout: Duration,
 ) -> ToolOutcome {
     let code = captured.exit_code;

@@ -29,7 +29,8 @@ impl ContextKey {
     pub(super) fn sign(
         &self,
         headers: &mut HeaderMap,
-        (method, url): (&Method, &Url),
+        method: &Method,
+        url: &Url,
         context: &str,
         body: &str,
     ) {

@@ -311,7 +311,8 @@ impl McpCall {
             Ok(params) => params,
             Err(invalid) => return invalid,
         };
-        (params.input_responses, params.request_state) = (resumption.responses, resumption.state);
+        params.input_responses = resumption.responses;
+        params.request_state = resumption.state;
         for round in 0..EMPTY_ROUNDS {
             let response = if connection.is_of_older_era() {
                 let parked = ParkedCall::begin(&connection, params.clone());
