@@ -43,9 +43,10 @@ impl Embeddings {
                 Value::Null => Some(at),
                 index => index.as_u64().and_then(|index| usize::try_from(index).ok()),
             };
-            let slot = place.and_then(|place| vectors.get_mut(place));
-            let slot = slot.filter(|slot| slot.is_empty());
-            let slot = slot.ok_or_else(|| wrong("sent embeddings with wrong numbers"))?;
+            let slot = place
+                .and_then(|place| vectors.get_mut(place))
+                .filter(|slot| slot.is_empty())
+                .ok_or_else(|| wrong("sent embeddings with wrong numbers"))?;
             *slot = vector(&item["embedding"]).ok_or_else(|| wrong("sent a wrong embedding"))?;
         }
         let length = vectors.first().map_or(0, Vec::len);

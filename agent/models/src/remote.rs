@@ -155,9 +155,10 @@ impl Remote {
             stall_timeouts,
             requires_stop_reason,
         } = settings;
-        let base_url = base_url.as_deref().or(protocol.default_base_url());
-        let base_url = base_url.ok_or("it has no `base_url`")?;
         let base_url: Url = base_url
+            .as_deref()
+            .or(protocol.default_base_url())
+            .ok_or("it has no `base_url`")?
             .parse()
             .map_err(|error| format!("its `base_url` is not a valid URL: {error}"))?;
         if !matches!(base_url.scheme(), "http" | "https") {
@@ -407,9 +408,11 @@ impl Shared {
         let status = response.status();
         let headers = response.headers().clone();
         if status.is_redirection() {
-            let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or_default();
-            let to = to.parse::<Url>().map(|to| to.origin().ascii_serialization());
-            let to = to.unwrap_or_else(|_| "elsewhere".to_owned());
+            let location = headers.get(LOCATION).and_then(|to| to.to_str().ok());
+            let to = match location.unwrap_or_default().parse::<Url>() {
+                Ok(url) => url.origin().ascii_serialization(),
+                Err(_) => "elsewhere".to_owned(),
+            };
             let message = format!(
                 "the provider redirects to {to} ({status}), and redirects are not followed: \
                  name the right place as its `base_url`"

@@ -43,10 +43,10 @@ pub(crate) fn dialogue(
     given: Option<Box<dyn Parser>>,
 ) -> Result<Box<dyn Dialogue>, String> {
     if given.is_none() && config.kind().has_protocol() {
-        let folder = config.working_dir.clone().unwrap_or_default();
-        let folder = std::env::current_dir().map(|current| current.join(folder));
-        let folder = folder.map_err(|why| format!("there is no working directory: {why}"))?;
-        let folder = folder.to_string_lossy().into_owned();
+        let current = std::env::current_dir()
+            .map_err(|why| format!("there is no working directory: {why}"))?;
+        let path = current.join(config.working_dir.clone().unwrap_or_default());
+        let folder = path.to_string_lossy().into_owned();
         let session = config.session.clone();
         return Ok(match config.kind() {
             Program::CodexAppServer => Box::new(AppServer::new(folder, session)),

@@ -381,9 +381,10 @@ impl Catalog {
         definition: AgentDefinition,
         of_agents: &BTreeSet<String>,
     ) -> Result<AgentDefinition, DefinitionError> {
-        let definition = definition.with_recorded_prompts(&self.recorded_prompts);
-        let definition = definition.resolved(&self.folder, &self.stores)?;
-        let definition = definition.with_deployment(&self.deployment.get());
+        let definition = definition
+            .with_recorded_prompts(&self.recorded_prompts)
+            .resolved(&self.folder, &self.stores)?
+            .with_deployment(&self.deployment.get());
         definition.check_tools_with(&self.tools, of_agents)?;
         definition.check_guardrails(&self.guardrails)?;
         self.middleware.check(&definition)?;
@@ -515,10 +516,11 @@ const ENDINGS: [&str; 3] = ["yaml", "yml", "md"];
 /// Returns the agent of a file that may be invalid: its top-level `name`, or the name of the file.
 pub(crate) fn name_in(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    let named = text.lines().find_map(|line| line.strip_prefix("name:"));
-    let named = named.map(|name| name.split(" #").next().unwrap_or_default().trim());
-    let named = named.map(|name| name.trim_matches(['"', '\'']));
-    let named = named.filter(|name| !name.is_empty());
+    let named = text
+        .lines()
+        .find_map(|line| line.strip_prefix("name:"))
+        .map(|name| name.split(" #").next().unwrap_or_default().trim().trim_matches(['"', '\'']))
+        .filter(|name| !name.is_empty());
     named.or_else(|| path.file_stem()?.to_str()).map(str::to_owned)
 }
 

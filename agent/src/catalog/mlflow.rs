@@ -54,9 +54,10 @@ impl Mlflow {
     /// The address or the token cannot be used.
     pub(crate) fn open(config: &MlflowConfig, environment: &Environment) -> Result<Mlflow, String> {
         let MlflowConfig { url, token_env } = config;
-        let base = Url::parse(&format!("{}/", url.trim_end_matches('/')));
-        let base = base.ok().filter(|base| matches!(base.scheme(), "http" | "https"));
-        let base = base.ok_or_else(|| format!("prompts.mlflow: {url} is not an HTTP URL"))?;
+        let base = Url::parse(&format!("{}/", url.trim_end_matches('/')))
+            .ok()
+            .filter(|base| matches!(base.scheme(), "http" | "https"))
+            .ok_or_else(|| format!("prompts.mlflow: {url} is not an HTTP URL"))?;
         let token = token_env.as_ref().map(|name| {
             let value = environment.value(name).map(str::to_owned);
             value.ok_or_else(|| format!("prompts.mlflow: there is no environment variable {name}"))

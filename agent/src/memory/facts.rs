@@ -209,13 +209,16 @@ pub(crate) async fn search(
          FROM memories AS m {vectors} WHERE m.space = :space \
          ORDER BY rank DESC, m.updated_at DESC, m.id DESC LIMIT :most"
     );
-    let sql = space.client.sql(&sql).param("space", &space.name);
-    let sql = sql.param("query", query).param("most", max);
+    let statement =
+        space.client.sql(&sql).param("space", &space.name).param("query", query).param("most", max);
     let Some(Embedded { model, tokens, vector }) = embedded else {
-        return Ok(Found::new(sql.fetch().await?));
+        return Ok(Found::new(statement.fetch().await?));
     };
-    let sql = sql.param("model", format!("{model:?}"));
-    let facts = sql.param("vector", blob(&vector)).fetch().await?;
+    let facts = statement
+        .param("model", format!("{model:?}"))
+        .param("vector", blob(&vector))
+        .fetch()
+        .await?;
     Ok(Found { facts, embedded: Some((model, tokens)) })
 }
 

@@ -72,10 +72,12 @@ impl ProgramPlan {
         self.version += 1;
         let before = std::mem::replace(&mut self.steps, steps);
         let titles: Vec<&str> = self.steps.iter().map(|it| it.title.as_str()).collect();
-        let items = self.steps.iter().enumerate();
-        let items =
-            items.map(|(at, it)| json!({"id": at + 1, "title": it.title, "status": it.status}));
-        let items: Vec<Value> = items.collect();
+        let items: Vec<Value> = self
+            .steps
+            .iter()
+            .enumerate()
+            .map(|(at, it)| json!({"id": at + 1, "title": it.title, "status": it.status}))
+            .collect();
         let mut events = vec![run_event(
             RunEventKind::Planning,
             json!({

@@ -81,9 +81,12 @@ fn line(message: &Value) -> String {
 pub(super) fn request_failure(what: &str, error: &Value) -> Failure {
     let message = reason(error, "no reason is given");
     // Some programs put the reason there.
-    let details = &error["data"]["details"];
-    let details = details.as_str().or_else(|| error["data"]["message"].as_str());
-    let details = details.filter(|details| !message.contains(details));
-    let details = details.map(|details| format!(": {details}")).unwrap_or_default();
+    let data = &error["data"];
+    let details = data["details"]
+        .as_str()
+        .or_else(|| data["message"].as_str())
+        .filter(|details| !message.contains(details))
+        .map(|details| format!(": {details}"))
+        .unwrap_or_default();
     Failure::new(ErrorKind::RuntimeCrash, format!("{what} failed: {message}{details}"))
 }

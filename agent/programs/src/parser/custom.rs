@@ -248,10 +248,10 @@ pub struct NotAPointer {
 impl NotAPointer {
     /// With the pointer that is probably meant: `usage.input` and `$.usage.input` are `/usage/input`.
     fn with_correction(text: &str) -> Self {
-        let path = text.trim_start_matches(['$', '.', '/']);
-        let path = if path.contains('/') { path.to_owned() } else { path.replace('.', "/") };
-        let path = path.replace("~0", "~").replace('~', "~0");
-        Self { text: text.to_owned(), meant: format!("/{path}") }
+        let names = text.trim_start_matches(['$', '.', '/']);
+        let path = if names.contains('/') { names.to_owned() } else { names.replace('.', "/") };
+        let escaped = path.replace("~0", "~").replace('~', "~0");
+        Self { text: text.to_owned(), meant: format!("/{escaped}") }
     }
 }
 

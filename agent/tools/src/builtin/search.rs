@@ -83,9 +83,12 @@ pub(super) fn search(
         SearchProvider::Tavily => Some("https://api.tavily.com/search"),
         SearchProvider::Searxng => None,
     };
-    let url = config.url.as_deref().or(default);
-    let url = url.ok_or_else(|| bad("searxng needs the url of its server".to_owned()))?;
-    let mut url = Url::parse(url).map_err(|why| bad(format!("url {url:?}: {why}")))?;
+    let address = config
+        .url
+        .as_deref()
+        .or(default)
+        .ok_or_else(|| bad("searxng needs the url of its server".to_owned()))?;
+    let mut url = Url::parse(address).map_err(|why| bad(format!("url {address:?}: {why}")))?;
     if config.provider == SearchProvider::Searxng && !url.path().ends_with("/search") {
         let path = format!("{}/search", url.path().trim_end_matches('/'));
         url.set_path(&path);

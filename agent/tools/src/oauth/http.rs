@@ -110,9 +110,12 @@ impl OAuthHttp {
         let url = self.check(url)?;
         let list =
             serde_json::json!({"jsonrpc": "2.0", "id": 0, "method": "tools/list", "params": {}});
-        let request = self.client.post(url.clone()).json(&list);
-        let request = request.header(ACCEPT, "application/json, text/event-stream");
-        let request = request.header("mcp-protocol-version", "2025-11-25");
+        let request = self
+            .client
+            .post(url.clone())
+            .json(&list)
+            .header(ACCEPT, "application/json, text/event-stream")
+            .header("mcp-protocol-version", "2025-11-25");
         let response = request.send().await.map_err(|error| request_error(&url, &error))?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(None);
