@@ -135,7 +135,7 @@ impl RequestState {
                         || ModelError::invalid_response("the stream ended without an answer");
                     match stream.next().await.unwrap_or_else(|| Err(early())) {
                         Ok(ModelEvent::Answer(answer)) => {
-                            return Some(Ok(ModelEvent::Answer(self.accepted(answer))));
+                            return Some(Ok(ModelEvent::Answer(self.finish_answer(answer))));
                         }
                         Ok(event) => {
                             self.step = Step::Listen(stream);
@@ -157,7 +157,7 @@ impl RequestState {
     }
 
     /// Adds the cost to an answer, by the price of the candidate that answered. Its reason to stop becomes a code.
-    fn accepted(&self, answer: ModelResponse) -> ModelResponse {
+    fn finish_answer(&self, answer: ModelResponse) -> ModelResponse {
         let price = self.chain.candidates[self.candidate].price;
         let cost_micros = price.and_then(|price| price.cost_micros(&answer.usage));
         ModelResponse { cost_micros, stop: answer.stop.with_codes(), ..answer }

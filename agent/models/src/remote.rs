@@ -229,7 +229,7 @@ impl ModelProvider for Remote {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let embedded = shared.embed(&request).await;
-            embedded.map_err(|error| shared.discreet(error))
+            embedded.map_err(|error| shared.without_key(error))
         })
     }
 }
@@ -273,7 +273,7 @@ impl RequestStream {
                     asked.map(Step::Read)
                 }
                 Step::Read(response) => self.read(response).await,
-                Step::Fail(error) => return Some(Err(self.shared.discreet(error))),
+                Step::Fail(error) => return Some(Err(self.shared.without_key(error))),
                 Step::Over => return None,
             };
             self.step = next.unwrap_or_else(Step::Fail);
@@ -377,7 +377,7 @@ impl Shared {
         if response.status().is_success() && !speaks_json(&response, self.protocol) {
             return Ok(response);
         }
-        Err(self.refused(response).await)
+        Err(self.response_error(response).await)
     }
 
     /// Returns the error of a stream in the format of another protocol. A retry would get the same.
@@ -404,7 +404,7 @@ impl Shared {
     }
 
     /// Returns the error of a response without a stream.
-    async fn refused(&self, response: Response) -> ModelError {
+    async fn response_error(&self, response: Response) -> ModelError {
         let status = response.status();
         let headers = response.headers().clone();
         if status.is_redirection() {
@@ -421,7 +421,7 @@ impl Shared {
         }
         // If the body does not arrive, the status is sufficient.
         let body =
-            timeout(self.stall_timeouts.first, beginning(response)).await.unwrap_or_default();
+            timeout(self.stall_timeouts.first, read_beginning(response)).await.unwrap_or_default();
         if status.is_success() {
             return match serde_json::from_str::<Value>(&body) {
                 Ok(body)
@@ -439,7 +439,7 @@ impl Shared {
     }
 
     /// Removes the key from an error, in case the provider repeats it.
-    fn discreet(&self, error: ModelError) -> ModelError {
+    fn without_key(&self, error: ModelError) -> ModelError {
         match &self.key {
             Some(key) => ModelError { message: key.strike_from(&error.message), ..error },
             None => error,
@@ -495,7 +495,7 @@ fn has_content_type(response: &Response, expected: &str) -> bool {
 }
 
 /// Returns the first bytes of a body, as text.
-async fn beginning(mut response: Response) -> String {
+async fn read_beginning(mut response: Response) -> String {
     let mut body = Vec::new();
     while body.len() < REFUSAL_BYTES_MAX
         && let Ok(Some(chunk)) = response.chunk().await

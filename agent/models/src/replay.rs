@@ -199,7 +199,7 @@ impl Recorded {
             (None, Some(next)) if is_answer(next) => {
                 let ours = system.unwrap_or("");
                 let theirs = conversation.system.as_deref();
-                let (ours, theirs) = differing(ours, theirs.unwrap_or(""));
+                let (ours, theirs) = excerpts_around_difference(ours, theirs.unwrap_or(""));
                 format!("the system prompt is {ours}, but {theirs} in recording `{id}`")
             }
             (None, Some(next)) => format!(
@@ -212,7 +212,7 @@ impl Recorded {
                 excerpt(&rendered(ours), 0)
             ),
             (Some(ours), Some(theirs)) => {
-                let (ours, theirs) = differing(&rendered(ours), &rendered(theirs));
+                let (ours, theirs) = excerpts_around_difference(&rendered(ours), &rendered(theirs));
                 format!("message {number} is {ours}, but {theirs} in recording `{id}`")
             }
         }
@@ -273,7 +273,7 @@ fn rendered(message: &ModelMessage) -> String {
 }
 
 /// Excerpts of both texts around their first difference.
-fn differing(one: &str, other: &str) -> (String, String) {
+fn excerpts_around_difference(one: &str, other: &str) -> (String, String) {
     let pairs = one.chars().zip(other.chars());
     let agreed = pairs.take_while(|(one, other)| one == other).count();
     let from = agreed.saturating_sub(20);

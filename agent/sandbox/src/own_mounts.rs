@@ -44,12 +44,12 @@ pub(super) fn protect(paths: &ProtectedPaths) -> Result<(), String> {
 /// Gives this process a namespace of mounts: directly if it may, and otherwise as a user of a new namespace with the same
 /// ids. Returns whether it has one.
 fn separate() -> Result<bool, String> {
-    if unshared(UnshareFlags::NEWNS).is_ok() {
+    if unshare(UnshareFlags::NEWNS).is_ok() {
         return Ok(true);
     }
     let user = getuid().as_raw();
     let group = getgid().as_raw();
-    if unshared(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).is_err() {
+    if unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).is_err() {
         return Ok(false);
     }
     // The files below belong to root while the process is not dumpable.
@@ -63,7 +63,7 @@ fn separate() -> Result<bool, String> {
 }
 
 #[expect(deprecated, reason = "only the sharing of descriptors is unsafe, which is not requested")]
-fn unshared(flags: UnshareFlags) -> Result<(), Errno> {
+fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     rustix::thread::unshare(flags)
 }
 

@@ -102,7 +102,7 @@ impl Mlflow {
             }
             status => return Err(format!("the MLflow server responded with HTTP {status}")),
         }
-        let body = bounded(answer).await?;
+        let body = read_bounded(answer).await?;
         let found: Found = serde_json::from_str(&integers::readable(&body))
             .map_err(|_| "the response is not valid for the MLflow API".to_owned())?;
         found.model_version.prompt(name)
@@ -119,7 +119,7 @@ impl ModelVersion {
     }
 }
 
-async fn bounded(mut answer: reqwest::Response) -> Result<Vec<u8>, String> {
+async fn read_bounded(mut answer: reqwest::Response) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     while let Some(part) = answer.chunk().await.map_err(|why| why.without_url().to_string())? {
         if body.len() + part.len() > RESPONSE_BYTES {

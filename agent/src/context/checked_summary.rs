@@ -41,7 +41,7 @@ impl CheckedSummary {
         let Some(mut summary) = Summary::from_answer(&answer.text) else { return Ok(None) };
         // Before it is shortened: a part of an address does not match.
         redaction::redact_summary(driver, &mut summary, PiiAt::Response);
-        let Some(summary) = changed(driver, answer, summary) else { return Ok(None) };
+        let Some(summary) = apply_middleware(driver, answer, summary) else { return Ok(None) };
         let checked = CheckedSummary::new(summary, before, max_tokens, estimate);
         let is_allowed = verdict::allows_summary(driver, &checked.text()).await?;
         if !is_allowed {
@@ -60,7 +60,7 @@ impl CheckedSummary {
 
 /// Returns the summary, as JSON, after `after_model` of middleware in Rust. `None` if it is denied, or not a summary
 /// any more.
-fn changed(driver: &Driver, answer: &ModelResponse, summary: Summary) -> Option<Summary> {
+fn apply_middleware(driver: &Driver, answer: &ModelResponse, summary: Summary) -> Option<Summary> {
     if !hooks::hold_answers(driver) {
         return Some(summary);
     }

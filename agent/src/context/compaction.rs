@@ -102,7 +102,7 @@ fn plan(
         + size.count_messages(&transcript::messages(&driver.state.entries[..first]));
     let target = size.estimated(settings.compact_to_tokens);
     let left = target.saturating_sub(fixed + size.estimated(settings.summary_token_limit));
-    let unchanged = unchanged(&groups, rest, left * 2 / 3, settings.last_answers, size)?;
+    let unchanged = first_unchanged(&groups, rest, left * 2 / 3, settings.last_answers, size)?;
     let goal = groups.get(unchanged.checked_sub(1)?)?.last_id;
     if goal <= through {
         return None;
@@ -140,7 +140,7 @@ fn plan(
 
 /// Returns the index of the first group that stays unchanged: the latest turns that fit, and in any case everything
 /// from the last answer on. `None` if there is no answer.
-fn unchanged(
+fn first_unchanged(
     groups: &[Group],
     entries: &[SessionEntry],
     max: u64,
@@ -224,7 +224,7 @@ async fn cover(
     let mut handoffs = context.handoffs(&driver.state.run);
     entry::apply_handoffs(&mut handoffs, &driver.state.run, &newly_folded);
     let answers = newly_folded.iter().filter(|entry| is_answer(entry)).count();
-    let archived = archived(part, &settings);
+    let archived = results_to_archive(part, &settings);
     let number = context.number() + 1;
     let summary = json!(made.summary);
     let mut output = json!({"status": "summarization", "number": number, "summary": summary,
@@ -451,7 +451,7 @@ fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> Mo
 }
 
 /// Returns the results of a part that become markers.
-fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchivedResult> {
+fn results_to_archive(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchivedResult> {
     let results = part.iter().filter(|entry| entry::is_result(entry));
     let archived = results.filter_map(|entry| {
         let result = entry.tool()?;

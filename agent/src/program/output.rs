@@ -88,7 +88,7 @@ impl ProgramOutput {
                 self.push_event(RunEventKind::Reasoning, json!({"content": text}));
             }
             ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
-                self.tool_calls += i64::from(self.calls.begun(&id, &name));
+                self.tool_calls += i64::from(self.calls.begin(&id, &name));
                 self.text.clear();
                 let plan = self.program_plan.read_call(&name, &arguments);
                 self.push_event(
@@ -101,7 +101,7 @@ impl ProgramOutput {
                 let exit_code = exit_code.unwrap_or_else(|| i64::from(is_error));
                 let has_succeeded = !is_error && exit_code == 0;
                 let status = if has_succeeded { CallStatus::Succeeded } else { CallStatus::Failed };
-                self.tool_calls += i64::from(self.calls.ended(&id, has_succeeded));
+                self.tool_calls += i64::from(self.calls.end(&id, has_succeeded));
                 let output = match output {
                     Value::String(text) => text,
                     other => other.to_string(),

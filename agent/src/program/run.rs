@@ -67,7 +67,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             }
             Some((request_id, call_id, decision)) = decisions.next() => {
                 let decision = decision?;
-                if open.decided(&request_id, &call_id) {
+                if open.remove(&request_id, &call_id) {
                     // Otherwise, the program has withdrawn the request or has exited.
                     let _ = running.answer(&request_id, decision);
                 }

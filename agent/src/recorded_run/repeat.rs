@@ -437,8 +437,8 @@ impl KnownConversation {
     /// Returns `true` if it continues a request: with the same first message of a user, and the same answers. Those
     /// that a summary stands for are not in the request, and large arguments of others are archived.
     fn continues(&self, request: &ModelRequest) -> bool {
-        let given = answers(&request.messages);
-        let recorded = answers(&self.conversation.messages);
+        let given = answered_calls(&request.messages);
+        let recorded = answered_calls(&self.conversation.messages);
         let omitted = request.omitted_answers;
         first_user_text(&self.conversation.messages) == first_user_text(&request.messages)
             && omitted + given.len() < recorded.len()
@@ -495,7 +495,7 @@ fn first_user_text(messages: &[ModelMessage]) -> Option<&str> {
 type NamedCalls<'a> = Vec<(&'a str, &'a str)>;
 
 /// Returns the calls of the answers. Their texts can be replaced by guardrails.
-fn answers(messages: &[ModelMessage]) -> Vec<NamedCalls<'_>> {
+fn answered_calls(messages: &[ModelMessage]) -> Vec<NamedCalls<'_>> {
     let answers = messages.iter().filter_map(|message| match message {
         ModelMessage::Assistant { calls, .. } => {
             Some(calls.iter().map(|call| (&*call.name, &*call.arguments)).collect())
@@ -516,14 +516,14 @@ impl ModelProvider for RecordedAnswers {
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
         if request.model == VERDICT {
-            return allowed();
+            return allow_stream();
         }
         let Some(KnownConversation { conversation, usages, .. }) = self.find(&request) else {
             let why = "the recording has no further answer here";
             let error = ModelError::new(ModelErrorKind::NoRecording, why);
             return stream::iter([Err(error)]).boxed();
         };
-        let position = request.omitted_answers + answers(&request.messages).len();
+        let position = request.omitted_answers + answered_calls(&request.messages).len();
         let usage = usages.get(position).copied().unwrap_or_default();
         let request = ModelRequest { model: conversation.id.clone(), ..request };
         let stream = self.replay.stream(request);
@@ -538,7 +538,7 @@ impl ModelProvider for RecordedAnswers {
     }
 }
 
-fn allowed() -> ModelStream {
+fn allow_stream() -> ModelStream {
     let answer = ModelResponse {
         text: "{\"allow\": true}".to_owned(),
         reasoning: None,

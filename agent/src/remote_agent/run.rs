@@ -635,7 +635,7 @@ impl RemoteTaskRun<'_> {
     /// Records the end of the run together with that of the task.
     async fn end(&self, mut calls: Vec<Call>) -> Step<DriveResult> {
         if self.rows.task.is_some() {
-            calls.insert(0, rows::closed(self.driver));
+            calls.insert(0, rows::close(self.driver));
         }
         self.driver.record(&[], None, calls).await?;
         Ok(DriveResult::Ended)

@@ -151,7 +151,7 @@ async fn run_runtime_tool(
         Err(lost) => Some(lost),
     };
     let Some(outcome) = outcome else { return Ok(None) };
-    timer.ended(&claimed.tool_name, &outcome);
+    timer.count_call(&claimed.tool_name, &outcome);
     record_outcome(driver, claimed, outcome, None).await
 }
 
@@ -177,7 +177,7 @@ async fn run_user_tool(
     if outcome.failure == Some(Failure::Suspended) {
         return Ok(None);
     }
-    timer.ended(&claimed.tool_name, &outcome);
+    timer.count_call(&claimed.tool_name, &outcome);
     record_outcome(driver, claimed, outcome, Some(&log)).await
 }
 

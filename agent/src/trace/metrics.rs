@@ -116,7 +116,7 @@ impl AgentMetrics {
     /// Counts a run that has ended. `outcome` is `done`, `aborted` or the code of the failure.
     pub(crate) fn run(&self, agent: &str, outcome: &str, took: Duration) {
         let mut counters = self.lock();
-        let of = bounded(&mut counters.runs, agent.to_owned(), || OTHER.to_owned());
+        let of = bounded_entry(&mut counters.runs, agent.to_owned(), || OTHER.to_owned());
         count(&mut of.outcomes, outcome);
         of.durations.add(took);
         drop(counters);
@@ -126,7 +126,7 @@ impl AgentMetrics {
     /// Counts what a program has consumed. It reports no requests.
     pub(crate) fn program(&self, labels: ModelLabels, consumed: Consumed) {
         let mut counters = self.lock();
-        bounded(&mut counters.models, labels, ModelLabels::other).consumed.add(consumed);
+        bounded_entry(&mut counters.models, labels, ModelLabels::other).consumed.add(consumed);
     }
 
     /// Counts a request to a model. `outcome` is `answered` or the code of the error.
@@ -138,7 +138,7 @@ impl AgentMetrics {
         took: Duration,
     ) {
         let mut counters = self.lock();
-        let of = bounded(&mut counters.models, labels, ModelLabels::other);
+        let of = bounded_entry(&mut counters.models, labels, ModelLabels::other);
         count(&mut of.outcomes, outcome);
         of.consumed.add(consumed);
         of.durations.add(took);
@@ -147,7 +147,7 @@ impl AgentMetrics {
     /// Counts a call of a tool. `outcome` is `succeeded` or the code of the failure.
     pub(crate) fn tool(&self, labels: ToolLabels, outcome: &'static str, took: Duration) {
         let mut counters = self.lock();
-        let of = bounded(&mut counters.tools, labels, || ToolLabels {
+        let of = bounded_entry(&mut counters.tools, labels, || ToolLabels {
             agent: OTHER.into(),
             tool: OTHER.into(),
         });
@@ -241,7 +241,7 @@ impl AgentMetrics {
 }
 
 /// Returns the counters of these labels, or those of all others if there are too many label sets.
-fn bounded<K: Ord, V: Default>(
+fn bounded_entry<K: Ord, V: Default>(
     all: &mut BTreeMap<K, V>,
     labels: K,
     other: impl FnOnce() -> K,

@@ -289,7 +289,7 @@ fn check_strings(
 }
 
 /// JSON with filled placeholders; `None` if it is a placeholder whose argument is absent.
-fn filled(value: &Value, arguments: &Map<String, Value>) -> Option<Value> {
+fn fill_placeholders(value: &Value, arguments: &Map<String, Value>) -> Option<Value> {
     match value {
         Value::String(text) => {
             let template = Template::parse(text).ok()?;
@@ -299,12 +299,12 @@ fn filled(value: &Value, arguments: &Map<String, Value>) -> Option<Value> {
             }
         }
         Value::Array(items) => {
-            Some(items.iter().filter_map(|item| filled(item, arguments)).collect())
+            Some(items.iter().filter_map(|item| fill_placeholders(item, arguments)).collect())
         }
         Value::Object(members) => {
             let members = members.iter();
-            let members =
-                members.filter_map(|(name, one)| Some((name.clone(), filled(one, arguments)?)));
+            let members = members
+                .filter_map(|(name, one)| Some((name.clone(), fill_placeholders(one, arguments)?)));
             Some(Value::Object(members.collect()))
         }
         other => Some(other.clone()),
@@ -341,7 +341,7 @@ impl Plan {
         match self.body.as_ref()? {
             Body::Arguments => Some((Value::Object(arguments.clone()).to_string(), json)),
             Body::Json(value) => {
-                Some((filled(value, arguments).unwrap_or(Value::Null).to_string(), json))
+                Some((fill_placeholders(value, arguments).unwrap_or(Value::Null).to_string(), json))
             }
             Body::Form(fields) => {
                 let fields = fields.iter().filter_map(|(name, template)| {

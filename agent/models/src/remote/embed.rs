@@ -48,7 +48,7 @@ impl Shared {
             timeout(first, sent.send()).await.map_err(|_| stalled(first, FIRST_SETTING))?;
         let response = response.map_err(unreachable)?;
         if !response.status().is_success() {
-            return Err(self.refused(response).await);
+            return Err(self.response_error(response).await);
         }
         let body = timeout(first, read_body(response))
             .await

@@ -203,7 +203,7 @@ impl Commands {
         let Ok(root) = sandbox.workspace_path(&invocation.context.scope) else {
             return (Vec::new(), false);
         };
-        tokio::task::spawn_blocking(move || changed(&sandbox, &call_id, &root, &before))
+        tokio::task::spawn_blocking(move || record_changes(&sandbox, &call_id, &root, &before))
             .await
             .unwrap_or_default()
     }
@@ -227,7 +227,7 @@ fn states_at(sandbox: &Sandbox, root: &Path) -> FileStates {
 }
 
 /// What a command has changed until now; it is stored.
-fn changed(
+fn record_changes(
     sandbox: &Sandbox,
     call_id: &str,
     root: &Path,
@@ -272,7 +272,7 @@ fn keep(sandbox: &Sandbox, call_id: &str, files: &CallFiles) {
 /// What an interrupted command has changed, from the state that was stored before it began. The answer stays the same.
 fn interrupted(sandbox: &Sandbox, call_id: &str) -> Option<Value> {
     let (files, is_complete) = match CallFiles::load(&sandbox.state_folder(), call_id)? {
-        CallFiles::Before(root, before) => changed(sandbox, call_id, &root, &before),
+        CallFiles::Before(root, before) => record_changes(sandbox, call_id, &root, &before),
         CallFiles::Changes(files, is_complete) => (files, is_complete),
     };
     Some(json!({"files": files, "files_complete": is_complete}))

@@ -330,7 +330,7 @@ impl Connection {
         match (self.note.read(), &self.process) {
             (Some(why), _) => why,
             (None, Some(process)) => {
-                let ended = process.ended(LAST_WORDS).await;
+                let ended = process.wait_for_end(LAST_WORDS).await;
                 let how = ended.unwrap_or_else(|| "it closed its output".to_owned());
                 format!("{how}{}", process.stderr.as_suffix())
             }
@@ -343,7 +343,7 @@ impl Connection {
         self.running.cancellation_token().cancel();
         if let Some(process) = &self.process {
             process.stop.cancel();
-            process.ended(GRACE * 3).await;
+            process.wait_for_end(GRACE * 3).await;
         }
     }
 }
@@ -397,15 +397,15 @@ impl ConnectError {
             Error::TransportError { error, .. } => {
                 let error = error.error.as_ref();
                 let refusal = OAuthError::among_causes(error).map(Unavailable::from_oauth);
-                ConnectError::because(refusal.unwrap_or_else(|| described(error).into()))
+                ConnectError::because(refusal.unwrap_or_else(|| describe_error(error).into()))
             }
-            other => ConnectError::because(described(other)),
+            other => ConnectError::because(describe_error(other)),
         }
     }
 }
 
 /// Returns an error with its causes.
-fn described(error: &(dyn Error + 'static)) -> String {
+fn describe_error(error: &(dyn Error + 'static)) -> String {
     let mut described = error.to_string();
     let mut cause = error.source();
     while let Some(one) = cause {
@@ -443,7 +443,7 @@ impl Process {
     }
 
     /// Returns how the process ended, if it does so in time.
-    async fn ended(&self, within: Duration) -> Option<String> {
+    async fn wait_for_end(&self, within: Duration) -> Option<String> {
         let mut exit = self.exit.clone();
         let ended = timeout(within, exit.wait_for(Option::is_some)).await;
         ended.ok()?.ok()?.clone()
@@ -451,7 +451,7 @@ impl Process {
 
     /// Returns the exit status and stderr of a server that never answered.
     async fn last_words(self) -> String {
-        let ended = self.ended(LAST_WORDS).await.map(|how| format!("; {how}"));
+        let ended = self.wait_for_end(LAST_WORDS).await.map(|how| format!("; {how}"));
         format!("{}{}", ended.unwrap_or_default(), self.stderr.as_suffix())
     }
 }
