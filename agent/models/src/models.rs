@@ -322,10 +322,12 @@ impl Models {
     fn insert(&mut self, entry: Entry) -> Result<(), ConfigError> {
         let id = &entry.info.id;
         let known: BTreeSet<&str> = self.providers().map(|info| info.id.as_str()).collect();
-        let wrong = match known.contains(id.as_str()) {
-            true => Some("another provider has the same id"),
-            false if id.is_empty() => Some("its id is empty"),
-            false => None,
+        let wrong = if known.contains(id.as_str()) {
+            Some("another provider has the same id")
+        } else if id.is_empty() {
+            Some("its id is empty")
+        } else {
+            None
         };
         if let Some(what) = wrong {
             let provider = id.clone();

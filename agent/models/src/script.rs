@@ -235,13 +235,10 @@ impl ScriptedResponse {
         let Some(ScriptedError { kind, times, retry_after_seconds }) = &self.error else {
             return Ok(());
         };
-        if self
-            .failed
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |failed| {
-                (failed < *times).then_some(failed + 1)
-            })
-            .is_err()
-        {
+        let counted = self.failed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |failed| {
+            (failed < *times).then_some(failed + 1)
+        });
+        if counted.is_err() {
             return Ok(());
         }
         let retry_after = retry_after_seconds.map(Duration::from_secs);

@@ -413,8 +413,8 @@ async fn summarise(
         answer = answer_of(stream) => match answer {
             Ok(answer) => Some(answer),
             Err(error) => {
-                let (run, error) = (&driver.state.run.id, error.message);
-                tracing::warn!(run, error, "the model gives no summary");
+                let run = &driver.state.run.id;
+                tracing::warn!(run, error = error.message, "the model gives no summary");
                 None
             }
         },

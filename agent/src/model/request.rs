@@ -61,7 +61,8 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
 
 /// Builds the request for the model.
 fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRequest {
-    let (definition, config) = (&driver.agent.definition, &driver.agent.definition.config);
+    let definition = &driver.agent.definition;
+    let config = &definition.config;
     let mut messages = driver.state.conversation(&definition.settings().context);
     let mut tools = if may_call { specs(driver) } else { Vec::new() };
     let mut system = definition.instructions.clone();

@@ -442,14 +442,10 @@ impl KnownConversation {
         let omitted = request.omitted_answers;
         first_user_text(&self.conversation.messages) == first_user_text(&request.messages)
             && omitted + given.len() < recorded.len()
-            && given.iter().zip(&recorded[omitted..]).all(|(given, recorded)| {
-                let calls = given.iter().zip(recorded);
-                given.len() == recorded.len()
-                    && calls.into_iter().all(|((name, arguments), (other, recorded))| {
-                        name == other
-                            && (arguments == recorded || arguments.contains(" executionId:'"))
-                    })
-            })
+            && given
+                .iter()
+                .zip(&recorded[omitted..])
+                .all(|(given, recorded)| same_calls(given, recorded))
     }
 
     /// Returns `true` if an agent of this name asks. An inline agent is registered below its parent.
@@ -482,6 +478,14 @@ impl RecordedAnswers {
         let all = || self.conversations.iter().filter(|it| it.continues(request));
         all().find(|it| it.is_of(&request.model)).or_else(|| all().next())
     }
+}
+
+/// Returns `true` if an answer has the recorded calls. Arguments that are archived in the request are not compared.
+fn same_calls(given: &[(&str, &str)], recorded: &[(&str, &str)]) -> bool {
+    given.len() == recorded.len()
+        && given.iter().zip(recorded).all(|((name, arguments), (other, recorded))| {
+            name == other && (arguments == recorded || arguments.contains(" executionId:'"))
+        })
 }
 
 fn first_user_text(messages: &[ModelMessage]) -> Option<&str> {

@@ -163,15 +163,13 @@ impl RemoteTaskRun<'_> {
     /// Returns the context of the session: that of its last task, or a new one.
     async fn context_id(&self) -> Step<String> {
         let last = rows::earlier_tasks(self.driver).await?.into_iter().next();
-        Ok(last.map_or_else(
-            || {
-                let since =
-                    self.driver.state.session.as_ref().map_or(0, |session| session.created_at.0);
-                let run = &self.driver.state.run;
-                a2a_id(&format!("context {} {since} {}", run.session_id, run.agent))
-            },
-            |(_, context_id)| context_id,
-        ))
+        if let Some((_, context_id)) = last {
+            return Ok(context_id);
+        }
+        let state = &self.driver.state;
+        let since = state.session.as_ref().map_or(0, |session| session.created_at.0);
+        let run = &state.run;
+        Ok(a2a_id(&format!("context {} {since} {}", run.session_id, run.agent)))
     }
 
     /// Sends the last message that was recorded. It is sent again only if the agent has certainly not acted on it.

@@ -315,16 +315,14 @@ fn retries(
         failure,
         None | Some(Failure::Tool | Failure::TimedOut | Failure::Lost | Failure::Panicked)
     );
-    let mut rules = driver.middleware().filter_map(|entry| match entry {
-        Middleware::ToolRetry(retry) => Some(retry),
-        _ => None,
-    });
     let may_repeat = executor.runtime_tool().is_none() && executor.effect() != Effect::AtMostOnce;
-    may_help
-        && may_repeat
-        && rules.any(|retry| {
-            (retry.tools.is_empty()
-                || retry.tools.iter().any(|name| tool_matches(name, &claimed.tool_name)))
-                && retry.attempts.is_none_or(|max| claimed.attempt < max)
-        })
+    if !(may_help && may_repeat) {
+        return false;
+    }
+    driver.middleware().any(|entry| {
+        let Middleware::ToolRetry(retry) = entry else { return false };
+        let is_for_tool = retry.tools.is_empty()
+            || retry.tools.iter().any(|name| tool_matches(name, &claimed.tool_name));
+        is_for_tool && retry.attempts.is_none_or(|max| claimed.attempt < max)
+    })
 }

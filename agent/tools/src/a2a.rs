@@ -212,10 +212,12 @@ impl A2aHttp {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 let why = public_address::failure(&host, &error);
-                return Err(match error.is_connect() {
-                    true if public_address::is_refusal(&why) => A2aFailure::Invalid(why),
-                    true => A2aFailure::Unreachable(why),
-                    false => A2aFailure::Lost(why),
+                return Err(if !error.is_connect() {
+                    A2aFailure::Lost(why)
+                } else if public_address::is_refusal(&why) {
+                    A2aFailure::Invalid(why)
+                } else {
+                    A2aFailure::Unreachable(why)
                 });
             }
             Err(_) => {
