@@ -141,7 +141,7 @@ impl LoopRun<'_> {
     pub async fn save(&mut self, value: &Value) -> Result<(), LoopError> {
         let data = json!({"run_id": self.driver.state.run.id, "state": value});
         let entry = self.driver.message("assistant", String::new(), &data).kind(CHECKPOINT);
-        self.driver.record_step((&[], None), vec![entry.into()]).await?;
+        self.driver.record_step(&[], None, vec![entry.into()]).await?;
         Ok(())
     }
 
@@ -173,13 +173,13 @@ impl LoopRun<'_> {
         let calling = Arc::clone(&self.calling);
         let _calling = calling.lock().await;
         let call_id = self.driver.run_lease.call_id(format_args!("loop.{key}"));
-        if let Some(result) = self.result(&call_id) {
+        if let Some(result) = self.find_result(&call_id) {
             return Ok(result);
         }
         self.driver.check_limits()?;
         self.request(&call_id, tool, arguments).await?;
         self.settle().await?;
-        self.result(&call_id).ok_or_else(|| {
+        self.find_result(&call_id).ok_or_else(|| {
             let why = format!("a message came between call {call_id} and its result");
             LoopError::failed("lost_result", why)
         })
@@ -192,8 +192,8 @@ impl LoopRun<'_> {
     pub async fn ask(&mut self, mut request: ModelRequest) -> Result<ModelResponse, LoopError> {
         self.driver.check_limits()?;
         let driver = &*self.driver;
-        let candidates = choice::of_agent(driver)?;
-        middleware::redaction::request(driver, &mut request);
+        let candidates = choice::agent_candidates(driver)?;
+        middleware::redaction::redact_request(driver, &mut request);
         middleware::hooks::before_model(driver, &mut request)
             .map_err(|why| LoopError::failed("denied", why))?;
         model::budget::reserve(driver, &request, candidates.price).await?;
@@ -208,13 +208,13 @@ impl LoopRun<'_> {
         };
         let spent = choice::spent(&answer, 0);
         let usage = choice::usage(&answer);
-        middleware::redaction::answer(driver, &mut answer);
-        self.driver.record_step((&[usage], Some(&spent)), Vec::new()).await?;
+        middleware::redaction::redact_answer(driver, &mut answer);
+        self.driver.record_step(&[usage], Some(&spent), Vec::new()).await?;
         Ok(answer)
     }
 
     /// Returns the result of a call of this run, if the conversation has it.
-    fn result(&self, call_id: &str) -> Option<LoopCallResult> {
+    fn find_result(&self, call_id: &str) -> Option<LoopCallResult> {
         self.driver.state.entries.iter().rev().find_map(|entry| {
             let result = entry.tool().filter(|result| result.call_id == call_id)?;
             let text = entry.content.clone().unwrap_or_default();
@@ -249,12 +249,12 @@ impl LoopRun<'_> {
         let mut messages = vec![self.driver.message("assistant", String::new(), &entry).into()];
         if let Some(why) = denied {
             let rejected = CallResult::without_success(CallStatus::Rejected, why);
-            let (event, result) = self.driver.result(&asked, &rejected);
+            let (event, result) = self.driver.result_records(&asked, &rejected);
             events.push(event);
             messages.push(result.into());
         }
         let spent = ModelUsage { iteration: true, tool_calls: 1, ..ModelUsage::default() };
-        self.driver.record_step((&events, Some(&spent)), messages).await?;
+        self.driver.record_step(&events, Some(&spent), messages).await?;
         Ok(())
     }
 
@@ -280,9 +280,9 @@ impl LoopRun<'_> {
 
 /// Returns `true` if no piece of an answer leaves before all of it is checked.
 fn is_held(driver: &Driver) -> bool {
-    !Published::of(driver).tokens
+    !Published::for_run(driver).tokens
         || driver.guardrails().any(|rule| rule.at == GuardrailAt::Response)
-        || middleware::redaction::of_answers(driver).is_some()
+        || middleware::redaction::answer_redactor(driver).is_some()
         || middleware::hooks::hold_answers(driver)
 }
 
@@ -292,7 +292,7 @@ pub(crate) async fn drive(
     agent_loop: &dyn AgentLoop,
 ) -> Step<Option<DriveResult>> {
     let why = "the loop begins its answer again";
-    if let Some(restart) = model::restart::of_loop(driver, why).await? {
+    if let Some(restart) = model::restart::loop_event(driver, why).await? {
         driver.record(&[restart], None, Vec::new()).await?;
     }
     let stop = driver.stop.clone();
@@ -333,7 +333,7 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
         let why = "the loop's answer is empty: set allow_empty_answers if that can be an answer";
         return Err(StepError::Failed(RunFailure::new("no_answer", why)));
     }
-    middleware::redaction::answer(driver, &mut answer);
+    middleware::redaction::redact_answer(driver, &mut answer);
     let denied = match middleware::hooks::after_model(driver, &mut answer) {
         Err(why) => Some(why),
         Ok(()) => verdict::rule_response(driver, &answer.text, false).await?.denied,
@@ -345,8 +345,9 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
     let rest = match answer.text.strip_prefix(said) {
         Some(rest) => rest,
         None => {
-            events
-                .extend(model::restart::of_loop(driver, "the answer is not what was said").await?);
+            events.extend(
+                model::restart::loop_event(driver, "the answer is not what was said").await?,
+            );
             answer.text.as_str()
         }
     };
@@ -360,7 +361,7 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
     };
     let spent = ModelUsage { iteration: true, ..ModelUsage::default() };
     let message = driver.message("assistant", answer.text.clone(), &entry);
-    driver.record_step((&events, Some(&spent)), vec![message.into()]).await.map(drop)
+    driver.record_step(&events, Some(&spent), vec![message.into()]).await.map(drop)
 }
 
 /// The loops in Rust, by name.

@@ -6,7 +6,7 @@
 //! | `executor` | what runs a call: a tool of the runtime, or one of `abide-tools` |
 //! | `claimed` | what is recorded of an outcome: a success, a failure, another attempt, or unknown |
 //! | `delivery`, `undelivered` | what the model gets of a call that has ended; of one whose run has ended before |
-//! | `approval`, `interrupted` | what an approver or a settler is asked, and what a decision adds to a call |
+//! | `approval` | what an approver or a settler is asked, and what a decision adds to a call |
 //! | `runtime_tool`, `registry`, `response` | a tool of the runtime, the list of them, and the one for archived results |
 //! | `exchange`, `left_tasks` | what a call exchanges with a server, and which tasks it leaves there |
 //! | `arguments` | what a model wrote |
@@ -22,7 +22,6 @@ pub(crate) mod claimed;
 pub(crate) mod delivery;
 pub(crate) mod exchange;
 pub(crate) mod executor;
-pub(crate) mod interrupted;
 pub(crate) mod left_tasks;
 pub(crate) mod registry;
 mod repeated;

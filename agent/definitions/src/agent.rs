@@ -100,7 +100,7 @@ pub struct AgentDefinition {
     pub native: bool,
     /// Who may start its runs. The default is every caller; for an agent that comes with the runtime, every caller without a
     /// scope. An inline subagent has the rule of its parent, unless it has its own.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "deserialize_some")]
     pub allow: Option<AgentAllow>,
     /// Whether other agents may reach it by A2A.
     pub a2a_exposed: bool,
@@ -216,7 +216,9 @@ impl<'de> Deserialize<'de> for Subagent {
 }
 
 /// Reads a field that must not be `null`: an empty key would lift a restriction.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+fn deserialize_some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
 
@@ -424,7 +426,7 @@ impl AgentDefinition {
         for skill in &self.skills {
             parts.push(format!(
                 "## Skill: {skill}\n\n{}",
-                folder_texts::named(folder, "skills", skill)?
+                folder_texts::read_named(folder, "skills", skill)?
             ));
         }
         let settings = self.computed_settings();
@@ -662,7 +664,12 @@ impl AgentDefinition {
     /// Returns the tools that stand for the agent.
     pub fn agent_tools(&self) -> Vec<AgentTool> {
         let description = self.description.as_deref();
-        AgentTool::of(&self.name, description, self.as_tool.as_ref(), self.as_handoff.as_ref())
+        AgentTool::for_agent(
+            &self.name,
+            description,
+            self.as_tool.as_ref(),
+            self.as_handoff.as_ref(),
+        )
     }
 
     /// Returns the tools that the agent may use.

@@ -101,9 +101,13 @@ pub enum AgentToolKind {
     HandsOff,
 }
 
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
+}
+
 impl AgentTool {
     /// Returns the tools that stand for an agent with this name and description.
-    pub fn of(
+    pub fn for_agent(
         agent: &str,
         description: Option<&str>,
         as_tool: Option<&AsTool>,
@@ -140,9 +144,8 @@ impl AgentTool {
     /// # Errors
     /// One sentence about the name or the schema.
     pub fn check(&self) -> Result<(), String> {
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let name = &self.name;
-        if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
+        if name.is_empty() || name.len() > 64 || !name.chars().all(is_name_char) {
             return Err(format!(
                 "{name:?} is not a tool name; a name has 1 to 64 letters, digits, _ and -; set name"
             ));
@@ -152,7 +155,7 @@ impl AgentTool {
                 "the tool name {name} belongs to the runtime: choose another name"
             ));
         }
-        Parameters::of(&self.input)
+        Parameters::compile(&self.input)
             .map(drop)
             .map_err(|why| format!("as_tool.input is not a supported JSON Schema: {why}"))
     }

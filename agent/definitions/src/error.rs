@@ -218,42 +218,41 @@ impl DefinitionError {
     /// Returns how to correct it, in one sentence, if that is known.
     #[must_use]
     pub fn suggestion(&self) -> Option<String> {
-        let or = |name: Option<&String>, known: &[String], otherwise: &str| {
-            let meant = name.and_then(|name| nearest(name, known.iter().map(String::as_str)));
-            let meant = meant.map(did_you_mean);
-            Some(meant.unwrap_or_else(|| otherwise.to_owned()))
-        };
         let text = match self {
             DefinitionError::Malformed { hint, .. } => return hint.clone(),
             DefinitionError::Parser { name, known } => {
-                return or(Some(name), known, "Catalog::parser adds one in Rust");
+                return suggest_name(Some(name), known, "Catalog::parser adds one in Rust");
             }
             DefinitionError::Loop { name, known } => {
-                return or(Some(name), known, "Program::agent_loop adds one in Rust");
+                return suggest_name(Some(name), known, "Program::agent_loop adds one in Rust");
             }
             DefinitionError::Tools(ToolsError::Unknown { names, known }) => {
                 let otherwise = "add the tool to abide.yaml, or remove its name";
-                return or(names.first(), known, otherwise);
+                return suggest_name(names.first(), known, otherwise);
             }
             DefinitionError::Subagent { name, known } => {
                 let otherwise = "create the agent with `mode: subagent`, or remove its name";
-                return or(Some(name), known, otherwise);
+                return suggest_name(Some(name), known, otherwise);
             }
             DefinitionError::Middleware { name, known } => {
-                return or(Some(name), known, "Catalog::middleware adds one in Rust");
+                return suggest_name(Some(name), known, "Catalog::middleware adds one in Rust");
             }
             DefinitionError::Model { code: "key_missing", why, .. } => key_missing(why),
             DefinitionError::Model { code: "price_unknown", .. } => PRICE_UNKNOWN,
             DefinitionError::Model { wanted: Some(wanted), known, .. } => {
-                return or(Some(wanted), known, "add it to models in abide.yaml, or name another");
+                return suggest_name(
+                    Some(wanted),
+                    known,
+                    "add it to models in abide.yaml, or name another",
+                );
             }
             DefinitionError::Model { code: "no_model", .. } => {
                 "name a provider and a model as models.default in abide.yaml"
             }
-            DefinitionError::Setting(InvalidSetting { setting, .. }) => of_setting(setting)?,
+            DefinitionError::Setting(InvalidSetting { setting, .. }) => setting_hint(setting)?,
             DefinitionError::Cycle(_) => "remove one of these names from subagents",
             DefinitionError::Config { code, why, .. } => {
-                return of_config(code, why).map(str::to_owned);
+                return config_hint(code, why).map(str::to_owned);
             }
             DefinitionError::Sandbox { .. } => {
                 "configure it in abide.yaml, or remove sandbox from the definition"
@@ -276,7 +275,7 @@ impl DefinitionError {
             DefinitionError::Missing { .. } => {
                 "create the file in the agent folder, or correct its name"
             }
-            DefinitionError::Program { code, why, .. } => of_program(code, why),
+            DefinitionError::Program { code, why, .. } => program_hint(code, why),
             _ => return None,
         };
         Some(text.to_owned())
@@ -367,8 +366,14 @@ fn key_missing(why: &str) -> &'static str {
     }
 }
 
+/// Suggests the known name that is nearest to a name; otherwise the text.
+fn suggest_name(name: Option<&String>, known: &[String], otherwise: &str) -> Option<String> {
+    let meant = name.and_then(|name| nearest(name, known.iter().map(String::as_str)));
+    Some(meant.map_or_else(|| otherwise.to_owned(), did_you_mean))
+}
+
 /// Returns how to correct a setting of a definition.
-fn of_setting(setting: &str) -> Option<&'static str> {
+fn setting_hint(setting: &str) -> Option<&'static str> {
     let text = match setting.split('.').next()? {
         "profile" => {
             "a setting that the profile does not change is that of its preset: docs/agent-context.md lists them"
@@ -397,7 +402,7 @@ fn type_hint(expected: Expected) -> Option<&'static str> {
 }
 
 /// Returns how to correct a part of `abide.yaml`.
-fn of_config(code: &str, why: &str) -> Option<&'static str> {
+fn config_hint(code: &str, why: &str) -> Option<&'static str> {
     let text = match code {
         _ if needs_variable(why) => SET_VARIABLE,
         code if code.contains("sandbox") => {
@@ -412,7 +417,7 @@ fn of_config(code: &str, why: &str) -> Option<&'static str> {
 }
 
 /// Returns how to correct the program of an agent.
-fn of_program(code: &str, why: &str) -> &'static str {
+fn program_hint(code: &str, why: &str) -> &'static str {
     match code {
         _ if needs_variable(why) => SET_VARIABLE,
         "contradiction" => "docs/a2a.md describes the settings of a remote agent",

@@ -53,7 +53,7 @@ pub fn read(folder: &Path, path: &Path, endings: &[&str]) -> Result<String, Defi
 ///
 /// # Errors
 /// [`DefinitionError::Missing`] with the reason.
-pub fn named(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionError> {
+pub fn read_named(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionError> {
     // It is a name, not a path.
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
         let why = "the name must not contain a path".to_owned();

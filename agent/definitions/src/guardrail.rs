@@ -178,7 +178,7 @@ impl Guardrail {
             return Err("a guardrail has exactly one of deny, schema, verdict and check".to_owned());
         }
         match &self.schema {
-            Some(schema) => Parameters::of(schema).map(drop).map_err(|why| {
+            Some(schema) => Parameters::compile(schema).map(drop).map_err(|why| {
                 format!("the schema of a guardrail is not a supported JSON Schema: {why}")
             }),
             None => Ok(()),
@@ -203,6 +203,6 @@ impl Guardrail {
 
 fn fits(schema: &Value, text: &str) -> bool {
     let value = serde_json::from_str::<Value>(text.trim());
-    let (Ok(value), Ok(schema)) = (value, Parameters::of(schema)) else { return false };
+    let (Ok(value), Ok(schema)) = (value, Parameters::compile(schema)) else { return false };
     schema.wrong_with(&value).is_none()
 }

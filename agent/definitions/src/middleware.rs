@@ -271,7 +271,7 @@ struct AnySettings {
 
 impl AnySettings {
     /// Returns the names of the settings that were given.
-    fn given(&self) -> Vec<&str> {
+    fn setting_names(&self) -> Vec<&str> {
         let known = [
             ("at", self.at.is_some()),
             ("deny", self.deny.is_some()),
@@ -297,13 +297,15 @@ impl AnySettings {
     fn read(self) -> Result<Middleware, String> {
         let name = self.name.as_str();
         let Some((_, settings)) = KINDS.iter().find(|(kind, _)| *kind == name) else {
-            if self.given().iter().any(|given| *given != "settings") {
+            if self.setting_names().iter().any(|given| *given != "settings") {
                 return Err(unknown(name, &Middleware::names()));
             }
             let settings = self.settings.unwrap_or_default();
             return Ok(Middleware::Custom(CustomMiddleware { name: self.name, settings }));
         };
-        if let Some(wrong) = self.given().into_iter().find(|given| !settings.contains(given)) {
+        if let Some(wrong) =
+            self.setting_names().into_iter().find(|given| !settings.contains(given))
+        {
             let known = settings.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(", ");
             return Err(format!(
                 "unknown setting `{wrong}` of the middleware {name}, expected one of {known}"
@@ -338,8 +340,7 @@ impl AnySettings {
     }
 
     fn guardrail(self) -> Result<Guardrail, String> {
-        let missing = |field: &str| format!("a guardrail has no `{field}`");
-        let at: Vec<GuardrailAt> = self.at.ok_or_else(|| missing("at"))?.read()?;
+        let at: Vec<GuardrailAt> = self.at.ok_or_else(|| missing_field("at"))?.read()?;
         let [at] = at[..] else {
             return Err("a guardrail has one `at`: request or response".to_owned());
         };
@@ -350,9 +351,13 @@ impl AnySettings {
             schema: self.schema,
             verdict: self.verdict,
             check: self.check,
-            message: self.message.ok_or_else(|| missing("message"))?,
+            message: self.message.ok_or_else(|| missing_field("message"))?,
         })
     }
+}
+
+fn missing_field(field: &str) -> String {
+    format!("a guardrail has no `{field}`")
 }
 
 /// Returns the error of a name that no middleware has.
@@ -366,12 +371,13 @@ struct Places(Vec<String>);
 
 impl Places {
     fn read<T: for<'de> Deserialize<'de>>(self) -> Result<Vec<T>, String> {
-        let read = |place: &String| {
+        let mut places = Vec::new();
+        for place in &self.0 {
             let place: StrDeserializer<'_, serde::de::value::Error> =
                 place.as_str().into_deserializer();
-            T::deserialize(place).map_err(|why| why.to_string())
-        };
-        self.0.iter().map(read).collect()
+            places.push(T::deserialize(place).map_err(|why| why.to_string())?);
+        }
+        Ok(places)
     }
 }
 

@@ -34,8 +34,7 @@ impl PauseRule {
     /// # Errors
     /// The condition that can never hold.
     pub fn check(&self) -> Result<(), InvalidSetting> {
-        let negative = |number: Option<i64>| number.is_some_and(|number| number < 0);
-        if negative(self.iteration) || negative(self.tokens) {
+        if [self.iteration, self.tokens].into_iter().flatten().any(|number| number < 0) {
             return Err(InvalidSetting::new("pause", "has a negative number"));
         }
         if self.at == PauseStage::AfterLoop && !self.tools.is_empty() {
@@ -87,7 +86,7 @@ impl fmt::Debug for PauseCallback {
 
 impl PauseCallback {
     /// Asks a function where each run could pause; its text is the reason.
-    pub fn of(
+    pub fn new(
         callback: impl Fn(&PausePoint<'_>) -> Option<String> + Send + Sync + 'static,
     ) -> PauseCallback {
         PauseCallback(Some(Arc::new(callback)))

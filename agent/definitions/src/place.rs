@@ -33,9 +33,8 @@ impl DefinitionError {
 /// Returns the first place of a word, outside of comments; otherwise that of a word next to a slash, such as the model
 /// or the provider of `provider/model`.
 fn position_of(text: &str, word: &str) -> Option<Position> {
-    let ends = |after: &str| !after.starts_with(is_part);
-    let found = find(text, 0, word, &|before, after| is_whole(before) && ends(after))
-        .or_else(|| find(text, 0, word, &|before, after| before.ends_with('/') && ends(after)))
+    let found = find(text, 0, word, &|before, after| is_whole(before) && ends_word(after))
+        .or_else(|| find(text, 0, word, &|before, after| before.ends_with('/') && ends_word(after)))
         .or_else(|| {
             find(text, 0, word, &|before, after| is_whole(before) && after.starts_with('/'))
         })?;
@@ -64,12 +63,11 @@ fn position_of_setting(text: &str, setting: &str) -> Option<Position> {
 /// Returns the byte at which a key of a map begins, at this byte or after it. A key at the beginning of a line comes
 /// first if the search begins with the text.
 fn find_key(text: &str, from: usize, key: &str) -> Option<usize> {
-    let is_key = |after: &str| after.trim_start_matches(['"', '\'']).trim_start().starts_with(':');
     let outer = (from == 0)
-        .then(|| find(text, 0, key, &|before, after| before.is_empty() && is_key(after)));
+        .then(|| find(text, 0, key, &|before, after| before.is_empty() && follows_key(after)));
     outer
         .flatten()
-        .or_else(|| find(text, from, key, &|before, after| is_whole(before) && is_key(after)))
+        .or_else(|| find(text, from, key, &|before, after| is_whole(before) && follows_key(after)))
 }
 
 /// Returns the first byte of a word, at this byte or after it, whose surroundings in its line fit. Comments are
@@ -101,15 +99,28 @@ fn is_whole(before: &str) -> bool {
     !before.ends_with(is_part)
 }
 
+fn ends_word(after: &str) -> bool {
+    !after.starts_with(is_part)
+}
+
+/// Returns `true` if a text begins like what follows the key of a map: with a colon, after the quote of the key.
+fn follows_key(after: &str) -> bool {
+    after.trim_start_matches(['"', '\'']).trim_start().starts_with(':')
+}
+
 /// Returns the place of a byte that begins a character.
 fn position_at(text: &str, at: usize) -> Position {
     let before = &text[..at];
     let line_start = before.rfind('\n').map_or(0, |end| end + 1);
-    let number = |count: usize| u64::try_from(count + 1).unwrap_or(u64::MAX);
     Position {
-        line: number(before.matches('\n').count()),
-        column: number(before[line_start..].chars().count()),
+        line: from_one(before.matches('\n').count()),
+        column: from_one(before[line_start..].chars().count()),
     }
+}
+
+/// Converts a number that counts from 0 to one that counts from 1.
+fn from_one(count: usize) -> u64 {
+    u64::try_from(count + 1).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -107,10 +107,10 @@ impl Preset {
             profile: self.name().to_owned(),
             limits: LimitSettings { tool_calls, parallel_tools },
             planning: matches!(self, Preset::Deep | Preset::Research),
-            plan: PlanSettings::of(self),
-            context: ContextSettings::of(self),
-            memory: MemorySettings::of(self),
-            watchdog: WatchdogSettings::of(self),
+            plan: PlanSettings::for_preset(self),
+            context: ContextSettings::for_preset(self),
+            memory: MemorySettings::for_preset(self),
+            watchdog: WatchdogSettings::for_preset(self),
         }
     }
 }

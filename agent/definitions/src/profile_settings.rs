@@ -152,7 +152,7 @@ pub enum Replan {
 
 impl PlanSettings {
     /// Returns the settings of a preset: those that plan revise the plan after a failure.
-    pub fn of(preset: Preset) -> PlanSettings {
+    pub fn for_preset(preset: Preset) -> PlanSettings {
         let replan = match preset {
             Preset::Fast => Replan::Never,
             Preset::Balanced | Preset::Deep | Preset::Research => Replan::OnFailure,
@@ -286,7 +286,7 @@ impl ContextSettings {
     /// Returns the settings of a preset. The trigger is three quarters of the window: an answer and its results have to
     /// fit next to it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have
     /// more that is out of date.
-    pub fn of(preset: Preset) -> ContextSettings {
+    pub fn for_preset(preset: Preset) -> ContextSettings {
         let (window, trigger, target, summary, chunk, last_answers) = match preset {
             Preset::Fast => (32, 24, 12_000, 1_500, 6, 8),
             Preset::Balanced => (96, 72, 32_000, 3_000, 12, 16),
@@ -369,8 +369,10 @@ impl MemorySettings {
     /// # Errors
     /// The setting that cannot be used.
     pub fn check(&self) -> Result<(), InvalidSetting> {
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
-        if !self.namespace.chars().all(fits) || self.namespace.len() > 100 {
+        let has_other_chars = self
+            .namespace
+            .contains(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/')));
+        if has_other_chars || self.namespace.len() > 100 {
             let name = &self.namespace;
             let why = format!("{name:?}: letters, digits, . _ - and /, at most 100");
             return Err(InvalidSetting::new("profile.memory.namespace", why));
@@ -386,7 +388,7 @@ impl MemorySettings {
 
     /// Returns the settings of a preset: about a fiftieth of its trigger, so that facts never crowd out the
     /// conversation.
-    pub fn of(preset: Preset) -> MemorySettings {
+    pub fn for_preset(preset: Preset) -> MemorySettings {
         let budget_tokens = match preset {
             Preset::Fast => 500,
             Preset::Balanced => 1_500,
@@ -409,7 +411,7 @@ impl MemorySettings {
 
 impl WatchdogSettings {
     /// Returns the settings of a preset. Thresholds of shares decrease, because a sign costs more in a longer run.
-    pub fn of(preset: Preset) -> WatchdogSettings {
+    pub fn for_preset(preset: Preset) -> WatchdogSettings {
         let (token_drift, over_tooling, context_rot, warn_after) = match preset {
             Preset::Fast => (3_200, 0.7, 0.65, 6),
             Preset::Balanced => (7_600, 0.6, 0.55, 8),

@@ -74,7 +74,7 @@ impl PromptSource {
         };
         let template = match origin {
             PromptOrigin::Text(text) => text.clone(),
-            PromptOrigin::File(file) => folder_texts::named(folder, "prompts", file)?,
+            PromptOrigin::File(file) => folder_texts::read_named(folder, "prompts", file)?,
             PromptOrigin::Store(name) => stored(stores.store.as_deref(), name, &STORE)?,
             PromptOrigin::Mlflow(name) => stored(stores.mlflow.as_deref(), name, &MLFLOW)?,
         };

@@ -135,13 +135,13 @@ impl RequestState {
                         || ModelError::invalid_response("the stream ended without an answer");
                     match stream.next().await.unwrap_or_else(|| Err(early())) {
                         Ok(ModelEvent::Answer(answer)) => {
-                            return Some(Ok(ModelEvent::Answer(self.accepted(answer))));
+                            return Some(Ok(ModelEvent::Answer(self.finish_answer(answer))));
                         }
                         Ok(event) => {
                             self.step = Step::Listen(stream);
                             return Some(Ok(event));
                         }
-                        Err(error) => return Some(self.failed(error)),
+                        Err(error) => return Some(self.handle_failure(error)),
                     }
                 }
                 Step::Over => return None,
@@ -157,14 +157,14 @@ impl RequestState {
     }
 
     /// Adds the cost to an answer, by the price of the candidate that answered. Its reason to stop becomes a code.
-    fn accepted(&self, answer: ModelResponse) -> ModelResponse {
+    fn finish_answer(&self, answer: ModelResponse) -> ModelResponse {
         let price = self.chain.candidates[self.candidate].price;
         let cost_micros = price.and_then(|price| price.cost_micros(&answer.usage));
         ModelResponse { cost_micros, stop: answer.stop.with_codes(), ..answer }
     }
 
     /// Handles a failure: schedules another attempt, or returns the error.
-    fn failed(&mut self, error: ModelError) -> Result<ModelEvent, ModelError> {
+    fn handle_failure(&mut self, error: ModelError) -> Result<ModelEvent, ModelError> {
         let retry = self.chain.retry;
         let wait = retry.wait(self.made, self.total).max(error.retry_after.unwrap_or_default());
         let again = error.retryable() && self.made < retry.attempts && wait <= retry.longest_wait;
@@ -190,9 +190,9 @@ impl RequestState {
 
 /// A pseudorandom number from 0 to 1, derived from the seed. SplitMix64; Steele, Lea and Flood (2014).
 fn fraction(seed: u64) -> f64 {
-    let mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    let mixed = mixed ^ (mixed >> 31);
+    let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^= mixed >> 31;
     f64::from(u32::try_from(mixed >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX)
 }

@@ -61,31 +61,31 @@ const NOT_ALLOWED: [&str; 3] =
     ["api key not valid", "credit balance is too low", "insufficient balance"];
 
 /// Returns the error for a response with this status.
-pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
+pub(crate) fn error_from_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
     let body = json_or_text(body);
-    let kind = named(&body).unwrap_or_else(|| of_status(status));
-    let message = format!("the provider responded with HTTP {status}: {}", words(&body));
+    let kind = kind_by_name(&body).unwrap_or_else(|| kind_by_status(status));
+    let message = format!("the provider responded with HTTP {status}: {}", message_line(&body));
     ModelError { kind: refined(kind, &body), message, retry_after: retry_after(headers, &body) }
 }
 
 /// Returns the error for an event within a stream.
-pub(crate) fn of_event(event: &Value) -> ModelError {
-    let kind = named(event).unwrap_or_else(|| of_code(event));
-    let message = format!("the provider reported an error: {}", words(event));
+pub(crate) fn error_from_event(event: &Value) -> ModelError {
+    let kind = kind_by_name(event).unwrap_or_else(|| kind_by_code(event));
+    let message = format!("the provider reported an error: {}", message_line(event));
     let retry_after = retry_after(&HeaderMap::new(), event);
     ModelError { kind: refined(kind, event), message, retry_after }
 }
 
 /// Returns the error for an event whose name is `error`, whatever its data is.
-pub(crate) fn of_error_event(data: &str) -> ModelError {
-    of_event(&json_or_text(data))
+pub(crate) fn error_from_text(data: &str) -> ModelError {
+    error_from_event(&json_or_text(data))
 }
 
 /// Returns the error for an answer that stopped because it has failed. `details` has the provider's error or message,
 /// if there is one.
-pub(crate) fn of_stop(reason: &str, details: &Value) -> ModelError {
+pub(crate) fn error_from_stop(reason: &str, details: &Value) -> ModelError {
     if is_error(&details["error"]) {
-        return of_event(details);
+        return error_from_event(details);
     }
     let mut message = format!("the provider ended the answer: {}", truncated_line(reason));
     if let Some(words) = details["message"].as_str().filter(|words| !words.is_empty()) {
@@ -143,7 +143,7 @@ fn json_or_text(body: &str) -> Value {
     serde_json::from_str(&body).unwrap_or_else(|_| Value::from(body))
 }
 
-fn of_status(status: u16) -> ModelErrorKind {
+fn kind_by_status(status: u16) -> ModelErrorKind {
     match status {
         401..=403 => ModelErrorKind::Unauthorized,
         408 | 409 => ModelErrorKind::Unavailable,
@@ -156,7 +156,7 @@ fn of_status(status: u16) -> ModelErrorKind {
 }
 
 /// Returns the error object, which providers put in different places.
-fn core(body: &Value) -> &Value {
+fn error_object(body: &Value) -> &Value {
     let places = [
         "/0/error",
         "/error",
@@ -172,23 +172,23 @@ fn core(body: &Value) -> &Value {
 
 /// Returns the codes of an error.
 fn names(body: &Value) -> impl Iterator<Item = &str> {
-    let error = core(body);
+    let error = error_object(body);
     ["code", "type", "status"].into_iter().filter_map(|field| error[field].as_str())
 }
 
-fn named(body: &Value) -> Option<ModelErrorKind> {
+fn kind_by_name(body: &Value) -> Option<ModelErrorKind> {
     names(body)
         .find_map(|name| NAMES.iter().find_map(|(known, kind)| (*known == name).then_some(*kind)))
 }
 
 /// Classifies an event by its code or general name.
-fn of_code(event: &Value) -> ModelErrorKind {
-    let error = core(event);
+fn kind_by_code(event: &Value) -> ModelErrorKind {
+    let error = error_object(event);
     let codes = ["code", "status", "statusCode", "StatusCode"];
     let code = codes.iter().find_map(|field| error[*field].as_u64());
     let code = code.and_then(|code| u16::try_from(code).ok());
     match code {
-        Some(code) if code >= 400 => of_status(code),
+        Some(code) if code >= 400 => kind_by_status(code),
         _ if names(event).any(|name| GENERAL_NAMES.contains(&name)) => ModelErrorKind::BadRequest,
         _ => ModelErrorKind::Unavailable,
     }
@@ -199,18 +199,19 @@ fn refined(kind: ModelErrorKind, body: &Value) -> ModelErrorKind {
     if !matches!(kind, ModelErrorKind::BadRequest | ModelErrorKind::Unavailable) {
         return kind;
     }
-    let words = words(body).to_lowercase();
-    let say = |phrases: &[&str]| phrases.iter().any(|phrase| words.contains(phrase));
-    match (say(&TOO_LONG), say(&NOT_ALLOWED)) {
-        (true, _) => ModelErrorKind::ContextTooLong,
-        (false, true) => ModelErrorKind::Unauthorized,
-        (false, false) => kind,
+    let message = message_line(body).to_lowercase();
+    if TOO_LONG.iter().any(|phrase| message.contains(phrase)) {
+        ModelErrorKind::ContextTooLong
+    } else if NOT_ALLOWED.iter().any(|phrase| message.contains(phrase)) {
+        ModelErrorKind::Unauthorized
+    } else {
+        kind
     }
 }
 
 /// Returns the provider's message, on one line and truncated.
-fn words(body: &Value) -> String {
-    let error = core(body);
+fn message_line(body: &Value) -> String {
+    let error = error_object(body);
     let fields =
         ["message", "msg", "status_msg", "error_msg", "error_message", "errmsg", "exception"];
     let of_error = fields.iter().map(|field| &error[*field]);
@@ -234,22 +235,27 @@ pub(crate) fn truncated_line(text: &str) -> String {
 /// Returns the retry delay that the provider asks for: in milliseconds, in seconds, as a date, or in the body (Gemini).
 /// A date is compared with the provider's own clock if the response has a date.
 fn retry_after(headers: &HeaderMap, body: &Value) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    if let Some(milliseconds) = text("retry-after-ms").and_then(|value| value.parse::<f64>().ok()) {
+    let milliseconds = header_text(headers, "retry-after-ms");
+    if let Some(milliseconds) = milliseconds.and_then(|value| value.parse::<f64>().ok()) {
         return Duration::try_from_secs_f64(milliseconds / 1000.0).ok();
     }
-    if let Some(value) = text(RETRY_AFTER.as_str()) {
+    if let Some(value) = header_text(headers, RETRY_AFTER.as_str()) {
         if let Ok(seconds) = value.parse::<f64>() {
             return Duration::try_from_secs_f64(seconds).ok();
         }
         let until = httpdate::parse_http_date(value).ok()?;
-        let parsed = text(DATE.as_str()).and_then(|now| httpdate::parse_http_date(now).ok());
+        let date = header_text(headers, DATE.as_str());
+        let parsed = date.and_then(|date| httpdate::parse_http_date(date).ok());
         let now = parsed.unwrap_or_else(SystemTime::now);
         return Some(until.duration_since(now).unwrap_or_default());
     }
-    let details = core(body)["details"].as_array()?;
+    let details = error_object(body)["details"].as_array()?;
     let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;
     Duration::try_from_secs_f64(delay.strip_suffix('s')?.parse().ok()?).ok()
+}
+
+fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
 }
 
 #[cfg(test)]
@@ -259,7 +265,7 @@ mod tests {
     use reqwest::header::HeaderValue;
 
     fn check(status: u16, body: &str, expected: Expect) {
-        let error = of_response(status, &HeaderMap::new(), body);
+        let error = error_from_response(status, &HeaderMap::new(), body);
         expected.assert_eq(&format!("{} · {error}", error.kind));
     }
 
@@ -317,7 +323,7 @@ mod tests {
             expect![[r#"bad_request · the provider responded with HTTP 422: {"loc":1}"#]],
         );
         let long = "é".repeat(2 * WORDS_MAX);
-        let error = of_response(400, &HeaderMap::new(), &long);
+        let error = error_from_response(400, &HeaderMap::new(), &long);
         assert_eq!(error.message.chars().filter(|c| *c == 'é').count(), WORDS_MAX);
     }
 
@@ -328,7 +334,7 @@ mod tests {
                 (name.parse().expect("a name"), HeaderValue::from_static(value))
             });
             let headers: HeaderMap = pairs.collect();
-            of_response(429, &headers, body).retry_after
+            error_from_response(429, &headers, body).retry_after
         };
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         assert_eq!(parsed(&[("retry-after", "20")], ""), seconds(20));

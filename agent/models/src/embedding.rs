@@ -31,7 +31,7 @@ pub struct Embeddings {
 
 impl Embeddings {
     /// Reads the answer of the `/embeddings` API of OpenAI to a request of this number of texts.
-    pub(crate) fn of_answer(answer: &Value, texts: usize) -> Result<Embeddings, ModelError> {
+    pub(crate) fn from_answer(answer: &Value, texts: usize) -> Result<Embeddings, ModelError> {
         let wrong = |what: &str| ModelError::invalid_response(format!("the provider {what}"));
         let data = answer["data"].as_array().ok_or_else(|| wrong("sent no embeddings"))?;
         if data.len() != texts {
@@ -43,9 +43,10 @@ impl Embeddings {
                 Value::Null => Some(at),
                 index => index.as_u64().and_then(|index| usize::try_from(index).ok()),
             };
-            let slot = place.and_then(|place| vectors.get_mut(place));
-            let slot = slot.filter(|slot| slot.is_empty());
-            let slot = slot.ok_or_else(|| wrong("sent embeddings with wrong numbers"))?;
+            let slot = place
+                .and_then(|place| vectors.get_mut(place))
+                .filter(|slot| slot.is_empty())
+                .ok_or_else(|| wrong("sent embeddings with wrong numbers"))?;
             *slot = vector(&item["embedding"]).ok_or_else(|| wrong("sent a wrong embedding"))?;
         }
         let length = vectors.first().map_or(0, Vec::len);
@@ -83,7 +84,7 @@ mod tests {
     fn vectors_are_in_the_order_of_the_texts() {
         let answer = json!({"data": [{"index": 1, "embedding": [0, 1]},
             {"index": 0, "embedding": [0.5, -1]}], "usage": {"prompt_tokens": 7}});
-        let read = Embeddings::of_answer(&answer, 2).expect("it is valid");
+        let read = Embeddings::from_answer(&answer, 2).expect("it is valid");
         assert_eq!(read.vectors, [vec![0.5, -1.0], vec![0.0, 1.0]]);
         assert_eq!(read.input_tokens, Some(7));
     }
@@ -101,7 +102,7 @@ mod tests {
             (json!({"data": [{"index": 0, "embedding": [1]}, {"index": 0, "embedding": [1]}]}), 2),
             (json!({"data": [{"embedding": [1]}, {"embedding": [1, 2]}]}), 2),
         ] {
-            assert!(Embeddings::of_answer(&answer, texts).is_err(), "{answer}");
+            assert!(Embeddings::from_answer(&answer, texts).is_err(), "{answer}");
         }
     }
 }

@@ -118,7 +118,7 @@ fn take_events(
         // llama.cpp reports an error in a field of this name.
         let is_error = error.is_some() || name.is_some_and(|name| name.trim() == "error");
         let Some(data) = error.or(data) else { continue };
-        let data = text(&data);
+        let data = decode_text(&data);
         if is_error || !is_keepalive(&data) {
             each(Frame { data: &data, is_error })?;
         }
@@ -130,7 +130,7 @@ fn take_line(
     line: &[u8],
     each: &mut impl FnMut(Frame<'_>) -> Result<(), ModelError>,
 ) -> Result<(), ModelError> {
-    let text = text(line);
+    let text = decode_text(line);
     let data = text.trim();
     if data.is_empty() { Ok(()) } else { each(Frame { data, is_error: false }) }
 }
@@ -146,7 +146,7 @@ fn is_keepalive(data: &str) -> bool {
 
 /// Returns bytes as text. Invalid UTF-8 becomes the escape of half a surrogate pair and has the same effect as one:
 /// U+FFFD in the text of an answer, an error in the arguments of a call.
-fn text(bytes: &[u8]) -> Cow<'_, str> {
+fn decode_text(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return Cow::Borrowed(text);
     }

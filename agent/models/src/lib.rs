@@ -44,7 +44,6 @@ mod resolved;
 mod response;
 mod script;
 mod secret;
-mod structured_output;
 mod tokens;
 
 pub use chain::{Chain, Retry};
@@ -59,9 +58,8 @@ pub use recording::{Conversation, FilePlace, RecordingError, read_conversations}
 pub use remote::{Remote, RemoteSettings, StallTimeouts};
 pub use replay::{Replay, ReplaySpeed};
 pub use request::{ModelCall, ModelMessage, ModelRequest, RequestPurpose, ToolSpec};
-pub use resolved::Resolved;
+pub use resolved::{Resolved, StructuredOutput};
 pub use response::{Completeness, ModelEvent, ModelResponse, Restart, Stop, Usage};
 pub use script::{Script, ScriptedCall, ScriptedError, ScriptedResponse, ScriptedUsage};
 pub use secret::Secret;
-pub use structured_output::StructuredOutput;
 pub use tokens::TokenEstimate;

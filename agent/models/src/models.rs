@@ -56,13 +56,17 @@ impl ModelSelection {
     /// provider does not inherit the model, and a different model does not inherit the provider.
     #[must_use]
     pub fn over(&self, below: &Self) -> Self {
-        let agree = |ours: &Option<String>, theirs: &Option<String>| {
-            ours.is_none() || theirs.is_none() || ours == theirs
-        };
-        let provider = below.provider.clone().filter(|_| agree(&self.model, &below.model));
-        let model = below.model.clone().filter(|_| agree(&self.provider, &below.provider));
+        let same_model = agree(self.model.as_deref(), below.model.as_deref());
+        let same_provider = agree(self.provider.as_deref(), below.provider.as_deref());
+        let provider = below.provider.clone().filter(|_| same_model);
+        let model = below.model.clone().filter(|_| same_provider);
         Self { provider: self.provider.clone().or(provider), model: self.model.clone().or(model) }
     }
+}
+
+/// Returns `true` if two selections do not name different values.
+fn agree(ours: Option<&str>, theirs: Option<&str>) -> bool {
+    ours.is_none() || theirs.is_none() || ours == theirs
 }
 
 /// One provider, for a list.
@@ -318,10 +322,12 @@ impl Models {
     fn insert(&mut self, entry: Entry) -> Result<(), ConfigError> {
         let id = &entry.info.id;
         let known: BTreeSet<&str> = self.providers().map(|info| info.id.as_str()).collect();
-        let wrong = match known.contains(id.as_str()) {
-            true => Some("another provider has the same id"),
-            false if id.is_empty() => Some("its id is empty"),
-            false => None,
+        let wrong = if known.contains(id.as_str()) {
+            Some("another provider has the same id")
+        } else if id.is_empty() {
+            Some("its id is empty")
+        } else {
+            None
         };
         if let Some(what) = wrong {
             let provider = id.clone();
@@ -387,7 +393,7 @@ impl Models {
     }
 
     fn all_models(&self) -> String {
-        list(self.enabled().flat_map(|entry| entry.info.known()))
+        list(self.enabled().flat_map(|entry| entry.info.known_models()))
     }
 }
 
@@ -411,7 +417,7 @@ impl Entry {
     /// The model to request from this provider.
     fn model(&self, wanted: Option<String>) -> Result<String, ResolveError> {
         let ProviderInfo { id, models, .. } = &self.info;
-        let known = || list(self.info.known());
+        let known = || list(self.info.known_models());
         match (wanted, &models[..]) {
             (Some(wanted), models) if models.is_empty() || models.contains(&wanted) => Ok(wanted),
             (Some(wanted), _) => Err(ResolveError::UnknownModel { wanted, known: known() }),
@@ -426,7 +432,7 @@ impl Entry {
 
 impl ProviderInfo {
     /// Its models, prefixed with its id.
-    fn known(&self) -> impl Iterator<Item = String> {
+    fn known_models(&self) -> impl Iterator<Item = String> {
         let any = self.models.is_empty().then(|| format!("{}/(any)", self.id));
         self.models.iter().map(|model| format!("{}/{model}", self.id)).chain(any)
     }

@@ -38,12 +38,16 @@ impl Price {
             return None;
         }
         let cached = usage.cached_tokens.unwrap_or(0).min(input);
-        let of = |tokens: u64, micros: u64| u128::from(tokens) * u128::from(micros);
-        let all = of(input - cached, self.input_micros)
-            + of(cached, self.cached_input_micros.unwrap_or(self.input_micros))
-            + of(output, self.output_micros);
+        let cached_price = self.cached_input_micros.unwrap_or(self.input_micros);
+        let all = multiply(input - cached, self.input_micros)
+            + multiply(cached, cached_price)
+            + multiply(output, self.output_micros);
         i64::try_from((all + MILLION / 2) / MILLION).ok()
     }
+}
+
+fn multiply(tokens: u64, micros: u64) -> u128 {
+    u128::from(tokens) * u128::from(micros)
 }
 
 /// The maximum price of a million tokens, in dollars. A higher value is most likely a misplaced decimal point.

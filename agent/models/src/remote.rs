@@ -155,9 +155,10 @@ impl Remote {
             stall_timeouts,
             requires_stop_reason,
         } = settings;
-        let base_url = base_url.as_deref().or(protocol.default_base_url());
-        let base_url = base_url.ok_or("it has no `base_url`")?;
         let base_url: Url = base_url
+            .as_deref()
+            .or(protocol.default_base_url())
+            .ok_or("it has no `base_url`")?
             .parse()
             .map_err(|error| format!("its `base_url` is not a valid URL: {error}"))?;
         if !matches!(base_url.scheme(), "http" | "https") {
@@ -228,7 +229,7 @@ impl ModelProvider for Remote {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let embedded = shared.embed(&request).await;
-            embedded.map_err(|error| shared.discreet(error))
+            embedded.map_err(|error| shared.without_key(error))
         })
     }
 }
@@ -272,7 +273,7 @@ impl RequestStream {
                     asked.map(Step::Read)
                 }
                 Step::Read(response) => self.read(response).await,
-                Step::Fail(error) => return Some(Err(self.shared.discreet(error))),
+                Step::Fail(error) => return Some(Err(self.shared.without_key(error))),
                 Step::Over => return None,
             };
             self.step = next.unwrap_or_else(Step::Fail);
@@ -376,7 +377,7 @@ impl Shared {
         if response.status().is_success() && !speaks_json(&response, self.protocol) {
             return Ok(response);
         }
-        Err(self.refused(response).await)
+        Err(self.response_error(response).await)
     }
 
     /// Returns the error of a stream in the format of another protocol. A retry would get the same.
@@ -403,13 +404,15 @@ impl Shared {
     }
 
     /// Returns the error of a response without a stream.
-    async fn refused(&self, response: Response) -> ModelError {
+    async fn response_error(&self, response: Response) -> ModelError {
         let status = response.status();
         let headers = response.headers().clone();
         if status.is_redirection() {
-            let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or_default();
-            let to = to.parse::<Url>().map(|to| to.origin().ascii_serialization());
-            let to = to.unwrap_or_else(|_| "elsewhere".to_owned());
+            let location = headers.get(LOCATION).and_then(|to| to.to_str().ok());
+            let to = match location.unwrap_or_default().parse::<Url>() {
+                Ok(url) => url.origin().ascii_serialization(),
+                Err(_) => "elsewhere".to_owned(),
+            };
             let message = format!(
                 "the provider redirects to {to} ({status}), and redirects are not followed: \
                  name the right place as its `base_url`"
@@ -418,25 +421,25 @@ impl Shared {
         }
         // If the body does not arrive, the status is sufficient.
         let body =
-            timeout(self.stall_timeouts.first, beginning(response)).await.unwrap_or_default();
+            timeout(self.stall_timeouts.first, read_beginning(response)).await.unwrap_or_default();
         if status.is_success() {
             return match serde_json::from_str::<Value>(&body) {
                 Ok(body)
                     if classify::is_error(&body["error"])
                         || body["choices"].is_null() && classify::reports_error(&body) =>
                 {
-                    classify::of_event(&body)
+                    classify::error_from_event(&body)
                 }
                 _ => ModelError::invalid_response(
                     "the provider responded with JSON instead of a stream",
                 ),
             };
         }
-        classify::of_response(status.as_u16(), &headers, &body)
+        classify::error_from_response(status.as_u16(), &headers, &body)
     }
 
     /// Removes the key from an error, in case the provider repeats it.
-    fn discreet(&self, error: ModelError) -> ModelError {
+    fn without_key(&self, error: ModelError) -> ModelError {
         match &self.key {
             Some(key) => ModelError { message: key.strike_from(&error.message), ..error },
             None => error,
@@ -492,7 +495,7 @@ fn has_content_type(response: &Response, expected: &str) -> bool {
 }
 
 /// Returns the first bytes of a body, as text.
-async fn beginning(mut response: Response) -> String {
+async fn read_beginning(mut response: Response) -> String {
     let mut body = Vec::new();
     while body.len() < REFUSAL_BYTES_MAX
         && let Ok(Some(chunk)) = response.chunk().await

@@ -106,27 +106,28 @@ impl Recorded {
             let message = "recordings have no summaries";
             return Err(ModelError::new(ModelErrorKind::NoRecording, message));
         }
-        match self.named(&request.model) {
-            Some((conversation, position)) => {
-                let message = || {
-                    let seen = request.messages.iter().filter(|message| is_answer(message));
-                    request.omitted_answers + seen.count()
-                };
-                self.answer(conversation, position.unwrap_or_else(message))
+        match self.find_named(&request.model) {
+            Some((conversation, Some(position))) => self.answer(conversation, position),
+            Some((conversation, None)) => {
+                let seen = request.messages.iter().filter(|message| is_answer(message));
+                self.answer(conversation, request.omitted_answers + seen.count())
             }
             None => self.answer_to(request),
         }
     }
 
     /// The recording that a model's name refers to, and the number of the answer if the name has one.
-    fn named(&self, model: &str) -> Option<(&Conversation, Option<usize>)> {
-        let find = |id: &str| self.by_id.get(id).map(|at| &self.conversations[*at]);
-        if let Some(conversation) = find(model) {
+    fn find_named(&self, model: &str) -> Option<(&Conversation, Option<usize>)> {
+        if let Some(conversation) = self.conversation(model) {
             return Some((conversation, None));
         }
         let (id, number) = model.rsplit_once('@')?;
         let number: usize = number.parse().ok()?;
-        Some((find(id)?, Some(number.checked_sub(1)?)))
+        Some((self.conversation(id)?, Some(number.checked_sub(1)?)))
+    }
+
+    fn conversation(&self, id: &str) -> Option<&Conversation> {
+        self.by_id.get(id).map(|at| &self.conversations[*at])
     }
 
     /// The answer of a recording after the given number of answers.
@@ -198,7 +199,7 @@ impl Recorded {
             (None, Some(next)) if is_answer(next) => {
                 let ours = system.unwrap_or("");
                 let theirs = conversation.system.as_deref();
-                let (ours, theirs) = differing(ours, theirs.unwrap_or(""));
+                let (ours, theirs) = excerpts_around_difference(ours, theirs.unwrap_or(""));
                 format!("the system prompt is {ours}, but {theirs} in recording `{id}`")
             }
             (None, Some(next)) => format!(
@@ -211,7 +212,7 @@ impl Recorded {
                 excerpt(&rendered(ours), 0)
             ),
             (Some(ours), Some(theirs)) => {
-                let (ours, theirs) = differing(&rendered(ours), &rendered(theirs));
+                let (ours, theirs) = excerpts_around_difference(&rendered(ours), &rendered(theirs));
                 format!("message {number} is {ours}, but {theirs} in recording `{id}`")
             }
         }
@@ -272,7 +273,7 @@ fn rendered(message: &ModelMessage) -> String {
 }
 
 /// Excerpts of both texts around their first difference.
-fn differing(one: &str, other: &str) -> (String, String) {
+fn excerpts_around_difference(one: &str, other: &str) -> (String, String) {
     let pairs = one.chars().zip(other.chars());
     let agreed = pairs.take_while(|(one, other)| one == other).count();
     let from = agreed.saturating_sub(20);
@@ -337,13 +338,11 @@ pub(crate) fn tell(answer: Result<ModelResponse, ModelError>, speed: ReplaySpeed
 }
 
 fn events(answer: ModelResponse) -> Vec<Result<ModelEvent, ModelError>> {
-    let words = |text: &str| text.split_inclusive(' ').map(str::to_owned).collect::<Vec<_>>();
-    let thoughts = words(answer.reasoning.as_deref().unwrap_or_default());
-    let pieces = thoughts.into_iter().map(ModelEvent::Reasoning);
-    let pieces = pieces.chain(words(&answer.text).into_iter().map(ModelEvent::Text));
-    let calls = answer.calls.clone().into_iter().map(ModelEvent::Call);
-    let events = pieces.chain(calls);
-    let mut events: Vec<_> = events.map(Ok).collect();
+    let thoughts = answer.reasoning.as_deref().unwrap_or_default();
+    let thoughts = thoughts.split_inclusive(' ').map(str::to_owned).map(ModelEvent::Reasoning);
+    let words = answer.text.split_inclusive(' ').map(str::to_owned).map(ModelEvent::Text);
+    let calls = answer.calls.iter().cloned().map(ModelEvent::Call);
+    let mut events: Vec<_> = thoughts.chain(words).chain(calls).map(Ok).collect();
     events.push(Ok(ModelEvent::Answer(answer)));
     events
 }

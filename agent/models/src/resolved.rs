@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{ModelProvider, Price, StructuredOutput};
+use serde::{Deserialize, Serialize};
+
+use crate::{ModelProvider, Price};
 
 /// The chosen provider and model.
 #[derive(Clone)]
@@ -22,4 +24,15 @@ impl fmt::Debug for Resolved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.provider.id(), self.model)
     }
+}
+
+/// How a model gives a structured answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StructuredOutput {
+    /// The provider enforces [`ModelRequest::response_schema`](crate::ModelRequest::response_schema).
+    #[default]
+    Native,
+    /// The model calls a tool whose arguments are the answer.
+    Tool,
 }

@@ -166,7 +166,7 @@ impl Script {
             .calls
             .iter()
             .enumerate()
-            .map(|(number, call)| call.made(answers + 1, number + 1))
+            .map(|(number, call)| call.to_call(answers + 1, number + 1))
             .collect();
         let usage = answer.usage.map_or(Usage::default(), |usage| Usage {
             input_tokens: usage.input_tokens,
@@ -235,13 +235,10 @@ impl ScriptedResponse {
         let Some(ScriptedError { kind, times, retry_after_seconds }) = &self.error else {
             return Ok(());
         };
-        if self
-            .failed
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |failed| {
-                (failed < *times).then_some(failed + 1)
-            })
-            .is_err()
-        {
+        let counted = self.failed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |failed| {
+            (failed < *times).then_some(failed + 1)
+        });
+        if counted.is_err() {
             return Ok(());
         }
         let retry_after = retry_after_seconds.map(Duration::from_secs);
@@ -250,7 +247,7 @@ impl ScriptedResponse {
 }
 
 impl ScriptedCall {
-    fn made(&self, answer: usize, number: usize) -> ModelCall {
+    fn to_call(&self, answer: usize, number: usize) -> ModelCall {
         let arguments = match &self.arguments {
             Value::String(text) => text.clone(),
             value => value.to_string(),

@@ -22,15 +22,17 @@ const OVERHEAD: u64 = 4;
 impl TokenEstimate {
     /// Returns the estimate for a model, by its name. Unknown models have four ASCII characters per token.
     #[must_use]
-    pub fn of_model(model: &str) -> TokenEstimate {
+    pub fn for_model(model: &str) -> TokenEstimate {
         let model = model.to_ascii_lowercase();
-        let is = |names: &[&str]| names.iter().any(|name| model.contains(name));
-        let (ascii, other) = match () {
-            () if is(&["claude"]) => (35, 12),
-            () if is(&["gpt-4o", "gpt-4.1", "gpt-5", "o1", "o3", "o4"]) => (40, 18),
-            () if is(&["gemini", "gemma"]) => (40, 18),
-            () if is(&["llama", "mistral", "mixtral", "qwen", "deepseek", "grok"]) => (38, 15),
-            () => (40, 12),
+        let is_of = |family: &[&str]| family.iter().any(|name| model.contains(name));
+        let (ascii, other) = if is_of(&["claude"]) {
+            (35, 12)
+        } else if is_of(&["gpt-4o", "gpt-4.1", "gpt-5", "o1", "o3", "o4", "gemini", "gemma"]) {
+            (40, 18)
+        } else if is_of(&["llama", "mistral", "mixtral", "qwen", "deepseek", "grok"]) {
+            (38, 15)
+        } else {
+            (40, 12)
         };
         TokenEstimate { ascii, other }
     }
@@ -100,7 +102,7 @@ mod tests {
     fn token_estimate_per_model_family() {
         let english = "The order was delivered on Monday. ".repeat(20);
         let chinese = "订单已于星期一送达。".repeat(20);
-        let of = |model: &str, text: &str| TokenEstimate::of_model(model).text(text);
+        let of = |model: &str, text: &str| TokenEstimate::for_model(model).text(text);
         assert_eq!(english.len(), 700);
         assert_eq!(of("unknown", &english), 175);
         assert_eq!(of("claude-sonnet-4", &english), 200);
@@ -114,7 +116,7 @@ mod tests {
     #[test]
     fn a_request_counts_everything_that_is_sent() {
         let empty = ModelRequest::default();
-        let estimate = TokenEstimate::of_model("m");
+        let estimate = TokenEstimate::for_model("m");
         assert_eq!(estimate.request(&empty), 0);
         let with = ModelRequest {
             system: Some("12345678".to_owned()),

@@ -43,10 +43,10 @@ pub(crate) fn dialogue(
     given: Option<Box<dyn Parser>>,
 ) -> Result<Box<dyn Dialogue>, String> {
     if given.is_none() && config.kind().has_protocol() {
-        let folder = config.working_dir.clone().unwrap_or_default();
-        let folder = std::env::current_dir().map(|current| current.join(folder));
-        let folder = folder.map_err(|why| format!("there is no working directory: {why}"))?;
-        let folder = folder.to_string_lossy().into_owned();
+        let current = std::env::current_dir()
+            .map_err(|why| format!("there is no working directory: {why}"))?;
+        let path = current.join(config.working_dir.clone().unwrap_or_default());
+        let folder = path.to_string_lossy().into_owned();
         let session = config.session.clone();
         return Ok(match config.kind() {
             Program::CodexAppServer => Box::new(AppServer::new(folder, session)),
@@ -95,8 +95,8 @@ const SESSION_BYTES: usize = 256;
 /// next process may do, and as a path which session it resumes.
 fn check_session(id: &str) -> Result<(), &'static str> {
     let begins_well = id.starts_with(|c: char| c.is_ascii_alphanumeric());
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._:+=@-".contains(c);
-    if id.len() > SESSION_BYTES || !begins_well || !id.chars().all(is_allowed) {
+    let has_others = id.contains(|c: char| !(c.is_ascii_alphanumeric() || "._:+=@-".contains(c)));
+    if id.len() > SESSION_BYTES || !begins_well || has_others {
         return Err("its id may have letters, digits and ._:+=@- only, begins with a letter or a \
                     digit, and has at most 256 bytes");
     }

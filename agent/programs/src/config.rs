@@ -115,7 +115,7 @@ impl CliConfig {
     /// Returns the program: the configured one, else the detected one.
     #[must_use]
     pub fn kind(&self) -> Program {
-        self.program.unwrap_or_else(|| Program::of(&self.command))
+        self.program.unwrap_or_else(|| Program::detect(&self.command))
     }
 
     /// Returns `true` if the program waits for decisions on its approval requests.

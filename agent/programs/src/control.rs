@@ -12,7 +12,7 @@ use crate::dialogue::Decision;
 pub(crate) struct OpenApprovals(Arc<Mutex<BTreeMap<String, Value>>>);
 
 impl OpenApprovals {
-    pub(crate) fn asked(&self, request_id: String, input: Value) {
+    pub(crate) fn insert(&self, request_id: String, input: Value) {
         self.lock().insert(request_id, input);
     }
 

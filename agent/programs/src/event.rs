@@ -162,18 +162,21 @@ impl Usage {
     /// Returns the sum of two reports. A value that neither report has stays `None`.
     #[must_use]
     pub fn plus(self, other: &Self) -> Self {
-        let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
-            (Some(a), Some(b)) => Some(a.saturating_add(b)),
-            (one, none) => one.or(none),
-        };
         Self {
-            input_tokens: sum(self.input_tokens, other.input_tokens),
-            output_tokens: sum(self.output_tokens, other.output_tokens),
-            cached_tokens: sum(self.cached_tokens, other.cached_tokens),
-            cache_write_tokens: sum(self.cache_write_tokens, other.cache_write_tokens),
-            reasoning_tokens: sum(self.reasoning_tokens, other.reasoning_tokens),
+            input_tokens: add_counts(self.input_tokens, other.input_tokens),
+            output_tokens: add_counts(self.output_tokens, other.output_tokens),
+            cached_tokens: add_counts(self.cached_tokens, other.cached_tokens),
+            cache_write_tokens: add_counts(self.cache_write_tokens, other.cache_write_tokens),
+            reasoning_tokens: add_counts(self.reasoning_tokens, other.reasoning_tokens),
             completeness: self.completeness,
         }
+    }
+}
+
+fn add_counts(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (one, other) => one.or(other),
     }
 }
 

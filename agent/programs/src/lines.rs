@@ -61,7 +61,7 @@ impl Lines {
             self.partial.extend_from_slice(&bytes[..end]);
             self.check(1)?;
             self.ended += self.partial.len() + 1;
-            lines.extend(text(std::mem::take(&mut self.partial)));
+            lines.extend(decode_line(std::mem::take(&mut self.partial)));
             bytes = &bytes[end + 1..];
         }
         self.partial.extend_from_slice(bytes);
@@ -70,7 +70,7 @@ impl Lines {
 
     /// Returns the last line, which may lack a newline.
     pub(crate) fn finish(&mut self) -> Option<String> {
-        text(std::mem::take(&mut self.partial))
+        decode_line(std::mem::take(&mut self.partial))
     }
 
     fn check(&self, newline: usize) -> Result<(), Overflow> {
@@ -85,7 +85,7 @@ impl Lines {
 }
 
 /// Returns a line as text, with invalid UTF-8 replaced; `None` if it is blank.
-fn text(bytes: Vec<u8>) -> Option<String> {
+fn decode_line(bytes: Vec<u8>) -> Option<String> {
     let text = String::from_utf8(bytes)
         .unwrap_or_else(|broken| String::from_utf8_lossy(broken.as_bytes()).into_owned());
     let text = text.strip_suffix('\r').map(str::to_owned).unwrap_or(text);

@@ -90,22 +90,22 @@ pub(crate) const CUT_MESSAGE: &str =
 
 /// Returns the line as a JSON value; an error if it is deeper than what can be stored. Integers that would lose digits
 /// become strings, and half a surrogate pair becomes U+FFFD: programs in JavaScript cut texts by UTF-16 units.
-pub(crate) fn value(line: &str) -> Result<Value, serde_json::Error> {
+pub(crate) fn parse_value(line: &str) -> Result<Value, serde_json::Error> {
     let value = serde_json::from_str(&integers::quoted(&integers::readable(line.as_bytes())))?;
     integers::check_depth(&value).map_err(serde_json::Error::custom)?;
     Ok(value)
 }
 
 /// Returns the line as a JSON object, or `None`.
-pub(crate) fn object(line: &str) -> Option<Map<String, Value>> {
-    match value(line) {
+pub(crate) fn parse_object(line: &str) -> Option<Map<String, Value>> {
+    match parse_value(line) {
         Ok(Value::Object(object)) => Some(object),
         _ => None,
     }
 }
 
 /// Returns the text at a key, or an empty text.
-pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+pub(crate) fn text_at<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
@@ -209,7 +209,7 @@ impl Session {
         self.0.as_deref()
     }
 
-    pub(crate) fn seen(&mut self, id: Option<&str>) -> Option<ProgramEvent> {
+    pub(crate) fn update(&mut self, id: Option<&str>) -> Option<ProgramEvent> {
         let id = id.filter(|id| !id.is_empty() && self.0.as_deref() != Some(id))?;
         self.0 = Some(id.to_owned());
         Some(ProgramEvent::SessionId { id: id.to_owned() })

@@ -50,7 +50,7 @@ impl Process {
 
     /// Its identity, for a process that may have to end it later.
     pub(crate) fn identity(&self) -> Option<ProcessIdentity> {
-        self.group.and_then(ProcessIdentity::of)
+        self.group.and_then(ProcessIdentity::read)
     }
 
     /// Sends a signal to the group. It is not an error if no process is left.

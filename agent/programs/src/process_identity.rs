@@ -33,9 +33,9 @@ const DEATH: Duration = Duration::from_secs(5);
 
 impl ProcessIdentity {
     /// Returns the identity of a process that leads its group; `None` if the system does not show it.
-    pub(crate) fn of(pid: Pid) -> Option<ProcessIdentity> {
+    pub(crate) fn read(pid: Pid) -> Option<ProcessIdentity> {
         let pid = pid.as_raw_nonzero().get();
-        let found = Stat::of(pid)?;
+        let found = Stat::read(pid)?;
         let started = found.started;
         let session = found.session;
         Some(ProcessIdentity { pid, started, session, boot: boot()? })
@@ -76,16 +76,16 @@ impl ProcessIdentity {
     /// Returns the living processes of the group. If another process has the leader's id by now, the group is gone: an
     /// id is not reused while a group has it.
     fn members(&self) -> Vec<Stat> {
-        let is_reused = Stat::of(self.pid).is_some_and(|leader| leader.started != self.started);
+        let is_reused = Stat::read(self.pid).is_some_and(|leader| leader.started != self.started);
         if is_reused || boot().as_ref() != Some(&self.boot) {
             return Vec::new();
         }
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter_map(Stat::of).filter(|it| self.has(it)).collect()
+        pids.filter_map(Stat::read).filter(|it| self.contains(it)).collect()
     }
 
-    fn has(&self, process: &Stat) -> bool {
+    fn contains(&self, process: &Stat) -> bool {
         process.group == self.pid
             && process.session == self.session
             && process.started >= self.started
@@ -105,7 +105,7 @@ struct Stat {
 }
 
 impl Stat {
-    fn of(pid: i32) -> Option<Stat> {
+    fn read(pid: i32) -> Option<Stat> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         Stat::parse(pid, &text)
     }
@@ -130,7 +130,7 @@ impl Stat {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(()) };
         let sent = match pidfd_open(pid, PidfdFlags::empty()) {
             // The descriptor refers to one process. If that is not the one that was found, it has ended.
-            Ok(process) => match Stat::of(self.pid) {
+            Ok(process) => match Stat::read(self.pid) {
                 Some(now) if now.started == self.started => pidfd_send_signal(process, signal),
                 _ => Ok(()),
             },

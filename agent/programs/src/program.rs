@@ -74,8 +74,8 @@ impl Program {
     /// or a script in a folder of that name (`node …/claude-code/cli.js`). Commands within a shell or a container
     /// are not detected, and only some agents with ACP are; set [`CliConfig::program`](crate::CliConfig::program) for them.
     #[must_use]
-    pub fn of(command: &[String]) -> Self {
-        let program = Self::named(command).unwrap_or(Self::Generic);
+    pub fn detect(command: &[String]) -> Self {
+        let program = Self::detect_by_name(command).unwrap_or(Self::Generic);
         let has = |words: &[&str]| command.iter().any(|word| words.contains(&word.as_str()));
         match program {
             Self::OpenCode if has(&["acp"]) && !has(&["run"]) => Self::Acp,
@@ -91,11 +91,11 @@ impl Program {
         matches!(self, Self::Acp | Self::CodexAppServer)
     }
 
-    fn named(command: &[String]) -> Option<Self> {
+    fn detect_by_name(command: &[String]) -> Option<Self> {
         let (first, rest) = command.split_first()?;
         let name = basename(first);
         let Some((_, valued)) = WRAPPERS.iter().find(|(wrapper, _)| *wrapper == name) else {
-            return of_path(first);
+            return detect_by_path(first);
         };
         let mut rest = rest;
         while let Some((word, behind)) = rest.split_first() {
@@ -104,7 +104,7 @@ impl Program {
             } else if word.starts_with('-') || is_filler(word) {
                 1
             } else {
-                return Self::named(rest);
+                return Self::detect_by_name(rest);
             };
             rest = behind.get(skipped - 1..).unwrap_or_default();
         }
@@ -134,18 +134,20 @@ fn basename(path: &str) -> &str {
 
 /// Detects a program by its name; for a script (`cli.js`, `index.js`) by its folders, the innermost first. A
 /// package may have a version: `codex@0.169`.
-fn of_path(path: &str) -> Option<Program> {
-    let known = |name: &str| {
-        let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(name);
-        NAMES.iter().find(|(known, _)| *known == name).map(|(_, program)| *program)
-    };
+fn detect_by_path(path: &str) -> Option<Program> {
     let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    let by_name = known(basename(path));
+    let by_name = find_by_name(basename(path));
     let is_script = ENDINGS.iter().any(|ending| file.ends_with(ending));
     by_name.or_else(|| {
         let mut folders = path.rsplit(['/', '\\']).skip(1);
-        if is_script { folders.find_map(known) } else { None }
+        if is_script { folders.find_map(find_by_name) } else { None }
     })
+}
+
+/// Returns the program with a name, which may have a version.
+fn find_by_name(name: &str) -> Option<Program> {
+    let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(name);
+    NAMES.iter().find(|(known, _)| *known == name).map(|(_, program)| *program)
 }
 
 /// Words that may precede the wrapped command: `A=b` of env, `5m` of timeout, `exec` of npm.

@@ -65,7 +65,7 @@ impl Reading {
         let mut events = self.dialogue.parse_line(raw);
         if events.is_empty()
             && raw.trim_start().starts_with('{')
-            && let Err(why) = parser::value(raw)
+            && let Err(why) = parser::parse_value(raw)
         {
             let message = format!("a line of the program cannot be read: {why}");
             events.push(ProgramEvent::Notice { code: NoticeCode::LineUnread, message });
@@ -81,7 +81,7 @@ impl Reading {
         if let TerminalRule::Line { pointer, equals, text } = &self.rule
             && !ends
         {
-            let line = parser::value(raw).unwrap_or_default();
+            let line = parser::parse_value(raw).unwrap_or_default();
             if line.pointer(pointer) == Some(equals) {
                 let final_text = text.as_ref().and_then(|text| line.pointer(text)?.as_str());
                 let text = final_text.unwrap_or(&self.fallback.text).trim_end().to_owned();
@@ -182,7 +182,7 @@ impl Reading {
     fn note(&mut self, event: &ProgramEvent) {
         match event {
             ProgramEvent::ApprovalRequested { request_id, input, .. } => {
-                self.open.asked(request_id.clone(), input.clone());
+                self.open.insert(request_id.clone(), input.clone());
             }
             ProgramEvent::ApprovalWithdrawn { request_id } => {
                 self.open.take(request_id);

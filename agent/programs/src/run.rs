@@ -24,7 +24,7 @@ const LINES_WAITING_MAX: usize = 16;
 /// Starts a program with a prompt. It does not fail: errors are reported as the terminal event.
 ///
 /// Without a parser, the one of the configuration is used, else the one for the detected program: see
-/// [`Program::of`](crate::Program::of). A configuration that names a parser needs it here: see
+/// [`Program::detect`](crate::Program::detect). A configuration that names a parser needs it here: see
 /// [`Parsers`](crate::Parsers).
 ///
 /// # Panics

@@ -60,7 +60,7 @@ impl Secrets {
 
     /// JSON stays JSON, so that the stored line can be read again. Its strings can have a secret in any notation.
     fn redact_raw(&self, raw: String) -> String {
-        let Ok(mut value) = parser::value(&raw) else { return self.redact(raw) };
+        let Ok(mut value) = parser::parse_value(&raw) else { return self.redact(raw) };
         if self.redact_value(&mut value) { value.to_string() } else { raw }
     }
 

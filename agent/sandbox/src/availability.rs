@@ -29,7 +29,11 @@ const PATIENCE: Duration = Duration::from_secs(3);
 impl Availability {
     /// Tries a backend.
     #[must_use]
-    pub fn of(name: BackendName, launcher: &Launcher, environment: &Environment) -> Availability {
+    pub fn probe(
+        name: BackendName,
+        launcher: &Launcher,
+        environment: &Environment,
+    ) -> Availability {
         if !cfg!(target_os = "linux") {
             return Availability::Unavailable("sandboxes need Linux".to_owned());
         }
@@ -59,8 +63,9 @@ impl Availability {
 #[must_use]
 pub fn available_backends(launcher: &Launcher, environment: &Environment) -> Vec<Value> {
     let found = std::thread::scope(|scope| {
-        let tries = BackendName::ALL
-            .map(|name| (name, scope.spawn(move || Availability::of(name, launcher, environment))));
+        let tries = BackendName::ALL.map(|name| {
+            (name, scope.spawn(move || Availability::probe(name, launcher, environment)))
+        });
         tries.map(|(name, tried)| (name, tried.join()))
     });
     let lines = found.into_iter().map(|(name, availability)| match availability {
@@ -98,11 +103,10 @@ const NO_OWN_PROCESSES: &str = "no namespace of processes: programs see the comm
 /// Returns `true` if the processes of `local` have a namespace of their own: then a program has a low id.
 fn has_own_processes(launcher: &Launcher, environment: &Environment) -> bool {
     let Ok(id) = nonce() else { return false };
-    let system = |path: &str| vec![PathBuf::from(path)];
     let inner = InnerSpec {
         nonce: id.clone(),
         folder: WorkingFolder { root: PathBuf::from("/"), below: PathBuf::from(".") },
-        landlock: Some((system("/"), system("/dev/null"))),
+        landlock: Some((vec![PathBuf::from("/")], vec![PathBuf::from("/dev/null")])),
         ..InnerSpec::default()
     };
     let spec = Spec {
@@ -183,13 +187,15 @@ fn try_command(
         std::thread::sleep(Duration::from_millis(5));
     }
     let output = child.wait_with_output().map_err(|why| why.to_string())?;
-    let first = |bytes: &[u8]| {
-        let text = String::from_utf8_lossy(bytes);
-        text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
-    };
     if output.status.success() {
-        Ok(first(&output.stdout))
+        Ok(first_line(&output.stdout))
     } else {
-        Err(format!("{name} failed: {}", first(&output.stderr)))
+        Err(format!("{name} failed: {}", first_line(&output.stderr)))
     }
+}
+
+/// Returns the first line that is not blank; an empty text if there is none.
+fn first_line(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
 }

@@ -48,7 +48,7 @@ pub struct SandboxConfig {
 }
 
 fn concurrency() -> Concurrency {
-    Concurrency::of(64, 16)
+    Concurrency::new(64, 16)
 }
 
 /// The backends.

@@ -20,7 +20,7 @@ pub(crate) struct DatabaseFiles {
 
 impl DatabaseFiles {
     /// Returns the files of a database, which need not exist; `None` if its folder does not exist.
-    pub(super) fn of(database: &Path) -> Option<DatabaseFiles> {
+    pub(super) fn locate(database: &Path) -> Option<DatabaseFiles> {
         let path = fs::canonicalize(database).or_else(|_| {
             let path = std::path::absolute(database)?;
             let folder = fs::canonicalize(path.parent().unwrap_or(Path::new("/")))?;
@@ -64,7 +64,8 @@ mod tests {
     #[test]
     fn the_files_of_a_database_are_known_by_name() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let database = DatabaseFiles::of(&folder.path().join("a.db")).expect("the folder exists");
+        let database =
+            DatabaseFiles::locate(&folder.path().join("a.db")).expect("the folder exists");
         let root = folder.path().canonicalize().expect("it exists");
         let own = |name: &str| database.contains(&root.join(name));
         for name in ["a.db", "a.db-wal", "a.db-shm", "a.db-journal", "a.db-lock", "a.db-redo-12"] {

@@ -37,8 +37,9 @@ impl Docker {
 
 /// Returns the variables that the command line of Docker uses.
 pub(super) fn client_variables(environment: &Environment) -> BTreeMap<String, String> {
-    let own = |name: &str| name.starts_with("DOCKER_") || matches!(name, "PATH" | "HOME");
-    let own = environment.iter().filter(|(name, _)| own(name));
+    let own = environment
+        .iter()
+        .filter(|(name, _)| name.starts_with("DOCKER_") || matches!(*name, "PATH" | "HOME"));
     own.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 

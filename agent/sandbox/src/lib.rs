@@ -124,7 +124,7 @@ impl Sandbox {
             BackendName::Bubblewrap => Box::new(Bubblewrap),
             BackendName::Docker => Box::new(Docker::new(&config, environment)?),
         };
-        let availability = Availability::of(config.backend, &launcher, environment);
+        let availability = Availability::probe(config.backend, &launcher, environment);
         if let Availability::Unavailable(reason) = availability {
             return Err(SandboxError::Unavailable { backend: config.backend, reason });
         }
@@ -160,7 +160,7 @@ impl Sandbox {
     /// Keeps the files of a database from all tools and programs, also inside of the workspace. Returns whether programs
     /// could use files that are created beside it while they run.
     pub fn protect(&self, database: &Path) -> bool {
-        let Some(files) = DatabaseFiles::of(database) else { return false };
+        let Some(files) = DatabaseFiles::locate(database) else { return false };
         let Shared { config, databases, workspaces, .. } = &*self.shared;
         let is_exposed = workspaces.exposes(&files.folder)
             || config.writable.iter().any(|path| files.folder.starts_with(path));
@@ -278,9 +278,8 @@ impl Sandbox {
             environment.insert(name.to_owned(), temporary.display().to_string());
         }
         let JobOptions { folder, readable, writable, grace } = options;
-        let joined = |own: &[PathBuf], more: Vec<PathBuf>| [own, &more].concat();
-        let readable = joined(&config.readable, readable);
-        let writable = joined(&config.writable, writable);
+        let readable = [config.readable.as_slice(), &readable].concat();
+        let writable = [config.writable.as_slice(), &writable].concat();
         let databases = self.databases();
         let masked = databases
             .iter()

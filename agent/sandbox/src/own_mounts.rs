@@ -2,7 +2,6 @@
 //! Landlock covers all that is below a folder.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
@@ -45,12 +44,12 @@ pub(super) fn protect(paths: &ProtectedPaths) -> Result<(), String> {
 /// Gives this process a namespace of mounts: directly if it may, and otherwise as a user of a new namespace with the same
 /// ids. Returns whether it has one.
 fn separate() -> Result<bool, String> {
-    if unshared(UnshareFlags::NEWNS).is_ok() {
+    if unshare(UnshareFlags::NEWNS).is_ok() {
         return Ok(true);
     }
     let user = getuid().as_raw();
     let group = getgid().as_raw();
-    if unshared(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).is_err() {
+    if unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).is_err() {
         return Ok(false);
     }
     // The files below belong to root while the process is not dumpable.
@@ -59,12 +58,12 @@ fn separate() -> Result<bool, String> {
         .and_then(|()| fs::write("/proc/self/uid_map", format!("{user} {user} 1")))
         .and_then(|()| fs::write("/proc/self/gid_map", format!("{group} {group} 1")));
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    let why = |why: io::Error| format!("the user namespace cannot be set up: {why}");
-    mapped.map_err(why).map(|()| true)
+    mapped.map_err(|why| format!("the user namespace cannot be set up: {why}"))?;
+    Ok(true)
 }
 
 #[expect(deprecated, reason = "only the sharing of descriptors is unsafe, which is not requested")]
-fn unshared(flags: UnshareFlags) -> Result<(), Errno> {
+fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     rustix::thread::unshare(flags)
 }
 

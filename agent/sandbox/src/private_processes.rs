@@ -28,11 +28,11 @@ const EMPTY: [&str; 2] = ["/proc/sys/fs/binfmt_misc", "/proc/fs/nfsd"];
 /// # Errors
 /// This process has no user of its own any more.
 pub(super) fn separate() -> io::Result<bool> {
-    if unshared(OWN).is_ok() {
+    if unshare(OWN).is_ok() {
         return Ok(true);
     }
     // The kernel mounts no `/proc` for a new user that would show more than the present one.
-    if !is_proc_whole() || unshared(UnshareFlags::NEWUSER).is_err() {
+    if !is_proc_whole() || unshare(UnshareFlags::NEWUSER).is_err() {
         return Ok(false);
     }
     let user = getuid().as_raw();
@@ -46,11 +46,11 @@ pub(super) fn separate() -> io::Result<bool> {
     mapped?;
     // The first process mounts `/proc`. A user other than root keeps a capability over the start of a program only if it is
     // ambient.
-    Ok(unshared(OWN).is_ok() && keep(CapabilitySet::SYS_ADMIN).is_ok())
+    Ok(unshare(OWN).is_ok() && keep(CapabilitySet::SYS_ADMIN).is_ok())
 }
 
 #[expect(deprecated, reason = "only the sharing of descriptors is unsafe, which is not requested")]
-fn unshared(flags: UnshareFlags) -> Result<(), Errno> {
+fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     rustix::thread::unshare(flags)
 }
 
@@ -72,7 +72,7 @@ fn is_proc_whole() -> bool {
 ///
 /// # Errors
 /// The command cannot be started, or the parent has ended.
-pub(super) fn first(parent: u32, command: &mut Command) -> io::Result<u8> {
+pub(super) fn run_first(parent: u32, command: &mut Command) -> io::Result<u8> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // Only `/proc` of the namespace of the parent has its id.
     if parent_in_proc() != Some(parent) {
@@ -80,7 +80,7 @@ pub(super) fn first(parent: u32, command: &mut Command) -> io::Result<u8> {
     }
     setsid()?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    if unshared(UnshareFlags::NEWNS).is_ok() && mount_change("/", private).is_ok() {
+    if unshare(UnshareFlags::NEWNS).is_ok() && mount_change("/", private).is_ok() {
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         // Without it the program sees the names of other processes, and does not reach them.
         let _ = mount("proc", "/proc", "proc", flags, None);

@@ -124,9 +124,12 @@ const X32: u32 = 0x4000_0000;
 pub(super) fn drop_all(situation: Situation) -> Result<(), String> {
     drop_capabilities()
         .map_err(|why| format!("its capabilities cannot be dropped: {}", io::Error::from(why)))?;
-    let why = |why: &dyn std::fmt::Display| format!("its system calls cannot be filtered: {why}");
-    let filter = filter(situation).map_err(|it| why(&it))?;
-    apply_filter(&filter).map_err(|it| why(&it))
+    let filter = filter(situation).map_err(not_filtered)?;
+    apply_filter(&filter).map_err(not_filtered)
+}
+
+fn not_filtered(why: impl std::fmt::Display) -> String {
+    format!("its system calls cannot be filtered: {why}")
 }
 
 fn drop_capabilities() -> Result<(), Errno> {
@@ -199,23 +202,21 @@ fn is_not(argument: u8, value: u64) -> Result<SeccompCondition, seccompiler::Bac
 /// Returns the first instructions: the calls of `x32`, and `clone3`, whose flags a filter cannot read, do not exist. C
 /// libraries then use `clone`.
 fn unknown_calls() -> [sock_filter; 4] {
-    let of = |code: u32, k: u32, jt: u8, jf: u8| sock_filter {
-        code: u16::try_from(code).unwrap_or_default(),
-        jt,
-        jf,
-        k,
-    };
     let clone3 = u32::try_from(libc::SYS_clone3).unwrap_or_default();
     [
         // The number of the call is the first word.
-        of(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        of(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, X32, 1, 0),
-        of(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, clone3, 0, 1),
-        of(
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, X32, 1, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, clone3, 0, 1),
+        instruction(
             libc::BPF_RET | libc::BPF_K,
             libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned(),
             0,
             0,
         ),
     ]
+}
+
+fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: u16::try_from(code).unwrap_or_default(), jt, jf, k }
 }

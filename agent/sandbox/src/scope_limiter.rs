@@ -28,7 +28,7 @@ pub struct Concurrency {
 impl Concurrency {
     /// These numbers; 0 becomes 1.
     #[must_use]
-    pub const fn of(total: usize, per_scope: usize) -> Concurrency {
+    pub const fn new(total: usize, per_scope: usize) -> Concurrency {
         Concurrency { total: at_least_one(total), per_scope: at_least_one(per_scope) }
     }
 }
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn one_tenant_leaves_room_for_others() {
-        let limiter = ScopeLimiter::new(Concurrency::of(3, 2));
+        let limiter = ScopeLimiter::new(Concurrency::new(3, 2));
         let first = begin(&limiter, "tenant=a");
         let second = begin(&limiter, "tenant=a");
         let Err(third) = begin(&limiter, "tenant=a") else { panic!("the tenant has its maximum") };
@@ -269,7 +269,7 @@ mod tests {
     /// Each session of the tenant had a scope of its own, and so a limit of its own.
     #[test]
     fn more_keys_give_no_more_room() {
-        let limiter = ScopeLimiter::new(Concurrency::of(10, 2));
+        let limiter = ScopeLimiter::new(Concurrency::new(10, 2));
         let own = ["tenant=a user=1", "tenant=a user=2"].map(|scope| begin(&limiter, scope));
         let other = begin(&limiter, "tenant=z");
         assert!(begin(&limiter, "tenant=a user=3").is_err(), "the tenant has its maximum");
@@ -281,7 +281,7 @@ mod tests {
     /// A wait that ends without a permit frees its place.
     #[test]
     fn a_dropped_wait_blocks_nothing() {
-        let limiter = ScopeLimiter::new(Concurrency::of(1, 1));
+        let limiter = ScopeLimiter::new(Concurrency::new(1, 1));
         let first = begin(&limiter, "tenant=a");
         let Err(second) = begin(&limiter, "tenant=a") else { panic!("there is no room") };
         let Err(third) = begin(&limiter, "tenant=z") else { panic!("there is no room") };

@@ -174,7 +174,7 @@ mod linux {
     ) -> io::Result<(End, Option<Pid>)> {
         let mut stop = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let server = watched(server)?;
+        let server = watch_end(server)?;
         let mut inner = spec.inner.clone();
         inner.supervisor = if private { FIRST_ID } else { std::process::id() };
         let text = serde_json::to_string(&inner)?;
@@ -233,7 +233,7 @@ mod linux {
         deprecated,
         reason = "only another owner could replace the descriptor, and there is none"
     )]
-    fn watched(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    fn watch_end(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
         AsyncFd::with_interest(process, Interest::READABLE)
     }
 
@@ -252,10 +252,12 @@ mod linux {
         let mut command = Command::new("/proc/self/exe");
         command.arg(COMMAND).args(argv).env_remove(FIRST);
         let supervisor = supervisor.parse().unwrap_or_default();
-        ExitCode::from(private_processes::first(supervisor, &mut command).unwrap_or_else(|why| {
-            report(&spec.nonce, DID_NOT_START, &format!("no first process: {why}"));
-            NOT_STARTED
-        }))
+        ExitCode::from(private_processes::run_first(supervisor, &mut command).unwrap_or_else(
+            |why| {
+                report(&spec.nonce, DID_NOT_START, &format!("no first process: {why}"));
+                NOT_STARTED
+            },
+        ))
     }
 
     fn become_program(spec: &InnerSpec, argv: &[OsString]) -> ExitCode {

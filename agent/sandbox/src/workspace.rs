@@ -52,7 +52,7 @@ impl WorkspaceError {
         WorkspaceError(format!("{path:?}: {why}"))
     }
 
-    fn of(path: &Path, why: Errno) -> WorkspaceError {
+    fn from_errno(path: &Path, why: Errno) -> WorkspaceError {
         let path = path.display();
         WorkspaceError(match why {
             Errno::XDEV => format!("{path} leaves the workspace: use a path below it"),
@@ -96,7 +96,7 @@ impl Workspace {
         databases: Vec<DatabaseFiles>,
     ) -> Result<Workspace, WorkspaceError> {
         let root = open(path, FOLDER, Mode::empty());
-        let root = root.map_err(|why| WorkspaceError::of(path, why))?;
+        let root = root.map_err(|why| WorkspaceError::from_errno(path, why))?;
         Ok(Workspace { root, path: path.to_owned(), hidden, databases })
     }
 
@@ -130,7 +130,7 @@ impl Workspace {
         // Opening a named pipe would block otherwise.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = self.resolve(path, flags)?;
-        let stat = fstat(&opened).map_err(|why| WorkspaceError::of(path, why))?;
+        let stat = fstat(&opened).map_err(|why| WorkspaceError::from_errno(path, why))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory => {
@@ -178,7 +178,7 @@ impl Workspace {
         let (folder, real) = self.open_folder(parent)?;
         let real = real.join(&name);
         self.check_visible(&real)?;
-        let failed = |why: Errno| WorkspaceError::of(path, why);
+        let failed = |why: Errno| WorkspaceError::from_errno(path, why);
         let before = match statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some(stat),
             Err(Errno::NOENT) => None,
@@ -202,7 +202,7 @@ impl Workspace {
                 self.check_visible(&real.join(name))?;
                 match mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
                     Ok(()) | Err(Errno::EXIST) => {}
-                    Err(why) => return Err(WorkspaceError::of(path, why)),
+                    Err(why) => return Err(WorkspaceError::from_errno(path, why)),
                 }
             }
             below.push(part);
@@ -220,7 +220,7 @@ impl Workspace {
         path: &Path,
         max: usize,
     ) -> Result<Vec<Entry>, WorkspaceError> {
-        let failed = |why: Errno| WorkspaceError::of(path, why);
+        let failed = |why: Errno| WorkspaceError::from_errno(path, why);
         let mut found = Vec::new();
         for entry in Dir::read_from(folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -236,7 +236,7 @@ impl Workspace {
                     .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
                 known => known,
             };
-            found.push(Entry { name, kind: EntryKind::of(kind) });
+            found.push(Entry { name, kind: EntryKind::from_file_type(kind) });
         }
         found.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(found)
@@ -253,11 +253,11 @@ impl Workspace {
                 match openat2(&self.root, path, flags, Mode::empty(), resolve) {
                     Err(Errno::AGAIN) => {}
                     Err(Errno::NOSYS) => break,
-                    opened => return opened.map_err(|why| WorkspaceError::of(path, why)),
+                    opened => return opened.map_err(|why| WorkspaceError::from_errno(path, why)),
                 }
             }
         }
-        self.walk(path, flags).map_err(|why| WorkspaceError::of(path, why))
+        self.walk(path, flags).map_err(|why| WorkspaceError::from_errno(path, why))
     }
 
     /// Opens a path below the root without help of the kernel: symlinks are not followed, and `..` is refused.
@@ -326,7 +326,7 @@ impl Workspace {
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl EntryKind {
-    fn of(kind: FileType) -> EntryKind {
+    fn from_file_type(kind: FileType) -> EntryKind {
         match kind {
             FileType::Directory => EntryKind::Folder,
             FileType::RegularFile => EntryKind::File,
@@ -338,7 +338,7 @@ impl EntryKind {
 
 fn check_replaceable(path: &Path, stat: &Stat) -> Result<(), WorkspaceError> {
     let path = path.display();
-    let why = match EntryKind::of(FileType::from_raw_mode(stat.st_mode)) {
+    let why = match EntryKind::from_file_type(FileType::from_raw_mode(stat.st_mode)) {
         EntryKind::File => return Ok(()),
         EntryKind::Folder => format!("{path} is a folder"),
         EntryKind::Link => format!("{path} is a symbolic link: write to its target"),

@@ -67,7 +67,7 @@ impl fmt::Display for Problem {
 
 impl Problem {
     /// Returns a problem of the file `abide.yaml` of a folder.
-    pub(crate) fn of_config(folder: &Path, error: DefinitionError) -> Problem {
+    pub(crate) fn in_config(folder: &Path, error: DefinitionError) -> Problem {
         let path = folder.join(CONFIG);
         let text = std::fs::read_to_string(&path).ok();
         let at = text.map_or(error.position(), |text| error.place_in(&text));
@@ -167,7 +167,7 @@ impl Catalog {
     pub fn prompts_of(mut self, abide: &Abide) -> Catalog {
         self.stores
             .store
-            .get_or_insert_with(|| Arc::new(StoredPrompts::of(abide)) as Arc<dyn PromptStore>);
+            .get_or_insert_with(|| Arc::new(StoredPrompts::new(abide)) as Arc<dyn PromptStore>);
         self
     }
 
@@ -337,7 +337,7 @@ impl Catalog {
 
     /// Keeps the definitions that are not part of a delegation cycle. Files of the others are reported as problems.
     fn refuse_cycles(&self, reading: &mut CatalogSnapshot, definitions: Vec<AgentDefinition>) {
-        let delegations = Delegations::of(&definitions);
+        let delegations = Delegations::from_definitions(&definitions);
         for definition in definitions {
             // Inline subagents count as well.
             let cycle = names_of(&definition).iter().find_map(|name| delegations.cycle_of(name));
@@ -381,9 +381,10 @@ impl Catalog {
         definition: AgentDefinition,
         of_agents: &BTreeSet<String>,
     ) -> Result<AgentDefinition, DefinitionError> {
-        let definition = definition.with_recorded_prompts(&self.recorded_prompts);
-        let definition = definition.resolved(&self.folder, &self.stores)?;
-        let definition = definition.with_deployment(&self.deployment.get());
+        let definition = definition
+            .with_recorded_prompts(&self.recorded_prompts)
+            .resolved(&self.folder, &self.stores)?
+            .with_deployment(&self.deployment.get());
         definition.check_tools_with(&self.tools, of_agents)?;
         definition.check_guardrails(&self.guardrails)?;
         self.middleware.check(&definition)?;
@@ -449,7 +450,7 @@ impl Catalog {
         // time.
         let all: Vec<AgentDefinition> =
             definitions.iter().flat_map(AgentDefinition::with_inline).collect();
-        for definition in Delegations::of(&all).sorted(&all) {
+        for definition in Delegations::from_definitions(&all).sorted(&all) {
             abide.call(definition.to_register()).await?;
         }
         Ok(())
@@ -471,7 +472,7 @@ impl Catalog {
 
     /// Returns a problem of `abide.yaml`.
     pub(crate) fn problem_of_config(&self, error: DefinitionError) -> Problem {
-        Problem::of_config(&self.folder, error)
+        Problem::in_config(&self.folder, error)
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -515,11 +516,12 @@ const ENDINGS: [&str; 3] = ["yaml", "yml", "md"];
 /// Returns the agent of a file that may be invalid: its top-level `name`, or the name of the file.
 pub(crate) fn name_in(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    let named = text.lines().find_map(|line| line.strip_prefix("name:"));
-    let named = named.map(|name| name.split(" #").next().unwrap_or_default().trim());
-    let named = named.map(|name| name.trim_matches(['"', '\'']));
-    let stem = || path.file_stem().and_then(|stem| stem.to_str());
-    named.filter(|name| !name.is_empty()).or_else(stem).map(str::to_owned)
+    let named = text
+        .lines()
+        .find_map(|line| line.strip_prefix("name:"))
+        .map(|name| name.split(" #").next().unwrap_or_default().trim().trim_matches(['"', '\'']))
+        .filter(|name| !name.is_empty());
+    named.or_else(|| path.file_stem()?.to_str()).map(str::to_owned)
 }
 
 /// Returns the problems of files that define an agent of the same name.

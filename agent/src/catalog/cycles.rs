@@ -12,7 +12,7 @@ pub(crate) struct Delegations(BTreeMap<String, Vec<String>>);
 
 impl Delegations {
     /// Returns the graph of definitions and their inline subagents.
-    pub(crate) fn of<'a>(
+    pub(crate) fn from_definitions<'a>(
         definitions: impl IntoIterator<Item = &'a AgentDefinition>,
     ) -> Delegations {
         let all = definitions.into_iter().flat_map(AgentDefinition::with_inline);

@@ -26,9 +26,9 @@ impl Catalog {
     pub fn check(&self, models: &Models, environment: &Environment) -> Vec<Problem> {
         let mut reading = self.reading();
         let read = std::mem::take(&mut reading.problems);
-        let known = Known::of(&reading, &read);
+        let known = Known::new(&reading, &read);
         let one_each = read.into_iter().flat_map(|Problem { path, at, error }| {
-            let all = each(error);
+            let all = split_unknown_names(error);
             // The place of the first one is known.
             let at = at.filter(|_| all.len() == 1);
             all.into_iter().map(move |error| (path.clone(), at, error))
@@ -41,7 +41,9 @@ impl Catalog {
             });
         }
         let default = models.default_model().and_then(|default| models.resolve(default).err());
-        problems.extend(default.as_ref().map(|error| self.problem_of_config(of_default(error))));
+        problems.extend(
+            default.as_ref().map(|error| self.problem_of_config(default_model_error(error))),
+        );
         let of_all = AgentDefinition {
             middleware: self.shared_deployment().get().to_vec(),
             ..AgentDefinition::default()
@@ -51,7 +53,9 @@ impl Catalog {
             .into_iter()
             .filter(|error| error.code() != "no_model")
             .chain(of_all.check_rules(self.tools()).err());
-        problems.extend(of_all.flat_map(each).map(|error| self.problem_of_config(error)));
+        problems.extend(
+            of_all.flat_map(split_unknown_names).map(|error| self.problem_of_config(error)),
+        );
         let ready = reading
             .definitions
             .iter()
@@ -73,7 +77,7 @@ impl Catalog {
                     (None, None) => errors.extend(model(&part, models, default.as_ref())),
                 }
             }
-            for error in errors.into_iter().flat_map(each) {
+            for error in errors.into_iter().flat_map(split_unknown_names) {
                 let problem = self.problem(path.clone(), error);
                 if !problems.contains(&problem) {
                     problems.push(problem);
@@ -199,7 +203,7 @@ pub(crate) fn missing_programs(
 }
 
 /// One error for each unknown name, so that each has its place.
-fn each(error: DefinitionError) -> Vec<DefinitionError> {
+fn split_unknown_names(error: DefinitionError) -> Vec<DefinitionError> {
     match error {
         DefinitionError::Tools(ToolsError::Unknown { mut names, known }) => {
             names.sort();
@@ -221,7 +225,7 @@ struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    fn of(reading: &'a CatalogSnapshot, problems: &[Problem]) -> Known<'a> {
+    fn new(reading: &'a CatalogSnapshot, problems: &[Problem]) -> Known<'a> {
         let refused = reading.refused.iter().map(|(_, definition)| definition);
         let all = reading.definitions.iter().chain(refused);
         let stems = problems.iter().filter_map(|it| it.path.file_stem()?.to_str());
@@ -233,8 +237,8 @@ impl<'a> Known<'a> {
 }
 
 /// Why the configured default model cannot be used.
-fn of_default(error: &ResolveError) -> DefinitionError {
-    match of_model(error) {
+fn default_model_error(error: &ResolveError) -> DefinitionError {
+    match model_error(error) {
         DefinitionError::Model { code, why, wanted, known } => {
             DefinitionError::Model { code, why: format!("models.default: {why}"), wanted, known }
         }
@@ -247,7 +251,7 @@ fn of_default(error: &ResolveError) -> DefinitionError {
 fn model(
     definition: &AgentDefinition,
     models: &Models,
-    of_default: Option<&ResolveError>,
+    default_error: Option<&ResolveError>,
 ) -> Vec<DefinitionError> {
     let config = &definition.config;
     let own = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
@@ -273,14 +277,14 @@ fn model(
                 known: Vec::new(),
             }),
             Ok(_) => None,
-            Err(error) if Some(&error) == of_default => None,
-            Err(error) => Some(of_model(&error)),
+            Err(error) if Some(&error) == default_error => None,
+            Err(error) => Some(model_error(&error)),
         }
     });
     errors.collect()
 }
 
-fn of_model(error: &ResolveError) -> DefinitionError {
+fn model_error(error: &ResolveError) -> DefinitionError {
     let (wanted, known) = match error {
         ResolveError::UnknownProvider { wanted, known }
         | ResolveError::UnknownModel { wanted, known } => (Some(wanted.clone()), quoted(known)),

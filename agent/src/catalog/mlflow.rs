@@ -54,9 +54,10 @@ impl Mlflow {
     /// The address or the token cannot be used.
     pub(crate) fn open(config: &MlflowConfig, environment: &Environment) -> Result<Mlflow, String> {
         let MlflowConfig { url, token_env } = config;
-        let base = Url::parse(&format!("{}/", url.trim_end_matches('/')));
-        let base = base.ok().filter(|base| matches!(base.scheme(), "http" | "https"));
-        let base = base.ok_or_else(|| format!("prompts.mlflow: {url} is not an HTTP URL"))?;
+        let base = Url::parse(&format!("{}/", url.trim_end_matches('/')))
+            .ok()
+            .filter(|base| matches!(base.scheme(), "http" | "https"))
+            .ok_or_else(|| format!("prompts.mlflow: {url} is not an HTTP URL"))?;
         let token = token_env.as_ref().map(|name| {
             let value = environment.value(name).map(str::to_owned);
             value.ok_or_else(|| format!("prompts.mlflow: there is no environment variable {name}"))
@@ -101,7 +102,7 @@ impl Mlflow {
             }
             status => return Err(format!("the MLflow server responded with HTTP {status}")),
         }
-        let body = bounded(answer).await?;
+        let body = read_bounded(answer).await?;
         let found: Found = serde_json::from_str(&integers::readable(&body))
             .map_err(|_| "the response is not valid for the MLflow API".to_owned())?;
         found.model_version.prompt(name)
@@ -118,7 +119,7 @@ impl ModelVersion {
     }
 }
 
-async fn bounded(mut answer: reqwest::Response) -> Result<Vec<u8>, String> {
+async fn read_bounded(mut answer: reqwest::Response) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     while let Some(part) = answer.chunk().await.map_err(|why| why.without_url().to_string())? {
         if body.len() + part.len() > RESPONSE_BYTES {

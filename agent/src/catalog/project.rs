@@ -131,7 +131,7 @@ impl ProjectError {
             ProjectError::Models(ConfigError { place: Some(place), .. }) => {
                 Problem { path: place.path.clone(), at: Some(place.position), error }
             }
-            _ => Problem::of_config(folder, error),
+            _ => Problem::in_config(folder, error),
         }
     }
 
@@ -245,11 +245,18 @@ impl AgentProject {
             reducers: config.mcp.reducers,
         };
         let backend = sandbox.as_ref().map(Sandbox::backend);
-        let mlflow = config.prompts.mlflow.as_ref().filter(|_| is_online);
-        let mlflow = mlflow.map(|server| Mlflow::open(server, environment)).transpose();
-        let mlflow = mlflow.map_err(ProjectError::Prompts)?;
-        let catalog = Catalog::new(folder, tools.clone()).sandbox(backend).mlflow(mlflow);
-        let catalog = catalog.deployment(deployment);
+        let mlflow = config
+            .prompts
+            .mlflow
+            .as_ref()
+            .filter(|_| is_online)
+            .map(|server| Mlflow::open(server, environment))
+            .transpose()
+            .map_err(ProjectError::Prompts)?;
+        let catalog = Catalog::new(folder, tools.clone())
+            .sandbox(backend)
+            .mlflow(mlflow)
+            .deployment(deployment);
         let tracer = if is_online {
             Tracer::open(&config.traces, folder, environment).map_err(ProjectError::Traces)?
         } else {

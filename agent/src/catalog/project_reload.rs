@@ -209,7 +209,7 @@ impl ProjectReload {
             .partition(|server| leaving.iter().any(|name| name == server.name()));
         left.into_iter().for_each(McpServer::leave);
         self.servers = kept;
-        let mut notes = fixed(&self.source.sections, &sections);
+        let mut notes = restart_warnings(&self.source.sections, &sections);
         for server in join_all(servers.into_iter().map(PreparedMcpServer::connect)).await {
             if let McpStatus::Down { why } = server.status().await {
                 let name = server.name();
@@ -269,7 +269,8 @@ impl ProjectReload {
                 ProjectError::malformed(path, format!("it cannot be used: {why}"))
             })?;
             let (staged, opened) = staged?;
-            (tools.tools, sandbox) = (Some(staged), opened);
+            tools.tools = Some(staged);
+            sandbox = opened;
         }
         Ok(StagedConfig { models, sandbox, tools, servers })
     }
@@ -297,8 +298,8 @@ fn changed_servers(
     if let Some(twice) = servers.iter().find(|server| !names.insert(&server.name)) {
         return Err(ToolsError::Source { name: twice.name.clone() }.into());
     }
-    let before = named(before, "mcp_servers");
-    let after = named(after, "mcp_servers");
+    let before = parts_by_name(before, "mcp_servers");
+    let after = parts_by_name(after, "mcp_servers");
     let leaving = before
         .iter()
         .filter(|(name, value)| after.get(*name) != Some(*value))
@@ -321,28 +322,23 @@ fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<F
     parts.dedup();
     let differs = parts.into_iter().filter(|part| !FIXED.contains(&part.as_str()));
     differs
-        .filter_map(|part| FolderChange::between(part, &named(before, part), &named(after, part)))
+        .filter_map(|part| {
+            FolderChange::between(part, &parts_by_name(before, part), &parts_by_name(after, part))
+        })
         .collect()
 }
 
 /// Returns the parts of a section by name: those of a list by their own names, those of a map by their keys.
-fn named(sections: &Map<String, Value>, part: &str) -> BTreeMap<String, Value> {
-    let name = |value: &Value| {
-        let name = ["name", "id"].iter().find_map(|key| value[*key].as_str());
-        name.or_else(|| value.as_str()).unwrap_or_default().to_owned()
-    };
-    let list = |values: &[Value]| -> BTreeMap<String, Value> {
-        values.iter().map(|value| (name(value), value.clone())).collect()
-    };
+fn parts_by_name(sections: &Map<String, Value>, part: &str) -> BTreeMap<String, Value> {
     match sections.get(part) {
-        Some(Value::Array(values)) => list(values),
+        Some(Value::Array(values)) => values_by_name(values),
         Some(Value::Object(map)) => {
             let mut parts = BTreeMap::new();
             for (key, value) in map {
                 match value {
                     // The providers of `models`, the tools of a deny list.
                     Value::Array(values) if ["models", "tool_security"].contains(&part) => {
-                        parts.extend(list(values));
+                        parts.extend(values_by_name(values));
                     }
                     _ => drop(parts.insert(key.clone(), value.clone())),
                 }
@@ -354,8 +350,18 @@ fn named(sections: &Map<String, Value>, part: &str) -> BTreeMap<String, Value> {
     }
 }
 
+fn values_by_name(values: &[Value]) -> BTreeMap<String, Value> {
+    values.iter().map(|value| (name_of(value), value.clone())).collect()
+}
+
+/// Returns the name of an entry of a list; an entry that is a text is its own name.
+fn name_of(value: &Value) -> String {
+    let name = ["name", "id"].iter().find_map(|key| value[*key].as_str());
+    name.or_else(|| value.as_str()).unwrap_or_default().to_owned()
+}
+
 /// Returns the changes that need a restart.
-fn fixed(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
+fn restart_warnings(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
     let changed = FIXED.into_iter().filter(|part| before.get(*part) != after.get(*part));
     changed
         .map(|part| format!("{part} in {CONFIG} has changed: restart the server to use it"))
@@ -378,7 +384,7 @@ mod tests {
             .iter()
             .map(|it| format!("{}: +{:?} ~{:?} -{:?}", it.part, it.added, it.changed, it.removed))
             .collect();
-        lines.extend(fixed(&before, &after));
+        lines.extend(restart_warnings(&before, &after));
         assert_eq!(lines.join("\n"), expected);
     }
 

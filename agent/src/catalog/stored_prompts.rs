@@ -12,7 +12,7 @@ pub(crate) struct StoredPrompts {
 }
 
 impl StoredPrompts {
-    pub(crate) fn of(abide: &Abide) -> StoredPrompts {
+    pub(crate) fn new(abide: &Abide) -> StoredPrompts {
         StoredPrompts { abide: abide.clone() }
     }
 
@@ -20,14 +20,14 @@ impl StoredPrompts {
         let query = self.abide.sql(PROMPT_VERSION_AT).param("name", name).param("at", at);
         let found = query.param("version", prompt_version(at)).rows().await;
         let found = found.map_err(|error| error.to_string())?;
-        let of_version = |name: &str| {
-            let at = found.columns.iter().position(|column| column == name)?;
+        let column = |name: &str| {
+            let at = found.columns.iter().position(|found| found == name)?;
             match found.rows.first()?.get(at)? {
                 Value::Text(text) => Some(text.to_string()),
                 _ => None,
             }
         };
-        match (of_version("text"), of_version("scope").as_deref()) {
+        match (column("text"), column("scope").as_deref()) {
             (Some(text), Some("{}")) => Ok(text),
             (Some(_), _) => Err(format!(
                 "prompt {name} belongs to a scope, and agents are shared by all scopes"

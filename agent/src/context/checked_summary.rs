@@ -22,7 +22,8 @@ impl CheckedSummary {
     pub(crate) fn new(
         mut summary: Summary,
         before: &Summary,
-        (max_tokens, estimate): (u64, TokenEstimate),
+        max_tokens: u64,
+        estimate: TokenEstimate,
     ) -> CheckedSummary {
         let repairs = summary.repair(before);
         summary.shorten(max_tokens, estimate);
@@ -30,17 +31,18 @@ impl CheckedSummary {
     }
 
     /// Returns the summary in a model's answer. `None` if the answer is not a summary, or if it is denied.
-    pub(crate) async fn of_answer(
+    pub(crate) async fn from_answer(
         driver: &Driver,
         answer: &ModelResponse,
         before: &Summary,
-        size: (u64, TokenEstimate),
+        max_tokens: u64,
+        estimate: TokenEstimate,
     ) -> Step<Option<CheckedSummary>> {
-        let Some(mut summary) = Summary::of_answer(&answer.text) else { return Ok(None) };
+        let Some(mut summary) = Summary::from_answer(&answer.text) else { return Ok(None) };
         // Before it is shortened: a part of an address does not match.
-        redaction::summary(driver, &mut summary, PiiAt::Response);
-        let Some(summary) = changed(driver, answer, summary) else { return Ok(None) };
-        let checked = CheckedSummary::new(summary, before, size);
+        redaction::redact_summary(driver, &mut summary, PiiAt::Response);
+        let Some(summary) = apply_middleware(driver, answer, summary) else { return Ok(None) };
+        let checked = CheckedSummary::new(summary, before, max_tokens, estimate);
         let is_allowed = verdict::allows_summary(driver, &checked.text()).await?;
         if !is_allowed {
             tracing::warn!(run = driver.state.run.id, "a guardrail denies the model's summary");
@@ -58,7 +60,7 @@ impl CheckedSummary {
 
 /// Returns the summary, as JSON, after `after_model` of middleware in Rust. `None` if it is denied, or not a summary
 /// any more.
-fn changed(driver: &Driver, answer: &ModelResponse, summary: Summary) -> Option<Summary> {
+fn apply_middleware(driver: &Driver, answer: &ModelResponse, summary: Summary) -> Option<Summary> {
     if !hooks::hold_answers(driver) {
         return Some(summary);
     }
@@ -70,14 +72,14 @@ fn changed(driver: &Driver, answer: &ModelResponse, summary: Summary) -> Option<
         ..answer.clone()
     };
     hooks::after_model(driver, &mut shown).ok()?;
-    Summary::of_answer(&shown.text)
+    Summary::from_answer(&shown.text)
 }
 
 /// Returns the summary so far, as far as the run may show it. Another run of the session can have made it with other
 /// middleware.
 pub(crate) fn summary_so_far(driver: &Driver, context: &SummarizedContext) -> Summary {
     let mut summary = context.summary.clone();
-    redaction::summary(driver, &mut summary, PiiAt::Response);
+    redaction::redact_summary(driver, &mut summary, PiiAt::Response);
     let is_of_model = context.row.as_ref().is_some_and(|row| row.origin == "model");
     if is_of_model && verdict::denies_other(driver, &summary.items()) {
         summary.retain(|text| !verdict::denies_other(driver, text));

@@ -25,14 +25,14 @@ use crate::context;
 use crate::context::checked_summary::{CheckedSummary, summary_so_far};
 use crate::context::entry::{self, MEMORY, PARTIAL, REPAIR, SessionEntry, WARNING};
 use crate::context::request_size::RequestSize;
-use crate::context::summarized::SummarizedContext;
+use crate::context::summarized::{CompactionGoal, SummarizedContext};
 use crate::context::summary::{self, Repairs, Summary};
 use crate::context::transcript;
 use crate::model::outgoing::Purpose;
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 use crate::run::step::{Step, StepError, overtime};
-use crate::watchdog::health;
+use crate::watchdog;
 use crate::{memory, middleware, model};
 
 /// Consecutive messages that stay together.
@@ -74,7 +74,7 @@ pub(crate) async fn advance(
     let action = driver.health.last.as_ref().filter(|_| by_watchdog);
     let action = action.map(|health| RecordHealth {
         action: Some(HealthAction::Compact),
-        ..health::record(driver, health)
+        ..watchdog::record(driver, health)
     });
     cover(driver, &context, goal, size, tokens, action).await?;
     if by_watchdog {
@@ -84,15 +84,14 @@ pub(crate) async fn advance(
     Ok(true)
 }
 
-/// Returns the goal of a new compaction: the last message to cover, and the last one to leave out. `None` if there is
-/// too little to gain.
+/// Returns the goal of a new compaction; `None` if there is too little to gain.
 fn plan(
     driver: &Driver,
     context: &SummarizedContext,
     request: &ModelRequest,
     size: RequestSize,
     tokens: u64,
-) -> Option<(i64, i64)> {
+) -> Option<CompactionGoal> {
     let settings = driver.agent.definition.settings().context;
     let through = context.through_id();
     let folded = context.folded_id();
@@ -100,10 +99,10 @@ fn plan(
     let rest = &driver.state.entries[first..];
     let groups = groups(rest, &always_kept(driver));
     let fixed = size.estimate.around(request)
-        + size.of_messages(&transcript::messages(&driver.state.entries[..first]));
+        + size.count_messages(&transcript::messages(&driver.state.entries[..first]));
     let target = size.estimated(settings.compact_to_tokens);
     let left = target.saturating_sub(fixed + size.estimated(settings.summary_token_limit));
-    let unchanged = unchanged(&groups, rest, left * 2 / 3, settings.last_answers, size)?;
+    let unchanged = first_unchanged(&groups, rest, left * 2 / 3, settings.last_answers, size)?;
     let goal = groups.get(unchanged.checked_sub(1)?)?.last_id;
     if goal <= through {
         return None;
@@ -111,7 +110,7 @@ fn plan(
     let gain: u64 = groups[..unchanged]
         .iter()
         .filter(|group| group.last_id > through && !group.is_kept)
-        .map(|group| size.of_messages(&transcript::messages(&rest[group.start..group.end])))
+        .map(|group| size.count_messages(&transcript::messages(&rest[group.start..group.end])))
         .sum();
     if gain == 0 {
         return None;
@@ -123,25 +122,25 @@ fn plan(
         return None;
     }
     if settings.policy == ContextPolicy::SummaryOnly {
-        return Some((goal, goal));
+        return Some(CompactionGoal { through_id: goal, folded_id: goal });
     }
     let mut marked = 0;
     let mut leaves_out = folded;
     for group in groups[..unchanged].iter().rev() {
         let part = &rest[group.start..group.end];
         let messages = transcript::reduced_messages(part, goal, &settings);
-        marked += size.of_messages(&messages);
+        marked += size.count_messages(&messages);
         if marked > left / 3 {
             leaves_out = group.last_id;
             break;
         }
     }
-    Some((goal, leaves_out.max(folded)))
+    Some(CompactionGoal { through_id: goal, folded_id: leaves_out.max(folded) })
 }
 
 /// Returns the index of the first group that stays unchanged: the latest turns that fit, and in any case everything
 /// from the last answer on. `None` if there is no answer.
-fn unchanged(
+fn first_unchanged(
     groups: &[Group],
     entries: &[SessionEntry],
     max: u64,
@@ -154,7 +153,7 @@ fn unchanged(
     let mut answers = 1;
     for at in (0..groups.len()).rev() {
         let group = groups[at];
-        tokens += size.of_messages(&transcript::messages(&entries[group.start..group.end]));
+        tokens += size.count_messages(&transcript::messages(&entries[group.start..group.end]));
         if at >= protected {
             continue;
         }
@@ -184,7 +183,8 @@ fn groups(entries: &[SessionEntry], kept: &[i64]) -> Vec<Group> {
         let is_kept = kept.contains(&entry.id);
         match groups.last_mut().filter(|_| !begins) {
             Some(group) => {
-                (group.end, group.last_id) = (at + 1, entry.id);
+                group.end = at + 1;
+                group.last_id = entry.id;
                 group.is_kept &= is_kept;
             }
             None => {
@@ -203,20 +203,20 @@ fn is_answer(entry: &AgentState) -> bool {
 async fn cover(
     driver: &Driver,
     context: &SummarizedContext,
-    (goal_id, goal_folded_id): (i64, i64),
+    goal: CompactionGoal,
     size: RequestSize,
     tokens: u64,
     action: Option<RecordHealth>,
 ) -> Step {
     let settings = driver.agent.definition.settings().context;
-    let part = next_part(driver, context, goal_id, &settings, size);
-    let through_id = part.last().map_or(goal_id, |entry| entry.id);
+    let part = next_part(driver, context, goal.through_id, &settings, size);
+    let through_id = part.last().map_or(goal.through_id, |entry| entry.id);
     let lines = lines(driver, part, &settings, size);
     let before = summary_so_far(driver, context);
     let made = summarise(driver, &before, &lines, &settings).await?;
     let source_seq = part.last().map(|entry| entry.seq.0);
     memory::facts::keep_facts(driver, made.new_facts(&before, source_seq)).await?;
-    let folded_id = goal_folded_id.min(through_id);
+    let folded_id = goal.folded_id.min(through_id);
     let covered: Vec<&SessionEntry> =
         driver.state.entries.iter().filter(|entry| entry.id <= folded_id).collect();
     let newly_folded: Vec<SessionEntry> =
@@ -224,12 +224,12 @@ async fn cover(
     let mut handoffs = context.handoffs(&driver.state.run);
     entry::apply_handoffs(&mut handoffs, &driver.state.run, &newly_folded);
     let answers = newly_folded.iter().filter(|entry| is_answer(entry)).count();
-    let archived = archived(part, &settings);
+    let archived = results_to_archive(part, &settings);
     let number = context.number() + 1;
     let summary = json!(made.summary);
     let mut output = json!({"status": "summarization", "number": number, "summary": summary,
         "archived": archived.len(), "origin": made.origin, "through_id": through_id,
-        "goal_id": goal_id, "tokens_before": tokens});
+        "goal_id": goal.through_id, "tokens_before": tokens});
     if !made.repairs.is_empty() {
         output["repaired"] = json!(made.repairs);
     }
@@ -237,10 +237,10 @@ async fn cover(
         number,
         through_id,
         folded_id,
-        goal_id,
-        goal_folded_id,
+        goal_id: goal.through_id,
+        goal_folded_id: goal.folded_id,
         summary,
-        kept: kept(driver, &covered),
+        kept: ids_to_keep(driver, &covered),
         answers: context.answers() + i64::try_from(answers).unwrap_or(0),
         handoffs: handoffs.iter().map(|handoff| json!(handoff)).collect(),
         origin: made.origin.to_owned(),
@@ -281,7 +281,7 @@ fn next_part<'a>(
     let mut has_content = false;
     let groups = groups(rest, &always_kept(driver));
     for group in groups.iter().take_while(|group| group.last_id <= goal_id) {
-        tokens += size.of_messages(&transcript::messages(&rest[group.start..group.end]));
+        tokens += size.count_messages(&transcript::messages(&rest[group.start..group.end]));
         let ends = has_content && tokens > max;
         if ends && !group.is_kept {
             break;
@@ -399,10 +399,10 @@ async fn summarise(
     lines: &[String],
     settings: &ContextSettings,
 ) -> Step<SummaryDraft> {
-    let candidates = model::choice::of_agent(driver)?;
-    let estimate = TokenEstimate::of_model(&candidates.model);
+    let candidates = model::choice::agent_candidates(driver)?;
+    let estimate = TokenEstimate::for_model(&candidates.model);
     let mut shown = before.clone();
-    middleware::redaction::summary(driver, &mut shown, PiiAt::Request);
+    middleware::redaction::redact_summary(driver, &mut shown, PiiAt::Request);
     let request = request(&shown, lines, settings);
     model::budget::reserve(driver, &request, candidates.price).await?;
     let stream = candidates.ask(driver, Purpose::Summary, request).await?;
@@ -413,16 +413,16 @@ async fn summarise(
         answer = answer_of(stream) => match answer {
             Ok(answer) => Some(answer),
             Err(error) => {
-                let (run, error) = (&driver.state.run.id, error.message);
-                tracing::warn!(run, error, "the model gives no summary");
+                let run = &driver.state.run.id;
+                tracing::warn!(run, error = error.message, "the model gives no summary");
                 None
             }
         },
     };
-    let size = (settings.summary_token_limit, estimate);
+    let max = settings.summary_token_limit;
     let complete = answer.as_ref().filter(|answer| answer.stop == Stop::End);
     let of_model = match complete {
-        Some(answer) => CheckedSummary::of_answer(driver, answer, before, size).await?,
+        Some(answer) => CheckedSummary::from_answer(driver, answer, before, max, estimate).await?,
         None => None,
     };
     let (CheckedSummary { summary, repairs }, origin) = match of_model {
@@ -431,7 +431,7 @@ async fn summarise(
             let lines: Vec<String> =
                 lines.iter().map(|it| middleware::redaction::as_answer(driver, it)).collect();
             let summary = Summary::fallback(before, &lines);
-            (CheckedSummary::new(summary, before, size), "fallback")
+            (CheckedSummary::new(summary, before, max, estimate), "fallback")
         }
     };
     Ok(SummaryDraft { summary, repairs, origin, answer })
@@ -451,7 +451,7 @@ fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> Mo
 }
 
 /// Returns the results of a part that become markers.
-fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchivedResult> {
+fn results_to_archive(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchivedResult> {
     let results = part.iter().filter(|entry| entry::is_result(entry));
     let archived = results.filter_map(|entry| {
         let result = entry.tool()?;
@@ -470,7 +470,7 @@ fn archived(part: &[SessionEntry], settings: &ContextSettings) -> Vec<NewArchive
 }
 
 /// Returns the ids of the messages that the model always sees, among those that it would not see otherwise.
-fn kept(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
+fn ids_to_keep(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
     let always = always_kept(driver);
     // The facts of the current turn, so that they are not read again.
     let facts =
@@ -482,11 +482,13 @@ fn kept(driver: &Driver, covered: &[&SessionEntry]) -> Vec<i64> {
 /// Returns the ids of the messages that the model sees whatever a summary covers: system messages, the first message of
 /// the user, and the newest one, which is the current task.
 fn always_kept(driver: &Driver) -> Vec<i64> {
-    let is_user = |entry: &&SessionEntry| {
-        entry.role == "user" && entry.kind == "message" && !entry.is_denied()
-    };
-    let first = driver.state.entries.iter().find(is_user).map(|entry| entry.id);
-    let newest = driver.state.entries.iter().rfind(is_user).map(|entry| entry.id);
+    let mut of_user = driver
+        .state
+        .entries
+        .iter()
+        .filter(|entry| entry.role == "user" && entry.kind == "message" && !entry.is_denied());
+    let first = of_user.next().map(|entry| entry.id);
+    let newest = of_user.next_back().map(|entry| entry.id).or(first);
     driver
         .state
         .entries

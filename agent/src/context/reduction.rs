@@ -24,7 +24,7 @@ pub(crate) fn drops(rules: &ReductionRules, tool: &str, text: &str) -> bool {
 }
 
 /// Returns the replacement of a result; `None` if it stays.
-pub(crate) fn of_result(
+pub(crate) fn result_replacement(
     rules: &ReductionRules,
     tool: &str,
     call_id: &str,
@@ -41,7 +41,7 @@ pub(crate) fn of_result(
 }
 
 /// Returns the replacement of arguments, as JSON; `None` if they stay.
-pub(crate) fn of_arguments(
+pub(crate) fn arguments_replacement(
     rules: &ReductionRules,
     tool: &str,
     call_id: &str,
@@ -93,8 +93,8 @@ fn outline(text: &str) -> String {
     if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {
         // As deep as it fits.
         let mut shapes = (1..=3).rev().map(|depth| shape(&value, depth).to_string());
-        let fits = |shape: &String| shape.chars().count() <= OUTLINE_CHARS;
-        return shapes.find(fits).unwrap_or_else(|| {
+        let fitting = shapes.find(|shape| shape.chars().count() <= OUTLINE_CHARS);
+        return fitting.unwrap_or_else(|| {
             format!("{}…", first(&shape(&value, 1).to_string(), OUTLINE_CHARS))
         });
     }

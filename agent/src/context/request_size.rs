@@ -28,7 +28,7 @@ pub(crate) struct RequestSize {
 
 impl RequestSize {
     /// Returns the size of the next request of a run.
-    pub(crate) fn of(driver: &Driver, model: &str) -> RequestSize {
+    pub(crate) fn for_next_request(driver: &Driver, model: &str) -> RequestSize {
         let answers = driver.state.entries.iter().rev().filter_map(SessionEntry::assistant);
         let recent = answers.take(RECENT);
         let mut reported = recent.filter(|it| it.estimated_tokens > 0);
@@ -36,7 +36,7 @@ impl RequestSize {
             // A report that differs by more is no measurement of this text.
             (it.input_tokens as f64 / it.estimated_tokens as f64).clamp(0.5, 3.0)
         });
-        RequestSize { estimate: TokenEstimate::of_model(model), ratio }
+        RequestSize { estimate: TokenEstimate::for_model(model), ratio }
     }
 
     /// Estimated tokens, as the provider is expected to count them.
@@ -50,7 +50,7 @@ impl RequestSize {
     }
 
     /// Estimated tokens of messages.
-    pub(crate) fn of_messages(&self, messages: &[ModelMessage]) -> u64 {
+    pub(crate) fn count_messages(&self, messages: &[ModelMessage]) -> u64 {
         messages.iter().map(|message| self.estimate.message(message)).sum()
     }
 }

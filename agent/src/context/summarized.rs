@@ -19,6 +19,15 @@ pub(crate) struct SummarizedContext {
     kept: Vec<i64>,
 }
 
+/// Where a compaction ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CompactionGoal {
+    /// The last message to cover.
+    pub(crate) through_id: i64,
+    /// The last message to leave out.
+    pub(crate) folded_id: i64,
+}
+
 impl SummarizedContext {
     /// Reads it.
     pub(crate) async fn load(abide: &Abide, session_id: &str) -> Result<SummarizedContext, Error> {
@@ -74,11 +83,10 @@ impl SummarizedContext {
         self.row.as_ref().map_or(0, |row| row.answers)
     }
 
-    /// Where the compaction in progress ends: the last message to cover, and the last one to leave out. `None` if the
-    /// last compaction is complete.
-    pub(crate) fn pending(&self) -> Option<(i64, i64)> {
+    /// Returns where the compaction in progress ends; `None` if the last compaction is complete.
+    pub(crate) fn pending(&self) -> Option<CompactionGoal> {
         let row = self.row.as_ref().filter(|row| row.through_id < row.goal_id)?;
-        Some((row.goal_id, row.goal_folded_id))
+        Some(CompactionGoal { through_id: row.goal_id, folded_id: row.goal_folded_id })
     }
 
     /// Returns the message with the summary.

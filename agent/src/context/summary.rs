@@ -102,12 +102,12 @@ pub(crate) fn schema() -> Value {
 
 impl Summary {
     /// Reads a model's answer: the last summary in it. `None` if there is none.
-    pub(crate) fn of_answer(text: &str) -> Option<Summary> {
+    pub(crate) fn from_answer(text: &str) -> Option<Summary> {
         let values = embedded_json::find(text).into_iter().rev();
-        values.filter(|json| json.value.is_object()).find_map(|json| Self::of_json(json.value))
+        values.filter(|json| json.value.is_object()).find_map(|json| Self::from_json(json.value))
     }
 
-    fn of_json(json: Value) -> Option<Summary> {
+    fn from_json(json: Value) -> Option<Summary> {
         let mut summary: Summary = serde_json::from_value(json).ok()?;
         summary.stable_facts.retain(|fact| !fact.key.trim().is_empty());
         for fact in &mut summary.stable_facts {
@@ -135,9 +135,10 @@ impl Summary {
     /// stays so.
     pub(crate) fn repair(&mut self, before: &Summary) -> Repairs {
         let mut repairs = Repairs::default();
-        let gone: BTreeSet<String> = before.discarded_obsolete.iter().map(|it| norm(it)).collect();
+        let gone: BTreeSet<String> =
+            before.discarded_obsolete.iter().map(|it| normalize(it)).collect();
         let mut revived = |text: &str| {
-            let is_gone = gone.contains(&norm(text));
+            let is_gone = gone.contains(&normalize(text));
             if is_gone {
                 repairs.revived.push(text.to_owned());
             }
@@ -146,12 +147,13 @@ impl Summary {
         self.stable_facts.retain(|fact| !revived(&fact.key));
         self.active_goals.retain(|goal| !revived(goal));
         self.open_questions.retain(|question| !revived(question));
-        let known: BTreeSet<String> = self.stable_facts.iter().map(|it| norm(&it.key)).collect();
+        let known: BTreeSet<String> =
+            self.stable_facts.iter().map(|it| normalize(&it.key)).collect();
         let obsolete: BTreeSet<String> =
-            self.discarded_obsolete.iter().map(|it| norm(it)).collect();
+            self.discarded_obsolete.iter().map(|it| normalize(it)).collect();
         for fact in before.stable_facts.iter().filter(|fact| fact.confidence >= CRITICAL) {
-            let is_obsolete = |text: &str| obsolete.contains(&norm(text));
-            if !known.contains(&norm(&fact.key))
+            let is_obsolete = |text: &str| obsolete.contains(&normalize(text));
+            if !known.contains(&normalize(&fact.key))
                 && !is_obsolete(&fact.key)
                 && !is_obsolete(&fact.value)
             {
@@ -160,7 +162,7 @@ impl Summary {
             }
         }
         let mut all = before.discarded_obsolete.clone();
-        all.retain(|it| !obsolete.contains(&norm(it)));
+        all.retain(|it| !obsolete.contains(&normalize(it)));
         all.append(&mut self.discarded_obsolete);
         let excess = all.len().saturating_sub(OBSOLETE);
         self.discarded_obsolete = all.split_off(excess);
@@ -251,7 +253,7 @@ impl Summary {
 /// Characters of a message in a summary without a model.
 const LINE_CHARS: usize = 160;
 
-fn norm(text: &str) -> String {
+fn normalize(text: &str) -> String {
     text.trim().to_lowercase()
 }
 

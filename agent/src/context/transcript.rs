@@ -91,7 +91,7 @@ impl<'a> Conversation<'a> {
         let text = entry.content.as_deref().unwrap_or_default();
         let content = settings.and_then(|settings| {
             let rules = &settings.reduce_results;
-            reduction::of_result(rules, &result.name, &result.call_id, text)
+            reduction::result_replacement(rules, &result.name, &result.call_id, text)
         });
         let mut content = content.unwrap_or_else(|| text.to_owned());
         if let Some(arguments) = &result.approved_arguments {
@@ -175,7 +175,7 @@ fn reduce_arguments(message: &mut ModelMessage, asked: &[&RequestedCall], rules:
     for (call, asked) in calls.iter_mut().zip(asked) {
         let name = &call.name;
         let id = &asked.call_id;
-        if let Some(reduced) = reduction::of_arguments(rules, name, id, &call.arguments) {
+        if let Some(reduced) = reduction::arguments_replacement(rules, name, id, &call.arguments) {
             call.arguments = reduced;
             (*carry, *reasoning) = (None, None);
         }

@@ -50,7 +50,7 @@ impl Truncation {
         let head = room - room / 3;
         let head_end = byte_of_char(text, head);
         let tail_start = byte_of_char(text, chars - room / 3);
-        let seams = CutPoints::of(text, head_end, tail_start);
+        let seams = CutPoints::nearest(text, head_end, tail_start);
         let head = &text[..seams.head_end];
         let tail = &text[seams.tail_start..];
         let left_out = seams.tail_start - seams.head_end;
@@ -77,7 +77,7 @@ struct CutPoints {
 
 impl CutPoints {
     /// The nearest cut positions that do not exceed the budget.
-    fn of(text: &str, head_end: usize, tail_start: usize) -> CutPoints {
+    fn nearest(text: &str, head_end: usize, tail_start: usize) -> CutPoints {
         let is_json = text.trim_start().starts_with(['{', '['])
             && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
         if !is_json {
@@ -94,10 +94,12 @@ impl CutPoints {
         for (at, c) in text.char_indices() {
             if !scan.inside_escape() {
                 if at <= head_end {
-                    (whole_head, head_in_string) = (at, scan.in_string);
+                    whole_head = at;
+                    head_in_string = scan.in_string;
                 }
                 if at >= tail_start && whole_tail == text.len() {
-                    (whole_tail, tail_in_string) = (at, scan.in_string);
+                    whole_tail = at;
+                    tail_in_string = scan.in_string;
                 }
             }
             scan.step(c);

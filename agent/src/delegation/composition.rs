@@ -71,10 +71,11 @@ async fn newest(abide: &Abide, name: &str) -> Result<Option<AgentDefinition>, Er
 async fn register(abide: &Abide, tool: &AgentTool) -> Result<Result<(), RunFailure>, Error> {
     let sql = "SELECT * FROM tools WHERE name = :name";
     let found: Vec<Tool> = abide.sql(sql).param("name", &tool.name).fetch().await?;
-    let of_agent = |found: &Tool| {
-        found.annotations.as_ref().is_some_and(|it| it.value()["agent"] == tool.agent.as_str())
-    };
-    if found.first().is_some_and(|found| !of_agent(found)) {
+    let belongs_to_other = found.first().is_some_and(|found| {
+        let annotations = found.annotations.as_ref().map(|it| it.value());
+        annotations.is_none_or(|it| it["agent"] != tool.agent.as_str())
+    });
+    if belongs_to_other {
         let name = &tool.name;
         let agent = &tool.agent;
         let why = format!("agent {agent} cannot be the tool {name}: another tool has that name");

@@ -95,14 +95,13 @@ async fn run(call: RunningCall<'_>) -> Step<Option<ToolOutcome>> {
         Ok(arguments) => arguments,
         Err(why) => return Ok(Some(ToolOutcome::failed(Failure::Arguments, why.to_string()))),
     };
-    let millis = |seconds: Option<i64>| seconds.map(|seconds| seconds.saturating_mul(1_000));
     let data = json!({"run_id": driver.state.run.id, "agent": driver.agent.definition.name,
         "tool_call_id": claimed.call_id});
     let request = RequestSupervisorHandoff {
         data: Some(data),
-        escalate_after_ms: millis(supervisor.escalate_after_seconds),
+        escalate_after_ms: supervisor.escalate_after_seconds.map(to_millis),
         escalate_to: supervisor.escalate_to.clone(),
-        expires_after_ms: millis(supervisor.expires_after_seconds),
+        expires_after_ms: supervisor.expires_after_seconds.map(to_millis),
         call_id: Some(claimed.call_id.clone()),
         call_fencing_token: Some(fencing_token(claimed)),
         ..RequestSupervisorHandoff::new(
@@ -141,4 +140,8 @@ async fn result_for_model(
     let query = driver.shared.abide.sql(sql).param("id", &call.call_id);
     let answers: Vec<(i64,)> = query.fetch().await.map_err(StepError::Refused)?;
     Ok(if answers.is_empty() { CallResult::error("no supervisor has answered") } else { result })
+}
+
+fn to_millis(seconds: i64) -> i64 {
+    seconds.saturating_mul(1_000)
 }

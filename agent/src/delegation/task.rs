@@ -116,8 +116,8 @@ async fn begin(driver: &Driver, claimed: &ToolCall) -> Result<Run, Error> {
     let (agent, task) = match driver.agent.composition.tool(&claimed.tool_name) {
         Some(tool) => (tool.agent.clone(), input(&arguments)),
         None => {
-            let named = text(&arguments["agent"]);
-            let task = text(&arguments["task"]);
+            let named = string_of(&arguments["agent"]);
+            let task = string_of(&arguments["task"]);
             let subagent = driver.agent.definition.subagents.iter().find(|it| it.name() == named);
             let own = &driver.agent.definition.name;
             (subagent.map_or(named, |subagent| subagent.registered_name(own)), task)
@@ -132,7 +132,7 @@ async fn begin(driver: &Driver, claimed: &ToolCall) -> Result<Run, Error> {
     Ok(driver.abide.call(start).await?.into_inner())
 }
 
-fn text(value: &Value) -> String {
+fn string_of(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 

@@ -69,7 +69,7 @@ pub(crate) async fn read(driver: &Driver) -> Step<bool> {
     }
     let space = space(driver, &settings).await?;
     let mut found = match settings.read {
-        MemoryRead::RecentOnly => Found::of(recent(space).await?),
+        MemoryRead::RecentOnly => Found::new(recent(space).await?),
         MemoryRead::Semantic | MemoryRead::Hybrid => {
             let query = query(driver);
             search(driver, space, Purpose::Recall, &query, CONSIDERED).await?
@@ -150,7 +150,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    fn of(facts: Vec<Fact>) -> Found {
+    fn new(facts: Vec<Fact>) -> Found {
         Found { facts, embedded: None }
     }
 
@@ -209,13 +209,16 @@ pub(crate) async fn search(
          FROM memories AS m {vectors} WHERE m.space = :space \
          ORDER BY rank DESC, m.updated_at DESC, m.id DESC LIMIT :most"
     );
-    let sql = space.client.sql(&sql).param("space", &space.name);
-    let sql = sql.param("query", query).param("most", max);
+    let statement =
+        space.client.sql(&sql).param("space", &space.name).param("query", query).param("most", max);
     let Some(Embedded { model, tokens, vector }) = embedded else {
-        return Ok(Found::of(sql.fetch().await?));
+        return Ok(Found::new(statement.fetch().await?));
     };
-    let sql = sql.param("model", format!("{model:?}"));
-    let facts = sql.param("vector", blob(&vector)).fetch().await?;
+    let facts = statement
+        .param("model", format!("{model:?}"))
+        .param("vector", blob(&vector))
+        .fetch()
+        .await?;
     Ok(Found { facts, embedded: Some((model, tokens)) })
 }
 

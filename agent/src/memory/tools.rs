@@ -144,14 +144,14 @@ async fn search(driver: &Driver, claimed: &ToolCall) -> ToolOutcome {
         Ok(arguments) => arguments,
         Err(why) => return ToolOutcome::failed(Failure::Arguments, why.to_string()),
     };
-    match found(driver, &arguments).await {
+    match search_text(driver, &arguments).await {
         Ok(text) => ToolOutcome::text(text),
         Err(StepError::Refused(error)) => ToolOutcome::failed(Failure::Tool, error.to_string()),
         Err(_) => ToolOutcome::failed(Failure::Cancelled, "the search was cancelled"),
     }
 }
 
-async fn found(driver: &Driver, arguments: &SearchArguments) -> Step<String> {
+async fn search_text(driver: &Driver, arguments: &SearchArguments) -> Step<String> {
     let Some(settings) = memory::facts::settings(driver) else { return Ok(String::new()) };
     let space = memory::facts::space(driver, &settings).await?;
     let max = arguments.limit.unwrap_or(FOUND);

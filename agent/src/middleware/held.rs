@@ -38,8 +38,10 @@ impl<'a> HeldAnswer<'a> {
     ) -> HeldAnswer<'a> {
         let rules: Vec<&Guardrail> =
             rules.into_iter().filter(|rule| rule.at == GuardrailAt::Response).collect();
-        let reaches: Option<Vec<PatternReach>> =
-            rules.iter().map(|rule| PatternReach::of(rule.deny.as_ref()?.as_str())).collect();
+        let reaches: Option<Vec<PatternReach>> = rules
+            .iter()
+            .map(|rule| PatternReach::for_pattern(rule.deny.as_ref()?.as_str()))
+            .collect();
         let reaches = reaches.and_then(|mut all| {
             all.extend(redactor.as_ref().map_or(Some(Vec::new()), Redactor::reaches)?);
             Some(all)
@@ -97,7 +99,7 @@ impl<'a> HeldAnswer<'a> {
     /// Returns the text that has not left, up to this position.
     fn redacted(&self, end: usize) -> String {
         match &self.redactor {
-            Some(redactor) => redactor.part(&self.text, self.released..end),
+            Some(redactor) => redactor.redact_part(&self.text, self.released..end),
             None => self.text[self.released..end].to_owned(),
         }
     }
@@ -116,7 +118,8 @@ impl<'a> HeldAnswer<'a> {
         self.text.clear();
         self.reasoning.clear();
         self.left.clear();
-        (self.released, self.is_denied) = (0, false);
+        self.released = 0;
+        self.is_denied = false;
     }
 
     /// Returns the text that has left so far.
@@ -125,10 +128,10 @@ impl<'a> HeldAnswer<'a> {
     }
 
     /// Returns the text and the reasoning that are left of an answer that all rules have cleared.
-    pub(crate) fn rest(self) -> (String, String) {
+    pub(crate) fn into_rest(self) -> (String, String) {
         let rest = self.redacted(self.text.len());
         let reasoning = match &self.redactor {
-            Some(redactor) => redactor.text(&self.reasoning),
+            Some(redactor) => redactor.redact_text(&self.reasoning),
             None => self.reasoning,
         };
         (rest, reasoning)

@@ -10,7 +10,9 @@ use crate::run::driver::Driver;
 use crate::tools::arguments::arguments_or_text;
 
 /// Returns the middleware in Rust of a run, in order, with its settings.
-fn of_run(driver: &Driver) -> impl Iterator<Item = (&dyn AgentMiddleware, &Map<String, Value>)> {
+fn custom_middleware(
+    driver: &Driver,
+) -> impl Iterator<Item = (&dyn AgentMiddleware, &Map<String, Value>)> {
     driver.middleware().filter_map(|entry| match entry {
         Middleware::Custom(CustomMiddleware { name, settings }) => {
             Some((driver.shared.middleware.get(name)?, settings))
@@ -20,11 +22,11 @@ fn of_run(driver: &Driver) -> impl Iterator<Item = (&dyn AgentMiddleware, &Map<S
 }
 
 /// Calls each middleware until one denies.
-fn each(
+fn call_each(
     driver: &Driver,
     mut call: impl FnMut(&dyn AgentMiddleware, &MiddlewareContext<'_>) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mut all = of_run(driver).peekable();
+    let mut all = custom_middleware(driver).peekable();
     if all.peek().is_none() {
         return Ok(());
     }
@@ -36,20 +38,20 @@ fn each(
 
 /// Returns `true` if answers are held until they are complete.
 pub(crate) fn hold_answers(driver: &Driver) -> bool {
-    of_run(driver).any(|(middleware, _)| middleware.holds_answers())
+    custom_middleware(driver).any(|(middleware, _)| middleware.holds_answers())
 }
 
 pub(crate) fn before_model(driver: &Driver, request: &mut ModelRequest) -> Result<(), String> {
-    each(driver, |middleware, context| middleware.before_model(context, request))
+    call_each(driver, |middleware, context| middleware.before_model(context, request))
 }
 
 /// Calls the middleware with an answer. What the provider expects back is dropped if the answer changes.
 pub(crate) fn after_model(driver: &Driver, answer: &mut ModelResponse) -> Result<(), String> {
-    if of_run(driver).next().is_none() {
+    if custom_middleware(driver).next().is_none() {
         return Ok(());
     }
     let before = (answer.text.clone(), answer.reasoning.clone(), answer.calls.clone());
-    let ruling = each(driver, |middleware, context| {
+    let ruling = call_each(driver, |middleware, context| {
         if middleware.holds_answers() { middleware.after_model(context, answer) } else { Ok(()) }
     });
     if (&answer.text, &answer.reasoning, &answer.calls) != (&before.0, &before.1, &before.2) {
@@ -67,12 +69,12 @@ pub(crate) fn before_tool(
     tool: &str,
     arguments: &mut String,
 ) -> Result<bool, String> {
-    if of_run(driver).next().is_none() {
+    if custom_middleware(driver).next().is_none() {
         return Ok(false);
     }
     let before = arguments_or_text(arguments);
     let mut after = before.clone();
-    each(driver, |middleware, context| middleware.before_tool(context, tool, &mut after))?;
+    call_each(driver, |middleware, context| middleware.before_tool(context, tool, &mut after))?;
     let is_changed = before != after;
     if is_changed {
         *arguments = after.to_string();
@@ -82,7 +84,8 @@ pub(crate) fn before_tool(
 
 /// Calls the middleware with the outcome of a call.
 pub(crate) fn after_tool(driver: &Driver, tool: &str, outcome: &mut ToolOutcome) {
-    let ruling = each(driver, |middleware, context| middleware.after_tool(context, tool, outcome));
+    let ruling =
+        call_each(driver, |middleware, context| middleware.after_tool(context, tool, outcome));
     if let Err(why) = ruling {
         // The call ran: only what is known of it is replaced.
         *outcome = match outcome.failure {

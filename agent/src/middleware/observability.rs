@@ -24,7 +24,7 @@ fn counts(driver: &Driver, what: ObservedAt) -> bool {
 }
 
 /// Counts the attempts of a request whose first candidate is this provider and model.
-pub(crate) fn of_request(
+pub(crate) fn count_attempts(
     driver: &Driver,
     stream: ModelStream,
     provider: &str,
@@ -54,7 +54,7 @@ struct ObservedStream {
 }
 
 impl ObservedStream {
-    fn ended(&mut self, outcome: &'static str, consumed: Consumed) {
+    fn count_attempt(&mut self, outcome: &'static str, consumed: Consumed) {
         let Some(since) = self.since.take() else { return };
         self.metrics.model(self.labels.clone(), outcome, consumed, since.elapsed());
     }
@@ -66,17 +66,19 @@ impl Stream for ObservedStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let event = std::task::ready!(self.stream.as_mut().poll_next(context));
         match &event {
-            Some(Ok(ModelEvent::Answer(answer))) => self.ended("answered", consumed(answer)),
+            Some(Ok(ModelEvent::Answer(answer))) => {
+                self.count_attempt("answered", consumption_of(answer))
+            }
             Some(Ok(ModelEvent::Restarted(restart))) => {
-                self.ended(restart.error.code(), Consumed::default());
+                self.count_attempt(restart.error.code(), Consumed::default());
                 self.labels.provider.clone_from(&restart.provider);
                 self.labels.model.clone_from(&restart.model);
                 // The wait before the attempt is not part of it.
                 self.since = Some(Instant::now() + restart.after);
             }
             Some(Ok(_)) => {}
-            Some(Err(error)) => self.ended(error.code(), Consumed::default()),
-            None => self.ended(ModelErrorKind::InvalidResponse.code(), Consumed::default()),
+            Some(Err(error)) => self.count_attempt(error.code(), Consumed::default()),
+            None => self.count_attempt(ModelErrorKind::InvalidResponse.code(), Consumed::default()),
         }
         Poll::Ready(event)
     }
@@ -85,11 +87,11 @@ impl Stream for ObservedStream {
 /// A request that is dropped was cancelled.
 impl Drop for ObservedStream {
     fn drop(&mut self) {
-        self.ended(ModelErrorKind::Cancelled.code(), Consumed::default());
+        self.count_attempt(ModelErrorKind::Cancelled.code(), Consumed::default());
     }
 }
 
-fn consumed(answer: &ModelResponse) -> Consumed {
+fn consumption_of(answer: &ModelResponse) -> Consumed {
     let cost = answer.cost_micros.and_then(|cost| u64::try_from(cost).ok());
     Consumed {
         input_tokens: answer.usage.input_tokens.unwrap_or(0),
@@ -168,7 +170,7 @@ impl ToolTimer<'_> {
     }
 
     /// Counts the call.
-    pub(crate) fn ended(self, tool: &str, outcome: &ToolOutcome) {
+    pub(crate) fn count_call(self, tool: &str, outcome: &ToolOutcome) {
         if !counts(self.driver, ObservedAt::Tools) {
             return;
         }

@@ -18,7 +18,7 @@ pub(crate) enum PatternReach {
 
 impl PatternReach {
     /// `None` if nothing is known about it.
-    pub(crate) fn of(pattern: &str) -> Option<PatternReach> {
+    pub(crate) fn for_pattern(pattern: &str) -> Option<PatternReach> {
         let parsed = regex_syntax::parse(pattern).ok()?;
         if !can_contain(&parsed, char::is_whitespace) {
             return Some(PatternReach::Word);
@@ -32,13 +32,17 @@ impl PatternReach {
     /// Returns the length of the beginning of a text that no match can contain a part of, except a match that is
     /// complete already.
     pub(crate) fn cleared(self, text: &str) -> usize {
-        let after = |at: Option<(usize, char)>| at.map_or(0, |(at, c)| at + c.len_utf8());
         match self {
             PatternReach::Bytes(max) => text.len().saturating_sub(max + CONTEXT),
-            PatternReach::Word => after(text.char_indices().rfind(|(_, c)| c.is_whitespace())),
-            PatternReach::Line => after(text.char_indices().rfind(|(_, c)| *c == '\n')),
+            PatternReach::Word => end_of(text.char_indices().rfind(|(_, c)| c.is_whitespace())),
+            PatternReach::Line => end_of(text.char_indices().rfind(|(_, c)| *c == '\n')),
         }
     }
+}
+
+/// Returns the end of a character of a text; 0 without one.
+fn end_of(found: Option<(usize, char)>) -> usize {
+    found.map_or(0, |(at, c)| at + c.len_utf8())
 }
 
 /// Returns `true` if a match of an expression can contain a wanted white-space character. `true` if that is not known.

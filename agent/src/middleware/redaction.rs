@@ -9,22 +9,23 @@ use crate::middleware::redactor::Redactor;
 use crate::run::driver::Driver;
 
 /// Returns the rules of the run for one kind of text.
-fn of_run(driver: &Driver, place: PiiAt) -> Option<Redactor<'_>> {
-    Redactor::of(driver.middleware().filter_map(Middleware::pii), place)
+fn redactor_for(driver: &Driver, place: PiiAt) -> Option<Redactor<'_>> {
+    Redactor::for_place(driver.middleware().filter_map(Middleware::pii), place)
 }
 
 /// Returns the rules for answers.
-pub(crate) fn of_answers(driver: &Driver) -> Option<Redactor<'_>> {
-    of_run(driver, PiiAt::Response)
+pub(crate) fn answer_redactor(driver: &Driver) -> Option<Redactor<'_>> {
+    redactor_for(driver, PiiAt::Response)
 }
 
 /// Redacts what a model receives. The instructions of the definition stay as they are.
-pub(crate) fn request(driver: &Driver, request: &mut ModelRequest) {
-    let Some(redactor) = of_run(driver, PiiAt::Request) else { return };
+pub(crate) fn redact_request(driver: &Driver, request: &mut ModelRequest) {
+    let Some(redactor) = redactor_for(driver, PiiAt::Request) else { return };
     if let Some(system) = &mut request.system {
         let own = driver.agent.definition.instructions.as_deref().unwrap_or_default();
         let begin = if system.starts_with(own) { own.len() } else { 0 };
-        *system = format!("{}{}", &system[..begin], redactor.part(system, begin..system.len()));
+        *system =
+            format!("{}{}", &system[..begin], redactor.redact_part(system, begin..system.len()));
     }
     for message in &mut request.messages {
         match message {
@@ -38,7 +39,7 @@ pub(crate) fn request(driver: &Driver, request: &mut ModelRequest) {
                     changed |= redactor.replace_json(&mut call.arguments);
                 }
                 let mut carried = carry.clone().unwrap_or_default();
-                if changed || redactor.value(&mut carried) {
+                if changed || redactor.redact_value(&mut carried) {
                     *carry = None;
                 }
             }
@@ -51,35 +52,35 @@ pub(crate) fn request(driver: &Driver, request: &mut ModelRequest) {
 
 /// Returns a text that another model than the agent's receives, redacted like a request.
 pub(crate) fn for_model(driver: &Driver, text: &str) -> String {
-    of_run(driver, PiiAt::Request).map_or_else(|| text.to_owned(), |it| it.text(text))
+    redactor_for(driver, PiiAt::Request).map_or_else(|| text.to_owned(), |it| it.redact_text(text))
 }
 
 /// Returns a text that is published in place of one of the model's, redacted like an answer.
 pub(crate) fn as_answer(driver: &Driver, text: &str) -> String {
-    of_answers(driver).map_or_else(|| text.to_owned(), |it| it.text(text))
+    answer_redactor(driver).map_or_else(|| text.to_owned(), |it| it.redact_text(text))
 }
 
 /// Redacts each text of a summary, as a part of a request or of what a model answers.
-pub(crate) fn summary(driver: &Driver, summary: &mut Summary, place: PiiAt) {
-    let Some(redactor) = of_run(driver, place) else { return };
+pub(crate) fn redact_summary(driver: &Driver, summary: &mut Summary, place: PiiAt) {
+    let Some(redactor) = redactor_for(driver, place) else { return };
     for text in summary.texts_mut() {
         redactor.replace(text);
     }
 }
 
 /// Redacts an answer: text and reasoning, and the arguments of its calls.
-pub(crate) fn answer(driver: &Driver, answer: &mut ModelResponse) {
+pub(crate) fn redact_answer(driver: &Driver, answer: &mut ModelResponse) {
     let mut changed = false;
-    if let Some(redactor) = of_answers(driver) {
+    if let Some(redactor) = answer_redactor(driver) {
         changed |= match driver.agent.definition.response_format {
             Some(_) => redactor.replace_json(&mut answer.text),
             None => redactor.replace(&mut answer.text),
         };
         changed |= answer.reasoning.as_mut().is_some_and(|text| redactor.replace(text));
         let mut carried = answer.carry.clone().unwrap_or_default();
-        changed |= redactor.value(&mut carried);
+        changed |= redactor.redact_value(&mut carried);
     }
-    if let Some(redactor) = of_run(driver, PiiAt::Arguments) {
+    if let Some(redactor) = redactor_for(driver, PiiAt::Arguments) {
         for call in &mut answer.calls {
             changed |= redactor.replace_json(&mut call.arguments);
         }
@@ -91,16 +92,16 @@ pub(crate) fn answer(driver: &Driver, answer: &mut ModelResponse) {
 }
 
 /// Redacts the outcome of a call.
-pub(crate) fn outcome(driver: &Driver, outcome: &mut ToolOutcome) {
-    let Some(redactor) = of_run(driver, PiiAt::Results) else { return };
+pub(crate) fn redact_outcome(driver: &Driver, outcome: &mut ToolOutcome) {
+    let Some(redactor) = redactor_for(driver, PiiAt::Results) else { return };
     redactor.replace_json(&mut outcome.text);
-    redactor.value(&mut outcome.content);
+    redactor.redact_value(&mut outcome.content);
 }
 
 /// Returns a result that another process has recorded, as the model and the session's messages get it.
-pub(crate) fn result(driver: &Driver, text: String) -> String {
-    match of_run(driver, PiiAt::Results) {
-        Some(redactor) => redactor.json(&text),
+pub(crate) fn redact_result(driver: &Driver, text: String) -> String {
+    match redactor_for(driver, PiiAt::Results) {
+        Some(redactor) => redactor.redact_json(&text),
         None => text,
     }
 }

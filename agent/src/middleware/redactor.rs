@@ -57,7 +57,7 @@ pub(crate) struct Redactor<'a> {
 
 impl<'a> Redactor<'a> {
     /// Returns the rules for one kind of text; `None` without any.
-    pub(crate) fn of(
+    pub(crate) fn for_place(
         settings: impl IntoIterator<Item = &'a Pii>,
         place: PiiAt,
     ) -> Option<Redactor<'a>> {
@@ -76,7 +76,7 @@ impl<'a> Redactor<'a> {
 
     /// Returns how far the matches can extend; `None` if that is not known of one.
     pub(crate) fn reaches(&self) -> Option<Vec<PatternReach>> {
-        self.rules.iter().map(|(_, pattern)| PatternReach::of(pattern.as_str())).collect()
+        self.rules.iter().map(|(_, pattern)| PatternReach::for_pattern(pattern.as_str())).collect()
     }
 
     /// Returns the matches that begin at a position or after it, in order. They do not overlap.
@@ -116,7 +116,7 @@ impl<'a> Redactor<'a> {
 
     /// Returns a part of a text, redacted. The text before the part is context; no match begins in it and ends in the
     /// part.
-    pub(crate) fn part(&self, text: &str, part: Range<usize>) -> String {
+    pub(crate) fn redact_part(&self, text: &str, part: Range<usize>) -> String {
         let mut redacted = String::new();
         let mut at = part.start;
         for (range, name) in self.matches(text, part.start) {
@@ -132,17 +132,17 @@ impl<'a> Redactor<'a> {
     }
 
     /// Returns the text, redacted.
-    pub(crate) fn text(&self, text: &str) -> String {
-        self.part(text, 0..text.len())
+    pub(crate) fn redact_text(&self, text: &str) -> String {
+        self.redact_part(text, 0..text.len())
     }
 
     /// Redacts every name, text and number in a value. Returns whether something has changed.
-    pub(crate) fn value(&self, value: &mut Value) -> bool {
+    pub(crate) fn redact_value(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => self.replace(text),
             Value::Number(number) => {
                 let text = number.to_string();
-                let redacted = self.text(&text);
+                let redacted = self.redact_text(&text);
                 let is_changed = redacted != text;
                 if is_changed {
                     *value = Value::String(redacted);
@@ -150,7 +150,7 @@ impl<'a> Redactor<'a> {
                 is_changed
             }
             Value::Array(values) => {
-                let changes = values.iter_mut().map(|value| self.value(value));
+                let changes = values.iter_mut().map(|value| self.redact_value(value));
                 changes.filter(|changed| *changed).count() > 0
             }
             Value::Object(members) => {
@@ -158,7 +158,7 @@ impl<'a> Redactor<'a> {
                 let before = std::mem::take(members);
                 for (mut name, mut value) in before {
                     changed |= self.replace(&mut name);
-                    changed |= self.value(&mut value);
+                    changed |= self.redact_value(&mut value);
                     members.insert(name, value);
                 }
                 changed
@@ -169,7 +169,7 @@ impl<'a> Redactor<'a> {
 
     /// Redacts a text. Returns whether it has changed.
     pub(crate) fn replace(&self, text: &mut String) -> bool {
-        let redacted = self.text(text);
+        let redacted = self.redact_text(text);
         let is_changed = redacted != *text;
         *text = redacted;
         is_changed
@@ -177,11 +177,11 @@ impl<'a> Redactor<'a> {
 
     /// Returns a text that is JSON, redacted value by value: an escape such as `\u0040` hides nothing. Other text is
     /// redacted as it is.
-    pub(crate) fn json(&self, text: &str) -> String {
+    pub(crate) fn redact_json(&self, text: &str) -> String {
         match arguments_or_text(text) {
-            Value::String(whole) if whole == text => self.text(text),
+            Value::String(whole) if whole == text => self.redact_text(text),
             mut value => {
-                if self.value(&mut value) {
+                if self.redact_value(&mut value) {
                     value.to_string()
                 } else {
                     text.to_owned()
@@ -192,7 +192,7 @@ impl<'a> Redactor<'a> {
 
     /// Redacts a text that may be JSON in place. Returns whether it changed.
     pub(crate) fn replace_json(&self, text: &mut String) -> bool {
-        let redacted = self.json(text);
+        let redacted = self.redact_json(text);
         let is_changed = redacted != *text;
         *text = redacted;
         is_changed
@@ -202,14 +202,17 @@ impl<'a> Redactor<'a> {
 /// Returns `true` if some 15 or 16 digits, or all of them, have a valid check digit.
 fn is_card(text: &str) -> bool {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(10)).collect();
-    let is_valid = |digits: &[u32]| {
-        let sum: u32 = digits.iter().rev().enumerate().fold(0, |sum, (at, digit)| {
-            let doubled = if at % 2 == 1 { digit * 2 } else { *digit };
-            sum + if doubled > 9 { doubled - 9 } else { doubled }
-        });
-        sum.is_multiple_of(10)
-    };
-    is_valid(&digits) || [15, 16].iter().any(|length| digits.windows(*length).any(is_valid))
+    let has_part = [15, 16].iter().any(|length| digits.windows(*length).any(has_check_digit));
+    has_part || has_check_digit(&digits)
+}
+
+/// Returns `true` if the last digit is the check digit of the others (the Luhn algorithm).
+fn has_check_digit(digits: &[u32]) -> bool {
+    let sum: u32 = digits.iter().rev().enumerate().fold(0, |sum, (at, digit)| {
+        let doubled = if at % 2 == 1 { digit * 2 } else { *digit };
+        sum + if doubled > 9 { doubled - 9 } else { doubled }
+    });
+    sum.is_multiple_of(10)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    pub(crate) fn of(driver: &Driver) -> Published {
+    pub(crate) fn for_run(driver: &Driver) -> Published {
         let entries = driver.middleware().filter_map(|entry| match entry {
             Middleware::Streaming(streaming) => Some(streaming),
             _ => None,
@@ -48,7 +48,7 @@ pub(crate) async fn runs(driver: &Driver, calls: &[ToolCall]) -> Step {
 }
 
 async fn publish(driver: &Driver, status: serde_json::Value) -> Step {
-    if !Published::of(driver).status {
+    if !Published::for_run(driver).status {
         return Ok(());
     }
     driver.record(&[run_event(RunEventKind::Status, status)], None, Vec::new()).await

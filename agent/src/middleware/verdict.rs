@@ -89,7 +89,7 @@ async fn allows(driver: &Driver, rule: &VerdictRule, text: &str) -> Step<bool> {
         biased;
         () = driver.stop.cancelled() => return Err(StepError::Aborted),
         () = driver.until_deadline() => return Err(overtime()),
-        answer = answer_of(stream) => answer.map_err(|why| failed(&why))?,
+        answer = answer_of(stream) => answer.map_err(|why| guardrail_failure(&why))?,
     };
     let mut spent = choice::spent(&answer, 0);
     // It is not an answer of the agent.
@@ -118,7 +118,7 @@ fn is_allowed(answer: &str) -> bool {
     serde_json::from_str::<Value>(answer).is_ok_and(|verdict| verdict["allow"] == true)
 }
 
-fn failed(error: &ModelError) -> StepError {
+fn guardrail_failure(error: &ModelError) -> StepError {
     let message = format!("a guardrail's model did not answer: {}", error.message);
     StepError::Failed(RunFailure::new(error.code(), message))
 }

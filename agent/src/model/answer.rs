@@ -25,7 +25,7 @@ use crate::run::lease::run_event;
 use crate::run::step::{RunFailure, Step, StepError};
 use crate::run::step_batch::StepCall;
 use crate::tools::arguments::arguments_or_text;
-use crate::watchdog::health::{self, MeasuredRequest};
+use crate::watchdog::{self, MeasuredRequest};
 use crate::{middleware, tools};
 
 /// An answer, and what its request was.
@@ -59,9 +59,9 @@ pub(crate) async fn record(
         && driver.agent.definition.response_format.is_none()
         && !driver.agent.definition.allow_empty_answers;
     // The error of a structured answer can contain its values.
-    middleware::redaction::answer(driver, &mut answer);
+    middleware::redaction::redact_answer(driver, &mut answer);
     let response = structured::by_tool(driver, output)
-        .and_then(|schema| structured::of_calls(schema, &answer.calls));
+        .and_then(|schema| structured::answer_in_calls(schema, &answer.calls));
     if let Some(Ok(json)) = &response {
         // The answer is the JSON alone: the other text and calls have no effect.
         answer.text.clone_from(json);
@@ -88,7 +88,7 @@ pub(crate) async fn record(
         // The opaque data contains the reasoning, too.
         withheld =
             Some(json!({"reasoning": answer.reasoning.take(), "carry": answer.carry.take()}));
-    } else if !uncleared_reasoning.is_empty() && Published::of(driver).reasoning {
+    } else if !uncleared_reasoning.is_empty() && Published::for_run(driver).reasoning {
         push(&mut events, RunEventKind::Reasoning, &uncleared_reasoning);
     }
     if !uncleared_text.is_empty() {
@@ -99,13 +99,13 @@ pub(crate) async fn record(
     let withheld = withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it)));
     if let Some(failure) = stopped::failure(&answer, needs_content) {
         let spent = spent(&answer, answer.calls.len());
-        return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
+        return end_incomplete(driver, answer, failure, &events, &spent, withheld).await;
     }
     let calls = with_ids(driver, iteration, &answer.calls);
-    let health = health::observe(driver, measured, answer.usage.input_tokens, &calls);
+    let health = watchdog::observe(driver, measured, answer.usage.input_tokens, &calls);
     let wrong = response.and_then(Result::err);
     let mut requests =
-        requests(driver, &calls, (allowed, &denied_calls), wrong.as_deref(), &mut events);
+        requests(driver, &calls, allowed, &denied_calls, wrong.as_deref(), &mut events);
     let denials = results_of_denied(driver, &calls, &denied_calls, &mut events);
     requests.extend(withheld.map(StepCall::from));
     let counted_calls =
@@ -128,9 +128,9 @@ pub(crate) async fn record(
         ..AssistantEntry::default()
     };
     let message = StepCall::from(driver.message("assistant", answer.text, &entry));
-    let measured = health.as_ref().map(|health| Call::of(health::record(driver, health)).into());
+    let measured = health.as_ref().map(|health| Call::of(watchdog::record(driver, health)).into());
     let answered = [message].into_iter().chain(measured).chain(denials).collect();
-    let claimed = record_answer(driver, (&events, &spent), answered, requests).await?;
+    let claimed = record_answer(driver, &events, &spent, answered, requests).await?;
     health.into_iter().for_each(|health| driver.health.note(health));
     Ok(claimed)
 }
@@ -145,7 +145,7 @@ fn apply_middleware(
     uncleared_text: &mut String,
     uncleared_reasoning: &mut String,
 ) -> Result<BTreeMap<usize, String>, String> {
-    middleware::redaction::answer(driver, answer);
+    middleware::redaction::redact_answer(driver, answer);
     middleware::hooks::after_model(driver, answer)?;
     let mut denied = BTreeMap::new();
     let calls = answer.calls.iter_mut().enumerate().filter(|(_, call)| call.name != RESPONSE);
@@ -175,13 +175,14 @@ fn checked_text(answer: &ModelResponse) -> String {
 /// Records an answer and requests its calls. Returns the call that was claimed with its request.
 async fn record_answer(
     driver: &mut Driver,
-    (events, spent): (&[NewRunEvent], &ModelUsage),
+    events: &[NewRunEvent],
+    spent: &ModelUsage,
     answered: Vec<StepCall>,
     requests: Vec<StepCall>,
 ) -> Step<Option<ToolCall>> {
     let of_answer = answered.len();
     let all = answered.into_iter().chain(requests).collect();
-    let mut batch = driver.step_batch((events, Some(spent)), all);
+    let mut batch = driver.step_batch(events, Some(spent), all);
     match driver.send_step(&batch).await {
         Ok(requested) => Ok(requested
             .into_iter()
@@ -202,7 +203,8 @@ async fn record_answer(
 fn requests(
     driver: &Driver,
     calls: &[RequestedCall],
-    (allowed, denied): (usize, &BTreeMap<usize, String>),
+    allowed: usize,
+    denied: &BTreeMap<usize, String>,
     wrong: Option<&str>,
     events: &mut Vec<NewRunEvent>,
 ) -> Vec<StepCall> {
@@ -213,9 +215,9 @@ fn requests(
             // It is to be called once; only the first call counts.
             let is_repeated = calls[..at].iter().any(|call| call.name == RESPONSE);
             let (_, result) = if is_repeated {
-                driver.result(call, &CallResult::ok("ignored: call response once", 0))
+                driver.result_records(call, &CallResult::ok("ignored: call response once", 0))
             } else {
-                driver.result(call, &CallResult::error(wrong))
+                driver.result_records(call, &CallResult::error(wrong))
             };
             requests.push(result.into());
             continue;
@@ -234,7 +236,7 @@ fn requests(
         match request {
             Ok(request) => requests.push(request.into()),
             Err(result) => {
-                let (event, result) = driver.result(call, &result);
+                let (event, result) = driver.result_records(call, &result);
                 events.push(event);
                 requests.push(result.into());
             }
@@ -253,7 +255,7 @@ fn results_of_denied(
 ) -> Vec<StepCall> {
     let results = denied.iter().filter_map(|(at, why)| {
         let rejected = CallResult::without_success(CallStatus::Rejected, why.as_str());
-        let (event, result) = driver.result(calls.get(*at)?, &rejected);
+        let (event, result) = driver.result_records(calls.get(*at)?, &rejected);
         events.push(event);
         Some(result.into())
     });
@@ -293,7 +295,8 @@ async fn end_incomplete(
     driver: &Driver,
     answer: ModelResponse,
     failure: RunFailure,
-    (events, spent): (&[NewRunEvent], &ModelUsage),
+    events: &[NewRunEvent],
+    spent: &ModelUsage,
     withheld: Option<Call>,
 ) -> Step<Option<ToolCall>> {
     let entry = AssistantEntry {
@@ -308,7 +311,7 @@ async fn end_incomplete(
     let text = answer.text;
     let message = (!text.is_empty()).then(|| driver.message("assistant", text, &entry));
     let message = message.map(|message| Call::of(message.kind(PARTIAL)));
-    let failed = driver.run_lease.failed(failure.code, failure.message);
+    let failed = driver.run_lease.fail(failure.code, failure.message);
     let all = withheld.into_iter().chain(message).chain([failed.into()]).collect();
     driver.record(events, Some(spent), all).await?;
     Err(StepError::Ended)

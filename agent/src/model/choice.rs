@@ -36,9 +36,9 @@ impl Candidates {
         request: ModelRequest,
     ) -> Step<ModelStream> {
         outgoing::ready(driver, purpose).await?;
-        let request = ModelRequest { purpose: purpose.of_request(), ..request };
+        let request = ModelRequest { purpose: purpose.request_purpose(), ..request };
         let stream = self.chain.stream(request);
-        Ok(observability::of_request(driver, stream, self.chain.id(), &self.model))
+        Ok(observability::count_attempts(driver, stream, self.chain.id(), &self.model))
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn candidates<'a>(
 }
 
 /// Returns the models of the active agent, in order.
-pub(crate) fn of_agent(driver: &Driver) -> Step<Candidates> {
+pub(crate) fn agent_candidates(driver: &Driver) -> Step<Candidates> {
     let config = &driver.agent.definition.config;
     let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
     let middleware = driver.agent.definition.all_middleware(&driver.deployment);

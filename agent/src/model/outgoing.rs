@@ -43,7 +43,7 @@ impl Purpose {
     }
 
     /// Returns how scripts and recordings see a request.
-    pub(crate) fn of_request(self) -> RequestPurpose {
+    pub(crate) fn request_purpose(self) -> RequestPurpose {
         match self {
             Purpose::Summary => RequestPurpose::Summary,
             _ => RequestPurpose::Answer,

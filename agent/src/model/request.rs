@@ -18,7 +18,7 @@ use crate::model::{choice, structured};
 use crate::run::driver::Driver;
 use crate::run::step::Step;
 use crate::tools::registry;
-use crate::watchdog::health::MeasuredRequest;
+use crate::watchdog::MeasuredRequest;
 use crate::{context, memory, middleware, model, plan};
 
 /// The instruction that the model receives when it must not call more tools.
@@ -30,18 +30,18 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
     let left =
         driver.agent.definition.settings().limits.tool_calls - driver.state.consumed().tool_calls;
     let allowed = usize::try_from(left).unwrap_or(0);
-    let candidates = choice::of_agent(driver)?;
+    let candidates = choice::agent_candidates(driver)?;
     let output = candidates.structured_output;
     let mut request = request(driver, allowed > 0, output);
     if driver.agent.definition.keeps_plan() {
         let plan = plan::todo_list::current(&driver.abide, &driver.state.run.session_id).await?;
         add_block(&mut request, plan::replan::block(driver, &plan));
     }
-    middleware::redaction::request(driver, &mut request);
+    middleware::redaction::redact_request(driver, &mut request);
     if let Err(message) = middleware::hooks::before_model(driver, &mut request) {
         return middleware::request_check::deny(driver, &message).await.map(|()| None);
     }
-    let size = RequestSize::of(driver, &candidates.model);
+    let size = RequestSize::for_next_request(driver, &candidates.model);
     let estimated = size.estimate.request(&request);
     if context::compaction::advance(driver, &request, size, size.tokens(estimated)).await? {
         return Ok(None);
@@ -50,7 +50,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
     driver.state.has_cut_results |= fitted.cut_results > 0;
     let estimated = fitted.estimated;
     model::budget::reserve(driver, &request, candidates.price).await?;
-    let measured = MeasuredRequest::of(driver, &request, estimated);
+    let measured = MeasuredRequest::measure(driver, &request, estimated);
     streaming::asks(driver, &candidates.model).await?;
     let stream = candidates.ask(driver, Purpose::Answer, request).await?;
     let mut answered = listen(driver, stream).await?;
@@ -61,7 +61,8 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step<Option<ToolCall>> {
 
 /// Builds the request for the model.
 fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRequest {
-    let (definition, config) = (&driver.agent.definition, &driver.agent.definition.config);
+    let definition = &driver.agent.definition;
+    let config = &definition.config;
     let mut messages = driver.state.conversation(&definition.settings().context);
     let mut tools = if may_call { specs(driver) } else { Vec::new() };
     let mut system = definition.instructions.clone();
@@ -69,7 +70,8 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
     if let Some(schema) = structured::by_tool(driver, output) {
         tools.push(structured::spec(schema));
         let parts = system.into_iter().chain([structured::RESPONSE_RULES.to_owned()]);
-        (system, response_schema) = (Some(parts.collect::<Vec<_>>().join("\n\n")), None);
+        system = Some(parts.collect::<Vec<_>>().join("\n\n"));
+        response_schema = None;
     }
     if let Some(facts) = memory::facts::block(driver) {
         // At the end: the part before it is the same in each run, so providers can cache it.

@@ -14,7 +14,7 @@ use crate::run::step::Step;
 const RESTARTED: &str = "runtime_restarted";
 
 /// Announces the restart of an answer, before a driver asks its model for the first time.
-pub(crate) async fn of_answer(driver: &mut Driver) -> Step {
+pub(crate) async fn announce_answer(driver: &mut Driver) -> Step {
     if std::mem::replace(&mut driver.has_asked_model, true) {
         return Ok(());
     }
@@ -28,7 +28,7 @@ pub(crate) async fn of_answer(driver: &mut Driver) -> Step {
 }
 
 /// Returns the announcement that a program continues in its own session. The text since its last tool call is void.
-pub(crate) async fn of_program(driver: &Driver) -> Step<NewRunEvent> {
+pub(crate) async fn program_event(driver: &Driver) -> Step<NewRunEvent> {
     let before =
         last_number(driver, "kind NOT IN ('token', 'reasoning', 'line', 'status', 'usage')")
             .await?;
@@ -37,7 +37,7 @@ pub(crate) async fn of_program(driver: &Driver) -> Step<NewRunEvent> {
 
 /// Returns the announcement that a remote agent's text starts again after the run's last question; `None` if none of it
 /// was published.
-pub(crate) async fn of_pieces(driver: &Driver, why: &str) -> Step<Option<NewRunEvent>> {
+pub(crate) async fn text_event(driver: &Driver, why: &str) -> Step<Option<NewRunEvent>> {
     let others = "kind NOT IN ('token', 'reasoning', 'line', 'status', 'usage')";
     let before = last_number(driver, others).await?;
     let last = last_number(driver, "kind = 'token'").await?;
@@ -46,7 +46,7 @@ pub(crate) async fn of_pieces(driver: &Driver, why: &str) -> Step<Option<NewRunE
 
 /// Returns the announcement that the answer of a loop in Rust starts again: it is called again after a crash or a wait,
 /// or its answer is not what it has said. `None` if none of the answer was published.
-pub(crate) async fn of_loop(driver: &Driver, why: &str) -> Step<Option<NewRunEvent>> {
+pub(crate) async fn loop_event(driver: &Driver, why: &str) -> Step<Option<NewRunEvent>> {
     let is_answer = |entry: &&SessionEntry| {
         entry::is_answer(entry) && entry.assistant().is_some_and(|answer| answer.calls.is_empty())
     };

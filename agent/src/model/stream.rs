@@ -40,10 +40,10 @@ pub(crate) async fn listen(
     mut stream: abide_models::ModelStream,
 ) -> Step<ArrivedAnswer> {
     let mut events: Vec<NewRunEvent> = Vec::new();
-    let redactor = middleware::redaction::of_answers(driver);
+    let redactor = middleware::redaction::answer_redactor(driver);
     let mut held = HeldAnswer::new(driver.guardrails(), redactor, is_held_whole(driver));
     let mut writing: Option<Writing<'_>> = None;
-    let published = Published::of(driver);
+    let published = Published::for_run(driver);
     let since = first_event(driver, published);
     let answer = loop {
         tokio::select! {
@@ -63,9 +63,9 @@ pub(crate) async fn listen(
             event = stream.next() => match event {
                 Some(Ok(ModelEvent::Answer(answer))) => break answer,
                 Some(Ok(event)) => {
-                    add_chunk(&mut events, &mut held, event, (since, published.reasoning));
+                    add_chunk(&mut events, &mut held, event, since, published.reasoning);
                 }
-                Some(Err(error)) => return Err(failed(&error)),
+                Some(Err(error)) => return Err(model_failure(&error)),
                 None => {
                     let why = "the model's stream ended without an answer";
                     return Err(StepError::Failed(RunFailure::new("invalid_response", why)));
@@ -80,7 +80,7 @@ pub(crate) async fn listen(
     if let Some(writing) = writing {
         writing.await?;
     }
-    let (uncleared_text, uncleared_reasoning) = held.rest();
+    let (uncleared_text, uncleared_reasoning) = held.into_rest();
     Ok(ArrivedAnswer { answer, unrecorded: events, uncleared_text, uncleared_reasoning })
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn listen(
 pub(crate) fn is_held_whole(driver: &Driver) -> bool {
     let is_json = driver.agent.definition.response_format.is_some();
     middleware::hooks::hold_answers(driver)
-        || is_json && middleware::redaction::of_answers(driver).is_some()
+        || is_json && middleware::redaction::answer_redactor(driver).is_some()
 }
 
 /// Returns the number of an answer's first event. The status that announces the request comes before it.
@@ -103,7 +103,8 @@ fn add_chunk(
     events: &mut Vec<NewRunEvent>,
     held: &mut HeldAnswer<'_>,
     event: ModelEvent,
-    (since, reasons): (i64, bool),
+    since: i64,
+    reasons: bool,
 ) {
     match event {
         ModelEvent::Text(text) => {
@@ -140,7 +141,7 @@ pub(crate) fn push(events: &mut Vec<NewRunEvent>, kind: RunEventKind, text: &str
 }
 
 /// Returns the failure of a run whose model did not answer, after all attempts of [`abide_models::Chain`].
-fn failed(error: &ModelError) -> StepError {
+fn model_failure(error: &ModelError) -> StepError {
     StepError::Failed(RunFailure::new(error.code(), error.message.clone()))
 }
 

@@ -45,10 +45,13 @@ pub(crate) fn spec(schema: &Value) -> ToolSpec {
 }
 
 /// Returns the answer in the first call of the tool: its JSON, or why it does not match.
-pub(crate) fn of_calls(schema: &Value, calls: &[ModelCall]) -> Option<Result<String, String>> {
+pub(crate) fn answer_in_calls(
+    schema: &Value,
+    calls: &[ModelCall],
+) -> Option<Result<String, String>> {
     let call = calls.iter().find(|call| call.name == RESPONSE)?;
     let spec = spec(schema);
-    let fitted = Parameters::of(&spec.parameters)
+    let fitted = Parameters::compile(&spec.parameters)
         .and_then(|it| it.fit_text(&call.arguments).map_err(|why| format!("{RESPONSE}: {why}")));
     let answer = fitted.map(|fitted| {
         if schema["type"] == "object" {
@@ -62,7 +65,7 @@ pub(crate) fn of_calls(schema: &Value, calls: &[ModelCall]) -> Option<Result<Str
 
 /// Returns `true` if the model may correct its answer once more.
 pub(crate) fn may_repair(driver: &Driver) -> bool {
-    let output = model::choice::of_agent(driver).map(|it| it.structured_output);
+    let output = model::choice::agent_candidates(driver).map(|it| it.structured_output);
     let max = match output.unwrap_or_default() {
         StructuredOutput::Native => REPAIRS,
         StructuredOutput::Tool => RESPONSE_REPAIRS,
@@ -80,7 +83,7 @@ pub(crate) fn check_repairs(driver: &Driver) -> Step {
         return Ok(());
     };
     if repairs(driver) > RESPONSE_REPAIRS {
-        Err(failed(last.content.as_deref().unwrap_or_default()))
+        Err(mismatch_error(last.content.as_deref().unwrap_or_default()))
     } else {
         Ok(())
     }
@@ -114,20 +117,24 @@ pub(crate) fn evaluate(driver: &Driver, text: &str) -> StructuredAnswer {
     if !of_the_model {
         return StructuredAnswer::Free;
     }
-    of_text(schema, text)
+    check_text(schema, text)
 }
 
 /// Checks the answer of a command-line program: its structured output if it has one, else its text.
-pub(crate) fn of_program(schema: &Value, reported: Option<Value>, text: &str) -> StructuredAnswer {
-    let Some(value) = reported else { return of_text(schema, text) };
+pub(crate) fn check_program_answer(
+    schema: &Value,
+    reported: Option<Value>,
+    text: &str,
+) -> StructuredAnswer {
+    let Some(value) = reported else { return check_text(schema, text) };
     match parameters(schema) {
-        Ok(schema) => held_to(&schema, value),
+        Ok(schema) => check_value(&schema, value),
         Err(why) => StructuredAnswer::Mismatch(why),
     }
 }
 
 /// Checks the JSON in a text. If several values match, the last one is the answer.
-fn of_text(schema: &Value, text: &str) -> StructuredAnswer {
+fn check_text(schema: &Value, text: &str) -> StructuredAnswer {
     let schema = match parameters(schema) {
         Ok(schema) => schema,
         Err(why) => return StructuredAnswer::Mismatch(why),
@@ -139,7 +146,7 @@ fn of_text(schema: &Value, text: &str) -> StructuredAnswer {
     let mut mismatch = None;
     for (at, json) in values.into_iter().enumerate().rev() {
         let checked = match integers::check(json.source) {
-            Ok(()) => held_to(&schema, json.value),
+            Ok(()) => check_value(&schema, json.value),
             Err(found) => StructuredAnswer::Mismatch(format!("{found}: use a string")),
         };
         match checked {
@@ -162,12 +169,12 @@ fn not_json(text: &str) -> String {
 }
 
 fn parameters(schema: &Value) -> Result<Parameters, String> {
-    Parameters::of(schema)
+    Parameters::compile(schema)
         .map_err(|why| format!("the response_format is not a supported JSON Schema: {why}"))
 }
 
 /// Checks a value against a schema.
-fn held_to(schema: &Parameters, value: Value) -> StructuredAnswer {
+fn check_value(schema: &Parameters, value: Value) -> StructuredAnswer {
     if let Err(found) = integers::check_depth(&value) {
         return StructuredAnswer::Mismatch(format!("it {found}"));
     }
@@ -198,7 +205,7 @@ pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
 }
 
 /// Returns the failure of a run without a matching answer.
-pub(crate) fn failed(why: &str) -> StepError {
+pub(crate) fn mismatch_error(why: &str) -> StepError {
     StepError::Failed(mismatch(why))
 }
 

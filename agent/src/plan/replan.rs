@@ -5,7 +5,7 @@
 use abide_definitions::agent_tool::MANAGE_TODO_LIST;
 use abide_definitions::profile_settings::{PlanSettings, Replan};
 
-use crate::context::entry::{SessionEntry, ToolEntry};
+use crate::context::entry::SessionEntry;
 use crate::plan::todo_list::Plan;
 use crate::run::driver::Driver;
 
@@ -50,22 +50,21 @@ fn occasion(
     entries: &[SessionEntry],
 ) -> Option<ReplanReason> {
     // A plan changes in one transaction with the result of its call.
-    let since = || entries.iter().filter(|entry| entry.seq.0 > plan_seq);
-    let failed = |is_wanted: fn(&ToolEntry) -> bool| {
-        let mut failed =
-            since().filter_map(SessionEntry::tool).filter(move |it| it.is_error && is_wanted(it));
-        failed.next_back()
-    };
+    let since = entries.iter().filter(|entry| entry.seq.0 > plan_seq);
     match settings.replan {
         Replan::Never => None,
         Replan::OnFailure => {
-            failed(|it| it.name != MANAGE_TODO_LIST).map(|it| ReplanReason::Failed(it.name.clone()))
+            let mut results = since.filter_map(SessionEntry::tool);
+            let failed = results.rfind(|it| it.is_error && it.name != MANAGE_TODO_LIST)?;
+            Some(ReplanReason::Failed(failed.name.clone()))
         }
         Replan::OnConflict => {
-            failed(|it| it.name == MANAGE_TODO_LIST).map(|_| ReplanReason::Refused)
+            let mut results = since.filter_map(SessionEntry::tool);
+            let is_refused = results.any(|it| it.is_error && it.name == MANAGE_TODO_LIST);
+            is_refused.then_some(ReplanReason::Refused)
         }
         Replan::EveryNSteps => {
-            let answers = since().filter_map(SessionEntry::assistant);
+            let answers = since.filter_map(SessionEntry::assistant);
             let answers = answers.filter(|answer| answer.iteration > 0).count();
             (answers >= settings.replan_steps).then_some(ReplanReason::Unchanged)
         }

@@ -210,12 +210,12 @@ pub(crate) async fn current(abide: &Abide, session_id: &str) -> Result<Plan, Err
     let last: Vec<PlanVersion> = abide.sql(sql).param("sid", session_id).fetch().await?;
     let Some(last) = last.into_iter().next() else { return Ok(Plan::default()) };
     let steps: Vec<NewPlanStep> = serde_json::from_str(last.steps.as_str()).unwrap_or_default();
-    let todos = steps.into_iter().zip(1..).map(|(step, id)| PlanItem::of_row(id, step));
+    let todos = steps.into_iter().zip(1..).map(|(step, id)| PlanItem::from_step(id, step));
     Ok(Plan { version: last.version, todos: todos.collect(), seq: last.seq.0 })
 }
 
 impl PlanItem {
-    fn of_row(id: i64, step: NewPlanStep) -> PlanItem {
+    fn from_step(id: i64, step: NewPlanStep) -> PlanItem {
         PlanItem {
             id,
             title: step.title,

@@ -83,7 +83,7 @@ impl OpenApprovals {
     }
 
     /// Removes a request whose call is decided. Returns whether it was open.
-    pub(crate) fn decided(&mut self, request_id: &str, call_id: &str) -> bool {
+    pub(crate) fn remove(&mut self, request_id: &str, call_id: &str) -> bool {
         let is_open = self.calls.get(request_id).is_some_and(|open| open == call_id);
         if is_open {
             self.calls.remove(request_id);

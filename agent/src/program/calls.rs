@@ -25,7 +25,7 @@ pub(crate) struct ProgramCalls {
 
 impl ProgramCalls {
     /// A call has begun. Returns whether it is new.
-    pub(crate) fn begun(&mut self, id: &str, tool: &str) -> bool {
+    pub(crate) fn begin(&mut self, id: &str, tool: &str) -> bool {
         let is_new = self.all.insert(id.to_owned());
         if is_new {
             let tool = tool.chars().take(NAME_CHARS).collect();
@@ -35,7 +35,7 @@ impl ProgramCalls {
     }
 
     /// A call has ended. Returns whether it is new: its program has not reported that it began.
-    pub(crate) fn ended(&mut self, id: &str, succeeded: bool) -> bool {
+    pub(crate) fn end(&mut self, id: &str, succeeded: bool) -> bool {
         if let Some((tool, since)) = self.open.remove(id) {
             let outcome = if succeeded { "succeeded" } else { "tool" };
             self.ended.push(ProgramCall { tool, outcome, took: since.elapsed() });

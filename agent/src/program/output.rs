@@ -67,31 +67,31 @@ impl ProgramOutput {
     }
 
     /// Adds a line of an agent's program.
-    pub(crate) fn line(&mut self, agent: &str, line: Line) {
+    pub(crate) fn add_line(&mut self, agent: &str, line: Line) {
         if let Some(raw) = line.raw {
-            self.tell(RunEventKind::Line, json!({"raw": raw}));
+            self.push_event(RunEventKind::Line, json!({"raw": raw}));
         }
         for event in line.events {
-            self.event(agent, event);
+            self.add_event(agent, event);
         }
     }
 
-    fn event(&mut self, agent: &str, event: ProgramEvent) {
+    fn add_event(&mut self, agent: &str, event: ProgramEvent) {
         match event {
             ProgramEvent::AssistantDelta { text, parent, .. } => {
                 if parent.is_none() {
                     self.text.push_str(&text);
                 }
-                self.tell(RunEventKind::Token, json!({"content": text}));
+                self.push_event(RunEventKind::Token, json!({"content": text}));
             }
             ProgramEvent::ThinkingDelta { text, .. } => {
-                self.tell(RunEventKind::Reasoning, json!({"content": text}));
+                self.push_event(RunEventKind::Reasoning, json!({"content": text}));
             }
             ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
-                self.tool_calls += i64::from(self.calls.begun(&id, &name));
+                self.tool_calls += i64::from(self.calls.begin(&id, &name));
                 self.text.clear();
-                let plan = self.program_plan.of_call(&name, &arguments);
-                self.tell(
+                let plan = self.program_plan.read_call(&name, &arguments);
+                self.push_event(
                     RunEventKind::ToolCall,
                     json!({"name": name, "args": arguments, "id": id}),
                 );
@@ -101,14 +101,14 @@ impl ProgramOutput {
                 let exit_code = exit_code.unwrap_or_else(|| i64::from(is_error));
                 let has_succeeded = !is_error && exit_code == 0;
                 let status = if has_succeeded { CallStatus::Succeeded } else { CallStatus::Failed };
-                self.tool_calls += i64::from(self.calls.ended(&id, has_succeeded));
+                self.tool_calls += i64::from(self.calls.end(&id, has_succeeded));
                 let output = match output {
                     Value::String(text) => text,
                     other => other.to_string(),
                 };
                 let result = json!({"tool_call_id": id, "output": output, "status": status,
                     "exit_code": exit_code});
-                self.tell(RunEventKind::ToolResult, result);
+                self.push_event(RunEventKind::ToolResult, result);
             }
             ProgramEvent::ApprovalRequested { request_id, tool, input, .. } => {
                 self.asked.push(ApprovalRequest { request_id, tool, input });
@@ -122,50 +122,53 @@ impl ProgramOutput {
             }
             ProgramEvent::SessionId { id } => {
                 self.has_opened = true;
-                self.tell(
+                self.push_event(
                     RunEventKind::Status,
                     json!({"status": "thinking", "program_session": id}),
                 );
             }
             // Programs that report their cost do so with the answer.
             ProgramEvent::Usage(usage) => {
-                self.used(agent, json!(usage), None);
+                self.record_usage(agent, json!(usage), None);
                 self.usage = Some(usage);
             }
             ProgramEvent::Final(last) => {
-                self.cost(agent, &last);
+                self.record_cost(agent, &last);
                 self.answer = Some(Ok(Box::new(last)));
             }
             ProgramEvent::Error(failure) => {
                 if let Some(answer) = &failure.answer {
-                    self.cost(agent, answer);
+                    self.record_cost(agent, answer);
                 }
                 self.answer = Some(Err(failure));
             }
             other => {
                 if let ProgramEvent::Status { data } = &other {
-                    let plan = self.program_plan.of_status(data);
+                    let plan = self.program_plan.read_status(data);
                     self.new_events.extend(plan);
                 }
-                self.tell(RunEventKind::Status, json!({"status": "thinking", "program": other}));
+                self.push_event(
+                    RunEventKind::Status,
+                    json!({"status": "thinking", "program": other}),
+                );
             }
         }
     }
 
-    fn cost(&mut self, agent: &str, answer: &ProgramResult) {
+    fn record_cost(&mut self, agent: &str, answer: &ProgramResult) {
         if let (Some(usage), Some(cost)) = (&answer.usage, answer.cost_usd) {
-            self.used(agent, json!(usage), Some(cost));
+            self.record_usage(agent, json!(usage), Some(cost));
         }
     }
 
-    fn used(&mut self, agent: &str, mut usage: Value, cost: Option<f64>) {
+    fn record_usage(&mut self, agent: &str, mut usage: Value, cost: Option<f64>) {
         usage["provider"] = json!("cli");
         usage["model"] = json!(agent);
         usage["estimated_cost"] = json!(cost);
-        self.tell(RunEventKind::Usage, usage);
+        self.push_event(RunEventKind::Usage, usage);
     }
 
-    fn tell(&mut self, kind: RunEventKind, data: Value) {
+    fn push_event(&mut self, kind: RunEventKind, data: Value) {
         self.new_events.push(run_event(kind, data));
     }
 }

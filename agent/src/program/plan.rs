@@ -26,65 +26,58 @@ const COMPLETED: &str = "completed";
 
 impl ProgramPlan {
     /// Returns the events for a call of the program's planning tool.
-    pub(crate) fn of_call(&mut self, tool: &str, arguments: &Value) -> Vec<NewRunEvent> {
+    pub(crate) fn read_call(&mut self, tool: &str, arguments: &Value) -> Vec<NewRunEvent> {
         let todos = match tool {
             "TodoWrite" => arguments["todos"].as_array(),
             _ => None,
         };
         todos.map_or_else(Vec::new, |todos| {
-            self.noted(
+            self.update(
                 todos
                     .iter()
-                    .filter_map(|todo| Step::of(&todo["content"], todo["status"].as_str()))
+                    .filter_map(|todo| Step::new(&todo["content"], todo["status"].as_str()))
                     .collect(),
             )
         })
     }
 
     /// Returns the events for an output line with a plan.
-    pub(crate) fn of_status(&mut self, line: &Value) -> Vec<NewRunEvent> {
+    pub(crate) fn read_status(&mut self, line: &Value) -> Vec<NewRunEvent> {
         // The Agent Client Protocol.
         if line["sessionUpdate"] == "plan" {
             let entries = line["entries"].as_array().into_iter().flatten();
-            return self.noted(
-                entries.filter_map(|it| Step::of(&it["content"], it["status"].as_str())).collect(),
+            return self.update(
+                entries.filter_map(|it| Step::new(&it["content"], it["status"].as_str())).collect(),
             );
         }
         // Codex's app server.
         if line["method"] == "turn/plan/updated" {
-            let step = |it: &Value| {
-                let status = it["status"].as_str();
-                Step::of(
-                    &it["step"],
-                    status.map(|it| if it == "inProgress" { "in_progress" } else { it }),
-                )
-            };
             let steps = line["params"]["plan"].as_array().into_iter().flatten();
-            return self.noted(steps.filter_map(step).collect());
+            return self.update(steps.filter_map(read_server_step).collect());
         }
         let item = &line["item"];
         let items = match item["type"].as_str() {
             Some("todo_list") => item["items"].as_array(),
             _ => None,
         };
-        let step = |item: &Value| {
-            let done = item["completed"] == true;
-            Step::of(&item["text"], Some(if done { COMPLETED } else { "not-started" }))
-        };
-        items.map_or_else(Vec::new, |items| self.noted(items.iter().filter_map(step).collect()))
+        items.map_or_else(Vec::new, |items| {
+            self.update(items.iter().filter_map(read_list_step).collect())
+        })
     }
 
-    fn noted(&mut self, steps: Vec<Step>) -> Vec<NewRunEvent> {
+    fn update(&mut self, steps: Vec<Step>) -> Vec<NewRunEvent> {
         if steps == self.steps {
             return Vec::new();
         }
         self.version += 1;
         let before = std::mem::replace(&mut self.steps, steps);
         let titles: Vec<&str> = self.steps.iter().map(|it| it.title.as_str()).collect();
-        let items = self.steps.iter().enumerate();
-        let items =
-            items.map(|(at, it)| json!({"id": at + 1, "title": it.title, "status": it.status}));
-        let items: Vec<Value> = items.collect();
+        let items: Vec<Value> = self
+            .steps
+            .iter()
+            .enumerate()
+            .map(|(at, it)| json!({"id": at + 1, "title": it.title, "status": it.status}))
+            .collect();
         let mut events = vec![run_event(
             RunEventKind::Planning,
             json!({
@@ -104,8 +97,23 @@ impl ProgramPlan {
     }
 }
 
+/// Reads a step of Codex's app server.
+fn read_server_step(step: &Value) -> Option<Step> {
+    let status = match step["status"].as_str() {
+        Some("inProgress") => Some("in_progress"),
+        other => other,
+    };
+    Step::new(&step["step"], status)
+}
+
+/// Reads a step of Codex's to-do list.
+fn read_list_step(item: &Value) -> Option<Step> {
+    let status = if item["completed"] == true { COMPLETED } else { "not-started" };
+    Step::new(&item["text"], Some(status))
+}
+
 impl Step {
-    fn of(title: &Value, status: Option<&str>) -> Option<Step> {
+    fn new(title: &Value, status: Option<&str>) -> Option<Step> {
         Some(Step { title: title.as_str()?.to_owned(), status: status?.to_owned() })
     }
 }

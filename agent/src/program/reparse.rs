@@ -113,10 +113,10 @@ impl Reparsed {
         let before = reading.before.take().unwrap_or_else(|| recorded_result(&run));
         let result = match lines {
             0 => before.clone(),
-            _ => reading.result(&run, &definition),
+            _ => reading.corrected_result(&run, &definition),
         };
         let RunReading { mut changes, corrected, .. } = reading;
-        changes.extend(between(&before, &result));
+        changes.extend(compare_results(&before, &result));
         let run_id = run.id;
         let agent = run.agent;
         Ok(Reparsed { run_id, agent, is_current, lines, changes, result, corrected })
@@ -235,24 +235,25 @@ fn is_of_parser(kind: RunEventKind, data: &Value) -> bool {
     }
 }
 
-fn texts(events: &[Event]) -> Vec<String> {
+fn event_texts(events: &[Event]) -> Vec<String> {
     events.iter().map(|(kind, data)| format!("{} {data}", kind.as_str())).collect()
 }
 
 /// Returns the parts of a result that differ.
-fn between(before: &CorrectedResult, after: &CorrectedResult) -> Option<ReparsedChange> {
+fn compare_results(before: &CorrectedResult, after: &CorrectedResult) -> Option<ReparsedChange> {
     let before = parts(before);
     let after = parts(after);
     let names: Vec<&String> =
         before.keys().filter(|name| before.get(*name) != after.get(*name)).collect();
-    let texts = |of: &Map<String, Value>| {
-        names.iter().map(|name| format!("{name} {}", of[name.as_str()])).collect()
-    };
     (!names.is_empty()).then(|| ReparsedChange {
         number: None,
-        before: texts(&before),
-        after: texts(&after),
+        before: part_texts(&before, &names),
+        after: part_texts(&after, &names),
     })
+}
+
+fn part_texts(parts: &Map<String, Value>, names: &[&String]) -> Vec<String> {
+    names.iter().map(|name| format!("{name} {}", parts[name.as_str()])).collect()
 }
 
 /// Returns the parts of a result, by name.
@@ -314,7 +315,7 @@ impl RunReading {
             before: serde_json::from_value(correction.after.value()).ok(),
             before_lines: lines
                 .into_iter()
-                .map(|line| (line.number, line.events.into_iter().map(plain).collect()))
+                .map(|line| (line.number, line.events.into_iter().map(into_event).collect()))
                 .collect(),
             ..RunReading::default()
         }
@@ -360,8 +361,8 @@ impl RunReading {
     fn compare(&mut self, line: StoredLine, read: Vec<Event>) {
         let before = self.before_lines.get(&line.number).unwrap_or(&line.events);
         if *before != read {
-            let before = texts(before);
-            let after = texts(&read);
+            let before = event_texts(before);
+            let after = event_texts(&read);
             self.changes.push(ReparsedChange { number: Some(line.number), before, after });
         }
         if line.events != read {
@@ -374,7 +375,7 @@ impl RunReading {
         }
     }
 
-    fn result(&self, run: &Run, definition: &AgentDefinition) -> CorrectedResult {
+    fn corrected_result(&self, run: &Run, definition: &AgentDefinition) -> CorrectedResult {
         let failed = |code: &str, why: &str| {
             let is_same = run.error_code.as_deref() == Some(code);
             // The stored message also has what the program wrote to stderr.
@@ -415,7 +416,7 @@ impl RunReading {
 /// Why an answer does not match the schema of the agent.
 fn mismatch(definition: &AgentDefinition, answer: &ProgramResult) -> Option<String> {
     let schema = definition.response_format.as_ref()?;
-    match structured::of_program(schema, answer.structured.clone(), &answer.text) {
+    match structured::check_program_answer(schema, answer.structured.clone(), &answer.text) {
         StructuredAnswer::Mismatch(why) => Some(structured::mismatch(&why).message),
         StructuredAnswer::Free | StructuredAnswer::Fits(_) => None,
     }
@@ -423,11 +424,11 @@ fn mismatch(definition: &AgentDefinition, answer: &ProgramResult) -> Option<Stri
 
 /// Returns the events that a runtime would record for events of a program.
 fn new_events(output: &mut ProgramOutput, agent: &str, events: Vec<ProgramEvent>) -> Vec<Event> {
-    output.line(agent, Line { raw: None, events });
-    let new = std::mem::take(&mut output.new_events).into_iter().map(plain);
+    output.add_line(agent, Line { raw: None, events });
+    let new = std::mem::take(&mut output.new_events).into_iter().map(into_event);
     new.filter(|(kind, data)| is_of_parser(*kind, data)).collect()
 }
 
-fn plain(NewRunEvent { kind, data }: NewRunEvent) -> Event {
+fn into_event(NewRunEvent { kind, data }: NewRunEvent) -> Event {
     (kind, Value::Object(data))
 }

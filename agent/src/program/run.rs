@@ -41,7 +41,7 @@ type Decisions = FuturesUnordered<BoxFuture<'static, (String, String, Result<Dec
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let config = driver.agent.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
-    let before = Before::of(driver).await?;
+    let before = Before::read(driver).await?;
     // Also if the run is to be aborted.
     before.end(&config).await?;
     driver.read_state().await?;
@@ -60,24 +60,24 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         tokio::select! {
             biased;
             () = driver.stop.cancelled() => {
-                return Err(leave(driver, running, (open, output), StepError::Aborted).await);
+                return Err(stop_program(driver, running, open, output, StepError::Aborted).await);
             }
             () = driver.until_deadline() => {
-                return Err(leave(driver, running, (open, output), overtime()).await);
+                return Err(stop_program(driver, running, open, output, overtime()).await);
             }
             Some((request_id, call_id, decision)) = decisions.next() => {
                 let decision = decision?;
-                if open.decided(&request_id, &call_id) {
+                if open.remove(&request_id, &call_id) {
                     // Otherwise, the program has withdrawn the request or has exited.
                     let _ = running.answer(&request_id, decision);
                 }
             }
             line = running.next() => match line {
-                Some(line) => output.line(&driver.agent.definition.name, line),
+                Some(line) => output.add_line(&driver.agent.definition.name, line),
                 None => break,
             },
         }
-        gather(driver, &mut running, &mut output);
+        collect_available_lines(driver, &mut running, &mut output);
         if output.is_pending() {
             let events = std::mem::take(&mut output.new_events);
             driver.record(&events, output.new_calls().as_ref(), Vec::new()).await?;
@@ -85,7 +85,8 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             if std::mem::take(&mut output.has_opened) {
                 running.send_prompt();
             }
-            consent(driver, &running, &mut output, (&mut open, &mut decisions), deaf).await?;
+            record_approvals(driver, &running, &mut output, &mut open, &mut decisions, deaf)
+                .await?;
         }
     }
     open.close(driver).await?;
@@ -95,9 +96,9 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             finish(driver, failure.answer.map(|answer| *answer).unwrap_or_default(), output).await
         }
         Some(Err(failure)) => {
-            let failed = driver.run_lease.failed(failure.kind.code(), &failure.message);
+            let failed = driver.run_lease.fail(failure.kind.code(), &failure.message);
             output.failed = failure.answer;
-            keep(driver, output, vec![failed.into()]).await?;
+            record_output(driver, output, vec![failed.into()]).await?;
             Ok(DriveResult::Ended)
         }
         None => Err(StepError::Failed(RunFailure::new(
@@ -123,7 +124,7 @@ async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Runn
     let running = spawn_paused(config, before.prompt(conversation(driver), kind), parser);
     let mut events = Vec::new();
     if before.has_begun() {
-        events.push(model::restart::of_program(driver).await?);
+        events.push(model::restart::program_event(driver).await?);
     }
     if let Some(process) = running.process() {
         let data = json!({"status": "thinking", "process": process});
@@ -137,7 +138,7 @@ async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Runn
 }
 
 /// Records what a program that gave no answer has left: its output, its usage, and the text of the answer so far.
-async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> Step {
+async fn record_output(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> Step {
     let mut events = std::mem::take(&mut output.new_events);
     let rest = events.split_off(events.len().min(LINES));
     let calls = output.new_calls().map_or(0, |spent| spent.tool_calls);
@@ -160,21 +161,22 @@ async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> St
 }
 
 /// Collects the lines that are already available, so that one write covers many lines.
-fn gather(driver: &Driver, running: &mut Running, output: &mut ProgramOutput) {
+fn collect_available_lines(driver: &Driver, running: &mut Running, output: &mut ProgramOutput) {
     while output.new_events.len() < LINES && output.answer.is_none() {
         match running.next().now_or_never() {
-            Some(Some(line)) => output.line(&driver.agent.definition.name, line),
+            Some(Some(line)) => output.add_line(&driver.agent.definition.name, line),
             _ => break,
         }
     }
 }
 
 /// Records the program's permission requests, and cancels the withdrawn ones.
-async fn consent(
+async fn record_approvals(
     driver: &Driver,
     running: &Running,
     output: &mut ProgramOutput,
-    (open, decisions): (&mut OpenApprovals, &mut Decisions),
+    open: &mut OpenApprovals,
+    decisions: &mut Decisions,
     deaf: bool,
 ) -> Step {
     for request_id in std::mem::take(&mut output.withdrawn) {
@@ -202,20 +204,21 @@ async fn consent(
 }
 
 /// Stops the program. Its output up to its exit is recorded.
-async fn leave(
+async fn stop_program(
     driver: &Driver,
     mut running: Running,
-    (mut open, mut output): (OpenApprovals, ProgramOutput),
+    mut open: OpenApprovals,
+    mut output: ProgramOutput,
     why: StepError,
 ) -> StepError {
     running.cancel();
     while let Some(line) = running.next().await {
-        output.line(&driver.agent.definition.name, line);
+        output.add_line(&driver.agent.definition.name, line);
     }
     if let Some(Err(failure)) = output.answer.take() {
         output.failed = failure.answer;
     }
-    if let Err(halt) = keep(driver, output, Vec::new()).await {
+    if let Err(halt) = record_output(driver, output, Vec::new()).await {
         return halt;
     }
     match open.close(driver).await {
@@ -248,7 +251,7 @@ const TASK_ABOVE: &str = "The messages above are the task. They may be in the se
     they are not a new task.";
 
 impl Before {
-    async fn of(driver: &Driver) -> Step<Before> {
+    async fn read(driver: &Driver) -> Step<Before> {
         let sql = "SELECT EXISTS (SELECT 1 FROM run_events WHERE run_id = :id AND kind = 'line'), \
                    EXISTS (SELECT 1 FROM run_events WHERE run_id = :id \
                            AND kind IN ('token', 'reasoning', 'tool_call', 'tool_result'))";
@@ -379,13 +382,13 @@ async fn finish(
 ) -> Step<DriveResult> {
     let mut output = Map::from_iter([("content".to_owned(), json!(answer.text))]);
     if let Some(schema) = &driver.agent.definition.response_format {
-        match structured::of_program(schema, answer.structured.clone(), &answer.text) {
+        match structured::check_program_answer(schema, answer.structured.clone(), &answer.text) {
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
             StructuredAnswer::Mismatch(why) => {
                 let RunFailure { code, message } = structured::mismatch(&why);
-                let failed = driver.run_lease.failed(code, message);
+                let failed = driver.run_lease.fail(code, message);
                 program.failed = Some(Box::new(answer));
-                keep(driver, program, vec![failed.into()]).await?;
+                record_output(driver, program, vec![failed.into()]).await?;
                 return Ok(DriveResult::Ended);
             }
             StructuredAnswer::Free => {}
@@ -404,7 +407,7 @@ async fn finish(
         ..AssistantEntry::default()
     };
     let message = driver.message("assistant", answer.text.as_str(), &entry).into();
-    let done = driver.run_lease.done(output).into();
+    let done = driver.run_lease.finish(output).into();
     driver.record(&[], Some(&spent), vec![message, done]).await?;
     Ok(DriveResult::Ended)
 }

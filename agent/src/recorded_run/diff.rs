@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde_json::Value;
-
 use crate::recorded_run::recording::{
     CallGate, RecordedCall, RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun,
 };
@@ -89,25 +87,21 @@ impl RecordedRun {
         let ids = self.conversations.iter().chain(&now.conversations).map(|it| it.id.as_str());
         let mut seen = BTreeSet::new();
         for id in ids.filter(|id| seen.insert(*id)) {
-            let find = |run: &'_ RecordedRun| {
-                run.conversations.iter().position(|conversation| conversation.id == id)
-            };
             let position = if id == self.name() { String::new() } else { format!("run {id}, ") };
             let mut differ = Changes { changes: &mut changes, position };
-            match (find(self), find(now)) {
-                (Some(before), Some(after)) => {
-                    differ.compare(&self.conversations[before], &now.conversations[after]);
+            match (self.conversation(id), now.conversation(id)) {
+                (Some(before), Some(after)) => differ.compare(before, after),
+                (Some(_), None) => {
+                    differ.add(RunChangeKind::Delegation, "the run", "delegated", "");
                 }
-                (before, _) => {
-                    let text =
-                        |there: bool| if there { "delegated".to_owned() } else { String::new() };
-                    let was = text(before.is_some());
-                    let is = text(before.is_none());
-                    differ.add(RunChangeKind::Delegation, "the run", was, is);
-                }
+                (None, _) => differ.add(RunChangeKind::Delegation, "the run", "", "delegated"),
             }
         }
         changes
+    }
+
+    fn conversation(&self, id: &str) -> Option<&RecordedConversation> {
+        self.conversations.iter().find(|conversation| conversation.id == id)
     }
 }
 
@@ -133,9 +127,8 @@ impl Changes<'_> {
     }
 
     fn compare(&mut self, before: &RecordedConversation, after: &RecordedConversation) {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let was = text(&before.instructions);
-        let is = text(&after.instructions);
+        let was = before.instructions.as_deref().unwrap_or_default();
+        let is = after.instructions.as_deref().unwrap_or_default();
         self.add(RunChangeKind::Instructions, "instructions", was, is);
         let mut answers = 0;
         let mut at = 0;
@@ -150,100 +143,122 @@ impl Changes<'_> {
             answers += usize::from(role == "assistant");
             if !was.role.is_empty() && !is.role.is_empty() && was.role != is.role {
                 let position = format!("message {at}");
-                self.add(RunChangeKind::Message, &position, whole(was), whole(is));
+                self.add(RunChangeKind::Message, &position, message_text(was), message_text(is));
                 continue;
             }
             match role.as_str() {
-                "assistant" => self.answer(answers, was, is),
-                "tool" => self.result(was, is),
+                "assistant" => self.compare_answers(answers, was, is),
+                "tool" => self.compare_results(was, is),
                 role => {
                     let position = format!("message {at} of {role}");
-                    self.add(
-                        RunChangeKind::Message,
-                        &position,
-                        text(&was.content),
-                        text(&is.content),
-                    );
+                    self.add(RunChangeKind::Message, &position, content(was), content(is));
                 }
             }
         }
-        self.outcome(&before.outcome, &after.outcome);
+        self.compare_outcomes(&before.outcome, &after.outcome);
     }
 
-    fn answer(&mut self, number: usize, was: &RecordedMessage, is: &RecordedMessage) {
-        let text = |message: &RecordedMessage| message.content.clone().unwrap_or_default();
+    fn compare_answers(&mut self, number: usize, was: &RecordedMessage, is: &RecordedMessage) {
         let position = format!("answer {number}");
-        self.add(RunChangeKind::Answer, &position, text(was), text(is));
+        self.add(RunChangeKind::Answer, &position, content(was), content(is));
         let max = was.tool_calls.len().max(is.tool_calls.len());
         for at in 0..max {
-            let text = |message: &RecordedMessage| {
-                let call = message.tool_calls.get(at);
-                call.map(|call| format!("{} {}", call.name, call.arguments)).unwrap_or_default()
-            };
             let position = format!("answer {number}, call {}", at + 1);
-            self.add(RunChangeKind::ToolCall, &position, text(was), text(is));
-            if let (Some(was), Some(is)) = (was.tool_calls.get(at), is.tool_calls.get(at)) {
-                self.gate(&position, was, is);
+            let was = was.tool_calls.get(at);
+            let is = is.tool_calls.get(at);
+            let was_text = was.map(call_text).unwrap_or_default();
+            let is_text = is.map(call_text).unwrap_or_default();
+            self.add(RunChangeKind::ToolCall, &position, was_text, is_text);
+            if let (Some(was), Some(is)) = (was, is) {
+                self.compare_gates(&position, was, is);
             }
         }
     }
 
     /// What the definitions do with a call whose result the model did not get. A run can end before that is known.
-    fn gate(&mut self, position: &str, was: &RecordedCall, is: &RecordedCall) {
-        let text = |gate: CallGate| match gate {
-            CallGate::Approval => "needs an approval: not decided",
-            CallGate::Open => "needs no approval",
-            CallGate::Refused => "is refused",
-        };
+    fn compare_gates(&mut self, position: &str, was: &RecordedCall, is: &RecordedCall) {
         if let Some(gate) = was.gate.filter(|_| was.name == is.name) {
-            let now = is.gate.map_or("is not requested", text);
-            self.add(RunChangeKind::Approval, position, text(gate), now);
+            let now = is.gate.map_or("is not requested", gate_text);
+            self.add(RunChangeKind::Approval, position, gate_text(gate), now);
         }
     }
 
-    fn result(&mut self, was: &RecordedMessage, is: &RecordedMessage) {
+    fn compare_results(&mut self, was: &RecordedMessage, is: &RecordedMessage) {
         let name = was.name.as_ref().or(is.name.as_ref()).cloned().unwrap_or_default();
         let position = was.position.as_ref().or(is.position.as_ref()).cloned().unwrap_or_default();
-        let text = |message: &RecordedMessage| {
-            let error = if message.error { "error: " } else { "" };
-            message.content.as_ref().map(|text| format!("{error}{text}")).unwrap_or_default()
-        };
-        let of_call = format!("result of {name} ({position})");
-        self.add(RunChangeKind::ToolResult, &of_call, text(was), text(is));
-        if text(was) == text(is) && was.status.is_some() {
-            self.add(RunChangeKind::ToolResult, &of_call, ending(was), ending(is));
+        let result_position = format!("result of {name} ({position})");
+        let was_text = result_text(was);
+        let is_text = result_text(is);
+        let same_text = was_text == is_text;
+        self.add(RunChangeKind::ToolResult, &result_position, was_text, is_text);
+        if same_text && was.status.is_some() {
+            self.add(RunChangeKind::ToolResult, &result_position, ending(was), ending(is));
         }
-        let decided = |message: &RecordedMessage| match &message.approval {
-            Some(approval) if approval.omitted => "needs no approval",
-            Some(approval) if approval.approved => "needs an approval: approved",
-            Some(_) => "needs an approval: rejected",
-            None => "needs no approval",
-        };
         if was.name.is_some() && is.name.is_some() {
-            let of_call = format!("call of {name} ({position})");
-            self.add(RunChangeKind::Approval, &of_call, decided(was), decided(is));
+            let call_position = format!("call of {name} ({position})");
+            let was_approval = approval_text(was);
+            let is_approval = approval_text(is);
+            self.add(RunChangeKind::Approval, &call_position, was_approval, is_approval);
         }
     }
 
-    fn outcome(&mut self, was: &RecordedOutcome, is: &RecordedOutcome) {
-        let text = |outcome: &RecordedOutcome| {
-            let code = outcome.error_code.as_ref().map(|code| format!(" {code}"));
-            let content = outcome.content.as_ref().map(|text| format!(": {text}"));
-            let structured = outcome.structured.as_ref().map(Value::to_string);
-            let structured = structured.map(|value| format!(" {value}")).unwrap_or_default();
-            let code = code.unwrap_or_default();
-            let content = content.unwrap_or_default();
-            format!("{}{code}{content}{structured}", outcome.status)
-        };
-        self.add(RunChangeKind::Outcome, "outcome", text(was), text(is));
-        let text = |outcome: &RecordedOutcome| {
-            format!(
-                "{} answers, {} tool calls, {} input tokens, {} output tokens",
-                outcome.answers, outcome.tool_calls, outcome.input_tokens, outcome.output_tokens
-            )
-        };
-        self.add(RunChangeKind::Usage, "usage", text(was), text(is));
+    fn compare_outcomes(&mut self, was: &RecordedOutcome, is: &RecordedOutcome) {
+        self.add(RunChangeKind::Outcome, "outcome", outcome_text(was), outcome_text(is));
+        self.add(RunChangeKind::Usage, "usage", usage_text(was), usage_text(is));
     }
+}
+
+fn content(message: &RecordedMessage) -> &str {
+    message.content.as_deref().unwrap_or_default()
+}
+
+fn call_text(call: &RecordedCall) -> String {
+    format!("{} {}", call.name, call.arguments)
+}
+
+fn gate_text(gate: CallGate) -> &'static str {
+    match gate {
+        CallGate::Approval => "needs an approval: not decided",
+        CallGate::Open => "needs no approval",
+        CallGate::Refused => "is refused",
+    }
+}
+
+/// Returns the text of a result; an empty text if it has no content.
+fn result_text(message: &RecordedMessage) -> String {
+    let error = if message.error { "error: " } else { "" };
+    message.content.as_ref().map(|text| format!("{error}{text}")).unwrap_or_default()
+}
+
+/// Returns what was decided about the call of a result.
+fn approval_text(message: &RecordedMessage) -> &'static str {
+    match &message.approval {
+        Some(approval) if approval.omitted => "needs no approval",
+        Some(approval) if approval.approved => "needs an approval: approved",
+        Some(_) => "needs an approval: rejected",
+        None => "needs no approval",
+    }
+}
+
+fn outcome_text(outcome: &RecordedOutcome) -> String {
+    let mut text = outcome.status.clone();
+    if let Some(code) = &outcome.error_code {
+        text.push_str(&format!(" {code}"));
+    }
+    if let Some(content) = &outcome.content {
+        text.push_str(&format!(": {content}"));
+    }
+    if let Some(structured) = &outcome.structured {
+        text.push_str(&format!(" {structured}"));
+    }
+    text
+}
+
+fn usage_text(outcome: &RecordedOutcome) -> String {
+    format!(
+        "{} answers, {} tool calls, {} input tokens, {} output tokens",
+        outcome.answers, outcome.tool_calls, outcome.input_tokens, outcome.output_tokens
+    )
 }
 
 /// Returns the messages, with the results of each answer in the order of its calls. A call that is refused has its
@@ -266,7 +281,7 @@ fn ending(message: &RecordedMessage) -> String {
 }
 
 /// Returns a message in one text.
-fn whole(message: &RecordedMessage) -> String {
+fn message_text(message: &RecordedMessage) -> String {
     format!("{}: {}", message.role, message.content.as_deref().unwrap_or_default())
 }
 

@@ -73,12 +73,11 @@ impl RecordedRun {
         }
         let none = |_: &str| None;
         let surroundings = ConfigContext { environment: &none, folder };
-        let wrong = |why: String| RecordingError::Malformed(why);
         let mut models = Models::new(ModelsConfig::default(), &surroundings)
-            .map_err(|why| wrong(why.to_string()))?;
+            .map_err(|why| RecordingError::Malformed(why.to_string()))?;
         models
-            .add(Arc::new(RecordedAnswers::of(self)), Vec::new(), 0)
-            .map_err(|why| wrong(why.to_string()))?;
+            .add(Arc::new(RecordedAnswers::new(self)), Vec::new(), 0)
+            .map_err(|why| RecordingError::Malformed(why.to_string()))?;
         let empty = Catalog::new(folder, ours.clone()).with_guardrails_of(&catalog);
         let deployment = catalog.shared_deployment().get().to_vec();
         let empty = empty.deployment(offline_middleware(deployment));
@@ -346,18 +345,15 @@ const EARLIER: &str = "earlier";
 /// Returns the messages of a session before the run.
 fn history(session_id: &str, messages: &[RecordedMessage]) -> Vec<AppendMessage> {
     let mut answers = 0;
-    let call = |recorded: &RecordedMessage| {
-        let message = AppendMessage::new(
-            session_id,
-            &recorded.role,
-            recorded.content.clone().unwrap_or_default(),
-        );
-        let id = |answer: usize, position: usize| format!("earlier-{answer}.{position}");
-        match recorded.role.as_str() {
+    let mut history = Vec::new();
+    for recorded in messages {
+        let content = recorded.content.clone().unwrap_or_default();
+        let message = AppendMessage::new(session_id, &recorded.role, content);
+        history.push(match recorded.role.as_str() {
             "assistant" => {
                 answers += 1;
                 let calls = recorded.tool_calls.iter().enumerate().map(|(at, call)| {
-                    json!({"call_id": id(answers, at + 1), "name": call.name,
+                    json!({"call_id": earlier_call_id(answers, at + 1), "name": call.name,
                         "arguments": call.arguments, "provider_call_id": call.id})
                 });
                 let calls: Vec<Value> = calls.collect();
@@ -365,49 +361,47 @@ fn history(session_id: &str, messages: &[RecordedMessage]) -> Vec<AppendMessage>
                 message.data(data).run_id(EARLIER)
             }
             "tool" => {
-                let data = json!({"call_id": id(answers, 0), "name": recorded.name,
+                let data = json!({"call_id": earlier_call_id(answers, 0), "name": recorded.name,
                     "provider_call_id": recorded.tool_call_id, "is_error": recorded.error});
                 message.data(data).run_id(EARLIER)
             }
             _ => message,
-        }
-    };
-    messages.iter().map(call).collect()
+        });
+    }
+    history
+}
+
+fn earlier_call_id(answer: usize, position: usize) -> String {
+    format!("earlier-{answer}.{position}")
 }
 
 /// Returns a definition whose models are those of the recording. The model's name says which agent asks.
 fn offline(definition: &AgentDefinition) -> AgentDefinition {
-    let of_agent = |name: &str, definition: &AgentDefinition| {
-        let config = AgentConfig {
-            provider: Some(RECORDING.to_owned()),
-            model: Some(name.to_owned()),
-            fallbacks: Vec::new(),
-            ..definition.config.clone()
-        };
-        let middleware = offline_middleware(definition.middleware.clone());
-        let deployment_middleware = offline_middleware(definition.deployment_middleware.clone());
-        let subagents = definition.subagents.iter().map(|subagent| match subagent {
-            Subagent::Inline(inline) => Subagent::Inline(Box::new(offline(inline))),
-            named @ Subagent::Named(_) => named.clone(),
-        });
-        let limits = abide_definitions::agent::Limits {
-            // Prices and the clock are not those of the recording.
-            cost_usd: None,
-            wall_clock_seconds: None,
-            wall_clock_counts_waits: false,
-            ..definition.limits.clone()
-        };
-        let subagents = subagents.collect();
-        AgentDefinition {
-            config,
-            middleware,
-            deployment_middleware,
-            subagents,
-            limits,
-            ..definition.clone()
-        }
+    let config = AgentConfig {
+        provider: Some(RECORDING.to_owned()),
+        model: Some(definition.name.clone()),
+        fallbacks: Vec::new(),
+        ..definition.config.clone()
     };
-    of_agent(&definition.name, definition)
+    let subagents = definition.subagents.iter().map(|subagent| match subagent {
+        Subagent::Inline(inline) => Subagent::Inline(Box::new(offline(inline))),
+        named @ Subagent::Named(_) => named.clone(),
+    });
+    let limits = abide_definitions::agent::Limits {
+        // Prices and the clock are not those of the recording.
+        cost_usd: None,
+        wall_clock_seconds: None,
+        wall_clock_counts_waits: false,
+        ..definition.limits.clone()
+    };
+    AgentDefinition {
+        config,
+        middleware: offline_middleware(definition.middleware.clone()),
+        deployment_middleware: offline_middleware(definition.deployment_middleware.clone()),
+        subagents: subagents.collect(),
+        limits,
+        ..definition.clone()
+    }
 }
 
 /// Middleware whose models are those of the recording.
@@ -443,25 +437,15 @@ impl KnownConversation {
     /// Returns `true` if it continues a request: with the same first message of a user, and the same answers. Those
     /// that a summary stands for are not in the request, and large arguments of others are archived.
     fn continues(&self, request: &ModelRequest) -> bool {
-        let first = |messages: &[ModelMessage]| {
-            messages.iter().find_map(|message| match message {
-                ModelMessage::User { text } => Some(text.clone()),
-                _ => None,
-            })
-        };
-        let given = answers(&request.messages);
-        let recorded = answers(&self.conversation.messages);
+        let given = answered_calls(&request.messages);
+        let recorded = answered_calls(&self.conversation.messages);
         let omitted = request.omitted_answers;
-        first(&self.conversation.messages) == first(&request.messages)
+        first_user_text(&self.conversation.messages) == first_user_text(&request.messages)
             && omitted + given.len() < recorded.len()
-            && given.iter().zip(&recorded[omitted..]).all(|(given, recorded)| {
-                let calls = given.iter().zip(recorded);
-                given.len() == recorded.len()
-                    && calls.into_iter().all(|((name, arguments), (other, recorded))| {
-                        name == other
-                            && (arguments == recorded || arguments.contains(" executionId:'"))
-                    })
-            })
+            && given
+                .iter()
+                .zip(&recorded[omitted..])
+                .all(|(given, recorded)| same_calls(given, recorded))
     }
 
     /// Returns `true` if an agent of this name asks. An inline agent is registered below its parent.
@@ -472,7 +456,7 @@ impl KnownConversation {
 }
 
 impl RecordedAnswers {
-    fn of(recorded: &RecordedRun) -> RecordedAnswers {
+    fn new(recorded: &RecordedRun) -> RecordedAnswers {
         let known = recorded.conversations.iter().map(|it| KnownConversation {
             conversation: conversation(it),
             usages: usages(it),
@@ -496,11 +480,26 @@ impl RecordedAnswers {
     }
 }
 
+/// Returns `true` if an answer has the recorded calls. Arguments that are archived in the request are not compared.
+fn same_calls(given: &[(&str, &str)], recorded: &[(&str, &str)]) -> bool {
+    given.len() == recorded.len()
+        && given.iter().zip(recorded).all(|((name, arguments), (other, recorded))| {
+            name == other && (arguments == recorded || arguments.contains(" executionId:'"))
+        })
+}
+
+fn first_user_text(messages: &[ModelMessage]) -> Option<&str> {
+    messages.iter().find_map(|message| match message {
+        ModelMessage::User { text } => Some(text.as_str()),
+        _ => None,
+    })
+}
+
 /// The calls of an answer: names and arguments.
 type NamedCalls<'a> = Vec<(&'a str, &'a str)>;
 
 /// Returns the calls of the answers. Their texts can be replaced by guardrails.
-fn answers(messages: &[ModelMessage]) -> Vec<NamedCalls<'_>> {
+fn answered_calls(messages: &[ModelMessage]) -> Vec<NamedCalls<'_>> {
     let answers = messages.iter().filter_map(|message| match message {
         ModelMessage::Assistant { calls, .. } => {
             Some(calls.iter().map(|call| (&*call.name, &*call.arguments)).collect())
@@ -521,14 +520,14 @@ impl ModelProvider for RecordedAnswers {
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
         if request.model == VERDICT {
-            return allowed();
+            return allow_stream();
         }
         let Some(KnownConversation { conversation, usages, .. }) = self.find(&request) else {
             let why = "the recording has no further answer here";
             let error = ModelError::new(ModelErrorKind::NoRecording, why);
             return stream::iter([Err(error)]).boxed();
         };
-        let position = request.omitted_answers + answers(&request.messages).len();
+        let position = request.omitted_answers + answered_calls(&request.messages).len();
         let usage = usages.get(position).copied().unwrap_or_default();
         let request = ModelRequest { model: conversation.id.clone(), ..request };
         let stream = self.replay.stream(request);
@@ -543,7 +542,7 @@ impl ModelProvider for RecordedAnswers {
     }
 }
 
-fn allowed() -> ModelStream {
+fn allow_stream() -> ModelStream {
     let answer = ModelResponse {
         text: "{\"allow\": true}".to_owned(),
         reasoning: None,

@@ -62,7 +62,7 @@ impl RemoteCancels {
         }
         // Not again, even if the entry cannot be removed: another holder may have fenced the collection.
         self.attempts.never(&task.run_id);
-        shared.abide.call(task.closed()).await?;
+        shared.abide.call(task.close()).await?;
         self.attempts.forget(&task.run_id);
         Ok(())
     }
@@ -94,6 +94,6 @@ async fn cancel(
         Ok(client) => client,
         Err(failure) => return Ok(Err(failure)),
     };
-    shared.abide.call(task.cancelling()).await?;
+    shared.abide.call(task.record_cancel()).await?;
     Ok(client.call("CancelTask", json!({"id": task.task_id})).await.map(drop))
 }

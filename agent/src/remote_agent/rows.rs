@@ -132,7 +132,7 @@ impl RemoteRows {
 }
 
 /// Returns the call that removes the entry of an ended task.
-pub(crate) fn closed(driver: &Driver) -> Call {
+pub(crate) fn close(driver: &Driver) -> Call {
     WriteEntries::new(OPEN_TASKS).deletes([driver.state.run.id.clone()]).into()
 }
 
@@ -201,13 +201,13 @@ impl OrphanedTask {
     }
 
     /// Returns the call that records the request to cancel it, before it is sent.
-    pub(crate) fn cancelling(&self) -> WriteEntries {
+    pub(crate) fn record_cancel(&self) -> WriteEntries {
         let data = json!({"task_id": self.task_id, "cancel_requested": true});
         WriteEntries::new(&self.collection_id).puts([open_entry(&self.run_id, data)])
     }
 
     /// Returns the call that removes its entry.
-    pub(crate) fn closed(&self) -> WriteEntries {
+    pub(crate) fn close(&self) -> WriteEntries {
         WriteEntries::new(&self.collection_id).deletes([self.run_id.clone()])
     }
 }

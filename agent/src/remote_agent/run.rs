@@ -46,11 +46,12 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let published = PublishedText::from(rows.asked.last().map_or(0, |asked| asked.published));
     model::budget::reserve(driver, &ModelRequest::default(), None).await?;
     let patience = Duration::from_secs(config.unreachable_seconds);
-    let client = patiently(driver, patience, || connect(driver, &config)).await?;
-    let client = client.map_err(failed)?;
+    let client = retry_temporary(driver, patience, || connect(driver, &config)).await?;
+    let client = client.map_err(remote_failure)?;
     let mut task = RemoteTask::new(config.max_bytes);
     if let Some((id, context_id)) = rows.task.clone() {
-        (task.id, task.context_id) = (id, context_id);
+        task.id = id;
+        task.context_id = context_id;
     }
     let mut exchange = RemoteTaskRun {
         driver,
@@ -134,7 +135,7 @@ impl RemoteTaskRun<'_> {
         }
         // The pieces that a driver published after the last question are void.
         let why = "the runtime ended while a remote agent worked; the task continues";
-        if let Some(event) = model::restart::of_pieces(self.driver, why).await? {
+        if let Some(event) = model::restart::text_event(self.driver, why).await? {
             self.driver.record(&[event], None, Vec::new()).await?;
         }
         if self.rows.is_asked() {
@@ -162,15 +163,13 @@ impl RemoteTaskRun<'_> {
     /// Returns the context of the session: that of its last task, or a new one.
     async fn context_id(&self) -> Step<String> {
         let last = rows::earlier_tasks(self.driver).await?.into_iter().next();
-        Ok(last.map_or_else(
-            || {
-                let since =
-                    self.driver.state.session.as_ref().map_or(0, |session| session.created_at.0);
-                let run = &self.driver.state.run;
-                a2a_id(&format!("context {} {since} {}", run.session_id, run.agent))
-            },
-            |(_, context_id)| context_id,
-        ))
+        if let Some((_, context_id)) = last {
+            return Ok(context_id);
+        }
+        let state = &self.driver.state;
+        let since = state.session.as_ref().map_or(0, |session| session.created_at.0);
+        let run = &state.run;
+        Ok(a2a_id(&format!("context {} {since} {}", run.session_id, run.agent)))
     }
 
     /// Sends the last message that was recorded. It is sent again only if the agent has certainly not acted on it.
@@ -188,7 +187,7 @@ impl RemoteTaskRun<'_> {
                     );
                 }
                 Err(failure) if failure.may_have_run() => return self.find_sent(failure).await,
-                Err(failure) => return Err(failed(failure)),
+                Err(failure) => return Err(remote_failure(failure)),
             }
             interruptible(self.driver, tokio::time::sleep(pause)).await?;
             pause = (pause * 2).min(PAUSES.1);
@@ -240,7 +239,7 @@ impl RemoteTaskRun<'_> {
     /// Returns whether the agent has the last message that was recorded.
     async fn has_last_message(&mut self) -> Step<bool> {
         if self.rows.task.is_some() {
-            let event = self.ask_for_task().await?.map_err(failed)?;
+            let event = self.ask_for_task().await?.map_err(remote_failure)?;
             self.apply_description(event).await?;
             let asked = self.rows.asked.last().map(|asked| asked.key.as_str());
             // The same question: the answer has not arrived.
@@ -248,8 +247,9 @@ impl RemoteTaskRun<'_> {
         }
         let context_id = self.rows.sent[0]["contextId"].clone();
         let params = json!({"contextId": context_id, "pageSize": 20});
-        let listed =
-            patiently(self.driver, self.patience, || self.client.call("ListTasks", params.clone()));
+        let listed = retry_temporary(self.driver, self.patience, || {
+            self.client.call("ListTasks", params.clone())
+        });
         let listed = match listed.await? {
             Ok(listed) => listed,
             Err(failure) if failure.is_unsupported() => {
@@ -257,7 +257,7 @@ impl RemoteTaskRun<'_> {
                            the agent cannot list its tasks: whether it has the message is unknown";
                 return Err(StepError::Failed(RunFailure::new("outcome_unknown", why)));
             }
-            Err(failure) => return Err(failed(failure)),
+            Err(failure) => return Err(remote_failure(failure)),
         };
         let earlier = rows::earlier_tasks(self.driver).await?;
         let is_new = |task: &&Value| {
@@ -326,20 +326,21 @@ impl RemoteTaskRun<'_> {
                         tracing::info!(run, %failure, "a remote agent's stream ended");
                         is_readable = !matches!(failure, A2aFailure::Unreadable(_));
                         if !is_readable && silent_since.elapsed() >= self.patience {
-                            return Err(failed(failure));
+                            return Err(remote_failure(failure));
                         }
                     }
                     Err(failure) if failure.may_have_run() => {
                         events = self.find_sent(failure).await?;
                         continue;
                     }
-                    Err(failure) => return Err(failed(failure)),
+                    Err(failure) => return Err(remote_failure(failure)),
                 }
                 if self.task.state() != TaskState::Works {
                     return Ok(());
                 }
                 if self.news != news {
-                    (pause, silent_since) = (PAUSES.0, Instant::now());
+                    pause = PAUSES.0;
+                    silent_since = Instant::now();
                 }
                 // The stream may not have been about the task, or may have lost its end.
                 self.look_at_task().await?;
@@ -365,7 +366,7 @@ impl RemoteTaskRun<'_> {
                 }
                 Err(failure)
                     if failure.is_temporary() && silent_since.elapsed() < self.patience => {}
-                Err(failure) => return Err(failed(failure)),
+                Err(failure) => return Err(remote_failure(failure)),
             }
             if events.is_none() {
                 if self.task.state() != TaskState::Works {
@@ -419,7 +420,7 @@ impl RemoteTaskRun<'_> {
         let params = self.task_params();
         match interruptible(self.driver, self.client.call("GetTask", params)).await? {
             Ok(event) => self.apply_description(event).await,
-            Err(failure @ A2aFailure::Invalid(_)) => Err(failed(failure)),
+            Err(failure @ A2aFailure::Invalid(_)) => Err(remote_failure(failure)),
             Err(failure) => {
                 let run = &self.driver.state.run.id;
                 tracing::info!(run, %failure, "a remote task cannot be read after its stream");
@@ -434,7 +435,8 @@ impl RemoteTaskRun<'_> {
 
     async fn ask_for_task(&self) -> Step<Result<A2aEvent, A2aFailure>> {
         let params = self.task_params();
-        patiently(self.driver, self.patience, || self.client.call("GetTask", params.clone())).await
+        retry_temporary(self.driver, self.patience, || self.client.call("GetTask", params.clone()))
+            .await
     }
 
     /// Records the events of a stream until it ends, or the task no longer works.
@@ -551,7 +553,7 @@ impl RemoteTaskRun<'_> {
             Err(whole) => {
                 new.record(self.driver).await?;
                 let why = "the remote agent has replaced its text";
-                new.events.extend(model::restart::of_pieces(self.driver, why).await?);
+                new.events.extend(model::restart::text_event(self.driver, why).await?);
                 let data = json!({"content": whole});
                 new.push(self.driver, RunEventKind::Token, data, whole.len()).await
             }
@@ -575,7 +577,7 @@ impl RemoteTaskRun<'_> {
                 let run = &self.driver.state.run.id;
                 tracing::info!(run, %failure, "the artifacts of a remote task cannot be read");
             }
-            Err(failure) => return Err(failed(failure)),
+            Err(failure) => return Err(remote_failure(failure)),
         }
         match self.task.missing() {
             Some(why) => Err(invalid(why)),
@@ -584,8 +586,8 @@ impl RemoteTaskRun<'_> {
     }
 
     async fn record_task(&mut self, id: &Value, context_id: &Value) -> Step {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        (self.task.id, self.task.context_id) = (text(id), text(context_id));
+        self.task.id = id.as_str().unwrap_or_default().to_owned();
+        self.task.context_id = context_id.as_str().unwrap_or_default().to_owned();
         self.rows.record_task(self.driver, &self.task.id, &self.task.context_id).await
     }
 
@@ -595,17 +597,17 @@ impl RemoteTaskRun<'_> {
         if answer.trim().is_empty() && !driver.agent.definition.allow_empty_answers {
             let why = "the remote agent has completed the task without text or data: set \
                        allow_empty_answers if that can be an answer";
-            return self.end(vec![driver.run_lease.failed("no_answer", why).into()]).await;
+            return self.end(vec![driver.run_lease.fail("no_answer", why).into()]).await;
         }
         let mut output = Map::from_iter([("content".to_owned(), json!(answer))]);
         if let Some(schema) = &driver.agent.definition.response_format {
-            match structured::of_program(schema, self.task.data(), &answer) {
+            match structured::check_program_answer(schema, self.task.data(), &answer) {
                 StructuredAnswer::Fits(value) => {
                     drop(output.insert("structured".to_owned(), value))
                 }
                 StructuredAnswer::Mismatch(why) => {
                     let RunFailure { code, message } = structured::mismatch(&why);
-                    return self.end(vec![driver.run_lease.failed(code, message).into()]).await;
+                    return self.end(vec![driver.run_lease.fail(code, message).into()]).await;
                 }
                 StructuredAnswer::Free => {}
             }
@@ -617,7 +619,7 @@ impl RemoteTaskRun<'_> {
             ..AssistantEntry::default()
         };
         let message = driver.message("assistant", answer.as_str(), &entry).into();
-        self.end(vec![message, driver.run_lease.done(output).into()]).await
+        self.end(vec![message, driver.run_lease.finish(output).into()]).await
     }
 
     async fn fail(&self, code: &str) -> Step<DriveResult> {
@@ -625,13 +627,13 @@ impl RemoteTaskRun<'_> {
             why if why.is_empty() => "the agent gave no reason".to_owned(),
             why => why,
         };
-        self.end(vec![self.driver.run_lease.failed(code, why).into()]).await
+        self.end(vec![self.driver.run_lease.fail(code, why).into()]).await
     }
 
     /// Records the end of the run together with that of the task.
     async fn end(&self, mut calls: Vec<Call>) -> Step<DriveResult> {
         if self.rows.task.is_some() {
-            calls.insert(0, rows::closed(self.driver));
+            calls.insert(0, rows::close(self.driver));
         }
         self.driver.record(&[], None, calls).await?;
         Ok(DriveResult::Ended)
@@ -675,7 +677,7 @@ fn invalid(why: String) -> StepError {
     StepError::Failed(RunFailure::new("remote_agent_invalid", why))
 }
 
-fn failed(failure: A2aFailure) -> StepError {
+fn remote_failure(failure: A2aFailure) -> StepError {
     let code = match &failure {
         A2aFailure::Unreachable(_) | A2aFailure::Lost(_) => "remote_agent_unavailable",
         // The agent may have done what was asked.
@@ -696,7 +698,7 @@ async fn interruptible<T>(driver: &Driver, what: impl Future<Output = T>) -> Ste
 }
 
 /// Repeats a request without an effect while it fails temporarily.
-async fn patiently<T, F: Future<Output = Result<T, A2aFailure>>>(
+async fn retry_temporary<T, F: Future<Output = Result<T, A2aFailure>>>(
     driver: &Driver,
     patience: Duration,
     mut attempt: impl FnMut() -> F,

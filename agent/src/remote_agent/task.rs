@@ -76,7 +76,7 @@ impl Artifact {
             // A text continues the text before it, even in a snapshot: some agents keep each piece as a part.
             match (self.parts.last_mut(), part["text"].as_str()) {
                 (Some(last), Some(more)) if last["text"].is_string() => {
-                    let whole = format!("{}{more}", text(&last["text"]));
+                    let whole = format!("{}{more}", as_text(&last["text"]));
                     last["text"] = Value::from(whole);
                 }
                 _ => self.parts.push(part),
@@ -145,7 +145,7 @@ impl RemoteTask {
         if state_of(&described.state) != Some(TaskState::Completed) {
             return Err(format!(
                 "the task had completed, and the agent then described it with the state {:?}",
-                shown(&described.state)
+                truncate_word(&described.state)
             ));
         }
         // The answer of some agents is the message of an event.
@@ -160,7 +160,7 @@ impl RemoteTask {
     /// Why a part of the answer of the completed task is missing, after the task was asked for.
     pub(crate) fn missing(&self) -> Option<String> {
         self.artifacts.iter().find_map(|Artifact { id, has_gap, is_open, .. }| {
-            let id = shown(id);
+            let id = truncate_word(id);
             let what = match (has_gap, is_open) {
                 (true, _) => {
                     format!("the agent continued artifact {id:?} whose beginning it did not send")
@@ -184,7 +184,7 @@ impl RemoteTask {
 
     fn check(&self) -> Result<(), String> {
         if state_of(&self.state).is_none() {
-            let state = shown(&self.state);
+            let state = truncate_word(&self.state);
             return Err(format!("the task has the state {state:?}, which A2A does not have"));
         }
         let bytes: usize = self.artifacts.iter().map(|artifact| artifact.bytes).sum();
@@ -204,7 +204,7 @@ impl RemoteTask {
         if let Some(task) = member(result, "task") {
             self.add_description(task)
         } else if let Some(message) = member(result, "message") {
-            let task_id = text(&message["taskId"]);
+            let task_id = as_text(&message["taskId"]);
             if !self.id.is_empty() && !task_id.is_empty() && task_id != self.id {
                 return Ok(false);
             }
@@ -235,7 +235,7 @@ impl RemoteTask {
         let id = required_text(update, "taskId", "an update")?;
         if self.id.is_empty() {
             self.id = id.to_owned();
-            self.context_id = text(&update["contextId"]).to_owned();
+            self.context_id = as_text(&update["contextId"]).to_owned();
         }
         Ok(id == self.id)
     }
@@ -260,16 +260,16 @@ impl RemoteTask {
         } else {
             Err(format!(
                 "the agent was asked for the task {:?} and answered with the task {:?}",
-                shown(&self.id),
-                shown(id)
+                truncate_word(&self.id),
+                truncate_word(id)
             ))
         }
     }
 
     /// Takes over a description of the task. Artifacts that it does not have are kept. Returns whether it has any.
     fn take_description(&mut self, task: &Value) -> Result<bool, String> {
-        self.id = text(&task["id"]).to_owned();
-        self.context_id = text(&task["contextId"]).to_owned();
+        self.id = as_text(&task["id"]).to_owned();
+        self.context_id = as_text(&task["contextId"]).to_owned();
         self.set_status(&task["status"])?;
         let has_completed = state_of(&self.state) == Some(TaskState::Completed);
         let artifacts = read_list(task, "artifacts", "the task")?;
@@ -280,7 +280,10 @@ impl RemoteTask {
         for artifact in artifacts {
             let id = required_text(artifact, "artifactId", "an artifact")?;
             if !described.insert(id) {
-                return Err(format!("the task has two artifacts with the id {:?}", shown(id)));
+                return Err(format!(
+                    "the task has two artifacts with the id {:?}",
+                    truncate_word(id)
+                ));
             }
             let parts = read_parts(artifact, "an artifact")?;
             let known = self.artifact(id);
@@ -304,7 +307,7 @@ impl RemoteTask {
             other => other.to_string(),
         };
         self.message = message.clone();
-        self.timestamp = text(&status["timestamp"]).to_owned();
+        self.timestamp = as_text(&status["timestamp"]).to_owned();
         Ok(())
     }
 
@@ -312,8 +315,8 @@ impl RemoteTask {
         let artifact = &update["artifact"];
         let id = required_text(artifact, "artifactId", "an artifact")?;
         let parts = read_parts(artifact, "an artifact")?;
-        let appends = flag(update, "append")? == Some(true);
-        let is_open = flag(update, "lastChunk")? == Some(false);
+        let appends = read_flag(update, "append")? == Some(true);
+        let is_open = read_flag(update, "lastChunk")? == Some(false);
         let known = self.artifact(id);
         if appends {
             known.has_gap |= !known.is_current;
@@ -350,7 +353,7 @@ impl RemoteTask {
 
     /// Differs between two questions of a task, and is the same for one.
     pub(crate) fn question_key(&self) -> String {
-        format!("{} {} {}", self.state, text(&self.message["messageId"]), self.timestamp)
+        format!("{} {} {}", self.state, as_text(&self.message["messageId"]), self.timestamp)
     }
 
     /// Returns the text of its status: a question, or why it failed. Data counts only if there is no text.
@@ -393,10 +396,10 @@ impl RemoteTask {
 /// Returns the name of a state in A2A 1.0. Agents of 1.0 with a library of 0.3 write `completed`.
 fn canonical(state: &str) -> String {
     let name = state.to_ascii_uppercase().replace('-', "_");
-    match name.starts_with("TASK_STATE_") {
-        _ if name.is_empty() => name,
-        true => name,
-        false => format!("TASK_STATE_{name}"),
+    if name.is_empty() || name.starts_with("TASK_STATE_") {
+        name
+    } else {
+        format!("TASK_STATE_{name}")
     }
 }
 
@@ -418,7 +421,7 @@ fn state_of(name: &str) -> Option<TaskState> {
     })
 }
 
-fn text(value: &Value) -> &str {
+fn as_text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
@@ -433,11 +436,11 @@ fn member<'v>(of: &'v Value, name: &str) -> Option<&'v Value> {
 }
 
 /// Returns the beginning of a word of the agent, for errors.
-fn shown(word: &str) -> String {
+fn truncate_word(word: &str) -> String {
     word.chars().take(SHOWN_CHARS).collect()
 }
 
-fn flag(of: &Value, name: &str) -> Result<Option<bool>, String> {
+fn read_flag(of: &Value, name: &str) -> Result<Option<bool>, String> {
     match &of[name] {
         Value::Null => Ok(None),
         Value::Bool(value) => Ok(Some(*value)),
@@ -552,7 +555,7 @@ mod tests {
         );
     }
 
-    fn of(events: &[&Value]) -> RemoteTask {
+    fn task_after(events: &[&Value]) -> RemoteTask {
         let mut task = RemoteTask::new(1_000);
         for event in events {
             task.apply(event).expect("it can be read");
@@ -580,16 +583,17 @@ mod tests {
     fn what_events_do_not_have_is_read_with_the_task() {
         let working = described("working", &[]);
         let completed = status("completed");
-        let begun = of(&[&chunk("It ", false), &chunk("is.", true), &completed]);
+        let begun = task_after(&[&chunk("It ", false), &chunk("is.", true), &completed]);
         assert_eq!((begun.needs_confirmation(), begun.text().as_str()), (false, "It is."));
-        let omitted = of(&[&chunk("It is.", false), &working, &completed]);
+        let omitted = task_after(&[&chunk("It is.", false), &working, &completed]);
         assert_eq!((omitted.needs_confirmation(), omitted.text().as_str()), (true, "It is."));
         assert_eq!(omitted.missing(), None);
         // On one stream, a description without artifacts says nothing about their content.
-        let continued = of(&[&chunk("It ", false), &working, &chunk("is.", true), &completed]);
+        let continued =
+            task_after(&[&chunk("It ", false), &working, &chunk("is.", true), &completed]);
         assert_eq!((continued.needs_confirmation(), continued.text().as_str()), (true, "It is."));
         assert_eq!(continued.missing(), None);
-        let mut never_begun = of(&[&working, &chunk("is.", true), &completed]);
+        let mut never_begun = task_after(&[&working, &chunk("is.", true), &completed]);
         assert!(never_begun.needs_confirmation() && never_begun.missing().is_some());
 
         never_begun.confirm(&described("completed", &[])).expect("it has completed");
@@ -607,7 +611,7 @@ mod tests {
     fn an_artifact_is_continued_on_its_own_stream_only() {
         let completed = status("completed");
         let resumed = |first: &Value, then: &[&Value]| {
-            let mut task = of(&[first]);
+            let mut task = task_after(&[first]);
             task.new_stream();
             for event in then {
                 task.apply(event).expect("it can be read");
@@ -650,18 +654,21 @@ mod tests {
     #[test]
     fn a_message_does_not_replace_artifacts() {
         let message = json!({"message": {"parts": [{"text": "So."}]}});
-        let both = of(&[&chunk("It is.", false), &message]);
+        let both = task_after(&[&chunk("It is.", false), &message]);
         assert_eq!((both.missing(), both.text().as_str()), (None, "It is.\n\nSo."));
-        assert!(of(&[&open_chunk("It "), &message]).missing().is_some());
+        assert!(task_after(&[&open_chunk("It "), &message]).missing().is_some());
         let bare = json!({"statusUpdate": {"taskId": "t", "status": {"state": "completed"}}});
-        assert!(of(&[&bare]).needs_confirmation());
-        assert!(!of(&[&status("completed")]).needs_confirmation(), "the status has the answer");
+        assert!(task_after(&[&bare]).needs_confirmation());
+        assert!(
+            !task_after(&[&status("completed")]).needs_confirmation(),
+            "the status has the answer"
+        );
     }
 
     /// Class: a foreign task is taken. The answer to a request for the task was taken whatever its id was.
     #[test]
     fn only_this_task_is_taken_and_only_a_completed_one_confirms() {
-        let mut task = of(&[&chunk("It ", true), &status("completed")]);
+        let mut task = task_after(&[&chunk("It ", true), &status("completed")]);
         let mut other = described("completed", &[("a", "Secret.")]);
         for id in [json!("other"), json!(7), json!(""), Value::Null] {
             other["task"]["id"] = id;
@@ -800,7 +807,7 @@ mod tests {
         let first = json!({"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}});
         let results: Vec<Value> = [first, other].into_iter().chain(odd).collect();
         check(&results, expect![[r#"t Works "" None"#]]);
-        assert!(of(&[&results[0], &results[4], &status("completed")]).needs_confirmation());
+        assert!(task_after(&[&results[0], &results[4], &status("completed")]).needs_confirmation());
         for malformed in [json!({"task": 7}), json!({"statusUpdate": {"taskId": 7}})] {
             assert!(RemoteTask::new(1_000).apply(&malformed).is_err(), "{malformed}");
         }

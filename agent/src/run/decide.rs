@@ -53,13 +53,17 @@ impl RunState {
         if !open.is_empty() {
             return Action::Calls(self.continue_calls(open));
         }
-        let text = || self.entries[at].content.clone().unwrap_or_default();
+        let text = self.entries[at].content.as_deref().unwrap_or_default();
         if !answer.calls.is_empty() && answer.past_limit >= TURNS_PAST_LIMIT {
-            return Action::EndAtLimit(text());
+            return Action::EndAtLimit(text.to_owned());
         }
         // There is a newer message (from a supervisor or a timer), or the model waits for its results.
         let has_news = after.iter().any(|entry| entry.role != "assistant");
-        if answer.calls.is_empty() && !has_news { Action::Finish(text()) } else { Action::Ask }
+        if answer.calls.is_empty() && !has_news {
+            Action::Finish(text.to_owned())
+        } else {
+            Action::Ask
+        }
     }
 
     /// Returns what these calls of the last answer need, which have no result yet.

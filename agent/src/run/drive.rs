@@ -21,7 +21,7 @@ use crate::run::error::RuntimeError;
 use crate::run::state::NewRows;
 use crate::run::step::{DriveResult, RunFailure, Step, StepError};
 use crate::tools::delivery::Delivery;
-use crate::watchdog::health::{self, WatchdogStep};
+use crate::watchdog::{self, WatchdogStep};
 use crate::{memory, middleware, model, program, remote_agent, run, tools};
 
 impl Driver {
@@ -70,16 +70,16 @@ impl Driver {
     /// [`RuntimeError`] if the step can succeed later: the run is driven again after a pause (`run/drivers.rs`).
     async fn end_after(&self, error: StepError) -> Result<DriveResult, RuntimeError> {
         let end = match error {
-            StepError::Failed(RunFailure { code, message }) => self.run_lease.failed(code, message),
-            StepError::Aborted => self.run_lease.aborted(self.why_aborted().await?),
+            StepError::Failed(RunFailure { code, message }) => self.run_lease.fail(code, message),
+            StepError::Aborted => self.run_lease.abort(self.why_aborted().await?),
             StepError::Ended => return Ok(DriveResult::Ended),
             StepError::Refused(error) => match error.code() {
                 Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
                 Some(Code::Conflict) if self.is_abort_requested().await? => {
-                    self.run_lease.aborted(self.why_aborted().await?)
+                    self.run_lease.abort(self.why_aborted().await?)
                 }
                 Some(code) if ends_run(code) => {
-                    self.run_lease.failed(code.as_str(), error.to_string())
+                    self.run_lease.fail(code.as_str(), error.to_string())
                 }
                 _ => return Err(error.into()),
             },
@@ -125,7 +125,7 @@ impl Driver {
         self.check_limits()?;
         tools::undelivered::read(self).await?;
         structured::check_repairs(self)?;
-        model::restart::of_answer(self).await?;
+        model::restart::announce_answer(self).await?;
         if middleware::request_check::denies(self).await? {
             return Ok(None);
         }
@@ -144,7 +144,7 @@ impl Driver {
     /// Asks the model, unless something comes before it: a summary, or facts that are read. The next action asks again then.
     async fn ask_model(&mut self) -> Step {
         let has_read_facts = memory::facts::read(self).await?;
-        let step = health::act(self).await?;
+        let step = watchdog::act(self).await?;
         self.health.wants_compaction = step == WatchdogStep::Compact;
         if step == WatchdogStep::ReadAgain || has_read_facts {
             return Ok(());
@@ -202,11 +202,11 @@ impl Driver {
             if row.status == ToolCallStatus::Rejected {
                 events.push(tools::approval::decision_event(&row, "rejected", None));
             }
-            let (event, message) = self.result_with_handoff(&call, &result, handoff);
+            let (event, message) = self.result_records_with_handoff(&call, &result, handoff);
             events.push(event);
             messages.push(message.into());
         }
-        self.record_step((&events, None), messages).await.map(drop)
+        self.record_step(&events, None, messages).await.map(drop)
     }
 
     /// Returns the ids of the calls of the last answer that exceed the limit of tool calls. The run has counted all of
@@ -257,9 +257,9 @@ impl Driver {
         match evaluated {
             StructuredAnswer::Free => {}
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
-            StructuredAnswer::Mismatch(why) => return Err(structured::failed(&why)),
+            StructuredAnswer::Mismatch(why) => return Err(structured::mismatch_error(&why)),
         }
-        self.abide.call(self.run_lease.done(output)).await?;
+        self.abide.call(self.run_lease.finish(output)).await?;
         Ok(DriveResult::Ended)
     }
 

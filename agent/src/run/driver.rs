@@ -23,7 +23,7 @@ use crate::run::error::RuntimeError;
 use crate::run::lease::RunLease;
 use crate::run::state::{NewRows, RunState};
 use crate::run::step::{RunFailure, Step, StepError};
-use crate::watchdog::state::HealthState;
+use crate::watchdog::HealthState;
 
 /// The driver of one run.
 pub(crate) struct Driver {

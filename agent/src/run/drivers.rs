@@ -32,7 +32,7 @@ use crate::run::lease::{RunLease, millis};
 use crate::run::state::RunState;
 use crate::run::step::RunFailure;
 use crate::trace::tracer::TraceQueue;
-use crate::watchdog::state::HealthState;
+use crate::watchdog::HealthState;
 
 /// Delay before a run is retried after a connection error or a panic of its driver.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -201,9 +201,9 @@ async fn claim(shared: &RuntimeContext, id: &str) -> Result<Option<Run>, Runtime
 /// Fails a run whose driver panics repeatedly.
 async fn fail_after_panics(shared: &RuntimeContext, id: &str) -> Result<(), RuntimeError> {
     let Some(run) = claim(shared, id).await? else { return Ok(()) };
-    let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
+    let Some(run_lease) = RunLease::from_run(&run) else { return Ok(()) };
     let why = format!("the run's driver panicked {MAX_PANICS} times; this is a bug in the runtime");
-    end(&shared.abide, run_lease.failed(BROKEN, why)).await
+    end(&shared.abide, run_lease.fail(BROKEN, why)).await
 }
 
 /// Waits until a run may be driven. Until then it has no driver, so that another runtime can claim it. Returns its scope;
@@ -226,13 +226,13 @@ async fn claim_and_drive(
 ) -> Result<(), RuntimeError> {
     let Some((scope, permit)) = permit_to_drive(&shared, id).await? else { return Ok(()) };
     let Some(run) = claim(&shared, id).await? else { return Ok(()) };
-    let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
+    let Some(run_lease) = RunLease::from_run(&run) else { return Ok(()) };
     shared.leases.hold_run(run_lease.clone());
     let definition = match definition(&shared.abide, &run.agent, run.revision).await {
         Ok(definition) => definition,
         Err(RuntimeError::Abide(error)) => return Err(error.into()),
         Err(unreadable) => {
-            let failed = run_lease.failed("malformed_definition", unreadable.to_string());
+            let failed = run_lease.fail("malformed_definition", unreadable.to_string());
             return end(&shared.abide, failed).await;
         }
     };
@@ -240,14 +240,14 @@ async fn claim_and_drive(
     if let Some(RunFailure { code, message }) =
         unaccepted(&shared, loops, &run.agent, &definition, &deployment)
     {
-        return end(&shared.abide, run_lease.failed(code, message)).await;
+        return end(&shared.abide, run_lease.fail(code, message)).await;
     }
     let definition = Arc::new(definition);
     let loaded = ActiveAgent::load(&shared.abide, &shared.tools, Arc::clone(&definition)).await?;
     let agent = match loaded {
         Ok(agent) => agent,
         Err(RunFailure { code, message }) => {
-            return end(&shared.abide, run_lease.failed(code, message)).await;
+            return end(&shared.abide, run_lease.fail(code, message)).await;
         }
     };
     let driver = Driver {

@@ -24,7 +24,7 @@ pub(crate) struct RunLease {
 
 impl RunLease {
     /// From a claimed run; `None` if the run is not claimed.
-    pub(crate) fn of(run: &Run) -> Option<RunLease> {
+    pub(crate) fn from_run(run: &Run) -> Option<RunLease> {
         Some(RunLease { run_id: run.id.clone(), fencing_token: run.fencing_token? })
     }
 
@@ -60,18 +60,18 @@ impl RunLease {
     }
 
     /// Returns the call that completes the run.
-    pub(crate) fn done(&self, output: Map<String, Value>) -> FinishRun {
-        self.finish(RunEnd::Done).output(output)
+    pub(crate) fn finish(&self, output: Map<String, Value>) -> FinishRun {
+        self.end(RunEnd::Done).output(output)
     }
 
     /// Returns the call that fails the run.
-    pub(crate) fn failed(&self, code: impl Into<String>, message: impl Into<String>) -> FinishRun {
-        self.finish(RunEnd::Failed).code(code).message(message)
+    pub(crate) fn fail(&self, code: impl Into<String>, message: impl Into<String>) -> FinishRun {
+        self.end(RunEnd::Failed).code(code).message(message)
     }
 
     /// Returns the call that ends the run after an abort request.
-    pub(crate) fn aborted(&self, message: impl Into<String>) -> FinishRun {
-        self.finish(RunEnd::Aborted).message(message)
+    pub(crate) fn abort(&self, message: impl Into<String>) -> FinishRun {
+        self.end(RunEnd::Aborted).message(message)
     }
 
     /// Returns the call that records what the run waits for, and a time limit of the wait.
@@ -84,7 +84,7 @@ impl RunLease {
         WithholdAnswer::new(&self.run_id, self.fencing_token, iteration, original)
     }
 
-    fn finish(&self, end: RunEnd) -> FinishRun {
+    fn end(&self, end: RunEnd) -> FinishRun {
         FinishRun::new(&self.run_id, self.fencing_token, end)
     }
 }

@@ -35,10 +35,11 @@ impl Driver {
     /// those of the tool calls that it has requested. The step may not be durable yet, see [`Driver::until_durable`].
     pub(crate) async fn record_step(
         &mut self,
-        (events, spent): (&[NewRunEvent], Option<&ModelUsage>),
+        events: &[NewRunEvent],
+        spent: Option<&ModelUsage>,
         after: Vec<StepCall>,
     ) -> Step<Vec<ToolCall>> {
-        let batch = self.step_batch((events, spent), after);
+        let batch = self.step_batch(events, spent, after);
         self.send_step(&batch).await
     }
 
@@ -53,7 +54,8 @@ impl Driver {
     /// Returns a batch that records a step. The condition is that the known state has not changed.
     pub(crate) fn step_batch(
         &self,
-        (events, spent): (&[NewRunEvent], Option<&ModelUsage>),
+        events: &[NewRunEvent],
+        spent: Option<&ModelUsage>,
         after: Vec<StepCall>,
     ) -> StepBatch {
         let unchanged_since = self.state.known_seq().map(|seq| seq.0);
@@ -87,16 +89,16 @@ impl Driver {
     }
 
     /// Returns the event and the message for the result of a call.
-    pub(crate) fn result(
+    pub(crate) fn result_records(
         &self,
         call: &RequestedCall,
         result: &CallResult,
     ) -> (NewRunEvent, AppendMessage) {
-        self.result_with_handoff(call, result, None)
+        self.result_records_with_handoff(call, result, None)
     }
 
     /// Returns the event and the message for the result of a call that may change the active agent.
-    pub(crate) fn result_with_handoff(
+    pub(crate) fn result_records_with_handoff(
         &self,
         call: &RequestedCall,
         result: &CallResult,
@@ -123,7 +125,7 @@ impl Driver {
 
     /// Gives the model the result of a call that has no row.
     pub(crate) async fn record_result(&self, call: &RequestedCall, result: &CallResult) -> Step {
-        let (event, message) = self.result(call, result);
+        let (event, message) = self.result_records(call, result);
         self.record(&[event], None, vec![message.into()]).await
     }
 }

@@ -157,8 +157,8 @@ impl Registrar {
         // A native agent must not replace an agent whose file is temporarily unreadable.
         reading.definitions.retain(|it| !it.native || !kept.contains(&it.name));
         let there: BTreeSet<&String> = files.values().flatten().collect();
-        let native = |name: &String| reading.definitions.iter().any(|it| it.name == *name);
-        let gone = before.values().flatten().filter(|it| !there.contains(it) && !native(it));
+        let is_native = |name: &String| reading.definitions.iter().any(|it| it.name == *name);
+        let gone = before.values().flatten().filter(|it| !there.contains(it) && !is_native(it));
         let gone: BTreeSet<String> = gone.cloned().collect();
         let mut definitions = registered.definitions.clone();
         definitions.retain(|name, _| kept.contains(name));

@@ -100,7 +100,7 @@ impl RuntimeBuilder {
         mut self,
         callback: impl Fn(&PausePoint<'_>) -> Option<String> + Send + Sync + 'static,
     ) -> RuntimeBuilder {
-        self.pause_callback = PauseCallback::of(callback);
+        self.pause_callback = PauseCallback::new(callback);
         self
     }
 

@@ -9,7 +9,7 @@ use abide_tools::Concurrency;
 
 /// The default of [`Settings::runs`]. Ten thousand runs take less than a gigabyte (docs/performance.md), and each has at most one
 /// model request at a time.
-pub(crate) const RUNS: Concurrency = Concurrency::of(10_000, 1_000);
+pub(crate) const RUNS: Concurrency = Concurrency::new(10_000, 1_000);
 
 /// Settings of a runtime.
 #[derive(Clone, Debug)]
@@ -41,14 +41,14 @@ pub struct SettingsClock(Arc<dyn Fn() -> i64 + Send + Sync>);
 impl SettingsClock {
     /// Returns the clock that this function reads. For virtual time.
     #[must_use]
-    pub fn of(now: impl Fn() -> i64 + Send + Sync + 'static) -> SettingsClock {
+    pub fn new(now: impl Fn() -> i64 + Send + Sync + 'static) -> SettingsClock {
         SettingsClock(Arc::new(now))
     }
 
     /// Returns the machine's clock.
     #[must_use]
     pub fn system() -> SettingsClock {
-        SettingsClock::of(|| {
+        SettingsClock::new(|| {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
         })

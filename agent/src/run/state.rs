@@ -207,13 +207,11 @@ impl RunState {
         messages.extend(transcript::reduced_messages(rest, context.through_id(), settings));
         if let Some(summary) = context.message() {
             // The task comes first, even while it is not omitted yet.
-            let task = || {
-                messages
-                    .iter()
-                    .position(|message| matches!(message, ModelMessage::User { .. }))
-                    .map_or(0, |at| at + 1)
-            };
-            messages.insert(if kept > 0 { kept } else { task() }, summary);
+            let after_task = messages
+                .iter()
+                .position(|message| matches!(message, ModelMessage::User { .. }))
+                .map_or(0, |at| at + 1);
+            messages.insert(if kept > 0 { kept } else { after_task }, summary);
         }
         messages
     }

@@ -27,12 +27,15 @@ impl Driver {
         let below = task::undecided(self, self.state.waiting.clone()).await?;
         let undecided = undecided.to_vec();
         let session_id = &self.state.run.session_id;
-        let own = tools::exchange::to_decide(&self.abide, session_id, undecided).await?;
-        let own = own.iter().filter(|call| !registry::starts_run(self, call) || is_open(call));
-        let own = own.map(|call| (&self.state.run, call));
-        let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
-        let mut all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
-        tools::interrupted::add_files(self, &mut all).await;
+        let own_calls = tools::exchange::to_decide(&self.abide, session_id, undecided).await?;
+        let own = own_calls
+            .iter()
+            .filter(|call| !registry::starts_run(self, call) || is_open(call))
+            .map(|call| (&self.state.run, call));
+        let of_others = below.calls.iter().map(|(run, call)| (run, call));
+        let mut all: Vec<Value> =
+            own.chain(of_others).map(|(run, call)| self.request_of(run, call)).collect();
+        tools::approval::add_changed_files(self, &mut all).await;
         tools::approval::add_questions(self, &mut all).await?;
         let reason = match reason {
             "approval" => decision_of(&all),

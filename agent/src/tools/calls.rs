@@ -47,7 +47,7 @@ pub(crate) fn to_request(
     call: &RequestedCall,
     claims: bool,
 ) -> Result<RequestToolCall, String> {
-    let arguments = Executor::of(driver, &call.name).admit(driver, call)?;
+    let arguments = Executor::for_tool(driver, &call.name).admit(driver, call)?;
     let session_id = &driver.state.run.session_id;
     let settings = &driver.shared.settings;
     let request = RequestToolCall {
@@ -64,7 +64,7 @@ pub(crate) fn to_request(
 /// other's approvals, a run can pause before they start, and tools of the runtime read the answer.
 pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
     let [call] = calls else { return false };
-    matches!(Executor::of(driver, &call.name), Executor::Process(_))
+    matches!(Executor::for_tool(driver, &call.name), Executor::Process(_))
         && !needs_approval(driver, &call.name)
         && !run::pause::may_be_demanded(driver)
 }
@@ -79,9 +79,9 @@ pub(crate) async fn run_all(driver: &Driver, ready: Vec<ToolCall>) -> Step<Optio
     let stop = driver.stop.child_token();
     let (approved, others): (Vec<_>, Vec<_>) =
         ready.into_iter().partition(|call| needs_approval(driver, &call.tool_name));
-    let (in_order, others): (Vec<_>, Vec<_>) = others
-        .into_iter()
-        .partition(|call| Executor::of(driver, &call.tool_name).order() == CallOrder::InSequence);
+    let (in_order, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|call| {
+        Executor::for_tool(driver, &call.tool_name).order() == CallOrder::InSequence
+    });
     let mut deadline = std::pin::pin!(driver.until_deadline());
     let mut delivered = None;
     // An approver has seen the approved calls in the order of the answer: their effects follow in this order, and before all others.
@@ -131,7 +131,7 @@ async fn run(
         };
     }
     let cancel = stop.child_token();
-    match Executor::of(driver, &claimed.tool_name) {
+    match Executor::for_tool(driver, &claimed.tool_name) {
         Executor::Runtime(tool) => run_runtime_tool(driver, tool, &claimed, &cancel).await,
         executor => run_user_tool(driver, &executor, &claimed, &cancel).await,
     }
@@ -151,7 +151,7 @@ async fn run_runtime_tool(
         Err(lost) => Some(lost),
     };
     let Some(outcome) = outcome else { return Ok(None) };
-    timer.ended(&claimed.tool_name, &outcome);
+    timer.count_call(&claimed.tool_name, &outcome);
     record_outcome(driver, claimed, outcome, None).await
 }
 
@@ -165,7 +165,7 @@ async fn run_user_tool(
     if executor.waits_for_disk() {
         driver.until_durable().await?;
     }
-    let log = CallLog::of(&driver.abide, claimed);
+    let log = CallLog::for_call(&driver.abide, claimed);
     let timer = ToolTimer::start(driver);
     let outcome = match log.load(&driver.shared.settings, claimed).await? {
         Ok(exchange) => {
@@ -177,7 +177,7 @@ async fn run_user_tool(
     if outcome.failure == Some(Failure::Suspended) {
         return Ok(None);
     }
-    timer.ended(&claimed.tool_name, &outcome);
+    timer.count_call(&claimed.tool_name, &outcome);
     record_outcome(driver, claimed, outcome, Some(&log)).await
 }
 
@@ -251,8 +251,8 @@ async fn record_outcome(
     exchange: Option<&CallLog>,
 ) -> Step<Option<RecordedStep>> {
     middleware::hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
-    middleware::redaction::outcome(driver, &mut outcome);
-    let executor = Executor::of(driver, &claimed.tool_name);
+    middleware::redaction::redact_outcome(driver, &mut outcome);
+    let executor = Executor::for_tool(driver, &claimed.tool_name);
     let effect = executor.effect();
     let again = retries(driver, claimed, &executor, outcome.failure);
     let delivery = if is_only(driver, claimed) && !outcome.is_error {
@@ -291,8 +291,8 @@ async fn delivery_step(
         arguments: String::new(),
         provider_call_id: claimed.provider_call_id.clone().unwrap_or_default(),
     };
-    let (event, message) = driver.result(&call, &result);
-    Ok(driver.step_batch((&[event], None), vec![message.into()]))
+    let (event, message) = driver.result_records(&call, &result);
+    Ok(driver.step_batch(&[event], None, vec![message.into()]))
 }
 
 /// Returns a call that this driver has claimed, with what renews its lease and records its outcome.
@@ -315,16 +315,14 @@ fn retries(
         failure,
         None | Some(Failure::Tool | Failure::TimedOut | Failure::Lost | Failure::Panicked)
     );
-    let mut rules = driver.middleware().filter_map(|entry| match entry {
-        Middleware::ToolRetry(retry) => Some(retry),
-        _ => None,
-    });
     let may_repeat = executor.runtime_tool().is_none() && executor.effect() != Effect::AtMostOnce;
-    may_help
-        && may_repeat
-        && rules.any(|retry| {
-            (retry.tools.is_empty()
-                || retry.tools.iter().any(|name| tool_matches(name, &claimed.tool_name)))
-                && retry.attempts.is_none_or(|max| claimed.attempt < max)
-        })
+    if !(may_help && may_repeat) {
+        return false;
+    }
+    driver.middleware().any(|entry| {
+        let Middleware::ToolRetry(retry) = entry else { return false };
+        let is_for_tool = retry.tools.is_empty()
+            || retry.tools.iter().any(|name| tool_matches(name, &claimed.tool_name));
+        is_for_tool && retry.attempts.is_none_or(|max| claimed.attempt < max)
+    })
 }

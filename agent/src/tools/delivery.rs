@@ -30,11 +30,11 @@ pub(crate) struct Delivery {
 
 /// What the model gets of a finished call, with the arguments that its approver has changed.
 pub(crate) async fn deliver(driver: &Driver, call: &ToolCall) -> Step<Delivery> {
-    let mut result = result(driver, call);
+    let mut result = call_result(driver, call);
     if call.status != ToolCallStatus::Rejected {
         result.approved_arguments = tools::approval::changed_arguments(driver, call).await?;
     }
-    let Some(tool) = Executor::of(driver, &call.tool_name).runtime_tool() else {
+    let Some(tool) = Executor::for_tool(driver, &call.tool_name).runtime_tool() else {
         return Ok(Delivery { result, handoff: None });
     };
     let result = tool.result_for_model(driver, call, result).await?;
@@ -48,7 +48,7 @@ pub(crate) async fn deliver(driver: &Driver, call: &ToolCall) -> Step<Delivery> 
 }
 
 /// Returns the outcome of a finished call, for the model: text, whether it is an error, and exit code.
-fn result(driver: &Driver, call: &ToolCall) -> CallResult {
+fn call_result(driver: &Driver, call: &ToolCall) -> CallResult {
     let result = match call.status {
         ToolCallStatus::Succeeded => {
             let result = call.result.as_ref().map(Json::value);
@@ -60,7 +60,8 @@ fn result(driver: &Driver, call: &ToolCall) -> CallResult {
             CallResult::without_success(CallStatus::Rejected, format!("Rejected: {why}"))
         }
         ToolCallStatus::Cancelled => {
-            let has_effect = Executor::of(driver, &call.tool_name).effect() != Effect::ReadOnly;
+            let has_effect =
+                Executor::for_tool(driver, &call.tool_name).effect() != Effect::ReadOnly;
             CallResult::without_success(CallStatus::Cancelled, cancelled_text(call, has_effect))
         }
         _ => {
@@ -95,7 +96,7 @@ pub(crate) fn skipped() -> CallResult {
 
 /// Returns a result as the model may see it: redacted, and shortened.
 pub(crate) fn for_model(driver: &Driver, call_id: &str, result: CallResult) -> CallResult {
-    let text = middleware::redaction::result(driver, result.text);
+    let text = middleware::redaction::redact_result(driver, result.text);
     let cut = match driver.agent.definition.config.tool_token_limit_before_evict {
         Some(max) => Truncation { max_chars: usize::MAX, max_tokens: Some(max) },
         None => Truncation::default(),

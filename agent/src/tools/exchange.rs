@@ -55,7 +55,7 @@ pub(crate) struct CallLog {
 
 impl CallLog {
     /// Returns the log of a claimed call.
-    pub(crate) fn of(abide: &Abide, claimed: &ToolCall) -> Arc<CallLog> {
+    pub(crate) fn for_call(abide: &Abide, claimed: &ToolCall) -> Arc<CallLog> {
         Arc::new(CallLog {
             abide: abide.clone(),
             call_id: claimed.call_id.clone(),
@@ -120,13 +120,13 @@ impl CallLog {
             exchange.steps.push(ExchangeStep { kind, data: data.value(), is_open, age });
         }
         if let Some(number) = asked {
-            exchange.answers = self.answers(number).await?;
+            exchange.answers = self.read_answers(number).await?;
         }
         Ok(Ok(exchange))
     }
 
     /// Returns the answers to the questions of a step, in their order.
-    async fn answers(&self, step: i64) -> Result<Vec<InputAnswer>, Error> {
+    async fn read_answers(&self, step: i64) -> Result<Vec<InputAnswer>, Error> {
         let mut answers = Vec::new();
         for index in 1.. {
             let sql = "SELECT c.status, c.result, a.status FROM tool_calls c \

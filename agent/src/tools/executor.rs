@@ -23,7 +23,7 @@ pub(crate) enum Executor<'a> {
 impl<'a> Executor<'a> {
     /// Returns what runs the calls of a tool. Whether the active agent may call it is decided before, by [`Executor::admit`]: a call
     /// that was requested runs to its end, even if the tool is no longer one of the agent's.
-    pub(crate) fn of(driver: &'a Driver, tool: &str) -> Executor<'a> {
+    pub(crate) fn for_tool(driver: &'a Driver, tool: &str) -> Executor<'a> {
         match registry::find(driver, tool) {
             Some(tool) => Executor::Runtime(tool),
             None => match driver.shared.tools.get(tool) {

@@ -55,8 +55,10 @@ impl OrphanedTasks {
             return Ok(());
         }
         let settings = &shared.settings;
-        let identity = || own_identity(&shared.abide, &settings.driver, settings.now());
-        let identity = self.identity.get_or_try_init(identity).await?;
+        let identity = self
+            .identity
+            .get_or_try_init(|| own_identity(&shared.abide, &settings.driver, settings.now()))
+            .await?;
         try_all(&left, |task| self.attempt(shared, task, identity).boxed()).await
     }
 

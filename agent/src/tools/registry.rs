@@ -83,7 +83,7 @@ pub(crate) fn admit(
     if let Some(why) = tool.missing(driver) {
         return Err(format!("there is no tool {name}: {why}"));
     }
-    let fitted = Parameters::of(&tool.spec(driver).parameters)?.fit_text(arguments);
+    let fitted = Parameters::compile(&tool.spec(driver).parameters)?.fit_text(arguments);
     Ok(fitted.map_err(|mismatch| format!("{name}: {mismatch}"))?.arguments)
 }
 

@@ -105,7 +105,7 @@ async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutcome, Error> 
         Err(why) => return failed(format!("the arguments cannot be read: {why}")),
     };
     let max = driver.agent.definition.settings().context.tool_responses;
-    if fetched(driver).await? >= max {
+    if count_fetched(driver).await? >= max {
         return failed(format!(
             "this run has fetched {max} results, the most that one run may fetch: work with what you have"
         ));
@@ -113,7 +113,7 @@ async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutcome, Error> 
     match original(driver, &wish).await? {
         Some(text) => {
             // Before the range is taken: parts of personal data would pass the rules.
-            let text = redaction::for_model(driver, &redaction::result(driver, text));
+            let text = redaction::for_model(driver, &redaction::redact_result(driver, text));
             Ok(ToolOutcome::text(slice(driver, &text, &wish)))
         }
         None => {
@@ -124,7 +124,7 @@ async fn run(driver: &Driver, claimed: &ToolCall) -> Result<ToolOutcome, Error> 
 }
 
 /// Returns how many results the run has fetched.
-async fn fetched(driver: &Driver) -> Result<i64, Error> {
+async fn count_fetched(driver: &Driver) -> Result<i64, Error> {
     let sql = "SELECT count(*) FROM tool_calls WHERE tool_name = :tool AND session_id = :sid \
                AND status = 'succeeded' AND substr(call_id, 1, length(:run)) = :run";
     let query = driver

@@ -45,7 +45,7 @@ pub(crate) async fn read(driver: &mut Driver) -> Step {
     let ended = ended_runs(driver, open.iter().map(|(at, _)| *at)).await?;
     for (at, asked) in &open {
         let result = match rows.get(asked.call_id.as_str()) {
-            Some(row) => of_row(driver, row).await?,
+            Some(row) => read_outcome(driver, row).await?,
             None => {
                 let run = driver.state.entries[*at].run_id.as_deref();
                 let was_never_requested = run.is_some_and(|run| ended.contains(run));
@@ -76,7 +76,7 @@ async fn ended_runs(
 }
 
 /// Returns the outcome of a call that was requested.
-async fn of_row(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
+async fn read_outcome(driver: &Driver, row: &ToolCall) -> Step<UndeliveredResult> {
     let id = row.call_id.as_str();
     Ok(match row.status {
         ToolCallStatus::Unknown => {

@@ -86,7 +86,7 @@ impl ToolWorker {
                 if running.tasks.len() >= AT_ONCE {
                     return false;
                 }
-                if running.has(call_id) {
+                if running.contains_call(call_id) {
                     return true;
                 }
                 if self.shared.tools.get(tool).is_none() {
@@ -147,7 +147,7 @@ impl ToolWorker {
         let claim = ClaimToolCall::new(call_id).lease_ms(millis(settings.lease));
         let call: ToolCall = abide.call(claim.worker(&settings.driver)).await?.into_inner();
         let effect = tools.get(&call.tool_name).map(|tool| tool.declaration().effect);
-        let log = CallLog::of(abide, &call);
+        let log = CallLog::for_call(abide, &call);
         let held = ClaimedCall { abide, settings, leases, call: &call, exchange: Some(&log) };
         let exchange = log.load(settings, &call).await?;
         let running = async {
@@ -168,18 +168,14 @@ impl ToolWorker {
         let Shared { abide, agent, .. } = &*self.shared;
         let sql = "SELECT * FROM sessions WHERE id = :id";
         let found: Vec<Session> = abide.sql(sql).param("id", session_id).fetch().await?;
-        let object = |value: Option<Value>| match value {
-            Some(Value::Object(members)) => members,
-            _ => Map::new(),
-        };
         let session = found.first();
         Ok(ToolContext {
             session_id: session_id.to_owned(),
             agent: agent.clone(),
-            scope: object(session.map(|session| session.scope.value())),
+            scope: object_or_empty(session.map(|session| session.scope.value())),
             run_id: None,
             thread_id: Some(session_id.to_owned()),
-            metadata: object(session.map(|session| session.metadata.value())),
+            metadata: object_or_empty(session.map(|session| session.metadata.value())),
         })
     }
 }
@@ -243,7 +239,7 @@ impl RunningCalls {
         scope_has_room && of_session < OF_A_SESSION && self.calls.len() < AT_ONCE
     }
 
-    fn has(&self, call_id: &str) -> bool {
+    fn contains_call(&self, call_id: &str) -> bool {
         self.calls.values().any(|it| it.call_id == call_id)
     }
 
@@ -267,4 +263,11 @@ struct EndedCall {
     session_id: String,
     /// Whether it may wait again without an event.
     waits_again: bool,
+}
+
+fn object_or_empty(value: Option<Value>) -> Map<String, Value> {
+    match value {
+        Some(Value::Object(members)) => members,
+        _ => Map::new(),
+    }
 }

@@ -116,7 +116,7 @@ impl AgentMetrics {
     /// Counts a run that has ended. `outcome` is `done`, `aborted` or the code of the failure.
     pub(crate) fn run(&self, agent: &str, outcome: &str, took: Duration) {
         let mut counters = self.lock();
-        let of = bounded(&mut counters.runs, agent.to_owned(), || OTHER.to_owned());
+        let of = bounded_entry(&mut counters.runs, agent.to_owned(), || OTHER.to_owned());
         count(&mut of.outcomes, outcome);
         of.durations.add(took);
         drop(counters);
@@ -126,7 +126,7 @@ impl AgentMetrics {
     /// Counts what a program has consumed. It reports no requests.
     pub(crate) fn program(&self, labels: ModelLabels, consumed: Consumed) {
         let mut counters = self.lock();
-        bounded(&mut counters.models, labels, ModelLabels::other).consumed.add(consumed);
+        bounded_entry(&mut counters.models, labels, ModelLabels::other).consumed.add(consumed);
     }
 
     /// Counts a request to a model. `outcome` is `answered` or the code of the error.
@@ -138,7 +138,7 @@ impl AgentMetrics {
         took: Duration,
     ) {
         let mut counters = self.lock();
-        let of = bounded(&mut counters.models, labels, ModelLabels::other);
+        let of = bounded_entry(&mut counters.models, labels, ModelLabels::other);
         count(&mut of.outcomes, outcome);
         of.consumed.add(consumed);
         of.durations.add(took);
@@ -147,7 +147,7 @@ impl AgentMetrics {
     /// Counts a call of a tool. `outcome` is `succeeded` or the code of the failure.
     pub(crate) fn tool(&self, labels: ToolLabels, outcome: &'static str, took: Duration) {
         let mut counters = self.lock();
-        let of = bounded(&mut counters.tools, labels, || ToolLabels {
+        let of = bounded_entry(&mut counters.tools, labels, || ToolLabels {
             agent: OTHER.into(),
             tool: OTHER.into(),
         });
@@ -175,7 +175,7 @@ impl AgentMetrics {
             let input = of.consumed.input_tokens;
             let output = of.consumed.output_tokens;
             tokens.extend([("input", input), ("output", output)].map(|(direction, count)| {
-                sample("", with(&labels, "direction", direction), count as f64)
+                sample("", with_label(&labels, "direction", direction), count as f64)
             }));
             cost.push(sample("", labels.clone(), of.consumed.cost_micros as f64 / 1e6));
             if of.durations.count > 0 {
@@ -241,7 +241,7 @@ impl AgentMetrics {
 }
 
 /// Returns the counters of these labels, or those of all others if there are too many label sets.
-fn bounded<K: Ord, V: Default>(
+fn bounded_entry<K: Ord, V: Default>(
     all: &mut BTreeMap<K, V>,
     labels: K,
     other: impl FnOnce() -> K,
@@ -254,7 +254,7 @@ fn sample(suffix: &'static str, labels: Vec<(&'static str, String)>, value: f64)
     MetricSample { suffix, labels, value }
 }
 
-fn with(
+fn with_label(
     labels: &[(&'static str, String)],
     name: &'static str,
     value: &str,
@@ -276,7 +276,7 @@ fn outcomes(
 ) -> Vec<MetricSample> {
     outcomes
         .iter()
-        .map(|(outcome, count)| sample("", with(labels, "outcome", outcome), *count as f64))
+        .map(|(outcome, count)| sample("", with_label(labels, "outcome", outcome), *count as f64))
         .collect()
 }
 
@@ -323,10 +323,10 @@ impl Histogram {
             .zip(self.buckets)
             .map(|(bound, count)| {
                 below += count;
-                sample("_bucket", with(labels, "le", &bound.to_string()), below as f64)
+                sample("_bucket", with_label(labels, "le", &bound.to_string()), below as f64)
             })
             .collect();
-        samples.push(sample("_bucket", with(labels, "le", "+Inf"), self.count as f64));
+        samples.push(sample("_bucket", with_label(labels, "le", "+Inf"), self.count as f64));
         samples.push(sample("_sum", labels.to_vec(), self.sum.as_secs_f64()));
         samples.push(sample("_count", labels.to_vec(), self.count as f64));
         samples

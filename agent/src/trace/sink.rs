@@ -133,7 +133,8 @@ async fn post(
             return Err(why);
         }
         tokio::time::sleep(wait).await;
-        (attempt, wait) = (attempt + 1, wait * 2);
+        attempt += 1;
+        wait *= 2;
     }
 }
 
@@ -164,7 +165,6 @@ fn otlp_span(span: &Span) -> Value {
     const INTERNAL: u8 = 1;
     const CLIENT: u8 = 3;
     const ERROR: u8 = 2;
-    let nanos = |micros: i64| (i128::from(micros) * 1_000).to_string();
     let mut attributes = span.attributes.clone();
     if let Some(error) = &span.error {
         attributes.insert(names::ERROR_TYPE.to_owned(), json!(error));
@@ -194,4 +194,8 @@ fn otlp_attributes(attributes: &Map<String, Value>) -> Value {
         json!({"key": name, "value": value})
     });
     Value::Array(all.collect())
+}
+
+fn nanos(micros: i64) -> String {
+    (i128::from(micros) * 1_000).to_string()
 }

@@ -168,10 +168,9 @@ impl Trace {
             (names::ATTEMPT, json!(call.attempt)),
         ]);
         if self.log_data {
-            let text = |json: &Json| json!(json.as_str());
-            attributes.insert(names::TOOL_ARGUMENTS.to_owned(), text(&call.arguments));
+            attributes.insert(names::TOOL_ARGUMENTS.to_owned(), json!(call.arguments.as_str()));
             if let Some(result) = &call.result {
-                attributes.insert(names::TOOL_RESULT.to_owned(), text(result));
+                attributes.insert(names::TOOL_RESULT.to_owned(), json!(result.as_str()));
             }
         }
         let failed = call.status != ToolCallStatus::Succeeded;

@@ -24,7 +24,7 @@ answers:
 /// one by one, in their order, before the others. Results are in the order of the calls.
 #[tokio::test]
 async fn an_undecided_call_halts_the_whole_answer() {
-    let fixture = RuntimeFixture::of(DEFINITION, SCRIPT).await;
+    let fixture = RuntimeFixture::start(DEFINITION, SCRIPT).await;
     let run = fixture.begin("Go on.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(interrupt.data["action_requests"].as_array().map(Vec::len), Some(2));
@@ -66,7 +66,7 @@ async fn patterns_demand_approvals_and_pauses() {
         (r#"{ "*": true, look: false }"#, vec!["note", "pay"]),
     ] {
         let definition = format!("tools: [\"*\"]\nplanning: true\ninterrupt_on: {asks}\n");
-        let fixture = RuntimeFixture::of(&definition, &script).await;
+        let fixture = RuntimeFixture::start(&definition, &script).await;
         fixture.begin("Go on.").await;
         fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
         let sql = "SELECT c.tool_name FROM approvals a JOIN tool_calls c ON c.call_id = a.call_id ORDER BY 1";
@@ -76,7 +76,7 @@ async fn patterns_demand_approvals_and_pauses() {
         fixture.close().await;
     }
     let pauses = "tools: [\"*\"]\npause: [{ at: after_agent, tools: [\"p*\"] }]\n";
-    let fixture = RuntimeFixture::of(pauses, SCRIPT).await;
+    let fixture = RuntimeFixture::start(pauses, SCRIPT).await;
     fixture.begin("Go on.").await;
     fixture.until("SELECT run_id FROM pauses WHERE stage = 'after_agent'").await;
     assert_eq!(fixture.ledger(), [""; 0], "nothing starts before the pause ends");
@@ -87,7 +87,7 @@ async fn patterns_demand_approvals_and_pauses() {
 /// rejection is the result of the call, with the comment, and the run continues.
 #[tokio::test]
 async fn decisions_are_events_when_they_take_effect() {
-    let fixture = RuntimeFixture::of(DEFINITION, SCRIPT).await;
+    let fixture = RuntimeFixture::start(DEFINITION, SCRIPT).await;
     let run = fixture.begin("Go on.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
@@ -117,7 +117,7 @@ async fn decisions_are_events_when_they_take_effect() {
 async fn changed_arguments_are_visible() {
     let script =
         "answers:\n  - calls: [{ name: wire, arguments: { order: A } }]\n  - text: Done.\n";
-    let plan = FixtureOptions::of("tools: [wire]\n", script);
+    let plan = FixtureOptions::new("tools: [wire]\n", script);
     let order = json!({"type": "object", "properties": {"order": {"type": "string"}}});
     // The settings of an approval alone require one.
     let mut declaration = ToolDeclaration::new("wire", "Wires money.", order);

@@ -74,7 +74,7 @@ fn write_request(out: &mut String, provider: &str, request: &ModelRequest) {
 /// Runs a scenario and compares everything that it has left.
 async fn check(scenario: Scenario, expected: ExpectFile) {
     let requests = Arc::new(Mutex::new(String::new()));
-    let mut options = FixtureOptions::of(scenario.clerk, "answers: []");
+    let mut options = FixtureOptions::new(scenario.clerk, "answers: []");
     options.models = models(&scenario.scripts, &requests);
     options.settings.reload_interval = Duration::from_secs(3_600);
     add_read(&options.tools, 40_000);

@@ -40,7 +40,7 @@ struct Walked {
 
 /// Runs a model to the end of the turn. A result of `read` has this many characters.
 async fn walk(definition: &str, walker: Walker, chars: usize) -> Walked {
-    let mut options = FixtureOptions::of(definition, "answers: []");
+    let mut options = FixtureOptions::new(definition, "answers: []");
     options.models = answering(walker.clone());
     add_read(&options.tools, chars);
     let fixture = options.open().await;
@@ -69,7 +69,7 @@ async fn count(abide: &Abide, sql: &str) -> i64 {
 }
 
 fn tokens(request: &ModelRequest) -> u64 {
-    TokenEstimate::of_model(&request.model).request(request)
+    TokenEstimate::for_model(&request.model).request(request)
 }
 
 /// Checks what providers require: every call has exactly one result, directly after its answer.
@@ -198,7 +198,7 @@ async fn summarization_lifecycle_leaves_rows_and_events() {
 #[tokio::test]
 async fn each_covered_message_is_in_the_request_for_a_summary() {
     for (calls, chars) in [(1, 500), (3, 300), (1, 3_000)] {
-        let mut options = FixtureOptions::of(&unwatched(), "answers: []");
+        let mut options = FixtureOptions::new(&unwatched(), "answers: []");
         let walker = Walker { calls, ..Walker::new(12) };
         options.models = answering(walker.clone());
         add_read(&options.tools, chars);
@@ -378,7 +378,7 @@ answers:
 
 #[tokio::test]
 async fn get_tool_response_by_id_part_and_range() {
-    let mut options = FixtureOptions::of(SMALL, FETCHES);
+    let mut options = FixtureOptions::new(SMALL, FETCHES);
     options.models = scripted(FETCHES);
     add_read(&options.tools, 2_500);
     let fixture = options.open().await;
@@ -425,7 +425,7 @@ async fn get_tool_response_is_offered_when_a_result_was_cut() {
 /// The messages that always stay exceed the window: the run fails and names the fix.
 #[tokio::test]
 async fn a_task_larger_than_the_window_fails_with_a_clear_code() {
-    let mut options = FixtureOptions::of(SMALL, "answers: [{ text: Hello. }]");
+    let mut options = FixtureOptions::new(SMALL, "answers: [{ text: Hello. }]");
     add_read(&options.tools, 10);
     options.settings.grace = std::time::Duration::from_millis(10);
     let fixture = options.open().await;

@@ -12,7 +12,7 @@ use crate::fixture::{FixtureOptions, RuntimeFixture, providers};
 fn plan(clerk: &str, other: &str, scripts: [&str; 2]) -> FixtureOptions {
     let clerk = format!("config: {{ provider: script }}\nsubagents: [other]\n{clerk}");
     let models = providers(&[("script", scripts[0]), ("other", scripts[1])]);
-    let plan = FixtureOptions { models, ..FixtureOptions::of(&clerk, "answers: []") };
+    let plan = FixtureOptions { models, ..FixtureOptions::new(&clerk, "answers: []") };
     let other = format!("mode: subagent\nconfig: {{ provider: other }}\n{other}");
     plan.define("other.yaml", &other);
     plan
@@ -64,7 +64,7 @@ async fn an_inline_agent_can_be_a_tool() {
     let script = "answers:\n  \
         - { calls: [{ name: helper, arguments: { input: Where? } }] }\n  - text: There.\n";
     let models = providers(&[("script", script), ("other", "answers: [{ text: In B. }]")]);
-    let plan = FixtureOptions { models, ..FixtureOptions::of(clerk, "answers: []") };
+    let plan = FixtureOptions { models, ..FixtureOptions::new(clerk, "answers: []") };
     let fixture = open(plan).await;
     let run = fixture.begin("Where?").await;
     let (_, last) = fixture.output(&run.id, 0).await;
@@ -207,7 +207,7 @@ async fn guardrails_of_both_agents_apply_to_a_handoff() {
 
 #[test]
 fn agent_check_reports_composition_errors() {
-    let plan = FixtureOptions::of("", "answers: []");
+    let plan = FixtureOptions::new("", "answers: []");
     for (file, text) in [
         ("a.yaml", "mode: subagent\nas_tool: { name: look }"),
         ("b.yaml", "mode: subagent\nas_tool: { name: task }"),

@@ -33,7 +33,7 @@ async fn tenant(abide: &Abide, name: &str) -> Abide {
 #[tokio::test]
 async fn a_tool_never_receives_the_context_of_another_tenant() {
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
-    let options = FixtureOptions::of("tools: [whoami]\n", FORGES);
+    let options = FixtureOptions::new("tools: [whoami]\n", FORGES);
     let entries = Arc::clone(&seen);
     let whoami = Function::new("whoami", "Who calls.", move |_: Anything, context: ToolContext| {
         entries.lock().expect("no panic").push(context.to_json("call"));
@@ -71,7 +71,7 @@ async fn a_tool_never_receives_the_context_of_another_tenant() {
 #[tokio::test]
 async fn a_run_without_its_sandbox_fails() {
     let fixture =
-        crate::fixture::RuntimeFixture::of("tools: []\n", "answers: [{ text: Hi. }]").await;
+        crate::fixture::RuntimeFixture::start("tools: []\n", "answers: [{ text: Hi. }]").await;
     let definition = json!({"sandbox": "docker"}).as_object().expect("it is an object").clone();
     let register = abide_client::arguments::RegisterAgent::new("boxed", definition);
     fixture.abide.call(register).await.expect("it is registered");

@@ -49,7 +49,7 @@ async fn approve(fixture: &RuntimeFixture, interrupt: &AgentEvent) {
 /// end of the run, past its last event, received nothing at all.
 #[tokio::test]
 async fn a_finished_run_yields_its_remaining_events_and_then_none() {
-    let fixture = RuntimeFixture::of("", HELLO).await;
+    let fixture = RuntimeFixture::start("", HELLO).await;
     let run = fixture.begin("Hello.").await;
     let mut there_from_the_beginning =
         Events::of(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
@@ -73,7 +73,7 @@ async fn a_finished_run_yields_its_remaining_events_and_then_none() {
 
 #[tokio::test]
 async fn the_event_stream_waits_while_the_run_waits() {
-    let fixture = RuntimeFixture::of(PAYS, SCRIPT).await;
+    let fixture = RuntimeFixture::start(PAYS, SCRIPT).await;
     let run = fixture.begin("Pay order A.").await;
     let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
@@ -97,7 +97,7 @@ async fn the_event_stream_waits_while_the_run_waits() {
 
 #[tokio::test]
 async fn unknown_ids_are_errors() {
-    let fixture = RuntimeFixture::of("", HELLO).await;
+    let fixture = RuntimeFixture::start("", HELLO).await;
     let events = Events::of(&fixture.abide, "noname", 0).await.map(drop);
     assert_eq!(events.expect_err("there is none").code(), Some(Code::NotFound));
     let state = state(&fixture.abide, "noname").await.map(drop);
@@ -108,7 +108,7 @@ async fn unknown_ids_are_errors() {
 
 #[tokio::test]
 async fn begin_creates_a_session_and_state_reads_it() {
-    let fixture = RuntimeFixture::of(PAYS, SCRIPT).await;
+    let fixture = RuntimeFixture::start(PAYS, SCRIPT).await;
     let run = begin(&fixture.abide, "clerk", "Pay order A.").await.expect("the run starts");
     let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
     let waits = state(&fixture.abide, &run.session_id).await.expect("it can be read");
@@ -127,7 +127,7 @@ async fn begin_creates_a_session_and_state_reads_it() {
 
 #[tokio::test]
 async fn invoke_returns_the_answer() {
-    let fixture = RuntimeFixture::of("", HELLO).await;
+    let fixture = RuntimeFixture::start("", HELLO).await;
     let done = invoke(&fixture.abide, "clerk", "Hello.").await.expect("there is an answer");
     assert_eq!(done.kind, RunEventKind::Done);
     assert_eq!(done.data["assistant_data"]["content"], "Hello to you.");
@@ -138,7 +138,7 @@ async fn invoke_returns_the_answer() {
 
 #[tokio::test]
 async fn an_abort_ends_a_waiting_run_immediately() {
-    let fixture = RuntimeFixture::of(PAYS, SCRIPT).await;
+    let fixture = RuntimeFixture::start(PAYS, SCRIPT).await;
     let run = fixture.begin("Pay order A.").await;
     let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
     assert!(abort(&fixture.abide, &run.session_id).await.expect("the request succeeds"));
@@ -154,7 +154,7 @@ async fn an_abort_ends_a_waiting_run_immediately() {
 
 #[tokio::test]
 async fn a_checkpoint_has_the_state_of_its_time() {
-    let fixture = RuntimeFixture::of(PAYS, SCRIPT).await;
+    let fixture = RuntimeFixture::start(PAYS, SCRIPT).await;
     let run = fixture.begin("Pay order A.").await;
     let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
     approve(&fixture, &interrupt).await;

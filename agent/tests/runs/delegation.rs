@@ -18,7 +18,7 @@ struct Nothing {}
 fn plan(clerk: &str, helper: &str, scripts: [&str; 2]) -> FixtureOptions {
     let clerk = format!("config: {{ provider: script }}\nsubagents: [helper]\n{clerk}");
     let models = providers(&[("script", scripts[0]), ("helps", scripts[1])]);
-    let plan = FixtureOptions { models, ..FixtureOptions::of(&clerk, "answers: []") };
+    let plan = FixtureOptions { models, ..FixtureOptions::new(&clerk, "answers: []") };
     let helper = format!("mode: subagent\nconfig: {{ provider: helps }}\n{helper}");
     plan.define("helper.yaml", &helper);
     plan
@@ -374,7 +374,7 @@ async fn events_of_a_subagent_appear_in_the_stream_of_its_parent() {
 #[tokio::test]
 async fn a_delegated_run_needs_no_second_place() {
     let mut plan = plan("", "tools: [pay]\n", [DELEGATES, PAYS]);
-    plan.settings.runs = Concurrency::of(1, 1);
+    plan.settings.runs = Concurrency::new(1, 1);
     let fixture = plan.open().await;
     let run = fixture.begin("Pay A.").await;
     let (_, done) = fixture.output(&run.id, 0).await;

@@ -185,7 +185,7 @@ async fn denied(definition: &str, recorder: &Recorder) -> RuntimeFixture {
     let mut models = answering(recorder.clone());
     let embedding = EmbeddingModel { provider: "recorder".to_owned(), model: "vectors".to_owned() };
     models.set_embedding(embedding).expect("the provider exists");
-    let options = FixtureOptions { models, ..FixtureOptions::of(definition, "answers: []") };
+    let options = FixtureOptions { models, ..FixtureOptions::new(definition, "answers: []") };
     options.define("helper.yaml", &format!("mode: subagent\n{NO_MEMORY}"));
     options.define("other.yaml", &format!("mode: subagent\nas_handoff: {{}}\n{NO_MEMORY}"));
     let fixture = options.open().await;

@@ -94,7 +94,7 @@ impl Tool for RemoteTool {
 
 /// The effects of a run with a tool of this effect, and whether the message that each depends on was durable when it began.
 async fn effects(effect: Effect, is_local: bool, sync: Sync) -> Vec<(&'static str, bool)> {
-    let mut options = FixtureOptions::of("tools: [read]\n", "answers: []\n");
+    let mut options = FixtureOptions::new("tools: [read]\n", "answers: []\n");
     let effects = Arc::new(Effects::default());
     let mut config: abide_engine::Config = Config::default().into();
     config.tuning.disk = Arc::new(slow_disk(&effects, sync));

@@ -23,7 +23,7 @@ answers:
 
 #[tokio::test]
 async fn a_run_with_tools_and_an_approval() {
-    let fixture = RuntimeFixture::of(TOOLS, THREE_TOOLS).await;
+    let fixture = RuntimeFixture::start(TOOLS, THREE_TOOLS).await;
     let run = fixture.begin("Pay order A.").await;
     let (first, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
@@ -83,7 +83,8 @@ answers:
       - { name: note, arguments: { order: A } }
   - text: I could not.
 "#;
-    let fixture = RuntimeFixture::of("tools: [look, note]\nblocked_tools: [note]\n", script).await;
+    let fixture =
+        RuntimeFixture::start("tools: [look, note]\nblocked_tools: [note]\n", script).await;
     let run = fixture.begin("Look.").await;
     let (rendered, _) = fixture.output(&run.id, 0).await;
     assert!(
@@ -116,7 +117,7 @@ answers:
   - text: All is well.
 "#;
     // The helper uses the same script. Its first answer calls `task`, which fails because it has no subagents.
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     let run = fixture.begin("Is all well?").await;
     let (rendered, _) = fixture.output(&run.id, 0).await;
     // `delegation.rs` tests the events of the helper, whose number depends on timing.
@@ -146,7 +147,7 @@ answers:
 #[tokio::test]
 async fn aborted_in_the_middle_of_an_answer() {
     let script = "token_ms: 600000\nanswers: [{ text: one two three four }]\n";
-    let fixture = RuntimeFixture::of("", script).await;
+    let fixture = RuntimeFixture::start("", script).await;
     let run = fixture.begin("Count.").await;
     // The first word is published; the second never arrives.
     let mut events =
@@ -184,7 +185,7 @@ middleware:
   - { name: guardrail, at: response, deny: "secret", message: I may not say that. }
 "#;
     let script = "answers: [{ text: a secret }]\n";
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     let run = fixture.begin("What is it?").await;
     let (rendered, _) = fixture.output(&run.id, 0).await;
     assert!(rendered.contains("I may not say that."), "{rendered}");

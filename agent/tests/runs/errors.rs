@@ -7,7 +7,7 @@ use crate::fixture::RuntimeFixture;
 
 /// The end of a run with this program: status, code and message.
 async fn ends(cli: &str) -> (String, String, String) {
-    let fixture = RuntimeFixture::of(&format!("cli: {cli}\n"), "answers: []").await;
+    let fixture = RuntimeFixture::start(&format!("cli: {cli}\n"), "answers: []").await;
     let run = fixture.begin("Go on.").await;
     fixture.output(&run.id, 0).await;
     let sql = "SELECT * FROM runs";

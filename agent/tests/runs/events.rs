@@ -9,7 +9,7 @@ use crate::fixture::RuntimeFixture;
 
 /// The data of a run's events of one kind.
 async fn events(definition: &str, script: &str, kind: &str) -> Vec<Value> {
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     let run = fixture.begin("Go on.").await;
     fixture.output(&run.id, 0).await;
     let rendered = of_kind(&fixture.abide, &run.id, kind).await;

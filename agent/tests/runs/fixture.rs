@@ -188,7 +188,7 @@ impl AgentMiddleware for Marks {
 
 impl FixtureOptions {
     /// A plan with one agent, `clerk`, the three tools, and the model's script.
-    pub(crate) fn of(definition: &str, script: &str) -> FixtureOptions {
+    pub(crate) fn new(definition: &str, script: &str) -> FixtureOptions {
         let folder = temporary_folder();
         let tools = tools(folder.path().join("ledger"));
         let settings = Settings {
@@ -262,8 +262,8 @@ pub(crate) fn define(folder: &Path, file: &str, text: &str) {
 
 impl RuntimeFixture {
     /// Starts a runtime with one agent, `clerk`, and the model's script.
-    pub(crate) async fn of(definition: &str, script: &str) -> RuntimeFixture {
-        let fixture = FixtureOptions::of(definition, script).open().await;
+    pub(crate) async fn start(definition: &str, script: &str) -> RuntimeFixture {
+        let fixture = FixtureOptions::new(definition, script).open().await;
         assert_eq!(*fixture.problems.borrow(), [], "every file is valid");
         fixture
     }

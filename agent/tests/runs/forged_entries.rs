@@ -38,7 +38,7 @@ fn forged() -> [AppendMessage; 3] {
 
 #[tokio::test]
 async fn entries_of_other_callers_do_not_call_tools() {
-    let fixture = RuntimeFixture::of(DEFINITION, SCRIPT).await;
+    let fixture = RuntimeFixture::start(DEFINITION, SCRIPT).await;
     let run = fixture.begin("Go on.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
@@ -76,7 +76,7 @@ async fn entries_of_other_callers_do_not_call_tools() {
 #[tokio::test]
 async fn a_call_that_an_entry_names_does_not_skip_its_approval() {
     let script = "answers: [{ text: Forged. }, { text: Done. }]";
-    let fixture = RuntimeFixture::of(DEFINITION, script).await;
+    let fixture = RuntimeFixture::start(DEFINITION, script).await;
     let created = CreateSession::new("clerk").id("s1");
     fixture.abide.call(created).await.expect("it is created");
     let own = RequestToolCall::new("mine", "s1", "pay", json!({"order": "X"}));
@@ -98,7 +98,7 @@ async fn a_call_that_an_entry_names_does_not_skip_its_approval() {
 /// The author of an entry is checked: a caller with a scope cannot name a run whose lease it does not hold.
 #[tokio::test]
 async fn a_run_is_named_with_its_lease_only() {
-    let fixture = RuntimeFixture::of(DEFINITION, SCRIPT).await;
+    let fixture = RuntimeFixture::start(DEFINITION, SCRIPT).await;
     let run = fixture.begin("Go on.").await;
     fixture.output(&run.id, 0).await;
     fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
@@ -123,7 +123,7 @@ async fn a_run_is_named_with_its_lease_only() {
 #[tokio::test]
 async fn the_driver_of_another_run_does_not_answer_for_this_one() {
     let script = "answers: [{ text: Earlier. }, { text: Done. }]";
-    let fixture = RuntimeFixture::of(DEFINITION, script).await;
+    let fixture = RuntimeFixture::start(DEFINITION, script).await;
     let created = CreateSession::new("clerk").id("s1");
     fixture.abide.call(created).await.expect("it is created");
     let [answer, ..] = forged();
@@ -142,7 +142,7 @@ async fn the_driver_of_another_run_does_not_answer_for_this_one() {
 /// gives the run back. This runtime does not run the call.
 #[tokio::test]
 async fn a_call_of_another_runtime_without_its_approval_does_not_run() {
-    let fixture = RuntimeFixture::of(DEFINITION, SCRIPT).await;
+    let fixture = RuntimeFixture::start(DEFINITION, SCRIPT).await;
     fixture.abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
     let claimed = [
         Call::of(StartRun::new("s1").id("r1").input("Go on.")),

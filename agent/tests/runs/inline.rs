@@ -23,7 +23,7 @@ fn named(name: &str, mode: &str, prompt: &str) -> (String, String, Option<String
 /// never registered.
 #[tokio::test]
 async fn an_inline_subagent_replaces_no_agent() {
-    let plan = FixtureOptions::of(
+    let plan = FixtureOptions::new(
         "
 system_prompt: Be kind.
 subagents:
@@ -61,7 +61,7 @@ answers:
   - calls: [{ name: task, arguments: { agent: helper, task: Look. } }]
   - text: So.
 "#;
-    let plan = FixtureOptions::of(
+    let plan = FixtureOptions::new(
         "subagents: [{ name: helper, subagents: [{ name: helper }] }]\n",
         script,
     );
@@ -80,7 +80,7 @@ answers:
 /// An inline subagent that its file no longer has starts no runs.
 #[tokio::test]
 async fn a_removed_inline_subagent_is_retired() {
-    let fixture = RuntimeFixture::of("subagents: [{ name: helper }]\n", "answers: []").await;
+    let fixture = RuntimeFixture::start("subagents: [{ name: helper }]\n", "answers: []").await;
     crate::fixture::define(fixture.folder.path(), "clerk.yaml", "name: clerk\n");
     fixture
         .until("SELECT name FROM agents WHERE name = 'clerk/helper' AND retired_at IS NOT NULL")

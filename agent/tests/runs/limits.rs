@@ -23,7 +23,7 @@ struct Nothing {}
 
 /// The run's last event, and the ledger.
 async fn ends(definition: &str, script: &str) -> (String, Vec<String>) {
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     let run = fixture.begin("Go on.").await;
     let (_, last) = fixture.output(&run.id, 0).await;
     let output = format!("{} {}", last.kind, last.data);
@@ -72,7 +72,7 @@ fn priced(plan: &FixtureOptions, script: &str) -> Models {
 async fn the_cost_limit_ends_a_run() {
     let script = "repeat: true\nanswers: [{ calls: [{ name: look, arguments: { order: A } }], \
                   usage: { input_tokens: 1000, output_tokens: 100 } }]\n";
-    let plan = FixtureOptions::of("tools: [look]\nlimits: { cost_usd: 0.005 }\n", "answers: []");
+    let plan = FixtureOptions::new("tools: [look]\nlimits: { cost_usd: 0.005 }\n", "answers: []");
     let models = priced(&plan, script);
     let fixture = FixtureOptions { models, ..plan }.open().await;
     let run = fixture.begin("Go on.").await;
@@ -99,7 +99,7 @@ async fn parallel_tools_run_up_to_the_limit() {
     let call = "{ name: meet, arguments: {} }";
     let calls = [call; 6].join(", ");
     let script = format!("answers: [{{ calls: [{calls}] }}, {{ text: All met. }}]\n");
-    let plan = FixtureOptions::of("tools: [\"*\"]\nlimits: { parallel_tools: 2 }\n", &script);
+    let plan = FixtureOptions::new("tools: [\"*\"]\nlimits: { parallel_tools: 2 }\n", &script);
     let pair = Arc::new(Barrier::new(2));
     let at_once = Arc::new(AtomicUsize::new(0));
     let max = Arc::new(AtomicUsize::new(0));
@@ -129,7 +129,7 @@ async fn parallel_tools_run_up_to_the_limit() {
 async fn tool_token_limit_before_evict_shortens_only_the_models_view() {
     let script = "answers: [{ calls: [{ name: long, arguments: {} }] }, { text: Long. }]\n";
     let definition = "tools: [\"*\"]\nconfig: { tool_token_limit_before_evict: 100 }\n";
-    let plan = FixtureOptions::of(definition, script);
+    let plan = FixtureOptions::new(definition, script);
     let long = |_: Nothing, _: ToolContext| async { Ok::<_, String>("word ".repeat(1_000)) };
     plan.tools.add(Function::new("long", "Says much.", long)).expect("it is a tool");
     let fixture = plan.open().await;
@@ -162,7 +162,8 @@ answers:
 /// Regression: the model was reminded and called again each time, up to the recursion limit.
 #[tokio::test]
 async fn tool_call_limit_is_repeated_once_before_the_run_ends() {
-    let fixture = RuntimeFixture::of("tools: [look]\nlimits: { tool_calls: 1 }\n", FOR_EVER).await;
+    let fixture =
+        RuntimeFixture::start("tools: [look]\nlimits: { tool_calls: 1 }\n", FOR_EVER).await;
     let run = fixture.begin("Go on.").await;
     let (_, last) = fixture.output(&run.id, 0).await;
     let why = "the run has reached its limit of 1 tool calls, and the model gave no answer";
@@ -193,7 +194,7 @@ async fn tool_call_limit_ends_with_the_text_of_the_last_answer() {
 /// The end of a call that never returns, in a run with a limit of one second.
 async fn overtime(effect: Effect) -> (String, Option<String>) {
     let script = "answers: [{ calls: [{ name: wait, arguments: {} }] }, { text: late }]\n";
-    let plan = FixtureOptions::of("limits: { wall_clock_seconds: 1 }\ntools: [\"*\"]\n", script);
+    let plan = FixtureOptions::new("limits: { wall_clock_seconds: 1 }\ntools: [\"*\"]\n", script);
     let run = |_: Nothing, _: ToolContext| std::future::pending::<Result<(), String>>();
     let wait = Function::new("wait", "Waits.", run).effect(effect);
     plan.tools.add(wait).expect("it is a tool");
@@ -285,7 +286,7 @@ async fn ends_while_it_waits(plan: FixtureOptions) {
 async fn wall_clock_limit_ends_a_run_that_waits() {
     let definition = "tools: [pay]\ninterrupt_on: { pay: true }\nlimits: { wall_clock_seconds: 600, wall_clock_counts_waits: true }\n";
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }]\n";
-    ends_while_it_waits(FixtureOptions::of(definition, script)).await;
+    ends_while_it_waits(FixtureOptions::new(definition, script)).await;
 }
 
 /// Regression: that of an agent that has taken over the turn still had none.
@@ -295,7 +296,7 @@ async fn wall_clock_limit_of_an_agent_that_took_over_ends_a_run_that_waits() {
     let other = "answers: [{}, { calls: [{ name: pay, arguments: { order: A } }] }]\n";
     let plan = FixtureOptions {
         models: providers(&[("script", script), ("other", other)]),
-        ..FixtureOptions::of("config: { provider: script }\nsubagents: [other]\n", "answers: []")
+        ..FixtureOptions::new("config: { provider: script }\nsubagents: [other]\n", "answers: []")
     };
     plan.define(
         "other.yaml",
@@ -318,7 +319,7 @@ answers:
   - text: Done.
 "#;
     let definition = "tools: [look, pay]\ninterrupt_on: { pay: true }\nlimits: { tool_calls: 3 }\n";
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     let run = fixture.begin("Go on.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     let reject = DecideApproval::new(Decision::Reject).call_id("r1~1.3");
@@ -337,7 +338,8 @@ answers:
 async fn the_tool_call_limit_counts_per_run() {
     let call = "{ calls: [{ name: look, arguments: { order: A } }] }";
     let script = format!("answers: [{call}, {{ text: One. }}, {call}, {{ text: Two. }}]");
-    let fixture = RuntimeFixture::of("tools: [look]\nlimits: { tool_calls: 1 }\n", &script).await;
+    let fixture =
+        RuntimeFixture::start("tools: [look]\nlimits: { tool_calls: 1 }\n", &script).await;
     fixture.begin("Go on.").await;
     fixture.output("r1", 0).await;
     let again = StartRun::new("s1").id("r2").input("Again.");
@@ -365,7 +367,7 @@ async fn a_result_that_is_too_large_fails_its_call() {
     let script = "answers:\n  - { calls: [{ name: big, arguments: {} }] }\n  \
                   - { calls: [{ name: wrong, arguments: {} }] }\n  \
                   - { text: Done. }\n";
-    let plan = FixtureOptions::of("tools: [big, wrong]\n", script);
+    let plan = FixtureOptions::new("tools: [big, wrong]\n", script);
     let big = Function::new("big", "Answers.", |_: Nothing, _: ToolContext| async {
         Ok::<_, String>("x".repeat(20 << 20))
     })
@@ -399,7 +401,7 @@ async fn integers_of_64_bits() {
     let script = format!(
         "answers:\n  - calls: [{{ name: pay, arguments: '{arguments}' }}]\n  - text: I give up.\n"
     );
-    let fixture = RuntimeFixture::of("tools: [pay]\n", &script).await;
+    let fixture = RuntimeFixture::start("tools: [pay]\n", &script).await;
     let run = fixture.begin("Go on.").await;
     let (output, _) = fixture.output(&run.id, 0).await;
     assert_eq!(fixture.ledger(), [""; 0], "the tool did not run");
@@ -422,7 +424,7 @@ async fn integers_of_64_bits() {
 async fn a_result_that_is_too_deep_fails_its_call() {
     for (levels, is_stored) in [(1, true), (63, true), (64, false), (127, false), (300, false)] {
         let script = "answers: [{ calls: [{ name: dig, arguments: {} }] }, { text: done }]\n";
-        let plan = FixtureOptions::of("tools: [\"*\"]\n", script);
+        let plan = FixtureOptions::new("tools: [\"*\"]\n", script);
         let run = move |_: Nothing, _: ToolContext| async move {
             Ok::<_, String>((1..levels).fold(json!([]), |inner, _| json!([inner])))
         };
@@ -452,7 +454,7 @@ async fn a_result_that_is_too_deep_fails_its_call() {
 #[tokio::test]
 async fn a_result_with_a_reserved_name_fails_its_call() {
     let script = "answers: [{ calls: [{ name: dig, arguments: {} }] }, { text: done }]\n";
-    let plan = FixtureOptions::of("tools: [\"*\"]\n", script);
+    let plan = FixtureOptions::new("tools: [\"*\"]\n", script);
     let run = async move |_: Nothing, _: ToolContext| {
         Ok::<_, String>(json!({"!": 2, "$serde_json::private::RawValue": "1"}))
     };

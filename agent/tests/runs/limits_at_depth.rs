@@ -39,7 +39,7 @@ fn looks() -> String {
 
 impl Chain {
     /// Agents that delegate to one another; the last one looks six times at most.
-    fn of(levels: usize) -> Chain {
+    fn new(levels: usize) -> Chain {
         Chain {
             limits: vec!["{}".to_owned(); levels + 1],
             last: format!("{}  - {{ text: Looked., {USAGE} }}\n", looks().repeat(6)),
@@ -54,7 +54,7 @@ impl Chain {
 
     /// The folder and the models. Each answer has a price.
     fn options(&self) -> FixtureOptions {
-        let options = FixtureOptions::of(&self.definition(0), "answers: []");
+        let options = FixtureOptions::new(&self.definition(0), "answers: []");
         let folder = options.folder.path();
         let mut config = "providers:\n".to_owned();
         for level in 0..self.limits.len() {
@@ -125,7 +125,7 @@ async fn budgets_of_each_level_stop_the_deepest_run() {
                     "token_limit" => format!("{{ tokens: {limit} }}"),
                     _ => format!("{{ cost_usd: {} }}", limit as f64 / 1e6),
                 };
-                let fixture = Chain::of(DEEPEST).limit(level, &limits).run().await;
+                let fixture = Chain::new(DEEPEST).limit(level, &limits).run().await;
                 let ended = ends(&fixture).await;
                 let above = vec![("done".to_owned(), 2); level];
                 let below = vec![(code.to_owned(), 1); DEEPEST - level];
@@ -145,7 +145,7 @@ async fn the_time_limit_of_each_level_ends_the_deepest_run() {
         let chain = Chain {
             last: "  - { calls: [{ name: pay, arguments: { order: A } }] }\n".to_owned(),
             tools: "tools: [pay]\ninterrupt_on: { pay: true }\n",
-            ..Chain::of(DEEPEST)
+            ..Chain::new(DEEPEST)
                 .limit(level, "{ wall_clock_seconds: 600, wall_clock_counts_waits: true }")
         };
         let options = chain.options();
@@ -191,7 +191,7 @@ async fn the_limit_of_calls_holds_at_each_level() {
         let calls = if level == DEEPEST { 6 } else { 1 };
         for (limit, looks) in [(calls, 6), (calls - 1, if level == DEEPEST { 5 } else { 0 })] {
             let limits = format!("{{ tool_calls: {limit} }}");
-            let fixture = Chain::of(DEEPEST).limit(level, &limits).run().await;
+            let fixture = Chain::new(DEEPEST).limit(level, &limits).run().await;
             assert_eq!(fixture.ledger().len(), looks, "level {level}, {limit} calls");
             let runs = if looks == 0 { level + 1 } else { DEEPEST + 1 };
             assert_eq!(ends(&fixture).await.len(), runs, "level {level}, {limit} calls");
@@ -209,7 +209,7 @@ async fn a_chain_ends_at_the_limit_of_its_depth() {
             .chain([("{ delegation_depth: 4 }", 4), ("{ delegation_depth: 1 }", 1)])
             .chain([("{ delegation_depth: 0 }", 0)])
     {
-        let fixture = Chain::of(DEEPEST + 1).limit(0, limits).run().await;
+        let fixture = Chain::new(DEEPEST + 1).limit(0, limits).run().await;
         let expected = vec![("done".to_owned(), 2); deepest + 1];
         assert_eq!(ends(&fixture).await, expected, "{limits}");
         let refused = format!(
@@ -258,7 +258,7 @@ async fn the_number_of_descendants_is_limited_at_its_maximum() {
         );
         let options = FixtureOptions {
             models: providers(&scripts),
-            ..FixtureOptions::of(&clerk, "answers: []")
+            ..FixtureOptions::new(&clerk, "answers: []")
         };
         let middle = "mode: subagent\nconfig: { provider: middle }\nsubagents: [leaf]\n";
         options.define("middle.yaml", middle);

@@ -34,7 +34,7 @@ impl AgentLoop for Errands {
 
 async fn fixture(definition: &str, agent_loop: impl AgentLoop) -> RuntimeFixture {
     let definition = format!("loop: own\ntools: [look, pay]\n{definition}");
-    let options = FixtureOptions::of(&definition, "answers: [{ text: The model. }]");
+    let options = FixtureOptions::new(&definition, "answers: [{ text: The model. }]");
     let catalog = Catalog::new(options.folder.path(), options.tools.clone());
     let fixture = options.open_with(catalog.agent_loop("own", agent_loop)).await;
     assert_eq!(*fixture.problems.borrow(), [], "every file is valid");
@@ -208,7 +208,7 @@ async fn an_abort_ends_a_loop_that_waits_for_nothing() {
 
 #[tokio::test]
 async fn a_loop_that_does_not_exist_is_a_problem_of_the_file() {
-    let options = FixtureOptions::of("loop: ovn\n", "answers: []");
+    let options = FixtureOptions::new("loop: ovn\n", "answers: []");
     let catalog = Catalog::new(options.folder.path(), options.tools.clone());
     let fixture = options.open_with(catalog.agent_loop("own", Errands)).await;
     let problems: Vec<String> = fixture

@@ -94,7 +94,7 @@ impl<'a> Life<'a> {
 
     /// Runs the agent in a new session of a scope.
     async fn run(&self, session: &str, scope: &[(&str, &str)], input: &str) -> Run {
-        let abide = self.of(scope).await;
+        let abide = self.client_for(scope).await;
         let created = abide.call(CreateSession::new("clerk").id(session)).await;
         let id = created.expect("the session is new").value.id;
         let run =
@@ -110,7 +110,7 @@ impl<'a> Life<'a> {
         panic!("the file was closed in {}", self.folder.display())
     }
 
-    async fn of(&self, scope: &[(&str, &str)]) -> Abide {
+    async fn client_for(&self, scope: &[(&str, &str)]) -> Abide {
         let scope: Scope =
             scope.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         self.abide.acting_for(&scope).await.expect("an embedded client has no restrictions")
@@ -346,7 +346,7 @@ async fn no_tenant_reads_the_facts_of_another() {
     let eve = [("tenant", "acme"), ("user", "eve")];
     for (scope, value) in [(&acme[..], "of acme"), (&zeta[..], "of zeta"), (&[][..], "of all")] {
         let save = SaveMemories::new("shared", vec![fact("code", value)]);
-        life.of(scope).await.call(save).await.expect("it is saved");
+        life.client_for(scope).await.call(save).await.expect("it is saved");
     }
     // A session without a scope can have the name of acme's space, and one of eve's that of a scope.
     for (session, scope, own) in [
@@ -366,7 +366,7 @@ async fn no_tenant_reads_the_facts_of_another() {
         assert_eq!(forgot, own.is_some(), "{read}");
         if let Some(value) = own {
             let save = SaveMemories::new("shared", vec![fact("code", value)]);
-            life.of(scope).await.call(save).await.expect("it is saved again");
+            life.client_for(scope).await.call(save).await.expect("it is saved again");
         }
     }
     life.end().await;
@@ -377,8 +377,8 @@ async fn no_tenant_reads_the_facts_of_another() {
 async fn another_tenant_sees_no_fact_in_sql_and_live_queries() {
     let folder = temporary_folder();
     let life = Life::begin(folder.path(), "profile: fast\n", SAYS).await;
-    let acme = life.of(&[("tenant", "acme")]).await;
-    let zeta = life.of(&[("tenant", "zeta")]).await;
+    let acme = life.client_for(&[("tenant", "acme")]).await;
+    let zeta = life.client_for(&[("tenant", "zeta")]).await;
     let sql = "SELECT id, space, value FROM memories WHERE fts_match(value, 'swordfish OR pike')";
     let mut watched = zeta.subscribe(sql).await.expect("it can be live");
     watched.try_next().await.expect("the snapshot");

@@ -81,7 +81,7 @@ answers:
     let definition =
         "tools: [look, mail]\nsystem_prompt: Write to help@shop.test.\nmiddleware: [pii]\n";
     let (models, requests) = recording(script);
-    let plan = FixtureOptions { models, ..FixtureOptions::of(definition, "answers: []") };
+    let plan = FixtureOptions { models, ..FixtureOptions::new(definition, "answers: []") };
     with_mail(&plan);
     let fixture = plan.open().await;
     let run = fixture.begin("I am ann@example.com.").await;
@@ -106,7 +106,7 @@ answers:
 async fn pii_in_structured_answers_is_redacted_by_value() {
     let definition = "response_format: { type: object, required: [to] }\nmiddleware: [pii]\n";
     let script = r#"answers: [{ text: '{"to": "bob\u0040example.com"}' }]"#;
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     let run = fixture.begin("Who?").await;
     let (rendered, _) = fixture.output(&run.id, 0).await;
     let sql = "SELECT output ->> '$.structured.to' FROM runs";
@@ -142,7 +142,7 @@ async fn tool_retry_runs_failed_calls_again_but_never_those_that_must_not_run_tw
         let script =
             "answers: [{ calls: [{ name: flaky, arguments: { order: A } }] }, { text: Done. }]";
         let plan =
-            FixtureOptions::of(&format!("tools: [flaky]\nmiddleware: [{settings}]\n"), script);
+            FixtureOptions::new(&format!("tools: [flaky]\nmiddleware: [{settings}]\n"), script);
         let counted = failing(&plan, "flaky", effect, 1);
         let fixture = plan.open().await;
         let run = fixture.begin("Do it.").await;
@@ -164,7 +164,7 @@ async fn model_fallback_asks_the_next_model() {
         ("first", "answers: [{ error: { kind: unauthorized } }]"),
         ("second", "answers: [{ text: Hello. }]"),
     ]);
-    let plan = FixtureOptions { models, ..FixtureOptions::of(definition, "answers: []") };
+    let plan = FixtureOptions { models, ..FixtureOptions::new(definition, "answers: []") };
     let fixture = plan.open().await;
     let run = fixture.begin("Hello?").await;
     let (rendered, last) = fixture.output(&run.id, 0).await;
@@ -176,7 +176,7 @@ async fn model_fallback_asks_the_next_model() {
 async fn tool_security_denies_a_tool_that_the_model_sees() {
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: OK. }]";
     let definition = "tools: [pay]\nmiddleware: [{ name: tool_security, blocked_tools: ['p*'] }]\n";
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     let run = fixture.begin("Pay.").await;
     let (rendered, _) = fixture.output(&run.id, 0).await;
     assert_eq!(fixture.ledger(), [""; 0], "{rendered}");
@@ -229,7 +229,7 @@ answers:
     let models = || providers(&[("first", fails), ("second", answers), ("judge", judge)]);
     let run = async |definition: &str| {
         let plan =
-            FixtureOptions { models: models(), ..FixtureOptions::of(definition, "answers: []") };
+            FixtureOptions { models: models(), ..FixtureOptions::new(definition, "answers: []") };
         failing(&plan, "flaky", Effect::AtMostOnce, 9);
         let fixture = plan.open().await;
         let run = fixture.begin("Look.").await;
@@ -300,7 +300,7 @@ async fn observability_counts_programs_and_remote_agents() {
     let remote =
         "a2a: { url: 'http://127.0.0.1:1/', allow_private: [127.0.0.1], unreachable_seconds: 0 }\n";
     let run = async |definition: &str| {
-        let fixture = FixtureOptions::of(definition, "answers: []").open().await;
+        let fixture = FixtureOptions::new(definition, "answers: []").open().await;
         let run = fixture.begin("Look.").await;
         fixture.output(&run.id, 0).await;
         counted(fixture, definition.contains("observability")).await
@@ -328,7 +328,7 @@ async fn observability_counts_programs_and_remote_agents() {
     .assert_eq(&run(&format!("middleware: [observability]\n{remote}")).await);
     assert_eq!(run(&program).await, "");
     for other in ["pii", "streaming"] {
-        let plan = FixtureOptions::of(&format!("middleware: [{other}]\n{program}"), "answers: []");
+        let plan = FixtureOptions::new(&format!("middleware: [{other}]\n{program}"), "answers: []");
         let catalog = Catalog::new(plan.folder.path(), plan.tools.clone());
         let refused = catalog.read().1[0].error.to_string();
         let expected = "an agent with cli takes only the middleware observability, because its \
@@ -350,7 +350,7 @@ answers:
 ";
     let run = async |middleware: &str| {
         let definition = format!("tools: [look]\nmiddleware: {middleware}\n");
-        let fixture = RuntimeFixture::of(&definition, script).await;
+        let fixture = RuntimeFixture::start(&definition, script).await;
         let run = fixture.begin("Look.").await;
         fixture.output(&run.id, 0).await;
         let sql = "SELECT kind || CASE kind WHEN 'status' THEN ' ' || (data ->> '$.status') || \
@@ -387,7 +387,7 @@ async fn streaming_in_one_piece_keeps_the_text_of_a_stopped_answer() {
     let script = "token_ms: 400\nanswers: [{ text: one two three four five six seven eight }]";
     let definition = "middleware: [{ name: streaming, tokens: false }]\n\
                       limits: { wall_clock_seconds: 1 }\n";
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     let run = fixture.begin("Count.").await;
     let (rendered, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["code"], "execution_timeout", "{rendered}");
@@ -490,7 +490,7 @@ async fn audited(deny: &str) -> (String, RuntimeFixture, String) {
     let definition =
         format!("tools: [look]\nmiddleware: [{{ name: audit, settings: {{ deny: {deny} }} }}]\n");
     let (models, requests) = recording(script);
-    let plan = FixtureOptions { models, ..FixtureOptions::of(&definition, "answers: []") };
+    let plan = FixtureOptions { models, ..FixtureOptions::new(&definition, "answers: []") };
     let catalog = Catalog::new(plan.folder.path(), plan.tools.clone()).middleware("audit", Audit);
     let fixture = plan.open_with(catalog).await;
     let scope = json!({"tenant": "acme"});
@@ -542,7 +542,7 @@ async fn middleware_in_rust_changes_and_denies_at_each_place() {
 #[tokio::test]
 async fn middleware_that_is_not_registered_is_refused() {
     let plan =
-        FixtureOptions::of("middleware: [{ name: audit, settings: { x: 1 } }]", "answers: []");
+        FixtureOptions::new("middleware: [{ name: audit, settings: { x: 1 } }]", "answers: []");
     let here = || Catalog::new(plan.folder.path(), plan.tools.clone());
     let why = |catalog: Catalog| catalog.read().1[0].error.to_string();
     let known =
@@ -580,7 +580,7 @@ async fn pii_is_redacted_before_a_range_is_taken() {
     for middleware in ["pii", "{ name: pii, at: [request] }"] {
         let definition = format!("tools: [long]\nmiddleware: [{middleware}]\n");
         let (models, requests) = recording(&script);
-        let plan = FixtureOptions { models, ..FixtureOptions::of(&definition, "answers: []") };
+        let plan = FixtureOptions { models, ..FixtureOptions::new(&definition, "answers: []") };
         let long = |_: Order, _: ToolContext| async {
             Ok::<_, String>(format!("4111 1111 1111 1111 {}", "x".repeat(60_000)))
         };

@@ -109,7 +109,7 @@ async fn a_run_that_moves_at_every_pause_ends_as_if_it_had_stayed() {
 async fn an_approval_does_not_move() {
     let definition = "tools: [pay]\ninterrupt_on: { pay: true }\n";
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     fixture.begin("Pay.").await;
     let (_, event) = fixture.output("r1", 0).await;
     assert_eq!(event.data["reason"], "approval");
@@ -118,7 +118,7 @@ async fn an_approval_does_not_move() {
     let here = fixture.abide.call(ExportRun::new("r1")).await.expect("it waits").into_inner();
     assert!(copy.is_copy && !here.is_copy);
     assert!(here.runs[0].calls.is_empty(), "the call has no outcome");
-    let target = RuntimeFixture::of(definition, script).await;
+    let target = RuntimeFixture::start(definition, script).await;
     target.abide.call(ImportRun::new(here)).await.expect("it is whole");
     let (_, event) = target.output("r1", 0).await;
     assert_eq!((event.kind.as_str(), target.ledger().len()), ("interrupt", 0));
@@ -136,7 +136,7 @@ async fn an_approval_does_not_move() {
 async fn an_imported_answer_keeps_the_limit_of_tool_calls() {
     let definition = "tools: [pay, look]\ninterrupt_on: { pay: true }\nlimits: { tool_calls: 1 }\n";
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     fixture.begin("Pay.").await;
     fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
     let snapshot = fixture.abide.call(ExportRun::new("r1")).await.expect("it waits").into_inner();
@@ -149,7 +149,7 @@ async fn an_imported_answer_keeps_the_limit_of_tool_calls() {
         json!({"call_id": format!("r1~1.{nth}"), "name": "look", "arguments": r#"{"order":"B"}"#})
     }));
     let forged: RunSnapshot = serde_json::from_value(forged).expect("it is a snapshot");
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     fixture.abide.call(ImportRun::new(forged)).await.expect("it is imported");
     fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
     let sql = "SELECT call_id FROM tool_calls";

@@ -111,7 +111,7 @@ impl ModelProvider for Clerk {
 
 async fn open(clerk: &Clerk, pauses: &str) -> RuntimeFixture {
     let definition = format!("{DEFINITION}{pauses}");
-    let mut options = FixtureOptions::of(&definition, "answers: []");
+    let mut options = FixtureOptions::new(&definition, "answers: []");
     options.models = answering(clerk.clone());
     add_read(&options.tools, 700);
     let fixture = options.open().await;
@@ -184,7 +184,7 @@ async fn a_moved_run_reads_the_shared_facts_of_its_new_file() {
     let definition = "tools: [pay]\nprofile: fast\npause: [{ at: after_tools }]\n";
     let home = async || {
         let watched = Watched::new(Script::from_text(script).expect("it is valid"));
-        let options = FixtureOptions::of(definition, "answers: []");
+        let options = FixtureOptions::new(definition, "answers: []");
         let models = answering(watched.clone());
         (watched, FixtureOptions { models, ..options }.open().await)
     };

@@ -16,7 +16,7 @@ use crate::scripted_model::{Walker, add_read};
 
 /// Number of queries of a run whose model calls a tool in this number of turns.
 async fn queries(turns: usize) -> i64 {
-    let mut options = FixtureOptions::of("tools: [read]\n", "answers: []\n");
+    let mut options = FixtureOptions::new("tools: [read]\n", "answers: []\n");
     options.models = answering(Walker::new(turns));
     // The runtime looks for runs again after this time.
     options.settings.reload_interval = Duration::from_secs(3_600);
@@ -56,7 +56,7 @@ struct Page {
 async fn run_with_tool(
     tool: impl Fn(Abide) -> BoxFuture<'static, ()> + Send + Sync + 'static,
 ) -> (Vec<Vec<ModelMessage>>, String) {
-    let mut options = FixtureOptions::of("tools: [read]\n", "answers: []\n");
+    let mut options = FixtureOptions::new("tools: [read]\n", "answers: []\n");
     let walker = Walker::new(2);
     options.models = answering(walker.clone());
     let abide = Abide::open(options.folder.path().join("abide.db")).expect("the file opens");

@@ -30,7 +30,7 @@ async fn broken(times: u32) -> RuntimeFixture {
     let script =
         Script::from_text("answers: [{ text: All is well. }]").expect("the script is valid");
     let models = answering(PanickingModel { times, asked: AtomicU32::new(0), script });
-    FixtureOptions { models, ..FixtureOptions::of("", "answers: []") }.open().await
+    FixtureOptions { models, ..FixtureOptions::new("", "answers: []") }.open().await
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ impl Scenario {
     }
 
     pub(crate) async fn open(&self, more: &str) -> RuntimeFixture {
-        let options = FixtureOptions::of("", "answers: []");
+        let options = FixtureOptions::new("", "answers: []");
         for (name, text) in self.agents {
             options.define(&format!("{name}.yaml"), &format!("name: {name}\n{text}{more}"));
         }
@@ -262,7 +262,7 @@ pub(crate) fn strip_time(row: &mut String) {
 async fn checkpoint_stages_after_agent_pauses_before_the_tool_runs() {
     let definition = "tools: [pay]\npause: [{ at: after_agent, tools: [pay] }]\n";
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     fixture.begin("Pay.").await;
     let (rendered, event) = fixture.output("r1", 0).await;
     expect![[r#"
@@ -303,7 +303,7 @@ async fn pause_run_pauses_at_the_named_stage() {
         PauseStage::AfterTools,
         PauseStage::AfterLoop,
     ] {
-        let fixture = RuntimeFixture::of("tools: [pay]\n", script).await;
+        let fixture = RuntimeFixture::start("tools: [pay]\n", script).await;
         fixture.abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
         // Together, so that no driver is faster.
         let pause = PauseRun::new("r1").stage(stage).reason("review");
@@ -324,7 +324,7 @@ async fn pause_run_pauses_at_the_named_stage() {
 #[tokio::test]
 async fn a_withdrawn_request_does_not_pause() {
     let fixture =
-        RuntimeFixture::of("pause: [{ at: before_guardrails }]\n", "answers: [{ text: Hi. }]")
+        RuntimeFixture::start("pause: [{ at: before_guardrails }]\n", "answers: [{ text: Hi. }]")
             .await;
     fixture.begin("Hello").await;
     let (_, event) = fixture.output("r1", 0).await;
@@ -345,7 +345,7 @@ async fn a_withdrawn_request_does_not_pause() {
 #[tokio::test]
 async fn a_paused_run_can_be_aborted() {
     let fixture =
-        RuntimeFixture::of("pause: [{ at: after_loop }]\n", "answers: [{ text: Hi. }]").await;
+        RuntimeFixture::start("pause: [{ at: after_loop }]\n", "answers: [{ text: Hi. }]").await;
     fixture.begin("Hello").await;
     let (_, event) = fixture.output("r1", 0).await;
     fixture.abide.call(AbortRun::new("r1")).await.expect("it waits");
@@ -358,7 +358,7 @@ async fn a_paused_run_can_be_aborted() {
 #[tokio::test]
 async fn on_state_change_a_callback_pauses_and_a_panic_pauses_too() {
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
-    let options = FixtureOptions::of("tools: [pay]\n", script);
+    let options = FixtureOptions::new("tools: [pay]\n", script);
     let folder = options.folder;
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let ours = tools(folder.path().join("ledger"));

@@ -26,7 +26,7 @@ answers:
 
 /// The planning events of a run, one per line.
 async fn output(definition: &str) -> (String, String) {
-    let fixture = RuntimeFixture::of(definition, SCRIPT).await;
+    let fixture = RuntimeFixture::start(definition, SCRIPT).await;
     let run = fixture.begin("Look and note.").await;
     let (output, _) = fixture.output(&run.id, 0).await;
     let of_plan =
@@ -86,7 +86,7 @@ answers:
 
 #[tokio::test]
 async fn exactly_one_step_is_in_progress_while_steps_are_left() {
-    let fixture = RuntimeFixture::of("planning: true\n", FORGETS).await;
+    let fixture = RuntimeFixture::start("planning: true\n", FORGETS).await;
     let run = fixture.begin("Look and note.").await;
     let (output, _) = fixture.output(&run.id, 0).await;
     let transcript = fixture.transcript().await;
@@ -122,7 +122,7 @@ async fn exactly_one_step_is_in_progress_while_steps_are_left() {
 /// The model reads the current plan in its instructions, in each request.
 #[tokio::test]
 async fn the_plan_block_is_part_of_the_prompt() {
-    let mut options = FixtureOptions::of("planning: true\nsystem_prompt: Be kind.\n", FORGETS);
+    let mut options = FixtureOptions::new("planning: true\nsystem_prompt: Be kind.\n", FORGETS);
     let watched = Watched::new(Script::from_text(FORGETS).expect("it is valid"));
     options.models = answering(watched.clone());
     let fixture = options.open().await;
@@ -141,7 +141,7 @@ async fn the_plan_block_is_part_of_the_prompt() {
 /// The database refuses what the runtime would refuse, even from another driver.
 #[tokio::test]
 async fn the_database_enforces_the_rules_of_plans() {
-    let fixture = RuntimeFixture::of("planning: true\n", "answers: []").await;
+    let fixture = RuntimeFixture::start("planning: true\n", "answers: []").await;
     fixture.close().await;
     let folder = temporary_folder();
     let abide = abide_client::Abide::open(folder.path().join("abide.db")).expect("it opens");
@@ -214,7 +214,7 @@ answers:
 "#;
     let definition = "tools: [look]\nplanning: true\nprofile: { plan: { replan: on_failure } }\n";
     let watched = Watched::new(Script::from_text(script).expect("it is valid"));
-    let options = FixtureOptions::of(definition, "answers: []");
+    let options = FixtureOptions::new(definition, "answers: []");
     let fixture = FixtureOptions { models: answering(watched.clone()), ..options }.open().await;
     let run = fixture.begin("Look.").await;
     fixture.output(&run.id, 0).await;

@@ -51,7 +51,7 @@ fn script_of(program: &str, folder: &Path, text: &str, more: &str) -> String {
 }
 
 async fn fixture(text: &str, more: &str) -> RuntimeFixture {
-    let plan = FixtureOptions::of("", "answers: []");
+    let plan = FixtureOptions::new("", "answers: []");
     let definition = script(plan.folder.path(), text, more);
     plan.define("clerk.yaml", &definition);
     plan.open().await
@@ -79,7 +79,7 @@ async fn a_program_without_an_answer_fails_unless_its_agent_may_be_silent() {
         ("", ("failed".to_owned(), Some("no_answer".to_owned()))),
         ("allow_empty_answers: true\n", ("done".to_owned(), None)),
     ] {
-        let plan = FixtureOptions::of("", "answers: []");
+        let plan = FixtureOptions::new("", "answers: []");
         let definition = script(plan.folder.path(), &text, "");
         plan.define("clerk.yaml", &format!("{permission}{definition}"));
         let fixture = plan.open().await;
@@ -115,7 +115,7 @@ async fn a_parser_by_configuration_reads_calls_usage_session_and_the_last_answer
     usage: { input_tokens: /tokens/in, output_tokens: /tokens/out, cost_usd: /usd }
     terminal: { when: { /kind: done }, text: /say, match: last }
 ";
-    let plan = FixtureOptions::of("", "answers: []");
+    let plan = FixtureOptions::new("", "answers: []");
     std::fs::write(plan.folder.path().join("agent.sh"), OWN_FORMAT).expect("it can be written");
     let folder = plan.folder.path().display();
     let cli = format!("cli:\n  command: [sh, agent.sh]\n  working_dir: '{folder}'\n  ");
@@ -137,7 +137,7 @@ async fn a_parser_by_configuration_reads_calls_usage_session_and_the_last_answer
 /// and the answer that the first ones had missed. The rows stay as they are.
 #[tokio::test]
 async fn stored_lines_are_read_again_with_the_current_parser() {
-    let plan = FixtureOptions::of("", "answers: []");
+    let plan = FixtureOptions::new("", "answers: []");
     std::fs::write(plan.folder.path().join("agent.sh"), OWN_FORMAT).expect("it can be written");
     let folder = plan.folder.path().to_owned();
     let cli = |rules: &str| {
@@ -210,7 +210,7 @@ async fn stored_lines_are_read_again_with_the_current_parser() {
 /// The end of a run is read again, too: a refusal that the first rules took for an answer, and a refusal that they missed.
 #[tokio::test]
 async fn the_end_of_a_run_is_read_again() {
-    let plan = FixtureOptions::of("", "answers: []");
+    let plan = FixtureOptions::new("", "answers: []");
     let script = r#"cat > /dev/null; echo '{"kind":"refusal","why":"I may not."}'
 echo '{"kind":"done","say":"-"}'"#;
     std::fs::write(plan.folder.path().join("agent.sh"), script).expect("it can be written");
@@ -280,7 +280,7 @@ impl Parser for CountsLines {
 /// A definition names a parser in Rust; each run gets its own.
 #[tokio::test]
 async fn a_registered_parser_reads_the_output_of_each_run() {
-    let plan = FixtureOptions::of("", "answers: []");
+    let plan = FixtureOptions::new("", "answers: []");
     let cli = "cli: { command: [printf, 'a\\nb\\n'], parser: lines }\n";
     plan.define("clerk.yaml", cli);
     let catalog =
@@ -607,7 +607,7 @@ read -r end
 #[tokio::test]
 async fn an_acp_permission_is_an_approval_and_its_plan_is_published() {
     for (decision, option) in [(Decision::Approve, "yes"), (Decision::Reject, "no")] {
-        let plan = FixtureOptions::of("", "answers: []");
+        let plan = FixtureOptions::new("", "answers: []");
         let definition = script_of("acp", plan.folder.path(), ACP_ASKS, "");
         plan.define("clerk.yaml", &definition);
         let fixture = plan.open().await;

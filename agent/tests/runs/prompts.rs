@@ -33,7 +33,7 @@ fn with_instructions(text: &str) -> String {
 
 #[tokio::test]
 async fn a_moved_label_creates_a_revision_and_active_runs_keep_their_prompt() {
-    let fixture = FixtureOptions::of(OF_LABEL, SAYS).open().await;
+    let fixture = FixtureOptions::new(OF_LABEL, SAYS).open().await;
     let problems: Vec<String> =
         fixture.problems.borrow().iter().map(|it| it.error.to_string()).collect();
     expect![[r#"
@@ -55,7 +55,7 @@ async fn a_moved_label_creates_a_revision_and_active_runs_keep_their_prompt() {
 /// The variables of a new version can differ from those of the definition: the last good revision stays.
 #[tokio::test]
 async fn a_version_with_other_variables_is_reported_and_the_agent_is_unchanged() {
-    let plan = FixtureOptions::of(OF_LABEL, SAYS);
+    let plan = FixtureOptions::new(OF_LABEL, SAYS);
     let abide = Abide::open(plan.folder.path().join("abide.db")).expect("the file opens");
     put(&abide, "You work for {{firm}}.", &["production"]).await;
     abide.close().await;
@@ -83,7 +83,7 @@ async fn a_version_with_other_variables_is_reported_and_the_agent_is_unchanged()
 /// Agents are shared by all tenants. A tenant that could change their prompts would speak to all of them.
 #[tokio::test]
 async fn a_prompt_of_a_tenant_is_none_of_an_agent() {
-    let plan = FixtureOptions::of("system_prompt: { store: tenant=acme/clerk@1 }\n", SAYS);
+    let plan = FixtureOptions::new("system_prompt: { store: tenant=acme/clerk@1 }\n", SAYS);
     plan.define("other.yaml", "system_prompt: { store: shared@1 }\n");
     let abide = Abide::open(plan.folder.path().join("abide.db")).expect("the file opens");
     let scope = serde_json::Map::from_iter([("tenant".to_owned(), "acme".into())]);

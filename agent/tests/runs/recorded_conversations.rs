@@ -135,7 +135,7 @@ struct Strict {
 }
 
 impl Strict {
-    fn of(conversations: Vec<Conversation>) -> Strict {
+    fn new(conversations: Vec<Conversation>) -> Strict {
         let spoken = |conversation: &Conversation| {
             let messages = conversation.messages.iter();
             let spoken = messages.filter(|it| !matches!(it, ModelMessage::Tool { .. }));
@@ -389,7 +389,7 @@ async fn held_with(path: &Path, every: usize, pause: &[PauseRule]) -> ReplayCoun
     let tools = tools(&conversations, results);
     let surroundings = ConfigContext::of_process();
     let mut models = Models::new(ModelsConfig::default(), &surroundings).expect("it is valid");
-    let strict = Arc::new(Strict::of(conversations.clone()));
+    let strict = Arc::new(Strict::new(conversations.clone()));
     models.add(strict, Vec::new(), 0).expect("the id is unique");
     let catalog = Catalog::new(folder.path(), tools.clone());
     let settings = Settings::named("runtime");

@@ -23,7 +23,7 @@ const SCRIPT: &str = "answers: [{ text: Look., calls: [{ name: look, arguments: 
 
 /// A recording of a run of `clerk`.
 async fn recorded() -> RecordedRun {
-    let fixture = FixtureOptions::of(CLERK, SCRIPT).open().await;
+    let fixture = FixtureOptions::new(CLERK, SCRIPT).open().await;
     fixture.begin("Pay order A.").await;
     attend(&fixture.abide, "r1").await;
     let recorded = RecordedRun::record(&fixture.abide, "r1", "refund").await.expect("it has ended");
@@ -69,7 +69,7 @@ async fn the_same_definitions_change_nothing() {
 async fn tools_that_were_not_called_and_remote_prompts_come_from_the_recording() {
     let definition = "tools: [look, files_read, 'mail_*']\nplanning: true\n";
     let script = "answers: [{ calls: [{ name: look, arguments: { order: A } }] }, { text: So. }]";
-    let plan = FixtureOptions::of(definition, script);
+    let plan = FixtureOptions::new(definition, script);
     for name in ["files_read", "mail_send"] {
         let declaration = ToolDeclaration::new(name, "Of a server.", json!({"type": "object"}));
         plan.tools
@@ -195,7 +195,7 @@ async fn a_run_that_delegates_its_question_remembers_and_is_compacted_is_repeate
         call("note"),
         call("look"),
     );
-    let options = FixtureOptions::of("", "answers: []");
+    let options = FixtureOptions::new("", "answers: []");
     options.define("clerk.yaml", clerk);
     options.define("helper.yaml", helper);
     let models = providers(&[("script", &script), ("helps", &helps)]);
@@ -231,7 +231,7 @@ async fn calls_of_the_memory_are_repeated_with_what_the_recording_holds() {
         call("search_memories", "query: seat aisle"),
         call("forget_memory", "key: seat"),
     );
-    let fixture = FixtureOptions::of(definition, &script).open().await;
+    let fixture = FixtureOptions::new(definition, &script).open().await;
     let fact = |key: &str, value: &str| NewMemory {
         key: key.to_owned(),
         value: value.to_owned(),
@@ -264,7 +264,7 @@ async fn what_tools_did_is_repeated_and_never_changes() {
     let calls = names.map(|name| format!("{{ calls: [{}] }}", call(name))).join(", ");
     let both = format!("{{ calls: [{}, {}] }}", call("fail"), call("gone"));
     let script = format!("answers: [{calls}, {both}, {{ text: Done. }}]");
-    let fixture = FixtureOptions::of(definition, &script);
+    let fixture = FixtureOptions::new(definition, &script);
     add_failing_tools(&fixture.tools);
     let fixture = fixture.open().await;
     fixture.begin("Pay order A.").await;
@@ -353,7 +353,7 @@ fn a_file_that_is_not_a_recording_is_refused() {
 /// Regression: a recording of a run that a person had aborted differed from its own repetition, which went on.
 #[tokio::test]
 async fn a_run_that_was_aborted_while_it_waited_is_repeated_up_to_there() {
-    let fixture = FixtureOptions::of(CLERK, SCRIPT).open().await;
+    let fixture = FixtureOptions::new(CLERK, SCRIPT).open().await;
     fixture.begin("Pay order A.").await;
     fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
     fixture.abide.call(AbortRun::new("r1").reason("too late")).await.expect("it is active");
@@ -372,7 +372,7 @@ async fn a_run_that_was_aborted_while_it_waited_is_repeated_up_to_there() {
 /// call whose result the model has not read.
 #[tokio::test]
 async fn a_call_that_waited_when_its_run_was_aborted_has_to_wait_again() {
-    let fixture = FixtureOptions::of(CLERK, SCRIPT).open().await;
+    let fixture = FixtureOptions::new(CLERK, SCRIPT).open().await;
     fixture.begin("Pay order A.").await;
     fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
     fixture.abide.call(AbortRun::new("r1").reason("too late")).await.expect("it is active");
@@ -456,7 +456,7 @@ async fn a_request_that_a_supervisor_has_rejected_is_repeated() {
     let definition = "supervisor: { capability: boss }\n";
     let script = "answers:\n  \
         - calls: [{ name: request_supervisor, arguments: { reason: May I? } }]\n  - text: No.\n";
-    let fixture = FixtureOptions::of(definition, script).open().await;
+    let fixture = FixtureOptions::new(definition, script).open().await;
     fixture.begin("Pay order A.").await;
     let handoff = "SELECT id FROM handoff_requests WHERE status = 'pending'";
     fixture.until(handoff).await;
@@ -508,7 +508,7 @@ async fn a_call_that_was_refused_has_no_result_if_it_runs_now() {
         { calls: [{ name: note, arguments: { order: A } }] }, \
         { calls: [{ name: look, arguments: { number: 1 } }] }, { text: Done. }]";
     let definition = "tools: [look, pay]\nblocked_tools: [pay]\n";
-    let fixture = FixtureOptions::of(definition, script).open().await;
+    let fixture = FixtureOptions::new(definition, script).open().await;
     let run = fixture.begin("Pay order A.").await;
     fixture.output(&run.id, 0).await;
     let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
@@ -539,7 +539,7 @@ async fn decisions_survive_definitions_that_do_not_ask_for_them() {
         decide(Decision::Approve).comment("for B").approved_arguments(json!({"order": "B"})),
     ];
     for decision in decisions {
-        let fixture = FixtureOptions::of(CLERK, SCRIPT).open().await;
+        let fixture = FixtureOptions::new(CLERK, SCRIPT).open().await;
         fixture.begin("Pay order A.").await;
         fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
         fixture.abide.call(decision).await.expect("it waits");
@@ -594,7 +594,7 @@ async fn endings_without_a_result_survive_definitions_that_do_not_run_the_call()
 /// Regression: a run of a program could be recorded, but its test always failed, because a repetition runs no program.
 #[tokio::test]
 async fn a_run_of_a_program_cannot_be_recorded() {
-    let options = FixtureOptions::of("", "answers: []");
+    let options = FixtureOptions::new("", "answers: []");
     let program = "cli: { command: [sh, '-c', 'exit 1'], program: claude }\n";
     options.define("clerk.yaml", program);
     let fixture = options.open().await;

@@ -44,7 +44,7 @@ fn agents(fixture: &RuntimeFixture) -> &Path {
 
 #[tokio::test]
 async fn a_changed_file_creates_a_revision_and_active_runs_keep_theirs() {
-    let fixture = RuntimeFixture::of(BEFORE, PAYS).await;
+    let fixture = RuntimeFixture::start(BEFORE, PAYS).await;
     let run = fixture.begin("Pay A.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     // The new revision has no tools: with it, this run could not continue as it does.
@@ -69,7 +69,7 @@ async fn a_changed_file_creates_a_revision_and_active_runs_keep_theirs() {
 
 #[tokio::test]
 async fn an_invalid_file_is_reported_and_its_agent_is_unchanged() {
-    let mut fixture = RuntimeFixture::of(BEFORE, PAYS).await;
+    let mut fixture = RuntimeFixture::start(BEFORE, PAYS).await;
     define(agents(&fixture), "clerk.yaml", "name: clerk\ntools: [fly]\n");
     let problems = fixture.problems.wait_for(|problems| !problems.is_empty()).await;
     let problems = problems.expect("the runtime is running").clone();
@@ -85,7 +85,7 @@ async fn an_invalid_file_is_reported_and_its_agent_is_unchanged() {
 /// Regression: an agent whose file was removed continued to start runs until the database was recreated.
 #[tokio::test]
 async fn an_agent_without_a_file_starts_no_runs_until_the_file_is_back() {
-    let fixture = RuntimeFixture::of(BEFORE, PAYS).await;
+    let fixture = RuntimeFixture::start(BEFORE, PAYS).await;
     let run = fixture.begin("Pay A.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     std::fs::remove_file(agents(&fixture).join("agents/clerk.yaml")).expect("the file exists");
@@ -109,7 +109,7 @@ async fn an_agent_without_a_file_starts_no_runs_until_the_file_is_back() {
 /// MCP server added after the start.
 #[tokio::test]
 async fn tools_added_later_reach_native_agents_and_fix_definitions_that_need_them() {
-    let plan = FixtureOptions::of(BEFORE, PAYS);
+    let plan = FixtureOptions::new(BEFORE, PAYS);
     plan.define("late.yaml", "tools: [files_read]\n");
     let tools = plan.tools.clone();
     let fixture = plan.open().await;

@@ -71,7 +71,7 @@ async fn every_tool_of_the_runtime_works_in_a_session_with_a_scope() {
         ("billing", "answers: [{}, {}, {}, {}, { calls: [{ name: hand_back, arguments: {} }] }]"),
     ];
     let options =
-        FixtureOptions { models: providers(&scripts), ..FixtureOptions::of(CLERK, "answers: []") };
+        FixtureOptions { models: providers(&scripts), ..FixtureOptions::new(CLERK, "answers: []") };
     options.define("helper.yaml", "mode: subagent\nconfig: { provider: helper }\n");
     let as_tool = "as_tool: { name: research, description: Looks things up. }\n";
     let research = format!("mode: subagent\nconfig: {{ provider: research }}\n{as_tool}");

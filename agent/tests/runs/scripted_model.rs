@@ -134,7 +134,7 @@ impl Walker {
         text: String,
         calls: Vec<ModelCall>,
     ) -> ModelResponse {
-        let estimated = TokenEstimate::of_model(&request.model).request(request);
+        let estimated = TokenEstimate::for_model(&request.model).request(request);
         let reported = self.reports.map(|times| (estimated as f64 * times) as u64);
         ModelResponse {
             text,

@@ -6,7 +6,7 @@ use crate::fixture::RuntimeFixture;
 
 /// Status, code and messages of a run with these answers.
 async fn ends(script: &str) -> (String, Option<String>, String) {
-    let fixture = RuntimeFixture::of("tools: [pay]\n", script).await;
+    let fixture = RuntimeFixture::start("tools: [pay]\n", script).await;
     let run = fixture.begin("Go on.").await;
     fixture.output(&run.id, 0).await;
     let runs: Vec<Run> =
@@ -50,7 +50,7 @@ async fn an_empty_answer_is_an_answer_only_if_the_definition_says_so() {
         [("", "failed", Some("no_answer")), ("allow_empty_answers: true\n", "done", None)]
     {
         let definition = format!("tools: [look]\n{permission}");
-        let fixture = RuntimeFixture::of(&definition, script).await;
+        let fixture = RuntimeFixture::start(&definition, script).await;
         let run = fixture.begin("Go on.").await;
         fixture.output(&run.id, 0).await;
         let sql = "SELECT status, error_code FROM runs";
@@ -65,7 +65,7 @@ async fn an_empty_answer_is_an_answer_only_if_the_definition_says_so() {
 #[tokio::test]
 async fn another_stop_reason_is_kept() {
     let script = "answers: [{ text: So., stop: { other: pause_turn } }]";
-    let fixture = RuntimeFixture::of("", script).await;
+    let fixture = RuntimeFixture::start("", script).await;
     let run = fixture.begin("Go on.").await;
     let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "So.");
@@ -77,7 +77,7 @@ async fn another_stop_reason_is_kept() {
 #[tokio::test]
 async fn a_stop_reason_that_is_not_a_code_is_not_published() {
     let script = "answers: [{ text: So., stop: { other: It is swordfish. } }]";
-    let fixture = RuntimeFixture::of("", script).await;
+    let fixture = RuntimeFixture::start("", script).await;
     let run = fixture.begin("Go on.").await;
     let (rendered, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["stop_reason"], "other");

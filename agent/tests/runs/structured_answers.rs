@@ -32,13 +32,13 @@ impl ModelProvider for NativeModel {
 /// The run's last event, and the transcript, with a provider that enforces the schema.
 async fn ends(definition: &str, script: &str) -> (String, String) {
     let models = answering(NativeModel(Script::from_text(script).expect("the script is valid")));
-    let plan = FixtureOptions { models, ..FixtureOptions::of(definition, "answers: []") };
+    let plan = FixtureOptions { models, ..FixtureOptions::new(definition, "answers: []") };
     outcome(plan.open().await).await
 }
 
 /// The run's last event, and the transcript, with a provider that does not enforce the schema.
 async fn ends_by_tool(definition: &str, script: &str) -> (String, String) {
-    outcome(RuntimeFixture::of(definition, script).await).await
+    outcome(RuntimeFixture::start(definition, script).await).await
 }
 
 async fn outcome(fixture: RuntimeFixture) -> (String, String) {
@@ -139,7 +139,7 @@ async fn a_guardrail_message_needs_no_schema() {
 async fn the_arguments_of_the_tool_response_are_the_answer() {
     let script = "answers: [{ text: Here it is., calls: [{ name: response, arguments: \
                   { total: 7 } }, { name: look, arguments: { order: A } }] }]";
-    let fixture = RuntimeFixture::of(&format!("tools: [look]\n{FORMAT}"), script).await;
+    let fixture = RuntimeFixture::start(&format!("tools: [look]\n{FORMAT}"), script).await;
     let run = fixture.begin("How much?").await;
     let (output, _) = fixture.output(&run.id, 0).await;
     expect![[r#"

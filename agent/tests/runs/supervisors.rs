@@ -33,7 +33,7 @@ async fn open_handoff(abide: &Abide) -> String {
 async fn the_answer_is_the_result_of_the_call() {
     let supervisor = "supervisor: { capability: boss, escalate_after_seconds: 60, escalate_to: \
                       chief, expires_after_seconds: 3600 }\n";
-    let fixture = RuntimeFixture::of(supervisor, ASKS).await;
+    let fixture = RuntimeFixture::start(supervisor, ASKS).await;
     let run = fixture.begin("Pay A.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
@@ -72,7 +72,7 @@ async fn the_answer_is_the_result_of_the_call() {
 
 #[tokio::test]
 async fn a_rejection_is_an_error_for_the_model() {
-    let fixture = RuntimeFixture::of("supervisor: { capability: boss }\n", ASKS).await;
+    let fixture = RuntimeFixture::start("supervisor: { capability: boss }\n", ASKS).await;
     let run = fixture.begin("Pay A.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     let id = open_handoff(&fixture.abide).await;
@@ -94,7 +94,7 @@ async fn a_rejection_is_an_error_for_the_model() {
 #[tokio::test]
 async fn an_unclaimed_request_expires() {
     let supervisor = "supervisor: { capability: boss, expires_after_seconds: 1 }\n";
-    let fixture = RuntimeFixture::of(supervisor, ASKS).await;
+    let fixture = RuntimeFixture::start(supervisor, ASKS).await;
     let run = fixture.begin("Pay A.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     fixture.output(&run.id, interrupt.number).await;
@@ -112,7 +112,7 @@ async fn an_unclaimed_request_expires() {
 /// session handed off, so the next run was refused.
 #[tokio::test]
 async fn the_abort_of_a_run_withdraws_its_request() {
-    let fixture = RuntimeFixture::of("supervisor: { capability: boss }\n", ASKS).await;
+    let fixture = RuntimeFixture::start("supervisor: { capability: boss }\n", ASKS).await;
     let run = fixture.begin("Pay A.").await;
     fixture.output(&run.id, 0).await;
     let id = open_handoff(&fixture.abide).await;
@@ -143,7 +143,7 @@ async fn the_abort_of_a_run_withdraws_its_request() {
 /// The hint of the refusal named neither the handoff nor the commands that end it.
 #[tokio::test]
 async fn the_refusal_of_a_session_that_is_handed_off_names_the_commands() {
-    let fixture = RuntimeFixture::of("supervisor: { capability: boss }\n", ASKS).await;
+    let fixture = RuntimeFixture::start("supervisor: { capability: boss }\n", ASKS).await;
     fixture.abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
     let open = RequestSupervisorHandoff::new("s1", "A look.", "boss");
     fixture.abide.call(open).await.expect("it is handed off");
@@ -161,7 +161,7 @@ async fn the_refusal_of_a_session_that_is_handed_off_names_the_commands() {
 /// have taken effect.
 #[tokio::test]
 async fn a_fork_says_that_no_supervisor_has_answered() {
-    let fixture = RuntimeFixture::of("supervisor: { capability: boss }\n", ASKS).await;
+    let fixture = RuntimeFixture::start("supervisor: { capability: boss }\n", ASKS).await;
     let run = fixture.begin("Pay A.").await;
     fixture.output(&run.id, 0).await;
     fixture.abide.call(ForkSession::new("s1").id("s2")).await.expect("it is forked");
@@ -180,7 +180,7 @@ async fn calls_of_one_answer_ask_one_after_the_other() {
                   { name: request_supervisor, arguments: { reason: Two? } }]\n  - text: Done.\n";
     let definition =
         "supervisor: { capability: boss }\ninterrupt_on: { request_supervisor: true }\n";
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     let run = fixture.begin("Ask.").await;
     let (_, mut interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(interrupt.data["reason"], "approval");
@@ -208,7 +208,7 @@ async fn calls_of_one_answer_ask_one_after_the_other() {
 /// An agent without a supervisor does not have the tool.
 #[tokio::test]
 async fn only_an_agent_with_a_supervisor_has_the_tool() {
-    let fixture = RuntimeFixture::of("tools: [look]\n", ASKS).await;
+    let fixture = RuntimeFixture::start("tools: [look]\n", ASKS).await;
     let run = fixture.begin("Pay A.").await;
     fixture.output(&run.id, 0).await;
     expect![[r#"
@@ -228,7 +228,7 @@ async fn a_delegated_run_asks_for_its_own_supervisor() {
     let script = "answers:\n  - { calls: [{ name: task, arguments: { agent: other, task: Pay. } }] }\n  \
                   - text: Paid.\n";
     let models = providers(&[("script", script), ("other", ASKS)]);
-    let plan = FixtureOptions { models, ..FixtureOptions::of(clerk, "answers: []") };
+    let plan = FixtureOptions { models, ..FixtureOptions::new(clerk, "answers: []") };
     plan.define(
         "other.yaml",
         "mode: subagent\nconfig: { provider: other }\nsupervisor: { capability: boss }\n",

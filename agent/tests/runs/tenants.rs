@@ -126,7 +126,7 @@ async fn sight(abide: &Abide) -> Vec<Vec<Value>> {
 
 /// Handles acme's order from the request to the answer. Returns what acme sees, what zeta sees, and the ledger.
 async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Vec<String>) {
-    let plan = FixtureOptions::of(DEFINITION, SCRIPT);
+    let plan = FixtureOptions::new(DEFINITION, SCRIPT);
     plan.define("spy.yaml", "name: spy\nmode: all\n");
     let fixture = plan.open().await;
     let acme = tenant(&fixture, "acme").await;
@@ -176,7 +176,7 @@ async fn a_run_is_not_affected_by_rows_of_another_tenant() {
 /// The driver of a run is limited to the scope of the run's session, and the log records that.
 #[tokio::test]
 async fn a_driver_acts_within_the_scope_of_the_session() {
-    let fixture = RuntimeFixture::of("tools: [look]\n", "answers: [{ text: Hello. }]").await;
+    let fixture = RuntimeFixture::start("tools: [look]\n", "answers: [{ text: Hello. }]").await;
     let acme = tenant(&fixture, "acme").await;
     let session = acme.call(CreateSession::new("clerk")).await.expect("it is created").into_inner();
     let run = StartRun::new(&session.id).input("Hello?");
@@ -200,7 +200,7 @@ async fn delegation_is_limited_and_an_abort_ends_the_whole_tree() {
         .map(|agent| format!("{{ name: task, arguments: {{ agent: {agent}, task: Go on. }} }}"))
         .join(", ");
     let answers = vec![format!("  - calls: [{calls}]\n"); 40].concat();
-    let plan = FixtureOptions::of(
+    let plan = FixtureOptions::new(
         "subagents: [two]\nlimits: { descendants: 12, delegation_depth: 2 }\n",
         &format!("answers:\n{answers}"),
     );
@@ -236,7 +236,8 @@ async fn delegation_is_limited_and_an_abort_ends_the_whole_tree() {
 /// An agent that delegates to itself, directly or indirectly, is invalid in a file and at registration.
 #[tokio::test]
 async fn a_delegation_cycle_is_refused() {
-    let plan = FixtureOptions::of("subagents: [other]\nmode: all\n", "answers: [{ text: Hello. }]");
+    let plan =
+        FixtureOptions::new("subagents: [other]\nmode: all\n", "answers: [{ text: Hello. }]");
     plan.define("other.yaml", "name: other\nmode: all\nsubagents: [clerk]\n");
     plan.define("own.yaml", "name: own\nmode: all\nsubagents: [own]\n");
     plan.define("good.yaml", "name: good\n");
@@ -278,9 +279,9 @@ struct Nothing {}
 #[tokio::test]
 async fn a_tenant_at_its_limit_of_runs_leaves_room_for_another() {
     let script = "answers: [{ calls: [{ name: hold, arguments: {} }] }, { text: Done. }]";
-    let mut plan = FixtureOptions::of("tools: [hold]\n", script);
+    let mut plan = FixtureOptions::new("tools: [hold]\n", script);
     plan.define("other.yaml", "name: other\nmode: all\n");
-    plan.settings.runs = Concurrency::of(2, 1);
+    plan.settings.runs = Concurrency::new(2, 1);
     let holds = Arc::new(Semaphore::new(0));
     let released = Arc::new(Semaphore::new(0));
     let begun = Arc::clone(&holds);
@@ -323,7 +324,7 @@ async fn a_tenant_at_its_limit_of_runs_leaves_room_for_another() {
 /// it was refused, and the turn goes on.
 #[tokio::test]
 async fn an_agent_takes_over_only_for_those_whom_it_admits() {
-    let plan = FixtureOptions::of(
+    let plan = FixtureOptions::new(
         "subagents: [billing, ledger]\n",
         r#"
 answers:

@@ -76,7 +76,7 @@ impl Worker {
         tools.add(tool).expect("it is a tool");
         // No lease expires when the clock moves.
         let lease = Duration::from_secs(80_000);
-        let clock = SettingsClock::of(move || of_settings.now().0);
+        let clock = SettingsClock::new(move || of_settings.now().0);
         let settings = Settings { lease, clock, ..Settings::named("runtime") };
         let models = providers(&[("script", &script), ("other", &other)]);
         let plan = FixtureOptions { folder, models, tools, settings };

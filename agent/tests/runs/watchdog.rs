@@ -25,7 +25,7 @@ async fn actions(fixture: &RuntimeFixture) -> Vec<String> {
 #[tokio::test]
 async fn a_model_that_repeats_itself_is_warned_and_stopped() {
     let definition = "tools: [look]\nprofile: { base: balanced, memory: { enabled: false } }\n";
-    let fixture = RuntimeFixture::of(definition, &script("A")).await;
+    let fixture = RuntimeFixture::start(definition, &script("A")).await;
     fixture.begin("Go.").await;
     let (_, end) = fixture.output("r1", 0).await;
     assert_eq!(end.data["code"], "unhealthy", "{:?}", end.data);
@@ -53,7 +53,7 @@ async fn a_model_that_never_stops_calling_tools_is_stopped() {
     let definition = "tools: [look]\nlimits: { tool_calls: 1000 }\nprofile: { base: balanced, \
                       memory: { enabled: false }, watchdog: { warn_after: 3, stop_after: 8, \
                       auto_compaction: false } }\n";
-    let fixture = RuntimeFixture::of(definition, &script).await;
+    let fixture = RuntimeFixture::start(definition, &script).await;
     fixture.begin("Go.").await;
     let (_, end) = fixture.output("r1", 0).await;
     assert_eq!(end.data["code"], "unhealthy", "{:?}", end.data);
@@ -75,7 +75,7 @@ async fn a_healthy_run_is_measured_and_left_alone() {
                   input_tokens: 100, output_tokens: 10 } }, { text: Done., usage: { input_tokens: \
                   150, output_tokens: 10 } }]";
     let definition = "tools: [look]\nprofile: { base: balanced, memory: { enabled: false } }\n";
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let fixture = RuntimeFixture::start(definition, script).await;
     fixture.begin("Go.").await;
     let (_, end) = fixture.output("r1", 0).await;
     assert_eq!(end.kind.to_string(), "done");
@@ -111,7 +111,7 @@ async fn token_drift_is_no_action_if_there_is_nothing_to_compact() {
             "tools: [look, note]\nprofile: {{ base: balanced, memory: {{ enabled: false }}, \
              watchdog: {{ auto_compaction: {auto} }} }}\n"
         );
-        let fixture = RuntimeFixture::of(&definition, &script).await;
+        let fixture = RuntimeFixture::start(&definition, &script).await;
         fixture.begin("Go.").await;
         let (_, end) = fixture.output("r1", 0).await;
         assert_eq!(end.kind.to_string(), "done");
@@ -127,7 +127,7 @@ async fn token_drift_is_no_action_if_there_is_nothing_to_compact() {
 #[tokio::test]
 async fn an_agent_without_a_profile_is_not_watched() {
     let definition = "tools: [look]\nlimits: { tool_calls: 7 }\n";
-    let fixture = RuntimeFixture::of(definition, &script("A")).await;
+    let fixture = RuntimeFixture::start(definition, &script("A")).await;
     let run = fixture.begin("Go.").await;
     assert_eq!(run.status, RunStatus::Running);
     let (_, end) = fixture.output("r1", 0).await;
@@ -158,7 +158,7 @@ async fn over_tooling_compacts_before_the_trigger() {
              compact_to_tokens: 800, summary_token_limit: 150, chunk_tokens: 2000 }}\n  \
              watchdog: {{ over_tooling: 0.5, warn_after: 0, auto_compaction: {auto} }}\n"
         );
-        let fixture = RuntimeFixture::of(&definition, &script).await;
+        let fixture = RuntimeFixture::start(&definition, &script).await;
         fixture.begin("Go.").await;
         let (_, end) = fixture.output("r1", 0).await;
         assert_eq!(end.kind.to_string(), "done", "{:?}", end.data);

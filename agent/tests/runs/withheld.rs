@@ -49,7 +49,7 @@ const ROWS: [&str; 6] = [
 
 #[tokio::test]
 async fn denied_text_leaves_nowhere() {
-    let fixture = RuntimeFixture::of(DENIES, SAYS).await;
+    let fixture = RuntimeFixture::start(DENIES, SAYS).await;
     let run = fixture.begin("What is the password?").await;
     let (rendered, last) = fixture.output(&run.id, 0).await;
     assert!(rendered.contains("1 says \"Let me think. I may not say that.\"\n"), "{rendered}");
@@ -66,7 +66,7 @@ async fn denied_text_leaves_nowhere() {
 
 #[tokio::test]
 async fn the_original_is_for_those_whom_a_policy_permits() {
-    let fixture = RuntimeFixture::of(DENIES, SAYS).await;
+    let fixture = RuntimeFixture::start(DENIES, SAYS).await;
     let scope = serde_json::json!({"tenant": "a"});
     let session = CreateSession::new("clerk").id("s1");
     let session = CreateSession { scope: scope.as_object().cloned(), ..session };
@@ -112,7 +112,7 @@ impl ModelProvider for StallingModel {
 #[tokio::test]
 async fn a_sentence_leaves_before_the_answer_is_complete() {
     let models = answering(StallingModel(&["One", ". Two", ". It is sword"]));
-    let fixture = FixtureOptions { models, ..FixtureOptions::of(DENIES, "answers: []") };
+    let fixture = FixtureOptions { models, ..FixtureOptions::new(DENIES, "answers: []") };
     let fixture = fixture.open().await;
     let run = fixture.begin("Count.").await;
     let mut events = Events::of(&fixture.abide, &run.id, 0).await.expect("it starts");
@@ -139,7 +139,8 @@ middleware:
 #[tokio::test]
 async fn an_answer_that_does_not_match_a_schema_is_withheld() {
     for (says, content) in [("'{\"ok\": 1}'", "{\"ok\": 1}"), ("It is fine. So.", "{}")] {
-        let fixture = RuntimeFixture::of(SCHEMA, &format!("answers: [{{ text: {says} }}]")).await;
+        let fixture =
+            RuntimeFixture::start(SCHEMA, &format!("answers: [{{ text: {says} }}]")).await;
         let run = fixture.begin("Is it?").await;
         let (rendered, last) = fixture.output(&run.id, 0).await;
         assert_eq!(last.data["assistant_data"]["content"], content);
@@ -155,7 +156,7 @@ async fn a_schema_is_not_about_text_beside_tool_calls() {
     let script = "answers: [{ calls: [{ name: look, arguments: { order: A } }] }, \
                   { text: Now B., calls: [{ name: look, arguments: { order: B } }] }, \
                   { text: '{\"ok\": 1}' }]";
-    let fixture = RuntimeFixture::of(&format!("tools: [look]\n{SCHEMA}"), script).await;
+    let fixture = RuntimeFixture::start(&format!("tools: [look]\n{SCHEMA}"), script).await;
     let run = fixture.begin("Is it?").await;
     let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "{\"ok\": 1}");
@@ -173,7 +174,7 @@ async fn judged(at: &str, verdict: &str) -> RuntimeFixture {
     let script = format!("answers: [{{ text: Hello. There., {usage} }}]");
     let verdict = format!("answers: [{{ text: '{verdict}', {usage} }}]");
     let models = providers(&[("script", &script), ("judge", &verdict)]);
-    FixtureOptions { models, ..FixtureOptions::of(&definition, "answers: []") }.open().await
+    FixtureOptions { models, ..FixtureOptions::new(&definition, "answers: []") }.open().await
 }
 
 #[tokio::test]
@@ -200,7 +201,7 @@ async fn a_model_decides_and_its_usage_counts() {
 
 #[tokio::test]
 async fn a_function_decides() {
-    let plan = FixtureOptions::of("", "answers: [{ text: Hello. }]");
+    let plan = FixtureOptions::new("", "answers: [{ text: Hello. }]");
     let definition = "name: clerk\nmiddleware:\n  \
                       - { name: guardrail, at: response, check: short, message: Too long. }\n";
     let short = |text: &str| match text.len() {
@@ -227,7 +228,7 @@ async fn a_function_decides() {
 async fn an_answer_by_the_tool_response_is_checked_although_it_does_not_match() {
     let definition = format!("{DENIES}response_format: {{ type: object, required: [total] }}\n");
     let script = "answers: [{ calls: [{ name: response, arguments: { word: swordfish } }] }]";
-    let fixture = RuntimeFixture::of(&definition, script).await;
+    let fixture = RuntimeFixture::start(&definition, script).await;
     let run = fixture.begin("What is the password?").await;
     let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "I may not say that.");
@@ -244,7 +245,7 @@ middleware:
   - { name: guardrail, at: request, deny: swordfish, message: I do not talk about that. }
 ";
     for (role, text) in [("user", SECRET), ("visitor", SECRET), ("system", SECRET)] {
-        let fixture = RuntimeFixture::of(definition, "answers: [{ text: Hello. }]").await;
+        let fixture = RuntimeFixture::start(definition, "answers: [{ text: Hello. }]").await;
         let session = CreateSession::new("clerk").id("s1");
         fixture.abide.call(session).await.expect("it is created");
         let message = AppendMessage::new("s1", role, text.to_owned());

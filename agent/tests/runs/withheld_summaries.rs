@@ -88,7 +88,7 @@ async fn compacted(middleware: &str, text: &str) -> Compacted {
     let definition = format!("{PROFILE}tools: [look]\nmiddleware:\n  - {middleware}\n");
     let mut models = providers(&[("script", &script)]);
     models.add(Arc::new(Judge), vec!["judge-model".to_owned()], 0).expect("the id is unique");
-    let plan = FixtureOptions { models, ..FixtureOptions::of(&definition, "answers: []") };
+    let plan = FixtureOptions { models, ..FixtureOptions::new(&definition, "answers: []") };
     let catalog = Catalog::new(plan.folder.path(), plan.tools.clone());
     let catalog = catalog
         .guardrail("no_word", |text| {

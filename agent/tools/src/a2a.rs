@@ -73,14 +73,14 @@ impl A2aClient {
         *request.headers_mut() = headers.clone();
         request.headers_mut().insert(ACCEPT, JSON);
         let response = http.send(request).await?;
-        let text = http.text(response, CARD_BYTES).await?;
+        let text = http.read_text(response, CARD_BYTES).await?;
         let card: Value = serde_json::from_str(&text).map_err(|_| {
             A2aFailure::Invalid(format!("{} has no card: the response is not JSON", host(&at)))
         })?;
-        A2aClient::of_card(http, &at, headers, &card)
+        A2aClient::from_card(http, &at, headers, &card)
     }
 
-    fn of_card(
+    fn from_card(
         http: A2aHttp,
         at: &Url,
         headers: HeaderMap,
@@ -147,7 +147,7 @@ impl A2aClient {
     /// [`A2aFailure`].
     pub async fn call(&self, method: &str, params: Value) -> Result<A2aEvent, A2aFailure> {
         let response = self.http.send(self.request(method, params)?).await?;
-        let text = self.http.text(response, self.http.max_bytes).await?;
+        let text = self.http.read_text(response, self.http.max_bytes).await?;
         result_of(&self.url, text, self.version)
     }
 
@@ -163,8 +163,8 @@ impl A2aClient {
             return Ok(A2aEvents::new(url, response, max, self.version));
         }
         // An error, or the result of an agent that does not stream it.
-        let text = self.http.text(response, self.http.max_bytes).await?;
-        Ok(A2aEvents::of(result_of(&self.url, text, self.version)?))
+        let text = self.http.read_text(response, self.http.max_bytes).await?;
+        Ok(A2aEvents::from_event(result_of(&self.url, text, self.version)?))
     }
 
     fn request(&self, method: &str, mut params: Value) -> Result<Request, A2aFailure> {
@@ -173,7 +173,7 @@ impl A2aClient {
         }
         let (method, version) = match self.version {
             ProtocolVersion::V0_3 => {
-                params = legacy::params(params);
+                params = legacy::convert_params(params);
                 let method = legacy::method(method);
                 let method = method.ok_or_else(|| A2aFailure::unsupported(self.host()))?;
                 (method, legacy::VERSION)
@@ -196,7 +196,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 impl A2aHttp {
     fn new(config: &A2aConfig) -> Result<A2aHttp, A2aFailure> {
-        let hosts = PermittedHosts::of(config.allow_private.iter().cloned());
+        let hosts = PermittedHosts::new(config.allow_private.iter().cloned());
         let client = hosts.client().build();
         let client = client.map_err(|why| A2aFailure::Invalid(why.to_string()))?;
         let timeout = Duration::from_millis(config.timeout_ms.max(1));
@@ -212,10 +212,12 @@ impl A2aHttp {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 let why = public_address::failure(&host, &error);
-                return Err(match error.is_connect() {
-                    true if public_address::is_refusal(&why) => A2aFailure::Invalid(why),
-                    true => A2aFailure::Unreachable(why),
-                    false => A2aFailure::Lost(why),
+                return Err(if !error.is_connect() {
+                    A2aFailure::Lost(why)
+                } else if public_address::is_refusal(&why) {
+                    A2aFailure::Invalid(why)
+                } else {
+                    A2aFailure::Unreachable(why)
                 });
             }
             Err(_) => {
@@ -236,7 +238,7 @@ impl A2aHttp {
     }
 
     /// Returns the body of an answer. It must be complete within the timeout.
-    async fn text(&self, mut response: Response, max: usize) -> Result<String, A2aFailure> {
+    async fn read_text(&self, mut response: Response, max: usize) -> Result<String, A2aFailure> {
         let host = host(response.url());
         let mut body = Vec::new();
         let until = tokio::time::Instant::now() + self.timeout;

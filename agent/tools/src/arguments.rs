@@ -48,9 +48,9 @@ impl Parameters {
     ///
     /// # Errors
     /// Why the schema is invalid or not supported.
-    pub fn of(schema: &Value) -> Result<Parameters, String> {
+    pub fn compile(schema: &Value) -> Result<Parameters, String> {
         integers::check(&schema.to_string()).map_err(|found| found.to_string())?;
-        let validator = BoundedValidator::of(schema)?;
+        let validator = BoundedValidator::compile(schema)?;
         Ok(Parameters { schema: schema.clone(), validator })
     }
 
@@ -140,7 +140,7 @@ impl Parameters {
         if errors.is_empty() {
             // Finding all of them is too expensive.
             let (path, what) = first;
-            return Some(messages::at(&path, &what));
+            return Some(messages::error_at(&path, &what));
         }
         let messages_list: Vec<String> =
             errors.iter().take(TOLD_ERRORS).map(messages::error).collect();

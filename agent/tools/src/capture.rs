@@ -44,8 +44,8 @@ impl Capture {
     ) -> io::Result<Captured> {
         let (mut child, group) = launch.spawn()?;
         drop(child.stdin.take());
-        let mut stdout = Excerpt::of(self.kept);
-        let mut stderr = Excerpt::of(self.kept);
+        let mut stdout = Excerpt::new(self.kept);
+        let mut stderr = Excerpt::new(self.kept);
         let out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let err = child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let deadline = Instant::now() + self.timeout;
@@ -77,7 +77,7 @@ pub(crate) struct Excerpt {
 }
 
 impl Excerpt {
-    fn of(max: usize) -> Excerpt {
+    fn new(max: usize) -> Excerpt {
         Excerpt { max, head: Vec::new(), tail: VecDeque::new(), all: 0 }
     }
 
@@ -144,11 +144,11 @@ mod tests {
 
     #[test]
     fn the_beginning_and_the_end_are_kept() {
-        let mut excerpt = Excerpt::of(8);
+        let mut excerpt = Excerpt::new(8);
         excerpt.push(b"0123456789");
         excerpt.push(b"abcdef");
         assert_eq!(excerpt.text(), "0123\n[8 bytes omitted]\ncdef");
-        let mut short = Excerpt::of(8);
+        let mut short = Excerpt::new(8);
         short.push("äöü\n".as_bytes());
         assert_eq!(short.text(), "äöü");
     }

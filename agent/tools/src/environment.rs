@@ -36,21 +36,24 @@ impl Inherit {
         environment: &Environment,
         configured: &BTreeMap<String, Setting>,
     ) -> Result<BTreeMap<String, String>, ConfigError> {
-        let is_inherited = |name: &str| match self {
-            Inherit::Preset(Preset::All) => true,
-            Inherit::Preset(Preset::None) => false,
-            Inherit::Preset(Preset::Allowlist) => INHERITED.contains(&name),
-            Inherit::These(names) => names.iter().any(|inherited| inherited == name),
-        };
         let mut variables: BTreeMap<String, String> = environment
             .iter()
-            .filter(|(name, _)| is_inherited(name))
+            .filter(|(name, _)| self.inherits(name))
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
         for (name, setting) in configured {
             variables.insert(name.clone(), setting.value(tool, environment)?);
         }
         Ok(variables)
+    }
+
+    fn inherits(&self, name: &str) -> bool {
+        match self {
+            Inherit::Preset(Preset::All) => true,
+            Inherit::Preset(Preset::None) => false,
+            Inherit::Preset(Preset::Allowlist) => INHERITED.contains(&name),
+            Inherit::These(names) => names.iter().any(|inherited| inherited == name),
+        }
     }
 }
 

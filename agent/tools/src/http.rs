@@ -169,9 +169,12 @@ impl HttpTool {
         let plan = Plan {
             name: name.to_owned(),
             client: client(config.redirects).map_err(|why| bad(why.to_string()))?,
-            address: Address::of(name, &config.url, &config.query, &config.parameters)?,
+            address: Address::parse(name, &config.url, &config.query, &config.parameters)?,
             headers: headers(name, &config.headers, environment)?,
-            body: config.body.map(|body| Body::of(name, body, &config.parameters)).transpose()?,
+            body: config
+                .body
+                .map(|body| Body::parse(name, body, &config.parameters))
+                .transpose()?,
             idempotency_header,
             context_key: context_key(name, config.context_key.as_ref(), environment)?,
             ok_statuses: config.ok_statuses,
@@ -256,7 +259,7 @@ pub(crate) fn headers(
 }
 
 impl Body {
-    fn of(tool: &str, body: HttpBody, parameters: &Value) -> Result<Body, ConfigError> {
+    fn parse(tool: &str, body: HttpBody, parameters: &Value) -> Result<Body, ConfigError> {
         let read = |text: &str| config::template(tool, text, parameters);
         Ok(match body {
             HttpBody::Arguments => Body::Arguments,
@@ -286,7 +289,7 @@ fn check_strings(
 }
 
 /// JSON with filled placeholders; `None` if it is a placeholder whose argument is absent.
-fn filled(value: &Value, arguments: &Map<String, Value>) -> Option<Value> {
+fn fill_placeholders(value: &Value, arguments: &Map<String, Value>) -> Option<Value> {
     match value {
         Value::String(text) => {
             let template = Template::parse(text).ok()?;
@@ -296,12 +299,12 @@ fn filled(value: &Value, arguments: &Map<String, Value>) -> Option<Value> {
             }
         }
         Value::Array(items) => {
-            Some(items.iter().filter_map(|item| filled(item, arguments)).collect())
+            Some(items.iter().filter_map(|item| fill_placeholders(item, arguments)).collect())
         }
         Value::Object(members) => {
             let members = members.iter();
-            let members =
-                members.filter_map(|(name, one)| Some((name.clone(), filled(one, arguments)?)));
+            let members = members
+                .filter_map(|(name, one)| Some((name.clone(), fill_placeholders(one, arguments)?)));
             Some(Value::Object(members.collect()))
         }
         other => Some(other.clone()),
@@ -338,7 +341,7 @@ impl Plan {
         match self.body.as_ref()? {
             Body::Arguments => Some((Value::Object(arguments.clone()).to_string(), json)),
             Body::Json(value) => {
-                Some((filled(value, arguments).unwrap_or(Value::Null).to_string(), json))
+                Some((fill_placeholders(value, arguments).unwrap_or(Value::Null).to_string(), json))
             }
             Body::Form(fields) => {
                 let fields = fields.iter().filter_map(|(name, template)| {

@@ -46,7 +46,6 @@ mod arguments;
 mod builtin;
 mod capture;
 mod config;
-mod context;
 mod environment;
 mod exchange;
 mod function;

@@ -16,7 +16,6 @@ mod post;
 mod received;
 mod rendering;
 mod server;
-mod status;
 mod tool;
 
 use std::collections::BTreeMap;
@@ -34,11 +33,11 @@ use crate::environment::{Inherit, Setting};
 use crate::oauth::{Authorizer, McpLogin, OAuthConfig, OAuthError};
 use crate::registry::{Tools, ToolsError};
 use abide_sandbox::Environment;
+pub use connection::McpStatus;
 use connection::{Endpoint, ListLimits};
 use parked::ParkedCalls;
 use server::Server;
 pub use server::UnlistedName;
-pub use status::McpStatus;
 
 /// The definition of an MCP server: with `command` or `url`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

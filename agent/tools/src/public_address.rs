@@ -14,7 +14,7 @@ use reqwest::{Client, ClientBuilder, Url};
 pub(crate) struct PermittedHosts(BTreeSet<String>);
 
 impl PermittedHosts {
-    pub(crate) fn of(hosts: impl IntoIterator<Item = String>) -> PermittedHosts {
+    pub(crate) fn new(hosts: impl IntoIterator<Item = String>) -> PermittedHosts {
         PermittedHosts(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())
     }
 
@@ -167,20 +167,22 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !is_special
 }
 
+/// Returns `true` if the IPv4 address within an IPv6 address is public.
+fn is_public_embedded(high: u16, low: u16) -> bool {
+    let [a, b] = high.to_be_bytes();
+    let [c, d] = low.to_be_bytes();
+    is_public_v4(Ipv4Addr::new(a, b, c, d))
+}
+
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let parts = address.segments();
-    let embedded = |high: u16, low: u16| {
-        let [a, b] = high.to_be_bytes();
-        let [c, d] = low.to_be_bytes();
-        is_public_v4(Ipv4Addr::new(a, b, c, d))
-    };
     match parts {
         // ::ffff:a.b.c.d
-        [0, 0, 0, 0, 0, 0xFFFF, high, low] => embedded(high, low),
+        [0, 0, 0, 0, 0, 0xFFFF, high, low] => is_public_embedded(high, low),
         // NAT64
-        [0x64, 0xFF9B, 0, 0, 0, 0, high, low] => embedded(high, low),
+        [0x64, 0xFF9B, 0, 0, 0, 0, high, low] => is_public_embedded(high, low),
         // 6to4
-        [0x2002, high, low, ..] => embedded(high, low),
+        [0x2002, high, low, ..] => is_public_embedded(high, low),
         // Teredo, benchmarks, ORCHID, documentation
         [0x2001, 0 | 2 | 0xDB8, ..] => false,
         [0x2001, second, ..] if (0x10..0x40).contains(&second) => false,
@@ -246,7 +248,7 @@ mod tests {
 
     #[test]
     fn urls_are_checked_in_every_spelling() {
-        let hosts = PermittedHosts::of(["127.0.0.1:9".to_owned(), "wiki.local:80".to_owned()]);
+        let hosts = PermittedHosts::new(["127.0.0.1:9".to_owned(), "wiki.local:80".to_owned()]);
         for (text, is_permitted) in [
             ("http://127.0.0.1:9/x", true),
             ("http://127.0.0.1:10/", false),

@@ -167,7 +167,7 @@ impl Tools {
     /// # Errors
     /// The name already exists, or the name or the schema is invalid.
     pub fn add(&self, tool: impl Tool) -> Result<(), ToolsError> {
-        let entry = Entry::of(Arc::new(tool), None)?;
+        let entry = Entry::new(Arc::new(tool), None)?;
         self.change(|registry| registry.insert(entry))
     }
 
@@ -239,7 +239,7 @@ impl Tools {
         let mut problems = Vec::new();
         let mut entries = Vec::new();
         for tool in tools {
-            match Entry::of(tool, Some(source.to_owned())) {
+            match Entry::new(tool, Some(source.to_owned())) {
                 Ok(entry) => entries.push(entry),
                 Err(why) => problems.push(why.to_string()),
             }
@@ -307,13 +307,13 @@ impl RegistryState {
 }
 
 impl Entry {
-    fn of(tool: Arc<dyn Tool>, source: Option<String>) -> Result<Entry, ToolsError> {
+    fn new(tool: Arc<dyn Tool>, source: Option<String>) -> Result<Entry, ToolsError> {
         let ToolDeclaration { name, parameters, .. } = tool.declaration();
         let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if name.is_empty() || name.len() > NAME_CHARS || !name.chars().all(fits) {
             return Err(ToolsError::Name { name: name.clone() });
         }
-        let parameters = Parameters::of(parameters)
+        let parameters = Parameters::compile(parameters)
             .map_err(|why| ToolsError::Schema { name: name.clone(), why })?;
         // A tool that cannot be registered must not replace one that is.
         if let Err(refusal) = tool.declaration().manifest().check_terms() {

@@ -6,10 +6,9 @@
 
 mod running;
 mod script;
-mod stdio;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,16 +20,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::config::{self, ConfigError};
-use crate::context::VARIABLE;
 use crate::environment::{Inherit, Setting};
 use crate::outcome::{Failure, ToolOutcome};
 use crate::template::{Template, as_text};
-use crate::tool::{Invocation, Tool, ToolDeclaration};
+use crate::tool::{CONTEXT_VARIABLE, Invocation, Tool, ToolDeclaration};
 use abide_sandbox::Environment;
 use abide_sandbox::Launch;
 use abide_sandbox::{JobOptions, Sandbox};
 use running::Run;
-pub use stdio::{Output, Stdin};
 
 /// The definition of a program tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,6 +99,28 @@ pub struct SubprocessToolConfig {
     /// Rate and concurrency limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<ToolLimits>,
+}
+
+/// The input on stdin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stdin {
+    /// The arguments as JSON, on one line.
+    #[default]
+    Arguments,
+    /// Nothing.
+    Empty,
+}
+
+/// The format of stdout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Output {
+    /// Text.
+    #[default]
+    Text,
+    /// One JSON value; other output is an error.
+    Json,
 }
 
 fn zero() -> Vec<i32> {
@@ -264,15 +283,14 @@ impl Plan {
     /// Returns the process of a call, with the context in a variable.
     fn launch(&self, invocation: &Invocation, argv: Vec<String>) -> Result<Launch, String> {
         let mut environment = self.environment.clone();
-        environment.insert(VARIABLE.to_owned(), invocation.context_json().to_string());
+        environment.insert(CONTEXT_VARIABLE.to_owned(), invocation.context_json().to_string());
         let Some(sandbox) = &self.sandbox else {
             return Ok(Launch { argv, folder: self.folder.clone(), environment, supervised: None });
         };
-        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let options = JobOptions {
-            folder: self.folder.as_ref().map_or_else(|| PathBuf::from("."), absolute),
-            readable: self.readable.iter().map(absolute).collect(),
-            writable: self.writable.iter().map(absolute).collect(),
+            folder: self.folder.as_ref().map_or_else(|| PathBuf::from("."), absolute_path),
+            readable: self.readable.iter().map(absolute_path).collect(),
+            writable: self.writable.iter().map(absolute_path).collect(),
             grace: self.grace,
         };
         sandbox.launch(&invocation.context.scope, argv, environment, options)
@@ -312,4 +330,10 @@ impl Plan {
         }
         Ok(argv)
     }
+}
+
+/// Returns the absolute path; the path itself if the current folder is unknown.
+fn absolute_path(path: impl AsRef<Path>) -> PathBuf {
+    let path = path.as_ref();
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -7,7 +7,7 @@ use abide_client::arguments::{ApprovalPolicy, RegisterTool, Retry, ToolLimits};
 use abide_client::rows::Effect;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::exchange::Exchange;
@@ -127,6 +127,13 @@ impl ToolDeclaration {
     }
 }
 
+/// The variable with the context, for programs.
+pub(crate) const CONTEXT_VARIABLE: &str = "ABIDE_CONTEXT";
+
+/// Maximum size of the metadata in a context, as JSON. The system limits a variable to 128 KiB, and servers limit
+/// headers.
+const METADATA_BYTES: usize = 4 << 10;
+
 /// The context of a call. None of it comes from the model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -144,6 +151,25 @@ pub struct ToolContext {
     pub thread_id: Option<String>,
     /// The session's metadata.
     pub metadata: Map<String, Value>,
+}
+
+impl ToolContext {
+    /// Returns the context of a call as JSON: `call_id`, `session_id`, `thread_id`, `run_id`, `agent`, `scope` and
+    /// `metadata`. Metadata of more than 4 KiB is omitted.
+    #[must_use]
+    pub fn to_json(&self, call_id: &str) -> Value {
+        let metadata = Value::Object(self.metadata.clone());
+        let is_small = metadata.to_string().len() <= METADATA_BYTES;
+        json!({
+            "call_id": call_id,
+            "session_id": self.session_id,
+            "thread_id": self.thread_id,
+            "run_id": self.run_id,
+            "agent": self.agent,
+            "scope": self.scope,
+            "metadata": if is_small { metadata } else { Value::Null },
+        })
+    }
 }
 
 /// A call to run.
@@ -172,5 +198,10 @@ impl Invocation {
             cancel: CancellationToken::new(),
             exchange: Exchange::default(),
         }
+    }
+
+    /// Returns the context as JSON.
+    pub(crate) fn context_json(&self) -> Value {
+        self.context.to_json(&self.call_id)
     }
 }

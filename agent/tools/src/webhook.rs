@@ -23,7 +23,7 @@ impl WebhookClient {
     /// # Errors
     /// Why it cannot be built, in one sentence.
     pub fn new(allow_private: impl IntoIterator<Item = String>) -> Result<WebhookClient, String> {
-        let hosts = PermittedHosts::of(allow_private);
+        let hosts = PermittedHosts::new(allow_private);
         let client = hosts.client().timeout(TIMEOUT).build().map_err(|why| why.to_string())?;
         Ok(WebhookClient { client, hosts })
     }

@@ -132,14 +132,14 @@ impl Error {
         self
     }
 
-    fn of_word(kind: ErrorKind, word: Option<String>) -> Error {
+    fn with_word(kind: ErrorKind, word: Option<String>) -> Error {
         Error(Box::new(Inner { kind, position: None, word }))
     }
 }
 
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Error {
-        Error::of_word(kind, None)
+        Error::with_word(kind, None)
     }
 }
 
@@ -195,22 +195,22 @@ impl de::Error for Error {
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn de::Expected) -> Error {
         let why = format!("invalid type: {found}, expected {expected}");
-        Error::of_word(ErrorKind::Sentence(why), written(found))
+        Error::with_word(ErrorKind::Sentence(why), written(found))
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn de::Expected) -> Error {
         let why = format!("invalid value: {found}, expected {expected}");
-        Error::of_word(ErrorKind::Sentence(why), written(found))
+        Error::with_word(ErrorKind::Sentence(why), written(found))
     }
 
     fn unknown_field(name: &str, known: &'static [&'static str]) -> Error {
         let kind = ErrorKind::UnknownField { name: name.to_owned(), known: known.to_vec() };
-        Error::of_word(kind, Some(name.to_owned()))
+        Error::with_word(kind, Some(name.to_owned()))
     }
 
     fn unknown_variant(name: &str, known: &'static [&'static str]) -> Error {
         let kind = ErrorKind::UnknownValue { name: name.to_owned(), known: known.to_vec() };
-        Error::of_word(kind, Some(name.to_owned()))
+        Error::with_word(kind, Some(name.to_owned()))
     }
 
     fn missing_field(name: &'static str) -> Error {

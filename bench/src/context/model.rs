@@ -44,7 +44,7 @@ impl RecordedModel {
     }
 
     fn record(&self, request: &ModelRequest) {
-        let estimate = TokenEstimate::of_model(&request.model);
+        let estimate = TokenEstimate::for_model(&request.model);
         let task = self.tasks.get(&request.model).map(String::as_str);
         let is_summary = request.purpose == RequestPurpose::Summary;
         let seen = SeenRequest {

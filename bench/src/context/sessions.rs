@@ -227,7 +227,7 @@ async fn turn_times(abide: &Abide, session: &str) -> Vec<f64> {
 
 /// The tokens of all requests, if each had the whole conversation.
 fn without(recording: &Recording, around: u64) -> u64 {
-    let estimate = TokenEstimate::of_model("recorded");
+    let estimate = TokenEstimate::for_model("recorded");
     let mut before = around;
     let mut sum = 0;
     for message in &recording.conversation.messages {
@@ -242,7 +242,7 @@ fn without(recording: &Recording, around: u64) -> u64 {
 /// A small window that has room for what always stays: twice the instructions, the system messages, two messages of the
 /// user and an answer.
 fn window(recording: &Recording) -> u64 {
-    let estimate = TokenEstimate::of_model("recorded");
+    let estimate = TokenEstimate::for_model("recorded");
     let mut always = estimate.text(recording.conversation.system.as_deref().unwrap_or_default());
     let mut user = 0;
     let mut answer = 0;

@@ -13,15 +13,21 @@ use crate::supervisor::Supervisor;
 /// How deep inline subagents can be nested: as deep as runs can delegate.
 const INLINE_DEPTH: usize = 5;
 
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
+fn contradiction(why: impl Into<String>) -> Result<(), DefinitionError> {
+    Err(DefinitionError::Contradiction(why.into()))
+}
+
 impl AgentDefinition {
     /// Checks the definition for contradictions.
     pub(super) fn check(&self) -> Result<(), DefinitionError> {
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let length = self.name.chars().count();
-        if length == 0 || length > NAME_CHARS || !self.name.chars().all(fits) {
+        if length == 0 || length > NAME_CHARS || !self.name.chars().all(is_name_char) {
             return Err(DefinitionError::Name(self.name.clone()));
         }
-        let contradiction = |text: &str| Err(DefinitionError::Contradiction(text.to_owned()));
         if let Some(kind) = self.external_kind() {
             self.check_external(kind)?;
         }
@@ -29,10 +35,10 @@ impl AgentDefinition {
             rule.check()?;
         }
         if let Some(why) = self.allow.as_ref().and_then(|allow| allow.check().err()) {
-            return contradiction(&why);
+            return contradiction(why);
         }
         if let Some(why) = self.middleware.iter().find_map(|rule| rule.check().err()) {
-            return contradiction(&why);
+            return contradiction(why);
         }
         let settings = self.computed_settings();
         settings.context.check()?;
@@ -43,7 +49,7 @@ impl AgentDefinition {
         self.supervisor.as_ref().map_or(Ok(()), Supervisor::check)?;
         for tool in self.agent_tools() {
             if let Err(why) = tool.check() {
-                return contradiction(&why);
+                return contradiction(why);
             }
             if !self.mode.is_subagent() {
                 return contradiction(
@@ -58,7 +64,7 @@ impl AgentDefinition {
             );
         }
         if let Some(schema) = &self.response_format {
-            Parameters::of(schema).map_err(|why| {
+            Parameters::compile(schema).map_err(|why| {
                 let why = format!("is not a supported JSON Schema: {why}");
                 InvalidSetting::new("response_format", why)
             })?;
@@ -161,7 +167,6 @@ impl AgentDefinition {
     /// Checks the names of the subagents: the model chooses among them by name, and only an inline agent has its
     /// parent in its name.
     fn check_subagents(&self) -> Result<(), DefinitionError> {
-        let contradiction = |why: String| Err(DefinitionError::Contradiction(why));
         let mut names = BTreeSet::new();
         for subagent in &self.subagents {
             let name = subagent.name();

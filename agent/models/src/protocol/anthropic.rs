@@ -23,7 +23,7 @@ const MAX_TOKENS: u32 = 8192;
 const CARRY: &str = "anthropic";
 
 pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
-    let turns = take_turns(messages.iter().filter_map(written));
+    let turns = take_turns(messages.iter().filter_map(write_message));
     let messages: Vec<Value> = turns
         .into_iter()
         .map(|(role, content)| json!({ "role": role, "content": content }))
@@ -34,7 +34,7 @@ pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
     set(&mut body, "messages", Some(messages));
     set(&mut body, "stream", Some(true));
     set(&mut body, "max_tokens", Some(request.max_tokens.unwrap_or(MAX_TOKENS)));
-    let tools: Vec<Value> = request.tools.iter().map(tool).collect();
+    let tools: Vec<Value> = request.tools.iter().map(write_tool).collect();
     set(&mut body, "tools", (!tools.is_empty()).then_some(tools));
     set(&mut body, "temperature", request.temperature);
     let format = request
@@ -45,7 +45,7 @@ pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
     Value::Object(body)
 }
 
-fn written(message: &ModelMessage) -> Option<(&'static str, Vec<Value>)> {
+fn write_message(message: &ModelMessage) -> Option<(&'static str, Vec<Value>)> {
     match message {
         ModelMessage::System { .. } => None,
         ModelMessage::User { text } => {
@@ -75,7 +75,7 @@ fn written(message: &ModelMessage) -> Option<(&'static str, Vec<Value>)> {
     }
 }
 
-fn tool(tool: &ToolSpec) -> Value {
+fn write_tool(tool: &ToolSpec) -> Value {
     json!({
         "name": tool.name, "description": tool.description, "input_schema": tool.parameters
     })
@@ -120,11 +120,11 @@ impl Decoder for Anthropic {
         }
         let event: Value = parse(data)?;
         if event["type"] == "error" || event["type"].is_null() && classify::reports_error(&event) {
-            return Err(classify::of_event(&event));
+            return Err(classify::error_from_event(&event));
         }
         for part in [&event, &event["message"], &event["delta"]] {
             if classify::is_error(&part["error"]) {
-                return Err(classify::of_event(part));
+                return Err(classify::error_from_event(part));
             }
         }
         let index = event["index"].as_u64();
@@ -142,25 +142,26 @@ impl Decoder for Anthropic {
                 self.has_started = true;
                 gathered.recognize();
                 let message = &event["message"];
-                gathered.model(message["model"].as_str());
-                self.usage(&message["usage"], gathered);
+                gathered.set_model(message["model"].as_str());
+                self.read_usage(&message["usage"], gathered);
                 // Empty, except from servers that send everything at once.
                 for (at, block) in message["content"].as_array().into_iter().flatten().enumerate() {
-                    let (at, index) = (at.to_string(), Some(at as u64));
+                    let index = Some(at as u64);
+                    let at = at.to_string();
                     let path = ["message", "content", &at, "input"];
-                    self.begin(index, block, (data, &path), gathered)?;
-                    self.end(index, gathered);
+                    self.begin_block(index, block, data, &path, gathered)?;
+                    self.end_block(index, gathered);
                 }
                 read_stop(message, gathered)?;
             }
             "content_block_start" => {
                 let path = ["content_block", "input"];
-                self.begin(index, &event["content_block"], (data, &path), gathered)?;
+                self.begin_block(index, &event["content_block"], data, &path, gathered)?;
             }
-            "content_block_delta" => self.delta(index, &event["delta"], data, gathered)?,
-            "content_block_stop" => self.end(index, gathered),
+            "content_block_delta" => self.read_delta(index, &event["delta"], data, gathered)?,
+            "content_block_stop" => self.end_block(index, gathered),
             "message_delta" => {
-                self.usage(&event["usage"], gathered);
+                self.read_usage(&event["usage"], gathered);
                 read_stop(&event["delta"], gathered)?;
             }
             "message_stop" => {
@@ -176,7 +177,7 @@ impl Decoder for Anthropic {
     fn close(&mut self, gathered: &mut PartialResponse) {
         if gathered.stop.is_some() {
             for block in std::mem::take(&mut self.blocks).into_values() {
-                ended(block, gathered);
+                keep_thinking(block, gathered);
             }
         }
     }
@@ -184,25 +185,25 @@ impl Decoder for Anthropic {
 
 impl Anthropic {
     /// Begins a block, which is at a path of a frame. Another block with the same index has ended.
-    fn begin(
+    fn begin_block(
         &mut self,
         index: Option<u64>,
         block: &Value,
-        (data, path): (&str, &[&str]),
+        data: &str,
+        path: &[&str],
         gathered: &mut PartialResponse,
     ) -> Result<(), ModelError> {
-        let text = |field: &str| block[field].as_str().unwrap_or_default();
         if has_unread_in_block(block) {
             gathered.calls.note_unread();
         }
         let begun = match block["type"].as_str() {
             Some("text") => {
-                gathered.text(text("text"));
+                gathered.push_text(text_at(block, "text"));
                 Block::Text
             }
             Some("tool_use") => {
-                let id = text("id");
-                let name = text("name");
+                let id = text_at(block, "id");
+                let name = text_at(block, "name");
                 // The pieces of the input follow, unless it is already here.
                 let initial = if is_blank(&block["input"]) {
                     String::new()
@@ -214,7 +215,7 @@ impl Anthropic {
                 Block::Call { at, is_object: !block["input"].is_null() }
             }
             Some("thinking") => {
-                gathered.reasoning(text("thinking"));
+                gathered.push_reasoning(text_at(block, "thinking"));
                 thinking(block)
             }
             Some("redacted_thinking") => thinking(block),
@@ -223,12 +224,12 @@ impl Anthropic {
         let index = index.unwrap_or_default();
         self.ended_calls.remove(&index);
         if let Some(replaced) = self.blocks.insert(index, begun) {
-            ended(replaced, gathered);
+            keep_thinking(replaced, gathered);
         }
         Ok(())
     }
 
-    fn end(&mut self, index: Option<u64>, gathered: &mut PartialResponse) {
+    fn end_block(&mut self, index: Option<u64>, gathered: &mut PartialResponse) {
         let index = self.index_of(index);
         if let Some(block) = self.blocks.remove(&index) {
             if let Block::Call { at, is_object } = block {
@@ -237,7 +238,7 @@ impl Anthropic {
                     gathered.calls.end(at);
                 }
             }
-            ended(block, gathered);
+            keep_thinking(block, gathered);
         }
     }
 
@@ -249,7 +250,7 @@ impl Anthropic {
         })
     }
 
-    fn delta(
+    fn read_delta(
         &mut self,
         index: Option<u64>,
         delta: &Value,
@@ -260,18 +261,17 @@ impl Anthropic {
         if has_unread_in_delta(delta) {
             gathered.calls.note_unread();
         }
-        let piece = |field: &str| delta[field].as_str().unwrap_or_default();
         let index = self.index_of(index);
         let kind = delta["type"].as_str().unwrap_or_default();
         match (kind, self.blocks.get_mut(&index)) {
             ("text_delta", Some(Block::Call { .. })) => return Err(unread_arguments()),
-            ("text_delta", _) => gathered.text(piece("text")),
+            ("text_delta", _) => gathered.push_text(text_at(delta, "text")),
             ("thinking_delta" | "signature_delta", block) => {
-                gathered.reasoning(piece("thinking"));
+                gathered.push_reasoning(text_at(delta, "thinking"));
                 // Some gateways send the signature with the last piece of the text.
                 if let Some(Block::Thinking { thinking, signature, .. }) = block {
-                    thinking.push_str(piece("thinking"));
-                    signature.push_str(piece("signature"));
+                    thinking.push_str(text_at(delta, "thinking"));
+                    signature.push_str(text_at(delta, "signature"));
                 }
             }
             ("citations_delta", _) | (_, Some(Block::Unread)) => {}
@@ -310,7 +310,7 @@ impl Anthropic {
     }
 
     /// Later token counts replace earlier ones.
-    fn usage(&mut self, usage: &Value, gathered: &mut PartialResponse) {
+    fn read_usage(&mut self, usage: &Value, gathered: &mut PartialResponse) {
         let input = &mut self.input;
         input.fresh = usage["input_tokens"].as_u64().or(input.fresh);
         input.to_cache = usage["cache_creation_input_tokens"].as_u64().or(input.to_cache);
@@ -413,7 +413,7 @@ fn is_blank(input: &Value) -> bool {
 fn read_stop(message: &Value, gathered: &mut PartialResponse) -> Result<(), ModelError> {
     let reason = message["stop_reason"].as_str().unwrap_or_default();
     if !reason.is_empty() {
-        gathered.stopped(STOP_REASONS.read(reason, message)?);
+        gathered.set_stop(STOP_REASONS.read(reason, message)?);
     }
     Ok(())
 }
@@ -426,28 +426,28 @@ fn is_sealed(block: &Value) -> bool {
 }
 
 fn thinking(block: &Value) -> Block {
-    let text = |field: &str| block[field].as_str().unwrap_or_default().to_owned();
-    let thinking = text("thinking");
-    let signature = text("signature");
+    let thinking = text_at(block, "thinking").to_owned();
+    let signature = text_at(block, "signature").to_owned();
     Block::Thinking { block: block.clone(), thinking, signature }
 }
 
-fn ended(block: Block, gathered: &mut PartialResponse) {
-    match block {
-        Block::Thinking { mut block, thinking, signature } => {
-            if block["type"] == "thinking" {
-                block["thinking"] = json!(thinking);
-                block["signature"] = json!(signature);
-            }
-            if !is_sealed(&block) {
-                return;
-            }
-            let carry = gathered.carry.get_or_insert_with(|| json!({ CARRY: [] }));
-            if let Some(blocks) = carry[CARRY].as_array_mut() {
-                blocks.push(block);
-            }
-        }
-        Block::Call { .. } | Block::Text | Block::Unread => {}
+fn text_at<'v>(value: &'v Value, field: &str) -> &'v str {
+    value[field].as_str().unwrap_or_default()
+}
+
+/// Keeps a block of thoughts that has ended, for the next request. Other blocks are not needed any more.
+fn keep_thinking(ended: Block, gathered: &mut PartialResponse) {
+    let Block::Thinking { mut block, thinking, signature } = ended else { return };
+    if block["type"] == "thinking" {
+        block["thinking"] = json!(thinking);
+        block["signature"] = json!(signature);
+    }
+    if !is_sealed(&block) {
+        return;
+    }
+    let carry = gathered.carry.get_or_insert_with(|| json!({ CARRY: [] }));
+    if let Some(blocks) = carry[CARRY].as_array_mut() {
+        blocks.push(block);
     }
 }
 

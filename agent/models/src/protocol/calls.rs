@@ -2,7 +2,7 @@
 //!
 //! A stream sends a call in parts, and many servers leave out or repeat what would identify them: ids, indexes,
 //! names. A part that goes to the wrong call makes a tool run with arguments that the model did not write. So parts
-//! are assigned by identity, see [`OpenCalls::part`], and arguments that do not fit together are kept as they are:
+//! are assigned by identity, see [`OpenCalls::add_part`], and arguments that do not fit together are kept as they are:
 //! they are not JSON, and the model gets an error instead of a result.
 //!
 //! Servers also send a call again: in a final list, under another index, or with other ids. Such a repetition must not
@@ -162,7 +162,7 @@ impl OpenCalls {
 
     /// Begins a call that arrives complete, unless it repeats one with the same id, or the same index if one of both has no
     /// arguments. Returns the position of the call.
-    pub(super) fn whole(&mut self, part: CallPart<'_>) -> Result<usize, ModelError> {
+    pub(super) fn add_whole(&mut self, part: CallPart<'_>) -> Result<usize, ModelError> {
         let same = self.calls.iter().position(|call| call.is_same_as(&part));
         let same = same.or_else(|| self.calls.iter().position(|call| call.is_filled_by(&part)));
         let Some(at) = same else {
@@ -202,7 +202,7 @@ impl OpenCalls {
                 self.calls[at].is_done |= ends_item;
                 self.calls[at].add(part)
             }
-            None if part.name.is_empty() => self.part(part).map(drop),
+            None if part.name.is_empty() => self.add_part(part).map(drop),
             None => {
                 self.begin(part)?;
                 self.calls.last_mut().expect("one was just begun").is_done = ends_item;
@@ -216,7 +216,7 @@ impl OpenCalls {
     /// call with its index if that can grow, and at last to the call that began last, unless its id or index contradicts
     /// that: then it belongs to a call whose name is missing. Returns the position of the call; of an empty part that of the last
     /// one.
-    pub(super) fn part(&mut self, part: CallPart<'_>) -> Result<usize, ModelError> {
+    pub(super) fn add_part(&mut self, part: CallPart<'_>) -> Result<usize, ModelError> {
         if part.is_empty() {
             return Ok(self.calls.len().saturating_sub(1));
         }
@@ -591,7 +591,7 @@ enum Place {
 
 impl<'a> CallPart<'a> {
     /// Returns the part that is a whole call.
-    pub(super) fn whole(call: &'a ModelCall) -> Self {
+    pub(super) fn from_call(call: &'a ModelCall) -> Self {
         Self {
             id: &call.id,
             name: &call.name,

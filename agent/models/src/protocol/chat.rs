@@ -31,14 +31,14 @@ pub(super) enum Dialect {
 
 pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage], dialect: Dialect) -> Value {
     let system = request.system.iter().map(|text| json!({ "role": "system", "content": text }));
-    let messages = messages.iter().map(|message| written(message, dialect));
+    let messages = messages.iter().map(|message| write_message(message, dialect));
     let messages: Vec<Value> = system.chain(messages).collect();
     let mut body = Map::new();
     set(&mut body, "model", Some(&request.model));
     set(&mut body, "messages", Some(messages));
     set(&mut body, "stream", Some(true));
     set(&mut body, "stream_options", Some(json!({ "include_usage": true })));
-    let tools: Vec<Value> = request.tools.iter().map(tool).collect();
+    let tools: Vec<Value> = request.tools.iter().map(write_tool).collect();
     set(&mut body, "tools", (!tools.is_empty()).then_some(tools));
     set(&mut body, "temperature", request.temperature);
     // Newer OpenAI models reject the old name, and other servers support only that.
@@ -55,7 +55,7 @@ pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage], dialect: D
     Value::Object(body)
 }
 
-fn written(message: &ModelMessage, dialect: Dialect) -> Value {
+fn write_message(message: &ModelMessage, dialect: Dialect) -> Value {
     match message {
         ModelMessage::System { text } => json!({ "role": "system", "content": text }),
         ModelMessage::User { text } => json!({ "role": "user", "content": text }),
@@ -64,7 +64,7 @@ fn written(message: &ModelMessage, dialect: Dialect) -> Value {
         }
         ModelMessage::Assistant { text, reasoning, calls, carry } => {
             let content = (!text.is_empty()).then_some(text);
-            let mut calls: Vec<Value> = calls.iter().map(call).collect();
+            let mut calls: Vec<Value> = calls.iter().map(write_call).collect();
             if dialect == Dialect::Compatible
                 && let Some(carried) = carry.as_ref().and_then(|carry| carry[CARRY].as_array())
             {
@@ -88,13 +88,13 @@ fn written(message: &ModelMessage, dialect: Dialect) -> Value {
     }
 }
 
-fn call(call: &ModelCall) -> Value {
+fn write_call(call: &ModelCall) -> Value {
     let function =
         json!({ "name": call.name, "arguments": arguments_object_text(&call.arguments) });
     json!({ "id": call.id, "type": "function", "function": function })
 }
 
-fn tool(tool: &ToolSpec) -> Value {
+fn write_tool(tool: &ToolSpec) -> Value {
     json!({ "type": "function", "function": tool })
 }
 
@@ -133,7 +133,7 @@ impl Decoder for Chat {
                            sends one, set `requires_stop_reason: false`";
                 return Err(ModelError::invalid_response(why));
             }
-            gathered.stopped(Stop::Other(UNSTATED.to_owned()));
+            gathered.set_stop(Stop::Other(UNSTATED.to_owned()));
             return Ok(());
         }
         let chunk: Value = parse(data)?;
@@ -144,12 +144,12 @@ impl Decoder for Chat {
             classify::reports_error(&chunk)
         };
         if classify::is_error(&chunk["error"]) || is_report {
-            return Err(classify::of_event(&chunk));
+            return Err(classify::error_from_event(&chunk));
         }
         if has_choices {
             gathered.recognize();
         }
-        gathered.model(chunk["model"].as_str());
+        gathered.set_model(chunk["model"].as_str());
         for usage in [&chunk["x_groq"]["usage"], &chunk["usage"]] {
             read_usage(usage, gathered);
         }
@@ -159,7 +159,7 @@ impl Decoder for Chat {
         let Some((at, choice)) = first else { return Ok(()) };
         for part in [choice, &choice["delta"], &choice["message"]] {
             if classify::is_error(&part["error"]) {
-                return Err(classify::of_event(part));
+                return Err(classify::error_from_event(part));
             }
         }
         check_delta(&choice["delta"])?;
@@ -178,15 +178,15 @@ impl Decoder for Chat {
         }
         if !is_blank(&choice["delta"]) {
             self.has_deltas = true;
-            let place = Place::of(data, at, "delta");
-            let is_last = !text(&choice["finish_reason"]).is_empty();
+            let place = Place::new(data, at, "delta");
+            let is_last = !as_text(&choice["finish_reason"]).is_empty();
             self.read_delta(&choice["delta"], &place, is_last, gathered)?;
         }
-        self.read_message(&choice["message"], &Place::of(data, at, "message"), gathered)?;
-        gathered.text(choice["text"].as_str().unwrap_or_default());
-        let reason = text(&choice["finish_reason"]);
+        self.read_message(&choice["message"], &Place::new(data, at, "message"), gathered)?;
+        gathered.push_text(choice["text"].as_str().unwrap_or_default());
+        let reason = as_text(&choice["finish_reason"]);
         if !reason.is_empty() {
-            gathered.stopped(STOP_REASONS.read(reason, choice)?);
+            gathered.set_stop(STOP_REASONS.read(reason, choice)?);
         }
         Ok(())
     }
@@ -210,20 +210,20 @@ impl Chat {
         let mut whole = PartialResponse::default();
         self.read_delta(message, place, true, &mut whole)?;
         if gathered.reasoning.is_empty() {
-            gathered.reasoning(&whole.reasoning);
+            gathered.push_reasoning(&whole.reasoning);
         }
         if self.has_deltas || whole.text.starts_with(&gathered.text) {
             gathered.complete_text(&whole.text, whole.has_refusal());
         } else if whole.has_refusal() {
-            gathered.refusal(&whole.text);
+            gathered.push_refusal(&whole.text);
         } else {
-            gathered.text(&whole.text);
+            gathered.push_text(&whole.text);
         }
         if whole.calls.has_unread() {
             gathered.calls.note_unread();
         }
         let calls = whole.calls.finish(false)?;
-        let places = gathered.calls.repeat(calls.iter().map(CallPart::whole).collect())?;
+        let places = gathered.calls.repeat(calls.iter().map(CallPart::from_call).collect())?;
         let listed = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
         if listed.len() == places.len() {
             for (call, at) in listed.iter().zip(places) {
@@ -243,13 +243,14 @@ impl Chat {
     ) -> Result<(), ModelError> {
         let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
         let reasoning = reasoning.into_iter().filter_map(Value::as_str);
-        gathered.reasoning(reasoning.max_by_key(|piece| !piece.is_empty()).unwrap_or_default());
+        gathered
+            .push_reasoning(reasoning.max_by_key(|piece| !piece.is_empty()).unwrap_or_default());
         match &delta["content"] {
             Value::Array(parts) => parts.iter().for_each(|part| read_part(part, gathered)),
             part => read_part(part, gathered),
         }
         if let Some(piece) = delta["refusal"].as_str() {
-            gathered.refusal(piece);
+            gathered.push_refusal(piece);
         }
         let is_named = delta.as_object().is_some_and(|fields| has_unread_arguments(fields, ""));
         if is_named || delta["tool_calls"].as_str().is_some_and(|text| !text.is_empty()) {
@@ -264,7 +265,7 @@ impl Chat {
             }
             let listed = listed.finish(false).unwrap_or_default();
             if gathered.calls.are_repeated_by(&listed, is_last) {
-                gathered.calls.repeat(listed.iter().map(CallPart::whole).collect())?;
+                gathered.calls.repeat(listed.iter().map(CallPart::from_call).collect())?;
                 return Ok(());
             }
         }
@@ -288,7 +289,7 @@ impl Chat {
 }
 
 impl<'a> Place<'a> {
-    fn of(data: &'a str, choice: usize, field: &'a str) -> Self {
+    fn new(data: &'a str, choice: usize, field: &'a str) -> Self {
         Place { data, choice: choice.to_string(), field }
     }
 
@@ -324,7 +325,7 @@ fn can_repeat(list: &[Value], is_last: bool, arrived: &OpenCalls) -> bool {
     }
 }
 
-fn text(value: &Value) -> &str {
+fn as_text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
@@ -397,7 +398,7 @@ fn read_function<'a>(
         Value::Null => Arguments::None,
         value => Arguments::Piece(place.arguments(value, &[path, &["arguments"]].concat())),
     };
-    calls.part(CallPart { name, arguments, ..part })
+    calls.add_part(CallPart { name, arguments, ..part })
 }
 
 /// Reads a content, or a part of one: a text, or an object with a type.
@@ -410,12 +411,12 @@ fn read_part(part: &Value, gathered: &mut PartialResponse) {
             Value::Array(thoughts) => thoughts
                 .iter()
                 .filter_map(|thought| thought["text"].as_str())
-                .for_each(|piece| gathered.reasoning(piece)),
-            thought => gathered.reasoning(thought.as_str().unwrap_or(text)),
+                .for_each(|piece| gathered.push_reasoning(piece)),
+            thought => gathered.push_reasoning(thought.as_str().unwrap_or(text)),
         },
-        Some("reasoning" | "reasoning_text" | "summary_text") => gathered.reasoning(text),
-        Some("refusal") => gathered.refusal(part["refusal"].as_str().unwrap_or(text)),
-        _ => gathered.text(text),
+        Some("reasoning" | "reasoning_text" | "summary_text") => gathered.push_reasoning(text),
+        Some("refusal") => gathered.push_refusal(part["refusal"].as_str().unwrap_or(text)),
+        _ => gathered.push_text(text),
     }
 }
 

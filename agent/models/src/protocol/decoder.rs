@@ -56,7 +56,7 @@ impl PartialResponse {
     ) -> Result<(), ModelError> {
         match frame {
             _ if self.over => Ok(()),
-            Frame { is_error: true, data } => Err(classify::of_error_event(data)),
+            Frame { is_error: true, data } => Err(classify::error_from_text(data)),
             Frame { data, .. } => decoder.frame(data, self),
         }
     }
@@ -119,7 +119,7 @@ impl PartialResponse {
             return Err(if reason == UNSTATED {
                 ModelError::invalid_response("the provider gave no stop reason after calls")
             } else {
-                classify::of_stop(reason, &Value::Null)
+                classify::error_from_stop(reason, &Value::Null)
             });
         }
         if stop == Stop::ToolUse && calls.is_empty() {
@@ -163,7 +163,7 @@ impl PartialResponse {
     }
 
     /// Sets why the model stopped. If the provider states several reasons, the one for which something is missing counts.
-    pub(super) fn stopped(&mut self, stop: Stop) {
+    pub(super) fn set_stop(&mut self, stop: Stop) {
         self.calls.note_stop();
         if self.stop.as_ref().is_none_or(|stated| lack(&stop) >= lack(stated)) {
             self.stop = Some(stop);
@@ -174,9 +174,9 @@ impl PartialResponse {
     pub(super) fn complete_text(&mut self, whole: &str, is_refusal: bool) {
         let rest = whole.strip_prefix(self.text.as_str()).unwrap_or_default();
         if is_refusal {
-            self.refusal(rest);
+            self.push_refusal(rest);
         } else {
-            self.text(rest);
+            self.push_text(rest);
         }
     }
 
@@ -190,7 +190,7 @@ impl PartialResponse {
         }
     }
 
-    pub(super) fn text(&mut self, piece: &str) {
+    pub(super) fn push_text(&mut self, piece: &str) {
         if !piece.is_empty() {
             self.text.push_str(piece);
             self.events.push_back(ModelEvent::Text(piece.to_owned()));
@@ -203,12 +203,12 @@ impl PartialResponse {
     }
 
     /// A piece of the text in which the model refuses to answer.
-    pub(super) fn refusal(&mut self, piece: &str) {
+    pub(super) fn push_refusal(&mut self, piece: &str) {
         self.refused |= !piece.is_empty();
-        self.text(piece);
+        self.push_text(piece);
     }
 
-    pub(super) fn reasoning(&mut self, piece: &str) {
+    pub(super) fn push_reasoning(&mut self, piece: &str) {
         if !piece.is_empty() {
             self.reasoning.push_str(piece);
             self.events.push_back(ModelEvent::Reasoning(piece.to_owned()));
@@ -216,7 +216,7 @@ impl PartialResponse {
     }
 
     /// Sets the name of the model that answers; the first name counts.
-    pub(super) fn model(&mut self, name: Option<&str>) {
+    pub(super) fn set_model(&mut self, name: Option<&str>) {
         let name = name.filter(|name| !name.is_empty());
         if let (None, Some(name)) = (&self.model, name) {
             self.model = Some(name.to_owned());
@@ -274,7 +274,7 @@ pub(super) fn parse<T: DeserializeOwned>(data: &str) -> Result<T, ModelError> {
 /// Checks that a frame without content is no error report.
 pub(super) fn error_report(data: &str) -> Result<(), ModelError> {
     let event: Value = parse(data)?;
-    if classify::reports_error(&event) { Err(classify::of_event(&event)) } else { Ok(()) }
+    if classify::reports_error(&event) { Err(classify::error_from_event(&event)) } else { Ok(()) }
 }
 
 fn readable(data: &str) -> Cow<'_, str> {

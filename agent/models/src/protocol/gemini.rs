@@ -22,14 +22,14 @@ use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 const CARRY: &str = "gemini";
 
 pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
-    let turns = take_turns(messages.iter().filter_map(written));
+    let turns = take_turns(messages.iter().filter_map(write_message));
     let contents: Vec<Value> =
         turns.into_iter().map(|(role, parts)| json!({ "role": role, "parts": parts })).collect();
     let mut body = Map::new();
     let system = all_instructions(request).map(|text| json!({ "parts": [{ "text": text }] }));
     set(&mut body, "systemInstruction", system);
     set(&mut body, "contents", Some(contents));
-    let tools: Vec<Value> = request.tools.iter().map(tool).collect();
+    let tools: Vec<Value> = request.tools.iter().map(write_tool).collect();
     let tools = (!tools.is_empty()).then(|| json!([{ "functionDeclarations": tools }]));
     set(&mut body, "tools", tools);
     let mut config = Map::new();
@@ -43,20 +43,20 @@ pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
     Value::Object(body)
 }
 
-fn written(message: &ModelMessage) -> Option<(&'static str, Vec<Value>)> {
+fn write_message(message: &ModelMessage) -> Option<(&'static str, Vec<Value>)> {
     match message {
         ModelMessage::System { .. } => None,
         ModelMessage::User { text } => Some(("user", vec![json!({ "text": text })])),
         ModelMessage::Assistant { text, calls, carry, .. } => {
             let carried = carry.as_ref().map_or(&Value::Null, |carry| &carry[CARRY]);
-            let parts =
-                (!text.is_empty()).then(|| signed(json!({ "text": text }), &carried["text"]));
+            let parts = (!text.is_empty())
+                .then(|| with_signature(json!({ "text": text }), &carried["text"]));
             let called = calls.iter().enumerate().map(|(at, call)| {
                 let function = json!({
                     "name": call.name, "args": arguments_object(&call.arguments)
                 });
                 let function = with_id(function, &call.id);
-                signed(json!({ "functionCall": function }), &carried["calls"][at])
+                with_signature(json!({ "functionCall": function }), &carried["calls"][at])
             });
             Some(("model", parts.into_iter().chain(called).collect()))
         }
@@ -75,14 +75,14 @@ fn with_id(mut function: Value, id: &str) -> Value {
     function
 }
 
-fn signed(mut part: Value, signature: &Value) -> Value {
+fn with_signature(mut part: Value, signature: &Value) -> Value {
     if signature.is_string() {
         part["thoughtSignature"] = signature.clone();
     }
     part
 }
 
-fn tool(tool: &ToolSpec) -> Value {
+fn write_tool(tool: &ToolSpec) -> Value {
     json!({
         "name": tool.name,
         "description": tool.description,
@@ -172,14 +172,14 @@ impl Decoder for Gemini {
         }
         let chunk: Chunk = parse(data)?;
         if classify::is_error(&chunk.error) {
-            return Err(classify::of_event(&json!({ "error": chunk.error })));
+            return Err(classify::error_from_event(&json!({ "error": chunk.error })));
         }
-        gathered.model(chunk.model_version.as_deref());
-        usage(&chunk.usage_metadata, gathered);
+        gathered.set_model(chunk.model_version.as_deref());
+        read_usage(&chunk.usage_metadata, gathered);
         let block_reason = chunk.prompt_feedback["blockReason"].as_str().unwrap_or_default();
         if !matches!(block_reason, "" | "BLOCK_REASON_UNSPECIFIED") {
             tracing::debug!(block_reason, "the provider held back the whole answer");
-            gathered.stopped(Stop::Filtered);
+            gathered.set_stop(Stop::Filtered);
         }
         let candidate = chunk.candidates.into_iter().flatten().next();
         let Some(candidate) = candidate else {
@@ -187,7 +187,7 @@ impl Decoder for Gemini {
         };
         gathered.recognize();
         if classify::is_error(&candidate.error) {
-            return Err(classify::of_event(&json!({ "error": candidate.error })));
+            return Err(classify::error_from_event(&json!({ "error": candidate.error })));
         }
         let reason = candidate.finish_reason.as_deref().unwrap_or_default();
         let content = candidate.content.unwrap_or_default();
@@ -214,7 +214,7 @@ impl Decoder for Gemini {
         }
         if !reason.is_empty() {
             let details = json!({ "message": candidate.finish_message });
-            gathered.stopped(STOP_REASONS.read(reason, &details)?);
+            gathered.set_stop(STOP_REASONS.read(reason, &details)?);
         }
         Ok(())
     }
@@ -243,9 +243,9 @@ fn read_part(
     let signature = part.thought_signature.filter(|signature| !signature.is_empty());
     let text = part.text.unwrap_or_default();
     if part.thought == Some(true) {
-        gathered.reasoning(&text);
+        gathered.push_reasoning(&text);
     } else {
-        gathered.text(&text);
+        gathered.push_text(&text);
         if let Some(signature) = signature {
             carry(gathered)["text"] = json!(signature);
         }
@@ -284,7 +284,7 @@ fn read_call(
         place
     } else if id.is_empty() || (pieces.is_empty() && !continues) {
         let part = CallPart { id: &id, name: &name, index, arguments, ..CallPart::default() };
-        gathered.calls.whole(part)?
+        gathered.calls.add_whole(part)?
     } else {
         let part = CallPart { id: &id, name: &name, index, arguments, ..CallPart::default() };
         gathered.calls.announce(part, String::new())?
@@ -305,7 +305,7 @@ fn read_call(
 }
 
 fn listed_part(call: &ModelCall) -> CallPart<'_> {
-    CallPart { index: index_of(&call.id), ..CallPart::whole(call) }
+    CallPart { index: index_of(&call.id), ..CallPart::from_call(call) }
 }
 
 /// Returns the index of a call. The protocol has none, and one id is one call: at one index, other arguments contradict it.
@@ -347,19 +347,23 @@ fn carry(gathered: &mut PartialResponse) -> &mut Value {
 
 /// Every chunk may have token counts; later ones replace earlier ones. Thinking tokens are not included in those of
 /// the answer.
-fn usage(counts: &Value, gathered: &mut PartialResponse) {
+fn read_usage(counts: &Value, gathered: &mut PartialResponse) {
     let number = |field: &str| counts[field].as_u64();
-    let sum = |first: Option<u64>, second: Option<u64>| match (first, second) {
-        (None, None) => None,
-        (first, second) => Some(first.unwrap_or(0).saturating_add(second.unwrap_or(0))),
-    };
     let usage = &mut gathered.usage;
-    let input = sum(number("promptTokenCount"), number("toolUsePromptTokenCount"));
+    let input = add_counts(number("promptTokenCount"), number("toolUsePromptTokenCount"));
     usage.input_tokens = input.or(usage.input_tokens);
-    let output = sum(number("candidatesTokenCount"), number("thoughtsTokenCount"));
+    let output = add_counts(number("candidatesTokenCount"), number("thoughtsTokenCount"));
     usage.output_tokens = output.or(usage.output_tokens);
     usage.cached_tokens = number("cachedContentTokenCount").or(usage.cached_tokens);
     usage.reasoning_tokens = number("thoughtsTokenCount").or(usage.reasoning_tokens);
+}
+
+/// Returns the sum of two counts; `None` if the provider has stated neither.
+fn add_counts(first: Option<u64>, second: Option<u64>) -> Option<u64> {
+    match (first, second) {
+        (None, None) => None,
+        (first, second) => Some(first.unwrap_or(0).saturating_add(second.unwrap_or(0))),
+    }
 }
 
 /// <https://ai.google.dev/api/generate-content#FinishReason>

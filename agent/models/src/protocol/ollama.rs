@@ -17,7 +17,7 @@ use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop};
 
 pub(super) fn body(request: &ModelRequest) -> Value {
     let system = request.system.iter().map(|text| json!({ "role": "system", "content": text }));
-    let messages: Vec<Value> = system.chain(request.messages.iter().map(written)).collect();
+    let messages: Vec<Value> = system.chain(request.messages.iter().map(write_message)).collect();
     let mut body = Map::new();
     set(&mut body, "model", Some(&request.model));
     set(&mut body, "messages", Some(messages));
@@ -33,7 +33,7 @@ pub(super) fn body(request: &ModelRequest) -> Value {
     Value::Object(body)
 }
 
-fn written(message: &ModelMessage) -> Value {
+fn write_message(message: &ModelMessage) -> Value {
     match message {
         ModelMessage::System { text } => json!({ "role": "system", "content": text }),
         ModelMessage::User { text } => json!({ "role": "user", "content": text }),
@@ -108,7 +108,7 @@ impl Decoder for Ollama {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         let line: Line = parse(data)?;
         if classify::is_error(&line.error) {
-            return Err(classify::of_event(&json!({ "error": line.error })));
+            return Err(classify::error_from_event(&json!({ "error": line.error })));
         }
         if line.message.is_none() {
             error_report(data)?;
@@ -116,12 +116,12 @@ impl Decoder for Ollama {
         if has_unread_arguments(&line.others, "") {
             gathered.calls.note_unread();
         }
-        gathered.model(line.model.as_deref());
+        gathered.set_model(line.model.as_deref());
         let reason = line.done_reason.as_deref().unwrap_or_default();
         let is_last = line.done == Some(true) || !reason.is_empty();
         if let Some(message) = line.message {
-            gathered.reasoning(message.thinking.as_deref().unwrap_or_default());
-            gathered.text(message.content.as_deref().unwrap_or_default());
+            gathered.push_reasoning(message.thinking.as_deref().unwrap_or_default());
+            gathered.push_text(message.content.as_deref().unwrap_or_default());
             let calls = message.tool_calls.unwrap_or_default();
             for call in &calls {
                 let beside = [&call.others, &call.function.others];
@@ -140,12 +140,17 @@ impl Decoder for Ollama {
             let calls: Vec<ModelCall> = calls.map(|(at, call)| read_call(call, data, at)).collect();
             if gathered.calls.are_repeated_by(&calls, is_last) {
                 let parts = calls.iter().zip(indexes);
-                let parts = parts.map(|(call, index)| CallPart { index, ..CallPart::whole(call) });
+                let parts =
+                    parts.map(|(call, index)| CallPart { index, ..CallPart::from_call(call) });
                 gathered.calls.repeat(parts.collect())?;
             } else {
                 for (call, index) in calls.iter().zip(indexes) {
                     let arguments = Arguments::Piece(call.arguments.clone());
-                    gathered.calls.whole(CallPart { index, arguments, ..CallPart::whole(call) })?;
+                    gathered.calls.add_whole(CallPart {
+                        index,
+                        arguments,
+                        ..CallPart::from_call(call)
+                    })?;
                 }
             }
         }
@@ -153,7 +158,7 @@ impl Decoder for Ollama {
             gathered.over = true;
             gathered.usage.input_tokens = line.prompt_eval_count;
             gathered.usage.output_tokens = line.eval_count;
-            gathered.stopped(match reason {
+            gathered.set_stop(match reason {
                 "" => Stop::End,
                 reason => STOP_REASONS.read(reason, &Value::Null)?,
             });

@@ -25,7 +25,7 @@ const CARRY: &str = "openai_responses";
 pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
     let mut input = Vec::new();
     for message in messages {
-        write(message, &mut input);
+        write_message(message, &mut input);
     }
     let mut body = Map::new();
     set(&mut body, "model", Some(&request.model));
@@ -33,7 +33,7 @@ pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
     set(&mut body, "input", Some(input));
     set(&mut body, "stream", Some(true));
     set(&mut body, "store", Some(false));
-    let tools: Vec<Value> = request.tools.iter().map(tool).collect();
+    let tools: Vec<Value> = request.tools.iter().map(write_tool).collect();
     set(&mut body, "tools", (!tools.is_empty()).then_some(tools));
     set(&mut body, "temperature", request.temperature);
     set(&mut body, "max_output_tokens", request.max_tokens);
@@ -47,7 +47,7 @@ pub(super) fn body(request: &ModelRequest, messages: &[ModelMessage]) -> Value {
     Value::Object(body)
 }
 
-fn write(message: &ModelMessage, input: &mut Vec<Value>) {
+fn write_message(message: &ModelMessage, input: &mut Vec<Value>) {
     match message {
         ModelMessage::System { text } => input.push(json!({ "role": "system", "content": text })),
         ModelMessage::User { text } => input.push(json!({ "role": "user", "content": text })),
@@ -73,7 +73,7 @@ fn write(message: &ModelMessage, input: &mut Vec<Value>) {
 }
 
 /// `strict` is on by default, and would reject most schemas.
-fn tool(tool: &ToolSpec) -> Value {
+fn write_tool(tool: &ToolSpec) -> Value {
     json!({
         "type": "function",
         "name": tool.name,
@@ -155,10 +155,10 @@ impl Decoder for Responses {
             return Ok(());
         }
         if classify::is_error(&event["error"]) || classify::is_error(&event["response"]["error"]) {
-            return Err(classify::of_event(&event));
+            return Err(classify::error_from_event(&event));
         }
         if event["type"].is_null() && classify::reports_error(&event) {
-            return Err(classify::of_event(&event));
+            return Err(classify::error_from_event(&event));
         }
         let fields = event.as_object();
         if fields.is_some_and(|fields| has_unread_arguments(fields, "arguments")) {
@@ -171,22 +171,26 @@ impl Decoder for Responses {
         }
         match kind {
             "response.output_text.delta" => {
-                self.with_deltas.insert(ItemPlace::of(&event));
-                gathered.text(delta);
+                self.with_deltas.insert(ItemPlace::from_event(&event));
+                gathered.push_text(delta);
             }
             "response.refusal.delta" => {
-                self.with_deltas.insert(ItemPlace::of(&event));
-                gathered.refusal(delta);
+                self.with_deltas.insert(ItemPlace::from_event(&event));
+                gathered.push_refusal(delta);
             }
             "response.output_text.done" | "response.refusal.done" => {
-                self.texts.add_part(ItemPlace::of(&event), event["content_index"].as_u64(), &event);
+                self.texts.add_part(
+                    ItemPlace::from_event(&event),
+                    event["content_index"].as_u64(),
+                    &event,
+                );
             }
             "response.content_part.done" => {
                 let at = event["content_index"].as_u64();
-                self.parts.add_part(ItemPlace::of(&event), at, &event["part"]);
+                self.parts.add_part(ItemPlace::from_event(&event), at, &event["part"]);
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
-                gathered.reasoning(delta);
+                gathered.push_reasoning(delta);
             }
             "response.output_item.added" => {
                 let item = &event["item"];
@@ -194,16 +198,16 @@ impl Decoder for Responses {
                     check_call(item, &mut gathered.calls)?;
                     let arguments =
                         arguments_text(&item["arguments"], data, &["item", "arguments"]);
-                    gathered.calls.announce(part(&event, item, Arguments::None), arguments)?;
+                    gathered.calls.announce(call_part(&event, item, Arguments::None), arguments)?;
                 }
             }
             "response.function_call_arguments.delta" => {
                 let piece = Arguments::Piece(arguments_text(&event["delta"], data, &["delta"]));
-                gathered.calls.part(part(&event, &Value::Null, piece))?;
+                gathered.calls.add_part(call_part(&event, &Value::Null, piece))?;
             }
             "response.function_call_arguments.done" => {
                 let whole = arguments_text(&event["arguments"], data, &["arguments"]);
-                let part = part(&event, &Value::Null, Arguments::Whole(whole));
+                let part = call_part(&event, &Value::Null, Arguments::Whole(whole));
                 gathered.calls.complete(part, false)?;
             }
             "response.output_item.done" => {
@@ -212,33 +216,35 @@ impl Decoder for Responses {
                 if item["type"] == "function_call" {
                     check_call(item, &mut gathered.calls)?;
                     let whole = arguments_text(&item["arguments"], data, &["item", "arguments"]);
-                    gathered.calls.complete(part(&event, item, Arguments::Whole(whole)), true)?;
+                    gathered
+                        .calls
+                        .complete(call_part(&event, item, Arguments::Whole(whole)), true)?;
                 } else {
                     let output_index = event["output_index"].as_u64();
                     self.items
-                        .add(ItemPlace { id: text(&item["id"]).to_owned(), output_index }, item);
-                    self.item(item, gathered);
+                        .add(ItemPlace { id: as_text(&item["id"]).to_owned(), output_index }, item);
+                    self.read_item(item, gathered);
                 }
             }
             "response.created" | "response.in_progress" => {
-                gathered.model(event["response"]["model"].as_str());
+                gathered.set_model(event["response"]["model"].as_str());
             }
             kind @ ("response.completed" | "response.incomplete") => {
                 let status = kind.trim_start_matches("response.");
-                self.ended(&event["response"], status, data, gathered)?;
+                self.end(&event["response"], status, data, gathered)?;
             }
-            "error" => return Err(classify::of_event(&event)),
+            "error" => return Err(classify::error_from_event(&event)),
             kind @ ("response.failed" | "response.cancelled") => {
                 let status = kind.trim_start_matches("response.");
-                return Err(classify::of_stop(status, &event["response"]));
+                return Err(classify::error_from_stop(status, &event["response"]));
             }
             // It may be a piece of the arguments, without which the call would run with the others.
             kind if kind.ends_with(".delta")
-                && gathered.calls.has_item(text(&event["item_id"])) =>
+                && gathered.calls.has_item(as_text(&event["item_id"])) =>
             {
                 return Err(unread_arguments());
             }
-            _ if gathered.calls.has_item(text(&event["item_id"]))
+            _ if gathered.calls.has_item(as_text(&event["item_id"]))
                 && may_have_arguments(&event, &[]) =>
             {
                 gathered.calls.note_unread();
@@ -250,12 +256,12 @@ impl Decoder for Responses {
 }
 
 /// Returns the part of a call in an event that may have its item.
-fn part<'a>(event: &'a Value, item: &'a Value, arguments: Arguments) -> CallPart<'a> {
+fn call_part<'a>(event: &'a Value, item: &'a Value, arguments: Arguments) -> CallPart<'a> {
     CallPart {
-        id: text(&item["call_id"]),
-        item: some_text(&event["item_id"]).unwrap_or_else(|| text(&item["id"])),
+        id: as_text(&item["call_id"]),
+        item: some_text(&event["item_id"]).unwrap_or_else(|| as_text(&item["id"])),
         index: event["output_index"].as_u64(),
-        name: some_text(&item["name"]).unwrap_or_else(|| text(&event["name"])),
+        name: some_text(&item["name"]).unwrap_or_else(|| as_text(&event["name"])),
         arguments,
     }
 }
@@ -272,7 +278,7 @@ fn check_call(item: &Value, calls: &mut OpenCalls) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn text(value: &Value) -> &str {
+fn as_text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
@@ -302,9 +308,9 @@ impl Order {
 }
 
 impl ItemPlace {
-    fn of(event: &Value) -> Self {
+    fn from_event(event: &Value) -> Self {
         let output_index = event["output_index"].as_u64();
-        Self { id: text(&event["item_id"]).to_owned(), output_index }
+        Self { id: as_text(&event["item_id"]).to_owned(), output_index }
     }
 
     fn is_stated(&self) -> bool {
@@ -331,8 +337,8 @@ impl MessageTexts {
         if part["type"] == "reasoning_text" {
             return;
         }
-        let refusal = text(&part["refusal"]);
-        let stated = part.as_str().unwrap_or(text(&part["text"]));
+        let refusal = as_text(&part["refusal"]);
+        let stated = part.as_str().unwrap_or(as_text(&part["text"]));
         let is_refusal = !refusal.is_empty();
         let added = ([stated, refusal].concat(), is_refusal);
         if added.0.is_empty() {
@@ -364,7 +370,7 @@ impl MessageTexts {
     }
 
     /// Returns `true` if it has a text of an item, as far as this is known.
-    fn has(&self, item: &ItemPlace) -> bool {
+    fn contains(&self, item: &ItemPlace) -> bool {
         let has_index = item.output_index.is_some_and(|at| self.output_indexes.contains(&at));
         let has_unplaced = self.texts.len() > self.by_part.len();
         has_index || has_unplaced || self.ids.contains(&item.id) || !item.is_stated()
@@ -374,8 +380,8 @@ impl MessageTexts {
 impl Responses {
     /// Reads the status of an item in an event that ends it. An item without a status is complete.
     fn read_status(&mut self, item: &Value) {
-        let kind = text(&item["type"]);
-        let status = text(&item["status"]);
+        let kind = as_text(&item["type"]);
+        let status = as_text(&item["status"]);
         // OpenAI leaves a call of a program that runs there in progress until it has the result.
         let waits = status == "in_progress" && item["caller"]["type"] == "program";
         let is_complete = matches!(status, "" | "completed") || waits;
@@ -385,7 +391,7 @@ impl Responses {
     }
 
     /// Reads an item that is not a call.
-    fn item(&mut self, item: &Value, gathered: &mut PartialResponse) {
+    fn read_item(&mut self, item: &Value, gathered: &mut PartialResponse) {
         match item["type"].as_str() {
             Some("reasoning") if item["encrypted_content"].is_string() => {
                 let carry = gathered.carry.get_or_insert_with(|| json!({ CARRY: [] }));
@@ -418,7 +424,7 @@ impl Responses {
         let ended = ended.map(|texts| (texts.text(), texts));
         let longest = ended.into_iter().max_by_key(|(text, _)| text.len());
         let Some((whole, texts)) = longest.filter(|(text, _)| !text.is_empty()) else { return };
-        if self.with_deltas.iter().all(|item| texts.has(item)) {
+        if self.with_deltas.iter().all(|item| texts.contains(item)) {
             gathered.settle_text(&whole, texts.has_refusal());
         } else {
             gathered.complete_text(&whole, texts.has_refusal());
@@ -426,7 +432,7 @@ impl Responses {
     }
 
     /// Reads the last event. Its type is the status of a response that states none.
-    fn ended(
+    fn end(
         &mut self,
         response: &Value,
         status: &str,
@@ -434,7 +440,7 @@ impl Responses {
         gathered: &mut PartialResponse,
     ) -> Result<(), ModelError> {
         gathered.over = true;
-        gathered.model(response["model"].as_str());
+        gathered.set_model(response["model"].as_str());
         read_usage(&response["usage"], gathered);
         let mut texts = MessageTexts::default();
         let mut calls = Vec::new();
@@ -442,12 +448,12 @@ impl Responses {
             let place = ItemPlace { id: String::new(), output_index: Some(at as u64) };
             texts.add(place, item);
             self.read_status(item);
-            self.item(item, gathered);
+            self.read_item(item, gathered);
             if item["type"] == "function_call" {
                 check_call(item, &mut gathered.calls)?;
                 let path = ["response", "output", &at.to_string(), "arguments"];
                 let whole = Arguments::Whole(arguments_text(&item["arguments"], data, &path));
-                let call = part(&Value::Null, item, whole);
+                let call = call_part(&Value::Null, item, whole);
                 calls.push(CallPart { index: Some(at as u64), ..call });
             }
         }
@@ -476,7 +482,7 @@ impl Responses {
             let why = format!("the provider ended the answer, but its {kind} is `{status}`");
             return Err(ModelError::invalid_response(why));
         }
-        gathered.stopped(match (self.unanswerable.take(), self.unread.take()) {
+        gathered.set_stop(match (self.unanswerable.take(), self.unread.take()) {
             (Some(kind), _) if stop == Stop::End => Stop::UnknownTool(kind),
             // The model called a server-side tool, which cannot be answered here.
             (_, Some(kind)) if stop == Stop::End && !gathered.has_begun() => {
@@ -498,14 +504,14 @@ fn read_usage(usage: &Value, gathered: &mut PartialResponse) {
 
 /// Returns why a response ended: by the reason that it is incomplete, or by its status.
 fn stop(response: &Value, otherwise: &str) -> Result<Stop, ModelError> {
-    match text(&response["incomplete_details"]["reason"]) {
+    match as_text(&response["incomplete_details"]["reason"]) {
         "" => {
             let status = some_text(&response["status"]).unwrap_or(otherwise);
             STOP_REASONS.read(status, response)
         }
         // An unknown reason, too, means that something is missing.
         reason => match STOP_REASONS.read(reason, response)? {
-            Stop::Other(_) => Err(classify::of_stop(reason, response)),
+            Stop::Other(_) => Err(classify::error_from_stop(reason, response)),
             stop => Ok(stop),
         },
     }

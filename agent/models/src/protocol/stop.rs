@@ -66,7 +66,7 @@ impl StopReasons {
         } else if ends_in(self.filtered) {
             Stop::Filtered
         } else if ends_in(self.failed) {
-            return Err(classify::of_stop(reason, details));
+            return Err(classify::error_from_stop(reason, details));
         } else if last == "unexpected_tool_call" {
             Stop::UnknownTool("a tool".to_owned())
         } else if has_one_of(&LENGTH_WORDS) {
@@ -74,7 +74,7 @@ impl StopReasons {
         } else if has_one_of(&FILTER_WORDS) {
             Stop::Filtered
         } else if has_one_of(&FAILURE_WORDS) {
-            return Err(classify::of_stop(reason, details));
+            return Err(classify::error_from_stop(reason, details));
         } else {
             Stop::Other(reason.to_owned())
         })

@@ -48,18 +48,19 @@ impl Shared {
             timeout(first, sent.send()).await.map_err(|_| stalled(first, FIRST_SETTING))?;
         let response = response.map_err(unreachable)?;
         if !response.status().is_success() {
-            return Err(self.refused(response).await);
+            return Err(self.response_error(response).await);
         }
-        let body =
-            timeout(first, whole(response)).await.map_err(|_| stalled(first, FIRST_SETTING))??;
+        let body = timeout(first, read_body(response))
+            .await
+            .map_err(|_| stalled(first, FIRST_SETTING))??;
         let answer: Value = serde_json::from_slice(&body)
             .map_err(|_| ModelError::invalid_response("the provider sent no JSON"))?;
-        Embeddings::of_answer(&answer, texts)
+        Embeddings::from_answer(&answer, texts)
     }
 }
 
 /// Returns the whole body, within the limit.
-async fn whole(mut response: Response) -> Result<Vec<u8>, ModelError> {
+async fn read_body(mut response: Response) -> Result<Vec<u8>, ModelError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(cut_off)? {
         if body.len() + chunk.len() > ANSWER_BYTES_MAX {

@@ -215,7 +215,8 @@ async fn a_call_truncated_by_the_token_limit() {
 /// A proxy that wants a login, or a wrong `base_url`: the error said that the stream ended early.
 #[tokio::test]
 async fn a_web_page_instead_of_a_stream() {
-    let page = Reply::of(200, "content-type: text/html; charset=utf-8\r\n", "<html>Sign in</html>");
+    let page =
+        Reply::new(200, "content-type: text/html; charset=utf-8\r\n", "<html>Sign in</html>");
     let expected = expect![
         "error invalid_response: the provider responded with a web page instead of a stream: check its `base_url` and whether a login is required"
     ];

@@ -32,7 +32,7 @@ async fn every_status_has_its_error_kind() {
         (529, ModelErrorKind::Overloaded),
     ];
     for (status, kind) in kinds {
-        let events = received(Protocol::OpenAi, Reply::of(status, "", "no")).await;
+        let events = received(Protocol::OpenAi, Reply::new(status, "", "no")).await;
         let error = events[0].as_ref().expect_err("it is refused");
         assert_eq!((events.len(), error.kind), (1, kind), "{status}");
         assert_eq!(error.message, format!("the provider responded with HTTP {status}: no"));
@@ -45,7 +45,7 @@ async fn the_providers_message_is_quoted() {
         r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
     check(
         Protocol::Anthropic,
-        Reply::of(529, "", anthropic),
+        Reply::new(529, "", anthropic),
         expect!["error overloaded: the provider responded with HTTP 529: Overloaded"],
     )
     .await;
@@ -53,7 +53,7 @@ async fn the_providers_message_is_quoted() {
         r#"{"error":{"message":"Rate limit reached for gpt-5","code":"rate_limit_exceeded"}}"#;
     check(
         Protocol::OpenAiResponses,
-        Reply::of(429, "retry-after: 7\r\n", openai),
+        Reply::new(429, "retry-after: 7\r\n", openai),
         expect![
             "error rate_limited: the provider responded with HTTP 429: Rate limit reached for gpt-5 (after 7s)"
         ],
@@ -63,7 +63,7 @@ async fn the_providers_message_is_quoted() {
         retry-after: Wed, 21 Oct 2026 07:29:00 GMT\r\n";
     check(
         Protocol::OpenAi,
-        Reply::of(503, dates, ""),
+        Reply::new(503, dates, ""),
         expect!["error overloaded: the provider responded with HTTP 503: no details (after 60s)"],
     )
     .await;
@@ -71,14 +71,14 @@ async fn the_providers_message_is_quoted() {
         "message":"The input token count (1200000) exceeds the maximum number of tokens allowed."}}]"#;
     check(
         Protocol::Gemini,
-        Reply::of(400, "", gemini),
+        Reply::new(400, "", gemini),
         expect![[r#"
             error context_too_long: the provider responded with HTTP 400: The input token count (1200000) exceeds the maximum number of tokens allowed."#]],
     )
     .await;
     check(
         Protocol::Ollama,
-        Reply::of(404, "", r#"{"error":"model 'asked' not found"}"#),
+        Reply::new(404, "", r#"{"error":"model 'asked' not found"}"#),
         expect![
             "error bad_request: the provider responded with HTTP 404: model \\'asked\\' not found"
         ],
@@ -92,7 +92,7 @@ async fn a_redirect_is_reported_and_not_followed() {
     for status in [301, 302, 303, 307, 308] {
         let mut elsewhere = Server::start(vec![Reply::events("")]).await;
         let headers = format!("location: {}/v1?key={KEY}\r\n", elsewhere.url);
-        let events = received(Protocol::Anthropic, Reply::of(status, &headers, "")).await;
+        let events = received(Protocol::Anthropic, Reply::new(status, &headers, "")).await;
         let error = events[0].as_ref().expect_err("it is refused");
         assert_eq!(error.kind, ModelErrorKind::BadRequest);
         assert!(error.message.contains(&format!("redirects to {} ", elsewhere.url)), "{error}");
@@ -104,7 +104,7 @@ async fn a_redirect_is_reported_and_not_followed() {
 #[tokio::test]
 async fn a_key_is_removed_from_the_providers_message() {
     let body = format!("{{\"error\":{{\"message\":\"Incorrect API key provided: {KEY}.\"}}}}");
-    let reply = Reply::of(401, "", body);
+    let reply = Reply::new(401, "", body);
     let expected = expect![
         "error unauthorized: the provider responded with HTTP 401: Incorrect API key provided: [key]."
     ];
@@ -120,13 +120,13 @@ async fn json_instead_of_a_stream() {
     let error = r#"{"error":{"message":"no such model","type":"invalid_request_error"}}"#;
     check(
         Protocol::OpenAiCompatible,
-        Reply::of(200, json, error),
+        Reply::new(200, json, error),
         expect!["error bad_request: the provider reported an error: no such model"],
     )
     .await;
     check(
         Protocol::OpenAiCompatible,
-        Reply::of(200, json, r#"{"choices":[]}"#),
+        Reply::new(200, json, r#"{"choices":[]}"#),
         expect!["error invalid_response: the provider responded with JSON instead of a stream"],
     )
     .await;
@@ -135,7 +135,7 @@ async fn json_instead_of_a_stream() {
 /// The status is reported even if the body does not end.
 #[tokio::test]
 async fn an_endless_error_body_is_truncated() {
-    let events = received(Protocol::OpenAi, Reply::of(500, "", "no ".repeat(1 << 20))).await;
+    let events = received(Protocol::OpenAi, Reply::new(500, "", "no ".repeat(1 << 20))).await;
     let error = events[0].as_ref().expect_err("it is refused");
     assert_eq!(error.kind, ModelErrorKind::Unavailable);
     assert!(error.message.len() < 1000);

@@ -193,7 +193,7 @@ fn invalid_settings_are_refused() {
 #[tokio::test]
 async fn embeddings_are_asked() {
     let answer = r#"{"data":[{"index":0,"embedding":[0.5,1]}],"usage":{"prompt_tokens":3}}"#;
-    let reply = Reply::of(200, "content-type: application/json\r\n", answer);
+    let reply = Reply::new(200, "content-type: application/json\r\n", answer);
     let mut server = Server::start(vec![reply]).await;
     let provider = remote(Protocol::OpenAiCompatible, &server.url);
     let request = EmbeddingRequest { model: "e".to_owned(), texts: vec!["Hi".to_owned()] };

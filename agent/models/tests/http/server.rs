@@ -55,16 +55,16 @@ pub(crate) struct Server {
 impl Reply {
     /// A stream of server-sent events.
     pub(crate) fn events(body: impl Into<Vec<u8>>) -> Self {
-        Self::of(200, "content-type: text/event-stream\r\n", body)
+        Self::new(200, "content-type: text/event-stream\r\n", body)
     }
 
     /// A stream of lines, as Ollama sends it.
     pub(crate) fn lines(body: impl Into<Vec<u8>>) -> Self {
-        Self::of(200, "content-type: application/x-ndjson\r\n", body)
+        Self::new(200, "content-type: application/x-ndjson\r\n", body)
     }
 
     /// Any response. Each header ends with a line break.
-    pub(crate) fn of(status: u16, headers: &str, body: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn new(status: u16, headers: &str, body: impl Into<Vec<u8>>) -> Self {
         let head = format!("HTTP/1.1 {status} So\r\n{headers}connection: close\r\n\r\n");
         Self { head, body: body.into(), then: Then::End }
     }

@@ -78,7 +78,7 @@ async fn no_answer_at_all() {
 /// An error response is reported although its body does not end.
 #[tokio::test]
 async fn an_error_body_that_does_not_end() {
-    let reply = Reply::of(429, "retry-after: 5\r\n", "slow");
+    let reply = Reply::new(429, "retry-after: 5\r\n", "slow");
     let (waited, kind) = gives_up(reply, 0).await;
     assert_eq!(kind, ModelErrorKind::RateLimited);
     assert!(about(waited, 60), "{waited:?}");

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::json_rpc::{Incoming, failure, notification, result};
+use super::json_rpc::{Incoming, notification, request_failure, response};
 use super::json_rpc_client::{INITIALIZE, JsonRpcClient, PROMPT, PermissionOutcome, SESSION};
 use super::{Decision, Dialogue, Reply};
 use crate::event::{Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 use crate::parser::{
-    Parser, content_text, has_error, id_text, is_blank, notice, object, reason, some_text, status,
-    text,
+    Parser, content_text, has_error, id_text, is_blank, notice, parse_object, reason, some_text,
+    status, text_at,
 };
 use crate::prompt::Prompt;
 
@@ -54,8 +54,8 @@ impl Permission {
     }
 
     /// Returns the answer that denies only this call.
-    fn denied(&self) -> Value {
-        outcome(self.option("reject_once"))
+    fn denial(&self) -> Value {
+        permission_answer(self.option("reject_once"))
     }
 
     /// Returns `true` if a call is another one than the person saw. A kind or a content that is reported later adds to
@@ -96,18 +96,18 @@ impl AcpDialogue {
 
 impl Parser for AcpDialogue {
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
-        let Some(object) = object(line) else { return Vec::new() };
+        let Some(object) = parse_object(line) else { return Vec::new() };
         let message = Value::Object(object);
         let mut events = Vec::new();
-        match Incoming::of(&message) {
-            Some(Incoming::Answer { id, result }) => match self.client.answered(id) {
-                Some(INITIALIZE) => self.initialized(result, &mut events),
-                Some(SESSION) => self.opened(result, &mut events),
-                Some(PROMPT) => self.answered(result, &mut events),
-                _ => events.push(self.client.unasked(id, result, &message)),
+        match Incoming::from_message(&message) {
+            Some(Incoming::Answer { id, result }) => match self.client.match_answer(id) {
+                Some(INITIALIZE) => self.handle_initialize(result, &mut events),
+                Some(SESSION) => self.handle_session(result, &mut events),
+                Some(PROMPT) => self.handle_prompt_answer(result, &mut events),
+                _ => events.push(self.client.unexpected_answer(id, result, &message)),
             },
             Some(Incoming::Request { id, method: "session/request_permission", params }) => {
-                self.asked(id, params, &mut events);
+                self.request_permission(id, params, &mut events);
             }
             Some(Incoming::Request { id, method, .. }) => {
                 self.client.refuse(id, method);
@@ -116,10 +116,10 @@ impl Parser for AcpDialogue {
             Some(Incoming::Notification { method: "session/update", params })
                 if self.is_own(params) =>
             {
-                self.update(&params["update"], &mut events);
+                self.handle_update(&params["update"], &mut events);
             }
             Some(Incoming::Notification { method: "$/cancel_request", params }) => {
-                events.extend(self.client.withdrawn(params["requestId"].to_string()));
+                events.extend(self.client.withdraw(params["requestId"].to_string()));
             }
             _ => events.push(status(message)),
         }
@@ -144,14 +144,14 @@ impl Dialogue for AcpDialogue {
     }
 
     fn decide(&mut self, request_id: &str, asked: &Value, decision: Decision) -> Reply {
-        let Some((id, permission)) = self.client.decided(request_id) else {
+        let Some((id, permission)) = self.client.take_approval(request_id) else {
             return Reply::default();
         };
         let mut events = Vec::new();
-        let ruling = PermissionOutcome::of(decision, asked, &mut events);
+        let ruling = PermissionOutcome::from_decision(decision, asked, &mut events);
         let once = permission.option("allow_once").filter(|_| ruling.allowed);
-        let answer = once.map_or_else(|| permission.denied(), |once| outcome(Some(once)));
-        let mut text = result(&id, answer);
+        let answer = once.map_or_else(|| permission.denial(), |once| permission_answer(Some(once)));
+        let mut text = response(&id, answer);
         if ruling.interrupts {
             let Reply { text: cancel, events: withdrawn } = self.cancel();
             text.push_str(&cancel);
@@ -170,11 +170,15 @@ impl Dialogue for AcpDialogue {
 }
 
 impl AcpDialogue {
-    fn initialized(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+    fn handle_initialize(
+        &mut self,
+        answer: Result<&Value, &Value>,
+        events: &mut Vec<ProgramEvent>,
+    ) {
         let offers = match answer {
             Ok(offers) => offers,
             Err(error) => {
-                events.push(ProgramEvent::Error(failure("initialize", error)));
+                events.push(ProgramEvent::Error(request_failure("initialize", error)));
                 return;
             }
         };
@@ -208,26 +212,30 @@ impl AcpDialogue {
         self.client.ask(SESSION, method, params);
     }
 
-    fn opened(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+    fn handle_session(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
         let session = match answer {
             Ok(opened) => some_text(opened, "sessionId").or_else(|| self.client.resumes.clone()),
             Err(error) => {
                 let resumes = self.client.resumes.is_some();
                 let what = if resumes { "to continue a session" } else { "session/new" };
-                events.push(ProgramEvent::Error(failure(what, error)));
+                events.push(ProgramEvent::Error(request_failure(what, error)));
                 return;
             }
         };
         self.has_session = true;
-        let Some(session) = self.client.opened(session, "session", events) else { return };
+        let Some(session) = self.client.record_session(session, "session", events) else { return };
         let prompt = json!([{"type": "text", "text": self.client.prompt}]);
         let params = json!({"sessionId": session, "prompt": prompt});
         self.client.ask(PROMPT, "session/prompt", params);
     }
 
     /// The end of the turn.
-    fn answered(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
-        events.extend(self.client.all_withdrawn());
+    fn handle_prompt_answer(
+        &mut self,
+        answer: Result<&Value, &Value>,
+        events: &mut Vec<ProgramEvent>,
+    ) {
+        events.extend(self.client.withdraw_all());
         // Calls that the agent has announced, and about which it has said nothing more.
         for (id, call) in &mut self.calls {
             if !call.has_started && call.is_described() {
@@ -238,15 +246,15 @@ impl AcpDialogue {
         let ended = match answer {
             Ok(ended) => ended,
             Err(error) => {
-                events.push(ProgramEvent::Error(failure("session/prompt", error)));
+                events.push(ProgramEvent::Error(request_failure("session/prompt", error)));
                 return;
             }
         };
-        let usage = usage(ended);
+        let usage = read_usage(ended);
         events.extend(usage.clone().map(ProgramEvent::Usage));
         let text_so_far = std::mem::take(&mut self.last).text;
         let answer = self.client.answer(text_so_far, usage, ended.clone());
-        let failure = match text(ended, "stopReason") {
+        let failure = match text_at(ended, "stopReason") {
             // An error counts, whatever the reason is.
             _ if has_error(ended) => {
                 Some((ErrorKind::RuntimeCrash, reason(&ended["error"], "the turn failed")))
@@ -282,8 +290,8 @@ impl AcpDialogue {
         some_text(params, "sessionId").is_none_or(|id| session.is_none_or(|own| own == id))
     }
 
-    fn update(&mut self, update: &Value, events: &mut Vec<ProgramEvent>) {
-        let kind = text(update, "sessionUpdate");
+    fn handle_update(&mut self, update: &Value, events: &mut Vec<ProgramEvent>) {
+        let kind = text_at(update, "sessionUpdate");
         let chunk = content_text(&update["content"]).filter(|chunk| !chunk.is_empty());
         match (kind, chunk) {
             // The history of a session that is loaded.
@@ -300,7 +308,7 @@ impl AcpDialogue {
                 events.push(ProgramEvent::ThinkingDelta { text, message, parent: None });
             }
             ("tool_call" | "tool_call_update", _) => match id_text(update, "toolCallId") {
-                Some(id) => self.call(id, update, events),
+                Some(id) => self.update_call(id, update, events),
                 None => events.push(status(update.clone())),
             },
             _ => events.push(status(update.clone())),
@@ -309,7 +317,7 @@ impl AcpDialogue {
 
     /// A change of a call. Its start is sent when its arguments are known: when it runs, because those of a pending call
     /// may still arrive.
-    fn call(&mut self, id: String, update: &Value, events: &mut Vec<ProgramEvent>) {
+    fn update_call(&mut self, id: String, update: &Value, events: &mut Vec<ProgramEvent>) {
         self.last.has_ended |= !self.calls.contains_key(&id);
         let call = self.calls.entry(id.clone()).or_default();
         if call.has_finished {
@@ -319,10 +327,10 @@ impl AcpDialogue {
         call.merge(update);
         self.client.deny_changed(
             |asked| asked.call_id.as_ref() == Some(&id) && asked.differs_from(call),
-            Permission::denied,
+            Permission::denial,
             events,
         );
-        let state = text(update, "status");
+        let state = text_at(update, "status");
         let is_error = ["failed", "error", "cancelled", "canceled", "rejected"].contains(&state);
         let ends = is_error || state == "completed";
         if !call.has_started && (ends || state == "in_progress") {
@@ -333,7 +341,7 @@ impl AcpDialogue {
             call.has_finished = true;
             events.push(ProgramEvent::ToolCallFinished {
                 id,
-                output: call.result(),
+                output: call.tool_output(),
                 is_error,
                 exit_code: call.exit_code(),
                 parent: None,
@@ -343,7 +351,7 @@ impl AcpDialogue {
 
     /// A request for permission. After a cancellation, it is answered at once, as the protocol requires. So is one that cannot be
     /// allowed for one call only, because no person may decide on more.
-    fn asked(&mut self, id: &Value, params: &Value, events: &mut Vec<ProgramEvent>) {
+    fn request_permission(&mut self, id: &Value, params: &Value, events: &mut Vec<ProgramEvent>) {
         let about = &params["toolCall"];
         let options = &params["options"];
         let call_id = id_text(about, "toolCallId");
@@ -367,7 +375,7 @@ impl AcpDialogue {
         };
         self.client.deny_changed(
             |asked| call_id.is_some() && asked.call_id == call_id && asked.differs_from(call),
-            Permission::denied,
+            Permission::denial,
             events,
         );
         let permission = Permission {
@@ -378,7 +386,7 @@ impl AcpDialogue {
             content: call.content.clone(),
         };
         if permission.option("allow_once").is_none() && !self.client.interrupted {
-            self.client.outgoing.push(result(id, permission.denied()));
+            self.client.outgoing.push(response(id, permission.denial()));
             let why = "the program offers no permission for one call only: it is denied";
             events.push(notice(NoticeCode::Denied, why));
             events.push(status(params.clone()));
@@ -387,7 +395,9 @@ impl AcpDialogue {
         let details = json!({"title": call.title, "content": call.content, "options": options});
         let tool = call.tool();
         let input = call.arguments();
-        let Some(request_id) = self.client.asked(id, permission, outcome(None), events) else {
+        let Some(request_id) =
+            self.client.open_approval(id, permission, permission_answer(None), events)
+        else {
             events.push(status(params.clone()));
             return;
         };
@@ -396,7 +406,7 @@ impl AcpDialogue {
 
     /// Cancels the turn, and with it all pending requests.
     fn cancel(&mut self) -> Reply {
-        let mut reply = self.client.interrupt(|_| outcome(None));
+        let mut reply = self.client.interrupt(|_| permission_answer(None));
         if let Some(session) = self.client.session.id() {
             reply.text.push_str(&notification("session/cancel", json!({"sessionId": session})));
         }
@@ -463,7 +473,7 @@ impl Call {
         if self.input.is_null() { json!({"title": self.title}) } else { self.input.clone() }
     }
 
-    fn result(&self) -> Value {
+    fn tool_output(&self) -> Value {
         if !self.output.is_null() {
             return self.output.clone();
         }
@@ -483,7 +493,7 @@ impl Call {
 }
 
 /// Returns the answer to a permission request: an option, or that the turn was cancelled.
-fn outcome(option: Option<&Value>) -> Value {
+fn permission_answer(option: Option<&Value>) -> Value {
     match option {
         Some(option) => json!({"outcome": {"outcome": "selected", "optionId": option}}),
         None => json!({"outcome": {"outcome": "cancelled"}}),
@@ -491,7 +501,7 @@ fn outcome(option: Option<&Value>) -> Value {
 }
 
 /// Returns the usage of the turn: the draft of the protocol, or Gemini CLI's extension.
-fn usage(ended: &Value) -> Option<Usage> {
+fn read_usage(ended: &Value) -> Option<Usage> {
     let usage = &ended["usage"];
     let quota = &ended["_meta"]["quota"]["token_count"];
     let usage = Usage {

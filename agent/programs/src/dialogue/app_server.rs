@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::json_rpc::{Incoming, failure, notification, request, result};
+use super::json_rpc::{Incoming, notification, request, request_failure, response};
 use super::json_rpc_client::{
     INITIALIZE, INTERRUPT, JsonRpcClient, PROMPT, PermissionOutcome, SESSION,
 };
 use super::{Decision, Dialogue, Reply};
 use crate::event::{Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
-use crate::parser::streamed::{Remainder, Streamed, TextKind};
+use crate::parser::streamed::{Remainder, Streamed, TextKind, text_delta};
 use crate::parser::{
-    CUT_MESSAGE, Parser, content_text, has_error, id_text, is_blank, notice, object, reason,
-    some_text, status, text, without,
+    CUT_MESSAGE, Parser, content_text, has_error, id_text, is_blank, notice, parse_object, reason,
+    some_text, status, text_at, without,
 };
 use crate::prompt::Prompt;
 
@@ -67,7 +67,7 @@ impl Approval {
     fn new(tool: &str, params: &Value, items: &BTreeMap<String, Value>) -> Self {
         let item_id = id_text(params, "itemId");
         let item = item_id.as_ref().and_then(|id| items.get(id)).unwrap_or(&Value::Null);
-        let input = input(tool, params, item);
+        let input = approval_input(tool, params, item);
         Self { tool: tool.to_owned(), params: params.clone(), item_id, input }
     }
 
@@ -77,9 +77,9 @@ impl Approval {
     }
 
     /// Returns the answer that denies it and lets the turn go on.
-    fn denied(&self) -> Value {
+    fn denial(&self) -> Value {
         match self.permissions() {
-            Some(_) => declined(self.permissions()),
+            Some(_) => cancellation(self.permissions()),
             None => json!({"decision": "decline"}),
         }
     }
@@ -93,19 +93,19 @@ impl AppServer {
 
 impl Parser for AppServer {
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
-        let Some(object) = object(line) else { return Vec::new() };
+        let Some(object) = parse_object(line) else { return Vec::new() };
         let message = Value::Object(object);
         let mut events = Vec::new();
-        match Incoming::of(&message) {
-            Some(Incoming::Answer { id, result }) => match self.client.answered(id) {
-                Some(INITIALIZE) => self.initialized(result, &mut events),
-                Some(SESSION) => self.opened(result, &mut events),
-                Some(PROMPT) => self.begun(result, &mut events),
-                _ => events.push(self.client.unasked(id, result, &message)),
+        match Incoming::from_message(&message) {
+            Some(Incoming::Answer { id, result }) => match self.client.match_answer(id) {
+                Some(INITIALIZE) => self.handle_initialize(result, &mut events),
+                Some(SESSION) => self.handle_session(result, &mut events),
+                Some(PROMPT) => self.handle_turn_start(result, &mut events),
+                _ => events.push(self.client.unexpected_answer(id, result, &message)),
             },
             Some(Incoming::Request { id, method, params }) => {
                 match APPROVALS.iter().find(|(name, _)| *name == method) {
-                    Some((_, tool)) => self.asked(id, tool, params, &mut events),
+                    Some((_, tool)) => self.request_approval(id, tool, params, &mut events),
                     None => {
                         self.decline(id, method);
                         events.push(status(message.clone()));
@@ -114,7 +114,7 @@ impl Parser for AppServer {
             }
             // Agents that this agent has started have threads of their own.
             Some(Incoming::Notification { method, params }) if self.is_own(params) => {
-                self.notified(method, params, &mut events);
+                self.handle_notification(method, params, &mut events);
             }
             _ => events.push(status(message)),
         }
@@ -136,12 +136,12 @@ impl Dialogue for AppServer {
     }
 
     fn decide(&mut self, request_id: &str, asked: &Value, decision: Decision) -> Reply {
-        let Some((id, approval)) = self.client.decided(request_id) else {
+        let Some((id, approval)) = self.client.take_approval(request_id) else {
             return Reply::default();
         };
         let mut events = Vec::new();
         let PermissionOutcome { allowed, interrupts } =
-            PermissionOutcome::of(decision, asked, &mut events);
+            PermissionOutcome::from_decision(decision, asked, &mut events);
         let answer = match (approval.permissions(), allowed, interrupts) {
             (Some(permissions), true, _) => json!({"permissions": permissions, "scope": "turn"}),
             (Some(_), false, _) => json!({"permissions": {}, "scope": "turn"}),
@@ -149,13 +149,13 @@ impl Dialogue for AppServer {
             (None, false, false) => json!({"decision": "decline"}),
             (None, false, true) => json!({"decision": "cancel"}),
         };
-        Reply { text: result(&id, answer), events }
+        Reply { text: response(&id, answer), events }
     }
 
     fn interrupt(&mut self) -> Option<Reply> {
-        let mut reply = self.client.interrupt(|approval| declined(approval.permissions()));
+        let mut reply = self.client.interrupt(|approval| cancellation(approval.permissions()));
         // Without a turn, the interrupt is sent when it begins.
-        reply.text.extend(self.interruption());
+        reply.text.extend(self.interrupt_request());
         Some(reply)
     }
 
@@ -165,9 +165,13 @@ impl Dialogue for AppServer {
 }
 
 impl AppServer {
-    fn initialized(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+    fn handle_initialize(
+        &mut self,
+        answer: Result<&Value, &Value>,
+        events: &mut Vec<ProgramEvent>,
+    ) {
         if let Err(error) = answer {
-            events.push(ProgramEvent::Error(failure("initialize", error)));
+            events.push(ProgramEvent::Error(request_failure("initialize", error)));
             return;
         }
         self.client.outgoing.push(notification("initialized", json!({})));
@@ -183,35 +187,39 @@ impl AppServer {
         events.push(status(json!({"initialize": answer.unwrap_or(&Value::Null)})));
     }
 
-    fn opened(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+    fn handle_session(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
         let opened = match answer {
             Ok(opened) => opened,
             Err(error) => {
                 let resumes = self.client.resumes.is_some();
                 let what = if resumes { "thread/resume" } else { "thread/start" };
-                events.push(ProgramEvent::Error(failure(what, error)));
+                events.push(ProgramEvent::Error(request_failure(what, error)));
                 return;
             }
         };
         events.push(status(json!({"thread": without(opened, &["thread"])})));
         let thread = some_text(&opened["thread"], "id");
-        let Some(thread) = self.client.opened(thread, "thread", events) else { return };
+        let Some(thread) = self.client.record_session(thread, "thread", events) else { return };
         let input = json!([{"type": "text", "text": self.client.prompt, "text_elements": []}]);
         let params = json!({"threadId": thread, "input": input});
         self.client.ask(PROMPT, "turn/start", params);
     }
 
-    fn begun(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+    fn handle_turn_start(
+        &mut self,
+        answer: Result<&Value, &Value>,
+        events: &mut Vec<ProgramEvent>,
+    ) {
         match answer {
             Ok(begun) => self.turn = id_text(&begun["turn"], "id").or(self.turn.take()),
-            Err(error) => events.push(ProgramEvent::Error(failure("turn/start", error))),
+            Err(error) => events.push(ProgramEvent::Error(request_failure("turn/start", error))),
         }
-        if let Some(text) = self.interruption().filter(|_| self.client.interrupted) {
+        if let Some(text) = self.interrupt_request().filter(|_| self.client.interrupted) {
             self.client.outgoing.push(text);
         }
     }
 
-    fn interruption(&self) -> Option<String> {
+    fn interrupt_request(&self) -> Option<String> {
         let thread = self.client.session.id()?;
         let turn = self.turn.as_ref()?;
         let params = json!({"threadId": thread, "turnId": turn});
@@ -227,51 +235,62 @@ impl AppServer {
             && turn_id.is_none_or(|id| turn.is_none_or(|own| own == id))
     }
 
-    fn notified(&mut self, method: &str, params: &Value, events: &mut Vec<ProgramEvent>) {
+    fn handle_notification(
+        &mut self,
+        method: &str,
+        params: &Value,
+        events: &mut Vec<ProgramEvent>,
+    ) {
         let item_id = id_text(params, "itemId");
         let delta = params["delta"].as_str();
         match (method, delta) {
             ("item/agentMessage/delta", Some(chunk)) => {
                 let id = item_id.unwrap_or_else(|| self.open_message.clone());
-                self.chunk(TextKind::Said, &id, chunk, events);
+                self.read_chunk(TextKind::Said, &id, chunk, events);
             }
             ("item/reasoning/summaryTextDelta" | "item/reasoning/textDelta", Some(chunk)) => {
                 let id = item_id.unwrap_or_else(|| self.open_thought.clone());
-                self.chunk(TextKind::Thought, &id, chunk, events);
+                self.read_chunk(TextKind::Thought, &id, chunk, events);
             }
-            ("item/started", _) => self.item(&params["item"], false, events),
-            ("item/completed", _) => self.item(&params["item"], true, events),
-            ("thread/tokenUsage/updated", _) => self.used(params, events),
+            ("item/started", _) => self.read_item(&params["item"], false, events),
+            ("item/completed", _) => self.read_item(&params["item"], true, events),
+            ("thread/tokenUsage/updated", _) => self.read_usage(params, events),
             ("turn/started", _) if self.turn.is_none() => {
                 self.turn = id_text(&params["turn"], "id");
             }
-            ("turn/completed", _) => self.ended(&params["turn"], events),
+            ("turn/completed", _) => self.end_turn(&params["turn"], events),
             ("error", _) => {
                 let message = reason(&params["error"], "the program reported an error");
                 self.reported = Some(message.clone());
                 events.push(notice(NoticeCode::Reported, message));
             }
             ("serverRequest/resolved", _) => {
-                events.extend(self.client.withdrawn(params["requestId"].to_string()));
+                events.extend(self.client.withdraw(params["requestId"].to_string()));
             }
             _ => events.push(status(json!({"method": method, "params": params}))),
         }
     }
 
-    fn chunk(&mut self, kind: TextKind, id: &str, chunk: &str, events: &mut Vec<ProgramEvent>) {
-        self.streamed.entry(id.to_owned()).or_default().piece(0, kind, chunk);
+    fn read_chunk(
+        &mut self,
+        kind: TextKind,
+        id: &str,
+        chunk: &str,
+        events: &mut Vec<ProgramEvent>,
+    ) {
+        self.streamed.entry(id.to_owned()).or_default().add_chunk(0, kind, chunk);
         self.is_last_open |= kind == TextKind::Said;
-        events.extend(said(kind, chunk, id));
+        events.extend(text_delta(kind, chunk, id));
     }
 
-    fn item(&mut self, item: &Value, has_ended: bool, events: &mut Vec<ProgramEvent>) {
+    fn read_item(&mut self, item: &Value, has_ended: bool, events: &mut Vec<ProgramEvent>) {
         let id = id_text(item, "id").unwrap_or_default();
         if self.ended.contains(&id) {
             // A repetition, or a start that comes after the end.
             return;
         }
-        match text(item, "type") {
-            "agentMessage" if has_ended => self.message(&id, item, events),
+        match text_at(item, "type") {
+            "agentMessage" if has_ended => self.read_message(&id, item, events),
             "agentMessage" => {
                 self.open_message.clone_from(&id);
                 self.is_last_open = true;
@@ -279,7 +298,7 @@ impl AppServer {
             "reasoning" if !has_ended => self.open_thought.clone_from(&id),
             "userMessage" | "reasoning" => {}
             kind if !id.is_empty() && is_call(kind) => {
-                self.call(&id, kind, item, has_ended, events)
+                self.read_call(&id, kind, item, has_ended, events)
             }
             _ => events.push(status(item.clone())),
         }
@@ -289,7 +308,7 @@ impl AppServer {
     }
 
     /// A complete message. If it has no text, its pieces count.
-    fn message(&mut self, id: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
+    fn read_message(&mut self, id: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
         self.is_last_open = false;
         // Pieces without an id, of a message whose start was not reported.
         let streamed = self.streamed.remove(id).or_else(|| self.streamed.remove(""));
@@ -297,8 +316,8 @@ impl AppServer {
         let whole = some_text(item, "text").or_else(|| content_text(&item["content"]));
         let whole = whole.filter(|text| !text.is_empty());
         let Some(whole) = whole.or_else(|| streamed.text(TextKind::Said)) else { return };
-        match streamed.whole(TextKind::Said, &whole) {
-            Remainder::New(rest) => events.extend(said(TextKind::Said, &rest, id)),
+        match streamed.complete_block(TextKind::Said, &whole) {
+            Remainder::New(rest) => events.extend(text_delta(TextKind::Said, &rest, id)),
             Remainder::Differs => events.push(notice(
                 NoticeCode::TextDiffers,
                 "the complete text of a streamed message differs from its chunks",
@@ -307,7 +326,7 @@ impl AppServer {
         self.last = whole;
     }
 
-    fn call(
+    fn read_call(
         &mut self,
         id: &str,
         kind: &str,
@@ -318,8 +337,8 @@ impl AppServer {
         if self.started.insert(id.to_owned()) {
             events.push(ProgramEvent::ToolCallStarted {
                 id: id.to_owned(),
-                name: name(kind, item),
-                arguments: arguments(kind, item),
+                name: tool_name(kind, item),
+                arguments: call_arguments(kind, item),
                 parent: None,
             });
         }
@@ -328,9 +347,9 @@ impl AppServer {
             self.client.deny_changed(
                 |asked| {
                     asked.item_id.as_deref() == Some(id)
-                        && asked.input != input(&asked.tool, &asked.params, item)
+                        && asked.input != approval_input(&asked.tool, &asked.params, item)
                 },
-                Approval::denied,
+                Approval::denial,
                 events,
             );
             return;
@@ -338,7 +357,7 @@ impl AppServer {
         self.items.remove(id);
         let exit_code = item["exitCode"].as_i64();
         let failures = ["failed", "declined", "error", "cancelled", "interrupted"];
-        let failed = failures.contains(&text(item, "status"));
+        let failed = failures.contains(&text_at(item, "status"));
         let output = match kind {
             _ if has_error(item) => &item["error"],
             "commandExecution" => &item["aggregatedOutput"],
@@ -354,12 +373,20 @@ impl AppServer {
         });
     }
 
-    fn asked(&mut self, id: &Value, tool: &str, params: &Value, events: &mut Vec<ProgramEvent>) {
+    fn request_approval(
+        &mut self,
+        id: &Value,
+        tool: &str,
+        params: &Value,
+        events: &mut Vec<ProgramEvent>,
+    ) {
         let approval = Approval::new(tool, params, &self.items);
         let call_id = approval.item_id.clone();
         let input = approval.input.clone();
-        let cancelled = declined(approval.permissions());
-        let Some(request_id) = self.client.asked(id, approval, cancelled, events) else { return };
+        let cancelled = cancellation(approval.permissions());
+        let Some(request_id) = self.client.open_approval(id, approval, cancelled, events) else {
+            return;
+        };
         events.push(ProgramEvent::ApprovalRequested {
             request_id,
             tool: tool.to_owned(),
@@ -374,16 +401,17 @@ impl AppServer {
         match method {
             "mcpServer/elicitation/request" => {
                 let declined = json!({"action": "decline", "content": null});
-                self.client.outgoing.push(result(id, declined));
+                self.client.outgoing.push(response(id, declined));
             }
             _ => self.client.refuse(id, method),
         }
     }
 
     /// The usage of the turn: the total of the thread, without what it was before.
-    fn used(&mut self, params: &Value, events: &mut Vec<ProgramEvent>) {
+    fn read_usage(&mut self, params: &Value, events: &mut Vec<ProgramEvent>) {
         let reported = &params["tokenUsage"];
-        let (Some(total), Some(last)) = (counts(&reported["total"]), counts(&reported["last"]))
+        let (Some(total), Some(last)) =
+            (read_counts(&reported["total"]), read_counts(&reported["last"]))
         else {
             return;
         };
@@ -391,24 +419,24 @@ impl AppServer {
         if self.turn.is_none() || self.turn != id_text(params, "turnId") {
             return;
         }
-        let before = self.before.get_or_insert_with(|| minus(&total, &last));
-        let used = minus(&total, before);
+        let before = self.before.get_or_insert_with(|| subtract(&total, &last));
+        let used = subtract(&total, before);
         events.push(ProgramEvent::Usage(used.clone()));
         self.used = Some(used);
     }
 
-    fn ended(&mut self, turn: &Value, events: &mut Vec<ProgramEvent>) {
+    fn end_turn(&mut self, turn: &Value, events: &mut Vec<ProgramEvent>) {
         // Some servers send items in the last message only.
         for item in turn["items"].as_array().into_iter().flatten() {
-            self.item(item, true, events);
+            self.read_item(item, true, events);
         }
-        events.extend(self.client.all_withdrawn());
+        events.extend(self.client.withdraw_all());
         let usage =
             self.used.take().map(|usage| Usage { completeness: Completeness::Complete, ..usage });
         events.extend(usage.clone().map(ProgramEvent::Usage));
         let details = without(turn, &["items"]);
         let answer = self.client.answer(std::mem::take(&mut self.last), usage, details);
-        let (kind, otherwise) = match text(turn, "status") {
+        let (kind, otherwise) = match text_at(turn, "status") {
             // An error counts, whatever the status is.
             "completed" if !has_error(turn) => {
                 events.push(if self.is_last_open {
@@ -434,7 +462,7 @@ impl AppServer {
 }
 
 /// Returns the arguments that a person sees: those of the request, else those of the item.
-fn input(tool: &str, params: &Value, item: &Value) -> Value {
+fn approval_input(tool: &str, params: &Value, item: &Value) -> Value {
     let own = |key: &str| if is_blank(&params[key]) { &item[key] } else { &params[key] };
     match tool {
         "command_execution" => json!({"command": own("command"), "cwd": own("cwd")}),
@@ -444,7 +472,7 @@ fn input(tool: &str, params: &Value, item: &Value) -> Value {
 }
 
 /// Returns the answer that denies an approval and ends the turn.
-fn declined(permissions: Option<&Value>) -> Value {
+fn cancellation(permissions: Option<&Value>) -> Value {
     match permissions {
         Some(_) => json!({"permissions": {}, "scope": "turn"}),
         None => json!({"decision": "cancel"}),
@@ -457,7 +485,7 @@ fn is_call(kind: &str) -> bool {
 }
 
 /// Returns the name of a tool, as `codex exec` reports it.
-fn name(kind: &str, item: &Value) -> String {
+fn tool_name(kind: &str, item: &Value) -> String {
     match (kind, some_text(item, "server"), some_text(item, "tool")) {
         ("commandExecution", ..) => "command_execution".to_owned(),
         ("fileChange", ..) => "file_change".to_owned(),
@@ -468,7 +496,7 @@ fn name(kind: &str, item: &Value) -> String {
     }
 }
 
-fn arguments(kind: &str, item: &Value) -> Value {
+fn call_arguments(kind: &str, item: &Value) -> Value {
     match kind {
         "commandExecution" => json!({"command": item["command"], "cwd": item["cwd"]}),
         "fileChange" => json!({"changes": item["changes"]}),
@@ -477,19 +505,7 @@ fn arguments(kind: &str, item: &Value) -> Value {
     }
 }
 
-fn said(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
-    if text.is_empty() {
-        return None;
-    }
-    let text = text.to_owned();
-    let message = Some(id.to_owned()).filter(|id| !id.is_empty());
-    Some(match kind {
-        TextKind::Said => ProgramEvent::AssistantDelta { text, message, parent: None },
-        TextKind::Thought => ProgramEvent::ThinkingDelta { text, message, parent: None },
-    })
-}
-
-fn counts(reported: &Value) -> Option<Usage> {
+fn read_counts(reported: &Value) -> Option<Usage> {
     let usage = Usage {
         input_tokens: reported["inputTokens"].as_u64(),
         output_tokens: reported["outputTokens"].as_u64(),
@@ -501,16 +517,17 @@ fn counts(reported: &Value) -> Option<Usage> {
     (!usage.is_empty()).then_some(usage)
 }
 
-fn minus(total: &Usage, part: &Usage) -> Usage {
-    let rest = |total: Option<u64>, part: Option<u64>| {
-        total.map(|total| total.saturating_sub(part.unwrap_or_default()))
-    };
+fn subtract(total: &Usage, part: &Usage) -> Usage {
     Usage {
-        input_tokens: rest(total.input_tokens, part.input_tokens),
-        output_tokens: rest(total.output_tokens, part.output_tokens),
-        cached_tokens: rest(total.cached_tokens, part.cached_tokens),
-        cache_write_tokens: rest(total.cache_write_tokens, part.cache_write_tokens),
-        reasoning_tokens: rest(total.reasoning_tokens, part.reasoning_tokens),
+        input_tokens: subtract_count(total.input_tokens, part.input_tokens),
+        output_tokens: subtract_count(total.output_tokens, part.output_tokens),
+        cached_tokens: subtract_count(total.cached_tokens, part.cached_tokens),
+        cache_write_tokens: subtract_count(total.cache_write_tokens, part.cache_write_tokens),
+        reasoning_tokens: subtract_count(total.reasoning_tokens, part.reasoning_tokens),
         completeness: total.completeness,
     }
+}
+
+fn subtract_count(total: Option<u64>, part: Option<u64>) -> Option<u64> {
+    total.map(|total| total.saturating_sub(part.unwrap_or_default()))
 }

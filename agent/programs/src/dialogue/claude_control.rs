@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Decision, Dialogue, Reply};
 use crate::event::{NoticeCode, ProgramEvent};
-use crate::parser::{Parser, notice, object};
+use crate::parser::{Parser, notice, parse_object};
 use crate::prompt::Prompt;
 
 /// The conversation with Claude Code.
@@ -38,7 +38,7 @@ impl ClaudeControl {
 
     /// Checks the id of a request. The same request again has the answer of the first one. An id that is used for another call is
     /// refused, and so is the first call if it is open: the program would take the answer to one for the answer to the other.
-    fn asked(&mut self, event: ProgramEvent, line: &str, events: &mut Vec<ProgramEvent>) {
+    fn check_request(&mut self, event: ProgramEvent, line: &str, events: &mut Vec<ProgramEvent>) {
         let ProgramEvent::ApprovalRequested { request_id, tool, input, .. } = &event else {
             return;
         };
@@ -49,7 +49,7 @@ impl ClaudeControl {
         }
         let request_id = request_id.clone();
         let Some(first) = self.requests.get_mut(&request_id) else {
-            let mut line = object(line).unwrap_or_default();
+            let mut line = parse_object(line).unwrap_or_default();
             let id = line.remove("request_id").unwrap_or_else(|| json!(request_id));
             let tool = tool.clone();
             let input = input.clone();
@@ -76,7 +76,9 @@ impl Parser for ClaudeControl {
         let mut events = Vec::new();
         for event in self.parser.parse_line(line) {
             match event {
-                ProgramEvent::ApprovalRequested { .. } => self.asked(event, line, &mut events),
+                ProgramEvent::ApprovalRequested { .. } => {
+                    self.check_request(event, line, &mut events)
+                }
                 ProgramEvent::ApprovalWithdrawn { request_id } => {
                     if let Some(request) = self.requests.get_mut(&request_id) {
                         request.is_open = false;

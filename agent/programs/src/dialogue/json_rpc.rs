@@ -23,7 +23,7 @@ pub(super) enum Incoming<'a> {
 impl Incoming<'_> {
     /// Returns the message of a line; `None` if the object is not a message. An empty method or error is absent, and so
     /// is the id of a request that is null.
-    pub(super) fn of(message: &Value) -> Option<Incoming<'_>> {
+    pub(super) fn from_message(message: &Value) -> Option<Incoming<'_>> {
         let id = &message["id"];
         let params = &message["params"];
         match message["method"].as_str().filter(|method| !method.is_empty()) {
@@ -65,11 +65,11 @@ pub(super) fn notification(method: &str, params: Value) -> String {
     line(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
 }
 
-pub(super) fn result(id: &Value, result: Value) -> String {
+pub(super) fn response(id: &Value, result: Value) -> String {
     line(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
 }
 
-pub(super) fn refusal(id: &Value, code: i64, message: &str) -> String {
+pub(super) fn error_response(id: &Value, code: i64, message: &str) -> String {
     line(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}))
 }
 
@@ -78,12 +78,15 @@ fn line(message: &Value) -> String {
 }
 
 /// Returns the failure of a request, with what was asked for.
-pub(super) fn failure(what: &str, error: &Value) -> Failure {
+pub(super) fn request_failure(what: &str, error: &Value) -> Failure {
     let message = reason(error, "no reason is given");
     // Some programs put the reason there.
-    let details = &error["data"]["details"];
-    let details = details.as_str().or_else(|| error["data"]["message"].as_str());
-    let details = details.filter(|details| !message.contains(details));
-    let details = details.map(|details| format!(": {details}")).unwrap_or_default();
+    let data = &error["data"];
+    let details = data["details"]
+        .as_str()
+        .or_else(|| data["message"].as_str())
+        .filter(|details| !message.contains(details))
+        .map(|details| format!(": {details}"))
+        .unwrap_or_default();
     Failure::new(ErrorKind::RuntimeCrash, format!("{what} failed: {message}{details}"))
 }

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::Decision;
-use super::json_rpc::{INVALID, NOT_OFFERED, Outgoing, failure, refusal, request, result};
+use super::json_rpc::{
+    INVALID, NOT_OFFERED, Outgoing, error_response, request, request_failure, response,
+};
 use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage};
 use crate::parser::{Session, notice, reason, status};
 use crate::prompt::Prompt;
@@ -76,26 +78,28 @@ impl<A> JsonRpcClient<A> {
 
     /// Returns our request that an answer belongs to. An answer that is repeated, or that nobody asked for, belongs to none:
     /// the next request would be sent twice.
-    pub(super) fn answered(&mut self, id: &Value) -> Option<u64> {
-        let id = number(id);
+    pub(super) fn match_answer(&mut self, id: &Value) -> Option<u64> {
+        let id = request_number(id);
         self.awaited.take_if(|awaited| Some(*awaited) == id)
     }
 
     /// Returns the event for an answer that does not have the id of the open request. An error, or the end of a turn,
     /// belongs to the open request nevertheless, and no other answer follows: so the run has failed. An answer that is
     /// repeated, comes early, or is that of a request that was never sent has no effect.
-    pub(super) fn unasked(
+    pub(super) fn unexpected_answer(
         &mut self,
         id: &Value,
         result: Result<&Value, &Value>,
         message: &Value,
     ) -> ProgramEvent {
-        let is_known = number(id).is_some_and(|id| id <= PROMPT);
+        let is_known = request_number(id).is_some_and(|id| id <= PROMPT);
         let is_of_open_request = match (self.awaited, result) {
             (None, _) => false,
             (Some(awaited), _) if is_known && awaited != PROMPT => false,
             // The turn can be ended while its start is not yet confirmed.
-            (_, Err(_)) if number(id) == Some(INTERRUPT) && self.method == "turn/start" => false,
+            (_, Err(_)) if request_number(id) == Some(INTERRUPT) && self.method == "turn/start" => {
+                false
+            }
             // A program may also log objects that have an error.
             (_, Err(error)) => {
                 !id.is_null() || message["jsonrpc"] == "2.0" || error["code"].is_i64()
@@ -113,7 +117,7 @@ impl<A> JsonRpcClient<A> {
         self.awaited = None;
         let method = &self.method;
         ProgramEvent::Error(match result {
-            Err(error) => failure(method, error),
+            Err(error) => request_failure(method, error),
             Ok(_) => {
                 let why = format!("{method} failed: the program answered with the id {id}");
                 Failure::new(ErrorKind::BadModelOutput, why)
@@ -122,7 +126,7 @@ impl<A> JsonRpcClient<A> {
     }
 
     /// The program has opened its session, a `what`. Returns the id if the prompt can be sent.
-    pub(super) fn opened(
+    pub(super) fn record_session(
         &mut self,
         session: Option<String>,
         what: &str,
@@ -133,7 +137,7 @@ impl<A> JsonRpcClient<A> {
             events.push(ProgramEvent::Error(Failure::new(ErrorKind::BadModelOutput, why)));
             return None;
         };
-        events.extend(self.session.seen(Some(&session)));
+        events.extend(self.session.update(Some(&session)));
         if self.interrupted {
             let why = "the run was interrupted before the program had its prompt";
             events.push(ProgramEvent::Error(Failure::new(ErrorKind::Cancelled, why)));
@@ -145,7 +149,7 @@ impl<A> JsonRpcClient<A> {
     /// The program asks for a decision. Returns the id of the request; `None` if it is answered at once: a request with
     /// this id is pending, or the turn was interrupted, for which `cancelled` is the answer. The pending request is withdrawn:
     /// the program would take the answer to one for the answer to the other.
-    pub(super) fn asked(
+    pub(super) fn open_approval(
         &mut self,
         id: &Value,
         approval: A,
@@ -154,14 +158,14 @@ impl<A> JsonRpcClient<A> {
     ) -> Option<String> {
         let request_id = id.to_string();
         if self.pending.remove(&request_id).is_some() {
-            self.outgoing.push(refusal(id, INVALID, "a request with this id is pending"));
+            self.outgoing.push(error_response(id, INVALID, "a request with this id is pending"));
             let why = format!("the program used request id {request_id} again: it is denied");
             events.push(notice(NoticeCode::Denied, why));
             events.push(ProgramEvent::ApprovalWithdrawn { request_id });
             return None;
         }
         if self.interrupted {
-            self.outgoing.push(result(id, cancelled));
+            self.outgoing.push(response(id, cancelled));
             return None;
         }
         self.pending.insert(request_id.clone(), (id.clone(), approval));
@@ -169,7 +173,7 @@ impl<A> JsonRpcClient<A> {
     }
 
     /// Removes a pending request that is being decided.
-    pub(super) fn decided(&mut self, request_id: &str) -> Option<(Value, A)> {
+    pub(super) fn take_approval(&mut self, request_id: &str) -> Option<(Value, A)> {
         self.pending.remove(request_id)
     }
 
@@ -183,7 +187,7 @@ impl<A> JsonRpcClient<A> {
     ) {
         let changed = self.pending.extract_if(.., |_, (_, approval)| has_changed(approval));
         for (request_id, (id, approval)) in changed {
-            self.outgoing.push(result(&id, denied(&approval)));
+            self.outgoing.push(response(&id, denied(&approval)));
             let why = "the program changed a call while its approval was open: it is denied";
             events.push(notice(NoticeCode::Denied, why));
             events.push(ProgramEvent::ApprovalWithdrawn { request_id });
@@ -191,13 +195,13 @@ impl<A> JsonRpcClient<A> {
     }
 
     /// The program no longer waits for this decision.
-    pub(super) fn withdrawn(&mut self, request_id: String) -> Option<ProgramEvent> {
+    pub(super) fn withdraw(&mut self, request_id: String) -> Option<ProgramEvent> {
         self.pending.remove(&request_id)?;
         Some(ProgramEvent::ApprovalWithdrawn { request_id })
     }
 
     /// The turn has ended: the program waits for no decision any more.
-    pub(super) fn all_withdrawn(&mut self) -> impl Iterator<Item = ProgramEvent> {
+    pub(super) fn withdraw_all(&mut self) -> impl Iterator<Item = ProgramEvent> {
         let pending = std::mem::take(&mut self.pending).into_keys();
         pending.map(|request_id| ProgramEvent::ApprovalWithdrawn { request_id })
     }
@@ -207,7 +211,7 @@ impl<A> JsonRpcClient<A> {
         self.interrupted = true;
         let mut reply = super::Reply::default();
         for (request_id, (id, approval)) in std::mem::take(&mut self.pending) {
-            reply.text.push_str(&result(&id, cancelled(&approval)));
+            reply.text.push_str(&response(&id, cancelled(&approval)));
             reply.events.push(ProgramEvent::ApprovalWithdrawn { request_id });
         }
         reply
@@ -216,7 +220,7 @@ impl<A> JsonRpcClient<A> {
     /// Refuses a request that this client does not offer.
     pub(super) fn refuse(&mut self, id: &Value, method: &str) {
         let why = format!("{method} is not offered by this client");
-        self.outgoing.push(refusal(id, NOT_OFFERED, &why));
+        self.outgoing.push(error_response(id, NOT_OFFERED, &why));
     }
 
     /// Returns the answer of the turn.
@@ -232,7 +236,7 @@ impl<A> JsonRpcClient<A> {
 }
 
 /// Returns an id of ours. Some programs return it as a text.
-fn number(id: &Value) -> Option<u64> {
+fn request_number(id: &Value) -> Option<u64> {
     match id {
         Value::String(id) => id.parse().ok(),
         id => id.as_u64(),
@@ -248,7 +252,7 @@ pub(super) struct PermissionOutcome {
 
 impl PermissionOutcome {
     /// Returns the ruling for a call with these arguments. A decision that changes them is a denial, with a notice.
-    pub(super) fn of(
+    pub(super) fn from_decision(
         decision: Decision,
         arguments: &Value,
         events: &mut Vec<ProgramEvent>,

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::streamed::{Remainder, Streamed, TextKind};
 use super::{
-    Parser, Session, content_text, has_error, id_text, incomplete, is_blank, notice, object,
-    reason as error_reason, some_text, status, stop_reason, text, without,
+    Parser, Session, content_text, has_error, id_text, incomplete, is_blank, notice, parse_object,
+    reason as error_reason, some_text, status, stop_reason, text_at, without,
 };
 use crate::event::{
     Completeness, Denial, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
@@ -46,19 +46,19 @@ const COMPLETE: [&str; 3] = ["end_turn", "stop_sequence", "tool_use"];
 
 impl Parser for ClaudeParser {
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
-        let Some(object) = object(line) else { return Vec::new() };
+        let Some(object) = parse_object(line) else { return Vec::new() };
         let line = Value::Object(object);
         let mut events: Vec<ProgramEvent> =
-            self.session.seen(line["session_id"].as_str()).into_iter().collect();
-        match text(&line, "type") {
-            "assistant" => self.assistant(&line, &mut events),
-            "user" => user(&line, &mut events),
-            "stream_event" => self.stream_event(&line, &mut events),
+            self.session.update(line["session_id"].as_str()).into_iter().collect();
+        match text_at(&line, "type") {
+            "assistant" => self.read_assistant(&line, &mut events),
+            "user" => read_user(&line, &mut events),
+            "stream_event" => self.read_stream_event(&line, &mut events),
             // Session logs also use this type for results of tools.
             "result" if line["subtype"].is_string() || line["result"].is_string() => {
-                self.result(&line, &mut events);
+                self.read_result(&line, &mut events);
             }
-            "control_request" => self.control_request(line, &mut events),
+            "control_request" => self.read_control_request(line, &mut events),
             "control_cancel_request" if id_text(&line, "request_id").is_some() => {
                 let request_id = id_text(&line, "request_id").unwrap_or_default();
                 events.push(ProgramEvent::ApprovalWithdrawn { request_id });
@@ -78,19 +78,19 @@ impl Parser for ClaudeParser {
 }
 
 impl ClaudeParser {
-    fn assistant(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+    fn read_assistant(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
         let message = &line["message"];
         let id = some_text(message, "id");
-        let parent = parent(line);
+        let parent = parent_call(line);
         match &message["content"] {
             Value::Array(blocks) => {
                 for block in blocks {
-                    self.block(block, &id, &parent, events);
+                    self.read_block(block, &id, &parent, events);
                 }
             }
             Value::String(whole) => {
                 let block = json!({"type": "text", "text": whole});
-                self.block(&block, &id, &parent, events);
+                self.read_block(&block, &id, &parent, events);
             }
             _ => events.push(status(line.clone())),
         }
@@ -105,18 +105,18 @@ impl ClaudeParser {
                 said.unwrap_or_else(|| error_reason(&line["error"], "the API reported an error"))
             });
         }
-        self.used(&id, &parent, &message["usage"], events);
+        self.update_usage(&id, &parent, &message["usage"], events);
     }
 
     /// A content block of a complete message.
-    fn block(
+    fn read_block(
         &mut self,
         block: &Value,
         message: &Option<String>,
         parent: &Option<String>,
         events: &mut Vec<ProgramEvent>,
     ) {
-        let kind = text(block, "type");
+        let kind = text_at(block, "type");
         let whole = match kind {
             "text" => block["text"].as_str().map(|text| (TextKind::Said, text)),
             "thinking" => block["thinking"].as_str().map(|text| (TextKind::Thought, text)),
@@ -124,10 +124,10 @@ impl ClaudeParser {
         };
         if let Some((kind, text)) = whole {
             let streamed = message.as_ref().and_then(|id| self.streamed.get_mut(id));
-            let rest =
-                streamed.map_or_else(|| Remainder::New(text.to_owned()), |s| s.whole(kind, text));
+            let rest = streamed
+                .map_or_else(|| Remainder::New(text.to_owned()), |s| s.complete_block(kind, text));
             events.extend(match rest {
-                Remainder::New(text) => delta(kind, &text, message, parent),
+                Remainder::New(text) => text_delta(kind, &text, message, parent),
                 Remainder::Differs => Some(notice(
                     NoticeCode::TextDiffers,
                     "the complete text of a streamed message differs from its chunks",
@@ -143,7 +143,7 @@ impl ClaudeParser {
             }
             let parent = parent.clone();
             events.push(ProgramEvent::ToolCallStarted { id, name, arguments, parent });
-        } else if let Some(finished) = finished(block, parent) {
+        } else if let Some(finished) = tool_result(block, parent) {
             events.push(finished);
         } else {
             events.push(status(block.clone()));
@@ -151,30 +151,34 @@ impl ClaudeParser {
     }
 
     /// An event of the provider's stream, as Claude Code passes it on.
-    fn stream_event(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+    fn read_stream_event(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
         let event = &line["event"];
-        let parent = parent(line);
+        let parent = parent_call(line);
         let index = event["index"].as_u64().unwrap_or_default();
-        match text(event, "type") {
+        match text_at(event, "type") {
             "message_start" => {
                 let message = &event["message"];
                 let Some(id) = some_text(message, "id") else { return };
                 if let Some(last) = self.current.insert(parent.clone(), id.clone()) {
                     self.streamed.remove(&last);
                 }
-                self.used(&Some(id), &parent, &message["usage"], events);
+                self.update_usage(&Some(id), &parent, &message["usage"], events);
             }
             "content_block_start" => {
                 let block = &event["content_block"];
-                match text(block, "type") {
-                    "text" => {
-                        self.piece(index, TextKind::Said, text(block, "text"), &parent, events)
-                    }
+                match text_at(block, "type") {
+                    "text" => self.read_chunk(
+                        index,
+                        TextKind::Said,
+                        text_at(block, "text"),
+                        &parent,
+                        events,
+                    ),
                     "thinking" => {
-                        self.piece(
+                        self.read_chunk(
                             index,
                             TextKind::Thought,
-                            text(block, "thinking"),
+                            text_at(block, "thinking"),
                             &parent,
                             events,
                         );
@@ -185,15 +189,21 @@ impl ClaudeParser {
             }
             "content_block_delta" => {
                 let delta = &event["delta"];
-                match text(delta, "type") {
+                match text_at(delta, "type") {
                     "text_delta" => {
-                        self.piece(index, TextKind::Said, text(delta, "text"), &parent, events);
+                        self.read_chunk(
+                            index,
+                            TextKind::Said,
+                            text_at(delta, "text"),
+                            &parent,
+                            events,
+                        );
                     }
                     "thinking_delta" => {
-                        self.piece(
+                        self.read_chunk(
                             index,
                             TextKind::Thought,
-                            text(delta, "thinking"),
+                            text_at(delta, "thinking"),
                             &parent,
                             events,
                         );
@@ -207,14 +217,14 @@ impl ClaudeParser {
                     self.stop_reason = stop_reason(&event["delta"]).or(self.stop_reason.take());
                 }
                 let id = self.current.get(&parent).cloned();
-                self.used(&id, &parent, &event["usage"], events);
+                self.update_usage(&id, &parent, &event["usage"], events);
             }
             "content_block_stop" | "message_stop" | "ping" => {}
             _ => events.push(status(line.clone())),
         }
     }
 
-    fn piece(
+    fn read_chunk(
         &mut self,
         index: u64,
         kind: TextKind,
@@ -224,21 +234,21 @@ impl ClaudeParser {
     ) {
         let id = self.current.get(parent).cloned();
         if let Some(id) = &id {
-            self.streamed.entry(id.clone()).or_default().piece(index, kind, text);
+            self.streamed.entry(id.clone()).or_default().add_chunk(index, kind, text);
         }
-        events.extend(delta(kind, text, &id, parent));
+        events.extend(text_delta(kind, text, &id, parent));
     }
 
     /// The usage so far: the sum of the last report for each message of the agent. Sub-agents are not included, as
     /// in the total of the result.
-    fn used(
+    fn update_usage(
         &mut self,
         message: &Option<String>,
         parent: &Option<String>,
         reported: &Value,
         events: &mut Vec<ProgramEvent>,
     ) {
-        let (Some(id), None, Some(usage)) = (message, parent, usage(reported)) else { return };
+        let (Some(id), None, Some(usage)) = (message, parent, read_usage(reported)) else { return };
         self.used.insert(id.clone(), usage);
         let sum = self.used.values().fold(Usage::default(), Usage::plus);
         if sum != self.reported {
@@ -247,18 +257,18 @@ impl ClaudeParser {
         }
     }
 
-    fn result(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
-        let usage = usage(&line["usage"])
+    fn read_result(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let usage = read_usage(&line["usage"])
             .map(|usage| Usage { completeness: Completeness::Complete, ..usage });
         events.extend(usage.clone().map(ProgramEvent::Usage));
         let answer = ProgramResult {
-            text: text(line, "result").to_owned(),
+            text: text_at(line, "result").to_owned(),
             usage,
             cost_usd: line["total_cost_usd"].as_f64().or_else(|| line["cost_usd"].as_f64()),
             session_id: some_text(line, "session_id"),
             turns: line["num_turns"].as_i64(),
             structured: line.get("structured_output").filter(|data| !data.is_null()).cloned(),
-            denials: denials(&line["permission_denials"]),
+            denials: read_denials(&line["permission_denials"]),
             details: without(line, &LIFTED),
             exit: None,
         };
@@ -272,7 +282,7 @@ impl ClaudeParser {
 
     /// Why a result is no success.
     fn failure(&self, line: &Value) -> Option<Failure> {
-        let subtype = text(line, "subtype");
+        let subtype = text_at(line, "subtype");
         let is_success = subtype == "success" && !is_error(line);
         if !is_success {
             let kind = match subtype {
@@ -284,7 +294,7 @@ impl ClaudeParser {
             // Derived only from the provider's HTTP status, if reported: too many requests, or a server error.
             let recoverable =
                 line["api_error_status"].as_i64().is_some_and(|code| code == 429 || code >= 500);
-            return Some(Failure { recoverable, ..Failure::new(kind, reason(line)) });
+            return Some(Failure { recoverable, ..Failure::new(kind, failure_reason(line)) });
         }
         if let Some(error) = &self.api_error {
             return Some(Failure::new(ErrorKind::RuntimeCrash, error));
@@ -301,13 +311,13 @@ impl ClaudeParser {
 
     /// A control request of the program. Only permission requests are for users. All others are declined, because
     /// the program waits for an answer and no capability was announced.
-    fn control_request(&mut self, line: Value, events: &mut Vec<ProgramEvent>) {
+    fn read_control_request(&mut self, line: Value, events: &mut Vec<ProgramEvent>) {
         let request = &line["request"];
-        if text(request, "subtype") == "can_use_tool" {
+        if text_at(request, "subtype") == "can_use_tool" {
             let request_id = id_text(&line, "request_id").unwrap_or_default();
             events.push(ProgramEvent::ApprovalRequested {
                 request_id,
-                tool: text(request, "tool_name").to_owned(),
+                tool: text_at(request, "tool_name").to_owned(),
                 input: request["input"].clone(),
                 call_id: some_text(request, "tool_use_id"),
                 details: without(request, &["subtype", "tool_name", "input", "tool_use_id"]),
@@ -336,11 +346,11 @@ const LIFTED: [&str; 9] = [
 ];
 
 /// A user line: results of tools, and other content that the program adds.
-fn user(line: &Value, events: &mut Vec<ProgramEvent>) {
-    let parent = parent(line);
+fn read_user(line: &Value, events: &mut Vec<ProgramEvent>) {
+    let parent = parent_call(line);
     match &line["message"]["content"] {
         Value::Array(blocks) => events.extend(blocks.iter().map(|block| {
-            finished(block, &parent).unwrap_or_else(|| {
+            tool_result(block, &parent).unwrap_or_else(|| {
                 status(json!({"type": "user", "block": block, "parent_tool_use_id": parent}))
             })
         })),
@@ -349,8 +359,8 @@ fn user(line: &Value, events: &mut Vec<ProgramEvent>) {
 }
 
 /// Returns the result of any tool: `tool_result`, `web_search_tool_result`, `mcp_tool_result` …
-fn finished(block: &Value, parent: &Option<String>) -> Option<ProgramEvent> {
-    if !text(block, "type").ends_with("tool_result") {
+fn tool_result(block: &Value, parent: &Option<String>) -> Option<ProgramEvent> {
+    if !text_at(block, "type").ends_with("tool_result") {
         return None;
     }
     Some(ProgramEvent::ToolCallFinished {
@@ -362,7 +372,7 @@ fn finished(block: &Value, parent: &Option<String>) -> Option<ProgramEvent> {
     })
 }
 
-fn delta(
+fn text_delta(
     kind: TextKind,
     text: &str,
     message: &Option<String>,
@@ -381,11 +391,11 @@ fn delta(
 }
 
 /// Returns the call of the sub-agent that a line belongs to.
-fn parent(line: &Value) -> Option<String> {
+fn parent_call(line: &Value) -> Option<String> {
     some_text(line, "parent_tool_use_id")
 }
 
-fn usage(reported: &Value) -> Option<Usage> {
+fn read_usage(reported: &Value) -> Option<Usage> {
     let usage = Usage {
         input_tokens: reported["input_tokens"].as_u64(),
         output_tokens: reported["output_tokens"].as_u64(),
@@ -397,11 +407,11 @@ fn usage(reported: &Value) -> Option<Usage> {
     (!usage.is_empty()).then_some(usage)
 }
 
-fn denials(reported: &Value) -> Vec<Denial> {
+fn read_denials(reported: &Value) -> Vec<Denial> {
     let reported = reported.as_array().into_iter().flatten();
     reported
         .map(|denial| Denial {
-            tool: text(denial, "tool_name").to_owned(),
+            tool: text_at(denial, "tool_name").to_owned(),
             call_id: some_text(denial, "tool_use_id"),
             input: denial["tool_input"].clone(),
         })
@@ -415,7 +425,7 @@ fn is_error(line: &Value) -> bool {
 }
 
 /// Returns the program's message for a result that is no success.
-fn reason(line: &Value) -> String {
+fn failure_reason(line: &Value) -> String {
     let errors = line["errors"].as_array().into_iter().flatten();
     let errors: Vec<String> = errors.map(|error| error_reason(error, &error.to_string())).collect();
     if !errors.is_empty() {
@@ -424,11 +434,11 @@ fn reason(line: &Value) -> String {
     if has_error(line) {
         return error_reason(&line["error"], "the program reported an error");
     }
-    let reported = match text(line, "subtype") {
+    let reported = match text_at(line, "subtype") {
         "" => "the program did not report success".to_owned(),
         subtype => format!("the program reported {subtype}"),
     };
-    match text(line, "result") {
+    match text_at(line, "result") {
         "" => reported,
         result if is_error(line) => result.to_owned(),
         result => format!("{reported}: {result}"),

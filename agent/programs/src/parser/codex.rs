@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::streamed::{Remainder, Streamed, TextKind};
+use super::streamed::{Remainder, Streamed, TextKind, text_delta};
 use super::{
-    CUT_MESSAGE, Parser, Session, has_error, incomplete, notice, object, reason, some_text, status,
-    text, without,
+    CUT_MESSAGE, Parser, Session, has_error, incomplete, notice, parse_object, reason, some_text,
+    status, text_at, without,
 };
 use crate::event::{
     Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
@@ -42,13 +42,13 @@ pub struct CodexParser {
 
 impl Parser for CodexParser {
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
-        let Some(object) = object(line) else { return Vec::new() };
+        let Some(object) = parse_object(line) else { return Vec::new() };
         let line = Value::Object(object);
-        let kind = text(&line, "type");
+        let kind = text_at(&line, "type");
         let mut events: Vec<ProgramEvent> =
-            self.session.seen(line["thread_id"].as_str()).into_iter().collect();
+            self.session.update(line["thread_id"].as_str()).into_iter().collect();
         match kind {
-            "turn.completed" => self.completed(&line, &mut events),
+            "turn.completed" => self.complete_turn(&line, &mut events),
             "turn.failed" => {
                 self.has_open_turn = false;
                 let why = reason(&line["error"], "the turn failed");
@@ -78,14 +78,14 @@ impl Parser for CodexParser {
                 events.push(notice(NoticeCode::Reported, message));
             }
             "item.started" | "item.updated" | "item.completed" => {
-                self.item(kind, &line["item"], &mut events);
+                self.read_item(kind, &line["item"], &mut events);
             }
             "item.agent_message.delta" | "item.reasoning.delta" => {
                 self.error = None;
-                self.delta(kind, &line, &mut events);
+                self.read_delta(kind, &line, &mut events);
             }
             _ => {
-                self.used(&line["usage"], Completeness::Partial, &mut events);
+                self.read_usage(&line["usage"], Completeness::Partial, &mut events);
                 events.push(status(line));
             }
         }
@@ -108,40 +108,40 @@ impl Parser for CodexParser {
 }
 
 impl CodexParser {
-    fn item(&mut self, when: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
+    fn read_item(&mut self, when: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
         let completed = when == "item.completed";
-        let kind = text(item, "type");
+        let kind = text_at(item, "type");
         if is_call(kind) || ["agent_message", "reasoning"].contains(&kind) {
             self.error = None;
         }
         match kind {
-            "agent_message" => self.whole(TextKind::Said, item, completed, events),
-            "reasoning" => self.whole(TextKind::Thought, item, completed, events),
+            "agent_message" => self.read_text(TextKind::Said, item, completed, events),
+            "reasoning" => self.read_text(TextKind::Thought, item, completed, events),
             "error" => {
                 let message = reason(item, "an item failed");
                 self.error = Some(message.clone());
                 events.push(notice(NoticeCode::Reported, message));
             }
             kind if some_text(item, "id").is_some() && is_call(kind) => {
-                self.call(when, kind, item, events);
+                self.read_call(when, kind, item, events);
             }
             _ => events.push(status(json!({"type": when, "item": item}))),
         }
     }
 
     /// The current text of a message or reasoning item: only the new part is sent.
-    fn whole(
+    fn read_text(
         &mut self,
         kind: TextKind,
         item: &Value,
         completed: bool,
         events: &mut Vec<ProgramEvent>,
     ) {
-        let id = text(item, "id");
-        let whole = text(item, "text");
-        let rest = self.streamed.entry(id.to_owned()).or_default().whole(kind, whole);
+        let id = text_at(item, "id");
+        let whole = text_at(item, "text");
+        let rest = self.streamed.entry(id.to_owned()).or_default().complete_block(kind, whole);
         match rest {
-            Remainder::New(rest) => events.extend(event(kind, &rest, id)),
+            Remainder::New(rest) => events.extend(text_delta(kind, &rest, id)),
             Remainder::Differs => {
                 let what = "the complete text of a streamed message differs from its chunks";
                 events.push(notice(NoticeCode::TextDiffers, what));
@@ -150,7 +150,7 @@ impl CodexParser {
         if completed {
             self.streamed.remove(id);
         } else {
-            self.streamed.entry(id.to_owned()).or_default().piece(0, kind, whole);
+            self.streamed.entry(id.to_owned()).or_default().add_chunk(0, kind, whole);
         }
         if kind == TextKind::Said {
             self.last = (id.to_owned(), whole.to_owned());
@@ -158,17 +158,17 @@ impl CodexParser {
         }
     }
 
-    fn delta(&mut self, when: &str, line: &Value, events: &mut Vec<ProgramEvent>) {
+    fn read_delta(&mut self, when: &str, line: &Value, events: &mut Vec<ProgramEvent>) {
         let kind = if when.contains("reasoning") { TextKind::Thought } else { TextKind::Said };
         let item = &line["item"];
-        let id = some_text(item, "id").unwrap_or_else(|| text(line, "item_id").to_owned());
+        let id = some_text(item, "id").unwrap_or_else(|| text_at(line, "item_id").to_owned());
         let places = [&item["content"]["text"], &item["text"], &item["delta"], &line["delta"]];
         let Some(piece) = places.into_iter().find_map(Value::as_str) else {
             events.push(status(line.clone()));
             return;
         };
-        self.streamed.entry(id.clone()).or_default().piece(0, kind, piece);
-        events.extend(event(kind, piece, &id));
+        self.streamed.entry(id.clone()).or_default().add_chunk(0, kind, piece);
+        events.extend(text_delta(kind, piece, &id));
         if kind == TextKind::Said {
             if self.last.0 != id {
                 self.last = (id, String::new());
@@ -179,13 +179,13 @@ impl CodexParser {
     }
 
     /// A command, patch, MCP call or search. Its start is sent once, together with its end if necessary.
-    fn call(&mut self, when: &str, kind: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
-        let id = text(item, "id").to_owned();
+    fn read_call(&mut self, when: &str, kind: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
+        let id = text_at(item, "id").to_owned();
         if self.started.insert(id.clone()) {
             events.push(ProgramEvent::ToolCallStarted {
                 id: id.clone(),
-                name: name(kind, item),
-                arguments: arguments(kind, item),
+                name: tool_name(kind, item),
+                arguments: call_arguments(kind, item),
                 parent: None,
             });
         } else if when == "item.updated" {
@@ -193,14 +193,14 @@ impl CodexParser {
         }
         if when == "item.completed" {
             let exit_code = item["exit_code"].as_i64();
-            let has_completed = ["completed", ""].contains(&text(item, "status"));
+            let has_completed = ["completed", ""].contains(&text_at(item, "status"));
             // A command that has not exited with 0 has no known success.
             let has_exited_well =
                 exit_code == Some(0) || exit_code.is_none() && kind != "command_execution";
             let is_error = !has_completed || has_error(item) || !has_exited_well;
             events.push(ProgramEvent::ToolCallFinished {
                 id,
-                output: output(kind, item),
+                output: call_output(kind, item),
                 is_error,
                 exit_code,
                 parent: None,
@@ -208,9 +208,9 @@ impl CodexParser {
         }
     }
 
-    fn completed(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
-        let usage = self.used(&line["usage"], Completeness::Complete, events);
-        let state = text(line, "status");
+    fn complete_turn(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let usage = self.read_usage(&line["usage"], Completeness::Complete, events);
+        let state = text_at(line, "status");
         // The turn continues elsewhere or waits, so there is no answer yet.
         if ["pending", "in_progress"].contains(&state) {
             events.push(status(line.clone()));
@@ -218,17 +218,17 @@ impl CodexParser {
         }
         self.has_completed = true;
         self.has_open_turn = false;
-        let has_response = !text(&line["final_response"], "text").is_empty();
+        let has_response = !text_at(&line["final_response"], "text").is_empty();
         let error = self.error.take().filter(|_| !has_response);
         let failure = if has_error(line) || !["completed", ""].contains(&state) {
             let what = match state {
                 "" | "completed" => "the turn failed".to_owned(),
-                state => match text(&line["final_response"], "text") {
+                state => match text_at(&line["final_response"], "text") {
                     "" => format!("the turn is {state}"),
                     said => format!("the turn is {state}: {said}"),
                 },
             };
-            let details = text(&line["incomplete_details"], "reason");
+            let details = text_at(&line["incomplete_details"], "reason");
             let known = incomplete(details, &[""])
                 .filter(|failure| !has_error(line) && failure.kind != ErrorKind::RuntimeCrash);
             let failed = Failure::new(ErrorKind::RuntimeCrash, reason(&line["error"], &what));
@@ -265,7 +265,7 @@ impl CodexParser {
         })
     }
 
-    fn used(
+    fn read_usage(
         &mut self,
         reported: &Value,
         completeness: Completeness,
@@ -294,7 +294,7 @@ fn is_call(kind: &str) -> bool {
 }
 
 /// Returns the name of a tool: for MCP the name that Codex shows to the model, else the item's type.
-fn name(kind: &str, item: &Value) -> String {
+fn tool_name(kind: &str, item: &Value) -> String {
     match (kind, some_text(item, "server"), some_text(item, "tool")) {
         ("mcp_tool_call", Some(server), Some(tool)) => format!("mcp__{server}__{tool}"),
         (_, _, Some(tool)) => tool,
@@ -302,7 +302,7 @@ fn name(kind: &str, item: &Value) -> String {
     }
 }
 
-fn arguments(kind: &str, item: &Value) -> Value {
+fn call_arguments(kind: &str, item: &Value) -> Value {
     match kind {
         "command_execution" => json!({"command": item["command"]}),
         "file_change" => json!({"changes": item["changes"]}),
@@ -312,25 +312,13 @@ fn arguments(kind: &str, item: &Value) -> Value {
 }
 
 /// Returns the result of a call, or the error of a failed one.
-fn output(kind: &str, item: &Value) -> Value {
+fn call_output(kind: &str, item: &Value) -> Value {
     let result = match kind {
         "command_execution" => &item["aggregated_output"],
         "file_change" => &item["status"],
         _ => &item["result"],
     };
     if has_error(item) { item["error"].clone() } else { result.clone() }
-}
-
-fn event(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
-    if text.is_empty() {
-        return None;
-    }
-    let message = Some(id.to_owned()).filter(|id| !id.is_empty());
-    let text = text.to_owned();
-    Some(match kind {
-        TextKind::Said => ProgramEvent::AssistantDelta { text, message, parent: None },
-        TextKind::Thought => ProgramEvent::ThinkingDelta { text, message, parent: None },
-    })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-use super::{Parser, Session, notice, object, status};
+use super::{Parser, Session, notice, parse_object, status};
 use crate::event::{
     Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
 };
@@ -222,10 +222,10 @@ impl JsonPointer {
         // In a pointer, `~` occurs only as `~0` and `~1`.
         let escapes = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
         let is_pointer = (text.is_empty() || text.starts_with('/')) && escapes;
-        if is_pointer { Ok(Self(text)) } else { Err(NotAPointer::of(&text)) }
+        if is_pointer { Ok(Self(text)) } else { Err(NotAPointer::with_correction(&text)) }
     }
 
-    fn of<'a>(&self, line: &'a Value) -> Option<&'a Value> {
+    fn resolve<'a>(&self, line: &'a Value) -> Option<&'a Value> {
         line.pointer(&self.0).filter(|value| !value.is_null())
     }
 }
@@ -247,11 +247,11 @@ pub struct NotAPointer {
 
 impl NotAPointer {
     /// With the pointer that is probably meant: `usage.input` and `$.usage.input` are `/usage/input`.
-    fn of(text: &str) -> Self {
-        let path = text.trim_start_matches(['$', '.', '/']);
-        let path = if path.contains('/') { path.to_owned() } else { path.replace('.', "/") };
-        let path = path.replace("~0", "~").replace('~', "~0");
-        Self { text: text.to_owned(), meant: format!("/{path}") }
+    fn with_correction(text: &str) -> Self {
+        let names = text.trim_start_matches(['$', '.', '/']);
+        let path = if names.contains('/') { names.to_owned() } else { names.replace('.', "/") };
+        let escaped = path.replace("~0", "~").replace('~', "~0");
+        Self { text: text.to_owned(), meant: format!("/{escaped}") }
     }
 }
 
@@ -314,15 +314,15 @@ impl CustomParser {
 
 impl Parser for CustomParser {
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
-        let Some(object) = object(line) else { return Vec::new() };
+        let Some(object) = parse_object(line) else { return Vec::new() };
         let line = Value::Object(object);
-        let id = self.rules.session.as_ref().and_then(|at| at.of(&line)?.as_str());
-        let mut events: Vec<ProgramEvent> = self.session.seen(id).into_iter().collect();
+        let id = self.rules.session.as_ref().and_then(|at| at.resolve(&line)?.as_str());
+        let mut events: Vec<ProgramEvent> = self.session.update(id).into_iter().collect();
         let before = events.len();
-        let used = self.usage(&line, &mut events);
-        let ends = self.end(&line, &mut events);
-        self.texts(&line, &mut events);
-        self.calls(&line, &mut events);
+        let used = self.read_usage(&line, &mut events);
+        let ends = self.read_end(&line, &mut events);
+        self.read_texts(&line, &mut events);
+        self.read_calls(&line, &mut events);
         if events.len() == before && !used && !ends {
             events.push(status(line));
         }
@@ -359,8 +359,8 @@ impl Parser for CustomParser {
 }
 
 impl CustomParser {
-    fn texts(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
-        let said = self.rules.text.as_ref().and_then(|rule| rule.chunk(line));
+    fn read_texts(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let said = self.rules.text.as_ref().and_then(|rule| rule.read_chunk(line));
         if let Some((text, message)) = said {
             if self.message != message {
                 self.message.clone_from(&message);
@@ -369,49 +369,46 @@ impl CustomParser {
             self.text.push_str(&text);
             events.push(ProgramEvent::AssistantDelta { text, message, parent: None });
         }
-        let thought = self.rules.thinking.as_ref().and_then(|rule| rule.chunk(line));
+        let thought = self.rules.thinking.as_ref().and_then(|rule| rule.read_chunk(line));
         if let Some((text, message)) = thought {
             events.push(ProgramEvent::ThinkingDelta { text, message, parent: None });
         }
     }
 
-    fn calls(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
-        if let Some(rule) = self.rules.tool_call.as_ref().filter(|rule| holds(&rule.when, line))
-            && let (Some(id), Some(name)) = (id(&rule.id, line), id(&rule.name, line))
+    fn read_calls(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        if let Some(rule) = self.rules.tool_call.as_ref().filter(|rule| is_met(&rule.when, line))
+            && let (Some(id), Some(name)) = (id_at(&rule.id, line), id_at(&rule.name, line))
             && self.started.insert(id.clone())
         {
-            let arguments = rule.arguments.as_ref().and_then(|at| at.of(line));
-            let arguments = arguments.cloned().unwrap_or_default();
+            let arguments = value_at(&rule.arguments, line).cloned().unwrap_or_default();
             events.push(ProgramEvent::ToolCallStarted { id, name, arguments, parent: None });
         }
-        if let Some(rule) = self.rules.tool_result.as_ref().filter(|rule| holds(&rule.when, line))
-            && let Some(id) = id(&rule.id, line)
+        if let Some(rule) = self.rules.tool_result.as_ref().filter(|rule| is_met(&rule.when, line))
+            && let Some(id) = id_at(&rule.id, line)
         {
-            let at = |pointer: &Option<JsonPointer>| pointer.as_ref().and_then(|at| at.of(line));
             events.push(ProgramEvent::ToolCallFinished {
                 id,
-                output: at(&rule.output).cloned().unwrap_or_default(),
-                is_error: at(&rule.is_error).is_some_and(is_true),
-                exit_code: at(&rule.exit_code).and_then(Value::as_i64),
+                output: value_at(&rule.output, line).cloned().unwrap_or_default(),
+                is_error: value_at(&rule.is_error, line).is_some_and(is_true),
+                exit_code: value_at(&rule.exit_code, line).and_then(Value::as_i64),
                 parent: None,
             });
         }
     }
 
     /// Returns `true` if the line has the usage.
-    fn usage(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) -> bool {
-        let Some(rule) = self.rules.usage.as_ref().filter(|rule| holds(&rule.when, line)) else {
+    fn read_usage(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) -> bool {
+        let Some(rule) = self.rules.usage.as_ref().filter(|rule| is_met(&rule.when, line)) else {
             return false;
         };
-        let at = |pointer: &Option<JsonPointer>| pointer.as_ref().and_then(|at| at.of(line));
-        let count = |pointer| at(pointer).and_then(Value::as_u64);
+        let count = |pointer| value_at(pointer, line).and_then(Value::as_u64);
         let usage = Usage {
             input_tokens: count(&rule.input_tokens),
             output_tokens: count(&rule.output_tokens),
             cached_tokens: count(&rule.cached_tokens),
             ..Usage::default()
         };
-        let cost_usd = at(&rule.cost_usd).and_then(Value::as_f64);
+        let cost_usd = value_at(&rule.cost_usd, line).and_then(Value::as_f64);
         if usage.is_empty() && cost_usd.is_none() {
             return false;
         }
@@ -427,9 +424,9 @@ impl CustomParser {
     }
 
     /// Returns `true` if the line has the answer or an error.
-    fn end(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) -> bool {
+    fn read_end(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) -> bool {
         let mut ends = false;
-        if let Some(rule) = self.rules.terminal.as_ref().filter(|rule| holds(&rule.when, line)) {
+        if let Some(rule) = self.rules.terminal.as_ref().filter(|rule| is_met(&rule.when, line)) {
             ends = true;
             let previous = self.answer.take();
             if previous.is_some() {
@@ -443,20 +440,21 @@ impl CustomParser {
             self.answer = match previous {
                 Some(first) if rule.which == LastByDefault::First => Some(first),
                 previous => {
-                    let own = rule.text.as_ref().map(|at| at.of(line).map(as_text));
-                    let own = own.map(Option::unwrap_or_default);
-                    let text = own.unwrap_or_else(|| self.text.trim_end().to_owned());
+                    let own = match &rule.text {
+                        Some(pointer) => pointer.resolve(line).map(as_text).unwrap_or_default(),
+                        None => self.text.trim_end().to_owned(),
+                    };
                     let text = match previous {
-                        Some(previous) if text.trim().is_empty() => previous.text,
-                        _ => text,
+                        Some(previous) if own.trim().is_empty() => previous.text,
+                        _ => own,
                     };
                     Some(ProgramResult { text, details: line.clone(), ..ProgramResult::default() })
                 }
             };
         }
-        if let Some(rule) = self.rules.error.as_ref().filter(|rule| holds(&rule.when, line)) {
+        if let Some(rule) = self.rules.error.as_ref().filter(|rule| is_met(&rule.when, line)) {
             ends = true;
-            let own = rule.message.as_ref().and_then(|at| at.of(line)).map(as_text);
+            let own = value_at(&rule.message, line).map(as_text);
             let message = own.unwrap_or_else(|| "the program reported an error".to_owned());
             events.push(notice(NoticeCode::Reported, message.clone()));
             if self.failure.is_none() || rule.which == FirstByDefault::Last {
@@ -469,23 +467,28 @@ impl CustomParser {
 
 impl TextRule {
     /// Returns the text of a line, and its message.
-    fn chunk(&self, line: &Value) -> Option<(String, Option<String>)> {
-        if !holds(&self.when, line) {
+    fn read_chunk(&self, line: &Value) -> Option<(String, Option<String>)> {
+        if !is_met(&self.when, line) {
             return None;
         }
-        let text = self.text.of(line)?.as_str().filter(|text| !text.is_empty())?;
-        let message = self.message.as_ref().and_then(|at| at.of(line)).map(as_text);
+        let text = self.text.resolve(line)?.as_str().filter(|text| !text.is_empty())?;
+        let message = value_at(&self.message, line).map(as_text);
         Some((text.to_owned(), message))
     }
 }
 
-fn holds(when: &Conditions, line: &Value) -> bool {
+fn is_met(when: &Conditions, line: &Value) -> bool {
     when.iter().all(|(pointer, wanted)| line.pointer(&pointer.0).unwrap_or(&Value::Null) == wanted)
 }
 
+/// Returns the value at a location of a line; `None` if the rule has no pointer to it, or it is null.
+fn value_at<'a>(pointer: &Option<JsonPointer>, line: &'a Value) -> Option<&'a Value> {
+    pointer.as_ref().and_then(|pointer| pointer.resolve(line))
+}
+
 /// Returns a text or a number at a location.
-fn id(pointer: &JsonPointer, line: &Value) -> Option<String> {
-    let id = pointer.of(line).filter(|id| id.is_string() || id.is_number()).map(as_text);
+fn id_at(pointer: &JsonPointer, line: &Value) -> Option<String> {
+    let id = pointer.resolve(line).filter(|id| id.is_string() || id.is_number()).map(as_text);
     id.filter(|id| !id.is_empty())
 }
 

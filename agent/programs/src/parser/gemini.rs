@@ -5,7 +5,9 @@
 
 use serde_json::Value;
 
-use super::{Parser, Session, has_error, notice, object, reason, some_text, status, text, without};
+use super::{
+    Parser, Session, has_error, notice, parse_object, reason, some_text, status, text_at, without,
+};
 use crate::event::{
     Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
 };
@@ -24,38 +26,42 @@ pub struct GeminiParser {
 
 impl Parser for GeminiParser {
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
-        let Some(object) = object(line) else { return Vec::new() };
+        let Some(object) = parse_object(line) else { return Vec::new() };
         let line = Value::Object(object);
         let mut events: Vec<ProgramEvent> =
-            self.session.seen(line["session_id"].as_str()).into_iter().collect();
-        match text(&line, "type") {
-            "message" if text(&line, "role") == "assistant" => self.message(&line, &mut events),
+            self.session.update(line["session_id"].as_str()).into_iter().collect();
+        match text_at(&line, "type") {
+            "message" if text_at(&line, "role") == "assistant" => {
+                self.read_message(&line, &mut events)
+            }
             "tool_use" if some_text(&line, "tool_id").is_some() => {
                 if !self.text.is_empty() {
                     self.before = std::mem::take(&mut self.text);
                 }
                 events.push(ProgramEvent::ToolCallStarted {
-                    id: text(&line, "tool_id").to_owned(),
-                    name: text(&line, "tool_name").to_owned(),
+                    id: text_at(&line, "tool_id").to_owned(),
+                    name: text_at(&line, "tool_name").to_owned(),
                     arguments: line["parameters"].clone(),
                     parent: None,
                 });
             }
-            "tool_result" if some_text(&line, "tool_id").is_some() => events.push(finished(&line)),
+            "tool_result" if some_text(&line, "tool_id").is_some() => {
+                events.push(tool_result(&line))
+            }
             // This is not the end: a `result` line or the exit code follows.
             "error" => {
                 let message = some_text(&line, "message")
                     .unwrap_or_else(|| "the program reported an error".to_owned());
                 if STOPS.iter().any(|stop| message.contains(stop)) {
                     self.stopped = Some(Failure::new(ErrorKind::LoopLimit, message.clone()));
-                } else if !["warning", "info"].contains(&text(&line, "severity")) {
+                } else if !["warning", "info"].contains(&text_at(&line, "severity")) {
                     self.stopped.get_or_insert_with(|| {
                         Failure::new(ErrorKind::RuntimeCrash, message.clone())
                     });
                 }
                 events.push(notice(NoticeCode::Reported, message));
             }
-            "result" => self.result(&line, &mut events),
+            "result" => self.read_result(&line, &mut events),
             _ => events.push(status(line)),
         }
         events
@@ -71,8 +77,8 @@ const STOPS: [&str; 2] = ["Maximum session turns exceeded", "Loop detected"];
 
 impl GeminiParser {
     /// A chunk of a message, or a complete message, which may repeat its chunks.
-    fn message(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
-        let content = text(line, "content");
+    fn read_message(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let content = text_at(line, "content");
         let piece = line["delta"].as_bool().unwrap_or_default();
         if content.is_empty() || (!piece && self.text == content) {
             return;
@@ -82,8 +88,8 @@ impl GeminiParser {
         events.push(ProgramEvent::AssistantDelta { text, message: None, parent: None });
     }
 
-    fn result(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
-        let usage = usage(&line["stats"]);
+    fn read_result(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let usage = read_usage(&line["stats"]);
         events.extend(usage.clone().map(ProgramEvent::Usage));
         let answer_text = if self.text.is_empty() { &self.before } else { &self.text };
         let answer = ProgramResult {
@@ -93,7 +99,7 @@ impl GeminiParser {
             details: without(line, &["type", "session_id"]),
             ..ProgramResult::default()
         };
-        let state = text(line, "status");
+        let state = text_at(line, "status");
         if state == "success" && !has_error(line) {
             events.push(match self.stopped.take() {
                 Some(stopped) => {
@@ -104,7 +110,7 @@ impl GeminiParser {
             return;
         }
         let error = &line["error"];
-        let kind = match text(error, "type") {
+        let kind = match text_at(error, "type") {
             kind if kind.contains("Turn") => ErrorKind::LoopLimit,
             kind if kind.contains("Cancel") => ErrorKind::Cancelled,
             _ if ["cancelled", "canceled"].contains(&state) => ErrorKind::Cancelled,
@@ -122,20 +128,20 @@ impl GeminiParser {
 }
 
 /// The error of a failed tool may be in `error`, without `output`.
-fn finished(line: &Value) -> ProgramEvent {
+fn tool_result(line: &Value) -> ProgramEvent {
     let has_output = !line["output"].is_null() && line["output"] != "";
     let output =
         if has_output || line["error"].is_null() { &line["output"] } else { &line["error"] };
     ProgramEvent::ToolCallFinished {
-        id: text(line, "tool_id").to_owned(),
+        id: text_at(line, "tool_id").to_owned(),
         output: output.clone(),
-        is_error: text(line, "status") != "success",
+        is_error: text_at(line, "status") != "success",
         exit_code: None,
         parent: None,
     }
 }
 
-fn usage(stats: &Value) -> Option<Usage> {
+fn read_usage(stats: &Value) -> Option<Usage> {
     let usage = Usage {
         input_tokens: stats["input_tokens"].as_u64(),
         output_tokens: stats["output_tokens"].as_u64(),

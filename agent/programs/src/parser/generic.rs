@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{Parser, object, status};
+use super::{Parser, parse_object, status};
 use crate::event::ProgramEvent;
 
 /// Every JSON object is a status; other lines are skipped.
@@ -12,7 +12,7 @@ pub struct GenericParser;
 
 impl Parser for GenericParser {
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
-        object(line).map(|object| status(Value::Object(object))).into_iter().collect()
+        parse_object(line).map(|object| status(Value::Object(object))).into_iter().collect()
     }
 }
 

@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Parser, Session, incomplete, notice, object, some_text, status, text, without};
+use super::{
+    Parser, Session, incomplete, notice, parse_object, some_text, status, text_at, without,
+};
 use crate::event::{
     Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, ProgramResult, Usage,
 };
@@ -35,27 +37,27 @@ pub struct OpenCodeParser {
 
 impl Parser for OpenCodeParser {
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
-        let Some(object) = object(line) else { return Vec::new() };
+        let Some(object) = parse_object(line) else { return Vec::new() };
         let line = Value::Object(object);
         let part = &line["part"];
         let mut events: Vec<ProgramEvent> =
-            self.session.seen(line["sessionID"].as_str()).into_iter().collect();
-        match text(&line, "type") {
+            self.session.update(line["sessionID"].as_str()).into_iter().collect();
+        match text_at(&line, "type") {
             "text" if part["text"].is_string() => {
-                self.text.push_str(text(part, "text"));
-                let text = text(part, "text").to_owned();
+                self.text.push_str(text_at(part, "text"));
+                let text = text_at(part, "text").to_owned();
                 let message = some_text(part, "id");
                 events.push(ProgramEvent::AssistantDelta { text, message, parent: None });
             }
             "reasoning" if part["text"].is_string() => {
-                let text = text(part, "text").to_owned();
+                let text = text_at(part, "text").to_owned();
                 let message = some_text(part, "id");
                 events.push(ProgramEvent::ThinkingDelta { text, message, parent: None });
             }
-            "tool_use" if some_text(part, "callID").is_some() => self.call(part, &mut events),
-            "step_finish" => self.step_finish(line, &mut events),
+            "tool_use" if some_text(part, "callID").is_some() => self.read_call(part, &mut events),
+            "step_finish" => self.read_step_finish(line, &mut events),
             "error" => {
-                let failure = failure(&line["error"]);
+                let failure = read_failure(&line["error"]);
                 events.push(notice(NoticeCode::Reported, failure.message.clone()));
                 self.failure = Some(failure);
                 self.has_recovered = false;
@@ -83,8 +85,8 @@ impl Parser for OpenCodeParser {
     fn finish(&mut self) -> Vec<ProgramEvent> {
         let usage =
             self.used.take().map(|usage| Usage { completeness: Completeness::Complete, ..usage });
-        let complete = |answer: ProgramResult| ProgramResult { usage: usage.clone(), ..answer };
-        let answer = self.answer.take().map(complete);
+        let answer = self.answer.take();
+        let answer = answer.map(|answer| ProgramResult { usage: usage.clone(), ..answer });
         if self.has_open_step && answer.is_some() {
             let why = "the program began another step and did not complete it";
             self.failure.get_or_insert_with(|| Failure::new(ErrorKind::RuntimeCrash, why));
@@ -102,18 +104,18 @@ impl Parser for OpenCodeParser {
 
 impl OpenCodeParser {
     /// Calls are usually reported when they have finished.
-    fn call(&mut self, part: &Value, events: &mut Vec<ProgramEvent>) {
-        let id = text(part, "callID").to_owned();
+    fn read_call(&mut self, part: &Value, events: &mut Vec<ProgramEvent>) {
+        let id = text_at(part, "callID").to_owned();
         let state = &part["state"];
         if self.started.insert(id.clone()) {
             events.push(ProgramEvent::ToolCallStarted {
                 id: id.clone(),
-                name: text(part, "tool").to_owned(),
+                name: text_at(part, "tool").to_owned(),
                 arguments: state["input"].clone(),
                 parent: None,
             });
         }
-        let output = match text(state, "status") {
+        let output = match text_at(state, "status") {
             "completed" => &state["output"],
             "error" => &state["error"],
             _ => return,
@@ -122,15 +124,15 @@ impl OpenCodeParser {
         events.push(ProgramEvent::ToolCallFinished {
             id,
             output: output.clone(),
-            is_error: text(state, "status") == "error",
+            is_error: text_at(state, "status") == "error",
             exit_code: metadata["exit"].as_i64().or_else(|| metadata["exitCode"].as_i64()),
             parent: None,
         });
     }
 
-    fn step_finish(&mut self, line: Value, events: &mut Vec<ProgramEvent>) {
+    fn read_step_finish(&mut self, line: Value, events: &mut Vec<ProgramEvent>) {
         let part = &line["part"];
-        if let Some(usage) = usage(&part["tokens"]) {
+        if let Some(usage) = read_usage(&part["tokens"]) {
             let used = self.used.take().unwrap_or_default().plus(&usage);
             events.push(ProgramEvent::Usage(used.clone()));
             self.used = Some(used);
@@ -139,7 +141,7 @@ impl OpenCodeParser {
             *self.cost_usd.get_or_insert(0.0) += cost;
         }
         self.has_open_step = false;
-        let reason = text(part, "reason");
+        let reason = text_at(part, "reason");
         // The agent goes on after these.
         let goes_on = ["tool-calls", "unknown"].contains(&reason);
         self.answer = (!goes_on).then(|| ProgramResult {
@@ -164,7 +166,7 @@ impl OpenCodeParser {
     }
 }
 
-fn usage(tokens: &Value) -> Option<Usage> {
+fn read_usage(tokens: &Value) -> Option<Usage> {
     let usage = Usage {
         input_tokens: tokens["input"].as_u64(),
         output_tokens: tokens["output"].as_u64(),
@@ -176,8 +178,8 @@ fn usage(tokens: &Value) -> Option<Usage> {
     (!usage.is_empty()).then_some(usage)
 }
 
-fn failure(error: &Value) -> Failure {
-    let name = text(error, "name");
+fn read_failure(error: &Value) -> Failure {
+    let name = text_at(error, "name");
     let data = &error["data"];
     let kind = match name {
         "MessageAbortedError" => ErrorKind::Cancelled,

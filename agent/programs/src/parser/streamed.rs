@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::event::ProgramEvent;
+
 /// The kind of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TextKind {
@@ -33,7 +35,7 @@ pub(crate) enum Remainder {
 
 impl Streamed {
     /// Adds a chunk of the block with this number.
-    pub(crate) fn piece(&mut self, index: u64, kind: TextKind, text: &str) {
+    pub(crate) fn add_chunk(&mut self, index: u64, kind: TextKind, text: &str) {
         match self.blocks.iter_mut().find(|block| block.index == index && block.kind == kind) {
             Some(block) => block.text.push_str(text),
             None => self.blocks.push_back(Block { index, kind, text: text.to_owned() }),
@@ -48,7 +50,7 @@ impl Streamed {
     }
 
     /// Returns the next complete block of this kind. Complete blocks arrive in the order in which they were streamed.
-    pub(crate) fn whole(&mut self, kind: TextKind, text: &str) -> Remainder {
+    pub(crate) fn complete_block(&mut self, kind: TextKind, text: &str) -> Remainder {
         let at = self.blocks.iter().position(|block| block.kind == kind);
         match at.and_then(|at| self.blocks.remove(at)) {
             Some(block) => match text.strip_prefix(block.text.as_str()) {
@@ -58,4 +60,17 @@ impl Streamed {
             None => Remainder::New(text.to_owned()),
         }
     }
+}
+
+/// Returns the event for new text of a message of the agent itself; `None` if the text is empty. The id can be empty.
+pub(crate) fn text_delta(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
+    if text.is_empty() {
+        return None;
+    }
+    let message = Some(id.to_owned()).filter(|id| !id.is_empty());
+    let text = text.to_owned();
+    Some(match kind {
+        TextKind::Said => ProgramEvent::AssistantDelta { text, message, parent: None },
+        TextKind::Thought => ProgramEvent::ThinkingDelta { text, message, parent: None },
+    })
 }

@@ -7,7 +7,7 @@ fn words(command: &str) -> Vec<String> {
 }
 
 fn runs(command: &str, expected: Program) {
-    assert_eq!(Program::of(&words(command)), expected, "{command}");
+    assert_eq!(Program::detect(&words(command)), expected, "{command}");
 }
 
 #[test]

@@ -241,7 +241,7 @@ async fn gemini(arguments: &[&str]) -> Option<(Sandbox, Mock)> {
 async fn gemini_cli_runs_a_command_and_resumes() {
     let command = ["--approval-mode", "yolo", "-m", "gemini-2.5-pro"];
     let Some((mut place, _)) = gemini(&command).await else { return };
-    assert_eq!(Program::of(&place.config.command), Program::Gemini);
+    assert_eq!(Program::detect(&place.config.command), Program::Gemini);
     let session = check(&place, &all(place.start()).await);
     resume(&mut place, session).await;
 }

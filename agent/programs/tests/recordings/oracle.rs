@@ -83,7 +83,7 @@ fn from_events(events: &[ProgramEvent]) -> Recorded {
 }
 
 /// `.[] | select(.[key] == value)`.
-fn of<'a>(lines: &'a [Value], key: &str, value: &str) -> Vec<&'a Value> {
+fn select<'a>(lines: &'a [Value], key: &str, value: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line[key] == value).collect()
 }
 
@@ -101,7 +101,7 @@ fn sessions(lines: &[Value], key: &str) -> Vec<String> {
 }
 
 fn claude(lines: &[Value]) -> Recorded {
-    let assistant = of(lines, "type", "assistant");
+    let assistant = select(lines, "type", "assistant");
     let blocks = |lines: &[&Value]| -> Vec<Value> {
         let contents = lines.iter().map(|line| match &line["message"]["content"] {
             Value::String(text) => vec![json!({"type": "text", "text": text})],
@@ -110,11 +110,12 @@ fn claude(lines: &[Value]) -> Recorded {
         contents.flatten().collect()
     };
     let from_assistant = blocks(&assistant);
-    let from_user = blocks(&of(lines, "type", "user"));
-    let calls =
-        of(&from_assistant, "type", "tool_use").into_iter().filter(|call| call["id"].is_string());
-    let results = of(&from_user, "type", "tool_result");
-    let result = of(lines, "type", "result")
+    let from_user = blocks(&select(lines, "type", "user"));
+    let calls = select(&from_assistant, "type", "tool_use")
+        .into_iter()
+        .filter(|call| call["id"].is_string());
+    let results = select(&from_user, "type", "tool_result");
+    let result = select(lines, "type", "result")
         .into_iter()
         .find(|line| line["subtype"].is_string() || line["result"].is_string())
         .cloned();
@@ -127,8 +128,8 @@ fn claude(lines: &[Value]) -> Recorded {
         _ => claude_messages(&assistant),
     };
     Recorded {
-        text: joined(&of(&from_assistant, "type", "text"), "/text"),
-        thoughts: joined(&of(&from_assistant, "type", "thinking"), "/thinking"),
+        text: joined(&select(&from_assistant, "type", "text"), "/text"),
+        thoughts: joined(&select(&from_assistant, "type", "thinking"), "/thinking"),
         calls: calls.map(|call| json!([call["id"], call["name"], call["input"]])).collect(),
         results: results
             .iter()
@@ -201,8 +202,8 @@ fn codex(lines: &[Value]) -> Recorded {
         .map(|id| last(id))
         .filter(|item| acts.iter().any(|act| item["type"] == *act))
         .collect();
-    let turn = of(lines, "type", "turn.completed").first().copied();
-    let failed = of(lines, "type", "turn.failed").first().copied();
+    let turn = select(lines, "type", "turn.completed").first().copied();
+    let failed = select(lines, "type", "turn.failed").first().copied();
     let answered = turn.filter(|turn| turn["status"] != "pending").map(|turn| {
         let final_text = turn["final_response"]["text"].as_str().map(str::to_owned);
         let last = || texts("agent_message").pop().unwrap_or_default();
@@ -263,13 +264,13 @@ fn codex_result(item: &Value) -> Value {
 
 fn gemini(lines: &[Value]) -> Recorded {
     let messages: Vec<&Value> =
-        of(lines, "type", "message").into_iter().filter(|m| m["role"] == "assistant").collect();
-    let calls = of(lines, "type", "tool_use").into_iter();
-    let results = of(lines, "type", "tool_result").into_iter();
+        select(lines, "type", "message").into_iter().filter(|m| m["role"] == "assistant").collect();
+    let calls = select(lines, "type", "tool_use").into_iter();
+    let results = select(lines, "type", "tool_result").into_iter();
     let last_call = lines.iter().rposition(|line| line["type"] == "tool_use").unwrap_or(0);
     let last: Vec<&Value> =
         lines[last_call..].iter().filter(|line| line["role"] == "assistant").collect();
-    let result = of(lines, "type", "result").first().copied();
+    let result = select(lines, "type", "result").first().copied();
     Recorded {
         text: joined(&messages, "/content"),
         thoughts: String::new(),
@@ -290,9 +291,9 @@ fn gemini(lines: &[Value]) -> Recorded {
 }
 
 fn opencode(lines: &[Value]) -> Recorded {
-    let texts = of(lines, "type", "text");
-    let calls = of(lines, "type", "tool_use");
-    let steps = of(lines, "type", "step_finish");
+    let texts = select(lines, "type", "text");
+    let calls = select(lines, "type", "tool_use");
+    let steps = select(lines, "type", "step_finish");
     let sum = |pointer: &str| {
         steps.iter().filter_map(|step| step.pointer(pointer)?.as_u64()).reduce(|a, b| a + b)
     };
@@ -302,7 +303,7 @@ fn opencode(lines: &[Value]) -> Recorded {
         let message = &step["part"]["messageID"];
         texts.iter().filter(|text| text["part"]["messageID"] == *message).copied().collect()
     });
-    let error = of(lines, "type", "error").first().copied();
+    let error = select(lines, "type", "error").first().copied();
     let error = error.and_then(|error| error["error"]["data"]["message"].as_str());
     Recorded {
         text: joined(&texts, "/part/text"),

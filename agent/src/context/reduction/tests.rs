@@ -3,7 +3,9 @@
 use expect_test::{Expect, expect};
 use serde_json::json;
 
-use super::{Reduction, ReductionRules, is_marker, of_arguments, of_result, rule_for};
+use super::{
+    Reduction, ReductionRules, arguments_replacement, is_marker, result_replacement, rule_for,
+};
 
 fn rules(yaml: &str) -> ReductionRules {
     abide_yaml::from_str(yaml).expect("they are rules")
@@ -11,7 +13,7 @@ fn rules(yaml: &str) -> ReductionRules {
 
 fn check(rule: &str, text: &str, reduced: Expect) {
     let rules = rules(&format!("{{ \"*\": {rule} }}"));
-    let found = of_result(&rules, "look", "r1~4.2", text);
+    let found = result_replacement(&rules, "look", "r1~4.2", text);
     if let Some(found) = &found {
         assert!(is_marker(found), "{found}");
     }
@@ -79,7 +81,7 @@ fn small_texts_and_own_tools_stay() {
     check("drop", &"x".repeat(200), expect!["stays"]);
     let rules = rules("{ \"*\": drop }");
     for tool in ["response", "manage_todo_list", "get_tool_response"] {
-        assert_eq!(of_result(&rules, tool, "r1~1.1", &large()), None, "{tool}");
+        assert_eq!(result_replacement(&rules, tool, "r1~1.1", &large()), None, "{tool}");
     }
 }
 
@@ -102,7 +104,7 @@ fn the_most_specific_rule_counts() {
 fn arguments_stay_an_object() {
     let arguments = json!({"text": "b".repeat(3_000), "to": "ann"}).to_string();
     let reduced = |rule: &str| {
-        of_arguments(&rules(&format!("{{ mail: {rule} }}")), "mail", "r1~4.2", &arguments)
+        arguments_replacement(&rules(&format!("{{ mail: {rule} }}")), "mail", "r1~4.2", &arguments)
     };
     assert_eq!(reduced("keep_full"), None);
     for rule in ["keep_structured", "summarize_archive", "drop"] {

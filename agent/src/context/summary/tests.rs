@@ -15,14 +15,14 @@ fn texts(texts: &[&str]) -> Vec<String> {
 #[test]
 fn an_answer_is_read_with_or_without_a_fence() {
     let json = r#"{"stable_facts":[{"key":"port","value":80,"confidence":7}],"raw_summary":"x"}"#;
-    let read = Summary::of_answer(&format!("```json\n{json}\n```")).expect("it is a summary");
+    let read = Summary::from_answer(&format!("```json\n{json}\n```")).expect("it is a summary");
     assert_eq!(read.stable_facts, [fact("port", "80", 1.0)]);
     assert_eq!(read.raw_summary, "x");
     let prose = format!("Of {{all}} of it:\n{{}}\n{json} is the summary, with [1] and {{}}.");
-    assert_eq!(Summary::of_answer(&prose), Some(read));
+    assert_eq!(Summary::from_answer(&prose), Some(read));
     for wrong in ["", "I cannot.", "{}", "{\"stable_facts\": 5}", "}{", "{\"raw_summary\": \" \"}"]
     {
-        assert_eq!(Summary::of_answer(wrong), None, "{wrong}");
+        assert_eq!(Summary::from_answer(wrong), None, "{wrong}");
     }
 }
 
@@ -65,7 +65,7 @@ fn the_integrity_check_removes_revived_obsolete_items() {
 
 #[test]
 fn a_summary_is_shortened_to_its_limit() {
-    let estimate = TokenEstimate::of_model("m");
+    let estimate = TokenEstimate::for_model("m");
     for facts in [0, 3, 200] {
         let mut summary = Summary {
             stable_facts: (0..facts)

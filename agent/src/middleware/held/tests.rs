@@ -20,7 +20,7 @@ fn check(deny: &str, text: &str, expected: Expect) {
     for c in text.chars() {
         left.extend(held.add(c.encode_utf8(&mut one)));
     }
-    expected.assert_eq(&format!("{left:?} of {:?}", held.rest().0));
+    expected.assert_eq(&format!("{left:?} of {:?}", held.into_rest().0));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn other_rules_hold_the_whole_answer() {
     let mut held = HeldAnswer::new(&rules, None, false);
     assert_eq!(held.add("One. Two. "), None);
     assert_eq!(held.reason("hm".to_owned()), None);
-    assert_eq!(held.rest(), ("One. Two. ".to_owned(), "hm".to_owned()));
+    assert_eq!(held.into_rest(), ("One. Two. ".to_owned(), "hm".to_owned()));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn rules_for_requests_hold_nothing() {
 
 #[test]
 fn reach_of_patterns() {
-    let reach = |pattern| PatternReach::of(pattern);
+    let reach = |pattern| PatternReach::for_pattern(pattern);
     assert_eq!(reach("secret"), Some(PatternReach::Word));
     assert_eq!(reach(r"\S+"), Some(PatternReach::Word));
     assert_eq!(reach(r"\bpass word\b"), Some(PatternReach::Bytes(9)));

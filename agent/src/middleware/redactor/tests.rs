@@ -42,10 +42,10 @@ const TEXTS: [(&str, &str); 17] = [
 #[test]
 fn personal_data_is_replaced_with_its_kind() {
     let pii = pii(ALL);
-    let redactor = Redactor::of([&pii], PiiAt::Response).expect("there are rules");
+    let redactor = Redactor::for_place([&pii], PiiAt::Response).expect("there are rules");
     for (text, expected) in TEXTS {
-        assert_eq!(redactor.text(text), expected, "{text}");
-        assert_eq!(redactor.text(expected), expected, "it is redacted once: {text}");
+        assert_eq!(redactor.redact_text(text), expected, "{text}");
+        assert_eq!(redactor.redact_text(expected), expected, "it is redacted once: {text}");
     }
 }
 
@@ -54,7 +54,7 @@ fn personal_data_is_replaced_with_its_kind() {
 fn chunks_are_redacted_like_the_whole() {
     let pii = pii(ALL);
     let whole: String = TEXTS.iter().map(|(text, _)| format!("{text} Then. \n")).collect();
-    let redactor = || Redactor::of([&pii], PiiAt::Response);
+    let redactor = || Redactor::for_place([&pii], PiiAt::Response);
     let expected = redactor().expect("there are rules").text(&whole);
     for size in [1, 2, 7, 31, 1_000] {
         let mut held = HeldAnswer::new([], redactor(), false);
@@ -63,7 +63,7 @@ fn chunks_are_redacted_like_the_whole() {
         let left: Vec<String> = chunks.filter_map(|chunk| held.add(&chunk)).collect();
         assert!(size > 31 || left.len() > 10, "sentences leave before the end: {left:?}");
         assert_eq!(held.released(), left.concat());
-        assert_eq!(left.concat() + &held.rest().0, expected, "chunks of {size}");
+        assert_eq!(left.concat() + &held.into_rest().0, expected, "chunks of {size}");
     }
 }
 
@@ -71,23 +71,23 @@ fn chunks_are_redacted_like_the_whole() {
 #[test]
 fn a_pattern_of_any_length_holds_the_answer() {
     let pii = pii("{ name: pii, kinds: [], patterns: { secret: 'BEGIN[^#]*END' } }");
-    let mut held = HeldAnswer::new([], Redactor::of([&pii], PiiAt::Response), false);
+    let mut held = HeldAnswer::new([], Redactor::for_place([&pii], PiiAt::Response), false);
     assert_eq!(held.add("One. BEGIN two. Three. \nFour. "), None);
     assert_eq!(held.add("END. Five."), None);
-    assert_eq!(held.rest().0, "One. [secret]. Five.");
+    assert_eq!(held.into_rest().0, "One. [secret]. Five.");
 }
 
 /// An escape does not hide a text, and neither does a number or the name of a member.
 #[test]
 fn json_is_redacted_value_by_value() {
     let pii = pii("pii");
-    let redactor = Redactor::of([&pii], PiiAt::Arguments).expect("there are rules");
+    let redactor = Redactor::for_place([&pii], PiiAt::Arguments).expect("there are rules");
     let text = r#"{"to":"bob\u0040example.com","bob@example.com":[4111111111111111,7,true,null]}"#;
     let expected = json!({"to": "[email]", "[email]": ["[credit_card]", 7, true, null]});
-    assert_eq!(redactor.json(text), expected.to_string());
+    assert_eq!(redactor.redact_json(text), expected.to_string());
     let same = r#"{"b": 1,  "a": "x"}"#;
-    assert_eq!(redactor.json(same), same, "what has no data keeps its form");
-    assert_eq!(redactor.json("{ bob@example.com"), "{ [email]", "it is not JSON");
+    assert_eq!(redactor.redact_json(same), same, "what has no data keeps its form");
+    assert_eq!(redactor.redact_json("{ bob@example.com"), "{ [email]", "it is not JSON");
 }
 
 #[test]
@@ -97,6 +97,6 @@ fn each_place_has_its_own_rules() {
     for (place, is_redacted) in
         [(PiiAt::Request, true), (PiiAt::Results, true), (PiiAt::Response, false)]
     {
-        assert_eq!(Redactor::of([&one, &two], place).is_some(), is_redacted, "{place:?}");
+        assert_eq!(Redactor::for_place([&one, &two], place).is_some(), is_redacted, "{place:?}");
     }
 }

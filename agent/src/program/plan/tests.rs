@@ -22,13 +22,13 @@ fn claude_code_reports_todos_with_a_tool() {
         json!({"todos": [{"content": "look", "status": first, "activeForm": "Looking"},
             {"content": "pay", "status": second, "activeForm": "Paying"}]})
     };
-    let first = noted.of_call("TodoWrite", &todos("in_progress", "pending"));
+    let first = noted.read_call("TodoWrite", &todos("in_progress", "pending"));
     assert_eq!(output(first), [r#"["look","pay"] v1"#]);
-    let second = noted.of_call("TodoWrite", &todos("completed", "in_progress"));
+    let second = noted.read_call("TodoWrite", &todos("completed", "in_progress"));
     assert_eq!(output(second), [r#"["look","pay"] v2"#, "done 1 of 2"]);
-    let again = noted.of_call("TodoWrite", &todos("completed", "in_progress"));
+    let again = noted.read_call("TodoWrite", &todos("completed", "in_progress"));
     assert!(again.is_empty(), "the plan has not changed");
-    assert!(noted.of_call("Bash", &todos("completed", "completed")).is_empty());
+    assert!(noted.read_call("Bash", &todos("completed", "completed")).is_empty());
 }
 
 /// The lines are copied from a recording.
@@ -40,10 +40,10 @@ fn codex_reports_its_list_as_an_item() {
             {"text": "Inspect repo structure", "completed": done},
             {"text": "Run tests", "completed": false}]}})
     };
-    let started = noted.of_status(&line("item.started", false));
+    let started = noted.read_status(&line("item.started", false));
     assert_eq!(output(started), [r#"["Inspect repo structure","Run tests"] v1"#]);
-    let updated = noted.of_status(&line("item.updated", true));
+    let updated = noted.read_status(&line("item.updated", true));
     assert_eq!(output(updated), [r#"["Inspect repo structure","Run tests"] v2"#, "done 1 of 2"]);
-    assert!(noted.of_status(&line("item.completed", true)).is_empty());
-    assert!(noted.of_status(&json!({"item": {"type": "reasoning"}})).is_empty());
+    assert!(noted.read_status(&line("item.completed", true)).is_empty());
+    assert!(noted.read_status(&json!({"item": {"type": "reasoning"}})).is_empty());
 }

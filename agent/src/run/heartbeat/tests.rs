@@ -53,7 +53,7 @@ async fn a_refused_renewal_does_not_affect_other_runs() {
     let run_leases = drive(&abide, runs).await;
     // Two runs have ended since the list was read, one in each batch.
     for gone in [7, LEASES_PER_BATCH + 3] {
-        abide.call(run_leases[gone].failed("over", "it is over")).await.expect("the run ends");
+        abide.call(run_leases[gone].fail("over", "it is over")).await.expect("the run ends");
     }
     let latest = "SELECT max(lease_expires_at) FROM runs";
     let before = number(&abide, latest).await;

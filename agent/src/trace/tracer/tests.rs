@@ -18,8 +18,8 @@ async fn the_trace_of_a_run_is_sent_once() {
     abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
     abide.call(StartRun::new("s1").id("r1")).await.expect("it starts");
     let claimed = abide.call(ClaimRun::new("r1", "me", 60_000)).await.expect("it is claimed");
-    let lease = RunLease::of(&claimed.value).expect("it is claimed");
-    abide.call(lease.done(Map::new())).await.expect("it ends");
+    let lease = RunLease::from_run(&claimed.value).expect("it is claimed");
+    abide.call(lease.finish(Map::new())).await.expect("it ends");
     let (sender, sent) = channel();
     let tracer = Tracer::new(false)
         .sink(move |spans| sender.send(spans.len()).map_err(|why| why.to_string()));

@@ -85,7 +85,7 @@ impl A2aConfig {
     /// Why the address may not be used, as far as it is known before a name is resolved.
     #[must_use]
     pub fn refused_address(&self) -> Option<String> {
-        let hosts = PermittedHosts::of(self.allow_private.iter().cloned());
+        let hosts = PermittedHosts::new(self.allow_private.iter().cloned());
         hosts.check(&self.card_url().ok()?).err()
     }
 

@@ -44,7 +44,7 @@ impl A2aEvents {
         A2aEvents { source: Some(source), single: None }
     }
 
-    pub(super) fn of(event: A2aEvent) -> A2aEvents {
+    pub(super) fn from_event(event: A2aEvent) -> A2aEvents {
         A2aEvents { source: None, single: Some(event) }
     }
 

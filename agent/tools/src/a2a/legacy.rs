@@ -19,12 +19,8 @@ pub(super) fn method(of: &str) -> Option<&'static str> {
 
 /// Returns the address of the JSON-RPC interface in a card of 0.3.
 pub(super) fn interface(card: &Value) -> Option<&str> {
-    let is_legacy = |version: &Value| {
-        version.as_str().is_some_and(|version| version == "0.3" || version.starts_with("0.3."))
-    };
-    let all = |name: &str| card[name].as_array().map(Vec::as_slice).unwrap_or_default();
-    let listed = all("supportedInterfaces").iter();
-    let mut listed = listed.filter(|it| it["protocolBinding"] == "JSONRPC");
+    let mut listed =
+        list(card, "supportedInterfaces").iter().filter(|it| it["protocolBinding"] == "JSONRPC");
     if let Some(found) = listed.find(|it| is_legacy(&it["protocolVersion"])) {
         return found["url"].as_str();
     }
@@ -34,18 +30,27 @@ pub(super) fn interface(card: &Value) -> Option<&str> {
     match card["preferredTransport"].as_str() {
         None | Some("JSONRPC") => card["url"].as_str(),
         Some(_) => {
-            let mut others = all("additionalInterfaces").iter();
+            let mut others = list(card, "additionalInterfaces").iter();
             others.find(|it| it["transport"] == "JSONRPC")?["url"].as_str()
         }
     }
 }
 
+fn is_legacy(version: &Value) -> bool {
+    version.as_str().is_some_and(|version| version == "0.3" || version.starts_with("0.3."))
+}
+
+/// Returns a list of a card; one that is missing is empty.
+fn list<'c>(card: &'c Value, name: &str) -> &'c [Value] {
+    card[name].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
 /// Returns the parameters of a request.
-pub(super) fn params(params: Value) -> Value {
+pub(super) fn convert_params(params: Value) -> Value {
     let Value::Object(mut params) = params else { return params };
     params.remove("tenant");
     if let Some(message) = params.get("message") {
-        let message = message_to(message);
+        let message = convert_message(message);
         params.insert("message".to_owned(), message);
     }
     if let Some(configuration) = params.get("configuration") {
@@ -55,7 +60,7 @@ pub(super) fn params(params: Value) -> Value {
     params.into()
 }
 
-fn message_to(message: &Value) -> Value {
+fn convert_message(message: &Value) -> Value {
     let mut new = message.clone();
     new["kind"] = json!("message");
     new["role"] = json!("user");
@@ -69,12 +74,12 @@ fn message_to(message: &Value) -> Value {
 }
 
 /// Returns a result in the form of 1.0. States keep their names: agents of either version use those of the other, too.
-pub(super) fn result(result: &Value) -> Value {
+pub(super) fn convert_result(result: &Value) -> Value {
     match result["kind"].as_str() {
         Some("message") => json!({"message": with_parts(result)}),
         Some("status-update") => {
             let mut new = result.clone();
-            new["status"] = status(&result["status"]);
+            new["status"] = convert_status(&result["status"]);
             json!({"statusUpdate": new})
         }
         Some("artifact-update") => {
@@ -85,14 +90,14 @@ pub(super) fn result(result: &Value) -> Value {
         Some(kind) if kind != "task" => json!({"unknown": result}),
         _ => {
             let mut new = result.clone();
-            new["status"] = status(&result["status"]);
-            new["artifacts"] = each(&result["artifacts"], with_parts);
+            new["status"] = convert_status(&result["status"]);
+            new["artifacts"] = convert_items(&result["artifacts"], with_parts);
             json!({"task": new})
         }
     }
 }
 
-fn status(status: &Value) -> Value {
+fn convert_status(status: &Value) -> Value {
     let mut new = json!({"state": status["state"], "timestamp": status["timestamp"]});
     if !status["message"].is_null() {
         new["message"] = with_parts(&status["message"]);
@@ -105,19 +110,19 @@ fn with_parts(of: &Value) -> Value {
         return of.clone();
     }
     let mut new = of.clone();
-    new["parts"] = each(&of["parts"], part);
+    new["parts"] = convert_items(&of["parts"], convert_part);
     new
 }
 
 /// Converts the items of a list. What is not a list stays as it is: the reader must see that it cannot be read.
-fn each(list: &Value, convert: impl Fn(&Value) -> Value) -> Value {
+fn convert_items(list: &Value, convert: impl Fn(&Value) -> Value) -> Value {
     match list {
         Value::Array(items) => items.iter().map(convert).collect(),
         other => other.clone(),
     }
 }
 
-fn part(part: &Value) -> Value {
+fn convert_part(part: &Value) -> Value {
     if !part.is_object() {
         return part.clone();
     }
@@ -152,7 +157,7 @@ mod tests {
             "contextId": "c", "parts": [{"kind": "text", "text": "Hello."},
                 {"kind": "data", "data": {"n": 1}}]},
             "configuration": {"blocking": false}});
-        assert_eq!(params(request), expected);
+        assert_eq!(convert_params(request), expected);
         assert_eq!(method("SubscribeToTask"), Some("tasks/resubscribe"));
         assert_eq!(method("ListTasks"), None);
     }
@@ -164,37 +169,40 @@ mod tests {
             [{"artifactId": "a", "parts": [{"kind": "text", "text": "x"}, file]}],
             "status": {"state": "input-required", "message":
                 {"kind": "message", "parts": [{"kind": "data", "data": {"n": 1}}]}}});
-        let task = &result(&task)["task"];
+        let task = &convert_result(&task)["task"];
         assert_eq!(task["status"]["state"], "input-required");
         assert_eq!(task["status"]["message"]["parts"], json!([{"data": {"n": 1}}]));
         let parts = json!([{"text": "x"}, {"url": "http://x/", "filename": "a.txt"}]);
         assert_eq!(task["artifacts"][0]["parts"], parts);
         let update = json!({"kind": "status-update", "taskId": "t", "final": true,
             "status": {"state": "completed"}});
-        let status = &result(&update)["statusUpdate"]["status"];
+        let status = &convert_result(&update)["statusUpdate"]["status"];
         assert_eq!(status["state"], "completed");
         let piece = json!({"kind": "artifact-update", "taskId": "t", "append": true,
             "artifact": {"artifactId": "a", "parts": [{"kind": "text", "text": "y"}]}});
-        assert_eq!(result(&piece)["artifactUpdate"]["artifact"]["parts"], json!([{"text": "y"}]));
+        assert_eq!(
+            convert_result(&piece)["artifactUpdate"]["artifact"]["parts"],
+            json!([{"text": "y"}])
+        );
         let said = json!({"kind": "message", "parts": [{"kind": "text", "text": "Hello."}]});
-        assert_eq!(result(&said)["message"]["parts"], json!([{"text": "Hello."}]));
+        assert_eq!(convert_result(&said)["message"]["parts"], json!([{"text": "Hello."}]));
         // What cannot be read is not removed: its reader says what is wrong.
         let odd = json!([{"kind": "hologram"}, {"text": 5}, 7]);
         let piece = |parts: &Value| json!({"artifactId": "a", "parts": parts});
         let update = json!({"kind": "artifact-update", "artifact": piece(&odd)});
         assert_eq!(
-            result(&update)["artifactUpdate"]["artifact"]["parts"],
+            convert_result(&update)["artifactUpdate"]["artifact"]["parts"],
             json!([{}, {"text": 5}, 7])
         );
         let task = json!({"kind": "task", "artifacts": [piece(&json!("x")), 7]});
-        assert_eq!(result(&task)["task"]["artifacts"], json!([piece(&json!("x")), 7]));
+        assert_eq!(convert_result(&task)["task"]["artifacts"], json!([piece(&json!("x")), 7]));
         let raw = json!({"kind": "file", "raw": "AAAA", "mediaType": "image/png"});
         let said = json!({"kind": "message", "parts": [raw]});
         let parts = json!([{"raw": "AAAA", "mediaType": "image/png"}]);
-        assert_eq!(result(&said)["message"]["parts"], parts);
+        assert_eq!(convert_result(&said)["message"]["parts"], parts);
         for odd in [json!({}), json!({"kind": "artifact-update"}), json!({"kind": 7, "status": 7})]
         {
-            result(&odd);
+            convert_result(&odd);
         }
     }
 

@@ -64,7 +64,7 @@ pub(super) fn result_of(
         Some(result @ Value::Object(_)) => {
             let result = match version {
                 ProtocolVersion::V1_0 => result,
-                ProtocolVersion::V0_3 => legacy::result(&result),
+                ProtocolVersion::V0_3 => legacy::convert_result(&result),
             };
             Ok(A2aEvent { raw: text, result })
         }

@@ -17,7 +17,7 @@ fn check(headers: &[(&str, &str)], card: &Value, expected: Expect) {
     let at = config.card_url().expect("the address is valid");
     let headers = config.header_map(&Environment::default()).expect("the headers are valid");
     let http = A2aHttp::new(&config).expect("the client can be built");
-    let read = match A2aClient::of_card(http, &at, headers, card) {
+    let read = match A2aClient::from_card(http, &at, headers, card) {
         Ok(client) => format!("{} streams: {}", client.url, client.streams),
         Err(failure) => failure.to_string(),
     };
@@ -48,7 +48,7 @@ fn a_card_names_the_interface() {
         expect!["the card of agents.example offers no JSON-RPC of A2A 1.0 or 0.3"],
     );
     let none = "the card of agents.example offers no JSON-RPC of A2A 1.0 or 0.3";
-    let read = A2aClient::of_card(
+    let read = A2aClient::from_card(
         A2aHttp::new(&config("https://agents.example/", &[])).expect("it can be built"),
         &Url::parse("https://agents.example/").expect("it is a URL"),
         HeaderMap::new(),

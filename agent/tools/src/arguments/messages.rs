@@ -29,9 +29,9 @@ pub(super) fn error(error: &Mismatch) -> String {
             if branches.len() > ALTERNATIVES {
                 parts.push(format!("{} more", branches.len() - ALTERNATIVES));
             }
-            format!("{} ({})", at(&error.path, &error.what), parts.join("; "))
+            format!("{} ({})", error_at(&error.path, &error.what), parts.join("; "))
         }
-        _ => at(&error.path, &error.what),
+        _ => error_at(&error.path, &error.what),
     }
 }
 
@@ -42,12 +42,12 @@ fn inner(error: &Mismatch, outer: &str) -> String {
             format!("not of type {}", join(types.iter().map(|one| format!("\"{one}\""))))
         }
         _ if error.path == outer => truncated(&error.what),
-        _ => at(&error.path, &error.what),
+        _ => error_at(&error.path, &error.what),
     }
 }
 
 /// Returns an error at a location.
-pub(super) fn at(path: &str, what: &str) -> String {
+pub(super) fn error_at(path: &str, what: &str) -> String {
     let place = if path.is_empty() { String::new() } else { format!("at {}: ", truncated(path)) };
     place + &truncated(what)
 }
@@ -65,14 +65,11 @@ pub(super) fn parameters(schema: &Value) -> String {
     let Some(properties) = schema["properties"].as_object().filter(|all| !all.is_empty()) else {
         return format!("Parameters: {}", type_of(schema, schema, DEPTH));
     };
-    let required = |name: &str| {
-        schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name))
-    };
     let mut parts: Vec<String> = properties
         .iter()
         .take(PARAMETERS)
         .map(|(name, schema_of_it)| {
-            let required = if required(name) { ", required" } else { "" };
+            let required = if is_required(schema, name) { ", required" } else { "" };
             format!("{name} ({}{required})", type_of(schema, schema_of_it, DEPTH))
         })
         .collect();
@@ -80,6 +77,10 @@ pub(super) fn parameters(schema: &Value) -> String {
         parts.push(format!("and {} more", properties.len() - PARAMETERS));
     }
     format!("Parameters: {}", parts.join(", "))
+}
+
+fn is_required(schema: &Value, name: &str) -> bool {
+    schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name))
 }
 
 /// Returns a short description of a type: `array of string`, `integer or null`, `one of "a", "b"`.

@@ -8,7 +8,7 @@ use super::Parameters;
 
 /// The repaired arguments and the conversions, or the error.
 fn fit(schema: &Value, text: &str) -> String {
-    let parameters = Parameters::of(schema).expect("it is a schema");
+    let parameters = Parameters::compile(schema).expect("it is a schema");
     match parameters.fit_text(text) {
         Ok(fitted) if fitted.repairs.is_empty() => fitted.arguments.to_string(),
         Ok(fitted) => format!("{}\n  {}", fitted.arguments, fitted.repairs.join("\n  ")),
@@ -23,7 +23,7 @@ fn check(schema: Value, texts: &[&str], expected: Expect) {
     expected.assert_eq(&output.join("\n"));
 }
 
-fn of(properties: Value, required: &[&str]) -> Value {
+fn object_schema(properties: Value, required: &[&str]) -> Value {
     json!({ "type": "object", "properties": properties, "required": required,
         "additionalProperties": false })
 }
@@ -32,7 +32,7 @@ fn of(properties: Value, required: &[&str]) -> Value {
 #[test]
 fn integers_that_would_lose_digits_are_invalid() {
     check(
-        of(json!({"n": {"type": ["number", "object"]}}), &[]),
+        object_schema(json!({"n": {"type": ["number", "object"]}}), &[]),
         &[
             r#"{"n": 100000000000000000000000}"#,
             r#"{"n": {"x": [18446744073709551615]}}"#,
@@ -52,8 +52,8 @@ fn integers_that_would_lose_digits_are_invalid() {
             {"n": 1e23}
               {"n":1e+23}"#]],
     );
-    let schema = of(json!({"n": {"type": "integer", "maximum": u64::MAX}}), &[]);
-    let why = Parameters::of(&schema).err().expect("it is refused");
+    let schema = object_schema(json!({"n": {"type": "integer", "maximum": u64::MAX}}), &[]);
+    let why = Parameters::compile(&schema).err().expect("it is refused");
     let at = "the integer 18446744073709551615 at /properties/n/maximum";
     assert!(why.starts_with(at), "{why}");
 }
@@ -61,7 +61,10 @@ fn integers_that_would_lose_digits_are_invalid() {
 #[test]
 fn valid_arguments_are_unchanged() {
     check(
-        of(json!({"n": {"type": ["string", "integer"]}, "text": {"type": "string"}}), &[]),
+        object_schema(
+            json!({"n": {"type": ["string", "integer"]}, "text": {"type": "string"}}),
+            &[],
+        ),
         &[r#"{"n": "5", "text": ""}"#, r#"{"text": "{\"a\": 1}"}"#, "{}"],
         expect![[r#"
             {"n": "5", "text": ""}
@@ -76,8 +79,8 @@ fn valid_arguments_are_unchanged() {
 /// Class: a tool runs with another value than the model wrote. The double of such a number is another number.
 #[test]
 fn a_number_that_a_double_does_not_keep_is_refused() {
-    let schema = of(json!({"n": {"type": "number"}}), &[]);
-    let parameters = Parameters::of(&schema).expect("it is a schema");
+    let schema = object_schema(json!({"n": {"type": "number"}}), &[]);
+    let parameters = Parameters::compile(&schema).expect("it is a schema");
     for number in ["9007199254740993.0", "5.00000000000000000001", "1e-400"] {
         let refused = parameters.fit_text(&format!(r#"{{"n": {number}}}"#));
         let why = refused.expect_err("it would be another number").to_string();
@@ -94,7 +97,7 @@ fn a_number_that_a_double_does_not_keep_is_refused() {
 #[test]
 fn empty_arguments_are_no_choice_of_a_model() {
     check(
-        of(json!({"place": {"type": "string"}}), &[]),
+        object_schema(json!({"place": {"type": "string"}}), &[]),
         &["", "\"\"", "null", "{}"],
         expect![[r#"
 
@@ -107,7 +110,7 @@ fn empty_arguments_are_no_choice_of_a_model() {
               {}"#]],
     );
     check(
-        of(json!({}), &[]),
+        object_schema(json!({}), &[]),
         &["", "\"\""],
         expect![[r#"
 
@@ -120,7 +123,7 @@ fn empty_arguments_are_no_choice_of_a_model() {
 #[test]
 fn values_in_strings_are_parsed() {
     check(
-        of(
+        object_schema(
             json!({"n": {"type": "integer"}, "x": {"type": "number"}, "on": {"type": "boolean"},
                 "list": {"type": "array", "items": {"type": "integer"}},
                 "deep": {"type": "object", "properties": {"n": {"type": "integer"}}},
@@ -175,7 +178,7 @@ fn arguments_that_are_too_expensive_to_validate_are_invalid() {
     let schema = json!({"$defs": {"f": {"oneOf": ways}}, "type": "object",
         "properties": {"f": {"$ref": "#/$defs/f"}}});
     let nested = (0..40).fold(json!({"z": 1}), |inner, _| json!({"not": inner}));
-    let parameters = Parameters::of(&schema).expect("it is a schema");
+    let parameters = Parameters::compile(&schema).expect("it is a schema");
     // Both as an object and as a string that would be converted.
     for arguments in [json!({"f": nested}), Value::from(json!({"f": nested}).to_string())] {
         assert!(parameters.fit(arguments).is_err());
@@ -186,7 +189,7 @@ fn arguments_that_are_too_expensive_to_validate_are_invalid() {
 #[test]
 fn an_empty_string_is_removed_only_if_invalid() {
     check(
-        of(
+        object_schema(
             json!({"must": {"type": "integer"}, "may": {"type": "integer"},
                 "null": {"type": ["integer", "null"]}, "date": {"enum": ["today", "now"]}}),
             &["must", "null"],
@@ -208,7 +211,7 @@ fn an_empty_string_is_removed_only_if_invalid() {
 #[test]
 fn a_null_is_removed_only_where_the_schema_refuses_it() {
     check(
-        of(
+        object_schema(
             json!({"must": {"type": "integer"}, "may": {"type": "boolean"}, "any": {},
                 "null": {"type": ["integer", "null"]}, "date": {"enum": ["today", "now"]},
                 "mode": {"enum": ["a", null]}, "list": {"type": "array", "items": {"type": "string"}},
@@ -304,7 +307,7 @@ fn an_envelope_is_unwrapped_unless_it_is_a_parameter() {
         r#"{"input": "a"}"#,
     ];
     check(
-        of(path, &["path"]),
+        object_schema(path, &["path"]),
         &texts,
         expect![[r#"
             {"input": {"path": "a"}}
@@ -320,7 +323,8 @@ fn an_envelope_is_unwrapped_unless_it_is_a_parameter() {
             {"input": "a"}
               invalid arguments: "path" is a required property; Additional properties are not allowed ('input' was unexpected). Parameters: path (string, required)"#]],
     );
-    let schema = of(json!({"input": {"type": "object"}, "path": {"type": "string"}}), &["path"]);
+    let schema =
+        object_schema(json!({"input": {"type": "object"}, "path": {"type": "string"}}), &["path"]);
     check(
         schema,
         &texts[..1],
@@ -333,7 +337,7 @@ fn an_envelope_is_unwrapped_unless_it_is_a_parameter() {
 #[test]
 fn alternatives_are_repaired() {
     check(
-        of(
+        object_schema(
             json!({"when": {"anyOf": [{"type": "object", "properties": {"day": {"type": "integer"}},
                 "required": ["day"], "additionalProperties": false}, {"type": "null"}]}}),
             &["when"],
@@ -363,7 +367,7 @@ fn alternatives_are_repaired() {
 #[test]
 fn errors_list_all_parameters() {
     check(
-        of(
+        object_schema(
             json!({"path": {"type": "string"}, "mode": {"enum": ["r", "w"]},
                 "lines": {"type": "array", "items": {"type": "integer"}},
                 "at": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}),
@@ -383,14 +387,14 @@ fn errors_list_all_parameters() {
               invalid arguments: [] is not of type "object". Parameters: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)"#]],
     );
     let long = format!(r#"{{"path": {:?}}}"#, "y".repeat(10_000));
-    let output = fit(&of(json!({"path": {"type": "integer"}}), &[]), &long);
+    let output = fit(&object_schema(json!({"path": {"type": "integer"}}), &[]), &long);
     assert!(output.len() < 500, "{} bytes quote the whole value", output.len());
 }
 
 /// A tool that `register_tool` refuses is refused when it is added.
 #[test]
 fn unsupported_schemas_are_refused() {
-    let why = |schema: Value| Parameters::of(&of(json!({"it": schema}), &[])).err();
+    let why = |schema: Value| Parameters::compile(&object_schema(json!({"it": schema}), &[])).err();
     let output = [
         why(json!({"pattern": "^(?!con$)[a-z]+$"})),
         why(json!({"type": "objekt"})),
@@ -408,7 +412,7 @@ fn unsupported_schemas_are_refused() {
 #[test]
 fn formats_are_not_checked() {
     check(
-        of(json!({"at": {"type": "string", "format": "date-time"}}), &[]),
+        object_schema(json!({"at": {"type": "string", "format": "date-time"}}), &[]),
         &[r#"{"at": "tomorrow"}"#],
         expect![[r#"
             {"at": "tomorrow"}
@@ -441,7 +445,7 @@ fn errors_of_alternatives_are_listed() {
     let path = json!({"type": "object", "properties": {"path": {"type": "string"}},
         "required": ["path"]});
     check(
-        of(
+        object_schema(
             json!({"one": {"anyOf": [path, {"enum": ["a", "b"]}, {"type": ["integer", "null"]}]},
                 "many": {"oneOf": vec![json!({"type": "null"}); 9]}}),
             &[],
@@ -530,7 +534,7 @@ proptest! {
         schema in schemas(),
         value in values(),
     ) {
-        let parameters = Parameters::of(&schema).expect("it is a schema");
+        let parameters = Parameters::compile(&schema).expect("it is a schema");
         let fits = jsonschema::is_valid(&schema, &value);
         match parameters.fit(value.clone()) {
             Ok(fitted) if fits => {
@@ -556,7 +560,7 @@ proptest! {
 /// Regression: deeper arguments were recorded within events that nothing could read again.
 #[test]
 fn arguments_that_are_too_deep_are_an_error_for_the_model() {
-    let schema = of(json!({"z": {}}), &[]);
+    let schema = object_schema(json!({"z": {}}), &[]);
     for levels in 1..300 {
         let text = format!(r#"{{"z":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
         let fitted = fit(&schema, &text);

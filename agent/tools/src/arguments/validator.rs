@@ -14,7 +14,7 @@ pub(super) struct BoundedValidator {
 impl BoundedValidator {
     /// # Errors
     /// A description of the invalid or unsupported part of the schema.
-    pub(super) fn of(schema: &Value) -> Result<BoundedValidator, String> {
+    pub(super) fn compile(schema: &Value) -> Result<BoundedValidator, String> {
         Schema::compile(schema).map(|schema| BoundedValidator { schema })
     }
 

@@ -52,7 +52,7 @@ struct Browse {
 }
 
 pub(super) fn browser(config: &BrowserConfig) -> Result<Function, ConfigError> {
-    let hosts = PermittedHosts::of(config.allow_private.iter().cloned());
+    let hosts = PermittedHosts::new(config.allow_private.iter().cloned());
     let timeout = Duration::from_millis(config.timeout_ms);
     let web = Web::new("browser", hosts, config.max_bytes)?;
     let declaration = ToolDeclaration {

@@ -122,12 +122,11 @@ fn line_at(text: &str, at: usize) -> usize {
 
 /// Why a text is not found, with the nearest cause that is known.
 fn not_found(path: &str, text: &str, old: &str) -> String {
-    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let first = old.lines().find(|line| !line.trim().is_empty()).unwrap_or(old).trim();
     if text.contains("\r\n") && text.replace("\r\n", "\n").contains(old) {
         return format!("the text is not in {path}: its lines end with \\r\\n");
     }
-    if squeezed(text).contains(&squeezed(old)) {
+    if collapse_spaces(text).contains(&collapse_spaces(old)) {
         return format!(
             "the text is not in {path} exactly: spaces or line breaks differ; read the file and copy it"
         );
@@ -140,4 +139,8 @@ fn not_found(path: &str, text: &str, old: &str) -> String {
         ),
         None => format!("the text is not in {path}: read the file and copy the text from it"),
     }
+}
+
+fn collapse_spaces(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

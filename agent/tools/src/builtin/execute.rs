@@ -19,11 +19,10 @@ use super::file_states::FileStates;
 use super::list::content;
 use crate::capture::{Capture, Captured};
 use crate::config::ConfigError;
-use crate::context::VARIABLE;
 use crate::environment::{Inherit, Setting};
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
-use crate::tool::{Invocation, ToolDeclaration};
+use crate::tool::{CONTEXT_VARIABLE, Invocation, ToolDeclaration};
 use abide_sandbox::End;
 use abide_sandbox::Report;
 use abide_sandbox::{JobOptions, Sandbox, Workspace};
@@ -144,7 +143,7 @@ impl Commands {
         };
         let before = self.begin(&invocation).await;
         let mut environment = self.environment.clone();
-        environment.insert(VARIABLE.to_owned(), context);
+        environment.insert(CONTEXT_VARIABLE.to_owned(), context);
         let argv = ["sh", "-c", &arguments.command].map(str::to_owned).to_vec();
         let options = JobOptions { folder, grace: GRACE, ..JobOptions::default() };
         let launch =
@@ -172,8 +171,8 @@ impl Commands {
             }
             _ => {}
         }
-        let changes = self.end(&invocation, before).await;
-        outcome(&captured, changes, capture.timeout)
+        let (files, is_complete) = self.end(&invocation, before).await;
+        outcome(&captured, files, is_complete, capture.timeout)
     }
 
     /// Returns the files before the command. They are stored first: the command may be interrupted.
@@ -204,7 +203,7 @@ impl Commands {
         let Ok(root) = sandbox.workspace_path(&invocation.context.scope) else {
             return (Vec::new(), false);
         };
-        tokio::task::spawn_blocking(move || changed(&sandbox, &call_id, &root, &before))
+        tokio::task::spawn_blocking(move || record_changes(&sandbox, &call_id, &root, &before))
             .await
             .unwrap_or_default()
     }
@@ -224,11 +223,11 @@ impl Commands {
 }
 
 fn states_at(sandbox: &Sandbox, root: &Path) -> FileStates {
-    sandbox.open_workspace_at(root).map(|files| FileStates::of(&files)).unwrap_or_default()
+    sandbox.open_workspace_at(root).map(|files| FileStates::read(&files)).unwrap_or_default()
 }
 
 /// What a command has changed until now; it is stored.
-fn changed(
+fn record_changes(
     sandbox: &Sandbox,
     call_id: &str,
     root: &Path,
@@ -273,7 +272,7 @@ fn keep(sandbox: &Sandbox, call_id: &str, files: &CallFiles) {
 /// What an interrupted command has changed, from the state that was stored before it began. The answer stays the same.
 fn interrupted(sandbox: &Sandbox, call_id: &str) -> Option<Value> {
     let (files, is_complete) = match CallFiles::load(&sandbox.state_folder(), call_id)? {
-        CallFiles::Before(root, before) => changed(sandbox, call_id, &root, &before),
+        CallFiles::Before(root, before) => record_changes(sandbox, call_id, &root, &before),
         CallFiles::Changes(files, is_complete) => (files, is_complete),
     };
     Some(json!({"files": files, "files_complete": is_complete}))
@@ -281,7 +280,8 @@ fn interrupted(sandbox: &Sandbox, call_id: &str) -> Option<Value> {
 
 fn outcome(
     captured: &Captured,
-    (files, is_complete): (Vec<Value>, bool),
+    files: Vec<Value>,
+    is_complete: bool,
     timeout: Duration,
 ) -> ToolOutcome {
     let code = captured.exit_code;

@@ -44,7 +44,7 @@ pub(super) struct FileStates {
 }
 
 impl FileStates {
-    pub(super) fn of(workspace: &Workspace) -> FileStates {
+    pub(super) fn read(workspace: &Workspace) -> FileStates {
         let mut states = FileStates::default();
         let Ok(root) = workspace.open_folder(Path::new(".")) else { return states };
         let mut open = vec![root];

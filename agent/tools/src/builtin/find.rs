@@ -35,7 +35,7 @@ fn run(workspace: &Workspace, arguments: Glob) -> Result<ToolOutcome, WorkspaceE
     let start = workspace.relative(arguments.path.as_deref().unwrap_or("."))?;
     let (_, start) = workspace.open_folder(&start)?;
     let below = if start.as_os_str().is_empty() { ".".into() } else { start.clone() };
-    let mut walk = Walk::of(workspace, &below)?;
+    let mut walk = Walk::start(workspace, &below)?;
     let mut found = Vec::new();
     for (path, kind) in walk.by_ref() {
         let name = path.strip_prefix(&start).unwrap_or(&path).to_string_lossy();

@@ -62,7 +62,7 @@ fn run(workspace: &Workspace, arguments: Grep) -> Result<ToolOutcome, WorkspaceE
     if let Ok((file, real)) = workspace.open_file(&start) {
         search.file(&real.to_string_lossy(), &content(file, &real, FILE_BYTES)?);
     } else {
-        let mut walk = Walk::of(workspace, &start)?;
+        let mut walk = Walk::start(workspace, &start)?;
         let (_, start) = workspace.open_folder(&start)?;
         for (path, kind) in walk.by_ref() {
             let name = path.to_string_lossy();

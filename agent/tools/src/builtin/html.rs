@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
     }
 
     fn text(&mut self, text: &str) {
-        let text = decoded(text);
+        let text = decode_references(text);
         if self.is_title {
             self.title.push_str(&text);
         } else if self.verbatim > 0 {
@@ -278,7 +278,7 @@ impl<'a> Tag<'a> {
                 None => ("", after),
             };
             if name.eq_ignore_ascii_case(wanted) {
-                return Some(decoded(value));
+                return Some(decode_references(value));
             }
             if next.is_empty() || next.len() >= rest.len() {
                 return None;
@@ -337,7 +337,7 @@ const NAMED: [(&str, &str); 24] = [
 ];
 
 /// Returns a text with its character references replaced.
-fn decoded(text: &str) -> String {
+fn decode_references(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('&') {

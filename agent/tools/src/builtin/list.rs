@@ -104,12 +104,12 @@ fn run(workspace: &Workspace, arguments: Ls) -> Result<ToolOutcome, WorkspaceErr
     if is_cut {
         text.push_str(&format!("\n[more than {ENTRIES} entries: use glob with a pattern]"));
     }
-    let content = json!({"path": shown(&real), "entries": lines, "is_complete": !is_cut});
+    let content = json!({"path": path_text(&real), "entries": lines, "is_complete": !is_cut});
     Ok(ToolOutcome { text, ..ToolOutcome::json(content) })
 }
 
 /// Returns a path below the root as text; the root is `.`.
-pub(super) fn shown(path: &Path) -> String {
+pub(super) fn path_text(path: &Path) -> String {
     if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
 }
 
@@ -136,7 +136,7 @@ const DEPTH: usize = 64;
 const SKIPPED: [&str; 3] = [".git", "node_modules", "target"];
 
 impl<'a> Walk<'a> {
-    pub(super) fn of(workspace: &'a Workspace, path: &Path) -> Result<Walk<'a>, WorkspaceError> {
+    pub(super) fn start(workspace: &'a Workspace, path: &Path) -> Result<Walk<'a>, WorkspaceError> {
         let start = workspace.open_folder(path)?;
         let files = Vec::new();
         let entries = 0;

@@ -155,19 +155,21 @@ impl Registries {
         let answer = self.json(address, &[name]).await?;
         let versions = answer["versions"].as_object().map(|all| all.keys().cloned().collect());
         let licence = match &answer["license"] {
-            Value::Object(licence) => text(&licence.get("type").cloned().unwrap_or_default()),
-            other => text(other),
+            Value::Object(licence) => {
+                trimmed_text(&licence.get("type").cloned().unwrap_or_default())
+            }
+            other => trimmed_text(other),
         };
         Ok(Package {
-            latest: text(&answer["dist-tags"]["latest"]),
+            latest: trimmed_text(&answer["dist-tags"]["latest"]),
             licence,
-            about: text(&answer["description"]),
+            about: trimmed_text(&answer["description"]),
             repository: match &answer["repository"] {
-                Value::Object(it) => text(&it.get("url").cloned().unwrap_or_default()),
-                other => text(other),
+                Value::Object(it) => trimmed_text(&it.get("url").cloned().unwrap_or_default()),
+                other => trimmed_text(other),
             },
             versions: versions.unwrap_or_default(),
-            readme: text(&answer["readme"]),
+            readme: trimmed_text(&answer["readme"]),
         })
     }
 
@@ -175,22 +177,18 @@ impl Registries {
         let answer = self.json(address, &["pypi", name, "json"]).await?;
         let info = &answer["info"];
         let releases = answer["releases"].as_object().map(|all| all.keys().cloned().collect());
-        let licence = [&info["license_expression"], &info["license"]].into_iter().map(text);
+        let licence = [&info["license_expression"], &info["license"]].into_iter().map(trimmed_text);
         let links = info["project_urls"].as_object();
         let source = links.and_then(|links| {
-            let is_source = |name: &&String| {
-                let name = name.to_ascii_lowercase();
-                name.contains("source") || name.contains("repository") || name == "github"
-            };
-            links.iter().find(|(name, _)| is_source(name)).map(|(_, url)| text(url))
+            links.iter().find(|(name, _)| is_source_link(name)).map(|(_, url)| trimmed_text(url))
         });
         Ok(Package {
-            latest: text(&info["version"]),
+            latest: trimmed_text(&info["version"]),
             licence: licence.into_iter().find(|it| !it.is_empty()).unwrap_or_default(),
-            about: text(&info["summary"]),
-            repository: source.unwrap_or_else(|| text(&info["home_page"])),
+            about: trimmed_text(&info["summary"]),
+            repository: source.unwrap_or_else(|| trimmed_text(&info["home_page"])),
             versions: releases.unwrap_or_default(),
-            readme: text(&info["description"]),
+            readme: trimmed_text(&info["description"]),
         })
     }
 
@@ -198,15 +196,15 @@ impl Registries {
         let answer = self.json(address, &["api", "v1", "crates", name]).await?;
         let about = &answer["crate"];
         let versions = answer["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let stable = text(&about["max_stable_version"]);
-        let latest = if stable.is_empty() { text(&about["max_version"]) } else { stable };
-        let of_latest = versions.iter().find(|version| text(&version["num"]) == latest);
+        let stable = trimmed_text(&about["max_stable_version"]);
+        let latest = if stable.is_empty() { trimmed_text(&about["max_version"]) } else { stable };
+        let of_latest = versions.iter().find(|version| trimmed_text(&version["num"]) == latest);
         Ok(Package {
-            licence: of_latest.map(|version| text(&version["license"])).unwrap_or_default(),
-            about: text(&about["description"]),
-            repository: text(&about["repository"]),
+            licence: of_latest.map(|version| trimmed_text(&version["license"])).unwrap_or_default(),
+            about: trimmed_text(&about["description"]),
+            repository: trimmed_text(&about["repository"]),
             // The registry lists the newest version first.
-            versions: versions.iter().rev().map(|version| text(&version["num"])).collect(),
+            versions: versions.iter().rev().map(|version| trimmed_text(&version["num"])).collect(),
             readme: self.rust_readme(address, name, &latest).await,
             latest,
         })
@@ -227,20 +225,27 @@ impl Registries {
 
 /// Checks that a name cannot change the path of a request.
 fn check_name(registry: Registry, name: &str) -> Result<(), String> {
-    let is_name = |part: &str| {
-        !part.is_empty()
-            && part.len() <= 214
-            && !part.starts_with('.')
-            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-    };
     let is_valid = match (registry, name.strip_prefix('@').and_then(|it| it.split_once('/'))) {
-        (Registry::Npm, Some((scope, name))) => is_name(scope) && is_name(name),
-        _ => is_name(name),
+        (Registry::Npm, Some((scope, name))) => is_name_part(scope) && is_name_part(name),
+        _ => is_name_part(name),
     };
     if is_valid { Ok(()) } else { Err(format!("{name:?} is not the name of a package")) }
 }
 
-fn text(value: &Value) -> String {
+fn is_name_part(part: &str) -> bool {
+    !part.is_empty()
+        && part.len() <= 214
+        && !part.starts_with('.')
+        && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+/// Returns `true` if a link of a package is that of its source code, by its label.
+fn is_source_link(label: &str) -> bool {
+    let label = label.to_ascii_lowercase();
+    label.contains("source") || label.contains("repository") || label == "github"
+}
+
+fn trimmed_text(value: &Value) -> String {
     value.as_str().unwrap_or_default().trim().to_owned()
 }
 

@@ -83,9 +83,12 @@ pub(super) fn search(
         SearchProvider::Tavily => Some("https://api.tavily.com/search"),
         SearchProvider::Searxng => None,
     };
-    let url = config.url.as_deref().or(default);
-    let url = url.ok_or_else(|| bad("searxng needs the url of its server".to_owned()))?;
-    let mut url = Url::parse(url).map_err(|why| bad(format!("url {url:?}: {why}")))?;
+    let address = config
+        .url
+        .as_deref()
+        .or(default)
+        .ok_or_else(|| bad("searxng needs the url of its server".to_owned()))?;
+    let mut url = Url::parse(address).map_err(|why| bad(format!("url {address:?}: {why}")))?;
     if config.provider == SearchProvider::Searxng && !url.path().ends_with("/search") {
         let path = format!("{}/search", url.path().trim_end_matches('/'));
         url.set_path(&path);
@@ -119,24 +122,25 @@ pub(super) fn search(
 }
 
 fn headers(provider: SearchProvider, key: Option<&str>) -> Result<HeaderMap, ConfigError> {
-    let bad = |why: &str| ConfigError::new("search", why);
-    let secret = |text: &str| {
-        let mut value = HeaderValue::from_str(text)
-            .map_err(|_| bad("the key has characters that a header cannot contain"))?;
-        value.set_sensitive(true);
-        Ok::<_, ConfigError>(value)
-    };
     let (name, value) = match (provider, key) {
         (SearchProvider::Brave, Some(key)) => {
-            (HeaderName::from_static("x-subscription-token"), secret(key)?)
+            (HeaderName::from_static("x-subscription-token"), secret_header(key)?)
         }
         (SearchProvider::Tavily | SearchProvider::Searxng, Some(key)) => {
-            (AUTHORIZATION, secret(&format!("Bearer {key}"))?)
+            (AUTHORIZATION, secret_header(&format!("Bearer {key}"))?)
         }
         (SearchProvider::Searxng, None) => return Ok(HeaderMap::new()),
-        (_, None) => return Err(bad("this provider needs a key")),
+        (_, None) => return Err(ConfigError::new("search", "this provider needs a key")),
     };
     Ok(HeaderMap::from_iter([(name, value)]))
+}
+
+fn secret_header(text: &str) -> Result<HeaderValue, ConfigError> {
+    let mut value = HeaderValue::from_str(text).map_err(|_| {
+        ConfigError::new("search", "the key has characters that a header cannot contain")
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 impl Provider {
@@ -168,19 +172,29 @@ impl Provider {
             SearchProvider::Tavily | SearchProvider::Searxng => (&answer["results"], "content"),
         };
         let found = list.as_array().map(Vec::as_slice).unwrap_or_default();
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let results: Vec<(String, String, String)> = found
+        let results: Vec<SearchResult<'_>> = found
             .iter()
             .filter(|result| result["url"].is_string())
             .take(count)
-            .map(|it| (text(&it["title"]), text(&it["url"]), text(&it[about])))
+            .map(|result| SearchResult {
+                title: result["title"].as_str().unwrap_or_default(),
+                url: result["url"].as_str().unwrap_or_default(),
+                about: result[about].as_str().unwrap_or_default(),
+            })
             .collect();
         Ok(outcome(&query, &results))
     }
 }
 
-fn outcome(query: &str, results: &[(String, String, String)]) -> ToolOutcome {
-    let lines = results.iter().enumerate().map(|(at, (title, url, about))| {
+/// A page that was found.
+struct SearchResult<'a> {
+    title: &'a str,
+    url: &'a str,
+    about: &'a str,
+}
+
+fn outcome(query: &str, results: &[SearchResult<'_>]) -> ToolOutcome {
+    let lines = results.iter().enumerate().map(|(at, SearchResult { title, url, about })| {
         let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
         format!("{}. {title}\n   {url}\n   {about}", at + 1)
     });
@@ -189,9 +203,9 @@ fn outcome(query: &str, results: &[(String, String, String)]) -> ToolOutcome {
     } else {
         lines.collect::<Vec<_>>().join("\n")
     };
-    let results = results.iter();
     let results: Vec<Value> = results
-        .map(|(title, url, about)| json!({"title": title, "url": url, "text": about}))
+        .iter()
+        .map(|it| json!({"title": it.title, "url": it.url, "text": it.about}))
         .collect();
     ToolOutcome { text, ..ToolOutcome::json(json!({"query": query, "results": results})) }
 }

@@ -19,7 +19,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    pub(super) fn of(
+    pub(super) fn parse(
         tool: &str,
         url: &str,
         query: &BTreeMap<String, String>,
@@ -97,8 +97,7 @@ impl Address {
         }
         let url = Url::parse(&text).map_err(|why| why.to_string())?;
         let origin = Url::parse(&self.origin).map_err(|why| why.to_string())?;
-        let slashes = |path: &str| path.matches('/').count().max(1);
-        if url.origin() != origin.origin() || slashes(url.path()) != slashes(&path) {
+        if url.origin() != origin.origin() || count_slashes(url.path()) != count_slashes(&path) {
             return Err(OUT_OF_THE_PATH.to_owned());
         }
         Ok(url)
@@ -106,6 +105,11 @@ impl Address {
 }
 
 const OUT_OF_THE_PATH: &str = "the arguments would change the structure of the path";
+
+/// Returns the number of slashes of a path; an empty path counts as `/`.
+fn count_slashes(path: &str) -> usize {
+    path.matches('/').count().max(1)
+}
 
 /// Returns `true` if a segment is `.` or `..`, also before parameters: some servers remove `;` and what follows it
 /// first.

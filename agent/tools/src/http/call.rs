@@ -31,7 +31,7 @@ impl Plan {
         if let Some(key) = &self.context_key {
             let context = invocation.context_json().to_string();
             let text = body.as_ref().map_or("", |(text, _)| text.as_str());
-            key.sign(&mut headers, (&self.method, &url), &context, text);
+            key.sign(&mut headers, &self.method, &url, &context, text);
         }
         let mut request = self.client.request(self.method.clone(), url);
         if let Some((body, media_type)) = body {

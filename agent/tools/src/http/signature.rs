@@ -29,7 +29,8 @@ impl ContextKey {
     pub(super) fn sign(
         &self,
         headers: &mut HeaderMap,
-        (method, url): (&Method, &Url),
+        method: &Method,
+        url: &Url,
         context: &str,
         body: &str,
     ) {
@@ -58,9 +59,10 @@ fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     } else {
         block[..key.len()].copy_from_slice(key);
     }
-    let padded = |with: u8| block.map(|byte| byte ^ with);
-    let inner = Sha256::new().chain_update(padded(0x36)).chain_update(text).finalize();
-    Sha256::new().chain_update(padded(0x5C)).chain_update(inner).finalize().into()
+    let inner_pad = block.map(|byte| byte ^ 0x36);
+    let outer_pad = block.map(|byte| byte ^ 0x5C);
+    let inner = Sha256::new().chain_update(inner_pad).chain_update(text).finalize();
+    Sha256::new().chain_update(outer_pad).chain_update(inner).finalize().into()
 }
 
 #[cfg(test)]

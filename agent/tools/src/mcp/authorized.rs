@@ -43,7 +43,7 @@ impl AuthorizedClient {
     ) -> Result<T, HttpError> {
         let Some(authorizer) = &self.authorizer else {
             return request(None).await.map_err(|error| match challenge_of(&error) {
-                Some(_) => failed(OAuthError::Refused(REJECTED.to_owned())),
+                Some(_) => into_http_error(OAuthError::Refused(REJECTED.to_owned())),
                 None => error,
             });
         };
@@ -59,7 +59,7 @@ impl AuthorizedClient {
             token = Some(match (answered, challenge) {
                 (Err(_), Some(challenge)) => {
                     if std::mem::replace(&mut has_renewed, true) {
-                        return Err(failed(authorizer.rejected()));
+                        return Err(into_http_error(authorizer.rejected()));
                     }
                     detached(async move { of.renewed(sent.as_deref(), challenge).await }).await?
                 }
@@ -69,7 +69,7 @@ impl AuthorizedClient {
                         return Err(StreamableHttpError::InsufficientScope(error));
                     }
                     if std::mem::replace(&mut has_stepped_up, true) {
-                        return Err(failed(authorizer.rejected()));
+                        return Err(into_http_error(authorizer.rejected()));
                     }
                     detached(async move { of.stepped_up(sent.as_deref(), challenge).await }).await?
                 }
@@ -101,17 +101,20 @@ async fn detached<T: Send + 'static>(
     // Boxed, so that the code of the task exists once and not for each caller.
     let work: BoxFuture<'static, Result<T, OAuthError>> = Box::pin(work);
     let done = tokio::spawn(work).await;
-    let panicked = |_| Err(OAuthError::Unavailable("its task panicked".to_owned()));
-    done.unwrap_or_else(panicked).map_err(failed)
+    let result = match done {
+        Ok(result) => result,
+        Err(_) => Err(OAuthError::Unavailable("its task panicked".to_owned())),
+    };
+    result.map_err(into_http_error)
 }
 
 /// The callers find the error again: [`OAuthError::among_causes`].
-fn failed(error: OAuthError) -> HttpError {
+fn into_http_error(error: OAuthError) -> HttpError {
     StreamableHttpError::Io(io::Error::other(error))
 }
 
 /// Why there is no token for a request, if that is the reason of the error.
-pub(super) fn of_oauth(error: &ServiceError) -> Option<&OAuthError> {
+pub(super) fn oauth_cause(error: &ServiceError) -> Option<&OAuthError> {
     match error {
         // This error does not report its cause through `source`.
         ServiceError::TransportSend(error) => OAuthError::among_causes(error),

@@ -16,10 +16,10 @@ use rmcp::model::{
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::authorized::of_oauth;
+use super::authorized::oauth_cause;
 use super::connection::{Connection, Unavailable};
 use super::open_calls::Elicitation;
-use super::outcome::{failure, of_error, of_transport, outcome};
+use super::outcome::{failure, failure_for_code, outcome, transport_error};
 use super::parked::ParkedCall;
 use super::post::may_have_lost_session;
 use super::server::Server;
@@ -128,9 +128,9 @@ impl McpCall {
             return declined;
         }
         match self.position() {
-            Position::Start => self.call(Resumption::default()).await,
+            Position::Start => self.send_call(Resumption::default()).await,
             Position::Task => self.follow(None).await,
-            Position::Asked(asked) => self.answer(asked).await,
+            Position::Asked(asked) => self.send_answers(asked).await,
             Position::Answered(answered) => {
                 let responses = serde_json::from_value(answered["responses"].clone()).ok();
                 if answered["via"] == "task" {
@@ -142,7 +142,7 @@ impl McpCall {
                     return self.lost("the worker ended after it had sent the answers");
                 }
                 let state = answered["state"].as_str().map(str::to_owned);
-                self.call(Resumption { responses, state }).await
+                self.send_call(Resumption { responses, state }).await
             }
         }
     }
@@ -174,7 +174,7 @@ impl McpCall {
 
     /// Sends the call. A 404 does not prove that its session has ended and the tool has not run: only a call that may run again is
     /// sent again, in a new session.
-    async fn call(&self, resumption: Resumption) -> ToolOutcome {
+    async fn send_call(&self, resumption: Resumption) -> ToolOutcome {
         let outcome = self.call_once(resumption.clone()).await;
         let is_repeated = self.has_lost_session.swap(false, Ordering::Relaxed);
         if is_repeated && self.effect.may_run_again() {
@@ -186,14 +186,14 @@ impl McpCall {
 
     /// Returns the outcome of a request without an answer. If its credentials were rejected, and a person can renew
     /// them, the call waits for that: the server has not processed the request.
-    async fn failed(&self, connection: &Arc<Connection>, error: ServiceError) -> ToolOutcome {
+    async fn handle_error(&self, connection: &Arc<Connection>, error: ServiceError) -> ToolOutcome {
         if let ServiceError::TransportSend(error) = &error
-            && of_transport(error).is_some_and(may_have_lost_session)
+            && transport_error(error).is_some_and(may_have_lost_session)
         {
             self.has_lost_session.store(true, Ordering::Relaxed);
             self.server.retire(connection, "its session may have ended").await;
         }
-        match of_oauth(&error) {
+        match oauth_cause(&error) {
             Some(why) if why.needs_person() => self.wait_for_login(&why.to_string()).await,
             _ => failure(&self.server, connection, error).await,
         }
@@ -264,18 +264,18 @@ impl McpCall {
         }
     }
 
-    fn task(&self) -> Option<Task<'_>> {
+    fn current_task(&self) -> Option<Task<'_>> {
         let mut tasks = self.steps().filter(|step| step.kind == ExchangeKind::Task);
         let task = tasks.next_back()?;
         Some(Task { id: task.data["task_id"].as_str()?, age: task.age })
     }
 
     /// Sends the answers to the questions of a result or of a task.
-    async fn answer(&self, asked: &Value) -> ToolOutcome {
+    async fn send_answers(&self, asked: &Value) -> ToolOutcome {
         if asked["via"] == "request" {
             // The process that held the connection has ended. Nothing shows what the tool did before it asked.
             return if self.effect.may_run_again() {
-                self.call(Resumption::default()).await
+                self.send_call(Resumption::default()).await
             } else {
                 self.lost("the connection on which the server asked has ended")
             };
@@ -297,7 +297,7 @@ impl McpCall {
         if via == "task" {
             self.follow(Some(responses)).await
         } else {
-            self.call(Resumption { responses: Some(responses), state }).await
+            self.send_call(Resumption { responses: Some(responses), state }).await
         }
     }
 
@@ -311,7 +311,8 @@ impl McpCall {
             Ok(params) => params,
             Err(invalid) => return invalid,
         };
-        (params.input_responses, params.request_state) = (resumption.responses, resumption.state);
+        params.input_responses = resumption.responses;
+        params.request_state = resumption.state;
         for round in 0..EMPTY_ROUNDS {
             let response = if connection.is_of_older_era() {
                 let parked = ParkedCall::begin(&connection, params.clone());
@@ -339,7 +340,7 @@ impl McpCall {
                     tokio::time::sleep(PAUSES.0 * (1 << round.min(4))).await;
                 }
                 Ok(_) => return self.lost("its answer has an unknown type"),
-                Err(error) => return self.failed(&connection, error).await,
+                Err(error) => return self.handle_error(&connection, error).await,
             }
         }
         self.lost(&format!("it has asked for another request {EMPTY_ROUNDS} times"))
@@ -408,7 +409,7 @@ impl McpCall {
 
     /// Follows the recorded task. The responses answer its questions.
     async fn follow(&self, responses: Option<InputResponses>) -> ToolOutcome {
-        let (Some(task), Some(log)) = (self.task(), &self.invocation.exchange.log) else {
+        let (Some(task), Some(log)) = (self.current_task(), &self.invocation.exchange.log) else {
             return self.lost("its task was not recorded");
         };
         match self.connect().await {
@@ -428,7 +429,7 @@ impl McpCall {
         let since = Instant::now();
         let mut pause = PAUSE;
         loop {
-            match self.look(&connection, task.id, &mut responses).await {
+            match self.poll_task(&connection, task.id, &mut responses).await {
                 Ok(TaskPoll::Ended(outcome)) => return *outcome,
                 Ok(TaskPoll::Asks(requests)) => return self.ask("task", &requests, None).await,
                 Ok(TaskPoll::Works(suggested)) => pause = suggested,
@@ -440,7 +441,7 @@ impl McpCall {
                 Err(ServiceError::McpError(error)) => {
                     return self.lost(&format!("its task cannot be read: {}", error.message));
                 }
-                Err(error) => return self.failed(&connection, error).await,
+                Err(error) => return self.handle_error(&connection, error).await,
             }
             if task.age + since.elapsed() > self.server.task_timeout {
                 let _ = self.server.cancel_task(task.id).await;
@@ -467,7 +468,7 @@ impl McpCall {
     }
 
     /// Sends answers that were not sent yet, and reads the state of a task.
-    async fn look(
+    async fn poll_task(
         &self,
         connection: &Connection,
         task_id: &str,
@@ -487,7 +488,7 @@ impl McpCall {
         let suggested = found.task.poll_interval_ms.map_or(PAUSE, Duration::from_millis);
         Ok(match found.payload {
             TaskPayload::InputRequired { mut input_requests } => {
-                let answered = self.answered();
+                let answered = self.answered_names();
                 input_requests.retain(|name, _| !answered.contains(name));
                 if input_requests.is_empty() {
                     TaskPoll::Works(suggested.clamp(PAUSES.0, PAUSES.1))
@@ -495,12 +496,14 @@ impl McpCall {
                     TaskPoll::Asks(input_requests)
                 }
             }
-            TaskPayload::Completed { result } => TaskPoll::Ended(Box::new(self.completed(result))),
+            TaskPayload::Completed { result } => {
+                TaskPoll::Ended(Box::new(self.task_outcome(result)))
+            }
             TaskPayload::Failed { error } => {
                 let why = error.get("message").and_then(Value::as_str).unwrap_or("no reason");
                 let text = format!("MCP server {} returned an error: {why}", self.server.name);
                 let code = serde_json::from_value(json!(error.get("code")));
-                let failure = code.map_or(Failure::Tool, of_error);
+                let failure = code.map_or(Failure::Tool, failure_for_code);
                 TaskPoll::Ended(Box::new(ToolOutcome {
                     content: json!({ "error": error }),
                     ..ToolOutcome::failed(failure, text)
@@ -515,13 +518,13 @@ impl McpCall {
     }
 
     /// Returns the names of the questions that have an answer: they are unique in a task.
-    fn answered(&self) -> Vec<String> {
+    fn answered_names(&self) -> Vec<String> {
         let asked = self.steps().filter(|step| step.kind == ExchangeKind::Asked);
         let names = asked.flat_map(|step| step.data["names"].as_array().into_iter().flatten());
         names.filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
-    fn completed(&self, result: Map<String, Value>) -> ToolOutcome {
+    fn task_outcome(&self, result: Map<String, Value>) -> ToolOutcome {
         match serde_json::from_value::<CallToolResult>(Value::Object(result)) {
             Ok(result) => outcome(&self.server, &result),
             Err(why) => self.lost(&format!("the result of its task is invalid: {why}")),
@@ -532,7 +535,7 @@ impl McpCall {
     async fn until_answered(&self, mut parked: ParkedCall) -> ToolOutcome {
         loop {
             match parked.next().await {
-                Ok(Err(error)) => return self.failed(&parked.connection, error).await,
+                Ok(Err(error)) => return self.handle_error(&parked.connection, error).await,
                 Ok(Ok(CallToolResponse::Complete(result))) => {
                     return outcome(&self.server, &result);
                 }
@@ -607,7 +610,7 @@ fn is_login(step: &ExchangeStep) -> bool {
 
 /// Returns `true` if the credentials of a request were rejected, and a person can renew them.
 fn needs_person(error: &ServiceError) -> bool {
-    of_oauth(error).is_some_and(OAuthError::needs_person)
+    oauth_cause(error).is_some_and(OAuthError::needs_person)
 }
 
 /// Returns `true` if the server may answer a later request.
@@ -632,9 +635,10 @@ fn input_of_params(question: &Elicitation) -> Option<NewInput> {
 }
 
 fn input_of_json(params: &Value) -> Option<NewInput> {
-    let text = |name: &str| params[name].as_str().map(str::to_owned);
+    let message = params["message"].as_str()?.to_owned();
     let schema = params.get("requestedSchema").filter(|schema| !schema.is_null()).cloned();
-    Some(NewInput { message: text("message")?, schema, url: text("url") })
+    let url = params["url"].as_str().map(str::to_owned);
+    Some(NewInput { message, schema, url })
 }
 
 impl Connection {

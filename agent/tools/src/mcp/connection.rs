@@ -19,15 +19,15 @@ use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, ErrorData, Peer};
+use serde::Serialize;
 use tokio::process::{Child, ChildStderr};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::authorized::{AuthorizedClient, of_oauth};
+use super::authorized::{AuthorizedClient, oauth_cause};
 use super::lines::{BoundedLines, StreamError};
 use super::open_calls::OpenCalls;
-use super::status::McpStatus;
 use crate::config::ConfigError;
 use crate::oauth::{Authorizer, OAuthError};
 use abide_sandbox::{Launch, OutputTail, ProcessGroup, exit_code};
@@ -81,8 +81,26 @@ impl Endpoint {
 
 /// Returns the address of a server.
 pub(super) fn parse_url(server: &str, url: &str) -> Result<reqwest::Url, ConfigError> {
-    let invalid = |why| ConfigError::new(server, format!("its url is invalid: {why}"));
-    reqwest::Url::parse(url).map_err(invalid)
+    reqwest::Url::parse(url)
+        .map_err(|why| ConfigError::new(server, format!("its url is invalid: {why}")))
+}
+
+/// The status of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum McpStatus {
+    /// It is connected.
+    Up {
+        /// The protocol version.
+        protocol: String,
+        /// The server's own name and version.
+        server: String,
+    },
+    /// It is disconnected. The next call starts it.
+    Down {
+        /// The last error.
+        why: String,
+    },
 }
 
 /// Bounds of a list whose end only the server knows.
@@ -187,7 +205,7 @@ impl Connection {
                 })?;
                 let stdin = child.stdin.take().expect("stdin is piped");
                 let stdout = child.stdout.take().expect("stdout is piped");
-                let stdout = BoundedLines::of(stdout, *max, note.clone());
+                let stdout = BoundedLines::new(stdout, *max, note.clone());
                 let process = Process::tend(child, group);
                 let transport = AsyncRwTransport::new_client(stdout, stdin);
                 let transport = transport.with_max_line_length(usize::MAX);
@@ -207,7 +225,7 @@ impl Connection {
                 connection.subscribe();
                 return Ok(connection);
             }
-            Ok(Err(error)) => ConnectError::of(&error, process.is_some()),
+            Ok(Err(error)) => ConnectError::from_initialize(&error, process.is_some()),
             Err(_) => ConnectError::because(format!(
                 "it did not respond within {} s",
                 within.as_secs_f64()
@@ -262,7 +280,7 @@ impl Connection {
         for _ in 0..limits.max_pages {
             let params = PaginatedRequestParams::default().with_cursor(cursor.take());
             let page = self.peer().list_tools(Some(params)).await.map_err(|why| {
-                of_oauth(&why).map_or_else(|| why.to_string().into(), Unavailable::of_oauth)
+                oauth_cause(&why).map_or_else(|| why.to_string().into(), Unavailable::from_oauth)
             })?;
             let next = page.next_cursor;
             bytes += serde_json::to_string(&page.tools).map_or(0, |text| text.len());
@@ -312,7 +330,7 @@ impl Connection {
         match (self.note.read(), &self.process) {
             (Some(why), _) => why,
             (None, Some(process)) => {
-                let ended = process.ended(LAST_WORDS).await;
+                let ended = process.wait_for_end(LAST_WORDS).await;
                 let how = ended.unwrap_or_else(|| "it closed its output".to_owned());
                 format!("{how}{}", process.stderr.as_suffix())
             }
@@ -325,7 +343,7 @@ impl Connection {
         self.running.cancellation_token().cancel();
         if let Some(process) = &self.process {
             process.stop.cancel();
-            process.ended(GRACE * 3).await;
+            process.wait_for_end(GRACE * 3).await;
         }
     }
 }
@@ -339,7 +357,7 @@ pub(super) struct Unavailable {
 }
 
 impl Unavailable {
-    fn of_oauth(error: &OAuthError) -> Unavailable {
+    fn from_oauth(error: &OAuthError) -> Unavailable {
         Unavailable { why: error.to_string(), needs_person: error.needs_person() }
     }
 }
@@ -362,30 +380,32 @@ impl ConnectError {
         ConnectError { how: how.into(), is_of_older_era: false }
     }
 
-    fn of(error: &ClientInitializeError, is_program: bool) -> ConnectError {
+    fn from_initialize(error: &ClientInitializeError, is_program: bool) -> ConnectError {
         use ClientInitializeError as Error;
         match error {
             // A server of an earlier era can answer a discovery that it does not know with any result.
             Error::NoCompatibleProtocolVersion { .. } | Error::ExpectedInitResult(_) => {
                 ConnectError { how: error.to_string().into(), is_of_older_era: true }
             }
-            Error::LegacyFallbackFailed { fallback, .. } => ConnectError::of(fallback, is_program),
+            Error::LegacyFallbackFailed { fallback, .. } => {
+                ConnectError::from_initialize(fallback, is_program)
+            }
             // Whether the pipe is reported as broken or at its end depends on timing.
             Error::ConnectionClosed(_) | Error::TransportError { .. } if is_program => {
                 ConnectError::because("it closed the connection".to_owned())
             }
             Error::TransportError { error, .. } => {
                 let error = error.error.as_ref();
-                let of_oauth = OAuthError::among_causes(error).map(Unavailable::of_oauth);
-                ConnectError::because(of_oauth.unwrap_or_else(|| described(error).into()))
+                let refusal = OAuthError::among_causes(error).map(Unavailable::from_oauth);
+                ConnectError::because(refusal.unwrap_or_else(|| describe_error(error).into()))
             }
-            other => ConnectError::because(described(other)),
+            other => ConnectError::because(describe_error(other)),
         }
     }
 }
 
 /// Returns an error with its causes.
-fn described(error: &(dyn Error + 'static)) -> String {
+fn describe_error(error: &(dyn Error + 'static)) -> String {
     let mut described = error.to_string();
     let mut cause = error.source();
     while let Some(one) = cause {
@@ -423,7 +443,7 @@ impl Process {
     }
 
     /// Returns how the process ended, if it does so in time.
-    async fn ended(&self, within: Duration) -> Option<String> {
+    async fn wait_for_end(&self, within: Duration) -> Option<String> {
         let mut exit = self.exit.clone();
         let ended = timeout(within, exit.wait_for(Option::is_some)).await;
         ended.ok()?.ok()?.clone()
@@ -431,7 +451,7 @@ impl Process {
 
     /// Returns the exit status and stderr of a server that never answered.
     async fn last_words(self) -> String {
-        let ended = self.ended(LAST_WORDS).await.map(|how| format!("; {how}"));
+        let ended = self.wait_for_end(LAST_WORDS).await.map(|how| format!("; {how}"));
         format!("{}{}", ended.unwrap_or_default(), self.stderr.as_suffix())
     }
 }

@@ -45,7 +45,7 @@ impl StreamError {
 }
 
 impl<R> BoundedLines<R> {
-    pub(super) fn of(from: R, max: usize, note: StreamError) -> BoundedLines<R> {
+    pub(super) fn new(from: R, max: usize, note: StreamError) -> BoundedLines<R> {
         let buffer = vec![0; READ_BYTES].into_boxed_slice();
         BoundedLines { from, partial: Vec::new(), lines: Vec::new(), passed: 0, buffer, max, note }
     }

@@ -8,7 +8,7 @@ use rmcp::model::{CallToolResult, ErrorCode};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::{Value, json};
 
-use super::authorized::of_oauth;
+use super::authorized::oauth_cause;
 use super::connection::Connection;
 use super::post::HttpError;
 use super::received::UNREADABLE;
@@ -70,7 +70,7 @@ pub(super) async fn failure(
     error: ServiceError,
 ) -> ToolOutcome {
     let name = &server.name;
-    if let Some(why) = of_oauth(&error) {
+    if let Some(why) = oauth_cause(&error) {
         let text = format!("MCP server {name} cannot be used: {why}");
         // The same request would be refused again.
         let failure = match why {
@@ -88,7 +88,7 @@ pub(super) async fn failure(
             }
             let failure = match error.code {
                 ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND => Failure::Arguments,
-                code => of_error(code),
+                code => failure_for_code(code),
             };
             let text = format!("MCP server {name} returned an error: {}", error.message);
             ToolOutcome { content: json!({ "error": error }), ..ToolOutcome::failed(failure, text) }
@@ -98,7 +98,7 @@ pub(super) async fn failure(
             let text = format!("the response of MCP server {name} has more than {max} bytes");
             ToolOutcome::failed(Failure::TooLarge, text)
         }
-        ServiceError::TransportSend(error) if refused(&error) => {
+        ServiceError::TransportSend(error) if was_refused(&error) => {
             let text = format!("MCP server {name} cannot be reached");
             ToolOutcome::failed(Failure::Unavailable, text)
         }
@@ -134,7 +134,7 @@ pub(super) async fn failure(
 /// Returns the failure of a call by the code of the server's error. Only codes that refuse a request prove that the
 /// tool did not run. Servers report a timeout, a lost upstream and an exception in the tool with other codes: after
 /// these the tool may have had its effect.
-pub(super) fn of_error(code: ErrorCode) -> Failure {
+pub(super) fn failure_for_code(code: ErrorCode) -> Failure {
     if REFUSALS.contains(&code) { Failure::Tool } else { Failure::Lost }
 }
 
@@ -156,7 +156,7 @@ const URL_ELICITATION_REQUIRED: ErrorCode = ErrorCode(-32042);
 
 /// Returns the size limit that the answer exceeded, if that is the reason of the error.
 fn too_large(error: &(dyn Error + 'static)) -> Option<usize> {
-    match of_transport(error)? {
+    match transport_error(error)? {
         StreamableHttpError::ResponseBodyTooLarge { max_size } => Some(*max_size),
         _ => None,
     }
@@ -164,7 +164,7 @@ fn too_large(error: &(dyn Error + 'static)) -> Option<usize> {
 
 /// What the server answered in place of a message of the protocol, such as the page of a proxy.
 fn answer_of(error: &(dyn Error + 'static)) -> Option<String> {
-    let answer = match of_transport(error)? {
+    let answer = match transport_error(error)? {
         StreamableHttpError::UnexpectedServerResponse(answer) => answer.to_string(),
         StreamableHttpError::UnexpectedContentType(kind) => {
             format!("its content type is {}", kind.as_deref().unwrap_or("missing"))
@@ -176,7 +176,7 @@ fn answer_of(error: &(dyn Error + 'static)) -> Option<String> {
 }
 
 /// Returns the error of the HTTP transport among the causes.
-pub(super) fn of_transport<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a HttpError> {
+pub(super) fn transport_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a HttpError> {
     let mut cause = Some(error);
     while let Some(one) = cause {
         if let Some(found) = one.downcast_ref::<HttpError>() {
@@ -188,19 +188,15 @@ pub(super) fn of_transport<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a H
 }
 
 /// Returns `true` if the request was refused at the connection level.
-fn refused(error: &(dyn Error + 'static)) -> bool {
-    let is_refusal = |error: &(dyn Error + 'static)| {
-        // This error does not report its cause through `source`.
-        let of_transport = error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-        let client = match of_transport {
-            Some(StreamableHttpError::Client(error)) => Some(error),
-            _ => error.downcast_ref::<reqwest::Error>(),
-        };
-        client.is_some_and(reqwest::Error::is_connect)
-    };
+fn was_refused(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(one) = cause {
-        if is_refusal(one) {
+        // This error does not report its cause through `source`.
+        let client = match one.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+            Some(StreamableHttpError::Client(error)) => Some(error),
+            _ => one.downcast_ref::<reqwest::Error>(),
+        };
+        if client.is_some_and(reqwest::Error::is_connect) {
             return true;
         }
         cause = one.source();

@@ -78,7 +78,7 @@ impl Post<'_> {
                 Ok(StreamableHttpPostResponse::Accepted)
             }
             StatusCode::NOT_FOUND if self.session_id.is_some() => self.not_found(response).await,
-            status if status.is_success() => self.answered(response).await,
+            status if status.is_success() => self.read_answer(response).await,
             _ => self.refused(response).await,
         }
     }
@@ -108,7 +108,10 @@ impl Post<'_> {
         }
     }
 
-    async fn answered(&self, response: Response) -> Result<StreamableHttpPostResponse, HttpError> {
+    async fn read_answer(
+        &self,
+        response: Response,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
         let session_id = header(&response, HeaderName::from_static(SESSION));
         // Some servers answer a notification with an empty 200 instead of 202.
         if self.request_id().is_none() && response.content_length() == Some(0) {

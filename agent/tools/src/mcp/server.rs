@@ -78,8 +78,10 @@ impl Server {
         // In a separate task, so that the cancellation of one call does not abort the attempt for others.
         let server = Arc::clone(self);
         let connecting = tokio::spawn(async move { server.connect().await });
-        let panicked = |_| Err("the attempt to connect panicked".to_owned().into());
-        connecting.await.unwrap_or_else(panicked)
+        match connecting.await {
+            Ok(connected) => connected,
+            Err(_) => Err("the attempt to connect panicked".to_owned().into()),
+        }
     }
 
     async fn connect(self: &Arc<Server>) -> Result<Arc<Connection>, Unavailable> {

@@ -26,7 +26,7 @@ pub(super) struct McpTool {
 }
 
 impl McpTool {
-    pub(super) fn of(server: Arc<Server>, tool: rmcp::model::Tool) -> McpTool {
+    pub(super) fn new(server: Arc<Server>, tool: rmcp::model::Tool) -> McpTool {
         let name = tool.name.into_owned();
         let annotations = tool.annotations.map(|annotations| json!(annotations));
         let declared = annotations.as_ref().map(Effect::from_annotations);
@@ -108,7 +108,7 @@ impl Server {
         }
         let tools = listed
             .into_iter()
-            .map(|tool| Arc::new(McpTool::of(Arc::clone(self), tool)) as Arc<dyn Tool>);
+            .map(|tool| Arc::new(McpTool::new(Arc::clone(self), tool)) as Arc<dyn Tool>);
         for problem in self.tools.replace(&self.name, tools.collect()) {
             tracing::warn!(server = self.name, problem, "a tool is not used");
         }

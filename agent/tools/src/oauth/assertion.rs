@@ -26,7 +26,7 @@ pub(crate) struct SigningKey {
 
 impl SigningKey {
     /// Reads a key. Its algorithm follows from its kind.
-    pub(super) fn of_pem(server: &str, pem: &str) -> Result<SigningKey, ConfigError> {
+    pub(super) fn from_pem(server: &str, pem: &str) -> Result<SigningKey, ConfigError> {
         let body: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
         let der = STANDARD.decode(body.split_ascii_whitespace().collect::<String>());
         let der = der.unwrap_or_default();

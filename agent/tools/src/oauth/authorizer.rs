@@ -171,7 +171,7 @@ impl Authorizer {
         tokens: Tokens,
     ) -> Result<Option<Tokens>, OAuthError> {
         let Some(refresh_token) = tokens.refresh_token else { return Ok(None) };
-        let metadata = discovery::server(&self.http, &login.issuer).await?;
+        let metadata = discovery::server_metadata(&self.http, &login.issuer).await?;
         let request = TokenRequest {
             http: &self.http,
             settings: &self.settings,
@@ -201,8 +201,8 @@ impl Authorizer {
     ) -> Result<String, OAuthError> {
         let challenge = &state.challenge;
         let resource =
-            discovery::resource(&self.http, &self.url, challenge, &self.settings).await?;
-        let metadata = discovery::server(&self.http, &resource.issuer).await?;
+            discovery::protected_resource(&self.http, &self.url, challenge, &self.settings).await?;
+        let metadata = discovery::server_metadata(&self.http, &resource.issuer).await?;
         let client = Client::configured(&self.settings, &metadata)?;
         let client = client.ok_or_else(|| OAuthError::Refused("it has no client_id".to_owned()))?;
         let scopes = if scopes.is_empty() { self.scopes(challenge, &resource)? } else { scopes };

@@ -32,7 +32,7 @@ impl Client {
             let auth = settings.token_endpoint_auth.unwrap_or_else(|| {
                 match (&settings.private_key, &settings.client_secret) {
                     (Some(_), _) => TokenEndpointAuth::PrivateKeyJwt,
-                    (None, Some(_)) => of_secret(metadata),
+                    (None, Some(_)) => secret_auth(metadata),
                     (None, None) => TokenEndpointAuth::None,
                 }
             });
@@ -57,7 +57,7 @@ impl Client {
         let requested = if supports(metadata, TokenEndpointAuth::None) {
             TokenEndpointAuth::None
         } else {
-            of_secret(metadata)
+            secret_auth(metadata)
         };
         let document = json!({
             "client_name": "Abide",
@@ -76,7 +76,7 @@ impl Client {
         Ok(Client {
             id: id.to_owned(),
             secret: answer["client_secret"].as_str().map(str::to_owned),
-            auth: method.and_then(TokenEndpointAuth::of_name).unwrap_or(requested),
+            auth: method.and_then(TokenEndpointAuth::from_name).unwrap_or(requested),
         })
     }
 
@@ -122,7 +122,7 @@ fn supports(metadata: &ServerMetadata, method: TokenEndpointAuth) -> bool {
 }
 
 /// Returns how a client with a secret authenticates.
-fn of_secret(metadata: &ServerMetadata) -> TokenEndpointAuth {
+fn secret_auth(metadata: &ServerMetadata) -> TokenEndpointAuth {
     let basic = TokenEndpointAuth::ClientSecretBasic;
     let post = TokenEndpointAuth::ClientSecretPost;
     if !supports(metadata, basic) && supports(metadata, post) { post } else { basic }

@@ -68,7 +68,7 @@ impl TokenEndpointAuth {
         }
     }
 
-    pub(crate) fn of_name(name: &str) -> Option<TokenEndpointAuth> {
+    pub(crate) fn from_name(name: &str) -> Option<TokenEndpointAuth> {
         use TokenEndpointAuth as Auth;
         let all =
             [Auth::None, Auth::ClientSecretBasic, Auth::ClientSecretPost, Auth::PrivateKeyJwt];
@@ -106,7 +106,7 @@ impl OAuthConfig {
         let settings = OAuthSettings {
             client_id: value(&self.client_id)?,
             client_secret: value(&self.client_secret)?,
-            private_key: private_key.map(|pem| SigningKey::of_pem(server, &pem)).transpose()?,
+            private_key: private_key.map(|pem| SigningKey::from_pem(server, &pem)).transpose()?,
             client_credentials: self.client_credentials,
             client_metadata_url: self.client_metadata_url.clone(),
             issuer: self.issuer.clone(),

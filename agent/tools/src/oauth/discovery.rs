@@ -48,7 +48,7 @@ pub(super) struct ServerMetadata {
 }
 
 /// Finds out which authorization server protects a server.
-pub(super) async fn resource(
+pub(super) async fn protected_resource(
     http: &OAuthHttp,
     url: &Url,
     challenge: &Challenge,
@@ -61,13 +61,13 @@ pub(super) async fn resource(
     for candidate in candidates {
         let Some(document) = http.document(&candidate).await? else { continue };
         let Ok(metadata) = serde_json::from_value::<ResourceMetadata>(document) else { continue };
-        return checked(metadata, url, settings);
+        return check_resource(metadata, url, settings);
     }
     let why = "the server publishes no metadata of a protected resource (RFC 9728)";
     Err(OAuthError::Refused(why.to_owned()))
 }
 
-fn checked(
+fn check_resource(
     metadata: ResourceMetadata,
     url: &Url,
     settings: &OAuthSettings,
@@ -109,7 +109,10 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
 }
 
 /// Reads the metadata of an issuer.
-pub(super) async fn server(http: &OAuthHttp, issuer: &str) -> Result<ServerMetadata, OAuthError> {
+pub(super) async fn server_metadata(
+    http: &OAuthHttp,
+    issuer: &str,
+) -> Result<ServerMetadata, OAuthError> {
     let url = http.check(issuer)?;
     let mut candidates = well_known(&url, "oauth-authorization-server");
     candidates.truncate(1);
@@ -150,18 +153,19 @@ impl ServerMetadata {
 /// Returns the well-known addresses of a URL: with its path, and then of the root.
 fn well_known(url: &Url, name: &str) -> Vec<String> {
     let path = url.path().trim_end_matches('/');
-    let at = |path: &str| {
-        let mut url = url.clone();
-        url.set_query(None);
-        url.set_fragment(None);
-        url.set_path(&format!("/.well-known/{name}{path}"));
-        url.to_string()
-    };
-    let mut all = vec![at(path)];
+    let mut all = vec![well_known_at(url, name, path)];
     if !path.is_empty() {
-        all.push(at(""));
+        all.push(well_known_at(url, name, ""));
     }
     all
+}
+
+fn well_known_at(url: &Url, name: &str, path: &str) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    url.set_path(&format!("/.well-known/{name}{path}"));
+    url.to_string()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub enum OAuthError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A person has to log in.
-    #[error("it requires a login{}: run `abide mcp login {server}`", of_scopes(.scopes))]
+    #[error("it requires a login{}: run `abide mcp login {server}`", describe_scopes(.scopes))]
     LoginRequired {
         /// The server.
         server: String,
@@ -34,7 +34,7 @@ pub enum OAuthError {
     Storage(String),
 }
 
-fn of_scopes(scopes: &[String]) -> String {
+fn describe_scopes(scopes: &[String]) -> String {
     if scopes.is_empty() { String::new() } else { format!(" with the scopes {}", scopes.join(" ")) }
 }
 

@@ -38,7 +38,7 @@ impl OAuthHttp {
     ) -> Result<OAuthHttp, ConfigError> {
         let allowed = settings.allow_private.iter().cloned();
         let loopback = LOOPBACK.iter().filter(|_| is_loopback(url)).map(|it| (*it).to_owned());
-        let unencrypted = PermittedHosts::of(allowed.chain(loopback));
+        let unencrypted = PermittedHosts::new(allowed.chain(loopback));
         let mut hosts = unencrypted.clone();
         hosts.permit(url);
         let client = hosts.client().timeout(TIMEOUT).build();
@@ -63,12 +63,12 @@ impl OAuthHttp {
     pub(super) async fn document(&self, url: &str) -> Result<Option<Value>, OAuthError> {
         let url = self.check(url)?;
         let request = self.client.get(url.clone()).header(ACCEPT, "application/json");
-        let response = request.send().await.map_err(|error| failed(&url, &error))?;
+        let response = request.send().await.map_err(|error| request_error(&url, &error))?;
         let status = response.status();
-        let body = body(&url, response).await?;
+        let body = read_body(&url, response).await?;
         match status {
             StatusCode::OK => Ok(serde_json::from_slice(&body).ok()),
-            status if status.is_server_error() => Err(answered(&url, status)),
+            status if status.is_server_error() => Err(status_error(&url, status)),
             _ => Ok(None),
         }
     }
@@ -110,10 +110,13 @@ impl OAuthHttp {
         let url = self.check(url)?;
         let list =
             serde_json::json!({"jsonrpc": "2.0", "id": 0, "method": "tools/list", "params": {}});
-        let request = self.client.post(url.clone()).json(&list);
-        let request = request.header(ACCEPT, "application/json, text/event-stream");
-        let request = request.header("mcp-protocol-version", "2025-11-25");
-        let response = request.send().await.map_err(|error| failed(&url, &error))?;
+        let request = self
+            .client
+            .post(url.clone())
+            .json(&list)
+            .header(ACCEPT, "application/json, text/event-stream")
+            .header("mcp-protocol-version", "2025-11-25");
+        let response = request.send().await.map_err(|error| request_error(&url, &error))?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(None);
         }
@@ -126,11 +129,11 @@ impl OAuthHttp {
         url: &Url,
         request: reqwest::RequestBuilder,
     ) -> Result<(StatusCode, Value), OAuthError> {
-        let response = request.send().await.map_err(|error| failed(url, &error))?;
+        let response = request.send().await.map_err(|error| request_error(url, &error))?;
         let status = response.status();
-        let body = body(url, response).await?;
+        let body = read_body(url, response).await?;
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-            return Err(answered(url, status));
+            return Err(status_error(url, status));
         }
         Ok((status, serde_json::from_slice(&body).unwrap_or_default()))
     }
@@ -148,7 +151,7 @@ pub(super) fn form_encoded(value: &str) -> String {
     crate::template::percent_encoded(value)
 }
 
-fn failed(url: &Url, error: &reqwest::Error) -> OAuthError {
+fn request_error(url: &Url, error: &reqwest::Error) -> OAuthError {
     let why = public_address::failure(url.host_str().unwrap_or_default(), error);
     if public_address::is_refusal(&why) {
         OAuthError::Refused(why)
@@ -157,14 +160,14 @@ fn failed(url: &Url, error: &reqwest::Error) -> OAuthError {
     }
 }
 
-fn answered(url: &Url, status: StatusCode) -> OAuthError {
+fn status_error(url: &Url, status: StatusCode) -> OAuthError {
     let host = url.host_str().unwrap_or_default();
     OAuthError::Unavailable(format!("{host} answered with status {}", status.as_u16()))
 }
 
-async fn body(url: &Url, mut response: Response) -> Result<Vec<u8>, OAuthError> {
+async fn read_body(url: &Url, mut response: Response) -> Result<Vec<u8>, OAuthError> {
     let mut body = Vec::new();
-    while let Some(part) = response.chunk().await.map_err(|error| failed(url, &error))? {
+    while let Some(part) = response.chunk().await.map_err(|error| request_error(url, &error))? {
         if body.len() + part.len() > ANSWER_BYTES {
             let host = url.host_str().unwrap_or_default();
             let why = format!("an answer of {host} has more than {ANSWER_BYTES} bytes");

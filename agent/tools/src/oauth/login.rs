@@ -48,8 +48,9 @@ impl McpLogin {
         let challenge = challenge.as_deref().map(Challenge::parse).unwrap_or_default();
         let http = &authorizer.http;
         let settings = &authorizer.settings;
-        let resource = discovery::resource(http, &authorizer.url, &challenge, settings).await?;
-        let metadata = discovery::server(http, &resource.issuer).await?;
+        let resource =
+            discovery::protected_resource(http, &authorizer.url, &challenge, settings).await?;
+        let metadata = discovery::server_metadata(http, &resource.issuer).await?;
         metadata.check_pkce()?;
         let client = match Client::configured(settings, &metadata)? {
             Some(client) => client,
@@ -136,8 +137,8 @@ impl McpLogin {
 
     /// Returns the code of an answer that belongs to this login and comes from its authorization server.
     fn code(&self, redirected: &str) -> Result<String, OAuthError> {
-        let refused = |why: String| OAuthError::Refused(why);
-        let base = Url::parse(&self.redirect_uri).map_err(|why| refused(why.to_string()))?;
+        let base =
+            Url::parse(&self.redirect_uri).map_err(|why| OAuthError::Refused(why.to_string()))?;
         let url = base.join(redirected).map_err(|_| OAuthError::ForeignState)?;
         let value = |name: &str| {
             let mut pairs = url.query_pairs();
@@ -150,10 +151,10 @@ impl McpLogin {
         match value("iss") {
             Some(issuer) if issuer != self.metadata.issuer => {
                 let why = "the answer comes from another authorization server: its iss differs";
-                return Err(refused(why.to_owned()));
+                return Err(OAuthError::Refused(why.to_owned()));
             }
             None if self.metadata.authorization_response_iss_parameter_supported => {
-                return Err(refused(
+                return Err(OAuthError::Refused(
                     "the answer of the authorization server has no iss".to_owned(),
                 ));
             }
@@ -161,9 +162,9 @@ impl McpLogin {
         }
         if let Some(error) = value("error") {
             let reason = reason(&serde_json::json!({ "error": error }));
-            return Err(refused(format!("the login was refused{reason}")));
+            return Err(OAuthError::Refused(format!("the login was refused{reason}")));
         }
-        value("code").ok_or_else(|| refused("the answer has no code".to_owned()))
+        value("code").ok_or_else(|| OAuthError::Refused("the answer has no code".to_owned()))
     }
 }
 

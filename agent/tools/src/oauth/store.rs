@@ -85,7 +85,8 @@ impl LoginStore {
 
     /// Waits until no other process changes the file.
     pub(super) async fn lock(&self) -> Result<StoreLock, OAuthError> {
-        let (folder, path) = (self.folder.clone(), self.folder.join(format!("{}.lock", self.name)));
+        let folder = self.folder.clone();
+        let path = self.folder.join(format!("{}.lock", self.name));
         blocking(move || {
             create_folder(&folder)?;
             let file = OpenOptions::new()

@@ -88,7 +88,7 @@ impl TokenRequest<'_> {
         let endpoint = &self.metadata.token_endpoint;
         let (status, answer) = self.http.post_form(endpoint, authorization, &form).await?;
         if status.is_success() {
-            return Ok(tokens(&answer, scopes)?);
+            return Ok(parse_tokens(&answer, scopes)?);
         }
         if answer["error"] == "invalid_grant" {
             return Err(TokenError::InvalidGrant);
@@ -98,7 +98,7 @@ impl TokenRequest<'_> {
     }
 }
 
-fn tokens(answer: &Value, requested: &[String]) -> Result<Tokens, OAuthError> {
+fn parse_tokens(answer: &Value, requested: &[String]) -> Result<Tokens, OAuthError> {
     let refused = |why: &str| OAuthError::Refused(format!("the answer with the token {why}"));
     let is_bearer =
         answer["token_type"].as_str().is_some_and(|it| it.eq_ignore_ascii_case("bearer"));

@@ -42,7 +42,7 @@ impl Tools {
     /// # Errors
     /// A name is unknown, and no source that has not listed its tools yet could provide it.
     pub fn view(&self, selection: Selection) -> Result<ToolView, ToolsError> {
-        ToolView::of(self.clone(), selection)
+        ToolView::new(self.clone(), selection)
     }
 
     /// Returns the tools that an agent may use. Unknown names select nothing: a tool can be removed while a run uses
@@ -101,7 +101,7 @@ pub fn tool_matches(pattern: &str, name: &str) -> bool {
 }
 
 impl ToolView {
-    pub(super) fn of(tools: Tools, selection: Selection) -> Result<ToolView, ToolsError> {
+    pub(super) fn new(tools: Tools, selection: Selection) -> Result<ToolView, ToolsError> {
         let Selection { tools: selected, blocked, excluded } = &selection;
         let patterns = selected.iter().flatten().chain(blocked).chain(excluded);
         tools.read(|stock| {

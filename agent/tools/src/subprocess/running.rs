@@ -11,7 +11,7 @@ use tokio::process::ChildStdin;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::stdio::Output;
+use super::Output;
 use crate::outcome::{Failure, ToolOutcome};
 use abide_sandbox::Report;
 use abide_sandbox::{End, Launch, OutputTail, StopRules};

@@ -11,7 +11,7 @@ mod programs;
 use serde_json::Map;
 
 use self::programs::{INTERPRETERS, Interpreter, NO_PLACEHOLDERS, Options, WRAPPERS};
-use super::stdio::Stdin;
+use super::Stdin;
 use crate::template::Template;
 
 /// A word of a command.
@@ -30,12 +30,12 @@ enum Word {
 /// A placeholder could be code, or the program would read code on stdin.
 pub(super) fn check(argv: &[Template], written: &[String], stdin: Stdin) -> Result<(), String> {
     let words: Result<Vec<Word>, String> =
-        argv.iter().zip(written).map(|(template, text)| Word::of(template, text)).collect();
-    command(&words?, stdin)
+        argv.iter().zip(written).map(|(template, text)| Word::parse(template, text)).collect();
+    check_command(&words?, stdin)
 }
 
 impl Word {
-    fn of(template: &Template, written: &str) -> Result<Word, String> {
+    fn parse(template: &Template, written: &str) -> Result<Word, String> {
         let Some(name) = template.names().next().map(str::to_owned) else {
             let text = template.fill(&Map::new(), str::to_owned).unwrap_or_default();
             return Ok(Word::Literal(text));
@@ -75,17 +75,17 @@ fn is_long(option: &str) -> bool {
 }
 
 /// Checks a program and its arguments.
-fn command(words: &[Word], stdin: Stdin) -> Result<(), String> {
+fn check_command(words: &[Word], stdin: Stdin) -> Result<(), String> {
     let Some((program, arguments)) = words.split_first() else { return Ok(()) };
     let Some(program) = program.literal() else {
         return Err("the program must not be a placeholder".to_owned());
     };
     let name = programs::name(program);
     if let Some(interpreter) = INTERPRETERS.iter().find(|it| it.names.contains(&name)) {
-        return of_interpreter(name, interpreter, arguments, stdin);
+        return check_interpreter(name, interpreter, arguments, stdin);
     }
     if let Some(wrapper) = WRAPPERS.iter().find(|it| it.names.contains(&name)) {
-        return of_wrapper(name, &wrapper.options, wrapper.operands, arguments, stdin);
+        return check_wrapper(name, &wrapper.options, wrapper.operands, arguments, stdin);
     }
     if let (true, Some(place)) = (NO_PLACEHOLDERS.contains(&name), first_place(arguments)) {
         return Err(format!(
@@ -93,9 +93,9 @@ fn command(words: &[Word], stdin: Stdin) -> Result<(), String> {
         ));
     }
     if name == "find" {
-        return of_find(arguments);
+        return check_find(arguments);
     }
-    of_other(name, arguments)
+    check_options(name, arguments)
 }
 
 const WITH_A_FILE: &str = "put the script into an executable file and name that as the command";
@@ -116,7 +116,7 @@ enum Parsed {
     Nothing,
 }
 
-fn of_interpreter(
+fn check_interpreter(
     name: &str,
     interpreter: &Interpreter,
     words: &[Word],
@@ -140,56 +140,60 @@ fn of_interpreter(
             };
         }
     };
+    if !interpreter.permutes {
+        return Ok(());
+    }
     // A program that accepts options after its operand could be given a second one.
-    let follows_option = |pair: &[Word]| {
-        let option = pair[0].literal().is_some_and(|word| word.starts_with('-') && word != "--");
-        option && pair[1].place().is_some()
-    };
-    match arguments.windows(2).find(|pair| interpreter.permutes && follows_option(pair)) {
-        Some(pair) => Err(format!(
-            "{{{}}} follows an option of {name}, where it could be code",
-            pair[1].place().unwrap_or_default()
-        )),
+    match arguments.windows(2).find_map(place_after_option) {
+        Some(place) => {
+            Err(format!("{{{place}}} follows an option of {name}, where it could be code"))
+        }
         None => Ok(()),
     }
 }
 
-fn of_wrapper(
+/// Returns the placeholder of a pair of words if it follows an option.
+fn place_after_option(pair: &[Word]) -> Option<&str> {
+    let is_option = pair[0].literal().is_some_and(|word| word.starts_with('-') && word != "--");
+    pair[1].place().filter(|_| is_option)
+}
+
+fn check_wrapper(
     name: &str,
     options: &Options,
     operands: usize,
     words: &[Word],
     stdin: Stdin,
 ) -> Result<(), String> {
-    let unclear = || match first_place(words) {
+    if let Parsed::Operand(first) = options.parse(words)
+        && let Some((own, command_words)) = words[first..].split_at_checked(operands)
+        && first_place(own).is_none()
+    {
+        return check_command(command_words, stdin);
+    }
+    match first_place(words) {
         Some(place) => Err(format!(
             "{{{place}}} could be the program that {name} starts, or an unknown option of {name}"
         )),
         None => Ok(()),
-    };
-    let Parsed::Operand(first) = options.parse(words) else { return unclear() };
-    let Some((own, command_words)) = words[first..].split_at_checked(operands) else {
-        return unclear();
-    };
-    match first_place(own) {
-        Some(_) => unclear(),
-        None => command(command_words, stdin),
     }
 }
 
+/// The options of `find` that start a program.
+const STARTING_OPTIONS: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
+
 /// `find` starts programs with `-exec` and similar options, and does not support `--` as the end of its
 /// expressions.
-fn of_find(words: &[Word]) -> Result<(), String> {
-    let of = |texts: &'static [&str]| {
-        move |word: &Word| word.literal().is_some_and(|word| texts.contains(&word))
-    };
-    let started = words.iter().position(of(&["-exec", "-execdir", "-ok", "-okdir"]));
+fn check_find(words: &[Word]) -> Result<(), String> {
+    let started = words
+        .iter()
+        .position(|word| word.literal().is_some_and(|word| STARTING_OPTIONS.contains(&word)));
     let (own, behind) = words.split_at(started.map_or(words.len(), |at| at + 1));
-    let dashes = own.iter().position(of(&["--"])).unwrap_or(own.len());
+    let dashes = own.iter().position(|word| word.literal() == Some("--")).unwrap_or(own.len());
     if let Some(place) = first_place(&own[dashes..]) {
         return Err(format!("{{{place}}} after -- would still be an expression of find"));
     }
-    command(behind, Stdin::Empty)
+    check_command(behind, Stdin::Empty)
 }
 
 /// Options that take code or a command, for any program.
@@ -213,7 +217,7 @@ const CODE_OPTIONS: &[&str] = &[
 const CODE_OPTIONS_OF: &[(&str, &[&str])] =
     &[("git", &["-c"]), ("rsync", &["-e"]), ("tar", &["-F", "-I"])];
 
-fn of_other(name: &str, words: &[Word]) -> Result<(), String> {
+fn check_options(name: &str, words: &[Word]) -> Result<(), String> {
     let own = CODE_OPTIONS_OF.iter().find(|(program, _)| *program == name);
     let takes_code = |option: &str| {
         CODE_OPTIONS.contains(&option) || own.is_some_and(|(_, options)| options.contains(&option))
@@ -226,7 +230,7 @@ fn of_other(name: &str, words: &[Word]) -> Result<(), String> {
                 let is_interpreter =
                     INTERPRETERS.iter().any(|it| it.names.contains(&programs::name(text)));
                 if is_interpreter && first_place(&words[at..]).is_some() {
-                    return command(&words[at..], Stdin::Empty);
+                    return check_command(&words[at..], Stdin::Empty);
                 } else {
                     continue;
                 }

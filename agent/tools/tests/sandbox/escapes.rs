@@ -103,7 +103,7 @@ async fn memory_does_not_outlive_its_program() {
 #[tokio::test]
 async fn programs_do_not_see_the_commands_of_others() {
     for backend in backends() {
-        let availability = Availability::of(backend, &launcher(), &environment());
+        let availability = Availability::probe(backend, &launcher(), &environment());
         if format!("{availability:?}").contains("no namespace of processes") {
             eprintln!("{backend} is left out: {availability:?}");
             continue;

@@ -104,7 +104,7 @@ impl Home {
 fn backends() -> Vec<BackendName> {
     let mut usable = Vec::new();
     for name in [BackendName::Local, BackendName::Bubblewrap] {
-        match Availability::of(name, &launcher(), &environment()) {
+        match Availability::probe(name, &launcher(), &environment()) {
             Availability::Available(_) => usable.push(name),
             Availability::Unavailable(reason) => {
                 assert!(!reason.is_empty());

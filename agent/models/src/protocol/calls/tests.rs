@@ -15,7 +15,7 @@ fn assembled(parts: &[Part<'_>]) -> Result<Vec<ModelCall>, ModelError> {
     let mut calls = OpenCalls::default();
     for (id, index, name, piece) in parts.iter().copied() {
         let arguments = Arguments::Piece(piece.to_owned());
-        calls.part(CallPart { id, index, name, arguments, ..CallPart::default() })?;
+        calls.add_part(CallPart { id, index, name, arguments, ..CallPart::default() })?;
     }
     calls.finish(false)
 }

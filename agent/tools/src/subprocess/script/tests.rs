@@ -2,10 +2,10 @@
 
 use super::*;
 
-fn of(command: &[&str]) -> Result<(), String> {
+fn check_words(command: &[&str], stdin: Stdin) -> Result<(), String> {
     let argv = command.iter().map(|word| Template::parse(word).expect("it is valid"));
     let written: Vec<String> = command.iter().map(ToString::to_string).collect();
-    check(&argv.collect::<Vec<_>>(), &written, Stdin::Empty)
+    check(&argv.collect::<Vec<_>>(), &written, stdin)
 }
 
 /// Commands with a placeholder that would be code, one per line.
@@ -106,7 +106,7 @@ const REFUSED: &str = "
 fn placeholders_that_would_be_code_are_refused() {
     for line in REFUSED.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let words: Vec<&str> = line.split(' ').collect();
-        assert!(of(&words).is_err(), "accepted: {line}");
+        assert!(check_words(&words, Stdin::Empty).is_err(), "accepted: {line}");
     }
 }
 
@@ -135,7 +135,7 @@ fn arguments_of_a_script_are_data() {
         &["docker", "exec", "c", "sh", "-c", "echo \"$1\"", "sh", "{x}"],
         &["jq", "--arg", "order", "{x}", ".[$order]"],
     ] {
-        of(command).unwrap_or_else(|why| panic!("{command:?}: {why}"));
+        check_words(command, Stdin::Empty).unwrap_or_else(|why| panic!("{command:?}: {why}"));
     }
 }
 
@@ -143,11 +143,6 @@ fn arguments_of_a_script_are_data() {
 /// `{"order": "$(id)"}` is a shell command.
 #[test]
 fn an_interpreter_without_a_script_is_refused() {
-    let of = |command: &[&str], stdin: Stdin| {
-        let argv = command.iter().map(|word| Template::parse(word).expect("it is valid"));
-        let written: Vec<String> = command.iter().map(ToString::to_string).collect();
-        check(&argv.collect::<Vec<_>>(), &written, stdin)
-    };
     for command in [
         &["sh"][..],
         &["bash", "-s", "a"],
@@ -155,10 +150,10 @@ fn an_interpreter_without_a_script_is_refused() {
         &["timeout", "5", "perl"],
         &["node", "-i"],
     ] {
-        let why = of(command, Stdin::Arguments).expect_err("stdin would be executed");
+        let why = check_words(command, Stdin::Arguments).expect_err("stdin would be executed");
         assert!(why.contains("would read its program from stdin"), "{why}");
-        of(command, Stdin::Empty).expect("stdin is empty");
+        check_words(command, Stdin::Empty).expect("stdin is empty");
     }
-    of(&["sh", "-c", "cat"], Stdin::Arguments).expect("the script reads them");
-    of(&["cat"], Stdin::Arguments).expect("cat is not an interpreter");
+    check_words(&["sh", "-c", "cat"], Stdin::Arguments).expect("the script reads them");
+    check_words(&["cat"], Stdin::Arguments).expect("cat is not an interpreter");
 }
