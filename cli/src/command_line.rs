@@ -203,7 +203,7 @@ fn run_command_line(program: Program) -> ExitCode {
     start_log(&command);
     match begin(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => ended(&failure.naming(&where_to(&options)), options.json),
+        Err(failure) => ended(&failure.with_hint_option(&where_to(&options)), options.json),
     }
 }
 
@@ -246,25 +246,26 @@ fn wants_json() -> bool {
 /// Logs go to stderr. `serve`, or any command with `ABIDE_LOG`, writes log records. Other commands print warnings as
 /// plain lines.
 fn start_log(command: &Command) {
-    let filter = std::env::var("ABIDE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let is_plain = filter.is_none() && !matches!(command, Command::Serve(_));
+    let requested = std::env::var("ABIDE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let is_plain = requested.is_none() && !matches!(command, Command::Serve(_));
     // A statement with an error is the caller's, and an unusual message is of the other side: both have an answer of
     // their own, and these libraries log them a second time.
-    let filter = filter.unwrap_or_else(|| {
-        let warnings = Targets::new().with_default(LevelFilter::WARN);
-        warnings
+    let filter = requested.unwrap_or_else(|| {
+        Targets::new()
+            .with_default(LevelFilter::WARN)
             .with_target("sqlite3Parser", LevelFilter::OFF)
             .with_target("rmcp", LevelFilter::OFF)
     });
-    let log = tracing_subscriber::fmt::layer().with_ansi(false);
-    let log = log.with_writer(|| printable::LogWriter);
-    let log = if is_plain { log.event_format(output::PlainRecord).boxed() } else { log.boxed() };
-    tracing_subscriber::registry().with(log.with_filter(filter)).init();
+    let layer =
+        tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| printable::LogWriter);
+    let layer =
+        if is_plain { layer.event_format(output::PlainRecord).boxed() } else { layer.boxed() };
+    tracing_subscriber::registry().with(layer.with_filter(filter)).init();
 }
 
 fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {
     let environment = if command.starts_programs(options) {
-        environment::hidden()?
+        environment::hide()?
     } else {
         Environment::of_process()
     };

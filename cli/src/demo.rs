@@ -102,7 +102,7 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
         print_line(report::opening(recordings.len() as u64, kept.as_deref()))?;
     }
     // Installed first, so that an interrupt leaves no server and no folder behind.
-    let stop = signals::asked_to_stop()?;
+    let stop = signals::stop_requested()?;
     let report = tokio::select! {
         report = perform(options, &args, recordings, &db) => report?,
         () = stop => {

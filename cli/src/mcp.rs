@@ -75,7 +75,7 @@ before that are answered.";
 /// # Errors
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
-    let stop = signals::asked_to_stop()?;
+    let stop = signals::stop_requested()?;
     match args.what {
         Some(McpCommand::Login(login)) => return login::login(options, login, stop).await,
         Some(McpCommand::Logout(logout)) => return login::logout(options, &logout),

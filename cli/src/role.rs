@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::grants::allowance;
+use crate::grants::parse_rate_limit;
 use crate::output::print_line;
 use crate::terminal::Terminal;
 use crate::{call, sql};
@@ -44,11 +44,11 @@ struct Set {
     capabilities: Vec<String>,
 
     /// The rate limit of each of its identities that has no rate of its own: 100/1s
-    #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
+    #[arg(long, value_name = "CALLS/TIME", value_parser = parse_rate_limit)]
     rate: Option<RateLimit>,
 
     /// The quota of each of its identities: 10000/1d
-    #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
+    #[arg(long, value_name = "CALLS/TIME", value_parser = parse_rate_limit)]
     quota: Option<RateLimit>,
 
     /// A description, for people

@@ -44,9 +44,10 @@ pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) 
     }
     let mut shown: Vec<usize> = (0..columns.len()).filter(|at| !columns[*at].hidden).collect();
     let all = shown.len();
-    if terminal.columns().is_some_and(|room| width(columns, &shown, rows) > usize::from(room)) {
+    if terminal.columns().is_some_and(|room| uncut_width(columns, &shown, rows) > usize::from(room))
+    {
         shown.retain(|at| {
-            rows.is_empty() || rows.iter().any(|(row, _)| row.get(*at).is_some_and(says_something))
+            rows.is_empty() || rows.iter().any(|(row, _)| row.get(*at).is_some_and(has_content))
         });
     }
     let names = shown.iter().map(|at| cells::one_line(&columns[*at].name));
@@ -56,7 +57,7 @@ pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) 
     for (row, mark) in rows {
         let cells = shown.iter().map(|at| {
             let value = row.get(*at).unwrap_or(&JsonValue::Null);
-            cell(terminal, &columns[*at].name, value, *mark)
+            format_cell(terminal, &columns[*at].name, value, *mark)
         });
         let mut line = Row::from(cells);
         line.max_height(1);
@@ -67,7 +68,7 @@ pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) 
 }
 
 /// The width of the table without cuts. Columns that are usually long count with a maximum.
-fn width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize {
+fn uncut_width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize {
     const LONG: usize = 24;
     shown
         .iter()
@@ -80,11 +81,11 @@ fn width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize {
         .sum()
 }
 
-fn says_something(value: &JsonValue) -> bool {
+fn has_content(value: &JsonValue) -> bool {
     !value.is_null() && value.as_str() != Some("{}")
 }
 
-fn cell(terminal: Terminal, column: &str, value: &JsonValue, mark: Option<RowMark>) -> Cell {
+fn format_cell(terminal: Terminal, column: &str, value: &JsonValue, mark: Option<RowMark>) -> Cell {
     let mut text = cells::show(column, value);
     if let Some(width) = terminal.columns() {
         text = cells::cut(&text, width.into());
@@ -107,10 +108,10 @@ const LAST: [&str; 3] = ["created_at", "updated_at", "seq"];
 /// An object as an aligned list, with a line for each field that is not empty.
 pub(crate) fn list(terminal: Terminal, object: &Map<String, JsonValue>) -> String {
     let mut fields: Vec<_> = object.iter().filter(|(_, value)| !value.is_null()).collect();
-    let place = |list: &[&str], key: &str| list.iter().position(|name| *name == key);
     fields.sort_by_key(|(key, _)| {
-        let first = place(&FIRST, key).unwrap_or(FIRST.len());
-        (first, place(&LAST, key).map_or(0, |at| at + 1))
+        let first = FIRST.iter().position(|name| name == key).unwrap_or(FIRST.len());
+        let last = LAST.iter().position(|name| name == key).map_or(0, |at| at + 1);
+        (first, last)
     });
     let wide = fields.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0);
     let lines = fields.into_iter().map(|(key, value)| {

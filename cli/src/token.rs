@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::grants::GrantOptions;
 use crate::output::{note, print_json, print_line};
-use crate::{call, duration, sql};
+use crate::{call, sql, units};
 
 /// Arguments of `abide token`.
 #[derive(Args, Debug)]
@@ -47,7 +47,7 @@ struct Create {
     grants: GrantOptions,
 
     /// When it expires: after 12h, 30d; without this, never
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     expires: Option<Duration>,
 
     /// A label, for people

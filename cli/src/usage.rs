@@ -13,26 +13,30 @@ pub(crate) fn is_help(error: &Error) -> bool {
 
 /// The error in the command line of a program.
 pub(crate) fn failure(error: &Error, program: &Command) -> Failure {
-    let word = |kind| words(error, kind).into_iter().next();
-    let named = |kind| word(kind).unwrap_or_default();
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
-            let wrong = named(ContextKind::InvalidSubcommand);
+            let wrong = first_word(error, ContextKind::InvalidSubcommand).unwrap_or_default();
             let detail = format!("there is no command {wrong:?}");
             // The parser prefers common beginnings to common letters.
             let own = nearest_command(program, &wrong);
-            let nearest = own.or_else(|| word(ContextKind::SuggestedSubcommand));
-            Failure::usage(detail, suggested(nearest).unwrap_or_else(|| usage(error, program)))
+            let nearest = own.or_else(|| first_word(error, ContextKind::SuggestedSubcommand));
+            Failure::usage(
+                detail,
+                format_suggestion(nearest).unwrap_or_else(|| usage(error, program)),
+            )
         }
         ErrorKind::UnknownArgument => {
-            let argument = named(ContextKind::InvalidArg);
+            let argument = first_word(error, ContextKind::InvalidArg).unwrap_or_default();
             let detail = if argument.starts_with('-') {
                 format!("there is no option {argument}")
             } else {
                 format!("{argument:?} is an argument too many")
             };
-            let nearest = word(ContextKind::SuggestedArg);
-            Failure::usage(detail, suggested(nearest).unwrap_or_else(|| usage(error, program)))
+            let nearest = first_word(error, ContextKind::SuggestedArg);
+            Failure::usage(
+                detail,
+                format_suggestion(nearest).unwrap_or_else(|| usage(error, program)),
+            )
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => invalid_value(error, program),
         ErrorKind::MissingRequiredArgument => {
@@ -40,7 +44,7 @@ pub(crate) fn failure(error: &Error, program: &Command) -> Failure {
             Failure::usage(format!("{missing} is missing"), usage(error, program))
         }
         ErrorKind::ArgumentConflict => {
-            let argument = named(ContextKind::InvalidArg);
+            let argument = first_word(error, ContextKind::InvalidArg).unwrap_or_default();
             let others = words(error, ContextKind::PriorArg);
             let detail = if others.iter().all(|other| *other == argument) {
                 format!("{argument} is given twice")
@@ -57,14 +61,14 @@ fn invalid_value(error: &Error, program: &Command) -> Failure {
     let argument = words(error, ContextKind::InvalidArg).join(" ");
     let value = words(error, ContextKind::InvalidValue).concat();
     let valid = words(error, ContextKind::ValidValue);
-    let nearest = words(error, ContextKind::SuggestedValue).into_iter().next();
+    let nearest = first_word(error, ContextKind::SuggestedValue);
     if value.is_empty() {
         let hint = if valid.is_empty() { usage(error, program) } else { one_of(&valid) };
         return Failure::usage(format!("{argument} has no value"), hint);
     }
     let why = std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default();
     let detail = format!("{value:?} is not a valid value of {argument}{why}");
-    let hint = suggested(nearest).or_else(|| (!valid.is_empty()).then(|| one_of(&valid)));
+    let hint = format_suggestion(nearest).or_else(|| (!valid.is_empty()).then(|| one_of(&valid)));
     Failure::usage(detail, hint.unwrap_or_else(|| usage(error, program)))
 }
 
@@ -77,7 +81,11 @@ fn words(error: &Error, kind: ContextKind) -> Vec<String> {
     }
 }
 
-fn suggested(nearest: Option<String>) -> Option<String> {
+fn first_word(error: &Error, kind: ContextKind) -> Option<String> {
+    words(error, kind).into_iter().next()
+}
+
+fn format_suggestion(nearest: Option<String>) -> Option<String> {
     nearest.map(|nearest| format!("did you mean {nearest}?"))
 }
 

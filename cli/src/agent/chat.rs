@@ -84,7 +84,7 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
     }
     // Other commands do not use the file of the folder unless it is named.
     let done = begin(&options, folder, args).await;
-    done.map_err(|failure| failure.naming(&where_to(&options)))
+    done.map_err(|failure| failure.with_hint_option(&where_to(&options)))
 }
 
 async fn begin(options: &Options, folder: &Path, args: Chat) -> Result<(), Failure> {
@@ -292,7 +292,7 @@ impl Conversation<'_> {
             Err(failure @ (Failure::Refused(_) | Failure::Run(..) | Failure::Usage(_)))
                 if self.input.is_terminal() =>
             {
-                failure.naming(&where_to(self.options)).print(self.options.json);
+                failure.with_hint_option(&where_to(self.options)).print(self.options.json);
                 Ok(())
             }
             done => done,

@@ -61,7 +61,7 @@ pub(super) async fn files(options: &Options, folder: &Path, args: Files) -> Resu
         options.db.get_or_insert_with(|| agents_file(folder));
     }
     // Other commands do not use the file of the folder unless it is named.
-    list(&options, args).await.map_err(|failure| failure.naming(&where_to(&options)))
+    list(&options, args).await.map_err(|failure| failure.with_hint_option(&where_to(&options)))
 }
 
 async fn list(options: &Options, args: Files) -> Result<(), Failure> {

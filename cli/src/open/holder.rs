@@ -24,14 +24,14 @@ pub(super) async fn ask(holder: &Holder, until: Instant) -> OpenReply {
     if !holder.is_shared() {
         return OpenReply::None;
     }
-    match timeout_at(until, request(holder)).await {
+    match timeout_at(until, request_readiness(holder)).await {
         Ok(Ok(true)) => OpenReply::Ready,
         Ok(Err(why)) if why.kind() == io::ErrorKind::PermissionDenied => OpenReply::OtherUser,
         _ => OpenReply::None,
     }
 }
 
-async fn request(holder: &Holder) -> io::Result<bool> {
+async fn request_readiness(holder: &Holder) -> io::Result<bool> {
     if let Some(path) = &holder.socket {
         let socket = UnixStream::connect(path).await?;
         // Another user could have replaced the socket, if its folder is in a place that others can write.

@@ -14,10 +14,10 @@ use crate::table::{self, MarkedRow, RenderedTable, RowMark};
 use crate::terminal::Terminal;
 
 /// How long a new or changed row is highlighted.
-const MARKED: Duration = Duration::from_millis(2_000);
+const HIGHLIGHT_DURATION: Duration = Duration::from_millis(2_000);
 
 /// Interval between checks of the window size.
-const LOOK: Duration = Duration::from_millis(1_000);
+const SIZE_CHECK_INTERVAL: Duration = Duration::from_millis(1_000);
 
 /// Lines other than rows: the query, a blank and the header above; a blank and the status below.
 const FRAME_LINES: usize = 5;
@@ -34,7 +34,7 @@ pub(super) struct Screen {
     history_changed: bool,
     /// The text on the screen without control sequences: it is printed on the main screen at the end.
     shown: Printable,
-    next_look: Instant,
+    next_size_check: Instant,
     link: Link,
 }
 
@@ -62,33 +62,33 @@ impl Screen {
             last_change: Seq::ZERO,
             history_changed: false,
             shown: Printable::default(),
-            next_look: Instant::now() + LOOK,
+            next_size_check: Instant::now() + SIZE_CHECK_INTERVAL,
             link: abide.link(),
         })
     }
 
     /// Processes an update; the first one is the initial result.
-    pub(super) fn take(&mut self, update: &Update) {
+    pub(super) fn apply(&mut self, update: &Update) {
         self.last_change = update.seq;
         self.history_changed |= update.history_changed;
         if !self.begun {
             self.begun = true;
             return;
         }
-        let until = Instant::now() + MARKED;
+        let until = Instant::now() + HIGHLIGHT_DURATION;
         let came = update.insert_rows().map(|row| (row, RowMark::Came));
         let changed = update.update_rows().map(|row| (row, RowMark::Changed));
         for (row, mark) in came.chain(changed) {
             let fresh = Marked { mark, until, times: 0 };
-            let marked = self.marks.entry(identity(row)).or_insert(fresh);
+            let marked = self.marks.entry(row_key(row)).or_insert(fresh);
             *marked = Marked { mark, until, times: marked.times + 1 };
         }
     }
 
     /// Returns when the screen must be drawn again although nothing changed.
-    pub(super) async fn due(&mut self) {
+    pub(super) async fn wait_until_due(&mut self) {
         let marks = self.marks.values().map(|marked| marked.until);
-        let next = marks.chain([self.next_look]).min().unwrap_or(self.next_look);
+        let next = marks.chain([self.next_size_check]).min().unwrap_or(self.next_size_check);
         tokio::select! {
             () = sleep_until(next) => {}
             () = self.link.changed() => {}
@@ -102,7 +102,7 @@ impl Screen {
     pub(super) fn draw(&mut self, abide: &Abide, live: &Subscription) -> Result<(), Failure> {
         let now = Instant::now();
         self.marks.retain(|_, marked| marked.until > now);
-        self.next_look = now + LOOK;
+        self.next_size_check = now + SIZE_CHECK_INTERVAL;
         let terminal = Terminal::of_stdout();
         let (columns, lines) = terminal.size.unwrap_or((80, 24));
         let room = usize::from(lines).saturating_sub(FRAME_LINES).max(1);
@@ -110,9 +110,9 @@ impl Screen {
         let mut alike: HashMap<String, usize> = HashMap::new();
         let rows: Vec<MarkedRow> = (live.rows().take(room))
             .map(|row| {
-                let seen = alike.entry(identity(row)).or_default();
+                let seen = alike.entry(row_key(row)).or_default();
                 *seen += 1;
-                let marked = self.marks.get(&identity(row)).filter(|marked| *seen <= marked.times);
+                let marked = self.marks.get(&row_key(row)).filter(|marked| *seen <= marked.times);
                 (row.iter().map(Value::to_json).collect(), marked.map(|marked| marked.mark))
             })
             .collect();
@@ -163,6 +163,6 @@ fn write(text: &str) -> Result<(), Failure> {
     Ok(stdout.flush()?)
 }
 
-fn identity(row: &[Value]) -> String {
+fn row_key(row: &[Value]) -> String {
     row.iter().map(|value| value.to_json().to_string()).collect::<Vec<_>>().join("\n")
 }
