@@ -30,11 +30,11 @@ use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use self::hint::of_folder;
-pub(crate) use self::hint::{quoted, where_to};
+use self::hint::agents_option;
+pub(crate) use self::hint::{connection_option, quote};
 pub(crate) use self::host::{
-    AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named, open_project,
-    unusable,
+    AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named_folder,
+    folder_failure, open_project,
 };
 use self::host::{prompt_store, try_open_project};
 use crate::cells::counted;
@@ -134,7 +134,7 @@ impl Agent {
 /// # Errors
 /// The folder, the file or the server cannot be used.
 pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
-    dispatch(options, args).await.map_err(hint::naming_commands)
+    dispatch(options, args).await.map_err(hint::name_commands)
 }
 
 async fn dispatch(options: &Options, args: Agent) -> Result<(), Failure> {
@@ -175,7 +175,7 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
         let files = problems.len();
         print_line(format!(
             "{files} more files are not valid definitions: `abide agent check{}` lists the errors",
-            of_folder(folder)
+            agents_option(folder)
         ))?;
     }
     Ok(())

@@ -12,7 +12,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::agent::where_to;
+use crate::agent::connection_option;
 #[cfg(feature = "demo")]
 use crate::demo;
 use crate::failure::Failure;
@@ -203,7 +203,9 @@ fn run_command_line(program: Program) -> ExitCode {
     start_log(&command);
     match begin(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => ended(&failure.with_hint_option(&where_to(&options)), options.json),
+        Err(failure) => {
+            ended(&failure.with_hint_option(&connection_option(&options)), options.json)
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use abide_client::{Abide, Config, Error};
 use abide_engine::LockState;
 use abide_schema::{Code, Listing, Refusal};
 
-use crate::agent::{FOLDER, quoted};
+use crate::agent::{FOLDER, quote};
 use crate::failure::Failure;
 use crate::global_options::Options;
 
@@ -90,7 +90,7 @@ fn add_agents_to_hint(file: &Path, failure: Failure) -> Failure {
             let hint = refusal.hint.as_deref().unwrap_or_default();
             let hint = hint.replace(
                 &format!("{serve}`"),
-                &format!("{serve} --agents {}`", quoted(&folder.display().to_string())),
+                &format!("{serve} --agents {}`", quote(&folder.display().to_string())),
             );
             Failure::Refused(refusal.hint(hint))
         }

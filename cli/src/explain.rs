@@ -4,7 +4,7 @@ use abide_client::query_plan::{Explanation, OrderTerm, Plan, Shape, TableScan};
 use clap::Args;
 use serde_json::Value as JsonValue;
 
-use crate::agent::where_to;
+use crate::agent::connection_option;
 use crate::cells;
 use crate::connect::{Access, connect};
 use crate::failure::{Failure, add_option_to_commands};
@@ -54,7 +54,7 @@ pub(crate) async fn run(options: &Options, args: Explain) -> Result<(), Failure>
     if let Some(JsonValue::String(hint)) =
         explanation.refused.as_mut().and_then(|refused| refused.get_mut("hint"))
     {
-        *hint = add_option_to_commands(hint, &where_to(options));
+        *hint = add_option_to_commands(hint, &connection_option(options));
     }
     if options.json {
         return print_json(&explanation);

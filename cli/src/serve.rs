@@ -362,7 +362,7 @@ fn print_greeting(
            then     abide {then}",
         version = env!("CARGO_PKG_VERSION"),
         db = db.display(),
-        agents = agents.map(|(folder, it)| it.lines(folder)).unwrap_or_default(),
+        agents = agents.map(|(folder, it)| it.greeting_lines(folder)).unwrap_or_default(),
         events = cells::counted(seq.0.unsigned_abs(), "event"),
     ))
 }

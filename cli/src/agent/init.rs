@@ -9,7 +9,7 @@ use abide_schema::{Code, Refusal};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::hint::of_folder;
+use super::hint::agents_option;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{note, print_json, print_line};
@@ -56,7 +56,7 @@ impl Provider {
     }
 
     /// The first whose key is in the environment.
-    fn of(environment: &Environment) -> Provider {
+    fn detect(environment: &Environment) -> Provider {
         let all = [Provider::Anthropic, Provider::Openai, Provider::Gemini];
         all.into_iter()
             .find(|it| it.settings().1.is_some_and(|key| environment.value(key).is_some()))
@@ -64,7 +64,7 @@ impl Provider {
     }
 
     /// The section `models` of `abide.yaml`.
-    fn models(self) -> String {
+    fn models_section(self) -> String {
         let (id, key, model) = self.settings();
         let key = match (self, key) {
             (Provider::Script, _) => ", script: answers.yaml".to_owned(),
@@ -83,26 +83,26 @@ impl Provider {
 /// # Errors
 /// A file cannot be written.
 pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), Failure> {
-    let provider = args.provider.unwrap_or_else(|| Provider::of(&options.environment));
+    let provider = args.provider.unwrap_or_else(|| Provider::detect(&options.environment));
     let unreadable = unreadable_on_path(&options.environment, &[]);
-    let config = CONFIG.1.replace("MODELS", &provider.models());
-    let config = (CONFIG.0, config.replace("READABLE", &readable(&unreadable)));
+    let config = CONFIG.1.replace("MODELS", &provider.models_section());
+    let config = (CONFIG.0, config.replace("READABLE", &format_readable_paths(&unreadable)));
     let texts = [AGENT, IGNORED].map(|(name, text)| (name, text.to_owned()));
     let script = (provider == Provider::Script).then(|| (SCRIPT.0, SCRIPT.1.to_owned()));
     let mut created = Vec::new();
     let mut kept = Vec::new();
     for (name, text) in [config].into_iter().chain(script).chain(texts) {
         let path = folder.join(name);
-        let is_new = create(&path, &text).map_err(|why| {
+        let is_new = create_file(&path, &text).map_err(|why| {
             Refusal::new(Code::BadRequest, format!("{} cannot be written: {why}", path.display()))
         })?;
         if is_new { created.push(path) } else { kept.push(path) }
     }
-    report(options, folder, provider, (&created, &kept))?;
+    print_report(options, folder, provider, &created, &kept)?;
     let config = folder.join(CONFIG.0);
-    let models = provider.models();
-    let has_them = || fs::read_to_string(&config).is_ok_and(|text| text.contains(&models));
-    if args.provider.is_some() && kept.contains(&config) && !has_them() {
+    let models = provider.models_section();
+    let has_models = fs::read_to_string(&config).is_ok_and(|text| text.contains(&models));
+    if args.provider.is_some() && kept.contains(&config) && !has_models {
         let config = config.display();
         note(format!(
             "note: {config} exists and was not changed. The lines of this provider are:\n\nmodels:\n{models}"
@@ -112,7 +112,7 @@ pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), F
 }
 
 /// The paths as a list of YAML; an example if there are none.
-fn readable(paths: &[PathBuf]) -> String {
+fn format_readable_paths(paths: &[PathBuf]) -> String {
     // JSON is YAML, too.
     match paths {
         [] => "/opt/toolchain".to_owned(),
@@ -125,7 +125,7 @@ fn readable(paths: &[PathBuf]) -> String {
 }
 
 /// Creates a file. Returns whether it did not exist.
-fn create(path: &Path, text: &str) -> io::Result<bool> {
+fn create_file(path: &Path, text: &str) -> io::Result<bool> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -137,25 +137,27 @@ fn create(path: &Path, text: &str) -> io::Result<bool> {
     }
 }
 
-fn report(
+fn path_names(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.display().to_string()).collect()
+}
+
+fn print_report(
     options: &Options,
     folder: &Path,
     provider: Provider,
-    (created, kept): (&[PathBuf], &[PathBuf]),
+    created: &[PathBuf],
+    kept: &[PathBuf],
 ) -> Result<(), Failure> {
-    let names = |paths: &[PathBuf]| -> Vec<String> {
-        paths.iter().map(|path| path.display().to_string()).collect()
-    };
     if options.json {
-        return print_json(&json!({"created": names(created), "kept": names(kept)}));
+        return print_json(&json!({"created": path_names(created), "kept": path_names(kept)}));
     }
-    for name in names(created) {
-        print_line(format!("created  {name}"))?;
+    for path in created {
+        print_line(format!("created  {}", path.display()))?;
     }
-    for name in names(kept) {
-        print_line(format!("exists   {name}"))?;
+    for path in kept {
+        print_line(format!("exists   {}", path.display()))?;
     }
-    let of_folder = of_folder(folder);
+    let of_folder = agents_option(folder);
     print_line("\nnext:")?;
     let config = folder.join(CONFIG.0);
     if !kept.contains(&config) {

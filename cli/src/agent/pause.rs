@@ -120,7 +120,7 @@ async fn abort_and_wait(
     if options.db.is_none() || called.value["ended_at"] != JsonValue::Null {
         return Ok(called);
     }
-    match timeout(PATIENCE, ended(abide, &id)).await {
+    match timeout(PATIENCE, wait_until_ended(abide, &id)).await {
         Ok(run) => called.value = serde_json::to_value(run?).unwrap_or_default(),
         Err(_) => note(NOT_ENDED),
     }
@@ -128,7 +128,7 @@ async fn abort_and_wait(
 }
 
 /// Waits until a run has ended.
-async fn ended(abide: &Abide, id: &str) -> Result<Run, Failure> {
+async fn wait_until_ended(abide: &Abide, id: &str) -> Result<Run, Failure> {
     let sql = "SELECT * FROM runs WHERE id = :id AND ended_at IS NOT NULL";
     let mut ended = abide.subscribe(sql).param("id", id).await?;
     let mut is_noted = false;

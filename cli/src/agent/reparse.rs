@@ -36,7 +36,7 @@ pub(super) async fn reparse(
     folder: &Path,
     args: Reparse,
 ) -> Result<(), Failure> {
-    super::host::check_named(folder)?;
+    super::host::check_named_folder(folder)?;
     let access = if args.store { Access::Write } else { Access::Read };
     let abide = connect(options, access).await?;
     // Its tools are not needed: an agent that is a program has none.
@@ -48,7 +48,7 @@ pub(super) async fn reparse(
     };
     abide.close().await;
     let correction = stored?.map(|correction| correction.number);
-    show(options, &reparsed.map_err(refused)?, correction)?;
+    print_reparsed(options, &reparsed.map_err(reparse_failure)?, correction)?;
     match (options.json, correction) {
         (true, _) => Ok(()),
         (false, Some(number)) => print_line(format!("stored as correction {number} of the run")),
@@ -57,7 +57,11 @@ pub(super) async fn reparse(
     }
 }
 
-fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Result<(), Failure> {
+fn print_reparsed(
+    options: &Options,
+    reparsed: &Reparsed,
+    correction: Option<i64>,
+) -> Result<(), Failure> {
     let Reparsed { run_id: run, agent, is_current, lines, changes, .. } = reparsed;
     if options.json {
         let changes = changes.iter().map(|ReparsedChange { number, before, after }| {
@@ -73,14 +77,10 @@ fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Resu
             Some(number) => format!("line {number}"),
             None => "result".to_owned(),
         })?;
-        let differs = |text: &&String| {
-            let count = |of: &[String]| of.iter().filter(|it| it == text).count();
-            count(before) != count(after)
-        };
-        for text in before.iter().filter(differs) {
+        for text in before.iter().filter(|text| count(text, before) != count(text, after)) {
             print_line(one_line(&format!("  - {text}")))?;
         }
-        for text in after.iter().filter(differs) {
+        for text in after.iter().filter(|text| count(text, before) != count(text, after)) {
             print_line(one_line(&format!("  + {text}")))?;
         }
     }
@@ -94,7 +94,11 @@ fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Resu
     print_line(one_line(&format!("{run}: {lines} of {agent} with {with}, {differences}")))
 }
 
-fn refused(error: ReparseError) -> Failure {
+fn count(text: &str, texts: &[String]) -> usize {
+    texts.iter().filter(|it| *it == text).count()
+}
+
+fn reparse_failure(error: ReparseError) -> Failure {
     let text = error.to_string();
     match error {
         ReparseError::Runtime(abide_agent::RuntimeError::Abide(error)) => error.into(),

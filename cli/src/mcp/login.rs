@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::agent::{FOLDER, check_named, unusable};
+use crate::agent::{FOLDER, check_named_folder, folder_failure};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{note, print_json, print_line};
@@ -117,8 +117,8 @@ pub(super) fn logout(options: &Options, args: &Logout) -> Result<(), Failure> {
 
 /// The definition of a server.
 fn server(folder: &Path, name: &str) -> Result<McpServerConfig, Failure> {
-    check_named(folder)?;
-    let servers = mcp_servers(folder).map_err(unusable)?;
+    check_named_folder(folder)?;
+    let servers = mcp_servers(folder).map_err(folder_failure)?;
     let names: Vec<String> = servers.iter().map(|server| server.name.clone()).collect();
     servers.into_iter().find(|server| server.name == name).ok_or_else(|| {
         let why = format!("abide.yaml has no MCP server {name}");

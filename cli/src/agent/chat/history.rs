@@ -5,7 +5,7 @@ use abide_client::{Abide, Seq};
 use serde_json::Value;
 
 use super::super::markdown::Markdown;
-use super::super::view::result;
+use super::super::view::result_line;
 use crate::failure::Failure;
 use crate::output::print_line;
 use crate::printable::Printable;
@@ -43,7 +43,7 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
     let data = entry.data.as_ref().map(|data| data.value()).unwrap_or_default();
     match entry.role.as_str() {
         "user" => print_line(terminal.bold(format!("› {text}"))),
-        "tool" => print_line(result(text, &data).shown(terminal)),
+        "tool" => print_line(result_line(text, &data).render(terminal)),
         "assistant" => {
             if !text.is_empty() {
                 let mut markdown = Markdown::default();
@@ -54,9 +54,10 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
                 })?;
             }
             for call in data["calls"].as_array().into_iter().flatten() {
-                let word = |name: &str| call[name].as_str().unwrap_or_default();
-                let call = format!("→ {} {}", word("name"), arguments(word("arguments")));
-                print_line(terminal.dim(Printable::line(&call)))?;
+                let name = call["name"].as_str().unwrap_or_default();
+                let arguments = call["arguments"].as_str().unwrap_or_default();
+                let line = format!("→ {name} {}", compact_json(arguments));
+                print_line(terminal.dim(Printable::line(&line)))?;
             }
             Ok(())
         }
@@ -65,6 +66,6 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
 }
 
 /// The text of arguments as a run shows it: compact JSON.
-fn arguments(text: &str) -> String {
+fn compact_json(text: &str) -> String {
     serde_json::from_str::<Value>(text).map_or_else(|_| text.to_owned(), |value| value.to_string())
 }
