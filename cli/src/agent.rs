@@ -37,7 +37,7 @@ pub(crate) use self::host::{
     folder_failure, open_project,
 };
 use self::host::{prompt_store, try_open_project};
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -215,7 +215,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
             for problem in &problems {
                 show(options, problem)?;
             }
-            let errors = counted(problems.len() as u64, "error");
+            let errors = pluralize(problems.len() as u64, "error");
             let detail = format!(
                 "the agent folder has {errors}; the tools and models of its definitions were not checked"
             );
@@ -263,10 +263,10 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
         if let Some(text) = without_tools(&definitions, &tools) {
             note(text);
         }
-        let agents = counted(definitions.len() as u64, "agent");
+        let agents = pluralize(definitions.len() as u64, "agent");
         return if options.json { Ok(()) } else { print_line(format!("{agents}, no errors")) };
     }
-    let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
+    let detail = format!("the agent folder has {}", pluralize(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
             "events": events,
         }))
     } else {
-        let events = cells::counted(events, "event");
+        let events = cells::pluralize(events, "event");
         let to = to.display();
         print_line(format!("{events} from {} to {to}  ·  chain ok", from.display()))
     }

@@ -196,15 +196,20 @@ fn run_command_line(program: Program) -> ExitCode {
     let CommandLine { mut options, command } = match parse() {
         Ok(parsed) => parsed,
         Err(error) if usage::is_help(&error) => error.exit(),
-        Err(error) => return ended(&usage::failure(&error, &CommandLine::command()), wants_json()),
+        Err(error) => {
+            return report_failure(
+                &usage::to_failure(&error, &CommandLine::command()),
+                wants_json(),
+            );
+        }
     };
     options.modules = program.modules;
     options.agent_loops = program.agent_loops;
     start_log(&command);
-    match begin(&mut options, command) {
+    match run_in_runtime(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            ended(&failure.with_hint_option(&connection_option(&options)), options.json)
+            report_failure(&failure.with_hint_option(&connection_option(&options)), options.json)
         }
     }
 }
@@ -235,7 +240,7 @@ fn parse() -> Result<CommandLine, clap::Error> {
     Ok(parsed)
 }
 
-fn ended(failure: &Failure, as_json: bool) -> ExitCode {
+fn report_failure(failure: &Failure, as_json: bool) -> ExitCode {
     failure.print(as_json);
     failure.exit_code()
 }
@@ -265,7 +270,7 @@ fn start_log(command: &Command) {
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
 }
 
-fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {
+fn run_in_runtime(options: &mut Options, command: Command) -> Result<(), Failure> {
     let environment = if command.starts_programs(options) {
         environment::hide()?
     } else {

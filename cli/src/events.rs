@@ -239,7 +239,7 @@ impl Lines {
     fn format_row(&self, row: &[Value]) -> Printable {
         let terminal = Terminal::of_stdout();
         let at = match row.get(1) {
-            Some(Value::Integer(micros)) => cells::moment(Micros(*micros)),
+            Some(Value::Integer(micros)) => cells::format_time(Micros(*micros)),
             _ => "-".to_owned(),
         };
         let head = format!(
@@ -256,7 +256,7 @@ impl Lines {
         let refusal =
             refusal_code(row).map_or_else(String::new, |code| format!("refused {code}  "));
         let arguments = refusal + &text_cell(row, 6);
-        let arguments = cells::cut(&arguments, width.saturating_sub(head.chars().count()));
+        let arguments = cells::truncate(&arguments, width.saturating_sub(head.chars().count()));
         match arguments.trim_end() {
             "" => head.trim_end().into(),
             arguments => Printable::from(head) + terminal.dim(arguments),

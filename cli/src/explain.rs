@@ -146,7 +146,7 @@ fn format_scan(scan: &TableScan) -> String {
 fn format_literal(value: &JsonValue) -> String {
     match value {
         JsonValue::String(text) => format!("'{}'", cells::one_line(&text.replace('\'', "''"))),
-        value => cells::show("", value),
+        value => cells::format_value("", value),
     }
 }
 

@@ -75,7 +75,9 @@ Examples:
 pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
     match args.what {
         RoleCommand::List => list(options).await,
-        RoleCommand::Remove(args) => call::make(options, RemoveRole::new(args.name)).await,
+        RoleCommand::Remove(args) => {
+            call::call_and_print(options, RemoveRole::new(args.name)).await
+        }
         RoleCommand::Set(args) => {
             let limits = CallLimits { rate: args.rate, quota: args.quota };
             let role = SetRole {
@@ -86,7 +88,7 @@ pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
                 description: args.description,
                 limits: (limits != CallLimits::default()).then_some(limits),
             };
-            call::make(options, role).await
+            call::call_and_print(options, role).await
         }
     }
 }

@@ -222,7 +222,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     // The exit code is 1 if the engine has failed, so that a supervisor restarts it.
     healthy?;
     if !options.json {
-        let events = cells::counted(head.0.unsigned_abs(), "event");
+        let events = cells::pluralize(head.0.unsigned_abs(), "event");
         print_line(format!("stopped  ·  {events} in the log"))?;
     }
     Ok(())
@@ -363,7 +363,7 @@ fn print_greeting(
         version = env!("CARGO_PKG_VERSION"),
         db = db.display(),
         agents = agents.map(|(folder, it)| it.greeting_lines(folder)).unwrap_or_default(),
-        events = cells::counted(seq.0.unsigned_abs(), "event"),
+        events = cells::pluralize(seq.0.unsigned_abs(), "event"),
     ))
 }
 

@@ -160,11 +160,12 @@ fn print_result(options: &Options, answer: QueryResult) -> Result<(), Failure> {
     let terminal = Terminal::of_stdout();
     let rows: Vec<MarkedRow> =
         rows.iter().map(|row| (row.iter().map(Value::to_json).collect(), None)).collect();
-    let RenderedTable { text, left_out } = table::table(terminal, &table::named(&columns), &rows);
+    let RenderedTable { text, left_out } =
+        table::render_table(terminal, &table::columns_from_names(&columns), &rows);
     print_line(text)?;
-    let mut foot = format!("{}  ·  as of {seq}", cells::counted(rows.len() as u64, "row"));
+    let mut foot = format!("{}  ·  as of {seq}", cells::pluralize(rows.len() as u64, "row"));
     if left_out > 0 {
-        let columns = cells::counted(left_out as u64, "empty column");
+        let columns = cells::pluralize(left_out as u64, "empty column");
         foot.push_str(&format!("  ·  {columns} not shown"));
     }
     print_line(terminal.dim(foot))

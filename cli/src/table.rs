@@ -30,7 +30,11 @@ pub(crate) struct RenderedTable {
 }
 
 /// The rows as a table, at most as wide as the terminal; on a pipe nothing is cut. A row is one line.
-pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) -> RenderedTable {
+pub(crate) fn render_table(
+    terminal: Terminal,
+    columns: &[Column],
+    rows: &[MarkedRow],
+) -> RenderedTable {
     let mut table = Table::new();
     // [`Terminal`] has already determined what stdout is; the library must not check again.
     table.force_no_tty().load_style(presets::NOTHING);
@@ -74,7 +78,8 @@ fn uncut_width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize
         .iter()
         .map(|at| {
             let name = &columns[*at].name;
-            let cells = rows.iter().filter_map(|(row, _)| Some(cells::show(name, row.get(*at)?)));
+            let cells =
+                rows.iter().filter_map(|(row, _)| Some(cells::format_value(name, row.get(*at)?)));
             let widest = cells.map(|cell| cell.chars().count().min(LONG)).max().unwrap_or(0);
             widest.max(name.chars().count()) + 2
         })
@@ -86,9 +91,9 @@ fn has_content(value: &JsonValue) -> bool {
 }
 
 fn format_cell(terminal: Terminal, column: &str, value: &JsonValue, mark: Option<RowMark>) -> Cell {
-    let mut text = cells::show(column, value);
+    let mut text = cells::format_value(column, value);
     if let Some(width) = terminal.columns() {
-        text = cells::cut(&text, width.into());
+        text = cells::truncate(&text, width.into());
     }
     let cell = Cell::new(text);
     let cell = match mark {
@@ -106,7 +111,7 @@ const FIRST: [&str; 8] =
 const LAST: [&str; 3] = ["created_at", "updated_at", "seq"];
 
 /// An object as an aligned list, with a line for each field that is not empty.
-pub(crate) fn list(terminal: Terminal, object: &Map<String, JsonValue>) -> String {
+pub(crate) fn format_fields(terminal: Terminal, object: &Map<String, JsonValue>) -> String {
     let mut fields: Vec<_> = object.iter().filter(|(_, value)| !value.is_null()).collect();
     fields.sort_by_key(|(key, _)| {
         let first = FIRST.iter().position(|name| name == key).unwrap_or(FIRST.len());
@@ -115,9 +120,9 @@ pub(crate) fn list(terminal: Terminal, object: &Map<String, JsonValue>) -> Strin
     });
     let wide = fields.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0);
     let lines = fields.into_iter().map(|(key, value)| {
-        let mut text = cells::show(key, value);
+        let mut text = cells::format_value(key, value);
         if let Some(width) = terminal.columns() {
-            text = cells::cut(&text, usize::from(width).saturating_sub(wide + 4));
+            text = cells::truncate(&text, usize::from(width).saturating_sub(wide + 4));
         }
         format!("  {key:wide$}  {text}")
     });
@@ -125,7 +130,7 @@ pub(crate) fn list(terminal: Terminal, object: &Map<String, JsonValue>) -> Strin
 }
 
 /// Columns known only by name.
-pub(crate) fn named(names: &[String]) -> Vec<Column> {
+pub(crate) fn columns_from_names(names: &[String]) -> Vec<Column> {
     names
         .iter()
         .map(|name| Column { name: name.clone(), kind: String::new(), hidden: false })
@@ -144,7 +149,8 @@ mod tests {
         let names: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
         let rows: Vec<Vec<JsonValue>> = serde_json::from_value(rows).expect("rows are lists");
         let rows: Vec<MarkedRow> = rows.into_iter().map(|row| (row, None)).collect();
-        let RenderedTable { text, left_out } = table(terminal, &named(&names), &rows);
+        let RenderedTable { text, left_out } =
+            render_table(terminal, &columns_from_names(&names), &rows);
         expected.assert_eq(&format!("{text}\n({left_out} left out)"));
     }
 
@@ -211,6 +217,6 @@ mod tests {
               reason      angry\ncustomer
               created_at  2026-11-21 14:02:11
               seq         7"#]]
-        .assert_eq(&format!("seq 7\n{}", list(PIPE, object)));
+        .assert_eq(&format!("seq 7\n{}", format_fields(PIPE, object)));
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
@@ -91,7 +91,7 @@ impl FileDiff {
             });
         }
         if let Some(more @ 1..) = lines.len().checked_sub(LINES) {
-            let more = format!("… {} more", counted(more as u64, "line"));
+            let more = format!("… {} more", pluralize(more as u64, "line"));
             shown.push(terminal.dim(Printable::line(&more)));
         }
         Printable::lines(&shown)

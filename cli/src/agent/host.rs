@@ -24,7 +24,7 @@ pub(crate) use super::hint::FOLDER;
 use super::hint::{agents_option, quote};
 use super::mcp_tools::{self, McpTools};
 use super::registry::CatalogRegistry;
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::connect::connect_named;
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -484,7 +484,7 @@ impl LoadedProject {
             0 => String::new(),
             n => format!(
                 "\n  failed   {}: `abide agent check{}` shows {}",
-                counted(n as u64, "problem"),
+                pluralize(n as u64, "problem"),
                 agents_option(folder),
                 if n == 1 { "it" } else { "them" },
             ),

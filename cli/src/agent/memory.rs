@@ -4,7 +4,7 @@
 use abide_client::arguments::ForgetMemories;
 use clap::{Args, Subcommand};
 
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -92,6 +92,6 @@ async fn delete_facts(
     if options.json {
         print_json(&serde_json::json!({"forgotten": forgotten}))
     } else {
-        print_line(format!("{} forgotten", counted(forgotten as u64, "fact")))
+        print_line(format!("{} forgotten", pluralize(forgotten as u64, "fact")))
     }
 }

@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::host::{open_offline, prompt_store};
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -198,12 +198,12 @@ fn print_summary(options: &Options, args: &Test, counts: Counts) -> Result<(), F
         return Err(Refusal::new(Code::NotFound, detail).hint("omit --only to run all").into());
     }
     if !options.json {
-        let of_all = counted(same + changed + failed, "recording");
+        let of_all = pluralize(same + changed + failed, "recording");
         print_line(format!("{of_all}: {same} same, {changed} changed, {failed} failed"))?;
     }
     if failed > 0 || (changed > 0 && !args.accept) {
         let detail =
-            format!("{} changed, {failed} could not be repeated", counted(changed, "recording"));
+            format!("{} changed, {failed} could not be repeated", pluralize(changed, "recording"));
         let refusal = Refusal::new(Code::Conflict, detail);
         let hint = "--accept writes the new behaviour into the recordings";
         return Err(if changed > 0 { refusal.hint(hint) } else { refusal }.into());

@@ -7,7 +7,7 @@ use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::json;
 
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -77,10 +77,14 @@ fn print_reparsed(
             Some(number) => format!("line {number}"),
             None => "result".to_owned(),
         })?;
-        for text in before.iter().filter(|text| count(text, before) != count(text, after)) {
+        for text in
+            before.iter().filter(|text| count_equal(text, before) != count_equal(text, after))
+        {
             print_line(one_line(&format!("  - {text}")))?;
         }
-        for text in after.iter().filter(|text| count(text, before) != count(text, after)) {
+        for text in
+            after.iter().filter(|text| count_equal(text, before) != count_equal(text, after))
+        {
             print_line(one_line(&format!("  + {text}")))?;
         }
     }
@@ -89,12 +93,12 @@ fn print_reparsed(
     } else {
         "the definition that the run was started with"
     };
-    let lines = counted(*lines as u64, "line");
-    let differences = counted(changes.len() as u64, "difference");
+    let lines = pluralize(*lines as u64, "line");
+    let differences = pluralize(changes.len() as u64, "difference");
     print_line(one_line(&format!("{run}: {lines} of {agent} with {with}, {differences}")))
 }
 
-fn count(text: &str, texts: &[String]) -> usize {
+fn count_equal(text: &str, texts: &[String]) -> usize {
     texts.iter().filter(|it| *it == text).count()
 }
 

@@ -13,7 +13,7 @@ use clap::Args;
 use super::hint::{HintContext, quote};
 use super::host::{AgentHost, check_folder_exists, open_project};
 use super::run::watch;
-use crate::call::make;
+use crate::call::call_and_print;
 use crate::connect::{Access, connect};
 use crate::events::stored_session;
 use crate::failure::Failure;
@@ -103,7 +103,7 @@ pub(super) async fn fork(options: &Options, args: Fork) -> Result<(), Failure> {
     if let Some(at) = at {
         check_begun(options, &session, at).await?;
     }
-    make(options, ForkSession { at, id, title, ..ForkSession::new(session) }).await
+    call_and_print(options, ForkSession { at, id, title, ..ForkSession::new(session) }).await
 }
 
 /// Refuses an event before the session: the fork would be empty.

@@ -8,7 +8,7 @@ use abide_client::rows::{Run, RunEventKind};
 use serde_json::{Value, json};
 
 use super::markdown::Markdown;
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::failure::Failure;
 use crate::output::{print_json, print_line, print_part};
 use crate::printable::Printable;
@@ -202,7 +202,7 @@ impl View {
         let more = match run.usage_missing {
             0 => String::new(),
             answers => {
-                let answers = counted(answers.unsigned_abs(), "answer");
+                let answers = pluralize(answers.unsigned_abs(), "answer");
                 format!(", without {answers} whose usage is unknown")
             }
         };

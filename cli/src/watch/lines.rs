@@ -101,7 +101,10 @@ fn format_positioned(sign: char, at: usize, text: &str) -> String {
 fn format_row(columns: &[Column], row: &[Value]) -> String {
     let cells = row.iter().enumerate();
     let cells = cells.map(|(at, value)| {
-        cells::show(columns.get(at).map_or("", |column| column.name.as_str()), &value.to_json())
+        cells::format_value(
+            columns.get(at).map_or("", |column| column.name.as_str()),
+            &value.to_json(),
+        )
     });
     cells.collect::<Vec<_>>().join("\t")
 }

@@ -116,22 +116,23 @@ impl Screen {
                 (row.iter().map(Value::to_json).collect(), marked.map(|marked| marked.mark))
             })
             .collect();
-        let RenderedTable { text: table, left_out } = table::table(terminal, live.columns(), &rows);
-        let title = terminal.bold(cells::cut(&self.sql, columns.into()));
+        let RenderedTable { text: table, left_out } =
+            table::render_table(terminal, live.columns(), &rows);
+        let title = terminal.bold(cells::truncate(&self.sql, columns.into()));
         let status = self.status(abide, count, count.saturating_sub(room), left_out);
-        let status = terminal.dim(cells::cut(&status, columns.into()));
+        let status = terminal.dim(cells::truncate(&status, columns.into()));
         self.shown = title + "\n\n" + table + "\n\n" + status;
         // From the top: each line is cleared to its end, then everything below.
         write(&format!("\x1b[H{}\x1b[K\x1b[J", self.shown.as_str().replace('\n', "\x1b[K\r\n")))
     }
 
     fn status(&self, abide: &Abide, rows: usize, below: usize, left_out: usize) -> String {
-        let mut parts = vec![cells::counted(rows as u64, "row")];
+        let mut parts = vec![cells::pluralize(rows as u64, "row")];
         if below > 0 {
-            parts.push(format!("{} below", cells::count(below as u64)));
+            parts.push(format!("{} below", cells::format_count(below as u64)));
         }
         if left_out > 0 {
-            parts.push(format!("{} not shown", cells::counted(left_out as u64, "empty column")));
+            parts.push(format!("{} not shown", cells::pluralize(left_out as u64, "empty column")));
         }
         parts.push(format!("last change at {}", self.last_change));
         if self.history_changed {

@@ -173,10 +173,10 @@ fn a_row_holds_a_message_or_it_does_not() {
         run_id: None,
     };
     let data = || Some(json!({"n": 1.0}));
-    assert!(message.is_held_by(&row("tool", Some("ok"), data())));
-    assert!(!message.is_held_by(&row("tool", Some("ok "), data())));
-    assert!(!message.is_held_by(&row("tool", None, data())));
-    assert!(!message.is_held_by(&row("tool", Some("ok"), Some(json!({"n": 1})))));
-    assert!(!message.is_held_by(&row("tool", Some("ok"), None)));
-    assert!(!message.is_held_by(&row("user", Some("ok"), data())));
+    assert!(message.matches_row(&row("tool", Some("ok"), data())));
+    assert!(!message.matches_row(&row("tool", Some("ok "), data())));
+    assert!(!message.matches_row(&row("tool", None, data())));
+    assert!(!message.matches_row(&row("tool", Some("ok"), Some(json!({"n": 1})))));
+    assert!(!message.matches_row(&row("tool", Some("ok"), None)));
+    assert!(!message.matches_row(&row("user", Some("ok"), data())));
 }
