@@ -68,14 +68,14 @@ fn between(old: &BTreeMap<i64, Row>, new: &BTreeMap<i64, Row>, keyed: bool) -> C
     let mut changes = Changes::default();
     for (id, row) in old {
         let stays = new.get(id);
-        if stays.is_none() || (!keyed && !stays.is_some_and(|new| same(new, row))) {
+        if stays.is_none() || (!keyed && !stays.is_some_and(|new| is_same_row(new, row))) {
             let key = if keyed { Row::from([Value::Integer(*id)]) } else { row.clone() };
             changes.deletes.push(key);
         }
     }
     for (id, row) in new {
         match old.get(id) {
-            Some(old) if same(old, row) => {}
+            Some(old) if is_same_row(old, row) => {}
             Some(_) if keyed => changes.updates.push(row.clone()),
             _ => changes.inserts.push(row.clone()),
         }
@@ -192,7 +192,7 @@ fn by_positions(mut rows: Vec<Row>, output: &Changes) -> Vec<Row> {
     let positions = output.positions.clone().unwrap_or_default();
     let key = |row: &Row| Row::from([row[0].clone()]);
     for (at, gone) in positions.deletes.iter().zip(&output.deletes) {
-        assert!(same(&key(&rows.remove(*at)), gone), "the key of the row that leaves");
+        assert!(is_same_row(&key(&rows.remove(*at)), gone), "the key of the row that leaves");
     }
     for (at, row) in positions.inserts.iter().zip(&output.inserts) {
         rows.insert(*at, row.clone());

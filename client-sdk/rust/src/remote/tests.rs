@@ -134,7 +134,7 @@ impl Peer {
 }
 
 async fn connect(port: &Port, listener: &mut UnboundedReceiver<DuplexStream>) -> (Abide, Peer) {
-    let (remote, peer) = tokio::join!(Remote::over(port.dial()), Peer::accept(listener));
+    let (remote, peer) = tokio::join!(Remote::connect_with(port.dial()), Peer::accept(listener));
     (Abide::remote(remote.expect("it connects"), Duration::from_secs(60)), peer)
 }
 

@@ -59,7 +59,7 @@ pub(super) enum Attempt {
 /// # Errors
 /// [`Error::ToolFailed`] if the function failed or the call was cancelled; [`Error::Refused`] if another worker has the
 /// call now: then the result is kept for a settlement.
-pub(super) async fn attempt(
+pub(super) async fn run_attempt(
     abide: &Abide,
     call: &ToolCall,
     lease: Duration,
