@@ -47,15 +47,15 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let machine = Machine::read();
     let runtime = Runtime::new().expect("a tokio runtime");
-    let files = recordings::files(&options.recordings);
+    let files = recordings::list_files(&options.recordings);
     let mut rows = Vec::new();
     let mut all = Vec::new();
     let mut sum = Total::default();
     for file in &files {
-        let recordings = recordings::read(file, options.every);
+        let recordings = recordings::read_file(file, options.every);
         eprintln!("{}: {} conversations …", file.display(), recordings.len());
-        let held = runtime.block_on(sessions::hold(&options.dir, &recordings));
-        let total = Total::of(&held)?;
+        let held = runtime.block_on(sessions::repeat_all(&options.dir, &recordings));
+        let total = Total::from_sessions(&held)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         rows.push(total.row(name.trim_end_matches(".jsonl.zst")));
         sum.add(&total);
@@ -65,9 +65,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         rows.push(sum.row("all"));
     }
     eprintln!("{} turns …", options.turns);
-    let long = Recording::long(&all, options.turns);
-    let long = runtime.block_on(sessions::hold(&options.dir, std::slice::from_ref(&long)));
-    let total = Total::of(&long)?;
+    let long = Recording::repeat_calls(&all, options.turns);
+    let long = runtime.block_on(sessions::repeat_all(&options.dir, std::slice::from_ref(&long)));
+    let total = Total::from_sessions(&long)?;
     let text = format!(
         "Made by `cargo run --release -p abide-bench -- context --out docs/performance.md`. The figures in tokens are \
          estimates at four characters per token, and the same on each machine.\n\n{}\n\n\
@@ -110,7 +110,7 @@ struct Total {
 }
 
 impl Total {
-    fn of(sessions: &[SessionFigures]) -> Result<Total, String> {
+    fn from_sessions(sessions: &[SessionFigures]) -> Result<Total, String> {
         let mut total = Total::default();
         for session in sessions {
             session.check()?;

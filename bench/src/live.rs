@@ -1,24 +1,19 @@
 //! `live`: the cost of live queries, in three parts, with tables and plots for `docs/`.
 
-pub(crate) mod child;
 mod database;
 pub(crate) mod delivery;
 mod help_desk;
 pub(crate) mod listener;
-mod memory;
-mod open_files;
 mod operators;
+pub(crate) mod process;
 pub(crate) mod report;
 pub(crate) mod routing;
-mod scope;
 mod socket;
 pub(crate) mod whole;
 
 use std::path::PathBuf;
 
 use clap::Args;
-
-use scope::Scope;
 
 /// Options of `live`.
 #[derive(Args, Debug)]
@@ -35,6 +30,12 @@ pub(crate) struct Options {
     out: Option<PathBuf>,
     /// The folder for the databases; it should be on a disk, not in memory.
     #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
+    dir: PathBuf,
+}
+
+/// The settings of all parts.
+pub(crate) struct Scope {
+    quick: bool,
     dir: PathBuf,
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) {
         }
     }
     if !options.json {
-        println!("{}", report::open(&records));
+        println!("{}", report::open_table(&records));
     }
 }
 

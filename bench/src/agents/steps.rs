@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
+use super::Options;
 use super::fixture::AgentFixture;
 use super::model::Pace;
-use super::options::Options;
 use crate::disk::sync_us;
 use crate::live::report::{figure, table};
 use crate::statistics::{median, percentile};
@@ -22,7 +22,7 @@ pub(super) fn measure(options: &Options) -> String {
     let rows = AT_ONCE.map(|at_once| {
         let runtime = Runtime::new().expect("a tokio runtime");
         let rounds = if options.quick { 1 } else { 8_usize.div_ceil(at_once) };
-        let found = runtime.block_on(steps(options, at_once, rounds, answers));
+        let found = runtime.block_on(measure_steps(options, at_once, rounds, answers));
         vec![
             at_once.to_string(),
             found.steps.to_string(),
@@ -50,16 +50,21 @@ struct Measured {
     commits: f64,
 }
 
-async fn steps(options: &Options, at_once: usize, rounds: usize, answers: usize) -> Measured {
+async fn measure_steps(
+    options: &Options,
+    at_once: usize,
+    rounds: usize,
+    answers: usize,
+) -> Measured {
     let pace =
         Pace { answers, first: Duration::from_millis(20), pieces: 0, between: Duration::ZERO };
     let mut fixture = AgentFixture::new(&options.dir, pace).await;
-    fixture.drive();
-    let commits = fixture.commits();
+    fixture.start_driver();
+    let commits = fixture.commit_count();
     let events = fixture.engine.durable_seq().0;
     for round in 0..rounds {
-        fixture.begin(round * at_once, at_once).await;
-        fixture.all_done().await;
+        fixture.start_runs(round * at_once, at_once).await;
+        fixture.wait_until_done().await;
     }
     let gaps_ms = fixture.notes.gaps_ms();
     let steps = at_once * rounds * answers;
@@ -67,7 +72,7 @@ async fn steps(options: &Options, at_once: usize, rounds: usize, answers: usize)
         steps,
         gaps_ms,
         events: (fixture.engine.durable_seq().0 - events) as f64 / steps as f64,
-        commits: (fixture.commits() - commits) / steps as f64,
+        commits: (fixture.commit_count() - commits) / steps as f64,
     };
     fixture.close().await;
     found

@@ -83,7 +83,7 @@ impl SessionFigures {
 const AT_ONCE: usize = 16;
 
 /// Repeats recordings, each in a session of its own.
-pub(crate) async fn hold(dir: &Path, recordings: &[Recording]) -> Vec<SessionFigures> {
+pub(crate) async fn repeat_all(dir: &Path, recordings: &[Recording]) -> Vec<SessionFigures> {
     let folder = TempDir::new_in(dir).expect("a folder for the files");
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let ids: Vec<String> = (0..recordings.len()).map(|at| format!("c{at}")).collect();
@@ -98,7 +98,7 @@ pub(crate) async fn hold(dir: &Path, recordings: &[Recording]) -> Vec<SessionFig
         conversation
     });
     let model = RecordedModel::new(conversations.collect(), tasks.collect());
-    let tools = tools(named.clone());
+    let tools = recorded_tools(named.clone());
     let mut models = Models::new(ModelsConfig::default(), &ConfigContext::of_process())
         .expect("the configuration is valid");
     models.add(Arc::new(model.clone()), Vec::new(), 0).expect("the id is unique");
@@ -124,7 +124,7 @@ fn call_id(session: &str, turn: usize, answer: usize, position: usize) -> String
 }
 
 /// Tools with all names that are called. They return the recorded results.
-fn tools<'a>(recordings: impl Iterator<Item = (&'a String, &'a Recording)>) -> Tools {
+fn recorded_tools<'a>(recordings: impl Iterator<Item = (&'a String, &'a Recording)>) -> Tools {
     let mut results = HashMap::<String, ToolOutcome>::new();
     let mut names = BTreeSet::new();
     for (id, recording) in recordings {

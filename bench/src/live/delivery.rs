@@ -13,10 +13,10 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::open_files::{open_files, raise_open_files};
+use super::Scope;
+use super::help_desk;
+use super::process::{count_open_files, raise_open_files, run_child};
 use super::report::{Section, count, figure, table};
-use super::scope::Scope;
-use super::{child, help_desk};
 use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot, QUIET};
 use crate::statistics::{median, percentile};
@@ -112,7 +112,7 @@ pub(crate) struct Delivered {
 }
 
 /// Makes calls one after the other on a WebSocket that subscribes to the row that they change.
-pub(crate) fn to_one_listener(dir: &Path, calls: usize) -> Vec<Delivered> {
+pub(crate) fn deliver_to_one_listener(dir: &Path, calls: usize) -> Vec<Delivered> {
     let server = Server::start(&Scope { quick: false, dir: dir.to_owned() });
     let mut listener = Latency { listeners: 1, answer_ms: vec![], last_ms: vec![] };
     listener.measure(&server, calls);
@@ -128,7 +128,7 @@ pub(crate) fn section(scope: &Scope) -> Section {
     let (crowds, left_out): (Vec<_>, Vec<_>) = plan
         .crowds
         .iter()
-        .partition(|(listeners, _)| *listeners + OTHER_FILES + open_files() <= may_open);
+        .partition(|(listeners, _)| *listeners + OTHER_FILES + count_open_files() <= may_open);
     let server = Server::start(scope);
     let mut reaches: Vec<Latency> = crowds
         .iter()
@@ -147,7 +147,7 @@ pub(crate) fn section(scope: &Scope) -> Section {
         }
     }
     server.stop();
-    let mut text = text(&plan, &reaches, &floods);
+    let mut text = format_text(&plan, &reaches, &floods);
     for (listeners, _) in left_out {
         text += &format!(
             "\n\nOmitted: {} listeners, because a process may open only {may_open} files.",
@@ -187,7 +187,7 @@ impl Server {
         let address = format!("--address={}", self.address);
         let mut all = vec!["live-listen", &address];
         all.extend(arguments.iter().map(String::as_str));
-        child::output(&all)
+        run_child(&all)
     }
 
     fn stop(self) {
@@ -276,12 +276,12 @@ impl Counted {
             lags: metrics.slow_consumers_total.get() as f64,
             syncs: metrics.syncs_total.get() as f64,
             sync_us: metrics.sync_us_total.get() as f64,
-            cpu_s: cpu::of_process(),
+            cpu_s: cpu::process_seconds(),
         }
     }
 }
 
-fn text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
+fn format_text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
     let rows = reaches.iter().map(|reach| {
         let of = |figures: &[f64], share| figure(percentile(figures.iter().copied(), share), 2);
         vec![
@@ -321,7 +321,7 @@ fn text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
         "server CPU µs/delta",
     ];
     let floods_table = table(&header, rows);
-    let best = best(floods);
+    let best = max_deltas_per_second(floods);
     format!(
         "Every listener is a separate WebSocket on loopback and subscribes to one row. A call on \
          the first WebSocket updates the row. The next call starts when the previous delta has \
@@ -342,7 +342,7 @@ fn text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
     )
 }
 
-fn best(floods: &[Throughput]) -> f64 {
+fn max_deltas_per_second(floods: &[Throughput]) -> f64 {
     floods.iter().map(|flood| median(flood.deltas.iter().copied())).fold(0.0, f64::max)
 }
 

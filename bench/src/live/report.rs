@@ -93,26 +93,33 @@ impl Machine {
 
     /// Reads the current state. Call it before the measurements, which are a load themselves.
     pub(crate) fn read() -> Machine {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let of = |path: &str, name: &str| {
-            let text = read(path);
-            let line = text.lines().find(|line| line.starts_with(name));
-            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
-        };
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        let processor = of("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned());
-        let kib = of("/proc/meminfo", "MemTotal");
-        let kib = kib.and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok()).unwrap_or(0.0);
-        let load = read("/proc/loadavg");
+        let processor =
+            read_property("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned());
+        let kib = read_property("/proc/meminfo", "MemTotal")
+            .and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok())
+            .unwrap_or(0.0);
+        let load = read_or_empty("/proc/loadavg");
         Machine(format!(
             "- Machine: {processor}, {cores} cores, {:.0} GiB, {} {}; load {} at the start\n\
              - Build: {}, SQLite {}",
             kib / f64::from(1 << 20),
             std::env::consts::OS,
-            read("/proc/sys/kernel/osrelease").trim(),
+            read_or_empty("/proc/sys/kernel/osrelease").trim(),
             load.split(' ').next().unwrap_or("unknown"),
             if cfg!(debug_assertions) { "debug (the figures are meaningless)" } else { "release" },
             rusqlite::version(),
         ))
     }
+}
+
+fn read_or_empty(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Returns the value of the first line `NAME: VALUE` whose name starts like this.
+fn read_property(path: &str, name: &str) -> Option<String> {
+    let text = read_or_empty(path);
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }

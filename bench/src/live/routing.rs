@@ -11,10 +11,11 @@ use abide_schema::share::ShareKey;
 use clap::Args;
 use serde_json::{Value as JsonValue, json};
 
+use super::Scope;
 use super::help_desk::HelpDesk;
+use super::process::{resident_bytes, run_child};
 use super::report::{Section, count, figure, table};
-use super::scope::Scope;
-use super::{child, memory, whole};
+use super::whole;
 use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot};
 use crate::statistics::{median, percentile};
@@ -91,8 +92,11 @@ struct SubscriptionSet {
 pub(crate) fn measure(options: &Options) {
     let mut help_desk = HelpDesk::new(1_000, &std::env::temp_dir());
     let planner = Planner::new(help_desk.catalog.clone());
-    let mut crowds: Vec<SubscriptionSet> =
-        options.sizes.iter().map(|size| crowd(&help_desk, &planner, options.kind, *size)).collect();
+    let mut crowds: Vec<SubscriptionSet> = options
+        .sizes
+        .iter()
+        .map(|size| attach_subscriptions(&help_desk, &planner, options.kind, *size))
+        .collect();
     let warm_up = options.commits / 10;
     for number in 0..warm_up + options.commits {
         if number == warm_up {
@@ -113,15 +117,20 @@ pub(crate) fn measure(options: &Options) {
         crowds.rotate_left(1);
     }
     crowds.sort_by_key(|crowd| crowd.size);
-    let found: Vec<JsonValue> = crowds.into_iter().map(|crowd| tell(crowd, options)).collect();
+    let found: Vec<JsonValue> = crowds.into_iter().map(|crowd| to_json(crowd, options)).collect();
     println!("{}", json!(found));
 }
 
-fn crowd(help_desk: &HelpDesk, planner: &Planner, kind: usize, size: usize) -> SubscriptionSet {
-    let before = memory::resident_bytes();
+fn attach_subscriptions(
+    help_desk: &HelpDesk,
+    planner: &Planner,
+    kind: usize,
+    size: usize,
+) -> SubscriptionSet {
+    let before = resident_bytes();
     let mut router = Router::new(help_desk.catalog.clone());
     let started = Instant::now();
-    let cpu_before = cpu::of_process();
+    let cpu_before = cpu::process_seconds();
     let ids: Vec<BindingId> = (0..size)
         .map(|n| {
             let kind = KINDS.get(kind).unwrap_or(&KINDS[n % KINDS.len()]);
@@ -132,9 +141,9 @@ fn crowd(help_desk: &HelpDesk, planner: &Planner, kind: usize, size: usize) -> S
         .collect::<Option<_>>()
         .expect("the queries can be live");
     let register_s = started.elapsed().as_secs_f64();
-    let register_cpu_s = cpu::of_process() - cpu_before;
+    let register_cpu_s = cpu::process_seconds() - cpu_before;
     assert_eq!(router.len(), size, "all subscriptions have different parameters");
-    let bytes = memory::resident_bytes() - before - (size_of::<BindingId>() * size) as f64;
+    let bytes = resident_bytes() - before - (size_of::<BindingId>() * size) as f64;
     let before = router.counters();
     SubscriptionSet {
         size,
@@ -148,7 +157,7 @@ fn crowd(help_desk: &HelpDesk, planner: &Planner, kind: usize, size: usize) -> S
     }
 }
 
-fn tell(mut crowd: SubscriptionSet, options: &Options) -> JsonValue {
+fn to_json(mut crowd: SubscriptionSet, options: &Options) -> JsonValue {
     let after = crowd.router.counters();
     let before = crowd.before;
     let each = |count: fn(&WorkCounters) -> u64| {
@@ -206,23 +215,23 @@ pub(crate) fn section(scope: &Scope) -> Section {
         let few = if kind < KINDS.len() { 1 } else { KINDS.len() };
         let sizes: Vec<String> =
             sizes.iter().map(|size| if *size == 1 { few } else { *size }.to_string()).collect();
-        let output = child::output(&[
+        let output = run_child(&[
             "live-routing",
             &format!("--kind={kind}"),
             &format!("--sizes={}", sizes.join(",")),
             &format!("--commits={commits}"),
         ]);
-        found.extend(output.as_array().into_iter().flatten().map(|one| read(name, one)));
+        found.extend(output.as_array().into_iter().flatten().map(|one| read_measured(name, one)));
     }
     Section {
         number: 1,
         title: "The cost of a commit with subscriptions that it does not affect",
-        text: format!("{}\n\n{}", text(&found, commits), whole::text(scope)),
+        text: format!("{}\n\n{}", format_text(&found, commits), whole::format_section(scope)),
         plots: vec![("live-routing.svg", plot(&found))],
     }
 }
 
-fn read(kind: &'static str, json: &JsonValue) -> Measured {
+fn read_measured(kind: &'static str, json: &JsonValue) -> Measured {
     let number = |name: &str| json[name].as_f64().unwrap_or(f64::NAN);
     let work = [0, 1, 2].map(|at| json["work"][at].as_f64().unwrap_or(f64::NAN));
     Measured {
@@ -238,7 +247,7 @@ fn read(kind: &'static str, json: &JsonValue) -> Measured {
     }
 }
 
-fn text(found: &[Measured], commits: usize) -> String {
+fn format_text(found: &[Measured], commits: usize) -> String {
     let rows = found.iter().map(|found| {
         let [rows, probes, statements] = found.work.map(|each| figure(each, 1));
         vec![
