@@ -98,7 +98,7 @@ async fn play_on(world: &mut World) {
 }
 
 /// The kept file, in a world without an engine.
-fn kept() -> World {
+fn open_kept_file() -> World {
     let mut world = World::new(modules);
     world.close();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(KEPT);
@@ -115,7 +115,7 @@ fn check_replay(world: &World, name: &str) {
 }
 
 /// The final status of each session, run and call. By the former rules the session of a delegated run did not end with the run.
-async fn ends(world: &World) -> Vec<abide_schema::Row> {
+async fn read_ends(world: &World) -> Vec<abide_schema::Row> {
     let sql = "SELECT id, status, error_code FROM sessions
           WHERE id NOT IN (SELECT session_id FROM runs WHERE parent_id IS NOT NULL)
         UNION ALL SELECT id, status, error_code FROM runs
@@ -127,7 +127,7 @@ async fn ends(world: &World) -> Vec<abide_schema::Row> {
 /// The file unchanged, migrated, and after the current engine has continued it.
 #[test]
 fn a_log_of_the_first_rules_replays() {
-    let mut world = kept();
+    let mut world = open_kept_file();
     check_replay(&world, "as-it-is");
     let head = |world: &World| -> i64 {
         let raw = Connection::open(world.path()).unwrap();
@@ -155,7 +155,7 @@ fn a_log_of_the_first_rules_replays() {
 #[test]
 fn both_rules_end_the_same() {
     run(async {
-        let mut old = kept();
+        let mut old = open_kept_file();
         let mut new = World::new(modules);
         old.open();
         old.pass_ms(0).await;
@@ -163,7 +163,7 @@ fn both_rules_end_the_same() {
         play_on(&mut new).await;
         new.reopen();
         new.pass_ms(0).await;
-        assert_eq!(ends(&old).await, ends(&new).await);
+        assert_eq!(read_ends(&old).await, read_ends(&new).await);
         let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
         let [old_steps, new_steps] = [&old, &new].map(|world| world.rows(steps));
         let old_steps = old_steps.await;
@@ -270,9 +270,9 @@ fn a_fork_before_version_9_counts_no_errors() {
             world.call("append_message", result).await.unwrap();
         }
         for _ in 0..2 {
-            world.say("s", &"x".repeat(limits::FORK_STEP_BYTES * 3 / 5)).await.unwrap();
+            world.append_message("s", &"x".repeat(limits::FORK_STEP_BYTES * 3 / 5)).await.unwrap();
         }
-        world.say("s", "The next step copies this.").await.unwrap();
+        world.append_message("s", "The next step copies this.").await.unwrap();
         world.call("fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
         let copied = "SELECT calls, messages FROM session_forks";
         let calls = calls as i64;

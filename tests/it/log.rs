@@ -28,7 +28,7 @@ fn busy_world(seed: u64, events: i64) -> World {
 }
 
 /// The seq that a failed verification reports.
-fn named(error: &VerifyError) -> Option<i64> {
+fn error_seq(error: &VerifyError) -> Option<i64> {
     match error {
         VerifyError::Chain(at) => Some(at.seq.0),
         VerifyError::Unreadable { seq, .. } | VerifyError::LostTail { seq, .. } => Some(seq.0),
@@ -160,7 +160,7 @@ fn tamper(path: &Path, record: &Record) {
         file.write_all_at(&byte, at).unwrap();
         let error = verdict.expect_err("a changed byte passed");
         let offset = at - record.start;
-        assert_eq!(named(&error), Some(record.seq), "byte {offset}: {error}");
+        assert_eq!(error_seq(&error), Some(record.seq), "byte {offset}: {error}");
     }
 }
 
@@ -180,7 +180,7 @@ fn every_changed_record_header_is_detected() {
                 let verdict = verify_small(&world.path());
                 file.write_all_at(&byte, at).unwrap();
                 let error = verdict.expect_err("a changed header passed");
-                assert_eq!(named(&error), Some(record.seq), "{error}");
+                assert_eq!(error_seq(&error), Some(record.seq), "{error}");
             }
         }
     }
@@ -232,7 +232,7 @@ fn every_cell_changed_by_sql_is_detected() {
             // An update without effect is not a change.
             let sql = format!("UPDATE events SET {change} WHERE seq = {seq}");
             let error = after(&world, &sql).expect_err(&sql);
-            assert_eq!(named(&error), Some(seq), "{sql}: {error}");
+            assert_eq!(error_seq(&error), Some(seq), "{sql}: {error}");
         }
     }
 }
@@ -244,7 +244,7 @@ fn removed_added_or_swapped_events_are_detected() {
     let last = verify(&world.path()).unwrap().0;
     let check = |sql: &str, seqs: &[i64]| {
         let error = after(&world, sql).expect_err(sql);
-        assert!(seqs.contains(&named(&error).unwrap()), "{sql}: {error}");
+        assert!(seqs.contains(&error_seq(&error).unwrap()), "{sql}: {error}");
     };
     check(&format!("DELETE FROM events WHERE seq = {last}"), &[last]);
     check(&format!("DELETE FROM events WHERE seq > {}", last - 5), &[last, last - 4]);
@@ -286,7 +286,7 @@ fn events_cannot_be_moved_to_another_log() {
         other.display()
     );
     let error = after(&worlds[0], &sql).expect_err("an event of another log passed");
-    assert_eq!(named(&error), Some(1));
+    assert_eq!(error_seq(&error), Some(1));
 }
 
 #[test]

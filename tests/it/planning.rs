@@ -78,7 +78,7 @@ fn a_hostile_policy_takes_the_writer_few_steps() {
     for (nth, policies) in [1, MANY].into_iter().enumerate() {
         let world = with_policies(policies);
         // Work that happens once after a file is opened does not count.
-        run(world.say("s1", "hello")).unwrap();
+        run(world.append_message("s1", "hello")).unwrap();
         let mut outcomes = Vec::new();
         for (name, condition) in hostile() {
             let metrics = || {
@@ -155,6 +155,6 @@ fn an_expensive_policy_refuses_calls_and_delays_no_others() {
         assert_eq!(refusal.code.as_str(), "limit_exceeded", "{refusal}");
         let steps = world.engine().metrics().writer_steps_total.get() - before;
         assert!(steps <= 2 * limits::POLICY_STEPS, "{steps} steps");
-        world.say("s1", "another caller is answered").await.unwrap();
+        world.append_message("s1", "another caller is answered").await.unwrap();
     });
 }

@@ -57,7 +57,7 @@ fn check_sql(questions: &[&str], expected: Expect) {
             answers.push_str(line.trim_end());
             answers.push('\n');
         }
-        world.say("s1", "unharmed").await.unwrap();
+        world.append_message("s1", "unharmed").await.unwrap();
         answers
     });
     expected.assert_eq(&answers);

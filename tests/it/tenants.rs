@@ -302,7 +302,7 @@ fn a_fork_counts_by_the_rows_that_it_changes() {
         let world = World::new(abide_reducers::modules);
         world.session("s").await;
         for nth in 0..300 {
-            world.say("s", &nth.to_string()).await.unwrap();
+            world.append_message("s", &nth.to_string()).await.unwrap();
         }
         let rate = Some(RateLimit { calls: 2, per_ms: 1_000 });
         let ann = Caller::new("ann").limited(CallLimits { rate, ..CallLimits::default() });
@@ -340,7 +340,7 @@ fn a_caller_that_does_not_wait_for_the_answer_is_charged() {
         let world = World::new(abide_reducers::modules);
         world.session("s").await;
         for nth in 0..300 {
-            world.say("s", &nth.to_string()).await.unwrap();
+            world.append_message("s", &nth.to_string()).await.unwrap();
         }
         let rate = Some(RateLimit { calls: 2, per_ms: 1_000 });
         let ann = Caller::new("ann").limited(CallLimits { rate, ..CallLimits::default() });
@@ -352,7 +352,7 @@ fn a_caller_that_does_not_wait_for_the_answer_is_charged() {
             _ = fork => panic!("the answer was there at once"),
             () = async {} => {}
         }
-        world.say("s", "a later call of another caller").await.unwrap();
+        world.append_message("s", "a later call of another caller").await.unwrap();
         world.pass_ms(0).await;
         let args = json!({"agent": "support"});
         let refusal = world.engine().call(&ann, "create_session", &args, None).await.unwrap_err();

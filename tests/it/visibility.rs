@@ -163,7 +163,7 @@ impl RandomRun {
             if !self.random.one_in(3) {
                 let (caller, client) = &mut self.clients[at];
                 client.read_to(head).await;
-                self.output += hold(caller, client, &whole);
+                self.output += check_client(caller, client, &whole);
             }
         }
     }
@@ -221,7 +221,7 @@ impl RandomRun {
 }
 
 /// Compares each of a client's results with the copy. Returns the number of queries.
-fn hold(caller: &Caller, client: &Client, whole: &AllRows) -> usize {
+fn check_client(caller: &Caller, client: &Client, whole: &AllRows) -> usize {
     let copy = whole.copy_for(caller);
     for replica in client.replicas.values().filter(|replica| !replica.stale) {
         let (_, rows) = match copy.rows(&replica.sql) {
@@ -229,8 +229,14 @@ fn hold(caller: &Caller, client: &Client, whole: &AllRows) -> usize {
             Err(why) if copy::fails_at_a_row(&why) => continue,
             Err(why) => panic!("{caller:?} still has {}: {why}", replica.sql),
         };
-        let expected = replica.shown_of(&rows);
-        assert_eq!(replica.shown(), expected, "{caller:?} at {}: {}", replica.seq, replica.sql);
+        let expected = replica.format_rows(&rows);
+        assert_eq!(
+            replica.visible_rows(),
+            expected,
+            "{caller:?} at {}: {}",
+            replica.seq,
+            replica.sql
+        );
     }
     for (id, refusal) in &client.refusals {
         said_nothing(id, refusal);
@@ -359,7 +365,7 @@ fn rows_follow_the_scope_of_their_session() {
         let bob = caller("bob", "agent", &[], &[("tenant", "b")]);
         let make = json!({"agent": "x", "id": "s1", "scope": {"tenant": "a"}});
         world.call("create_session", make).await.unwrap();
-        world.say("s1", "one").await.unwrap();
+        world.append_message("s1", "one").await.unwrap();
         let sql = "SELECT id, content FROM agent_state ORDER BY id";
         let mut clients = Vec::new();
         for who in [&ann, &bob] {
@@ -403,7 +409,7 @@ fn a_commit_of_one_tenant_does_not_cost_the_others() {
             let name = format!("t{tenant}");
             let make = json!({"agent": "x", "id": format!("s{tenant}"), "scope": {"tenant": name}});
             world.call("create_session", make).await.unwrap();
-            world.say(&format!("s{tenant}"), "hello").await.unwrap();
+            world.append_message(&format!("s{tenant}"), "hello").await.unwrap();
             let who = caller(&name, "agent", &[], &[("tenant", &name)]);
             let mut client = Client::new(world.engine().connect(&who));
             for (nth, sql) in queries.iter().enumerate() {
@@ -413,7 +419,7 @@ fn a_commit_of_one_tenant_does_not_cost_the_others() {
         }
         let probed = || world.engine().metrics().live_bindings_probed_total.get();
         let before = probed();
-        world.say("s7", "again").await.unwrap();
+        world.append_message("s7", "again").await.unwrap();
         let ask = json!({"session_id": "s7", "reason": "r", "required_capability": "c"});
         let done = world.call("request_supervisor_handoff", ask).await.unwrap();
         let asked = probed() - before;
@@ -422,7 +428,7 @@ fn a_commit_of_one_tenant_does_not_cost_the_others() {
         for (who, client) in &mut clients {
             client.read_to(done.seq).await;
             client.replicas.remove("q2");
-            assert_eq!(hold(who, client, &whole), queries.len() - 1);
+            assert_eq!(check_client(who, client, &whole), queries.len() - 1);
         }
     });
 }
@@ -561,7 +567,7 @@ fn rows_of_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
         let world = World::new(abide_reducers::modules);
         for id in ["open", "closed"] {
             world.session(id).await;
-            world.say(id, "hello").await.unwrap();
+            world.append_message(id, "hello").await.unwrap();
         }
         let who = caller("ann", "clerk", &[], &[]);
         let may = json!({"name": "clerk", "reducers": ["append_message"]});

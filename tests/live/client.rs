@@ -18,11 +18,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(binding: &Binding, rows: Vec<Row>) -> Client {
-        Client::of_shape(binding.shape(), binding.is_top_n(), rows)
+        Client::from_shape(binding.shape(), binding.is_top_n(), rows)
     }
 
     /// A client with the rows of a snapshot.
-    pub(crate) fn of_shape(shape: &Shape, top_n: bool, rows: Vec<Row>) -> Client {
+    pub(crate) fn from_shape(shape: &Shape, top_n: bool, rows: Vec<Row>) -> Client {
         let key = shape
             .key
             .iter()

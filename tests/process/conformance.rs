@@ -238,7 +238,7 @@ impl Runner {
         match kind {
             "accept" => script.accept(&step["accept"]).await,
             "refuse" => script.refuse(&step["refuse"]).await?,
-            "say" => script.say(&step["say"]).await,
+            "say" => script.send_message(&step["say"]).await,
             "drop" => script.drop(),
             "hear" => {
                 let message = tokio::select! {

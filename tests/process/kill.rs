@@ -44,10 +44,10 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     let mut load = Load::start(&server).await;
     let ledger = Arc::clone(&load.ledger);
     for answers in KILLS {
-        ledger.reached(ledger.count() + answers).await;
+        ledger.wait_for_count(ledger.count() + answers).await;
         server.kill();
         let output = ledger.output();
-        let held = ledger.held();
+        let held = ledger.claims();
         server.start_again();
         assert_is_there(&server, &output);
         assert_held(&server.client().await, &held).await;
@@ -61,7 +61,7 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     while let Some(watched) = timeout(PATIENCE, watchers.join_next()).await.unwrap() {
         watched.unwrap();
     }
-    assert_claims_still_count(&server.client().await, &ledger.held()).await;
+    assert_claims_still_count(&server.client().await, &ledger.claims()).await;
     let events = server.verify();
     assert!(events > i64::try_from(ledger.output().len()).unwrap(), "the claims were completed");
     server.stop();

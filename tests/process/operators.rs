@@ -174,7 +174,7 @@ impl Reader {
     }
 
     /// Its rows without hidden order columns.
-    fn shown(&self) -> Vec<String> {
+    fn current_rows(&self) -> Vec<String> {
         let columns = self.snapshot["columns"].as_array().unwrap();
         let width = columns.iter().filter(|column| column["hidden"] != true).count();
         sorted(
@@ -218,7 +218,7 @@ async fn every_operator_at_the_terminal_and_in_the_sdk() {
             timeout(PATIENCE, live.next()).await.unwrap_or_else(|_| panic!("{name}: {expected:?}"));
         }
         assert_eq!(live.mismatches(), 0, "{name}");
-        while reader.shown() != expected {
+        while reader.current_rows() != expected {
             reader.read();
         }
     }

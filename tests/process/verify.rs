@@ -210,7 +210,7 @@ async fn a_backup_under_load_is_complete() {
     let db = server.db();
     let mut before = 0;
     for number in 1..=3 {
-        ledger.reached(ledger.count() + 20).await;
+        ledger.wait_for_count(ledger.count() + 20).await;
         let output = ledger.output().len();
         let copy = server.sibling(&format!("copy-{number}.db"));
         let made = backup(&db, &copy).json();

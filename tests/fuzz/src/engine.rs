@@ -22,14 +22,14 @@ pub(crate) struct FuzzEngine {
 }
 
 /// The fixture folder of a file of format 1, as a killed process left it.
-pub(crate) fn kept() -> PathBuf {
+pub(crate) fn kept_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats/1")
 }
 
 impl FuzzEngine {
     fn new() -> FuzzEngine {
         let folder = folder();
-        keep::unpack(&kept(), folder.path()).expect("the fixture unpacks");
+        keep::unpack(&kept_folder(), folder.path()).expect("the fixture unpacks");
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("abide.db"), config);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

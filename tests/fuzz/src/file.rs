@@ -9,7 +9,7 @@ use abide_engine::{Config, Engine, Verified, replay, verify_file};
 use abide_sim::keep;
 use abide_sim::rig::folder;
 
-use crate::engine::kept;
+use crate::engine::kept_folder;
 
 /// The maximum number of changes to one file.
 const CHANGES: usize = 64;
@@ -40,7 +40,7 @@ pub fn run(input: &[u8]) {
 /// The archived file after a clean close, and its content.
 fn whole() -> (Vec<u8>, Verified) {
     let folder = folder();
-    keep::unpack(&kept(), folder.path()).expect("the fixture unpacks");
+    keep::unpack(&kept_folder(), folder.path()).expect("the fixture unpacks");
     let file = folder.path().join("abide.db");
     let engine = Engine::open(&file, Config::new(abide_reducers::modules()));
     engine.expect("the fixture opens").close();

@@ -94,10 +94,10 @@ fn condition(random: &mut Random, table: &TableSpec) -> Sql {
 fn cell(random: &mut Random, table: &TableSpec, at: usize) -> Value {
     let column = &table.columns[at];
     if table.key.contains(&at) {
-        return literals::of_key(random, column.kind);
+        return literals::random_key(random, column.kind);
     }
     if column.nullable && random.below(5) == 0 {
         return Value::Null;
     }
-    literals::of_kind(random, column.kind)
+    literals::random_of_kind(random, column.kind)
 }

@@ -82,7 +82,7 @@ impl Traffic {
                 vec![call("create_session", json!({"agent": "support", "id": session}))];
             calls.extend((0..messages).map(|nth| say(session, nth)));
             let ask = SimRequest { caller: "app", calls, request_id: session.to_owned() };
-            let output = rig.run(ask.put(rig.engine())).map_err(|why| Finding::new(NAME, why))?;
+            let output = rig.run(ask.send(rig.engine())).map_err(|why| Finding::new(NAME, why))?;
             history.acknowledged.push((ask, output));
         }
         for (nth, sql) in QUERIES.into_iter().enumerate() {
@@ -108,7 +108,7 @@ impl Traffic {
         engine.note_denied(&caller(STRANGER), "a request", "it is not permitted");
         self.rig.clock.advance_ms(1_000);
         let head = engine.durable_seq();
-        let mut calls: Vec<_> = asks.iter().map(|ask| Box::pin(ask.put(&engine))).collect();
+        let mut calls: Vec<_> = asks.iter().map(|ask| Box::pin(ask.send(&engine))).collect();
         let mut others: Vec<Work<'_, Result<(), Refusal>>> = vec![
             Box::pin(async {
                 engine.query(&Caller::local(), QUERIES[0], &Map::new(), None).await.map(drop)
@@ -197,7 +197,7 @@ impl Traffic {
             other => return fault(format!("its status is {other:?}")),
         }
         let late = ask("app", 99, 0, vec![say("s1", 99)]);
-        match self.rig.run(late.put(self.rig.engine())) {
+        match self.rig.run(late.send(self.rig.engine())) {
             Err(refusal) if refusal.code == Code::EngineFailed => self.history.open.push(late),
             other => return fault(format!("the next call returned {other:?}")),
         }

@@ -21,7 +21,7 @@ use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 /// The archive folder of a format.
-fn kept(format: u32) -> PathBuf {
+fn kept_file(format: u32) -> PathBuf {
     let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats");
     formats.join(format.to_string())
 }
@@ -48,7 +48,7 @@ fn summary(file: &Path) -> String {
 /// Opens the file of a killed process of that release; and again after a clean close.
 fn check(format: u32, expected: Expect) {
     let (folder, again) = (folder(), folder());
-    let history = keep::unpack(&kept(format), folder.path()).unwrap();
+    let history = keep::unpack(&kept_file(format), folder.path()).unwrap();
     let file = folder.path().join("abide.db");
     expected.assert_eq(&summary(&file));
     let before = log::check(&file).unwrap();
@@ -64,7 +64,7 @@ fn check(format: u32, expected: Expect) {
         let args = json!({"agent": "support", "id": format!("life{life}")});
         let calls = vec![BatchCall { reducer: "create_session".to_owned(), args }];
         let ask = SimRequest { caller: "app", calls, request_id: format!("life {life}") };
-        rig.run(ask.put(rig.engine())).unwrap();
+        rig.run(ask.send(rig.engine())).unwrap();
         rig.close();
         let after = log::check(&file).unwrap();
         assert!(after.events >= Seq(before.events.0 + life), "format {format}: {after:?}");
@@ -134,7 +134,7 @@ fn make_first_request_scoped(file: &Path, caller: &Caller) -> (String, JsonValue
 #[test]
 fn a_scoped_retry_of_a_format_1_request_returns_the_first_result() {
     let folder = folder();
-    keep::unpack(&kept(1), folder.path()).unwrap();
+    keep::unpack(&kept_file(1), folder.path()).unwrap();
     let of = |key: &str, value: &str| {
         let scope = BTreeMap::from([(key.to_owned(), value.to_owned())]);
         Caller::with("ann", "app", BTreeSet::new(), scope)
@@ -202,15 +202,15 @@ fn format_4_opens_verifies_and_replays() {
 fn a_file_of_every_format_is_archived() {
     let known = u32::try_from(abide_store::FORMAT_VERSION).unwrap();
     for format in 1..=known {
-        assert!(kept(format).is_dir(), "there is no file of format {format}");
+        assert!(kept_file(format).is_dir(), "there is no file of format {format}");
     }
-    assert!(!kept(known + 1).exists(), "format {} is not known yet", known + 1);
+    assert!(!kept_file(known + 1).exists(), "format {} is not known yet", known + 1);
 }
 
 /// Opens the archived file as a later release would have left it; checks the error.
 fn check_newer(sql: &str, words: &str) {
     let folder = folder();
-    keep::unpack(&kept(1), folder.path()).unwrap();
+    keep::unpack(&kept_file(1), folder.path()).unwrap();
     let file = folder.path().join("abide.db");
     let raw = Connection::open(&file).unwrap();
     raw.execute_batch(sql).unwrap();

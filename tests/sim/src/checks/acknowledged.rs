@@ -18,7 +18,7 @@ const NAME: &str = "acknowledged is durable";
 /// The first violation.
 pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
     for (ask, output) in &history.acknowledged {
-        let again = rig.run(ask.put(rig.engine()));
+        let again = rig.run(ask.send(rig.engine()));
         let again = again.map_err(|refusal| lost(ask, output, &refusal))?;
         if again.results != output.results {
             let what = format!("{} got {output:?}, and on retry {again:?}", ask.request_id);
@@ -29,8 +29,8 @@ pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
         }
     }
     for ask in &history.open {
-        let before = rig.run(ask.put(rig.engine()));
-        let again = rig.run(ask.put(rig.engine()));
+        let before = rig.run(ask.send(rig.engine()));
+        let again = rig.run(ask.send(rig.engine()));
         match (&before, &again) {
             (Ok(before), Ok(again)) if before.results == again.results && again.duplicate => {}
             // A call refused by a rule may be refused again.

@@ -60,7 +60,7 @@ pub(crate) async fn gather(fixture: &mut OverloadFixture) -> CheckResult<Subscri
     // Opened in advance: some of the refused connections may still be counted after they are
     // closed.
     let mut inside = fixture.http(&fixture.admin).await?;
-    turn_away(fixture).await?;
+    check_refused_connections(fixture).await?;
     all_receive(&mut inside, &received, listeners).await?;
     let waits = caller.stop()?;
     let to_all_ms = (listeners as f64 * bounds::DELIVERY_MS).max(bounds::NOTICED_MS);
@@ -85,7 +85,7 @@ async fn connect(fixture: &OverloadFixture, number: usize, sql: &str) -> CheckRe
         let socket = Socket::connect(address, token).await;
         let mut socket = socket.map_err(|why| format!("a connection failed: {why}"))?;
         let params = if sql == SQL { json!({"id": "board"}) } else { json!({}) };
-        let asked = socket.say(&subscribe(sql, params, None)).await;
+        let asked = socket.send(&subscribe(sql, params, None)).await;
         asked.map_err(|why| format!("a subscription request failed: {why}"))?;
         let output = socket.receive_of("snapshot").await;
         match output {
@@ -126,7 +126,7 @@ async fn write_often(fixture: &OverloadFixture) -> CheckResult {
 }
 
 /// A connection over the limit receives 503 with Retry-After.
-async fn turn_away(fixture: &OverloadFixture) -> CheckResult {
+async fn check_refused_connections(fixture: &OverloadFixture) -> CheckResult {
     let mut kept = Vec::new();
     let mut away = 0;
     if fixture.size.connections < abide_server() {

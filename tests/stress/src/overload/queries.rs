@@ -185,7 +185,7 @@ async fn request(address: SocketAddr, token: &str, path: &str, body: &str) -> io
 async fn listen(fixture: &OverloadFixture) -> CheckResult {
     let socket = Socket::connect(fixture.server.address, &fixture.attacker).await;
     let mut socket = socket.map_err(|why| why.to_string())?;
-    let subscribed = socket.say(&subscribe(LIVE, JsonValue::Null, None)).await;
+    let subscribed = socket.send(&subscribe(LIVE, JsonValue::Null, None)).await;
     subscribed.map_err(|why| why.to_string())?;
     let body = json!({"agent": "stress", "title": "boom"}).to_string();
     repeat(fixture, CREATE, &body).await

@@ -152,7 +152,7 @@ impl Printer {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let mut rows = into.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Ok(held) = &mut *rows
-                    && let Err(why) = work_in(held, &line)
+                    && let Err(why) = apply_line(held, &line)
                 {
                     *rows = Err(why);
                 }
@@ -173,10 +173,10 @@ impl Printer {
             let rows = rows.map(|row: Vec<JsonValue>| (row[0].to_string(), row.into()));
             let wanted: BTreeMap<String, JsonValue> = rows.collect();
             let soon = Instant::now() + LEVEL;
-            while self.held()? != wanted && Instant::now() < soon {
+            while self.printed_rows()? != wanted && Instant::now() < soon {
                 pause(Duration::from_millis(20)).await;
             }
-            let held = self.held()?;
+            let held = self.printed_rows()?;
             if held == wanted {
                 return self.end();
             }
@@ -200,7 +200,7 @@ impl Printer {
         format!("abide watch {:?}: {why}\n{messages}", self.sql)
     }
 
-    fn held(&self) -> CheckResult<BTreeMap<String, JsonValue>> {
+    fn printed_rows(&self) -> CheckResult<BTreeMap<String, JsonValue>> {
         self.printed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -218,7 +218,7 @@ impl Drop for Printer {
 }
 
 /// Applies one line to the rows: no insert of a present row, no delete of an absent one.
-fn work_in(held: &mut BTreeMap<String, JsonValue>, line: &str) -> CheckResult {
+fn apply_line(held: &mut BTreeMap<String, JsonValue>, line: &str) -> CheckResult {
     let output: JsonValue = serde_json::from_str(line).map_err(|why| format!("{why}: {line}"))?;
     let list = |value: &JsonValue| value.as_array().cloned().unwrap_or_default();
     match output["op"].as_str() {
