@@ -409,15 +409,15 @@ mod tests {
     /// Regression: every failed run had the code `bad_transition`.
     #[test]
     fn a_failed_run_has_its_own_code() {
-        let failed = || {
+        let failed_run = || {
             Failure::Run(
                 "unauthorized".to_owned(),
                 Refusal::new(Code::BadTransition, "the run failed: wrong key"),
             )
         };
-        check(failed(), false, expect!["error: the run failed: wrong key   [unauthorized]"]);
+        check(failed_run(), false, expect!["error: the run failed: wrong key   [unauthorized]"]);
         check(
-            failed(),
+            failed_run(),
             true,
             expect![[r#"
                 {"code":"unauthorized",

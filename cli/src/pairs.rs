@@ -214,13 +214,13 @@ mod tests {
                 "n":9223372036854775807,
                 "next":"9223372036854775808"}"#]],
         );
-        let refused = || {
+        let lost_digits = || {
             expect![[r#"
             the value of a: the integer 100000000000000000000000 at /0/x does not fit a signed 64-bit integer
             send it as a string: JSON integers are signed 64-bit integers"#]]
         };
-        check(&[r#"a=[{"x": 100000000000000000000000}]"#], refused());
-        check(&[r#"a:=[{"x": 100000000000000000000000}]"#], refused());
+        check(&[r#"a=[{"x": 100000000000000000000000}]"#], lost_digits());
+        check(&[r#"a:=[{"x": 100000000000000000000000}]"#], lost_digits());
     }
 
     #[test]

@@ -542,15 +542,15 @@ fn batches_are_bounded_in_bytes_and_rows() {
         let zeta = Caller::with("zoe", "app", ["*".to_owned()].into(), scope.into());
         let session = batch_call("create_session", json!({"agent": "x", "id": "s"}));
         world.engine().batch(&zeta, &[session], None).await.unwrap();
-        let say = |bytes: usize| {
+        let append_call = |bytes: usize| {
             let args = json!({"session_id": "s", "role": "user", "content": "x".repeat(bytes)});
             batch_call("append_message", args)
         };
         for (calls, is_accepted) in [
-            (vec![say(15_000); 60], true),
-            (vec![say(15_000); 100], false),
-            (vec![say(2 << 20), say(15_000)], true),
-            (vec![say(2 << 20), say(2 << 20)], false),
+            (vec![append_call(15_000); 60], true),
+            (vec![append_call(15_000); 100], false),
+            (vec![append_call(2 << 20), append_call(15_000)], true),
+            (vec![append_call(2 << 20), append_call(2 << 20)], false),
         ] {
             let before = number(&world, "SELECT count(*) FROM agent_state").await;
             let done = world.engine().batch(&zeta, &calls, None).await;
@@ -581,13 +581,13 @@ fn batches_are_bounded_in_bytes_and_rows() {
 fn a_batch_is_bounded_in_rows() {
     let world = World::new(modules);
     run(async {
-        let put = |nth: usize, rows: usize| {
+        let write_call = |nth: usize, rows: usize| {
             let puts = (0..rows).map(|key| json!({"key": format!("{nth}.{key}"), "data": 1}));
             let puts: Vec<JsonValue> = puts.collect();
             batch_call("write_entries", json!({"collection_id": "box", "puts": puts}))
         };
-        world.engine().batch(&Caller::local(), &[put(0, 1)], None).await.unwrap();
-        let calls: Vec<BatchCall> = (0..400).map(|nth| put(nth, 19)).collect();
+        world.engine().batch(&Caller::local(), &[write_call(0, 1)], None).await.unwrap();
+        let calls: Vec<BatchCall> = (0..400).map(|nth| write_call(nth, 19)).collect();
         let refusal = world.engine().batch(&Caller::local(), &calls, None).await.unwrap_err();
         assert_eq!(refusal.code.as_str(), "limit_exceeded");
         assert_eq!(number(&world, "SELECT count(*) FROM entries").await, 1);
@@ -611,14 +611,14 @@ fn a_batch_is_bounded_in_bytes() {
         let metadata = json!({"text": "x".repeat(3_000_000)});
         let args = json!({"agent": "support", "id": "large", "metadata": metadata});
         world.call("create_session", args).await.unwrap();
-        let of = |nth: usize| match nth % 2 {
+        let call_of = |nth: usize| match nth % 2 {
             0 => batch_call("suspend_session", json!({"session_id": "large"})),
             _ => batch_call("resume_session", json!({"session_id": "large"})),
         };
-        let refusal = batch(&world, (0..200).map(of).collect()).await.unwrap_err();
+        let refusal = batch(&world, (0..200).map(call_of).collect()).await.unwrap_err();
         assert_eq!(refusal.code.as_str(), "limit_exceeded");
         assert!(refusal.detail.starts_with("the first 2 of 200 calls"), "{}", refusal.detail);
-        batch(&world, (0..2).map(of).collect()).await.unwrap();
+        batch(&world, (0..2).map(call_of).collect()).await.unwrap();
     });
 }
 

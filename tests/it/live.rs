@@ -468,8 +468,11 @@ fn a_thousand_subscriptions_on_one_connection() {
         }
         client.read_to(world.engine().durable_seq()).await;
         check_client(&world, &client, "a thousand").await;
-        let held = |id: &str| client.replicas[id].rows.len();
-        assert_eq!([held("q7"), held("q907"), held("q42"), held("q8")], [1, 1, 1, 0]);
+        let row_count = |id: &str| client.replicas[id].rows.len();
+        assert_eq!(
+            [row_count("q7"), row_count("q907"), row_count("q42"), row_count("q8")],
+            [1, 1, 1, 0]
+        );
         assert_eq!(client.frames, 2, "one for each watched session");
     });
 }
@@ -810,18 +813,18 @@ fn functions_count_the_bytes_that_they_read() {
         let content = json!({"z": "x".repeat(BYTES)}).to_string();
         let message = json!({"session_id": session, "role": "user", "content": content});
         let steps = || world.engine().metrics().live_steps_total.get();
-        let say = async || {
+        let append_message = async || {
             let before = steps();
             let done = world.engine().call(&zeta, "append_message", &message, None).await.unwrap();
             (done.seq, steps() - before)
         };
-        let (_, one) = say().await;
+        let (_, one) = append_message().await;
         let least = (BYTES * PATHS / 16) as u64;
         assert!(one >= least, "{one} steps for a function that reads {least} times 16 bytes");
         for nth in 1..300 {
             client.subscribe(&format!("q{nth}"), &subscribe(nth), &Map::new()).await.unwrap();
         }
-        let (seq, all) = say().await;
+        let (seq, all) = append_message().await;
         let most = limits::LIVE_COMMIT_STEPS / 4 + 2 * limits::LIVE_DELTA_MOST_STEPS;
         assert!(all <= most, "{all} steps in a commit; the limit is about {most}");
         client.read_to(seq).await;

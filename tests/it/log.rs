@@ -330,7 +330,7 @@ fn a_replay_gives_the_same_rows() {
 #[test]
 fn a_replayed_file_answers_retries() {
     let mut world = World::new(abide_reducers::modules);
-    let say = |text: &str| BatchCall {
+    let append_call = |text: &str| BatchCall {
         reducer: "append_message".to_owned(),
         args: json!({"session_id": "s", "role": "user", "content": text}),
     };
@@ -344,9 +344,9 @@ fn a_replayed_file_answers_retries() {
     let made = BatchCall { reducer: "create_session".to_owned(), args: json!({"agent": "a"}) };
     // The second call of the batch was made before: the log has no event for it.
     let requests = [
-        (Caller::local(), vec![say("alone")], "k1"),
-        (Caller::local(), vec![say("both"), tool.clone(), say("too")], "k2"),
-        (Caller::local(), vec![say("two"), say("calls")], "k3"),
+        (Caller::local(), vec![append_call("alone")], "k1"),
+        (Caller::local(), vec![append_call("both"), tool.clone(), append_call("too")], "k2"),
+        (Caller::local(), vec![append_call("two"), append_call("calls")], "k3"),
         (tenant, vec![made], "k1"),
     ];
     let ask = async |world: &World| {

@@ -135,17 +135,17 @@ async fn play(steps: &[Step], tenants: &str) -> Vec<String> {
         };
         let caller = caller(by);
         // The token that the caller got for the row, by any of its names.
-        let known = |args: &JsonValue, of: &str| {
+        let token_for = |args: &JsonValue, of: &str| {
             let id = args[of].as_str().unwrap().rsplit('/').next().unwrap();
             tokens.get(&(by, id.to_owned())).cloned().unwrap_or_else(|| json!(1))
         };
         match reducer {
             "complete_tool_call" | "start_child_run" => {
-                args["fencing_token"] = known(&args, "call_id");
+                args["fencing_token"] = token_for(&args, "call_id");
             }
-            "finish_run" => args["fencing_token"] = known(&args, "id"),
+            "finish_run" => args["fencing_token"] = token_for(&args, "id"),
             "request_tool_call" if args["run_id"].is_string() => {
-                args["run_fencing_token"] = known(&args, "run_id");
+                args["run_fencing_token"] = token_for(&args, "run_id");
             }
             _ => {}
         }

@@ -373,16 +373,16 @@ fn rows_follow_the_scope_of_their_session() {
             client.subscribe("q", sql, &Map::new()).await.unwrap();
             clients.push(client);
         }
-        let held = |clients: &[Client]| -> Vec<usize> {
+        let count_rows = |clients: &[Client]| -> Vec<usize> {
             clients.iter().map(|client| client.replicas["q"].rows.len()).collect()
         };
-        assert_eq!(held(&clients), [1, 0]);
+        assert_eq!(count_rows(&clients), [1, 0]);
         let moved = json!({"session_id": "s1", "scope": {"tenant": "b"}});
         let done = world.call("set_scope", moved).await.unwrap();
         for client in &mut clients {
             client.read_to(done.seq).await;
         }
-        assert_eq!(held(&clients), [0, 1]);
+        assert_eq!(count_rows(&clients), [0, 1]);
         // Of a past state each caller sees its rows of that time, by the current policies.
         let then = Some(Seq(done.seq.0 - 1));
         assert_eq!(ask(world.engine(), &ann, sql, then).await.unwrap().rows.len(), 1);

@@ -193,11 +193,11 @@ async fn repeat(
         }
     }
     let seen = model.seen(id);
-    let of = |purpose: RequestPurpose| -> Vec<SeenRequest> {
+    let requests_for = |purpose: RequestPurpose| -> Vec<SeenRequest> {
         seen.iter().filter(|it| it.purpose == purpose).copied().collect()
     };
-    let answers = of(RequestPurpose::Answer);
-    let summaries = of(RequestPurpose::Summary);
+    let answers = requests_for(RequestPurpose::Answer);
+    let summaries = requests_for(RequestPurpose::Summary);
     SessionFigures {
         id: recording.conversation.id.clone(),
         window,

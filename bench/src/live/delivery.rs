@@ -283,30 +283,31 @@ impl Counted {
 
 fn format_text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
     let rows = reaches.iter().map(|reach| {
-        let of = |figures: &[f64], share| figure(percentile(figures.iter().copied(), share), 2);
+        let format_percentile =
+            |figures: &[f64], share| figure(percentile(figures.iter().copied(), share), 2);
         vec![
             count(reach.listeners),
             count(reach.last_ms.len()),
-            of(&reach.answer_ms, 0.5),
-            of(&reach.answer_ms, 0.99),
-            of(&reach.last_ms, 0.5),
-            of(&reach.last_ms, 0.99),
+            format_percentile(&reach.answer_ms, 0.5),
+            format_percentile(&reach.answer_ms, 0.99),
+            format_percentile(&reach.last_ms, 0.5),
+            format_percentile(&reach.last_ms, 0.99),
         ]
     });
     let header = ["listeners", "calls", "answer p50 ms", "p99 ms", "last delta p50 ms", "p99 ms"];
     let reaches = table(&header, rows);
     let rows = floods.iter().map(|flood| {
-        let of = |figures: &[f64]| median(figures.iter().copied());
+        let median_of = |figures: &[f64]| median(figures.iter().copied());
         vec![
             flood.pace.name(),
-            count(of(&flood.calls) as usize),
-            count(of(&flood.commits) as usize),
-            count(of(&flood.deltas) as usize),
-            figure(of(&flood.calls) / of(&flood.commits), 1),
-            count(of(&flood.merged) as usize),
+            count(median_of(&flood.calls) as usize),
+            count(median_of(&flood.commits) as usize),
+            count(median_of(&flood.deltas) as usize),
+            figure(median_of(&flood.calls) / median_of(&flood.commits), 1),
+            count(median_of(&flood.merged) as usize),
             count(flood.lags as usize),
-            figure(of(&flood.sync_ms), 2),
-            figure(of(&flood.cpu_us), 1),
+            figure(median_of(&flood.sync_ms), 2),
+            figure(median_of(&flood.cpu_us), 1),
         ]
     });
     let header = [

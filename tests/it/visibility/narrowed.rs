@@ -88,15 +88,15 @@ fn reducers_of_a_narrowed_caller_can_access_no_more() {
         let team: Scope = [("team".to_owned(), "blue".to_owned())].into();
         let narrowed = caller("ann", "app", &[], &[("tenant", "a")]).acting_for(&team).unwrap();
         let blue = caller("ann", "app", &[], &[("tenant", "a"), ("team", "blue")]);
-        let say = async |who: &Caller, session: &str| {
+        let append_message = async |who: &Caller, session: &str| {
             let message = json!({"session_id": session, "role": "user", "content": "hi"});
             let outcome = world.engine().call(who, "append_message", &message, None).await;
             outcome.map(drop).map_err(|refusal| refusal.code)
         };
         for _ in 0..2 {
-            assert_eq!(say(&blue, "blue").await, Ok(()));
-            assert_eq!(say(&narrowed, "blue").await, Err(Code::NotFound));
-            assert_eq!(say(&narrowed, "ann").await, Ok(()));
+            assert_eq!(append_message(&blue, "blue").await, Ok(()));
+            assert_eq!(append_message(&narrowed, "blue").await, Err(Code::NotFound));
+            assert_eq!(append_message(&narrowed, "ann").await, Ok(()));
         }
         let sql = "SELECT DISTINCT json_extract(authority, '$.own_scope.tenant') FROM events
                    WHERE authority IS NOT NULL ORDER BY 1";

@@ -68,15 +68,19 @@ fn steps(case: &Case, failure: &Failure) -> Vec<Case> {
     }
     steps.extend(fewer_tables(case));
     for (at, subscription) in case.subscriptions.iter().enumerate() {
-        let mut put = |body: Sql, limit: Sql| {
+        let mut push_query = |body: Sql, limit: Sql| {
             let mut other = case.clone();
             (other.subscriptions[at].query.body, other.subscriptions[at].query.limit) =
                 (body, limit);
             steps.push(other);
         };
         let query = &subscription.query;
-        query.limit.reductions().into_iter().for_each(|limit| put(query.body.clone(), limit));
-        query.body.reductions().into_iter().for_each(|body| put(body, query.limit.clone()));
+        query
+            .limit
+            .reductions()
+            .into_iter()
+            .for_each(|limit| push_query(query.body.clone(), limit));
+        query.body.reductions().into_iter().for_each(|body| push_query(body, query.limit.clone()));
     }
     for at in 0..case.commits.len() {
         for number in 0..case.commits[at].len() {

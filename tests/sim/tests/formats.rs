@@ -135,12 +135,12 @@ fn make_first_request_scoped(file: &Path, caller: &Caller) -> (String, JsonValue
 fn a_scoped_retry_of_a_format_1_request_returns_the_first_result() {
     let folder = folder();
     keep::unpack(&kept_file(1), folder.path()).unwrap();
-    let of = |key: &str, value: &str| {
+    let scoped_caller = |key: &str, value: &str| {
         let scope = BTreeMap::from([(key.to_owned(), value.to_owned())]);
         Caller::with("ann", "app", BTreeSet::new(), scope)
     };
-    let acme = of("tenant", "t1");
-    let zeta = of("desk", "zeta");
+    let acme = scoped_caller("tenant", "t1");
+    let zeta = scoped_caller("desk", "zeta");
     let (request, args) = make_first_request_scoped(&folder.path().join("abide.db"), &acme);
     let rig = open(folder.path()).unwrap();
     let ask = |caller: &Caller, args: &JsonValue| {

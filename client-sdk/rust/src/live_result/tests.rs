@@ -268,8 +268,8 @@ fn a_top_n_result_has_the_order_of_the_server() {
     );
     assert_eq!(output.deletes, [2, 3].map(|id| Row::from([Value::Integer(id)])));
     assert_eq!((output.inserts.len(), output.updates.len()), (2, 1));
-    let came = |ids: [i64; 3]| ids.map(row).to_vec();
-    assert_eq!(by_positions(came([3, 1, 2]), &output), came([9, 7, 8]));
+    let to_rows = |ids: [i64; 3]| ids.map(row).to_vec();
+    assert_eq!(by_positions(to_rows([3, 1, 2]), &output), to_rows([9, 7, 8]));
 }
 
 #[test]

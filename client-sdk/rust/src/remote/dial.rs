@@ -76,31 +76,32 @@ enum Target {
 
 impl Address {
     pub(crate) fn parse(url: &str, token: Option<&str>) -> Result<Address, Error> {
-        let wrong = |why: &str| Error::Address { url: url.to_owned(), why: why.to_owned() };
-        let given: Uri = url.trim_end_matches('/').parse().map_err(|_| wrong("it is not a URL"))?;
+        let address_error = |why: &str| Error::Address { url: url.to_owned(), why: why.to_owned() };
+        let given: Uri =
+            url.trim_end_matches('/').parse().map_err(|_| address_error("it is not a URL"))?;
         match given.scheme_str() {
             Some("http" | "ws") => {}
             Some("https" | "wss") => {
-                return Err(wrong(
+                return Err(address_error(
                     "TLS is not built in yet; use a tunnel, or a proxy that adds it",
                 ));
             }
-            _ => return Err(wrong("it does not begin with http://")),
+            _ => return Err(address_error("it does not begin with http://")),
         }
-        let authority = given.authority().ok_or_else(|| wrong("it has no host"))?;
+        let authority = given.authority().ok_or_else(|| address_error("it has no host"))?;
         if given.query().is_some() || authority.as_str().contains('@') {
-            return Err(wrong(
+            return Err(address_error(
                 "it contains more than a host and a path; pass a token with token(…)",
             ));
         }
         let path = given.path().trim_end_matches('/');
         if path.ends_with("/v1") {
-            return Err(wrong(
+            return Err(address_error(
                 "its path ends with /v1, which the client adds itself; leave it out",
             ));
         }
         let mut request = upgrade_request(&format!("ws://{authority}{path}/v1/ws"))
-            .map_err(|_| wrong("it is not a URL"))?;
+            .map_err(|_| address_error("it is not a URL"))?;
         authorize(&mut request, token)?;
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let port = authority.port_u16().unwrap_or(80);

@@ -41,13 +41,13 @@ impl Port {
         Arc::new(move || {
             let port = port.clone();
             Box::pin(async move {
-                let refused = |why: &str| Err(Error::unreachable("test", why));
+                let unreachable = |why: &str| Err(Error::unreachable("test", why));
                 if !*port.open.lock().expect("not poisoned") {
-                    return refused("no server is listening");
+                    return unreachable("no server is listening");
                 }
                 let (ours, theirs) = tokio::io::duplex(1 << 16);
                 if port.arrivals.send(theirs).is_err() {
-                    return refused("the test is over");
+                    return unreachable("the test is over");
                 }
                 let address = Address::parse("http://test", Some("secret"))?;
                 let request: Request = address.request();

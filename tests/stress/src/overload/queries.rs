@@ -86,7 +86,7 @@ const CONNECTIONS: usize = 2;
 /// Runs each query.
 pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
     let mut longest: f64 = 0.0;
-    let mut held = |name: &str, max: f64, waits: [f64; 4]| {
+    let mut check_waits = |name: &str, max: f64, waits: [f64; 4]| {
         let [write, read, write_longest, read_longest] = waits;
         println!(
             "expensive {name:<30} p99 of a write {write:>6.1} ms, of a read {read:>6.1} ms; \
@@ -109,12 +109,12 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
         Ok(())
     };
     let quiet = timed(fixture, nothing).await?;
-    held("nothing", max, quiet)?;
+    check_waits("nothing", max, quiet)?;
     // On a busy machine, even an idle server is slow.
     let max = max.max(bounds::EXPENSIVE_FACTOR * quiet[0].max(quiet[1]));
     for (name, sql) in QUERIES {
         let body = json!({"sql": sql}).to_string();
-        held(name, max, timed(fixture, repeat(fixture, "/v1/sql", &body)).await?)?;
+        check_waits(name, max, timed(fixture, repeat(fixture, "/v1/sql", &body)).await?)?;
     }
     let message = json!({"session_id": "zeta", "role": "user", "content": "m".repeat(4 << 20)});
     let session = json!({"agent": "stress", "id": "zeta"}).to_string();
@@ -122,8 +122,8 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
     made.map_err(|why| why.to_string())?;
     let large = message.to_string();
     let waits = timed(fixture, repeat(fixture, APPEND, &large)).await?;
-    held("messages of 4 MB", bounds::LARGE_CALL_MS, waits)?;
-    held("a live query of long values", max, timed(fixture, listen(fixture)).await?)?;
+    check_waits("messages of 4 MB", bounds::LARGE_CALL_MS, waits)?;
+    check_waits("a live query of long values", max, timed(fixture, listen(fixture)).await?)?;
     figure(
         "another caller's p99 under any expensive query or subscription",
         format!("{longest:.1} ms, at most {max:.0} ms"),
