@@ -272,15 +272,18 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
 
 /// Says that `*` stands for no tool, if there are none.
 fn without_tools(definitions: &[AgentDefinition], tools: &Tools) -> Option<String> {
-    let all = definitions
+    if !tools.names().is_empty() {
+        return None;
+    }
+    let with_all_tools: Vec<&str> = definitions
         .iter()
         .filter(|it| !it.native && it.tools.iter().any(|pattern| pattern == "*"))
-        .map(|it| it.name.as_str());
-    let all: Vec<&str> = all.take_while(|_| tools.names().is_empty()).collect();
-    (!all.is_empty()).then(|| {
+        .map(|it| it.name.as_str())
+        .collect();
+    (!with_all_tools.is_empty()).then(|| {
         one_line(&format!(
             "note: there are no tools, so `*` in tools of {} stands for none: abide.yaml configures tools",
-            all.join(", ")
+            with_all_tools.join(", ")
         ))
     })
 }

@@ -100,8 +100,8 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
         Some(folder) => Some(open_project(options, folder).await?),
         None => None,
     };
-    let engine = Engine::open(db, abide_engine::Config::from(options.config()));
-    let engine = engine.map_err(|error| error.to_refusal())?;
+    let engine = Engine::open(db, abide_engine::Config::from(options.config()))
+        .map_err(|error| error.to_refusal())?;
     let passed = match OwnServer::start(options, project, &engine).await {
         Ok(server) => {
             let passed = run_proxy(server.endpoint()?, stop).await;

@@ -183,11 +183,10 @@ async fn find_version(options: &Options, named: &str) -> Result<Map<String, Json
         name.insert_str(0, &namespace);
         found = version_of(&name).await;
     }
-    let labels = "SELECT label, version FROM prompt_labels WHERE prompt = :name ORDER BY label";
-    let labels: Result<Vec<(String, i64)>, _> =
-        abide.sql(labels).param("name", &name).fetch().await;
-    let known = abide.sql("SELECT count(*) FROM prompts WHERE name = :name").param("name", &name);
-    let known: Result<Vec<(i64,)>, _> = known.fetch().await;
+    let sql = "SELECT label, version FROM prompt_labels WHERE prompt = :name ORDER BY label";
+    let labels: Result<Vec<(String, i64)>, _> = abide.sql(sql).param("name", &name).fetch().await;
+    let sql = "SELECT count(*) FROM prompts WHERE name = :name";
+    let known: Result<Vec<(i64,)>, _> = abide.sql(sql).param("name", &name).fetch().await;
     abide.close().await;
     let found = found?;
     let labels = labels?;

@@ -104,10 +104,13 @@ async fn list(options: &Options) -> Result<(), Failure> {
                     "everything except identities, tokens, roles and policies".to_owned()
                 }
                 role => {
-                    let modules = built_in.iter().chain(&options.modules);
-                    let reducers = modules.flat_map(|module| &module.reducers);
-                    let reducers = reducers.filter(|reducer| role.may_call(reducer.roles));
-                    let names: Vec<&str> = reducers.map(|reducer| reducer.name).collect();
+                    let names: Vec<&str> = built_in
+                        .iter()
+                        .chain(&options.modules)
+                        .flat_map(|module| &module.reducers)
+                        .filter(|reducer| role.may_call(reducer.roles))
+                        .map(|reducer| reducer.name)
+                        .collect();
                     if names.is_empty() {
                         "nothing; it only reads".to_owned()
                     } else {

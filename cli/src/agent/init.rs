@@ -85,13 +85,20 @@ impl Provider {
 pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), Failure> {
     let provider = args.provider.unwrap_or_else(|| Provider::detect(&options.environment));
     let unreadable = unreadable_on_path(&options.environment, &[]);
-    let config = CONFIG.1.replace("MODELS", &provider.models_section());
-    let config = (CONFIG.0, config.replace("READABLE", &format_readable_paths(&unreadable)));
-    let texts = [AGENT, IGNORED].map(|(name, text)| (name, text.to_owned()));
-    let script = (provider == Provider::Script).then(|| (SCRIPT.0, SCRIPT.1.to_owned()));
+    let config = CONFIG
+        .1
+        .replace("MODELS", &provider.models_section())
+        .replace("READABLE", &format_readable_paths(&unreadable));
+    let mut files = vec![(CONFIG.0, config)];
+    if provider == Provider::Script {
+        files.push((SCRIPT.0, SCRIPT.1.to_owned()));
+    }
+    for (name, text) in [AGENT, IGNORED] {
+        files.push((name, text.to_owned()));
+    }
     let mut created = Vec::new();
     let mut kept = Vec::new();
-    for (name, text) in [config].into_iter().chain(script).chain(texts) {
+    for (name, text) in files {
         let path = folder.join(name);
         let is_new = create_file(&path, &text).map_err(|why| {
             Refusal::new(Code::BadRequest, format!("{} cannot be written: {why}", path.display()))

@@ -150,8 +150,8 @@ impl McpTools {
             .batch(request.caller, &calls, None)
             .await
             .map_err(Refusal::outside_batch)?;
-        let row = done.results.last().map(|last| last.result.as_str()).unwrap_or_default();
-        let row: Value = serde_json::from_str(row).unwrap_or_default();
+        let result = done.results.last().map(|last| last.result.as_str()).unwrap_or_default();
+        let row: Value = serde_json::from_str(result).unwrap_or_default();
         Ok(row["call_id"].as_str().unwrap_or(request.id).to_owned())
     }
 
@@ -159,8 +159,10 @@ impl McpTools {
     /// impossible, the reducer refuses them.
     fn admit_arguments(&self, params: &Map<String, Value>) -> Value {
         let name = params["name"].as_str().unwrap_or_default();
-        let arguments = params.get("arguments").filter(|arguments| !arguments.is_null());
-        let arguments = arguments.cloned().unwrap_or_else(|| json!({}));
+        let arguments = match params.get("arguments") {
+            None | Some(Value::Null) => json!({}),
+            Some(arguments) => arguments.clone(),
+        };
         let admitted = self.tools.admit(name, &arguments.to_string());
         admitted.map_or(arguments, |admitted| admitted.arguments)
     }

@@ -67,8 +67,7 @@ pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result
     let stored = prompt_store(options, &project.catalog).await?;
     let mut counts = Counts::default();
     for path in list_recordings(&args.recordings)? {
-        let name = path.file_stem().map(|it| it.to_string_lossy().into_owned());
-        let name = name.unwrap_or_default();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if args.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
             continue;
         }

@@ -36,10 +36,10 @@ pub(crate) async fn run(context: &DemoContext, part: &Part) -> Result<(), Failur
 async fn write_conversation(client: &Client<'_>, part: &Part) -> Result<(), Failure> {
     let recording = &part.recording;
     let session = Some(part.session.as_str());
-    let calls = "SELECT call_id, status FROM tool_calls WHERE session_id = :session";
-    let mut calls = client.watch(calls, session).await?;
-    let handoffs = "SELECT id, status FROM handoff_requests WHERE session_id = :session";
-    let mut handoffs = client.watch(handoffs, session).await?;
+    let sql = "SELECT call_id, status FROM tool_calls WHERE session_id = :session";
+    let mut calls = client.watch(sql, session).await?;
+    let sql = "SELECT id, status FROM handoff_requests WHERE session_id = :session";
+    let mut handoffs = client.watch(sql, session).await?;
 
     for (at, message) in recording.messages.iter().enumerate() {
         match message.answers.map(|call| &recording.calls[call]) {

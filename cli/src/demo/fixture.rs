@@ -44,14 +44,14 @@ fn list_files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let listed = fs::read_dir(path).map_err(|why| unreadable_failure(path, &why))?;
-    let entries: Result<Vec<_>, _> = listed.collect();
-    let entries = entries.map_err(|why| unreadable_failure(path, &why))?;
-    let mut files: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
-    files.retain(|file| {
-        let name = file.to_string_lossy();
-        name.ends_with(".jsonl") || name.ends_with(".jsonl.zst")
-    });
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(|why| unreadable_failure(path, &why))? {
+        let file = entry.map_err(|why| unreadable_failure(path, &why))?.path();
+        let name = file.to_string_lossy().into_owned();
+        if name.ends_with(".jsonl") || name.ends_with(".jsonl.zst") {
+            files.push(file);
+        }
+    }
     files.sort();
     Ok(files)
 }

@@ -15,8 +15,8 @@ use crate::failure::Failure;
 /// A call is refused for another reason than a lost race for the claim.
 pub(crate) async fn run(context: &DemoContext, name: &str) -> Result<Infallible, Failure> {
     let client = context.connect().await?;
-    let pending = "SELECT * FROM tool_calls WHERE status = 'pending'";
-    let mut pending = client.watch(pending, None).await?;
+    let sql = "SELECT * FROM tool_calls WHERE status = 'pending'";
+    let mut pending = client.watch(sql, None).await?;
     loop {
         for call in pending.next().await?.inserts::<ToolCall>()? {
             execute_call(context, &client, name, &call.call_id).await?;

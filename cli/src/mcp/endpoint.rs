@@ -68,10 +68,11 @@ impl Endpoint {
         message: &JsonValue,
         headers: HeaderMap,
     ) -> Result<HttpResponse, SendError> {
-        let request = self.request(Method::POST, headers).body(message.to_string());
-        let request = request
+        let request = self
+            .request(Method::POST, headers)
             .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "application/json, text/event-stream");
+            .header(ACCEPT, "application/json, text/event-stream")
+            .body(message.to_string());
         HttpResponse::receive(request.send().await?).await
     }
 

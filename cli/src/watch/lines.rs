@@ -99,14 +99,12 @@ fn format_positioned(sign: char, at: usize, text: &str) -> String {
 
 /// The cells, separated by tabs, for `cut` and `awk`.
 fn format_row(columns: &[Column], row: &[Value]) -> String {
-    let cells = row.iter().enumerate();
-    let cells = cells.map(|(at, value)| {
-        cells::format_value(
-            columns.get(at).map_or("", |column| column.name.as_str()),
-            &value.to_json(),
-        )
-    });
-    cells.collect::<Vec<_>>().join("\t")
+    let mut cells = Vec::new();
+    for (at, value) in row.iter().enumerate() {
+        let column = columns.get(at).map_or("", |column| column.name.as_str());
+        cells.push(cells::format_value(column, &value.to_json()));
+    }
+    cells.join("\t")
 }
 
 /// A key as unambiguous text.

@@ -23,10 +23,14 @@ pub(super) async fn show(
 ) -> Result<(), Failure> {
     let sql = "SELECT * FROM agent_state WHERE session_id = :id AND kind IN ('message', 'partial') \
                AND seq <= :until ORDER BY id DESC LIMIT :most";
-    let query = abide.sql(sql).param("id", session_id);
-    let query = query.param("until", until.map_or(i64::MAX, |seq| seq.0));
-    // One more than is shown, to know whether there are more.
-    let mut entries: Vec<AgentState> = query.param("most", max as i64 + 1).fetch().await?;
+    let mut entries: Vec<AgentState> = abide
+        .sql(sql)
+        .param("id", session_id)
+        .param("until", until.map_or(i64::MAX, |seq| seq.0))
+        // One more than is shown, to know whether there are more.
+        .param("most", max as i64 + 1)
+        .fetch()
+        .await?;
     let terminal = Terminal::of_stdout();
     if entries.len() > max {
         entries.truncate(max);

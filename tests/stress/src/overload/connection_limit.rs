@@ -37,7 +37,9 @@ pub(crate) struct SubscriberPool {
 
 /// Opens the connections, fills the outboxes of those that do not read, and checks that all others
 /// receive changes.
-pub(crate) async fn gather(fixture: &mut OverloadFixture) -> CheckResult<SubscriberPool> {
+pub(crate) async fn connect_subscribers(
+    fixture: &mut OverloadFixture,
+) -> CheckResult<SubscriberPool> {
     let size = fixture.size;
     let listeners = size.connections - size.silent - SPARE;
     let begun = Instant::now();

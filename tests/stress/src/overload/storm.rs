@@ -42,7 +42,7 @@ pub(crate) async fn run(fixture: &mut OverloadFixture, subscribers: SubscriberPo
     let token = fixture.admin.clone();
     let number = subscribers.seqs.len();
     let all = subscribers.seqs.iter().map(|seq| seq.load(Ordering::Relaxed));
-    let backs = stream::iter(all).map(|seq| reconnect_all(address, &token, seq, begun));
+    let backs = stream::iter(all).map(|seq| reconnect(address, &token, seq, begun));
     let backs: Vec<CheckResult<Reconnection>> = backs.buffer_unordered(number).collect().await;
     let backs = backs.into_iter().collect::<CheckResult<Vec<Reconnection>>>()?;
     let waits = caller.stop()?;
@@ -65,7 +65,7 @@ pub(crate) async fn run(fixture: &mut OverloadFixture, subscribers: SubscriberPo
     fixture.hold_memory("storm", bounds::REST_BYTES + number as u64 * bounds::CONNECTION_BYTES)
 }
 
-async fn reconnect_all(
+async fn reconnect(
     address: std::net::SocketAddr,
     token: &str,
     seq: i64,
