@@ -48,8 +48,8 @@ pub(crate) fn run(options: &Options) {
     println!("{text}");
     if let Some(out) = &options.out {
         let document = std::fs::read_to_string(out).expect("the document can be read");
-        let written = marks::replace(&document, "agents", &format!("\n{text}"));
-        let written = written.expect("the document has the marks");
+        let written = marks::replace(&document, "agents", &format!("\n{text}"))
+            .expect("the document has the marks");
         std::fs::write(out, written).expect("the document can be written");
         eprintln!("written to {}", out.display());
     }

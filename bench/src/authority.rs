@@ -113,8 +113,10 @@ fn open(path: &Path) -> Engine {
 }
 
 async fn call(engine: &Engine, by: &Caller, reducer: &str, args: JsonValue) -> JsonValue {
-    let done = engine.call(by, reducer, &args, None).await;
-    let done = done.unwrap_or_else(|why| panic!("{reducer}: {why}"));
+    let done = engine
+        .call(by, reducer, &args, None)
+        .await
+        .unwrap_or_else(|why| panic!("{reducer}: {why}"));
     serde_json::from_str(&done.result).expect("a result is JSON")
 }
 

@@ -207,9 +207,10 @@ impl Scale {
         // At least two powers of ten, so that a flat line looks flat.
         let high = 10_f64.powf(high.max(1e-9).log10().ceil()).max(100.0 * low);
         let powers = (high / low).log10().round() as i32;
-        let ticks =
-            (0..=powers).map(|n| low * 10_f64.powi(n)).map(|value| (value, format_tick(value)));
-        let mut ticks: Vec<(f64, String)> = ticks.collect();
+        let mut ticks: Vec<(f64, String)> = (0..=powers)
+            .map(|n| low * 10_f64.powi(n))
+            .map(|value| (value, format_tick(value)))
+            .collect();
         let mut scale = Scale { log, low, high, ticks: Vec::new() };
         if values.into_iter().any(|value| value <= 0.0) {
             scale.low /= 10.0;

@@ -194,8 +194,8 @@ async fn find_version(options: &Options, named: &str) -> Result<Map<String, Json
     let Some(row) = found.rows.first() else {
         if at != "latest" && known.first().is_some_and(|(count,)| *count > 0) {
             let detail = format!("the prompt {} has no version or label {at}", prompt_name(named));
-            let labels = labels.iter().map(|(label, version)| format!("{label} ({version})"));
-            let labels: Vec<String> = labels.collect();
+            let labels: Vec<String> =
+                labels.iter().map(|(label, version)| format!("{label} ({version})")).collect();
             let hint = if labels.is_empty() {
                 "it has no labels; `abide prompt label` sets one".to_owned()
             } else {
@@ -225,13 +225,20 @@ async fn show(options: &Options, named: &str) -> Result<(), Failure> {
     if options.json {
         return print_json(&prompt);
     }
-    let labels = prompt["labels"].as_object().into_iter().flatten();
-    let labels = labels.map(|(label, version)| format!("  ·  {label} → {version}"));
+    let labels = prompt["labels"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(label, version)| format!("  ·  {label} → {version}"));
     let name = prompt["name"].as_str().unwrap_or_default();
     let mut head = format!("{name}  ·  version {} of {}", prompt["version"], prompt["newest"]);
     head.extend(labels);
-    let variables = prompt["variables"].as_array().into_iter().flatten();
-    let variables: Vec<&str> = variables.filter_map(JsonValue::as_str).collect();
+    let variables: Vec<&str> = prompt["variables"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(JsonValue::as_str)
+        .collect();
     if !variables.is_empty() {
         head.push_str(&format!("  ·  variables {}", variables.join(", ")));
     }

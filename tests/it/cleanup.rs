@@ -170,8 +170,10 @@ fn no_work_starts_during_cancellation() {
         ];
         for attempt in attempts {
             let cancel = batch_call("cancel_session", json!({"session_id": "s1"}));
-            let refused = batch(&world, vec![cancel, attempt.clone()]).await;
-            let refused = refused.expect_err(&format!("{attempt:?}")).to_string();
+            let refused = batch(&world, vec![cancel, attempt.clone()])
+                .await
+                .expect_err(&format!("{attempt:?}"))
+                .to_string();
             assert!(refused.contains("cancel"), "{attempt:?}: {refused}");
         }
         assert!(before == world.state(None).await, "a refused batch has no effect");
@@ -435,8 +437,10 @@ fn no_work_starts_below_an_aborted_run() {
         for end in [batch_call("abort_run", json!({"id": "r1"})), batch_call("finish_run", finish)]
         {
             for attempt in &attempts {
-                let refused = batch(&world, vec![end.clone(), attempt.clone()]).await;
-                let refused = refused.expect_err(&format!("{attempt:?}")).to_string();
+                let refused = batch(&world, vec![end.clone(), attempt.clone()])
+                    .await
+                    .expect_err(&format!("{attempt:?}"))
+                    .to_string();
                 let why = ["being aborted", "no run to claim", "being cancelled"];
                 assert!(why.iter().any(|why| refused.contains(why)), "{attempt:?}: {refused}");
             }
@@ -565,9 +569,9 @@ fn batches_are_bounded_in_bytes_and_rows() {
             }
         }
         let puts = |nth: usize| {
-            let puts = (0..limits::ENTRIES_OF_A_CALL)
-                .map(|key| json!({"key": format!("{key}"), "data": 1}));
-            let puts: Vec<JsonValue> = puts.collect();
+            let puts: Vec<JsonValue> = (0..limits::ENTRIES_OF_A_CALL)
+                .map(|key| json!({"key": format!("{key}"), "data": 1}))
+                .collect();
             batch_call("write_entries", json!({"collection_id": format!("c{nth}"), "puts": puts}))
         };
         let refusal = batch(&world, (0..6).map(puts).collect()).await.unwrap_err();
@@ -582,8 +586,8 @@ fn a_batch_is_bounded_in_rows() {
     let world = World::new(modules);
     run(async {
         let write_call = |nth: usize, rows: usize| {
-            let puts = (0..rows).map(|key| json!({"key": format!("{nth}.{key}"), "data": 1}));
-            let puts: Vec<JsonValue> = puts.collect();
+            let puts: Vec<JsonValue> =
+                (0..rows).map(|key| json!({"key": format!("{nth}.{key}"), "data": 1})).collect();
             batch_call("write_entries", json!({"collection_id": "box", "puts": puts}))
         };
         world.engine().batch(&Caller::local(), &[write_call(0, 1)], None).await.unwrap();
@@ -591,8 +595,11 @@ fn a_batch_is_bounded_in_rows() {
         let refusal = world.engine().batch(&Caller::local(), &calls, None).await.unwrap_err();
         assert_eq!(refusal.code.as_str(), "limit_exceeded");
         assert_eq!(number(&world, "SELECT count(*) FROM entries").await, 1);
-        let first = refusal.detail.split(' ').find_map(|word| word.parse::<usize>().ok());
-        let first = first.expect("it says how many calls");
+        let first = refusal
+            .detail
+            .split(' ')
+            .find_map(|word| word.parse::<usize>().ok())
+            .expect("it says how many calls");
         // So many calls are accepted, and their steps would permit more.
         let before = world.engine().metrics().writer_steps_total.get();
         world.engine().batch(&Caller::local(), &calls[..first], None).await.unwrap();

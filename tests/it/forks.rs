@@ -710,8 +710,8 @@ fn a_caller_without_the_session_learns_nothing_of_the_log() {
         let zeta = crate::visibility::caller("zeta", "app", &[], &[("tenant", "zeta")]);
         for at in [json!(null), json!(0), json!(1), json!(1_000_000)] {
             let args = json!({"session_id": "s1", "at": at});
-            let refusal = world.engine().call(&zeta, "fork_session", &args, None).await;
-            let refusal = refusal.unwrap_err();
+            let refusal =
+                world.engine().call(&zeta, "fork_session", &args, None).await.unwrap_err();
             assert_eq!(
                 (refusal.code, &*refusal.detail),
                 (Code::NotFound, "there is no session s1")

@@ -381,8 +381,8 @@ fn hashes_and_salts_are_visible_to_unrestricted_auditors_only() {
     run(async {
         world.session("s").await;
         let caller = |role: &str, scope: &[(&str, &str)]| {
-            let scope = scope.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-            let scope: BTreeMap<String, String> = scope.collect();
+            let scope: BTreeMap<String, String> =
+                scope.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
             Caller::with("reader", role, BTreeSet::new(), scope)
         };
         let read_shown = async |caller: &Caller| {

@@ -228,8 +228,9 @@ fn check_wal(world: &World, database: &Path, suffixes: &[&str], expected: &str) 
     let verified = verify_file(&into, abide_reducers::modules(), &mut |_| {})
         .expect_err("it was verified")
         .to_refusal();
-    let opened = Engine::open(&into, world.config(abide_reducers::modules()));
-    let opened = opened.expect_err("it was opened").to_refusal();
+    let opened = Engine::open(&into, world.config(abide_reducers::modules()))
+        .expect_err("it was opened")
+        .to_refusal();
     assert_eq!((verified.code, &verified.detail), (opened.code, &opened.detail));
     let folder = world.folder.path().display().to_string();
     let text = format!("{}: {}\nhint: {}\n", opened.code, opened.detail, opened.hint.unwrap());

@@ -66,8 +66,8 @@ async fn check_client(world: &World, client: &Client, what: &str) {
         let fresh = world
             .engine()
             .query(&Caller::local(), &replica.sql, &replica.params, Some(replica.seq))
-            .await;
-        let fresh = fresh.unwrap();
+            .await
+            .unwrap();
         let names: Vec<&String> = (replica.shape.columns.iter())
             .filter(|column| !column.hidden)
             .map(|column| &column.name)
@@ -365,8 +365,8 @@ fn one_frame_per_commit_over_all_queries() {
             ("append_message", json!({"session_id": "s1", "role": "user", "content": "a"})),
             ("append_message", json!({"session_id": "s1", "role": "user", "content": "b"})),
             ("complete_session", json!({"session_id": "s1"})),
-        ];
-        let calls = calls.map(|(reducer, args)| BatchCall { reducer: reducer.to_owned(), args });
+        ]
+        .map(|(reducer, args)| BatchCall { reducer: reducer.to_owned(), args });
         world.engine().batch(&Caller::new("local"), &calls, None).await.unwrap();
         match client.connection.next().await {
             Update::Delta { from: Seq(2), to: Seq(5), changes } => {
@@ -958,13 +958,12 @@ fn a_fill_waits_for_the_readers_of_its_tenant() {
         let long = "SELECT count(*) FROM json_each(:all) a, json_each(:all) b, json_each(:all) c";
         let all = json!({"all": format!("[{}0]", "0,".repeat(5_000))}).as_object().unwrap().clone();
         client.subscribe("q2", &count(-2), &Map::new()).await.unwrap();
-        let waiting = (0..8).map(|_| {
+        let waiting: Vec<_> = (0..8).map(|_| {
             let engine = world.engine().clone();
 let zeta = zeta.clone();
 let all = all.clone();
             tokio::spawn(async move { engine.query(&zeta, long, &all, None).await })
-        });
-        let waiting: Vec<_> = waiting.collect();
+        }).collect();
         tokio::task::yield_now().await;
         for _ in 0..6 {
             ask().await;

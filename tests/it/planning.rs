@@ -13,8 +13,10 @@ use serde_json::json;
 fn hostile() -> Vec<(&'static str, String)> {
     let bytes = limits::POLICY_BYTES;
     let fill = |piece: &str, end: &str| piece.repeat((bytes - 200) / piece.len()) + end;
-    let ctes = (1..40).map(|n| format!("c{n} AS (SELECT a.x FROM c{m} a, c{m} b)", m = n - 1));
-    let ctes = ctes.collect::<Vec<_>>().join(", ");
+    let ctes = (1..40)
+        .map(|n| format!("c{n} AS (SELECT a.x FROM c{m} a, c{m} b)", m = n - 1))
+        .collect::<Vec<_>>()
+        .join(", ");
     let tables = |n: usize| (0..n).map(|n| format!("sessions t{n}")).collect::<Vec<_>>().join(", ");
     let joined = |n: usize| {
         let on = (1..n).map(|n| format!("t{n}.parent_id = t{}.id", n - 1)).collect::<Vec<_>>();
@@ -23,8 +25,10 @@ fn hostile() -> Vec<(&'static str, String)> {
     let nested = (0..60).fold("1".to_owned(), |inner, n| {
         format!("EXISTS (SELECT 1 FROM sessions s{n} WHERE {inner})")
     });
-    let cyclic = (0..24).map(|n| format!("t{n}.id = t{}.parent_id", (n * 7 + 1) % 24));
-    let cyclic = cyclic.collect::<Vec<_>>().join(" OR ");
+    let cyclic = (0..24)
+        .map(|n| format!("t{n}.id = t{}.parent_id", (n * 7 + 1) % 24))
+        .collect::<Vec<_>>()
+        .join(" OR ");
     vec![
         ("exponential CTEs", format!("id IN (WITH c0(x) AS (SELECT 1), {ctes} SELECT x FROM c39)")),
         ("a chain of operators", fill("1+", "1")),

@@ -244,8 +244,9 @@ impl Replica {
             self.place(new.clone());
         }
         for new in &delta.updates {
-            let at = self.find(&self.key_of(new));
-            let at = at.unwrap_or_else(|| panic!("updated {new:?} is not there"));
+            let at = self
+                .find(&self.key_of(new))
+                .unwrap_or_else(|| panic!("updated {new:?} is not there"));
             self.rows.remove(at);
             self.place(new.clone());
         }

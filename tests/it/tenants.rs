@@ -266,8 +266,11 @@ async fn delegated(prepared: &[(&'static str, JsonValue)]) -> Vec<String> {
     }
     let mut output = Vec::new();
     let mut ask = async |reducer: &str, args: JsonValue| {
-        let done = world.engine().call(&caller('a'), reducer, &args, None).await;
-        let done = done.unwrap_or_else(|refusal| panic!("{reducer}: {refusal}"));
+        let done = world
+            .engine()
+            .call(&caller('a'), reducer, &args, None)
+            .await
+            .unwrap_or_else(|refusal| panic!("{reducer}: {refusal}"));
         let result: JsonValue = serde_json::from_str(&done.result).unwrap();
         let fresh = if done.duplicate { "again" } else { "fresh" };
         output.push(format!("{fresh} {reducer} {}", without_numbers(result.clone())));

@@ -82,11 +82,13 @@ struct RandomRun {
 
 impl RandomRun {
     fn new(seed: u64, world: World) -> RandomRun {
-        let clients = callers().into_iter().map(|caller| {
-            let client = Client::new(world.engine().connect(&caller));
-            (caller, client)
-        });
-        let clients = clients.collect();
+        let clients = callers()
+            .into_iter()
+            .map(|caller| {
+                let client = Client::new(world.engine().connect(&caller));
+                (caller, client)
+            })
+            .collect();
         let random = Random::new(seed);
         RandomRun { world, random, clients, next_id: 0, asked: 0, output: 0 }
     }

@@ -206,8 +206,11 @@ async fn every_operator_at_the_terminal_and_in_the_sdk() {
     tell(&client, before).await;
     let mut readers = Vec::new();
     for (name, sql) in OPERATORS {
-        let live = client.subscribe(*sql).checksum().await;
-        let live = live.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let live = client
+            .subscribe(*sql)
+            .checksum()
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
         readers.push((Reader::start(&server, sql), live));
     }
     tell(&client, after).await;

@@ -42,8 +42,8 @@ impl DemoFile {
     /// The first of these and the following events that is stored contiguously.
     fn event_from(&self, seq: i64) -> EventLocation {
         let bytes = fs::read(self.db()).unwrap();
-        let file = Connection::open_with_flags(self.db(), OpenFlags::SQLITE_OPEN_READ_ONLY);
-        let file = file.unwrap();
+        let file =
+            Connection::open_with_flags(self.db(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
         let mut tried = seq..=self.events;
         tried.find_map(|seq| EventLocation::find(&file, &bytes, seq)).unwrap()
     }

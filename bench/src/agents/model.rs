@@ -98,11 +98,14 @@ impl ModelProvider for Model {
             .filter(|message| matches!(message, ModelMessage::Assistant { .. }))
             .count()
             + 1;
-        let run = request.messages.iter().find_map(|message| match message {
-            ModelMessage::User { text } => Some(text.clone()),
-            _ => None,
-        });
-        let run = run.unwrap_or_default();
+        let run = request
+            .messages
+            .iter()
+            .find_map(|message| match message {
+                ModelMessage::User { text } => Some(text.clone()),
+                _ => None,
+            })
+            .unwrap_or_default();
         let is_last = answer >= self.pace.answers;
         let pieces = if is_last { self.pace.pieces } else { 0 };
         self.notes.note_request(&run);

@@ -109,8 +109,8 @@ pub(crate) async fn repeat_all(dir: &Path, recordings: &[Recording]) -> Vec<Sess
     let stopped = stop.clone();
     let driving =
         tokio::spawn(async move { runtime.run(stopped).await.expect("the runtime runs") });
-    let sessions = named.map(|(id, recording)| repeat(&abide, &model, id, recording));
-    let sessions: Vec<_> = sessions.collect();
+    let sessions: Vec<_> =
+        named.map(|(id, recording)| repeat(&abide, &model, id, recording)).collect();
     let figures = stream::iter(sessions).buffered(AT_ONCE).collect().await;
     stop.cancel();
     driving.await.expect("the task succeeds");

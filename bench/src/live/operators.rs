@@ -203,9 +203,11 @@ struct Measured {
 
 fn collect_measured(all: &[Tables], operator: &str) -> Vec<Measured> {
     let of_operator = all.iter().map(|tables| {
-        let mut watched = tables.watched.iter();
-        let watched = watched.find(|watched| watched.operator.name == operator);
-        let watched = watched.expect("every query is watched at every size");
+        let watched = tables
+            .watched
+            .iter()
+            .find(|watched| watched.operator.name == operator)
+            .expect("every query is watched at every size");
         Measured {
             messages: tables.messages,
             rows: watched.rows,
@@ -260,9 +262,11 @@ fn format_text(all: &[Tables]) -> String {
         "again / delta",
         "first delta µs",
     ];
-    let queries =
-        OPERATORS.iter().map(|operator| format!("- {}: `{}`", operator.name, operator.sql));
-    let queries = queries.collect::<Vec<_>>().join("\n");
+    let queries = OPERATORS
+        .iter()
+        .map(|operator| format!("- {}: `{}`", operator.name, operator.sql))
+        .collect::<Vec<_>>()
+        .join("\n");
     format!(
         "A commit inserts, updates or deletes a message and its review, and updates their session. \
          *Delta* is the router's part of it: it arranges the changed rows, finds the query and makes \

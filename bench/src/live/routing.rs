@@ -169,8 +169,8 @@ fn to_json(mut crowd: SubscriptionSet, options: &Options) -> JsonValue {
         each(|work| work.spent.statements),
     ];
     // Not in insertion order; the sizes are not multiples of this prime.
-    let scattered = (0..crowd.ids.len()).map(|n| crowd.ids[n * 7_919 % crowd.ids.len()]);
-    let scattered: Vec<BindingId> = scattered.collect();
+    let scattered: Vec<BindingId> =
+        (0..crowd.ids.len()).map(|n| crowd.ids[n * 7_919 % crowd.ids.len()]).collect();
     let started = Instant::now();
     scattered.into_iter().for_each(|id| crowd.router.detach(id, &ShareKey::Operator));
     let unregister_s = started.elapsed().as_secs_f64();
@@ -274,15 +274,21 @@ fn format_text(found: &[Measured], commits: usize) -> String {
     });
     let header = ["query", "bytes each", "subscribe all, s", "of it CPU, s", "unsubscribe all, s"];
     let takes = table(&header, rows);
-    let queries = KINDS.iter().map(|kind| format!("- {}: `{}`", kind.name, kind.sql));
-    let queries = queries.collect::<Vec<_>>().join("\n");
-    let spread = found.iter().map(|found| found.kind).map(|kind| {
-        let of_kind = found.iter().filter(|found| found.kind == kind && found.size > 0);
-        let p50: Vec<f64> = of_kind.map(|found| found.p50_us).collect();
-        p50.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-            - p50.iter().copied().fold(f64::INFINITY, f64::min)
-    });
-    let spread = spread.fold(0.0, f64::max);
+    let queries = KINDS
+        .iter()
+        .map(|kind| format!("- {}: `{}`", kind.name, kind.sql))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let spread = found
+        .iter()
+        .map(|found| found.kind)
+        .map(|kind| {
+            let of_kind = found.iter().filter(|found| found.kind == kind && found.size > 0);
+            let p50: Vec<f64> = of_kind.map(|found| found.p50_us).collect();
+            p50.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+                - p50.iter().copied().fold(f64::INFINITY, f64::min)
+        })
+        .fold(0.0, f64::max);
     let register_s = found.iter().map(|found| found.register_s).fold(0.0, f64::max);
     let bytes =
         found.iter().filter(|found| found.size == max).map(|found| found.bytes).fold(0.0, f64::max);

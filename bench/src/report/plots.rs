@@ -9,19 +9,19 @@ use crate::statistics::median;
 /// Turns per second by the number of sessions, all contenders.
 pub(super) fn peers_plot(records: &[Record]) -> Plot {
     let panel = |title: &str, at_once: bool| {
-        let lines = CONTENDERS.iter().filter(|contender| contender.at_once == at_once);
-        let lines = lines.map(|contender| {
-            let points = sessions(records).into_iter().map(|sessions| {
-                let runs = turns_of(records, contender.name, sessions);
-                (sessions as f64, median(runs.map(|run| run.turns_per_second)))
+        let lines =
+            CONTENDERS.iter().filter(|contender| contender.at_once == at_once).map(|contender| {
+                let points = sessions(records).into_iter().map(|sessions| {
+                    let runs = turns_of(records, contender.name, sessions);
+                    (sessions as f64, median(runs.map(|run| run.turns_per_second)))
+                });
+                Line {
+                    name: contender.label.to_owned(),
+                    color: contender.color,
+                    dashed: contender.dashed,
+                    points: points.filter(|point| point.1.is_finite()).collect(),
+                }
             });
-            Line {
-                name: contender.label.to_owned(),
-                color: contender.color,
-                dashed: contender.dashed,
-                points: points.filter(|point| point.1.is_finite()).collect(),
-            }
-        });
         let lines = lines.filter(|line| !line.points.is_empty()).collect();
         Panel { title: title.to_owned(), lines }
     };

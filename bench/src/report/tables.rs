@@ -70,8 +70,7 @@ pub(super) fn opens(records: &[Record]) -> impl Iterator<Item = &OpenRecord> + C
 /// the same state.
 pub(super) fn loss(records: &[Record], rate: f64) -> f64 {
     let losses = reads_at(records, rate).filter_map(|run| {
-        let mut alone = reads_at(records, 0.0);
-        let alone = alone.find(|alone| {
+        let alone = reads_at(records, 0.0).find(|alone| {
             alone.round == run.round && Disk::from_reads(alone) == Disk::from_reads(run)
         })?;
         Some(1.0 - run.turns_per_second / alone.turns_per_second)

@@ -64,13 +64,15 @@ fn print_reparsed(
 ) -> Result<(), Failure> {
     let Reparsed { run_id: run, agent, is_current, lines, changes, .. } = reparsed;
     if options.json {
-        let changes = changes.iter().map(|ReparsedChange { number, before, after }| {
-            json!({"number": number, "before": before, "after": after})
-        });
-        let changes: Vec<_> = changes.collect();
-        return print_json(&json!({"run": run, "agent": agent, "definition":
-            if *is_current { "folder" } else { "run" }, "lines": lines, "changes": changes,
-            "correction": correction}));
+        let changes: Vec<_> = changes
+            .iter()
+            .map(|ReparsedChange { number, before, after }| {
+                json!({"number": number, "before": before, "after": after})
+            })
+            .collect();
+        let definition = if *is_current { "folder" } else { "run" };
+        return print_json(&json!({"run": run, "agent": agent, "definition": definition,
+            "lines": lines, "changes": changes, "correction": correction}));
     }
     for ReparsedChange { number, before, after } in changes {
         print_line(match number {

@@ -59,8 +59,7 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         }
         None => None,
     };
-    let abide = connect(options, Access::Create).await;
-    let abide = abide.map_err(|failure| {
+    let abide = connect(options, Access::Create).await.map_err(|failure| {
         let failure = add_serve_hint(options, folder, "abide agent run …", failure);
         add_server_hint(options, folder, failure)
     })?;

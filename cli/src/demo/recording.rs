@@ -160,8 +160,9 @@ impl Recording {
             _ => return Err("has tool_calls that are not a list".to_owned()),
         };
         for (n, call) in listed.iter().enumerate() {
-            let tool = call["name"].as_str();
-            let tool = tool.ok_or_else(|| format!("has a tool call {n} without a name"))?;
+            let tool = call["name"]
+                .as_str()
+                .ok_or_else(|| format!("has a tool call {n} without a name"))?;
             self.calls.push(Call {
                 place: (at, n),
                 tool: tool.to_owned(),

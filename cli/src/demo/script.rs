@@ -61,8 +61,11 @@ impl Part {
     /// The arguments that create the session.
     pub(crate) fn session_arguments(&self) -> JsonValue {
         let Recording { name, about, .. } = &self.recording;
-        let agent = about.get("domain").and_then(JsonValue::as_str);
-        let agent = agent.filter(|agent| !agent.is_empty()).unwrap_or("agent");
+        let agent = about
+            .get("domain")
+            .and_then(JsonValue::as_str)
+            .filter(|agent| !agent.is_empty())
+            .unwrap_or("agent");
         json!({"id": self.session, "agent": agent, "title": name, "metadata": about})
     }
 

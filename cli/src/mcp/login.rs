@@ -75,8 +75,7 @@ pub(super) async fn login(
     let port = config.oauth.as_ref().and_then(|oauth| oauth.redirect_port).unwrap_or(0);
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let redirect_uri = format!("http://{}/callback", listener.local_addr()?);
-    let login = config.login(&options.environment, &redirect_uri).await;
-    let login = login.map_err(login_failure)?;
+    let login = config.login(&options.environment, &redirect_uri).await.map_err(login_failure)?;
     if options.json {
         print_json(&json!({ "url": login.url(), "scopes": login.scopes() }))?;
     } else {

@@ -54,8 +54,11 @@ fn start_child() -> Result<Result<(), Failure>, Failure> {
 /// # Errors
 /// The system's error.
 pub(super) fn close_streams() -> Result<(), Failure> {
-    let null = File::options().read(true).write(true).open("/dev/null");
-    let null = null.map_err(|why| detach_failure(&why))?;
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|why| detach_failure(&why))?;
     rustix::stdio::dup2_stdin(&null).map_err(|why| detach_failure(&why.into()))?;
     rustix::stdio::dup2_stdout(&null).map_err(|why| detach_failure(&why.into()))?;
     if env::var_os("ABIDE_LOG").is_none() {

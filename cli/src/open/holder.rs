@@ -50,8 +50,7 @@ async fn is_ready(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     token: Option<&str>,
 ) -> io::Result<bool> {
-    let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
-    let token = token.unwrap_or_default();
+    let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
     let request =
         format!("GET /ready HTTP/1.1\r\nhost: localhost\r\n{token}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;

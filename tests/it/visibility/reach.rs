@@ -41,8 +41,9 @@ async fn call(
 /// commit.
 #[reducer]
 fn narrow_by_touch(ctx: &mut Context<'_>, condition: String) -> Result<(), Abort> {
-    let policy = ctx.without_policies(|ctx| ctx.get::<Policy>(("sessions", "app", "default")))?;
-    let policy = policy.expect("the policy was set");
+    let policy = ctx
+        .without_policies(|ctx| ctx.get::<Policy>(("sessions", "app", "default")))?
+        .expect("the policy was set");
     ctx.touch(Policy { condition: Some(condition), ..policy })
 }
 

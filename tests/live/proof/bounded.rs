@@ -393,8 +393,9 @@ fn shown(random: &mut Random, schema: &Schema) -> BTreeMap<&'static str, Visible
             .columns
             .iter()
             .enumerate()
-            .filter(|(at, _)| table.key.contains(at) || !hides || random.below(3) > 0);
-        let columns = columns.map(|(_, column)| column.name).collect();
+            .filter(|(at, _)| table.key.contains(at) || !hides || random.below(3) > 0)
+            .map(|(_, column)| column.name)
+            .collect();
         let condition = (random.below(5) > 0).then(|| condition(random, schema, table));
         (table.name, VisibleColumns { columns, condition })
     });

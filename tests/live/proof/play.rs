@@ -430,8 +430,10 @@ fn reason(detail: &str) -> String {
 /// A panic as an ordinary failure.
 fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, (What, String)> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        let text = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned());
         (What::Panicked, text.unwrap_or_default())
     })
 }

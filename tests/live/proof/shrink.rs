@@ -145,12 +145,10 @@ fn fewer_tables(case: &Case) -> Vec<Case> {
 }
 
 fn without_index(table: &'static TableSpec, gone: usize) -> &'static TableSpec {
-    let indexes = table.indexes.iter().enumerate().filter(|(at, _)| *at != gone);
-    let indexes = indexes.map(|(_, index)| IndexSpec {
-        columns: index.columns,
-        unique: index.unique,
-        condition: index.condition,
-    });
+    let indexes =
+        table.indexes.iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, index)| {
+            IndexSpec { columns: index.columns, unique: index.unique, condition: index.condition }
+        });
     Box::leak(Box::new(TableSpec {
         name: table.name,
         doc: table.doc,

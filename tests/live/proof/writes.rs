@@ -82,12 +82,17 @@ fn condition(random: &mut Random, table: &TableSpec) -> Sql {
     } else {
         vec![random.below(table.columns.len())]
     };
-    let terms = columns.iter().map(|at| {
-        let name = table.columns[*at].name;
-        let comparison = *random.pick(&["=", "=", "=", "IS", ">=", "<"]);
-        Sql::from(format!("{name} {comparison} {}", literals::literal(&cell(random, table, *at))))
-    });
-    let terms = terms.collect();
+    let terms = columns
+        .iter()
+        .map(|at| {
+            let name = table.columns[*at].name;
+            let comparison = *random.pick(&["=", "=", "=", "IS", ">=", "<"]);
+            Sql::from(format!(
+                "{name} {comparison} {}",
+                literals::literal(&cell(random, table, *at))
+            ))
+        })
+        .collect();
     seq!["1", clause(" AND ", " AND ", terms)]
 }
 

@@ -32,8 +32,9 @@ pub fn hunt(bug: SeededBug) -> Option<Caught> {
     // Without the bug: with it, the script can fail before the first fault.
     let tally = crash::measure().expect("without a bug, the script passes").tally;
     seeded::make(Some(bug));
-    let caught = search_cases(cases_near(bug, &tally));
-    let caught = caught.or_else(search_seeds).or_else(|| search_faults(&tally));
+    let caught = search_cases(cases_near(bug, &tally))
+        .or_else(search_seeds)
+        .or_else(|| search_faults(&tally));
     seeded::make(None);
     caught
 }

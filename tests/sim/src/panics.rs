@@ -40,8 +40,11 @@ type Work<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// A finding, or the point is never reached.
 pub fn run(point: FaultPoint, nth: u64, closes: bool) -> Result<usize, Finding> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build();
-    let runtime = runtime.expect("a runtime without sockets can be had");
+    let runtime = runtime
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without sockets can be had");
     let _inside = runtime.enter();
     let folder = folder();
     let clock = VirtualClock::new();
@@ -234,8 +237,8 @@ impl Traffic {
             drop(rig);
             machine.revive(Fault::None);
         }
-        let rig = Rig::open(folder, machine, clock);
-        let rig = rig.map_err(|why| Finding::new("the file opens again", why))?;
+        let rig = Rig::open(folder, machine, clock)
+            .map_err(|why| Finding::new("the file opens again", why))?;
         acknowledged::check(&rig, &history)?;
         rig.close();
         let file = folder.join("abide.db");

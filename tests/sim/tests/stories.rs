@@ -103,8 +103,8 @@ fn a_partly_created_file_is_completed() {
         assert!(opened.is_ok() || machine.is_down(), "seed {seed}: {opened:?}");
         machine.restart(after.path(), seed).unwrap();
         let machine = Arc::new(Machine::new(Fault::None, seed));
-        let rig = Rig::open(after.path(), &machine, &clock);
-        let rig = rig.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let rig = Rig::open(after.path(), &machine, &clock)
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         rig.run(create("s1").send(rig.engine())).unwrap();
     }
 }

@@ -28,8 +28,10 @@ fn check(messages: JsonValue, expected: Expect) {
 }
 
 fn calls(ids: &[Option<&str>]) -> JsonValue {
-    let calls = ids.iter().enumerate();
-    let calls = calls.map(|(n, id)| json!({"id": id, "name": "look", "arguments": n.to_string()}));
+    let calls = ids
+        .iter()
+        .enumerate()
+        .map(|(n, id)| json!({"id": id, "name": "look", "arguments": n.to_string()}));
     json!({"role": "assistant", "content": null, "tool_calls": calls.collect::<Vec<_>>()})
 }
 

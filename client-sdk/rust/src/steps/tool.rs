@@ -112,8 +112,8 @@ impl ToolStep {
                 },
             };
             let work = async {
-                let args = serde_json::from_value(call.arguments.value());
-                let args = args.map_err(|why| format!("the arguments have another type: {why}"));
+                let args = serde_json::from_value(call.arguments.value())
+                    .map_err(|why| format!("the arguments have another type: {why}"));
                 let result = function(args.map_err(ToolError::new)?).await?;
                 serde_json::to_value(result).map_err(ToolError::from)
             };

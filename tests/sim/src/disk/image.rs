@@ -95,8 +95,10 @@ fn apply(bytes: &mut Vec<u8>, op: &Op) {
 fn sectors(offset: usize, data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let first = (SECTOR - offset % SECTOR).min(data.len());
     let (head, rest) = data.split_at(first);
-    let rest = rest.chunks(SECTOR).enumerate();
-    let rest = rest.map(move |(nth, sector)| (offset + first + nth * SECTOR, sector));
+    let rest = rest
+        .chunks(SECTOR)
+        .enumerate()
+        .map(move |(nth, sector)| (offset + first + nth * SECTOR, sector));
     std::iter::once((offset, head)).chain(rest)
 }
 

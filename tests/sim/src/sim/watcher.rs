@@ -184,8 +184,9 @@ impl Replica {
         }
         for new in &change.updates {
             let row = row_of(cells(new)?)?;
-            let at = self.find(&self.key_of(&row));
-            let at = at.ok_or_else(|| broken(format!("absent row {row:?}")))?;
+            let at = self
+                .find(&self.key_of(&row))
+                .ok_or_else(|| broken(format!("absent row {row:?}")))?;
             self.rows[at] = row;
         }
         Ok(())

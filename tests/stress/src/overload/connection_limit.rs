@@ -84,8 +84,9 @@ async fn connect(fixture: &OverloadFixture, number: usize, sql: &str) -> CheckRe
     let address = fixture.server.address;
     let token = fixture.admin.as_str();
     let made = stream::iter(0..number).map(|_| async move {
-        let socket = Socket::connect(address, token).await;
-        let mut socket = socket.map_err(|why| format!("a connection failed: {why}"))?;
+        let mut socket = Socket::connect(address, token)
+            .await
+            .map_err(|why| format!("a connection failed: {why}"))?;
         let params = if sql == SQL { json!({"id": "board"}) } else { json!({}) };
         let asked = socket.send(&subscribe(sql, params, None)).await;
         asked.map_err(|why| format!("a subscription request failed: {why}"))?;
@@ -118,8 +119,10 @@ async fn write_often(fixture: &OverloadFixture) -> CheckResult {
     let body = json!({"session_id": "loud", "role": "user", "content": "m".repeat(LOUD_BYTES)});
     let body = body.to_string();
     for _ in 0..fixture.size.messages {
-        let response = http.post("/v1/call/append_message", &body).await;
-        let response = response.map_err(|why| format!("the writing connection failed: {why}"))?;
+        let response = http
+            .post("/v1/call/append_message", &body)
+            .await
+            .map_err(|why| format!("the writing connection failed: {why}"))?;
         if response.status != 200 {
             return Err(format!("unexpected response to a write: {response}"));
         }

@@ -111,8 +111,10 @@ async fn send_one(
     refusal: u16,
     came: &mut FloodCounts,
 ) -> CheckResult {
-    let answer = http.post("/v1/call/append_message", body).await;
-    let answer = answer.map_err(|why| format!("a flooding connection failed: {why}"))?;
+    let answer = http
+        .post("/v1/call/append_message", body)
+        .await
+        .map_err(|why| format!("a flooding connection failed: {why}"))?;
     match (answer.status, answer.retry_after) {
         (200, _) => came.answered += 1,
         (status, Some(_)) if status == refusal => came.refused += 1,

@@ -183,8 +183,9 @@ async fn request(address: SocketAddr, token: &str, path: &str, body: &str) -> io
 
 /// Subscribes, and then adds rows that make the query expensive.
 async fn listen(fixture: &OverloadFixture) -> CheckResult {
-    let socket = Socket::connect(fixture.server.address, &fixture.attacker).await;
-    let mut socket = socket.map_err(|why| why.to_string())?;
+    let mut socket = Socket::connect(fixture.server.address, &fixture.attacker)
+        .await
+        .map_err(|why| why.to_string())?;
     let subscribed = socket.send(&subscribe(LIVE, JsonValue::Null, None)).await;
     subscribed.map_err(|why| why.to_string())?;
     let body = json!({"agent": "stress", "title": "boom"}).to_string();

@@ -51,8 +51,8 @@ impl Watcher {
     pub(crate) async fn start(client_pool: &ClientPool, nth: u64) -> CheckResult<Watcher> {
         let (identity, sql) = QUERIES[(nth / 10) as usize % QUERIES.len()];
         let abide = client_pool.connect(identity).await?;
-        let live = abide.subscribe(sql).checksum();
-        let mut live = live.await.map_err(|why| format!("{sql}: {why}"))?;
+        let mut live =
+            abide.subscribe(sql).checksum().await.map_err(|why| format!("{sql}: {why}"))?;
         let stopped = Arc::clone(&client_pool.ledger);
         let task = tokio::spawn(async move {
             while !stopped.is_stopped() {
@@ -73,8 +73,12 @@ impl Watcher {
         let mut live = self.task.await.map_err(|why| why.to_string())??;
         let until = Instant::now() + PATIENCE;
         loop {
-            let fresh = self.abide.sql(self.sql).rows().await;
-            let fresh = fresh.map_err(|why| format!("{}: {why}", self.sql))?;
+            let fresh = self
+                .abide
+                .sql(self.sql)
+                .rows()
+                .await
+                .map_err(|why| format!("{}: {why}", self.sql))?;
             let wanted = sorted(fresh.rows.iter().map(|row| &**row));
             let soon = Instant::now() + LEVEL;
             while sorted(live.rows()) != wanted && timeout_at(soon, live.next()).await.is_ok() {}
@@ -169,8 +173,11 @@ impl Printer {
         let until = Instant::now() + PATIENCE;
         loop {
             let fresh = abide.sql(self.sql).rows().await.map_err(|why| why.to_string())?;
-            let rows = fresh.rows.iter().map(|row| row.iter().map(Value::to_json).collect());
-            let rows = rows.map(|row: Vec<JsonValue>| (row[0].to_string(), row.into()));
+            let rows = fresh
+                .rows
+                .iter()
+                .map(|row| row.iter().map(Value::to_json).collect())
+                .map(|row: Vec<JsonValue>| (row[0].to_string(), row.into()));
             let wanted: BTreeMap<String, JsonValue> = rows.collect();
             let soon = Instant::now() + LEVEL;
             while self.printed_rows()? != wanted && Instant::now() < soon {
