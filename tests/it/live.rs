@@ -958,12 +958,13 @@ fn a_fill_waits_for_the_readers_of_its_tenant() {
         let long = "SELECT count(*) FROM json_each(:all) a, json_each(:all) b, json_each(:all) c";
         let all = json!({"all": format!("[{}0]", "0,".repeat(5_000))}).as_object().unwrap().clone();
         client.subscribe("q2", &count(-2), &Map::new()).await.unwrap();
-        let waiting: Vec<_> = (0..8).map(|_| {
+        let mut waiting = Vec::new();
+        for _ in 0..8 {
             let engine = world.engine().clone();
-let zeta = zeta.clone();
-let all = all.clone();
-            tokio::spawn(async move { engine.query(&zeta, long, &all, None).await })
-        }).collect();
+            let zeta = zeta.clone();
+            let all = all.clone();
+            waiting.push(tokio::spawn(async move { engine.query(&zeta, long, &all, None).await }));
+        }
         tokio::task::yield_now().await;
         for _ in 0..6 {
             ask().await;
