@@ -18,7 +18,7 @@ use serde_json::json;
 const KEPT: &str = "fixtures/former/cleanup.db.zst";
 
 /// Starts a child run for a call that the parent requests.
-async fn delegate(world: &World, (run, session, token): (&str, &str, i64), nth: usize) -> String {
+async fn delegate(world: &World, run: &str, session: &str, token: i64, nth: usize) -> String {
     let call_id = format!("{run}~{nth}");
     let wanted = json!({"call_id": call_id, "session_id": session, "tool_name": "look",
         "arguments": {}, "run_id": run, "run_fencing_token": token, "claim_lease_ms": 60_000});
@@ -35,7 +35,7 @@ async fn tree(world: &World, name: &str) -> i64 {
     world.call("start_run", json!({"session_id": name, "id": name})).await.unwrap();
     let token = world.drive(name).await;
     for nth in 1..=3 {
-        let session = delegate(world, (name, name, token), nth).await;
+        let session = delegate(world, name, name, token, nth).await;
         // `~` is reserved for ids that are derived from a run.
         let wait = json!({"call_id": format!("{} waits", session.replace('~', "-")),
             "session_id": session, "tool_name": "look", "arguments": {}});
@@ -44,7 +44,7 @@ async fn tree(world: &World, name: &str) -> i64 {
             let run = format!("{session}~run");
             let token = world.drive(&run).await;
             for nth in 1..=2 {
-                delegate(world, (&run, &session, token), nth).await;
+                delegate(world, &run, &session, token, nth).await;
             }
         }
     }

@@ -43,30 +43,38 @@ const AGENT: (&str, &str) = ("agents/default.yaml", include_str!("init/default.y
 const SCRIPT: (&str, &str) = ("answers.yaml", include_str!("init/answers.yaml"));
 const IGNORED: (&str, &str) = (".gitignore", "*.db\n*.db-*\ncalls/\n");
 
+/// What `abide.yaml` says of a provider.
+struct ProviderSettings {
+    id: &'static str,
+    /// The environment variable of its key.
+    key_env: Option<&'static str>,
+    model: &'static str,
+}
+
 impl Provider {
-    /// Its id, the environment variable of its key, and a model.
-    fn settings(self) -> (&'static str, Option<&'static str>, &'static str) {
-        match self {
+    fn settings(self) -> ProviderSettings {
+        let (id, key_env, model) = match self {
             Provider::Anthropic => ("anthropic", Some("ANTHROPIC_API_KEY"), "claude-sonnet-5"),
             Provider::Openai => ("openai", Some("OPENAI_API_KEY"), "gpt-4.1"),
             Provider::Gemini => ("gemini", Some("GEMINI_API_KEY"), "gemini-2.5-pro"),
             Provider::Ollama => ("ollama", None, "qwen3"),
             Provider::Script => ("script", None, "scripted"),
-        }
+        };
+        ProviderSettings { id, key_env, model }
     }
 
     /// The first whose key is in the environment.
     fn detect(environment: &Environment) -> Provider {
         let all = [Provider::Anthropic, Provider::Openai, Provider::Gemini];
         all.into_iter()
-            .find(|it| it.settings().1.is_some_and(|key| environment.value(key).is_some()))
+            .find(|it| it.settings().key_env.is_some_and(|key| environment.value(key).is_some()))
             .unwrap_or(Provider::Openai)
     }
 
     /// The section `models` of `abide.yaml`.
     fn models_section(self) -> String {
-        let (id, key, model) = self.settings();
-        let key = match (self, key) {
+        let ProviderSettings { id, key_env, model } = self.settings();
+        let key = match (self, key_env) {
             (Provider::Script, _) => ", script: answers.yaml".to_owned(),
             (_, Some(key)) => format!(", key_env: {key}"),
             (_, None) => String::new(),
@@ -168,7 +176,7 @@ fn print_report(
     print_line("\nnext:")?;
     let config = folder.join(CONFIG.0);
     if !kept.contains(&config) {
-        match provider.settings().1 {
+        match provider.settings().key_env {
             Some(key) if options.environment.value(key).is_none() => {
                 print_line(format!(
                     "  export {key}=…   # or another provider in {}",
