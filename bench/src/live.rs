@@ -47,11 +47,11 @@ pub(crate) fn run(options: &Options) {
         .filter(|(number, _)| options.only.is_empty() || options.only.contains(number));
     let machine = report::Machine::read();
     let sections: Vec<report::Section> = wanted.map(|(_, section)| section(&scope)).collect();
-    let document = report::document(&machine, &sections, options.quick);
+    let document = report::format_document(&machine, &sections, options.quick);
     print!("{document}");
     let out = options.out.clone().or_else(|| (!options.quick).then(|| PathBuf::from("docs")));
     if let Some(out) = out {
-        report::write(&document, &sections, &out).expect("the folder takes the files");
+        report::write_document(&document, &sections, &out).expect("the folder takes the files");
         eprintln!("written to {}", out.display());
     }
 }

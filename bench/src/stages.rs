@@ -185,7 +185,7 @@ fn format_table(calls: &[Vec<f64>]) -> String {
         row(stage, &figures)
     });
     let header = ["stage", "median µs", "p90 µs", "share of the mean"];
-    report::table(&header, stages.chain([row("the whole call", &whole)]))
+    report::format_table(&header, stages.chain([row("the whole call", &whole)]))
 }
 
 fn mean(figures: &[f64]) -> f64 {

@@ -168,7 +168,11 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
         if options.json {
             print_json(definition)?;
         } else {
-            print_line(line(&definition.name, definition.mode, definition.description.as_deref()))?;
+            print_line(format_agent(
+                &definition.name,
+                definition.mode,
+                definition.description.as_deref(),
+            ))?;
         }
     }
     if !problems.is_empty() && !options.json {
@@ -190,14 +194,14 @@ async fn list_registered(options: &Options) -> Result<(), Failure> {
         if options.json {
             print_json(agent)?;
         } else {
-            print_line(line(&agent.name, agent.mode, agent.description.as_deref()))?;
+            print_line(format_agent(&agent.name, agent.mode, agent.description.as_deref()))?;
         }
     }
     abide.close().await;
     Ok(())
 }
 
-fn line(name: &str, mode: AgentMode, description: Option<&str>) -> String {
+fn format_agent(name: &str, mode: AgentMode, description: Option<&str>) -> String {
     let about = description.unwrap_or_default();
     one_line(&format!("{name:<20}  {:<8}  {about}", mode.as_str()))
 }
@@ -213,7 +217,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
             let mut problems = vec![error.to_problem(folder)];
             problems.extend(check_definitions(folder, &options.environment));
             for problem in &problems {
-                show(options, problem)?;
+                print_problem(options, problem)?;
             }
             let errors = pluralize(problems.len() as u64, "error");
             let detail = format!(
@@ -250,17 +254,17 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
         note(format!("note: {text}"));
     }
     for problem in &problems {
-        show(options, problem)?;
+        print_problem(options, problem)?;
     }
     let errors = problems.iter().filter(|problem| !problem.error.is_warning()).count();
     if errors == 0 {
         for definition in definitions.iter().filter(|it| it.profile.is_some()) {
-            show_settings(options, definition)?;
+            print_settings(options, definition)?;
         }
         if !unreadable.is_empty() {
             note(host::unreadable_note(folder, &unreadable));
         }
-        if let Some(text) = without_tools(&definitions, &tools) {
+        if let Some(text) = no_tools_note(&definitions, &tools) {
             note(text);
         }
         let agents = pluralize(definitions.len() as u64, "agent");
@@ -271,7 +275,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
 }
 
 /// Says that `*` stands for no tool, if there are none.
-fn without_tools(definitions: &[AgentDefinition], tools: &Tools) -> Option<String> {
+fn no_tools_note(definitions: &[AgentDefinition], tools: &Tools) -> Option<String> {
     if !tools.names().is_empty() {
         return None;
     }
@@ -289,7 +293,7 @@ fn without_tools(definitions: &[AgentDefinition], tools: &Tools) -> Option<Strin
 }
 
 /// Shows the numbers that the profile of an agent resolves to.
-fn show_settings(options: &Options, definition: &AgentDefinition) -> Result<(), Failure> {
+fn print_settings(options: &Options, definition: &AgentDefinition) -> Result<(), Failure> {
     let settings = json!(definition.settings());
     if options.json {
         return print_json(&json!({"agent": definition.name, "settings": settings}));
@@ -306,7 +310,7 @@ fn show_settings(options: &Options, definition: &AgentDefinition) -> Result<(), 
 }
 
 /// Shows a problem: file, line, column, reason, code and suggestion.
-fn show(options: &Options, problem: &Problem) -> Result<(), Failure> {
+fn print_problem(options: &Options, problem: &Problem) -> Result<(), Failure> {
     let error = &problem.error;
     let severity = if error.is_warning() { "warning" } else { "error" };
     if options.json {

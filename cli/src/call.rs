@@ -128,7 +128,7 @@ pub(crate) fn print_committed(
         let answer = CallOutput { seq: *seq, result: value, duplicate: *duplicate };
         return print_json(&answer);
     }
-    let terminal = Terminal::of_stdout();
+    let terminal = Terminal::from_stdout();
     let again = if *duplicate { "  ·  duplicate, nothing was written" } else { "" };
     print_line(terminal.dim(format!("seq {seq}{again}")))?;
     match value {

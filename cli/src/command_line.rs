@@ -199,7 +199,7 @@ fn run_command_line(program: Program) -> ExitCode {
         Err(error) => {
             return report_failure(
                 &usage::to_failure(&error, &CommandLine::command()),
-                wants_json(),
+                asks_for_json(),
             );
         }
     };
@@ -246,7 +246,7 @@ fn report_failure(failure: &Failure, as_json: bool) -> ExitCode {
 }
 
 /// Whether a command line that cannot be parsed asks for JSON.
-fn wants_json() -> bool {
+fn asks_for_json() -> bool {
     std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
@@ -303,12 +303,12 @@ mod tests {
     }
 
     /// The files of the crates whose texts the program prints.
-    fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    fn collect_sources(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("the folder is there") {
             let path = entry.expect("it can be read").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() && !["tests", "examples"].contains(&&*name) {
-                sources(&path, found);
+                collect_sources(&path, found);
             } else if name.ends_with(".rs") && name != "tests.rs" {
                 found.push(path);
             }
@@ -316,7 +316,7 @@ mod tests {
     }
 
     /// The commands in the texts of a file: those in backticks, or at the beginning of a text.
-    fn commands_in(text: &str) -> Vec<String> {
+    fn find_commands(text: &str) -> Vec<String> {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
         let code = lines.collect::<Vec<_>>().join("\n");
@@ -348,13 +348,13 @@ mod tests {
         let mut files = Vec::new();
         for folder in ["cli", "agent", "server", "reducers", "engine", "schema", "client-sdk/rust"]
         {
-            sources(&root.join(folder), &mut files);
+            collect_sources(&root.join(folder), &mut files);
         }
         let all = CommandLine::command();
         let mut count = 0;
         for file in files {
             let text = fs::read_to_string(&file).expect("it is text");
-            for line in commands_in(&text) {
+            for line in find_commands(&text) {
                 let shown = format!("abide {line} in {}", file.display());
                 let mut command = &all;
                 for word in line.split_whitespace() {

@@ -158,7 +158,7 @@ impl From<Error> for Failure {
                 });
                 Failure::Refused(if names_header { refusal.hint(hint) } else { refusal })
             }
-            Error::Refused(refusal) => Failure::Refused(adapt_refusal(refusal)),
+            Error::Refused(refusal) => Failure::Refused(reword_refusal(refusal)),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),
             Error::Unreachable { .. } | Error::NotAbide { .. } | Error::TimedOut { .. } => {
                 Failure::Unreachable(refusal(Code::Unavailable))
@@ -188,7 +188,7 @@ pub(crate) const LIST_REDUCERS: &str = "`abide call` lists the reducers";
 const EXPIRED: &str = "ask the issuer for a new one";
 
 /// A refusal as a user of the command line reads it: the command made the batch, and the user sends no requests.
-fn adapt_refusal(refusal: Refusal) -> Refusal {
+fn reword_refusal(refusal: Refusal) -> Refusal {
     let refusal = refusal.outside_batch();
     if let Some(sql) = refusal.hinted_query() {
         let hint = format!("`abide sql \"{sql}\"` lists them");
@@ -206,14 +206,14 @@ mod tests {
         let refused = Refusal::new(Code::NotFound, "there is no role x");
         let refused = Refusal { batch_position: Some(1), ..refused };
         assert_eq!(refused.to_string(), "call 1 of the batch: there is no role x");
-        assert_eq!(adapt_refusal(refused).to_string(), "there is no role x");
+        assert_eq!(reword_refusal(refused).to_string(), "there is no role x");
         let refusal = Refusal::new(Code::BadSql, "no such table: s");
         let hint =
-            adapt_refusal(refusal.hint(format!("at byte 7; {}", Listing::Tables.hint()))).hint;
+            reword_refusal(refusal.hint(format!("at byte 7; {}", Listing::Tables.hint()))).hint;
         assert!(hint.is_some_and(|hint| hint.starts_with("at byte 7; `abide sql ")));
         let refusal =
             Refusal::new(Code::NotFound, "there is no run r1").hint_query("SELECT id FROM runs");
-        let hint = adapt_refusal(refusal).hint;
+        let hint = reword_refusal(refusal).hint;
         assert_eq!(hint.as_deref(), Some("`abide sql \"SELECT id FROM runs\"` lists them"));
     }
 }

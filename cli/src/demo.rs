@@ -115,7 +115,7 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
     if options.json {
         print_json(&report)?;
     } else {
-        print_line(report.render(Terminal::of_stdout()))?;
+        print_line(report.render(Terminal::from_stdout()))?;
     }
     if report.is_good() {
         return Ok(());
@@ -142,12 +142,13 @@ async fn run_and_audit(
     let kill = played?;
     progress.show_comparison();
 
-    let (clients, clients_resumed) = context.clients_resumed();
+    let (clients, clients_resumed) = context.count_clients();
     context.close().await;
     server.stop().await?;
     let counts = *context.ledger.subscribe_to_counts().borrow();
     let audit =
-        audit::audit(options.config(), db, &context.script, context.ledger.acknowledged()).await?;
+        audit::audit_file(options.config(), db, &context.script, context.ledger.acknowledged())
+            .await?;
     progress.clear();
     let (tool_calls_run, tool_calls_run_twice) = context.ledger.count_executions();
     Ok(Report {

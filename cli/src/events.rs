@@ -102,8 +102,8 @@ async fn print_events(abide: &Abide, options: &Options, args: &Events) -> Result
         let repeats = update.reset && !update.history_changed;
         let mut rows: Vec<&[Value]> = update.insert_rows().collect();
         // A reset repeats all rows; the seq selects the new ones.
-        rows.retain(|row| seq(row) > after && (!repeats || seq(row) > update.from));
-        rows.sort_by_key(|row| seq(row));
+        rows.retain(|row| seq_cell(row) > after && (!repeats || seq_cell(row) > update.from));
+        rows.sort_by_key(|row| seq_cell(row));
         lines.print_rows(rows.into_iter())?;
     }
     Ok(())
@@ -165,7 +165,7 @@ pub(crate) async fn stored_session(abide: &Abide, id: &str) -> Result<String, Fa
 /// The columns as SQL, with NULL for those that are hidden from this caller.
 async fn select_visible_columns(abide: &Abide) -> Result<String, Failure> {
     let shown = abide.sql("SELECT * FROM events LIMIT 0").rows().await?.columns;
-    let columns = columns().map(|name| {
+    let columns = all_columns().map(|name| {
         if shown.iter().any(|shown| shown == name) {
             name.to_owned()
         } else {
@@ -176,7 +176,7 @@ async fn select_visible_columns(abide: &Abide) -> Result<String, Failure> {
 }
 
 /// The columns in the order of the table.
-fn columns() -> impl Iterator<Item = &'static str> {
+fn all_columns() -> impl Iterator<Item = &'static str> {
     EventRow::SPEC.columns.iter().map(|column| column.name)
 }
 
@@ -198,7 +198,7 @@ async fn find_seq_before_last(
     Ok(Seq(before.first().copied().unwrap_or(0)))
 }
 
-fn seq(row: &[Value]) -> Seq {
+fn seq_cell(row: &[Value]) -> Seq {
     match row.first() {
         Some(Value::Integer(seq)) => Seq(*seq),
         _ => Seq::ZERO,
@@ -237,14 +237,14 @@ impl Lines {
     }
 
     fn format_row(&self, row: &[Value]) -> Printable {
-        let terminal = Terminal::of_stdout();
+        let terminal = Terminal::from_stdout();
         let at = match row.get(1) {
             Some(Value::Integer(micros)) => cells::format_time(Micros(*micros)),
             _ => "-".to_owned(),
         };
         let head = format!(
             "{seq:>7}  {at}  {session:s$}  {reducer:r$}  {caller:c$}  ",
-            seq = seq(row),
+            seq = seq_cell(row),
             session = text_cell(row, 2),
             reducer = text_cell(row, 3),
             caller = text_cell(row, 4),
@@ -297,7 +297,7 @@ struct JsonEvent<'a>(&'a [JsonValue]);
 
 impl Serialize for JsonEvent<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(columns().zip(self.0))
+        serializer.collect_map(all_columns().zip(self.0))
     }
 }
 

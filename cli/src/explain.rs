@@ -59,7 +59,7 @@ pub(crate) async fn run(options: &Options, args: Explain) -> Result<(), Failure>
     if options.json {
         return print_json(&explanation);
     }
-    print_line(format_explanation(Terminal::of_stdout(), &explanation))
+    print_line(format_explanation(Terminal::from_stdout(), &explanation))
 }
 
 fn format_explanation(terminal: Terminal, explanation: &Explanation) -> Printable {

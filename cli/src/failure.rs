@@ -7,7 +7,7 @@ use abide_engine::{OpenError, StoreError, VerifyError};
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
-use crate::printable::{Printable, shortened};
+use crate::printable::{Printable, shorten};
 
 /// The exit code of a command that Ctrl-C has ended, as of one that SIGINT kills.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -98,8 +98,8 @@ impl Failure {
     pub(crate) fn message(&self, as_json: bool) -> Option<Printable> {
         let refusal = self.refusal()?;
         let refusal = &Refusal {
-            detail: shortened(&refusal.detail, DETAIL_BYTES).into_owned(),
-            hint: refusal.hint.as_deref().map(|hint| shortened(hint, HINT_BYTES).into_owned()),
+            detail: shorten(&refusal.detail, DETAIL_BYTES).into_owned(),
+            hint: refusal.hint.as_deref().map(|hint| shorten(hint, HINT_BYTES).into_owned()),
             ..refusal.clone()
         };
         Some(if as_json {

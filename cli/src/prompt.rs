@@ -242,7 +242,7 @@ async fn show(options: &Options, named: &str) -> Result<(), Failure> {
     if !variables.is_empty() {
         head.push_str(&format!("  ·  variables {}", variables.join(", ")));
     }
-    print_line(Terminal::of_stdout().dim(one_line(&head)))?;
+    print_line(Terminal::from_stdout().dim(one_line(&head)))?;
     print_line(prompt_text(&prompt))
 }
 

@@ -95,7 +95,7 @@ pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
 
 async fn list(options: &Options) -> Result<(), Failure> {
     if !options.json {
-        let terminal = Terminal::of_stdout();
+        let terminal = Terminal::from_stdout();
         let built_in = abide_reducers::modules();
         for role in BuiltInRole::ALL {
             let may = match role {

@@ -157,7 +157,7 @@ fn print_result(options: &Options, answer: QueryResult) -> Result<(), Failure> {
         return print_json_result(&answer);
     }
     let QueryResult { seq, columns, rows } = answer;
-    let terminal = Terminal::of_stdout();
+    let terminal = Terminal::from_stdout();
     let rows: Vec<MarkedRow> =
         rows.iter().map(|row| (row.iter().map(Value::to_json).collect(), None)).collect();
     let RenderedTable { text, left_out } =

@@ -67,7 +67,7 @@ pub(crate) fn render_table(
         line.max_height(1);
         table.add_row(line);
     }
-    let text = Printable::of_printable_parts(table.trim_fmt());
+    let text = Printable::from_printable_parts(table.trim_fmt());
     RenderedTable { text, left_out: all - shown.len() }
 }
 

@@ -38,14 +38,16 @@ pub(crate) fn to_failure(error: &Error, program: &Command) -> Failure {
                 format_suggestion(nearest).unwrap_or_else(|| command_form(error, program)),
             )
         }
-        ErrorKind::InvalidValue | ErrorKind::ValueValidation => invalid_value(error, program),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            explain_invalid_value(error, program)
+        }
         ErrorKind::MissingRequiredArgument => {
-            let missing = words(error, ContextKind::InvalidArg).join(" ");
+            let missing = context_words(error, ContextKind::InvalidArg).join(" ");
             Failure::usage(format!("{missing} is missing"), command_form(error, program))
         }
         ErrorKind::ArgumentConflict => {
             let argument = first_word(error, ContextKind::InvalidArg).unwrap_or_default();
-            let others = words(error, ContextKind::PriorArg);
+            let others = context_words(error, ContextKind::PriorArg);
             let detail = if others.iter().all(|other| *other == argument) {
                 format!("{argument} is given twice")
             } else {
@@ -57,10 +59,10 @@ pub(crate) fn to_failure(error: &Error, program: &Command) -> Failure {
     }
 }
 
-fn invalid_value(error: &Error, program: &Command) -> Failure {
-    let argument = words(error, ContextKind::InvalidArg).join(" ");
-    let value = words(error, ContextKind::InvalidValue).concat();
-    let valid = words(error, ContextKind::ValidValue);
+fn explain_invalid_value(error: &Error, program: &Command) -> Failure {
+    let argument = context_words(error, ContextKind::InvalidArg).join(" ");
+    let value = context_words(error, ContextKind::InvalidValue).concat();
+    let valid = context_words(error, ContextKind::ValidValue);
     let nearest = first_word(error, ContextKind::SuggestedValue);
     if value.is_empty() {
         let hint =
@@ -75,7 +77,7 @@ fn invalid_value(error: &Error, program: &Command) -> Failure {
 }
 
 /// The texts that the parser attaches to an error.
-fn words(error: &Error, kind: ContextKind) -> Vec<String> {
+fn context_words(error: &Error, kind: ContextKind) -> Vec<String> {
     match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.clone()],
         Some(ContextValue::Strings(texts)) => texts.clone(),
@@ -84,7 +86,7 @@ fn words(error: &Error, kind: ContextKind) -> Vec<String> {
 }
 
 fn first_word(error: &Error, kind: ContextKind) -> Option<String> {
-    words(error, kind).into_iter().next()
+    context_words(error, kind).into_iter().next()
 }
 
 fn format_suggestion(nearest: Option<String>) -> Option<String> {

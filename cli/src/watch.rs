@@ -89,7 +89,7 @@ pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
     }
     let subscription =
         subscribe.await.map_err(|error| statement_hints::explain(error.into(), &args.sql))?;
-    let show = match Terminal::of_stdout().size {
+    let show = match Terminal::from_stdout().size {
         _ if options.json => Display::Frames(Frames::default()),
         None => Display::Lines(Lines::default()),
         Some(_) => Display::Screen(Screen::open(&abide, &args.sql)?),

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use super::fixture::AgentFixture;
 use super::model::Pace;
 use crate::live::process::run_child;
-use crate::live::report::{count, figure, table};
+use crate::live::report::{format_count, format_figure, format_table};
 
 /// Options of the process.
 #[derive(Args, Debug)]
@@ -31,13 +31,13 @@ pub(super) fn measure_in_child(options: &super::Options, runs: usize) -> String 
     let found = run_child(&["agents-crowd", "--runs", &runs.to_string(), "--dir", dir]);
     let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
     let row = vec![
-        count(runs),
-        count(number("asked_most") as usize),
-        figure(number("seconds"), 1),
-        figure(runs as f64 / number("seconds"), 0),
-        figure((runs * ANSWERS) as f64 / number("seconds"), 0),
-        figure(number("before_mib"), 0),
-        figure(number("peak_mib"), 0),
+        format_count(runs),
+        format_count(number("asked_most") as usize),
+        format_figure(number("seconds"), 1),
+        format_figure(runs as f64 / number("seconds"), 0),
+        format_figure((runs * ANSWERS) as f64 / number("seconds"), 0),
+        format_figure(number("before_mib"), 0),
+        format_figure(number("peak_mib"), 0),
     ];
     let header = [
         "concurrent runs",
@@ -53,7 +53,7 @@ pub(super) fn measure_in_child(options: &super::Options, runs: usize) -> String 
         "**Concurrent runs**, all started before the driver. Each has {ANSWERS} answers that take a second, and \
          two tool calls. Resident memory is that of the whole process with the engine (goal: 10,000 within \
          1 GiB: {met}).\n\n{}",
-        table(&header, [row])
+        format_table(&header, [row])
     )
 }
 

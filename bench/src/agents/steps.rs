@@ -9,7 +9,7 @@ use super::Options;
 use super::fixture::AgentFixture;
 use super::model::Pace;
 use crate::disk::sync_us;
-use crate::live::report::{figure, table};
+use crate::live::report::{format_figure, format_table};
 use crate::statistics::{median, percentile};
 
 /// Numbers of concurrent runs.
@@ -17,7 +17,7 @@ const AT_ONCE: [usize; 3] = [1, 16, 64];
 
 pub(super) fn measure(options: &Options) -> String {
     let answers = if options.quick { 3 } else { 21 };
-    let sync_ms = || figure(sync_us(&options.dir) / 1e3, 2);
+    let sync_ms = || format_figure(sync_us(&options.dir) / 1e3, 2);
     let before = sync_ms();
     let rows = AT_ONCE.map(|at_once| {
         let runtime = Runtime::new().expect("a tokio runtime");
@@ -26,10 +26,10 @@ pub(super) fn measure(options: &Options) -> String {
         vec![
             at_once.to_string(),
             found.steps.to_string(),
-            figure(median(found.gaps_ms.iter().copied()), 2),
-            figure(percentile(found.gaps_ms, 0.99), 2),
-            figure(found.events, 1),
-            figure(found.commits, 2),
+            format_figure(median(found.gaps_ms.iter().copied()), 2),
+            format_figure(percentile(found.gaps_ms, 0.99), 2),
+            format_figure(found.events, 1),
+            format_figure(found.commits, 2),
         ]
     });
     let header =
@@ -39,7 +39,7 @@ pub(super) fn measure(options: &Options) -> String {
          request; the model takes 20 ms. The tool only reads, so a step waits for two groups and one sync. One `fdatasync` takes {before} ms before \
          these runs and {} ms after them.\n\n{}",
         sync_ms(),
-        table(&header, rows)
+        format_table(&header, rows)
     )
 }
 

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::Options;
 use super::fixture::AgentFixture;
 use super::model::{Notes, Pace};
-use crate::live::report::{figure, table};
+use crate::live::report::{format_figure, format_table};
 use crate::statistics::{median, percentile};
 
 /// The subscriber's connection.
@@ -40,10 +40,10 @@ pub(super) fn measure(options: &Options) -> String {
             rows.push(vec![
                 name.to_owned(),
                 runs.to_string(),
-                figure(found.tokens_a_second, 0),
-                figure(p50, 2),
-                figure(percentile(found.late_ms, 0.99), 2),
-                figure(found.tokens_a_commit, 1),
+                format_figure(found.tokens_a_second, 0),
+                format_figure(p50, 2),
+                format_figure(percentile(found.late_ms, 0.99), 2),
+                format_figure(found.tokens_a_commit, 1),
             ]);
         }
     }
@@ -52,7 +52,7 @@ pub(super) fn measure(options: &Options) -> String {
     format!(
         "**From a token of the model to a subscriber**, with each token on disk before it is sent; each run \
          produces 20 tokens per second and has a subscriber (goal: p50 under 5 ms, in every row: {met}).\n\n{}",
-        table(&header, rows)
+        format_table(&header, rows)
     )
 }
 

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::Scope;
 use super::help_desk;
 use super::process::{count_open_files, raise_open_files, run_child};
-use super::report::{Section, count, figure, table};
+use super::report::{Section, format_count, format_figure, format_table};
 use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot, QUIET};
 use crate::statistics::{median, percentile};
@@ -151,7 +151,7 @@ pub(crate) fn section(scope: &Scope) -> Section {
     for (listeners, _) in left_out {
         text += &format!(
             "\n\nOmitted: {} listeners, because a process may open only {may_open} files.",
-            count(listeners)
+            format_count(listeners)
         );
     }
     Section {
@@ -214,7 +214,7 @@ impl Latency {
 impl Pace {
     fn name(self) -> String {
         match self {
-            Pace::Evenly(rate) => format!("{}/s, evenly", count(rate)),
+            Pace::Evenly(rate) => format!("{}/s, evenly", format_count(rate)),
             Pace::Answered(1) => "when answered".to_owned(),
             Pace::Answered(in_flight) => format!("when answered, {in_flight} in flight"),
         }
@@ -284,10 +284,10 @@ impl Counted {
 fn format_text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
     let rows = reaches.iter().map(|reach| {
         let format_percentile =
-            |figures: &[f64], share| figure(percentile(figures.iter().copied(), share), 2);
+            |figures: &[f64], share| format_figure(percentile(figures.iter().copied(), share), 2);
         vec![
-            count(reach.listeners),
-            count(reach.last_ms.len()),
+            format_count(reach.listeners),
+            format_count(reach.last_ms.len()),
             format_percentile(&reach.answer_ms, 0.5),
             format_percentile(&reach.answer_ms, 0.99),
             format_percentile(&reach.last_ms, 0.5),
@@ -295,19 +295,19 @@ fn format_text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> Strin
         ]
     });
     let header = ["listeners", "calls", "answer p50 ms", "p99 ms", "last delta p50 ms", "p99 ms"];
-    let reaches = table(&header, rows);
+    let reaches = format_table(&header, rows);
     let rows = floods.iter().map(|flood| {
         let median_of = |figures: &[f64]| median(figures.iter().copied());
         vec![
             flood.pace.name(),
-            count(median_of(&flood.calls) as usize),
-            count(median_of(&flood.commits) as usize),
-            count(median_of(&flood.deltas) as usize),
-            figure(median_of(&flood.calls) / median_of(&flood.commits), 1),
-            count(median_of(&flood.merged) as usize),
-            count(flood.lags as usize),
-            figure(median_of(&flood.sync_ms), 2),
-            figure(median_of(&flood.cpu_us), 1),
+            format_count(median_of(&flood.calls) as usize),
+            format_count(median_of(&flood.commits) as usize),
+            format_count(median_of(&flood.deltas) as usize),
+            format_figure(median_of(&flood.calls) / median_of(&flood.commits), 1),
+            format_count(median_of(&flood.merged) as usize),
+            format_count(flood.lags as usize),
+            format_figure(median_of(&flood.sync_ms), 2),
+            format_figure(median_of(&flood.cpu_us), 1),
         ]
     });
     let header = [
@@ -321,7 +321,7 @@ fn format_text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> Strin
         "sync ms",
         "server CPU µs/delta",
     ];
-    let floods_table = table(&header, rows);
+    let floods_table = format_table(&header, rows);
     let best = max_deltas_per_second(floods);
     format!(
         "Every listener is a separate WebSocket on loopback and subscribes to one row. A call on \
@@ -338,8 +338,8 @@ fn format_text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> Strin
          - Most deltas a second: {best} (goal: {goal}).",
         seconds = plan.seconds,
         listeners = plan.listeners,
-        best = count(best as usize),
-        goal = count(GOAL as usize),
+        best = format_count(best as usize),
+        goal = format_count(GOAL as usize),
     )
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value as JsonValue, json};
 
 use super::Scope;
 use super::help_desk::{AGENT, HelpDesk, ROLE, TEAM};
-use super::report::{Section, count, figure, table};
+use super::report::{Section, format_count, format_figure, format_table};
 use crate::plot::{Axis, Line, Panel, Plot};
 use crate::statistics::{median, percentile};
 
@@ -230,22 +230,22 @@ fn format_text(all: &[Tables]) -> String {
         for found in &found {
             rows.push(vec![
                 operator.name.to_owned(),
-                count(found.messages as usize),
-                count(found.rows),
-                figure(found.delta_us, 1),
-                figure(found.delta_p99_us, 1),
-                count(found.delta_steps as usize),
-                figure(found.again_us, 1),
-                count(found.again_steps as usize),
-                figure(found.again_us / found.delta_us, 1),
-                figure(found.first_us, 0),
+                format_count(found.messages as usize),
+                format_count(found.rows),
+                format_figure(found.delta_us, 1),
+                format_figure(found.delta_p99_us, 1),
+                format_count(found.delta_steps as usize),
+                format_figure(found.again_us, 1),
+                format_count(found.again_steps as usize),
+                format_figure(found.again_us / found.delta_us, 1),
+                format_figure(found.first_us, 0),
             ]);
         }
         if let (Some(first), Some(last)) = (found.first(), found.last()) {
             let us = last.delta_us / first.delta_us;
             let steps = last.delta_steps / first.delta_steps;
-            let us = figure(us, 1);
-            let steps = figure(steps, 1);
+            let us = format_figure(us, 1);
+            let steps = format_figure(steps, 1);
             growth
                 .push(format!("- {}: {us} times the time, {steps} times the steps", operator.name));
         }
@@ -275,7 +275,7 @@ fn format_text(all: &[Tables]) -> String {
          the start of a subscription, which creates the state (in an engine, a reader does that \
          concurrently if it takes too long).\n\n{queries}\n\n{}\n\n\
          From the smallest to the largest tables, a delta takes:\n\n{}",
-        table(&header, rows),
+        format_table(&header, rows),
         growth.join("\n"),
     )
 }

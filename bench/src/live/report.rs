@@ -19,7 +19,7 @@ pub(crate) struct Section {
 }
 
 /// A Markdown table; all columns except the first are right-aligned.
-pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub(crate) fn format_table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(header.iter().copied());
@@ -33,17 +33,17 @@ pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
 }
 
 /// A number with this many decimal places.
-pub(crate) fn figure(figure: f64, digits: usize) -> String {
+pub(crate) fn format_figure(figure: f64, digits: usize) -> String {
     if figure.abs() >= 1_000.0 { thousands(figure) } else { format!("{figure:.digits$}") }
 }
 
 /// A number with thousands separators.
-pub(crate) fn count(count: usize) -> String {
+pub(crate) fn format_count(count: usize) -> String {
     thousands(count as f64)
 }
 
 /// A document with these sections.
-pub(crate) fn document(machine: &Machine, sections: &[Section], quick: bool) -> String {
+pub(crate) fn format_document(machine: &Machine, sections: &[Section], quick: bool) -> String {
     let mut text = String::from("# Live queries, measured\n\n");
     let mut command: Vec<String> = std::env::args().skip(1).collect();
     // Omit the folders, which are specific to the machine.
@@ -74,7 +74,11 @@ pub(crate) fn document(machine: &Machine, sections: &[Section], quick: bool) -> 
 }
 
 /// Writes the document and its plots to a folder.
-pub(crate) fn write(document: &str, sections: &[Section], folder: &Path) -> std::io::Result<()> {
+pub(crate) fn write_document(
+    document: &str,
+    sections: &[Section],
+    folder: &Path,
+) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     for (file, plot) in sections.iter().flat_map(|section| &section.plots) {
         std::fs::write(folder.join(file), plot.svg())?;

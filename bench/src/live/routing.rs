@@ -14,7 +14,7 @@ use serde_json::{Value as JsonValue, json};
 use super::Scope;
 use super::help_desk::HelpDesk;
 use super::process::{resident_bytes, run_child};
-use super::report::{Section, count, figure, table};
+use super::report::{Section, format_count, format_figure, format_table};
 use super::whole;
 use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot};
@@ -249,31 +249,31 @@ fn read_measured(kind: &'static str, json: &JsonValue) -> Measured {
 
 fn format_text(found: &[Measured], commits: usize) -> String {
     let rows = found.iter().map(|found| {
-        let [rows, probes, statements] = found.work.map(|each| figure(each, 1));
+        let [rows, probes, statements] = found.work.map(|each| format_figure(each, 1));
         vec![
             found.kind.to_owned(),
-            count(found.size),
-            figure(found.p50_us, 2),
-            figure(found.p99_us, 2),
+            format_count(found.size),
+            format_figure(found.p50_us, 2),
+            format_figure(found.p99_us, 2),
             rows,
             probes,
             statements,
         ]
     });
     let header = ["query", "subscriptions", "p50 µs", "p99 µs", "rows", "probes", "statements"];
-    let costs = table(&header, rows);
+    let costs = format_table(&header, rows);
     let max = found.iter().map(|found| found.size).max().unwrap_or_default();
     let rows = found.iter().filter(|found| found.size == max).map(|found| {
         vec![
             found.kind.to_owned(),
-            figure(found.bytes, 0),
-            figure(found.register_s, 2),
-            figure(found.register_cpu_s, 2),
-            figure(found.unregister_s, 2),
+            format_figure(found.bytes, 0),
+            format_figure(found.register_s, 2),
+            format_figure(found.register_cpu_s, 2),
+            format_figure(found.unregister_s, 2),
         ]
     });
     let header = ["query", "bytes each", "subscribe all, s", "of it CPU, s", "unsubscribe all, s"];
-    let takes = table(&header, rows);
+    let takes = format_table(&header, rows);
     let queries = KINDS
         .iter()
         .map(|kind| format!("- {}: `{}`", kind.name, kind.sql))
@@ -306,9 +306,9 @@ fn format_text(found: &[Measured], commits: usize) -> String {
          If the parameter of a join is on the other table, a commit costs one look-up statement \
          for each \
          template, however many subscriptions it has. This is the step from 0 to 1.",
-        commits = count(commits),
-        max = count(max),
-        spread = figure(spread, 2),
+        commits = format_count(commits),
+        max = format_count(max),
+        spread = format_figure(spread, 2),
     )
 }
 

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::Scope;
 use super::help_desk;
 use super::process::{resident_bytes, run_child};
-use super::report::{count, figure, table};
+use super::report::{format_count, format_figure, format_table};
 use crate::cpu;
 use crate::statistics::median;
 
@@ -127,12 +127,12 @@ pub(crate) fn format_section(scope: &Scope) -> String {
     ]);
     let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
     let row = vec![
-        count(subscriptions),
-        figure(number("without_us"), 1),
-        figure(number("with_us"), 1),
-        figure(number("bytes"), 0),
-        figure(number("subscribe_s"), 2),
-        figure(number("unsubscribe_s"), 2),
+        format_count(subscriptions),
+        format_figure(number("without_us"), 1),
+        format_figure(number("with_us"), 1),
+        format_figure(number("bytes"), 0),
+        format_figure(number("subscribe_s"), 2),
+        format_figure(number("unsubscribe_s"), 2),
     ];
     let header = [
         "subscriptions",
@@ -146,7 +146,7 @@ pub(crate) fn format_section(scope: &Scope) -> String {
         "The whole engine, with connections of {} subscriptions: the writer thread's processor time per \
          call, alternating with an engine without subscriptions, and the memory per subscription in \
          planner, router, hub and connection. Each subscription starts with its own snapshot.\n\n{}",
-        count(OF_ONE),
-        table(&header, [row]),
+        format_count(OF_ONE),
+        format_table(&header, [row]),
     )
 }

@@ -37,7 +37,7 @@ pub(super) fn table(records: &[Record]) -> String {
         }
     }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    report::table(&header, rows)
+    report::format_table(&header, rows)
 }
 
 impl Goal {
@@ -58,11 +58,11 @@ impl Goal {
             Bound::AtMost(bound) => self.measured <= bound,
         };
         let met = if met { "met" } else { "missed" };
-        [self.with_unit(self.measured), met.to_owned(), report::figure(self.sync_us, 0)]
+        [self.with_unit(self.measured), met.to_owned(), report::format_figure(self.sync_us, 0)]
     }
 
     fn with_unit(&self, number: f64) -> String {
-        format!("{}{}", report::figure(number, self.digits), self.unit)
+        format!("{}{}", report::format_figure(number, self.digits), self.unit)
     }
 }
 

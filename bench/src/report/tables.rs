@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::contenders::{CONTENDERS, ours};
 use super::disks::Disk;
-use crate::live::report::{figure, table};
+use crate::live::report::{format_figure, format_table};
 use crate::record::{DeltaRecord, EngineFigures, OpenRecord, ReadsRecord, Record, TurnsRecord};
 use crate::statistics::{median, thousands};
 
@@ -85,7 +85,7 @@ pub(super) fn with_commas(number: f64) -> String {
 
 /// A figure, or a dash if there is none.
 fn format_cell(number: f64, digits: usize) -> String {
-    if number.is_finite() { figure(number, digits) } else { "–".to_owned() }
+    if number.is_finite() { format_figure(number, digits) } else { "–".to_owned() }
 }
 
 /// The durable turns of Abide compared with the floor.
@@ -147,7 +147,7 @@ pub(crate) fn turns_table(records: &[Record]) -> String {
         "floor",
         "written/payload byte",
     ];
-    table(&header, rows)
+    format_table(&header, rows)
 }
 
 /// Other programs compared with Abide, and what makes their answers durable.
@@ -187,7 +187,7 @@ pub(super) fn peers_table(records: &[Record]) -> String {
         header.extend([rate, sync, "Abide / this".to_owned()]);
     }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    format!("{}\n\nAn answer is durable by:\n\n{}", table(&header, rows), durable.join("\n"))
+    format!("{}\n\nAn answer is durable by:\n\n{}", format_table(&header, rows), durable.join("\n"))
 }
 
 /// The time of a sync before and during runs.
@@ -222,7 +222,7 @@ pub(crate) fn reads_table(records: &[Record]) -> String {
     });
     let header =
         ["queries/s", "answered/s", "turns/s", "loss %", "query p50 ms", "p99 ms", "fdatasync µs"];
-    table(&header, rows)
+    format_table(&header, rows)
 }
 
 /// From calls to their deltas.
@@ -244,7 +244,7 @@ pub(crate) fn delta_table(records: &[Record]) -> String {
         "p99 µs",
         "fdatasync µs",
     ];
-    table(&header, [row])
+    format_table(&header, [row])
 }
 
 /// Openings after SIGKILL.
@@ -264,7 +264,7 @@ pub(crate) fn open_table(records: &[Record]) -> String {
         })
     });
     let header = ["journal MiB", "events", "open p50 ms", "slowest ms", "fdatasync µs"];
-    table(&header, rows)
+    format_table(&header, rows)
 }
 
 /// The sizes of journals, in MiB.

@@ -223,7 +223,7 @@ impl Decider<'_> {
         loop {
             let arguments = edited.as_ref().unwrap_or(&call.request["args"]);
             if let Some(diff) = call.diff(arguments).filter(|_| is_new) {
-                note(diff.render(Terminal::of_stdout()));
+                note(diff.render(Terminal::from_stdout()));
             }
             let text = match self.read(abide, call.call_id, &call.question(arguments)).await? {
                 Reply::Text(text) => text,

@@ -20,7 +20,7 @@ use super::approvals::{Decided, Decider, decide, decide_program_action, program_
 use super::definitions::Definitions;
 use super::hint::{HintContext, add_serve_hint, connection_option, quote};
 use super::host::{AgentHost, agents_file, check_folder_exists, open_project};
-use super::run::{check_answered, read_restarts, read_run, still_waits};
+use super::run::{check_answered, is_still_waiting, read_restarts, read_run};
 use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, check_file, connect};
@@ -106,7 +106,7 @@ async fn open_and_converse(options: &Options, folder: &Path, args: Chat) -> Resu
         None => None,
     };
     let definitions = Definitions { options, folder, host: host.as_ref() };
-    let done = leave_or_converse(definitions, &abide, args).await;
+    let done = converse_until_left(definitions, &abide, args).await;
     if let Some(host) = host {
         host.close().await;
     }
@@ -115,7 +115,7 @@ async fn open_and_converse(options: &Options, folder: &Path, args: Chat) -> Resu
 }
 
 /// Converses until the input ends or Ctrl-C is pressed twice.
-async fn leave_or_converse(
+async fn converse_until_left(
     definitions: Definitions<'_>,
     abide: &Abide,
     args: Chat,
@@ -181,7 +181,7 @@ impl Conversation<'_> {
         }
         loop {
             if self.is_for_people() {
-                print_part(Terminal::of_stdout().bold("› "))?;
+                print_part(Terminal::from_stdout().bold("› "))?;
             }
             let message = match self.input.next_message().await? {
                 Typed::Line(message) => message,
@@ -227,7 +227,7 @@ impl Conversation<'_> {
             Some(name) => format!("did you mean {name}?"),
             None => self
                 .definitions
-                .hint_for_unknown()
+                .unknown_agent_hint()
                 .unwrap_or_else(|| "`abide agent list` lists the agents".to_owned()),
         };
         Err(Refusal::new(Code::NotFound, detail).hint(hint).into())
@@ -362,7 +362,9 @@ impl Conversation<'_> {
             let mut decider =
                 if self.yes { Decider::All } else { Decider::Conversation(&mut self.input) };
             let mut decided = Decided::All;
-            if event.kind == RunEventKind::Interrupt && still_waits(abide, run_id, &event).await? {
+            if event.kind == RunEventKind::Interrupt
+                && is_still_waiting(abide, run_id, &event).await?
+            {
                 decided = decide(abide, &hint, &event, &mut decider).await?;
             } else if let Some(asked) = program_question(&event) {
                 decided = decide_program_action(abide, &hint, asked, &mut decider).await?;

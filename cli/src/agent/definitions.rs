@@ -64,7 +64,7 @@ impl Definitions<'_> {
                     && session_exists(abide, session).await
                     && is_unknown(abide, agent).await =>
             {
-                let hint = self.hint_for_unknown().or_else(|| refusal.hint.clone());
+                let hint = self.unknown_agent_hint().or_else(|| refusal.hint.clone());
                 Failure::Refused(Refusal { hint, ..refusal })
             }
             failure => failure,
@@ -72,7 +72,7 @@ impl Definitions<'_> {
     }
 
     /// Why an agent may not exist: its definition cannot be used, or the server has no folder of agents.
-    pub(super) fn hint_for_unknown(&self) -> Option<String> {
+    pub(super) fn unknown_agent_hint(&self) -> Option<String> {
         let of_folder = agents_option(self.folder);
         let url = &self.options.url;
         match self.host {

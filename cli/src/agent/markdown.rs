@@ -197,7 +197,7 @@ impl Output {
 
     fn take(&mut self) -> Printable {
         self.flush();
-        Printable::of_printable_parts(std::mem::take(&mut self.done))
+        Printable::from_printable_parts(std::mem::take(&mut self.done))
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) async fn reparse(
     };
     abide.close().await;
     let correction = stored?.map(|correction| correction.number);
-    print_reparsed(options, &reparsed.map_err(reparse_failure)?, correction)?;
+    print_reparsed(options, &reparsed.map_err(to_failure)?, correction)?;
     match (options.json, correction) {
         (true, _) => Ok(()),
         (false, Some(number)) => print_line(format!("stored as correction {number} of the run")),
@@ -104,7 +104,7 @@ fn count_equal(text: &str, texts: &[String]) -> usize {
     texts.iter().filter(|it| *it == text).count()
 }
 
-fn reparse_failure(error: ReparseError) -> Failure {
+fn to_failure(error: ReparseError) -> Failure {
     let text = error.to_string();
     match error {
         ReparseError::Runtime(abide_agent::RuntimeError::Abide(error)) => error.into(),

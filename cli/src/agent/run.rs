@@ -217,7 +217,7 @@ async fn watch_events(
             view.show_total(&read_run(abide, run_id).await?)?;
             return check_answered(&event);
         }
-        if event.kind == RunEventKind::Interrupt && still_waits(abide, run_id, &event).await? {
+        if event.kind == RunEventKind::Interrupt && is_still_waiting(abide, run_id, &event).await? {
             decide(abide, hint, &event, &mut decider).await?;
         }
         if let Some(asked) = program_question(&event) {
@@ -326,7 +326,7 @@ pub(super) fn check_answered(event: &AgentEvent) -> Result<(), Failure> {
 
 /// Whether a run still waits where an event left it. A repeated run also shows interrupts that were already
 /// decided.
-pub(super) async fn still_waits(
+pub(super) async fn is_still_waiting(
     abide: &Abide,
     id: &str,
     interrupt: &AgentEvent,

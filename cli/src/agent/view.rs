@@ -37,7 +37,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(json: bool) -> View {
         View {
-            terminal: Terminal::of_stdout(),
+            terminal: Terminal::from_stdout(),
             json,
             markdown: None,
             open: false,
@@ -333,9 +333,9 @@ pub(super) fn result_line(text: &str, data: &Value) -> ResultLine {
     let is_note = last.starts_with("exit code ") || last.starts_with("the command was stopped");
     let before = text.trim_end().strip_suffix(last).map(str::trim_end).unwrap_or_default();
     let shown = if exit_code != 0 && is_note && !before.is_empty() {
-        format!("{last}: {}", excerpt_of_failure(before))
+        format!("{last}: {}", excerpt_failure(before))
     } else if is_failed {
-        excerpt_of_failure(text)
+        excerpt_failure(text)
     } else {
         output_line(text)
     };
@@ -356,7 +356,7 @@ impl ResultLine {
 const FAILURE_CHARS: usize = 400;
 
 /// The output of a call that has failed, in one line: its reason is often not in the first line. Of a long one, the end, too.
-fn excerpt_of_failure(text: &str) -> String {
+fn excerpt_failure(text: &str) -> String {
     let lines = text.trim().lines().map(str::trim_end).filter(|line| !line.is_empty());
     let line = lines.collect::<Vec<_>>().join(" ⏎ ");
     let chars: Vec<char> = line.chars().collect();

@@ -33,7 +33,7 @@ pub(crate) struct Audit {
 ///
 /// # Errors
 /// The log does not verify, or the file cannot be read.
-pub(crate) async fn audit(
+pub(crate) async fn audit_file(
     config: Config,
     db: &Path,
     script: &Script,

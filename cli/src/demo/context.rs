@@ -57,7 +57,7 @@ impl DemoContext {
     }
 
     /// Number of clients, and number of them that reconnected.
-    pub(crate) fn clients_resumed(&self) -> (u64, u64) {
+    pub(crate) fn count_clients(&self) -> (u64, u64) {
         let clients = self.lock_clients();
         let resumed = clients.iter().filter(|client| client.reconnects() > 0).count();
         (clients.len() as u64, resumed as u64)

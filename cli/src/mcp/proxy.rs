@@ -101,7 +101,7 @@ impl Proxy {
                 continue;
             }
             match serde_json::from_slice::<JsonValue>(&text) {
-                Ok(message) if is_message(&message) => self.pass(message, &mut tasks).await?,
+                Ok(message) if is_message(&message) => self.dispatch(message, &mut tasks).await?,
                 Ok(other) => {
                     let why = "the line is not one message of JSON-RPC 2.0";
                     self.write_error(&other["id"], -32600, why).await?;
@@ -120,7 +120,7 @@ impl Proxy {
         Ok(())
     }
 
-    async fn pass(self: &Arc<Self>, message: JsonValue, tasks: &mut Tasks) -> io::Result<()> {
+    async fn dispatch(self: &Arc<Self>, message: JsonValue, tasks: &mut Tasks) -> io::Result<()> {
         let proxy = Arc::clone(self);
         let method = message["method"].as_str().unwrap_or_default().to_owned();
         let is_request = !method.is_empty() && message.get("id").is_some();
@@ -151,7 +151,7 @@ impl Proxy {
 
     /// Sends a notification, or a response to a request of the server.
     async fn notify(&self, message: &JsonValue) {
-        let headers = self.headers(message).await;
+        let headers = self.request_headers(message).await;
         if let Err(why) = self.endpoint.post(message, headers).await {
             tracing::warn!(?why, "a message of the client did not reach the server");
         }
@@ -235,7 +235,7 @@ impl Proxy {
     /// Sends a request once. The outer error is that of the server, the inner one that of the client.
     async fn send_once(&self, pending: &mut PendingRequest) -> Result<io::Result<()>, SendError> {
         let PendingRequest { message, subscription, is_reached, cancelled } = pending;
-        let headers = self.headers(message).await;
+        let headers = self.request_headers(message).await;
         let mut answer = self.endpoint.post(message, headers).await?;
         *is_reached = true;
         while let Some(received) = answer.next().await? {
@@ -315,7 +315,7 @@ impl Proxy {
     }
 
     /// The headers of a message: those of 2026-07-28 say what the message says, those before name the session.
-    async fn headers(&self, message: &JsonValue) -> HeaderMap {
+    async fn request_headers(&self, message: &JsonValue) -> HeaderMap {
         let params = &message["params"];
         let method = message["method"].as_str().unwrap_or_default();
         let Some(version) = params["_meta"][META_VERSION].as_str() else {

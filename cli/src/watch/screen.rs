@@ -103,7 +103,7 @@ impl Screen {
         let now = Instant::now();
         self.marks.retain(|_, marked| marked.until > now);
         self.next_size_check = now + SIZE_CHECK_INTERVAL;
-        let terminal = Terminal::of_stdout();
+        let terminal = Terminal::from_stdout();
         let (columns, lines) = terminal.size.unwrap_or((80, 24));
         let room = usize::from(lines).saturating_sub(FRAME_LINES).max(1);
         let count = live.rows().len();

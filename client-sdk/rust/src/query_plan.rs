@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::backend::{BackendReply, BackendRequest};
 use crate::query::Params;
-use crate::request::{RequestFuture, unexpected};
+use crate::request::{RequestFuture, unexpected_reply};
 use crate::{Abide, Error};
 
 impl Abide {
@@ -47,7 +47,7 @@ impl Explain {
         let ask = BackendRequest::Explain { sql: self.sql, params: self.params.ready()? };
         match self.abide.ask(ask, None).await? {
             BackendReply::Explained(explanation) => Ok(*explanation),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 }

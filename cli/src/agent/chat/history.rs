@@ -31,7 +31,7 @@ pub(super) async fn show(
         .param("most", max as i64 + 1)
         .fetch()
         .await?;
-    let terminal = Terminal::of_stdout();
+    let terminal = Terminal::from_stdout();
     if entries.len() > max {
         entries.truncate(max);
         print_line(terminal.dim("… earlier messages:  /history  shows them"))?;

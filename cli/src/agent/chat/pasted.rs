@@ -100,7 +100,7 @@ impl Drop for PasteMarks {
 /// Sends a control sequence. The terminal may be gone.
 fn send_control(sequence: &str) {
     let mut out = io::stderr().lock();
-    let sequence = Printable::of_printable_parts(sequence.to_owned());
+    let sequence = Printable::from_printable_parts(sequence.to_owned());
     let _ = write!(out, "{sequence}").and_then(|()| out.flush());
 }
 

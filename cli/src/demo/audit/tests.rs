@@ -66,7 +66,7 @@ impl RecordedRun {
         let path = self.file.engine().expect("it is in this process").path();
         self.file.close().await;
         drop(self.file);
-        let audit = audit(Config::default(), &path, &self.script, self.acknowledged)
+        let audit = audit_file(Config::default(), &path, &self.script, self.acknowledged)
             .await
             .expect("it verifies");
         let Audit { events, lost, differing, pending, .. } = audit;
