@@ -322,7 +322,7 @@ impl Source for ConnectionPump {
                 (_, Some(connection)) => wait_for_update(connection),
                 (_, None) => Box::pin(std::future::pending()),
             });
-            let Some(event) = self.to_event(update) else { continue };
+            let Some(event) = self.handle_update(update) else { continue };
             match &event {
                 Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } | Event::Progress(to) => {
                     self.start = Start::After(*to);
@@ -341,7 +341,7 @@ impl Source for ConnectionPump {
 }
 
 impl ConnectionPump {
-    fn to_event(&mut self, update: Update) -> Option<Event> {
+    fn handle_update(&mut self, update: Update) -> Option<Event> {
         match update {
             Update::Snapshot(part) => {
                 self.parts.extend(part.rows);
