@@ -22,7 +22,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    pub(super) fn of(durable: Vec<u8>) -> Image {
+    pub(super) fn with_content(durable: Vec<u8>) -> Image {
         Image { failures: 0, durable, pending: Vec::new() }
     }
 
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn synced_data_survives_later_losses() {
         for seed in 0..50 {
-            let mut image = Image::of(b"old".to_vec());
+            let mut image = Image::with_content(b"old".to_vec());
             image.add_pending(write(3, b"new"));
             image.sync();
             image.add_pending(write(0, b"xxxxxxxxx"));
@@ -133,7 +133,7 @@ mod tests {
         let mut reordered = false;
         let mut torn = false;
         for seed in 0..200 {
-            let mut image = Image::of(vec![0; 4096]);
+            let mut image = Image::with_content(vec![0; 4096]);
             image.add_pending(write(0, &[1; 2048]));
             image.add_pending(write(2048, &[2; 512]));
             image.lose_pending(&mut Random::new(seed));

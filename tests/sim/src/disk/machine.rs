@@ -272,7 +272,7 @@ impl Machine {
         let file = state.last_file;
         let content = content();
         let durable = content.is_some();
-        state.files.insert(file, Image::of(content.unwrap_or_default()));
+        state.files.insert(file, Image::with_content(content.unwrap_or_default()));
         state.names.insert(path.to_owned(), Name { file, durable });
         file
     }
