@@ -4,13 +4,32 @@
 pub(crate) mod concurrent_runs;
 mod fixture;
 mod model;
-mod options;
 mod steps;
 mod tokens;
 
+use std::path::PathBuf;
+
+use clap::Args;
+
 use crate::live::report::Machine;
 use crate::marks;
-pub(crate) use options::Options;
+
+/// Options of `agents`.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Number of concurrent runs in the second part.
+    #[arg(long, default_value_t = 10_000)]
+    crowd: usize,
+    /// A short run that only shows that the benchmark works.
+    #[arg(long)]
+    quick: bool,
+    /// A document; the table is written between its marks.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The folder for the files.
+    #[arg(long, default_value = ".", value_parser = crate::disk::folder)]
+    dir: PathBuf,
+}
 
 pub(crate) fn run(options: &Options) {
     let machine = Machine::read();
@@ -18,7 +37,7 @@ pub(crate) fn run(options: &Options) {
     eprintln!("steps …");
     let steps = steps::measure(options);
     eprintln!("crowd …");
-    let crowd = concurrent_runs::in_a_process(options, crowd);
+    let crowd = concurrent_runs::measure_in_child(options, crowd);
     eprintln!("tokens …");
     let tokens = tokens::measure(options);
     let text = format!(
@@ -29,8 +48,8 @@ pub(crate) fn run(options: &Options) {
     println!("{text}");
     if let Some(out) = &options.out {
         let document = std::fs::read_to_string(out).expect("the document can be read");
-        let written = marks::replace(&document, "agents", &format!("\n{text}"));
-        let written = written.expect("the document has the marks");
+        let written = marks::replace(&document, "agents", &format!("\n{text}"))
+            .expect("the document has the marks");
         std::fs::write(out, written).expect("the document can be written");
         eprintln!("written to {}", out.display());
     }

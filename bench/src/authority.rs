@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) {
 async fn measure(scope: &Scope, dir: &Path) {
     let [empty, crowded] = ["empty.db", "crowded.db"].map(|name| open(&dir.join(name)));
     let begun = Instant::now();
-    wait_for_ever(&crowded, scope.waiting).await;
+    set_distant_timers(&crowded, scope.waiting).await;
     let set_s = begun.elapsed().as_secs_f64();
     eprintln!("{} timers set in {set_s:.0} s", thousands(scope.waiting as f64));
     let acme = [("tenant".to_owned(), "acme".to_owned())];
@@ -90,11 +90,11 @@ async fn measure(scope: &Scope, dir: &Path) {
             let contender = &mut contenders[turn];
             eprintln!("round {}: {}", round + 1, contender.name);
             let engine = if contender.crowded { &crowded } else { &empty };
-            contender.runs.push(claims(engine, &contender.worker, scope.calls).await);
+            contender.runs.push(measure_claims(engine, &contender.worker, scope.calls).await);
         }
     }
-    report(&contenders);
-    let late_ms = lateness(&crowded, scope.due).await;
+    print_report(&contenders);
+    let late_ms = measure_lateness(&crowded, scope.due).await;
     let [half, max, last] =
         [0.5, 0.99, 1.0].map(|share| percentile(late_ms.iter().copied(), share));
     println!(
@@ -113,26 +113,28 @@ fn open(path: &Path) -> Engine {
 }
 
 async fn call(engine: &Engine, by: &Caller, reducer: &str, args: JsonValue) -> JsonValue {
-    let done = engine.call(by, reducer, &args, None).await;
-    let done = done.unwrap_or_else(|why| panic!("{reducer}: {why}"));
+    let done = engine
+        .call(by, reducer, &args, None)
+        .await
+        .unwrap_or_else(|why| panic!("{reducer}: {why}"));
     serde_json::from_str(&done.result).expect("a result is JSON")
 }
 
 /// Sets timers that are due in years.
-async fn wait_for_ever(engine: &Engine, count: usize) {
+async fn set_distant_timers(engine: &Engine, count: usize) {
     let in_ms = 300_000_000_000_u64;
     for at in (0..count).step_by(1_000) {
-        let calls = vec![timer(&json!({"in_ms": in_ms})); 1_000.min(count - at)];
+        let calls = vec![set_timer_call(&json!({"in_ms": in_ms})); 1_000.min(count - at)];
         engine.batch(&Caller::local(), &calls, None).await.expect("the timers are set");
     }
 }
 
-fn timer(args: &JsonValue) -> BatchCall {
+fn set_timer_call(args: &JsonValue) -> BatchCall {
     BatchCall { reducer: "set_timer".to_owned(), args: args.clone() }
 }
 
 /// Workers claim and complete calls until there are none.
-async fn claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
+async fn measure_claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
     let local = Caller::local();
     let tool = json!({"name": "refund", "effect": "idempotent", "required_capability": "money"});
     call(engine, &local, "register_tool", tool).await;
@@ -154,7 +156,7 @@ async fn claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
     for _ in 0..WORKERS {
         let engine = engine.clone();
         let worker = worker.clone();
-        workers.spawn(async move { work(&engine, &worker).await });
+        workers.spawn(async move { claim_until_none(&engine, &worker).await });
     }
     let claim_ms: Vec<f64> = workers.join_all().await.into_iter().flatten().collect();
     assert_eq!(claim_ms.len(), calls, "each call is claimed once");
@@ -162,7 +164,7 @@ async fn claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
 }
 
 /// One worker. Returns the duration of each of its claims, in milliseconds.
-async fn work(engine: &Engine, worker: &Caller) -> Vec<f64> {
+async fn claim_until_none(engine: &Engine, worker: &Caller) -> Vec<f64> {
     let mut claim_ms = Vec::new();
     loop {
         let asked = Instant::now();
@@ -180,7 +182,7 @@ async fn work(engine: &Engine, worker: &Caller) -> Vec<f64> {
 }
 
 /// The delay of timers while 32 callers write as fast as possible, in milliseconds.
-async fn lateness(engine: &Engine, count: usize) -> Vec<f64> {
+async fn measure_lateness(engine: &Engine, count: usize) -> Vec<f64> {
     let local = Caller::local();
     let stop = Arc::new(AtomicBool::new(false));
     let mut load = JoinSet::new();
@@ -198,7 +200,8 @@ async fn lateness(engine: &Engine, count: usize) -> Vec<f64> {
         });
     }
     // The timers are due over three seconds, after one second.
-    let due = |n: usize| timer(&json!({"in_ms": 1_000 + n * 3_000 / count, "name": "due"}));
+    let due =
+        |n: usize| set_timer_call(&json!({"in_ms": 1_000 + n * 3_000 / count, "name": "due"}));
     for at in (0..count).step_by(500) {
         let timers: Vec<BatchCall> = (at..count.min(at + 500)).map(due).collect();
         engine.batch(&local, &timers, None).await.expect("the timers are set");
@@ -221,7 +224,7 @@ async fn lateness(engine: &Engine, count: usize) -> Vec<f64> {
     late_ms
 }
 
-fn report(contenders: &[Contender]) {
+fn print_report(contenders: &[Contender]) {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["32 workers", "claims/s", "ratio", "claim p50", "claim p99"]);

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tokio::runtime::Runtime;
 
-use crate::live::report::{Machine, count, figure, table};
+use crate::live::report::{Machine, format_count, format_figure, format_table};
 use crate::marks;
 use crate::statistics::median;
 use recordings::Recording;
@@ -47,15 +47,15 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let machine = Machine::read();
     let runtime = Runtime::new().expect("a tokio runtime");
-    let files = recordings::files(&options.recordings);
+    let files = recordings::list_files(&options.recordings);
     let mut rows = Vec::new();
     let mut all = Vec::new();
     let mut sum = Total::default();
     for file in &files {
-        let recordings = recordings::read(file, options.every);
+        let recordings = recordings::read_file(file, options.every);
         eprintln!("{}: {} conversations …", file.display(), recordings.len());
-        let held = runtime.block_on(sessions::hold(&options.dir, &recordings));
-        let total = Total::of(&held)?;
+        let held = runtime.block_on(sessions::repeat_all(&options.dir, &recordings));
+        let total = Total::from_sessions(&held)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         rows.push(total.row(name.trim_end_matches(".jsonl.zst")));
         sum.add(&total);
@@ -65,16 +65,16 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         rows.push(sum.row("all"));
     }
     eprintln!("{} turns …", options.turns);
-    let long = Recording::long(&all, options.turns);
-    let long = runtime.block_on(sessions::hold(&options.dir, std::slice::from_ref(&long)));
-    let total = Total::of(&long)?;
+    let long = Recording::repeat_calls(&all, options.turns);
+    let long = runtime.block_on(sessions::repeat_all(&options.dir, std::slice::from_ref(&long)));
+    let total = Total::from_sessions(&long)?;
     let text = format!(
         "Made by `cargo run --release -p abide-bench -- context --out docs/performance.md`. The figures in tokens are \
          estimates at four characters per token, and the same on each machine.\n\n{}\n\n\
          **Recorded conversations**, each in the smallest window that its largest message permits, at least 8,000 \
          tokens. Without compaction each request has the whole conversation.\n\n{}\n\n{}\n",
         machine.text(),
-        table(&HEADER, rows),
+        format_table(&HEADER, rows),
         long_run(&long[0], &total),
     );
     println!("{text}");
@@ -110,7 +110,7 @@ struct Total {
 }
 
 impl Total {
-    fn of(sessions: &[SessionFigures]) -> Result<Total, String> {
+    fn from_sessions(sessions: &[SessionFigures]) -> Result<Total, String> {
         let mut total = Total::default();
         for session in sessions {
             session.check()?;
@@ -142,13 +142,13 @@ impl Total {
     fn row(&self, name: &str) -> Vec<String> {
         vec![
             name.to_owned(),
-            count(self.sessions),
-            count(self.answers),
-            figure(self.without as f64, 0),
-            figure(self.with as f64, 0),
-            figure(self.summaries as f64, 0),
-            figure(self.ratio(), 2),
-            figure(self.largest, 2),
+            format_count(self.sessions),
+            format_count(self.answers),
+            format_figure(self.without as f64, 0),
+            format_figure(self.with as f64, 0),
+            format_figure(self.summaries as f64, 0),
+            format_figure(self.ratio(), 2),
+            format_figure(self.largest, 2),
         ]
     }
 }
@@ -169,29 +169,29 @@ fn long_run(session: &SessionFigures, total: &Total) -> String {
     let last = median(last);
     let met = if last <= 1.3 * first { "met" } else { "missed" };
     let rows = [
-        ("window in tokens", figure(session.window as f64, 0)),
-        ("largest request / window", figure(total.largest, 2)),
-        ("summaries", count(session.summaries.len())),
-        ("tokens without compaction", figure(total.without as f64, 0)),
+        ("window in tokens", format_figure(session.window as f64, 0)),
+        ("largest request / window", format_figure(total.largest, 2)),
+        ("summaries", format_count(session.summaries.len())),
+        ("tokens without compaction", format_figure(total.without as f64, 0)),
         (
             "tokens with compaction, and with the requests for summaries",
-            figure(total.with as f64, 0),
+            format_figure(total.with as f64, 0),
         ),
-        ("with / without", figure(total.ratio(), 3)),
+        ("with / without", format_figure(total.ratio(), 3)),
         (
             "tokens of the last quarter / second quarter",
-            figure(tokens(turns - part) / tokens(part), 2),
+            format_figure(tokens(turns - part) / tokens(part), 2),
         ),
-        ("turn 20: ms of our own, median", figure(first / 1e3, 2)),
-        ("last turn: ms of our own, median", figure(last / 1e3, 2)),
-        ("last turn / turn 20", figure(last / first, 2)),
+        ("turn 20: ms of our own, median", format_figure(first / 1e3, 2)),
+        ("last turn: ms of our own, median", format_figure(last / 1e3, 2)),
+        ("last turn / turn 20", format_figure(last / first, 2)),
     ];
     let rows = rows.map(|(name, value)| vec![name.to_owned(), value]);
     format!(
         "**One run of {} turns**: the calls and results of these conversations, one after the other, for the task of \
          the first one. The model takes no time, so the time is our own. Times are medians of {compared} turns, from \
          turn 20 on and at the end (goal: at most 1.3 times as long: {met}).\n\n{}",
-        count(turns),
-        table(&["figure", "value"], rows)
+        format_count(turns),
+        format_table(&["figure", "value"], rows)
     )
 }

@@ -31,7 +31,7 @@ pub(crate) fn run(options: &Options) {
     for round in 1..=options.rounds {
         eprintln!("round {round}: from a call to its delta");
         let probe_us = disk::sync_us(&options.dir);
-        let calls = delivery::to_one_listener(&options.dir, options.calls);
+        let calls = delivery::deliver_to_one_listener(&options.dir, options.calls);
         let after_answer_us = calls.iter().map(|call| (call.delta_ms - call.answer_ms) * 1e3);
         let record = Record::Delta(DeltaRecord {
             round,
@@ -48,6 +48,6 @@ pub(crate) fn run(options: &Options) {
         records.push(record);
     }
     if !options.json {
-        println!("{}", report::delta(&records));
+        println!("{}", report::delta_table(&records));
     }
 }

@@ -128,7 +128,7 @@ pub(crate) struct Written {
 impl Written {
     /// Reads both.
     pub(crate) fn read(dir: &Path) -> Written {
-        Written { process: of_process(), device: of_device(dir) }
+        Written { process: process_written_bytes(), device: device_written_bytes(dir) }
     }
 
     /// The bytes since an earlier state: the smaller one. `None` if the system reports none.
@@ -141,13 +141,13 @@ impl Written {
     }
 }
 
-fn of_process() -> Option<f64> {
+fn process_written_bytes() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes:"))?;
     line.trim().parse().ok()
 }
 
-fn of_device(dir: &Path) -> Option<f64> {
+fn device_written_bytes(dir: &Path) -> Option<f64> {
     let device = std::fs::metadata(dir).ok()?.dev();
     // The layout of a device number in Linux.
     let major = (device >> 8 & 0xfff) | (device >> 32 & !0xfff);

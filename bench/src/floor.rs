@@ -37,7 +37,7 @@ pub(crate) fn run(
         writer.create_session(session);
     }
     let started = Instant::now();
-    let cpu_before = cpu::of_threads("abide-bench");
+    let cpu_before = cpu::thread_seconds("abide-bench");
     let batch = calls_per_commit.max(1.0);
     let mut written = 0.0;
     let mut committed = 0.0;
@@ -57,7 +57,7 @@ pub(crate) fn run(
     }
     writer.execute("COMMIT");
     let seconds = started.elapsed().as_secs_f64();
-    let cpu_us = (cpu::of_threads("abide-bench") - cpu_before) * 1e6 / written;
+    let cpu_us = (cpu::thread_seconds("abide-bench") - cpu_before) * 1e6 / written;
     connection
         .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         .expect("the floor's file takes a checkpoint");

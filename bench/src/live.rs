@@ -1,24 +1,19 @@
 //! `live`: the cost of live queries, in three parts, with tables and plots for `docs/`.
 
-pub(crate) mod child;
 mod database;
 pub(crate) mod delivery;
 mod help_desk;
 pub(crate) mod listener;
-mod memory;
-mod open_files;
 mod operators;
+pub(crate) mod process;
 pub(crate) mod report;
 pub(crate) mod routing;
-mod scope;
 mod socket;
 pub(crate) mod whole;
 
 use std::path::PathBuf;
 
 use clap::Args;
-
-use scope::Scope;
 
 /// Options of `live`.
 #[derive(Args, Debug)]
@@ -38,6 +33,12 @@ pub(crate) struct Options {
     dir: PathBuf,
 }
 
+/// The settings of all parts.
+pub(crate) struct Scope {
+    quick: bool,
+    dir: PathBuf,
+}
+
 pub(crate) fn run(options: &Options) {
     let scope = Scope { quick: options.quick, dir: options.dir.clone() };
     let parts = [routing::section, operators::section, delivery::section];
@@ -46,11 +47,11 @@ pub(crate) fn run(options: &Options) {
         .filter(|(number, _)| options.only.is_empty() || options.only.contains(number));
     let machine = report::Machine::read();
     let sections: Vec<report::Section> = wanted.map(|(_, section)| section(&scope)).collect();
-    let document = report::document(&machine, &sections, options.quick);
+    let document = report::format_document(&machine, &sections, options.quick);
     print!("{document}");
     let out = options.out.clone().or_else(|| (!options.quick).then(|| PathBuf::from("docs")));
     if let Some(out) = out {
-        report::write(&document, &sections, &out).expect("the folder takes the files");
+        report::write_document(&document, &sections, &out).expect("the folder takes the files");
         eprintln!("written to {}", out.display());
     }
 }

@@ -5,7 +5,7 @@ const BEGIN: &str = ": begin -->";
 const COMMENT: &str = "<!-- abide-bench ";
 
 /// The names of a page's parts, in order.
-pub(crate) fn names(page: &str) -> Vec<&str> {
+pub(crate) fn part_names(page: &str) -> Vec<&str> {
     let comments = page.split(COMMENT).skip(1);
     comments
         .filter_map(|rest| rest.split_once(BEGIN))
@@ -21,9 +21,9 @@ pub(crate) fn names(page: &str) -> Vec<&str> {
 pub(crate) fn replace(page: &str, name: &str, text: &str) -> Result<String, String> {
     let begin = format!("{COMMENT}{name}{BEGIN}");
     let end = format!("{COMMENT}{name}: end -->");
-    let missing = |mark: &str| format!("the page has no {mark}");
-    let (before, rest) = page.split_once(&begin).ok_or_else(|| missing(&begin))?;
-    let (_, after) = rest.split_once(&end).ok_or_else(|| missing(&end))?;
+    let (before, rest) =
+        page.split_once(&begin).ok_or_else(|| format!("the page has no {begin}"))?;
+    let (_, after) = rest.split_once(&end).ok_or_else(|| format!("the page has no {end}"))?;
     Ok(format!("{before}{begin}{text}{end}{after}"))
 }
 
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn only_the_text_between_the_marks_changes() {
-        assert_eq!(names(PAGE), ["x", "y"]);
+        assert_eq!(part_names(PAGE), ["x", "y"]);
         let replaced = replace(PAGE, "x", "\nnew\n").expect("it has both marks");
         assert_eq!(replaced, PAGE.replace("old", "new"));
         assert_eq!(replace(&replaced, "x", "\nnew\n").as_ref(), Ok(&replaced));

@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) {
         }
     }
     if !options.json {
-        println!("{}", report::open(&records));
+        println!("{}", report::open_table(&records));
     }
 }
 
@@ -98,8 +98,8 @@ fn measure(options: &Options, round: usize, journal_bytes: u64) -> [OpenRecord; 
 fn open(path: &Path) -> (f64, i64) {
     let runtime = Runtime::new().expect("a tokio runtime");
     let started = Instant::now();
-    let engine = Engine::open(path, Config::new(abide_reducers::modules()));
-    let engine = engine.expect("the file opens");
+    let engine =
+        Engine::open(path, Config::new(abide_reducers::modules())).expect("the file opens");
     // Returns when the writer takes calls.
     runtime.block_on(engine.fire_due()).expect("the writer answers");
     let open_ms = started.elapsed().as_secs_f64() * 1e3;

@@ -78,9 +78,9 @@ impl Plot {
             let lines = self.panels.iter().flat_map(|panel| &panel.lines);
             lines.flat_map(|line| &line.points).map(pick).filter(|value| value.is_finite())
         };
-        let x = Scale::over(self.x.log, values(|point| point.0));
-        let y = Scale::over(self.y.log, values(|point| point.1));
-        let mut svg = opening(width, height, &self.title);
+        let x = Scale::covering(self.x.log, values(|point| point.0));
+        let y = Scale::covering(self.y.log, values(|point| point.1));
+        let mut svg = svg_head(width, height, &self.title);
         svg += &legend.0;
         for (at, panel) in self.panels.iter().enumerate() {
             let column = at % across;
@@ -94,10 +94,16 @@ impl Plot {
             };
             area.draw(panel, &x, &y, &mut svg);
         }
-        text(&mut svg, (LEFT + inner_width / 2.0, height - 14.0), "middle", "", &self.x.label);
+        write_text(
+            &mut svg,
+            (LEFT + inner_width / 2.0, height - 14.0),
+            "middle",
+            "",
+            &self.x.label,
+        );
         let middle = top + inner_height / 2.0;
         let turned = format!("transform=\"rotate(-90 18 {middle:.1})\"");
-        text(&mut svg, (18.0, middle), "middle", &turned, &self.y.label);
+        write_text(&mut svg, (18.0, middle), "middle", &turned, &self.y.label);
         svg + "</svg>\n"
     }
 
@@ -119,8 +125,8 @@ impl Plot {
                 (x, y) = (LEFT, y + LEGEND_ROW);
             }
             let d = format!("M{x:.1} {:.1}h24", y - 4.0);
-            let _ = writeln!(svg, "<path class=\"c{color}{}\" d=\"{d}\"/>", dash(dashed));
-            text(&mut svg, (x + 30.0, y), "start", "", name);
+            let _ = writeln!(svg, "<path class=\"c{color}{}\" d=\"{d}\"/>", dash_class(dashed));
+            write_text(&mut svg, (x + 30.0, y), "start", "", name);
             x += wide;
         }
         (svg, y - 48.0)
@@ -141,14 +147,14 @@ impl Area {
     fn draw(&self, panel: &Panel, x: &Scale, y: &Scale, svg: &mut String) {
         let right = self.left + self.width;
         let bottom = self.top + self.height;
-        let across = |value: f64| self.left + self.width * x.place(value);
-        let up = |value: f64| bottom - self.height * y.place(value);
+        let across = |value: f64| self.left + self.width * x.position(value);
+        let up = |value: f64| bottom - self.height * y.position(value);
         for (value, label) in &x.ticks {
             let at = across(*value);
             let _ =
                 writeln!(svg, "<path class=\"grid\" d=\"M{at:.1} {:.1}V{bottom:.1}\"/>", self.top);
             if self.labels.0 {
-                text(svg, (at, bottom + 18.0), "middle", TICK, label);
+                write_text(svg, (at, bottom + 18.0), "middle", TICK, label);
             }
         }
         for (value, label) in &y.ticks {
@@ -156,16 +162,16 @@ impl Area {
             let _ =
                 writeln!(svg, "<path class=\"grid\" d=\"M{:.1} {at:.1}H{right:.1}\"/>", self.left);
             if self.labels.1 {
-                text(svg, (self.left - 8.0, at + 4.0), "end", TICK, label);
+                write_text(svg, (self.left - 8.0, at + 4.0), "end", TICK, label);
             }
         }
-        text(svg, (self.left, self.top - 8.0), "start", "class=\"panel\"", &panel.title);
+        write_text(svg, (self.left, self.top - 8.0), "start", "class=\"panel\"", &panel.title);
         for line in &panel.lines {
             let points: Vec<(f64, f64)> =
                 line.points.iter().map(|(x, y)| (across(*x), up(*y))).collect();
             let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
             let color = line.color;
-            let dash = dash(line.dashed);
+            let dash = dash_class(line.dashed);
             let _ = writeln!(svg, "<path class=\"c{color}{dash}\" d=\"M{}\"/>", path.join("L"));
             for (x, y) in points.into_iter().filter(|_| color != QUIET) {
                 let _ = writeln!(
@@ -186,12 +192,13 @@ struct Scale {
 }
 
 impl Scale {
-    fn over(log: bool, values: impl Iterator<Item = f64> + Clone) -> Scale {
+    fn covering(log: bool, values: impl Iterator<Item = f64> + Clone) -> Scale {
         let high = values.clone().fold(0.0, f64::max);
         if !log {
-            let step = nice(high / 5.0);
+            let step = round_up_step(high / 5.0);
             let steps = (high / step).ceil().max(1.0);
-            let ticks = (0..=steps as usize).map(|n| (n as f64 * step, short(n as f64 * step)));
+            let ticks =
+                (0..=steps as usize).map(|n| (n as f64 * step, format_tick(n as f64 * step)));
             return Scale { log, low: 0.0, high: steps * step, ticks: ticks.collect() };
         }
         let least = values.clone().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
@@ -200,8 +207,10 @@ impl Scale {
         // At least two powers of ten, so that a flat line looks flat.
         let high = 10_f64.powf(high.max(1e-9).log10().ceil()).max(100.0 * low);
         let powers = (high / low).log10().round() as i32;
-        let ticks = (0..=powers).map(|n| low * 10_f64.powi(n)).map(|value| (value, short(value)));
-        let mut ticks: Vec<(f64, String)> = ticks.collect();
+        let mut ticks: Vec<(f64, String)> = (0..=powers)
+            .map(|n| low * 10_f64.powi(n))
+            .map(|value| (value, format_tick(value)))
+            .collect();
         let mut scale = Scale { log, low, high, ticks: Vec::new() };
         if values.into_iter().any(|value| value <= 0.0) {
             scale.low /= 10.0;
@@ -211,7 +220,7 @@ impl Scale {
         scale
     }
 
-    fn place(&self, value: f64) -> f64 {
+    fn position(&self, value: f64) -> f64 {
         if !self.log {
             return (value - self.low) / (self.high - self.low);
         }
@@ -221,14 +230,14 @@ impl Scale {
 }
 
 /// The next value of 1, 2, 5, 10 … that is not smaller.
-fn nice(step: f64) -> f64 {
+fn round_up_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.max(1e-9).log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];
     power * factors.into_iter().find(|factor| factor * power >= step * 0.999).unwrap_or(10.0)
 }
 
 /// The label of a tick: `0.1`, `20`, `150k`, `1M`.
-fn short(value: f64) -> String {
+fn format_tick(value: f64) -> String {
     let (value, unit) = match value {
         value if value >= 999_999.0 => (value / 1e6, "M"),
         value if value >= 999.0 => (value / 1e3, "k"),
@@ -240,14 +249,14 @@ fn short(value: f64) -> String {
 
 const TICK: &str = "class=\"quiet\"";
 
-fn dash(dashed: bool) -> &'static str {
+fn dash_class(dashed: bool) -> &'static str {
     if dashed { " dashed" } else { "" }
 }
 
-fn text(svg: &mut String, at: (f64, f64), anchor: &str, more: &str, content: &str) {
+fn write_text(svg: &mut String, at: (f64, f64), anchor: &str, more: &str, content: &str) {
     if !content.is_empty() {
         let (x, y) = at;
-        let content = escaped(content);
+        let content = escape(content);
         let _ = writeln!(
             svg,
             "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" {more}>{content}</text>"
@@ -255,12 +264,12 @@ fn text(svg: &mut String, at: (f64, f64), anchor: &str, more: &str, content: &st
     }
 }
 
-fn escaped(text: &str) -> String {
+fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// The head of the file, with a background, because an image does not know the color of its page.
-fn opening(width: f64, height: f64, title: &str) -> String {
+fn svg_head(width: f64, height: f64, title: &str) -> String {
     let colors = |pick: fn(&(&'static str, &'static str)) -> &'static str| {
         let rules = COLORS.iter().enumerate();
         rules.map(|(at, pair)| format!(".c{at}{{color:{}}}", pick(pair))).collect::<String>()
@@ -275,11 +284,11 @@ fn opening(width: f64, height: f64, title: &str) -> String {
          @media (prefers-color-scheme:dark){{.page{{fill:#0d1117}}text{{fill:#e6edf3}}\
          .quiet{{fill:#9aa4b2}}.grid{{color:#2b323b}}\n{}}}\n</style>\n\
          <rect class=\"page\" width=\"100%\" height=\"100%\" rx=\"6\"/>\n",
-        escaped(title),
+        escape(title),
         colors(|pair| pair.0),
         colors(|pair| pair.1),
     );
-    text(&mut svg, (LEFT, 26.0), "start", "class=\"title\"", title);
+    write_text(&mut svg, (LEFT, 26.0), "start", "class=\"title\"", title);
     svg
 }
 
@@ -289,19 +298,19 @@ mod tests {
 
     #[test]
     fn a_log_scale_has_a_position_for_zero() {
-        let scale = Scale::over(true, [0.0, 1.0, 1e6].into_iter());
+        let scale = Scale::covering(true, [0.0, 1.0, 1e6].into_iter());
         let labels: Vec<&str> = scale.ticks.iter().map(|(_, label)| label.as_str()).collect();
         assert_eq!(labels, ["0", "1", "10", "100", "1k", "10k", "100k", "1M"]);
-        assert_eq!((scale.place(0.0), scale.place(1e6)), (0.0, 1.0));
-        assert!((scale.place(1.0) - 1.0 / 7.0).abs() < 1e-9);
+        assert_eq!((scale.position(0.0), scale.position(1e6)), (0.0, 1.0));
+        assert!((scale.position(1.0) - 1.0 / 7.0).abs() < 1e-9);
     }
 
     #[test]
     fn a_linear_scale_starts_at_zero_and_includes_the_maximum() {
-        let scale = Scale::over(false, [40_000.0, 187_000.0].into_iter());
+        let scale = Scale::covering(false, [40_000.0, 187_000.0].into_iter());
         let labels: Vec<&str> = scale.ticks.iter().map(|(_, label)| label.as_str()).collect();
         assert_eq!(labels, ["0", "50k", "100k", "150k", "200k"]);
-        assert_eq!((scale.place(0.0), scale.place(200_000.0)), (0.0, 1.0));
+        assert_eq!((scale.position(0.0), scale.position(200_000.0)), (0.0, 1.0));
     }
 
     #[test]

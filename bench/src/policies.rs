@@ -61,16 +61,16 @@ pub(crate) fn run(options: &Options) {
         fill(&engine, options).await;
         println!("a query by the engine, µs");
         for (name, sql) in QUERIES {
-            query(&engine, options, name, sql).await;
+            measure_query(&engine, options, name, sql).await;
         }
         println!("\na commit of a batch of 8 messages, ms, with live queries on the session");
-        commits(&engine, options).await;
+        measure_commits(&engine, options).await;
     });
     engine.close();
 }
 
 /// A caller of the first tenant.
-fn bounded() -> Caller {
+fn tenant_caller() -> Caller {
     let scope: Scope = [("tenant".to_owned(), "t0".to_owned())].into();
     Caller::with("bench", "agent", ["*".to_owned()].into(), scope)
 }
@@ -97,15 +97,15 @@ fn message(session: &str) -> BatchCall {
     BatchCall { reducer: "append_message".to_owned(), args }
 }
 
-fn named(session: usize) -> Map<String, JsonValue> {
+fn session_params(session: usize) -> Map<String, JsonValue> {
     json!({"sid": format!("t0-s{session}")}).as_object().cloned().unwrap_or_default()
 }
 
-async fn query(engine: &Engine, options: &Options, name: &str, sql: &str) {
-    let callers = [Caller::local(), bounded()];
+async fn measure_query(engine: &Engine, options: &Options, name: &str, sql: &str) {
+    let callers = [Caller::local(), tenant_caller()];
     let mut times: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
     for round in 0..options.rounds {
-        let params = named(round % options.sessions);
+        let params = session_params(round % options.sessions);
         for turn in 0..2 {
             // The callers alternate in going first.
             let nth = (round + turn) % 2;
@@ -115,16 +115,16 @@ async fn query(engine: &Engine, options: &Options, name: &str, sql: &str) {
             assert!(!answer.expect("the query succeeds").rows.is_empty(), "{name} has rows");
         }
     }
-    tell(name, &times);
+    print_comparison(name, &times);
 }
 
-async fn commits(engine: &Engine, options: &Options) {
-    let callers = [Caller::local(), bounded()];
+async fn measure_commits(engine: &Engine, options: &Options) {
+    let callers = [Caller::local(), tenant_caller()];
     let mut connections = Vec::new();
     for (nth, caller) in callers.iter().enumerate() {
         let mut connection = engine.connect(caller);
         for listener in 0..options.listeners {
-            let params = named(nth);
+            let params = session_params(nth);
             let sql = format!("{} -- {listener}", QUERIES[listener % 2].1);
             let id = format!("q{listener}");
             let wanted = SubscribeRequest::new(&id, &sql, &params);
@@ -146,23 +146,28 @@ async fn commits(engine: &Engine, options: &Options) {
             }
         }
     }
-    tell("8 messages", &times);
+    print_comparison("8 messages", &times);
 }
 
 fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn tell(name: &str, [without, with]: &[Vec<f64>; 2]) {
-    let middle = |times: &[f64]| median(times.iter().copied());
-    let high = |times: &[f64]| percentile(times.iter().copied(), 0.99);
-    let figure = |time: f64| if time < 100.0 { format!("{time:.2}") } else { thousands(time) };
-    let ratio = 100.0 * (middle(with) / middle(without) - 1.0);
+fn print_comparison(name: &str, [without, with]: &[Vec<f64>; 2]) {
+    let without_p50 = median(without.iter().copied());
+    let without_p99 = percentile(without.iter().copied(), 0.99);
+    let with_p50 = median(with.iter().copied());
+    let with_p99 = percentile(with.iter().copied(), 0.99);
+    let ratio = 100.0 * (with_p50 / without_p50 - 1.0);
     println!(
         "  {name:<28} without {:>8} (p99 {:>8})   with {:>8} (p99 {:>8})   {ratio:+.1} %",
-        figure(middle(without)),
-        figure(high(without)),
-        figure(middle(with)),
-        figure(high(with)),
+        format_time(without_p50),
+        format_time(without_p99),
+        format_time(with_p50),
+        format_time(with_p99),
     );
+}
+
+fn format_time(time: f64) -> String {
+    if time < 100.0 { format!("{time:.2}") } else { thousands(time) }
 }

@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options) {
         }
     }
     if !options.json {
-        println!("{}", report::reads(&records));
+        println!("{}", report::reads_table(&records));
     }
 }
 

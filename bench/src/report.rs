@@ -14,7 +14,7 @@ use crate::marks;
 use crate::plot::Plot;
 use crate::record::{self, Record};
 use crate::statistics::median;
-pub(crate) use tables::{delta, open, reads, turns};
+pub(crate) use tables::{delta_table, open_table, reads_table, turns_table};
 
 /// Options of `report`.
 #[derive(Args, Debug)]
@@ -42,23 +42,23 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let records = record::read(&options.from)?;
     contenders::check(&records)?;
     // Figures of several runs do not compare.
-    machine(&records)?;
+    describe_machine(&records)?;
     if options.page.is_empty() {
         for part in ["machine", "goals", "turns", "peers", "reads", "delta", "open"] {
             println!("{}\n", part_text(part, &records)?);
         }
     }
     for page in &options.page {
-        write(page, &records)?;
+        write_page(page, &records)?;
     }
     Ok(())
 }
 
 /// Replaces the parts of a page.
-fn write(page: &Path, records: &[Record]) -> Result<(), String> {
-    let failed = |why: std::io::Error| format!("{}: {why}", page.display());
-    let mut text = std::fs::read_to_string(page).map_err(failed)?;
-    let names: Vec<String> = marks::names(&text)
+fn write_page(page: &Path, records: &[Record]) -> Result<(), String> {
+    let mut text =
+        std::fs::read_to_string(page).map_err(|why| format!("{}: {why}", page.display()))?;
+    let names: Vec<String> = marks::part_names(&text)
         .into_iter()
         .filter(|name| name.starts_with(OURS))
         .map(str::to_owned)
@@ -69,7 +69,7 @@ fn write(page: &Path, records: &[Record]) -> Result<(), String> {
     let mut plots = Vec::new();
     for name in names {
         let part = name.trim_start_matches(OURS);
-        let replaced = match figure(part, records) {
+        let replaced = match find_figure(part, records) {
             Some(figure) => figure?,
             None => format!("\n{}\n", part_text(part, records)?),
         };
@@ -80,19 +80,19 @@ fn write(page: &Path, records: &[Record]) -> Result<(), String> {
         let path = page.with_file_name(file);
         std::fs::write(&path, plot.svg()).map_err(|why| format!("{}: {why}", path.display()))?;
     }
-    std::fs::write(page, text).map_err(failed)
+    std::fs::write(page, text).map_err(|why| format!("{}: {why}", page.display()))
 }
 
 /// The Markdown of a part.
 fn part_text(part: &str, records: &[Record]) -> Result<String, String> {
     let text = match part {
-        "machine" => machine(records)?,
+        "machine" => describe_machine(records)?,
         "goals" => goals::table(records),
-        "turns" => turns(records),
-        "peers" => tables::peers(records),
-        "reads" => reads(records),
-        "delta" => delta(records),
-        "open" => open(records),
+        "turns" => turns_table(records),
+        "peers" => tables::peers_table(records),
+        "reads" => reads_table(records),
+        "delta" => delta_table(records),
+        "open" => open_table(records),
         _ => return Err(format!("there is no part `{OURS}{part}`; {PARTS}")),
     };
     let plots = plots_of(part, records);
@@ -102,15 +102,15 @@ fn part_text(part: &str, records: &[Record]) -> Result<String, String> {
 
 fn plots_of(part: &str, records: &[Record]) -> Vec<(&'static str, Plot)> {
     match part {
-        "peers" => vec![("performance-peers.svg", plots::peers(records))],
-        "reads" => vec![("performance-reads.svg", plots::reads(records))],
-        "open" => vec![("performance-open.svg", plots::open(records))],
+        "peers" => vec![("performance-peers.svg", plots::peers_plot(records))],
+        "reads" => vec![("performance-reads.svg", plots::reads_plot(records))],
+        "open" => vec![("performance-open.svg", plots::open_plot(records))],
         _ => Vec::new(),
     }
 }
 
 /// A single figure for a line of text: `turns-embedded-64`. `None` if the name is that of a part.
-fn figure(name: &str, records: &[Record]) -> Option<Result<String, String>> {
+fn find_figure(name: &str, records: &[Record]) -> Option<Result<String, String>> {
     let (contender, sessions) = name.strip_prefix("turns-")?.rsplit_once('-')?;
     let sessions: usize = sessions.parse().ok()?;
     let found = tables::turns_of(records, contender, sessions).map(|run| run.turns_per_second);
@@ -122,7 +122,7 @@ fn figure(name: &str, records: &[Record]) -> Option<Result<String, String>> {
     })
 }
 
-fn machine(records: &[Record]) -> Result<String, String> {
+fn describe_machine(records: &[Record]) -> Result<String, String> {
     let mut texts = records.iter().filter_map(|record| match record {
         Record::Machine { text } => Some(text),
         _ => None,

@@ -121,7 +121,7 @@ pub(crate) fn run(options: &Options) {
     let probe_us = disk::sync_us(&options.dir);
     let runtime = Runtime::new().expect("a tokio runtime");
     let calls = runtime.block_on(measure(options, &moments));
-    println!("{}", table(&calls));
+    println!("{}", format_table(&calls));
     println!("{} calls; one fdatasync of a quiet file: {probe_us:.0} µs", calls.len());
 }
 
@@ -136,12 +136,16 @@ async fn measure(options: &Options, moments: &Arc<Moments>) -> Vec<Vec<f64>> {
     fixture.close().await;
     let all = moments.take();
     let calls = requests.iter().skip(requests.len() / 10);
-    calls.filter_map(|request| stages(&all, request.sent, request.received)).collect()
+    calls.filter_map(|request| split_stages(&all, request.sent, request.received)).collect()
 }
 
 /// The microseconds of the stages of a call that was sent and answered at these times. `None` if it shared a group with
 /// another call, of a deadline.
-fn stages(all: &[(&'static str, Instant)], sent: Instant, received: Instant) -> Option<Vec<f64>> {
+fn split_stages(
+    all: &[(&'static str, Instant)],
+    sent: Instant,
+    received: Instant,
+) -> Option<Vec<f64>> {
     let from = all.partition_point(|(_, at)| *at < sent);
     let to = all.partition_point(|(_, at)| *at < received);
     let within = &all[from..to];
@@ -165,7 +169,7 @@ fn stages(all: &[(&'static str, Instant)], sent: Instant, received: Instant) -> 
     Some(passed.windows(2).map(|it| (it[1] - it[0]).as_secs_f64() * 1e6).collect())
 }
 
-fn table(calls: &[Vec<f64>]) -> String {
+fn format_table(calls: &[Vec<f64>]) -> String {
     let whole: Vec<f64> = calls.iter().map(|call| call.iter().sum()).collect();
     let mean_of_whole = mean(&whole);
     let row = |stage: &str, figures: &[f64]| {
@@ -181,7 +185,7 @@ fn table(calls: &[Vec<f64>]) -> String {
         row(stage, &figures)
     });
     let header = ["stage", "median µs", "p90 µs", "share of the mean"];
-    report::table(&header, stages.chain([row("the whole call", &whole)]))
+    report::format_table(&header, stages.chain([row("the whole call", &whole)]))
 }
 
 fn mean(figures: &[f64]) -> f64 {
@@ -204,6 +208,6 @@ mod tests {
         let calls = runtime.block_on(measure(&options, &moments));
         assert_eq!(calls.len(), 18, "four calls a turn, without the first tenth");
         assert!(calls.iter().all(|call| call.len() == MOMENTS.len() - 1));
-        assert!(table(&calls).contains("the whole call"));
+        assert!(format_table(&calls).contains("the whole call"));
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options) {
         }
     }
     if !options.json {
-        println!("{}", report::turns(&records));
+        println!("{}", report::turns_table(&records));
     }
 }
 
@@ -131,11 +131,11 @@ impl Run {
     async fn ours(&self, dir: &Path) -> Measured {
         let fixture = Fixture::open(dir, self.way, self.sessions).await;
         let before = Counted::read(&fixture.engine);
-        let writer_before = cpu::of_threads("abide-writer");
+        let writer_before = cpu::thread_seconds("abide-writer");
         let probe = Probe::start(dir);
         let (requests, seconds) = fixture.take_turns(self.turns).await;
         let probe_us = probe.stop();
-        let writer_s = cpu::of_threads("abide-writer") - writer_before;
+        let writer_s = cpu::thread_seconds("abide-writer") - writer_before;
         let counted = Counted::read(&fixture.engine).since(&before);
         let path = fixture.path.clone();
         let events = fixture.events_after(self.turns);

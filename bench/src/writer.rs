@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use abide_engine::{Config, Engine, EngineThread, FaultPoint, StepScheduler};
@@ -33,11 +33,11 @@ pub(crate) struct Options {
 
 /// Runs the measurement.
 pub(crate) fn run(options: &Options) {
-    validation(&options.mcp);
-    Runtime::new().expect("a runtime starts").block_on(cancellation(options));
+    measure_validation(&options.mcp);
+    Runtime::new().expect("a runtime starts").block_on(measure_cancellation(options));
 }
 
-fn validation(recordings: &[PathBuf]) {
+fn measure_validation(recordings: &[PathBuf]) {
     let ways = ["a", "b", "c", "d"].map(
         |name| json!({"properties": {"not": {"$ref": "#/$defs/f"}, name: {"type": "string"}}}),
     );
@@ -58,8 +58,8 @@ fn validation(recordings: &[PathBuf]) {
     println!("validation of hostile arguments, longest of 20 evaluations, ms");
     for (name, schema, arguments) in hostile {
         let schema = Schema::compile(&schema).expect("it is a schema");
-        let of_writer = longest(&schema, &arguments, limits::WRITER_STEPS);
-        let whole = longest(&schema, &arguments, limits::TOOL_SCHEMA_STEPS);
+        let of_writer = longest_check_ms(&schema, &arguments, limits::WRITER_STEPS);
+        let whole = longest_check_ms(&schema, &arguments, limits::TOOL_SCHEMA_STEPS);
         println!(
             "  {name:<38} {} steps, on the writer {of_writer:.3}   {} steps, on a reader {whole:.2}",
             thousands(limits::WRITER_STEPS as f64),
@@ -67,11 +67,11 @@ fn validation(recordings: &[PathBuf]) {
         );
     }
     for path in recordings {
-        recorded(&fs::read_to_string(path).expect("the recording can be read"));
+        measure_recorded(&fs::read_to_string(path).expect("the recording can be read"));
     }
 }
 
-fn longest(schema: &Schema, arguments: &JsonValue, steps: u64) -> f64 {
+fn longest_check_ms(schema: &Schema, arguments: &JsonValue, steps: u64) -> f64 {
     (0..20)
         .map(|_| {
             let start = Instant::now();
@@ -83,7 +83,7 @@ fn longest(schema: &Schema, arguments: &JsonValue, steps: u64) -> f64 {
 }
 
 /// The number of steps of each recorded tool call.
-fn recorded(lines: &str) {
+fn measure_recorded(lines: &str) {
     let messages = lines
         .lines()
         .filter_map(|line| serde_json::from_str::<JsonValue>(&line[line.find('{')?..]).ok());
@@ -99,7 +99,7 @@ fn recorded(lines: &str) {
             (schema, message["method"].as_str().unwrap_or_default())
         {
             let schema = Schema::compile(schema).expect("a recorded schema is valid");
-            steps.extend(taken(&schema, &params["arguments"]));
+            steps.extend(count_steps(&schema, &params["arguments"]));
         }
     }
     let bytes = schemas.iter().map(|(_, schema)| schema.to_string().len()).max().unwrap_or(0);
@@ -113,14 +113,27 @@ fn recorded(lines: &str) {
 }
 
 /// The smallest number of steps with which the validation completes.
-fn taken(schema: &Schema, arguments: &JsonValue) -> Option<u64> {
+fn count_steps(schema: &Schema, arguments: &JsonValue) -> Option<u64> {
     (1..limits::TOOL_SCHEMA_STEPS)
         .find(|steps| schema.check(arguments, *steps) != Err(Failure::OverBudget))
 }
 
 /// Measures each transaction from its start to its commit.
 #[derive(Debug, Default)]
-struct LockTimes(Mutex<(Option<Instant>, Vec<Duration>)>);
+struct LockTimes(Mutex<Transactions>);
+
+#[derive(Debug, Default)]
+struct Transactions {
+    /// When the open transaction began.
+    begun: Option<Instant>,
+    durations: Vec<Duration>,
+}
+
+impl LockTimes {
+    fn lock(&self) -> MutexGuard<'_, Transactions> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl StepScheduler for LockTimes {
     fn wait(&self, _: EngineThread) -> bool {
@@ -128,38 +141,42 @@ impl StepScheduler for LockTimes {
     }
 
     fn at_fault_point(&self, point: FaultPoint) {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut transactions = self.lock();
         match point {
-            FaultPoint::Begun => held.0 = Some(Instant::now()),
+            FaultPoint::Begun => transactions.begun = Some(Instant::now()),
             FaultPoint::Appended => {
-                let since = held.0.take();
-                held.1.extend(since.map(|since| since.elapsed()));
+                let begun = transactions.begun.take();
+                transactions.durations.extend(begun.map(|begun| begun.elapsed()));
             }
             _ => {}
         }
     }
 }
 
-async fn cancellation(options: &Options) {
-    let folder = TempDir::new_in(&options.dir).expect("a folder can be made");
-    let held = Arc::new(LockTimes::default());
-    let mut config = Config::new(abide_reducers::modules());
-    config.scheduler = Arc::clone(&held) as Arc<dyn StepScheduler>;
-    let engine = Engine::open(folder.path().join("abide.db"), config).expect("the engine opens");
-    let admin = Caller::local();
-    let create = |id: String, parent: Option<String>| BatchCall {
+fn create_session(id: &str, parent: Option<&str>) -> BatchCall {
+    BatchCall {
         reducer: "create_session".to_owned(),
         args: json!({"agent": "bench", "id": id, "parent_id": parent}),
-    };
-    // Children and grandchildren of the top session.
-    let parent = |nth: usize| if nth % 3 == 2 { format!("d{}", nth - 1) } else { "top".to_owned() };
-    let below = (0..options.descendants).map(|nth| create(format!("d{nth}"), Some(parent(nth))));
-    let calls: Vec<BatchCall> =
-        std::iter::once(create("top".to_owned(), None)).chain(below).collect();
+    }
+}
+
+async fn measure_cancellation(options: &Options) {
+    let folder = TempDir::new_in(&options.dir).expect("a folder can be made");
+    let lock_times = Arc::new(LockTimes::default());
+    let mut config = Config::new(abide_reducers::modules());
+    config.scheduler = Arc::clone(&lock_times) as Arc<dyn StepScheduler>;
+    let engine = Engine::open(folder.path().join("abide.db"), config).expect("the engine opens");
+    let admin = Caller::local();
+    let mut calls = vec![create_session("top", None)];
+    for nth in 0..options.descendants {
+        // Children and grandchildren of the top session.
+        let parent = if nth % 3 == 2 { format!("d{}", nth - 1) } else { "top".to_owned() };
+        calls.push(create_session(&format!("d{nth}"), Some(&parent)));
+    }
     for batch in calls.chunks(500) {
         engine.batch(&admin, batch, None).await.expect("sessions are made");
     }
-    held.0.lock().unwrap_or_else(PoisonError::into_inner).1.clear();
+    lock_times.lock().durations.clear();
     let start = Instant::now();
     let args = json!({"session_id": "top"});
     engine.call(&admin, "cancel_session", &args, None).await.expect("the session is cancelled");
@@ -174,15 +191,15 @@ async fn cancellation(options: &Options) {
     }
     let all = start.elapsed();
     engine.close();
-    let held = held.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let transactions = lock_times.lock();
+    let longest = transactions.durations.iter().copied().max().unwrap_or_default();
     println!(
         "\ncancel_session with {} descendants: answered after {:.1} ms, all ended after {:.0} ms; \
          {} transactions, the longest held the writer {:.1} ms",
         thousands(options.descendants as f64),
-        ms(answered),
-        ms(all),
-        held.1.len(),
-        held.1.iter().copied().map(ms).fold(0.0, f64::max),
+        answered.as_secs_f64() * 1e3,
+        all.as_secs_f64() * 1e3,
+        transactions.durations.len(),
+        longest.as_secs_f64() * 1e3,
     );
 }

@@ -21,8 +21,10 @@ fn recorded_conversations_fit_into_small_windows() {
     assert!(output.status.success(), "{shown}");
     let page = std::fs::read_to_string(&page).expect("the page is read");
     let cells = |name: &str| -> Vec<String> {
-        let line = page.lines().find(|line| line.starts_with(&format!("| {name} ")));
-        let line = line.unwrap_or_else(|| panic!("no {name} in\n{page}"));
+        let line = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| {name} ")))
+            .unwrap_or_else(|| panic!("no {name} in\n{page}"));
         line.trim_matches('|').split('|').map(|cell| cell.replace(' ', "")).collect()
     };
     assert_eq!(cells("conversations")[1..2], ["23"]);

@@ -30,14 +30,14 @@ use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use self::hint::of_folder;
-pub(crate) use self::hint::{quoted, where_to};
+use self::hint::agents_option;
+pub(crate) use self::hint::{connection_option, quote};
 pub(crate) use self::host::{
-    AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named, open_project,
-    unusable,
+    AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named_folder,
+    folder_failure, open_project,
 };
 use self::host::{prompt_store, try_open_project};
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -134,7 +134,7 @@ impl Agent {
 /// # Errors
 /// The folder, the file or the server cannot be used.
 pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
-    dispatch(options, args).await.map_err(hint::naming_commands)
+    dispatch(options, args).await.map_err(hint::name_commands)
 }
 
 async fn dispatch(options: &Options, args: Agent) -> Result<(), Failure> {
@@ -168,14 +168,18 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
         if options.json {
             print_json(definition)?;
         } else {
-            print_line(line(&definition.name, definition.mode, definition.description.as_deref()))?;
+            print_line(format_agent(
+                &definition.name,
+                definition.mode,
+                definition.description.as_deref(),
+            ))?;
         }
     }
     if !problems.is_empty() && !options.json {
         let files = problems.len();
         print_line(format!(
             "{files} more files are not valid definitions: `abide agent check{}` lists the errors",
-            of_folder(folder)
+            agents_option(folder)
         ))?;
     }
     Ok(())
@@ -190,14 +194,14 @@ async fn list_registered(options: &Options) -> Result<(), Failure> {
         if options.json {
             print_json(agent)?;
         } else {
-            print_line(line(&agent.name, agent.mode, agent.description.as_deref()))?;
+            print_line(format_agent(&agent.name, agent.mode, agent.description.as_deref()))?;
         }
     }
     abide.close().await;
     Ok(())
 }
 
-fn line(name: &str, mode: AgentMode, description: Option<&str>) -> String {
+fn format_agent(name: &str, mode: AgentMode, description: Option<&str>) -> String {
     let about = description.unwrap_or_default();
     one_line(&format!("{name:<20}  {:<8}  {about}", mode.as_str()))
 }
@@ -213,9 +217,9 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
             let mut problems = vec![error.to_problem(folder)];
             problems.extend(check_definitions(folder, &options.environment));
             for problem in &problems {
-                show(options, problem)?;
+                print_problem(options, problem)?;
             }
-            let errors = counted(problems.len() as u64, "error");
+            let errors = pluralize(problems.len() as u64, "error");
             let detail = format!(
                 "the agent folder has {errors}; the tools and models of its definitions were not checked"
             );
@@ -250,43 +254,46 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
         note(format!("note: {text}"));
     }
     for problem in &problems {
-        show(options, problem)?;
+        print_problem(options, problem)?;
     }
     let errors = problems.iter().filter(|problem| !problem.error.is_warning()).count();
     if errors == 0 {
         for definition in definitions.iter().filter(|it| it.profile.is_some()) {
-            show_settings(options, definition)?;
+            print_settings(options, definition)?;
         }
         if !unreadable.is_empty() {
             note(host::unreadable_note(folder, &unreadable));
         }
-        if let Some(text) = without_tools(&definitions, &tools) {
+        if let Some(text) = no_tools_note(&definitions, &tools) {
             note(text);
         }
-        let agents = counted(definitions.len() as u64, "agent");
+        let agents = pluralize(definitions.len() as u64, "agent");
         return if options.json { Ok(()) } else { print_line(format!("{agents}, no errors")) };
     }
-    let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
+    let detail = format!("the agent folder has {}", pluralize(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())
 }
 
 /// Says that `*` stands for no tool, if there are none.
-fn without_tools(definitions: &[AgentDefinition], tools: &Tools) -> Option<String> {
-    let all = definitions
+fn no_tools_note(definitions: &[AgentDefinition], tools: &Tools) -> Option<String> {
+    if !tools.names().is_empty() {
+        return None;
+    }
+    let with_all_tools: Vec<&str> = definitions
         .iter()
         .filter(|it| !it.native && it.tools.iter().any(|pattern| pattern == "*"))
-        .map(|it| it.name.as_str());
-    let all: Vec<&str> = all.take_while(|_| tools.names().is_empty()).collect();
-    (!all.is_empty()).then(|| {
+        .map(|it| it.name.as_str())
+        .collect();
+    (!with_all_tools.is_empty()).then(|| {
         one_line(&format!(
             "note: there are no tools, so `*` in tools of {} stands for none: abide.yaml configures tools",
-            all.join(", ")
+            with_all_tools.join(", ")
         ))
     })
 }
 
 /// Shows the numbers that the profile of an agent resolves to.
-fn show_settings(options: &Options, definition: &AgentDefinition) -> Result<(), Failure> {
+fn print_settings(options: &Options, definition: &AgentDefinition) -> Result<(), Failure> {
     let settings = json!(definition.settings());
     if options.json {
         return print_json(&json!({"agent": definition.name, "settings": settings}));
@@ -303,7 +310,7 @@ fn show_settings(options: &Options, definition: &AgentDefinition) -> Result<(), 
 }
 
 /// Shows a problem: file, line, column, reason, code and suggestion.
-fn show(options: &Options, problem: &Problem) -> Result<(), Failure> {
+fn print_problem(options: &Options, problem: &Problem) -> Result<(), Failure> {
     let error = &problem.error;
     let severity = if error.is_warning() { "warning" } else { "error" };
     if options.json {

@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     let verified = verify_file(&to, modules, &mut |_| {}).map_err(|error| {
         // Whoever finds a copy takes it for a good one.
         let left = std::fs::remove_file(&to).err();
-        unverified(Failure::from(error), &from, left)
+        add_copy_hint(Failure::from(error), &from, left)
     })?;
     let events = verified.events.0.unsigned_abs();
     if options.json {
@@ -55,14 +55,14 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
             "events": events,
         }))
     } else {
-        let events = cells::counted(events, "event");
+        let events = cells::pluralize(events, "event");
         let to = to.display();
         print_line(format!("{events} from {} to {to}  ·  chain ok", from.display()))
     }
 }
 
 /// The failure of a copy that is as wrong as the original. `left` is why the copy could not be removed.
-fn unverified(failure: Failure, from: &Path, left: Option<io::Error>) -> Failure {
+fn add_copy_hint(failure: Failure, from: &Path, left: Option<io::Error>) -> Failure {
     let add_hint = |refusal: Refusal| {
         let copy = match &left {
             None => "the copy is removed".to_owned(),

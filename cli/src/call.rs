@@ -63,7 +63,7 @@ struct CallOutput<'a> {
 /// The arguments are invalid, or the call is refused.
 pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
     let Some(reducer) = &args.reducer else { return list(options) };
-    let pairs = arguments(&args.arguments)?;
+    let pairs = parse_arguments(&args.arguments)?;
     let abide = connect(options, Access::Write).await?;
     let mut request = abide.call_by_name(reducer, &pairs.values);
     if let Some(id) = args.request_id {
@@ -72,8 +72,8 @@ pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
     let called = request.await;
     // Closes an engine in this process gracefully, even after a refusal.
     abide.close().await;
-    let called = called.map_err(|error| explain(options, reducer, error.into(), &pairs));
-    show(options, &called?)
+    let called = called.map_err(|error| suggest_text_form(options, reducer, error.into(), &pairs));
+    print_committed(options, &called?)
 }
 
 /// Lists the reducers of the built-in modules and of the program's own, with the first sentence about each.
@@ -105,34 +105,40 @@ fn first_sentence(doc: &str) -> String {
 ///
 /// # Errors
 /// The call is refused.
-pub(crate) async fn make(options: &Options, arguments: impl Arguments) -> Result<(), Failure> {
+pub(crate) async fn call_and_print(
+    options: &Options,
+    arguments: impl Arguments,
+) -> Result<(), Failure> {
     let abide = connect(options, Access::Write).await?;
     let called = abide.call(arguments).returning().await;
     abide.close().await;
-    show(options, &called?)
+    print_committed(options, &called?)
 }
 
 /// Shows the result of a call.
 ///
 /// # Errors
 /// The output cannot be written.
-pub(crate) fn show(options: &Options, called: &Committed<JsonValue>) -> Result<(), Failure> {
+pub(crate) fn print_committed(
+    options: &Options,
+    called: &Committed<JsonValue>,
+) -> Result<(), Failure> {
     let Committed { seq, duplicate, value } = called;
     if options.json {
         let answer = CallOutput { seq: *seq, result: value, duplicate: *duplicate };
         return print_json(&answer);
     }
-    let terminal = Terminal::of_stdout();
+    let terminal = Terminal::from_stdout();
     let again = if *duplicate { "  ·  duplicate, nothing was written" } else { "" };
     print_line(terminal.dim(format!("seq {seq}{again}")))?;
     match value {
-        JsonValue::Object(row) => print_line(table::list(terminal, row)),
+        JsonValue::Object(row) => print_line(table::format_fields(terminal, row)),
         other => print_line(format!("  {other}")),
     }
 }
 
 /// The arguments, from the command line or from a file.
-fn arguments(texts: &[String]) -> Result<Pairs, Failure> {
+fn parse_arguments(texts: &[String]) -> Result<Pairs, Failure> {
     match texts {
         [file] if !pairs::is_pair(file) => {
             Ok(Pairs { values: read_object(file)?, guessed: Vec::new() })
@@ -162,18 +168,20 @@ fn read_object(file: &str) -> Result<Map<String, JsonValue>, Failure> {
 }
 
 /// If a value was parsed as JSON and the reducer expects text, adds a hint.
-fn explain(options: &Options, reducer: &str, failure: Failure, pairs: &Pairs) -> Failure {
+fn suggest_text_form(options: &Options, reducer: &str, failure: Failure, pairs: &Pairs) -> Failure {
     let Failure::Refused(refusal) = failure else { return failure };
     if refusal.code != Code::BadArguments {
         return refusal.into();
     }
-    let Some((key, typed)) = meant_as_text(options, reducer, pairs) else { return refusal.into() };
+    let Some((key, typed)) = find_meant_as_text(options, reducer, pairs) else {
+        return refusal.into();
+    };
     let hint = format!("{key}={typed} was read as JSON; to send the text:  '{key}@={typed}'");
     Failure::Refused(Refusal { hint: Some(hint), ..refusal })
 }
 
 /// The first value that was parsed as JSON and has to be text, if the reducer then takes the arguments.
-fn meant_as_text<'a>(
+fn find_meant_as_text<'a>(
     options: &Options,
     reducer: &str,
     pairs: &'a Pairs,

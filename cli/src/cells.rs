@@ -6,16 +6,16 @@ use serde_json::Value as JsonValue;
 pub(crate) use crate::printable::one_line;
 
 /// A value on one line. An integer in a column named `at` or `…_at` is a time.
-pub(crate) fn show(column: &str, value: &JsonValue) -> String {
+pub(crate) fn format_value(column: &str, value: &JsonValue) -> String {
     match value {
         JsonValue::Null => "null".to_owned(),
         JsonValue::String(text) => one_line(text),
         JsonValue::Number(number) => match number.as_i64().filter(|_| is_moment(column, value)) {
-            Some(micros) => moment(Micros(micros)),
+            Some(micros) => format_time(Micros(micros)),
             None => number.to_string(),
         },
         JsonValue::Object(object) => match object.get("$blob").and_then(JsonValue::as_str) {
-            Some(base64) if object.len() == 1 => counted(base64_bytes(base64), "byte"),
+            Some(base64) if object.len() == 1 => pluralize(base64_bytes(base64), "byte"),
             _ => one_line(&value.to_string()),
         },
         JsonValue::Array(_) | JsonValue::Bool(_) => one_line(&value.to_string()),
@@ -28,12 +28,12 @@ pub(crate) fn is_number(column: &str, value: &JsonValue) -> bool {
 }
 
 /// A time in UTC: `2026-11-21 14:02:11`.
-pub(crate) fn moment(at: Micros) -> String {
+pub(crate) fn format_time(at: Micros) -> String {
     at.to_string().replace('T', " ").trim_end_matches('Z').to_owned()
 }
 
 /// A text cut to at most this many characters, with `…` at the end if it was cut.
-pub(crate) fn cut(text: &str, max: usize) -> String {
+pub(crate) fn truncate(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         None => text.to_owned(),
         Some(_) if max == 0 => String::new(),
@@ -42,7 +42,7 @@ pub(crate) fn cut(text: &str, max: usize) -> String {
 }
 
 /// A count with thousands separators: `1,204,551`.
-pub(crate) fn count(n: u64) -> String {
+pub(crate) fn format_count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -55,9 +55,9 @@ pub(crate) fn count(n: u64) -> String {
 }
 
 /// A count with its noun: `1 event`, `2 events`.
-pub(crate) fn counted(n: u64, noun: &str) -> String {
+pub(crate) fn pluralize(n: u64, noun: &str) -> String {
     let ending = if n == 1 { "" } else { "s" };
-    format!("{} {noun}{ending}", count(n))
+    format!("{} {noun}{ending}", format_count(n))
 }
 
 /// The smallest value of a column `at` that is a time, in 1973: `session_forks.at` is the number of an event.
@@ -96,24 +96,24 @@ mod tests {
             ("data", json!({"a": [1, "x"]}), r#"{"a":[1,"x"]}"#),
         ];
         for (column, value, expected) in cases {
-            assert_eq!(show(column, &value), expected, "{column} {value}");
+            assert_eq!(format_value(column, &value), expected, "{column} {value}");
         }
     }
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        assert_eq!(cut("parcel", 6), "parcel");
-        assert_eq!(cut("parcels", 6), "parce…");
-        assert_eq!(cut("grüße", 4), "grü…");
-        assert_eq!(cut("x", 0), "");
-        assert_eq!(cut("", 0), "");
+        assert_eq!(truncate("parcel", 6), "parcel");
+        assert_eq!(truncate("parcels", 6), "parce…");
+        assert_eq!(truncate("grüße", 4), "grü…");
+        assert_eq!(truncate("x", 0), "");
+        assert_eq!(truncate("", 0), "");
     }
 
     #[test]
     fn counts_have_thousands_separators() {
-        let texts = [0, 999, 1_000, 18_204, 1_204_551].map(count);
+        let texts = [0, 999, 1_000, 18_204, 1_204_551].map(format_count);
         assert_eq!(texts, ["0", "999", "1,000", "18,204", "1,204,551"]);
-        assert_eq!(counted(1, "event"), "1 event");
-        assert_eq!(counted(2_018, "event"), "2,018 events");
+        assert_eq!(pluralize(1, "event"), "1 event");
+        assert_eq!(pluralize(2_018, "event"), "2,018 events");
     }
 }

@@ -12,7 +12,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::agent::where_to;
+use crate::agent::connection_option;
 #[cfg(feature = "demo")]
 use crate::demo;
 use crate::failure::Failure;
@@ -196,14 +196,21 @@ fn run_command_line(program: Program) -> ExitCode {
     let CommandLine { mut options, command } = match parse() {
         Ok(parsed) => parsed,
         Err(error) if usage::is_help(&error) => error.exit(),
-        Err(error) => return ended(&usage::failure(&error, &CommandLine::command()), wants_json()),
+        Err(error) => {
+            return report_failure(
+                &usage::to_failure(&error, &CommandLine::command()),
+                asks_for_json(),
+            );
+        }
     };
     options.modules = program.modules;
     options.agent_loops = program.agent_loops;
     start_log(&command);
-    match begin(&mut options, command) {
+    match run_in_runtime(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => ended(&failure.naming(&where_to(&options)), options.json),
+        Err(failure) => {
+            report_failure(&failure.with_hint_option(&connection_option(&options)), options.json)
+        }
     }
 }
 
@@ -233,38 +240,39 @@ fn parse() -> Result<CommandLine, clap::Error> {
     Ok(parsed)
 }
 
-fn ended(failure: &Failure, as_json: bool) -> ExitCode {
+fn report_failure(failure: &Failure, as_json: bool) -> ExitCode {
     failure.print(as_json);
     failure.exit_code()
 }
 
 /// Whether a command line that cannot be parsed asks for JSON.
-fn wants_json() -> bool {
+fn asks_for_json() -> bool {
     std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
 /// Logs go to stderr. `serve`, or any command with `ABIDE_LOG`, writes log records. Other commands print warnings as
 /// plain lines.
 fn start_log(command: &Command) {
-    let filter = std::env::var("ABIDE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let is_plain = filter.is_none() && !matches!(command, Command::Serve(_));
+    let requested = std::env::var("ABIDE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let is_plain = requested.is_none() && !matches!(command, Command::Serve(_));
     // A statement with an error is the caller's, and an unusual message is of the other side: both have an answer of
     // their own, and these libraries log them a second time.
-    let filter = filter.unwrap_or_else(|| {
-        let warnings = Targets::new().with_default(LevelFilter::WARN);
-        warnings
+    let filter = requested.unwrap_or_else(|| {
+        Targets::new()
+            .with_default(LevelFilter::WARN)
             .with_target("sqlite3Parser", LevelFilter::OFF)
             .with_target("rmcp", LevelFilter::OFF)
     });
-    let log = tracing_subscriber::fmt::layer().with_ansi(false);
-    let log = log.with_writer(|| printable::LogWriter);
-    let log = if is_plain { log.event_format(output::PlainRecord).boxed() } else { log.boxed() };
-    tracing_subscriber::registry().with(log.with_filter(filter)).init();
+    let layer =
+        tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| printable::LogWriter);
+    let layer =
+        if is_plain { layer.event_format(output::PlainRecord).boxed() } else { layer.boxed() };
+    tracing_subscriber::registry().with(layer.with_filter(filter)).init();
 }
 
-fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {
+fn run_in_runtime(options: &mut Options, command: Command) -> Result<(), Failure> {
     let environment = if command.starts_programs(options) {
-        environment::hidden()?
+        environment::hide()?
     } else {
         Environment::of_process()
     };
@@ -295,12 +303,12 @@ mod tests {
     }
 
     /// The files of the crates whose texts the program prints.
-    fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    fn collect_sources(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("the folder is there") {
             let path = entry.expect("it can be read").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() && !["tests", "examples"].contains(&&*name) {
-                sources(&path, found);
+                collect_sources(&path, found);
             } else if name.ends_with(".rs") && name != "tests.rs" {
                 found.push(path);
             }
@@ -308,7 +316,7 @@ mod tests {
     }
 
     /// The commands in the texts of a file: those in backticks, or at the beginning of a text.
-    fn commands_in(text: &str) -> Vec<String> {
+    fn find_commands(text: &str) -> Vec<String> {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
         let code = lines.collect::<Vec<_>>().join("\n");
@@ -340,13 +348,13 @@ mod tests {
         let mut files = Vec::new();
         for folder in ["cli", "agent", "server", "reducers", "engine", "schema", "client-sdk/rust"]
         {
-            sources(&root.join(folder), &mut files);
+            collect_sources(&root.join(folder), &mut files);
         }
         let all = CommandLine::command();
         let mut count = 0;
         for file in files {
             let text = fs::read_to_string(&file).expect("it is text");
-            for line in commands_in(&text) {
+            for line in find_commands(&text) {
                 let shown = format!("abide {line} in {}", file.display());
                 let mut command = &all;
                 for word in line.split_whitespace() {

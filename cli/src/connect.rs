@@ -8,7 +8,7 @@ use abide_client::{Abide, Config, Error};
 use abide_engine::LockState;
 use abide_schema::{Code, Listing, Refusal};
 
-use crate::agent::{FOLDER, quoted};
+use crate::agent::{FOLDER, quote};
 use crate::failure::Failure;
 use crate::global_options::Options;
 
@@ -32,7 +32,10 @@ pub(crate) enum Access {
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, Failure> {
     if let Some(file) = &options.db {
-        return if is_shared(file) { Ok(shared(file).await?) } else { open(options, file, access) };
+        if is_shared(file) {
+            return connect_to_shared_engine(file).await;
+        }
+        return open_file(options, file, access);
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {
@@ -59,14 +62,14 @@ fn is_shared(file: &Path) -> bool {
     matches!(state, Ok(LockState::Held(Some(holder))) if holder.is_shared() && !holder.is_foreign)
 }
 
-async fn shared(file: &Path) -> Result<Abide, Failure> {
+async fn connect_to_shared_engine(file: &Path) -> Result<Abide, Failure> {
     let own = env::current_exe().map_err(|why| {
         Refusal::new(Code::Internal, format!("the path of this program is unknown: {why}"))
     })?;
     Ok(Abide::open_shared(file).binary(own).deadline(PATIENCE).await?)
 }
 
-fn open(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {
+fn open_file(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {
     if access != Access::Create {
         check_file(file)?;
     }
@@ -75,19 +78,19 @@ fn open(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure
         Access::Read => Config { timers: false, ..options.config() },
         Access::Create | Access::Write => options.config(),
     };
-    Abide::open_with(file, config).map_err(|error| with_agents(file, error.into()))
+    Abide::open_with(file, config).map_err(|error| add_agents_to_hint(file, error.into()))
 }
 
 /// The hint that starts a server for a file that another command has open has the agents of the file: without them the
 /// server would drive no run.
-fn with_agents(file: &Path, failure: Failure) -> Failure {
-    match (failure, agents_of(file)) {
+fn add_agents_to_hint(file: &Path, failure: Failure) -> Failure {
+    match (failure, find_agents_folder(file)) {
         (Failure::Refused(refusal), Some(folder)) if refusal.code == Code::FileLocked => {
             let serve = format!("`abide serve --db {}", file.display());
             let hint = refusal.hint.as_deref().unwrap_or_default();
             let hint = hint.replace(
                 &format!("{serve}`"),
-                &format!("{serve} --agents {}`", quoted(&folder.display().to_string())),
+                &format!("{serve} --agents {}`", quote(&folder.display().to_string())),
             );
             Failure::Refused(refusal.hint(hint))
         }
@@ -96,9 +99,9 @@ fn with_agents(file: &Path, failure: Failure) -> Failure {
 }
 
 /// The folder of agents that contains a database, or the default folder.
-fn agents_of(file: &Path) -> Option<&Path> {
-    let has_agents = |folder: &&Path| folder.join("abide.yaml").is_file();
-    file.parent().filter(has_agents).or_else(|| Some(Path::new(FOLDER)).filter(has_agents))
+fn find_agents_folder(file: &Path) -> Option<&Path> {
+    let folders = [file.parent(), Some(Path::new(FOLDER))];
+    folders.into_iter().flatten().find(|folder| folder.join("abide.yaml").is_file())
 }
 
 /// Refuses a file that does not exist or has no content: its path is probably mistyped.
@@ -150,16 +153,12 @@ impl From<Error> for Failure {
             Error::Refused(refusal) if refusal.code == Code::Unauthenticated => {
                 // The server's hint names the header; on the command line the token is an option.
                 let hint = "give a valid token with --token or in ABIDE_TOKEN";
-                let header = |hint: &String| {
+                let names_header = refusal.hint.as_ref().is_some_and(|hint| {
                     hint.contains("Authorization: Bearer") || hint.starts_with(EXPIRED)
-                };
-                Failure::Refused(if refusal.hint.as_ref().is_some_and(header) {
-                    refusal.hint(hint)
-                } else {
-                    refusal
-                })
+                });
+                Failure::Refused(if names_header { refusal.hint(hint) } else { refusal })
             }
-            Error::Refused(refusal) => Failure::Refused(of_command(refusal)),
+            Error::Refused(refusal) => Failure::Refused(reword_refusal(refusal)),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),
             Error::Unreachable { .. } | Error::NotAbide { .. } | Error::TimedOut { .. } => {
                 Failure::Unreachable(refusal(Code::Unavailable))
@@ -170,7 +169,7 @@ impl From<Error> for Failure {
 }
 
 /// The command that shows a listing, as a hint.
-const fn command_of(listing: Listing) -> &'static str {
+const fn listing_command(listing: Listing) -> &'static str {
     match listing {
         Listing::Tables => {
             "`abide sql \"SELECT name FROM sqlite_schema WHERE type = 'table'\"` lists the tables"
@@ -189,13 +188,13 @@ pub(crate) const LIST_REDUCERS: &str = "`abide call` lists the reducers";
 const EXPIRED: &str = "ask the issuer for a new one";
 
 /// A refusal as a user of the command line reads it: the command made the batch, and the user sends no requests.
-fn of_command(refusal: Refusal) -> Refusal {
+fn reword_refusal(refusal: Refusal) -> Refusal {
     let refusal = refusal.outside_batch();
     if let Some(sql) = refusal.hinted_query() {
         let hint = format!("`abide sql \"{sql}\"` lists them");
         return refusal.hint(hint);
     }
-    refusal.show_listings(command_of)
+    refusal.show_listings(listing_command)
 }
 
 #[cfg(test)]
@@ -207,13 +206,14 @@ mod tests {
         let refused = Refusal::new(Code::NotFound, "there is no role x");
         let refused = Refusal { batch_position: Some(1), ..refused };
         assert_eq!(refused.to_string(), "call 1 of the batch: there is no role x");
-        assert_eq!(of_command(refused).to_string(), "there is no role x");
+        assert_eq!(reword_refusal(refused).to_string(), "there is no role x");
         let refusal = Refusal::new(Code::BadSql, "no such table: s");
-        let hint = of_command(refusal.hint(format!("at byte 7; {}", Listing::Tables.hint()))).hint;
+        let hint =
+            reword_refusal(refusal.hint(format!("at byte 7; {}", Listing::Tables.hint()))).hint;
         assert!(hint.is_some_and(|hint| hint.starts_with("at byte 7; `abide sql ")));
         let refusal =
             Refusal::new(Code::NotFound, "there is no run r1").hint_query("SELECT id FROM runs");
-        let hint = of_command(refusal).hint;
+        let hint = reword_refusal(refusal).hint;
         assert_eq!(hint.as_deref(), Some("`abide sql \"SELECT id FROM runs\"` lists them"));
     }
 }

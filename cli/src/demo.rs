@@ -94,17 +94,17 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
     let recordings = fixture::read(args.data.as_deref(), max)?;
     let folder = tempfile::tempdir()?;
     let db = match &args.keep {
-        Some(keep) => new_file(keep)?,
+        Some(keep) => check_new_file(keep)?,
         None => folder.path().join("demo.db"),
     };
     let kept = args.keep.as_ref().map(|keep| keep.display().to_string());
     if !options.json {
-        print_line(report::opening(recordings.len() as u64, kept.as_deref()))?;
+        print_line(report::opening_line(recordings.len() as u64, kept.as_deref()))?;
     }
     // Installed first, so that an interrupt leaves no server and no folder behind.
-    let stop = signals::asked_to_stop()?;
+    let stop = signals::stop_requested()?;
     let report = tokio::select! {
-        report = perform(options, &args, recordings, &db) => report?,
+        report = run_and_audit(options, &args, recordings, &db) => report?,
         () = stop => {
             let detail = "the demo was interrupted, so nothing was verified";
             let why = Refusal::new(Code::Conflict, detail)
@@ -115,41 +115,42 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
     if options.json {
         print_json(&report)?;
     } else {
-        print_line(report.picture(Terminal::of_stdout()))?;
+        print_line(report.render(Terminal::from_stdout()))?;
     }
     if report.is_good() {
         return Ok(());
     }
-    let why = Refusal::new(Code::Conflict, report.faults());
+    let why = Refusal::new(Code::Conflict, report.describe_faults());
     Err(Failure::Unverified(why.hint("run the demo with --keep FILE --json to list them")))
 }
 
-async fn perform(
+async fn run_and_audit(
     options: &Options,
     args: &Demo,
     recordings: Vec<recording::Recording>,
     db: &Path,
 ) -> Result<Report, Failure> {
     let mut server = Server::start(db).await?;
-    let context = Arc::new(DemoContext::new(Script::of(recordings), server.url()));
+    let context = Arc::new(DemoContext::new(Script::new(recordings), server.url()));
     let progress = Progress::new(context.script.parts.len() as u64, options.json);
-    let shown = tokio::spawn(progress.clone().follow(context.ledger.counts()));
+    let shown = tokio::spawn(progress.clone().follow(context.ledger.subscribe_to_counts()));
 
     let began = Instant::now();
-    let played = play(&context, &mut server, &progress).await;
-    let played_ms = millis(began);
+    let played = play_and_kill(&context, &mut server, &progress).await;
+    let played_ms = elapsed_ms(began);
     shown.abort();
     let kill = played?;
-    progress.comparing();
+    progress.show_comparison();
 
-    let (clients, clients_resumed) = context.clients_resumed();
+    let (clients, clients_resumed) = context.count_clients();
     context.close().await;
     server.stop().await?;
-    let counts = *context.ledger.counts().borrow();
+    let counts = *context.ledger.subscribe_to_counts().borrow();
     let audit =
-        audit::audit(options.config(), db, &context.script, context.ledger.acknowledged()).await?;
+        audit::audit_file(options.config(), db, &context.script, context.ledger.acknowledged())
+            .await?;
     progress.clear();
-    let (tool_calls_run, tool_calls_run_twice) = context.ledger.runs();
+    let (tool_calls_run, tool_calls_run_twice) = context.ledger.count_executions();
     Ok(Report {
         version: env!("CARGO_PKG_VERSION"),
         data: args.data.as_ref().map_or("built in".to_owned(), |data| data.display().to_string()),
@@ -177,28 +178,28 @@ async fn perform(
 }
 
 /// Runs all clients, and kills the server when half of all events are acknowledged.
-async fn play(
+async fn play_and_kill(
     context: &Arc<DemoContext>,
     server: &mut Server,
     progress: &Progress,
 ) -> Result<KillReport, Failure> {
     register_tools(context).await?;
-    let mut helpers = helpers(context);
-    let mut apps = apps(context);
+    let mut helpers = spawn_helpers(context);
+    let mut apps = spawn_apps(context);
     let half = (context.script.expected_events() / 2).max(1);
-    let mut counts = context.ledger.counts();
+    let mut counts = context.ledger.subscribe_to_counts();
     let mut kill = None;
     loop {
         tokio::select! {
-            () = reached(&mut counts, half), if kill.is_none() => {
+            () = wait_until_acknowledged(&mut counts, half), if kill.is_none() => {
                 kill = Some(kill_and_restart(context, server, progress).await?);
             }
             app = apps.join_next() => match app {
-                Some(ended) => end_of(ended)??,
+                Some(ended) => unwrap_joined(ended)??,
                 None => break,
             },
-            Some(ended) = helpers.join_next() => match end_of(ended)?? {},
-            died = server.died() => return Err(died),
+            Some(ended) = helpers.join_next() => match unwrap_joined(ended)?? {},
+            died = server.wait_until_died() => return Err(died),
         }
     }
     helpers.shutdown().await;
@@ -211,7 +212,7 @@ async fn play(
 
 /// Waits until this many writes are acknowledged. `wait_for` returns a lock on the counts, which must be released
 /// before the server is killed.
-async fn reached(counts: &mut watch::Receiver<Counts>, acknowledged: u64) {
+async fn wait_until_acknowledged(counts: &mut watch::Receiver<Counts>, acknowledged: u64) {
     // The context holds the sender.
     let _ = counts.wait_for(|counts| counts.acknowledged >= acknowledged).await;
 }
@@ -221,14 +222,14 @@ async fn kill_and_restart(
     server: &mut Server,
     progress: &Progress,
 ) -> Result<KillReport, Failure> {
-    let at_event = context.ledger.counts().borrow().head.0;
-    progress.killed(at_event, None);
+    let at_event = context.ledger.subscribe_to_counts().borrow().head.0;
+    progress.show_kill(at_event, None);
     let killed = Instant::now();
     server.kill().await?;
     server.start_again().await?;
-    context.started_again();
-    let back_after_ms = millis(killed);
-    progress.killed(at_event, Some(back_after_ms));
+    context.announce_restart();
+    let back_after_ms = elapsed_ms(killed);
+    progress.show_kill(at_event, Some(back_after_ms));
     Ok(KillReport { at_event, back_after_ms })
 }
 
@@ -242,7 +243,7 @@ async fn register_tools(context: &DemoContext) -> Result<(), Failure> {
     Ok(())
 }
 
-fn helpers(context: &Arc<DemoContext>) -> JoinSet<Result<Infallible, Failure>> {
+fn spawn_helpers(context: &Arc<DemoContext>) -> JoinSet<Result<Infallible, Failure>> {
     let mut helpers = JoinSet::new();
     for number in 1..=WORKERS {
         let context = Arc::clone(context);
@@ -253,7 +254,7 @@ fn helpers(context: &Arc<DemoContext>) -> JoinSet<Result<Infallible, Failure>> {
     helpers
 }
 
-fn apps(context: &Arc<DemoContext>) -> JoinSet<Result<(), Failure>> {
+fn spawn_apps(context: &Arc<DemoContext>) -> JoinSet<Result<(), Failure>> {
     let room = Arc::new(Semaphore::new(APPS));
     let mut apps = JoinSet::new();
     for number in 0..context.script.parts.len() {
@@ -268,14 +269,14 @@ fn apps(context: &Arc<DemoContext>) -> JoinSet<Result<(), Failure>> {
     apps
 }
 
-fn end_of<T>(ended: Result<T, JoinError>) -> Result<T, Refusal> {
+fn unwrap_joined<T>(ended: Result<T, JoinError>) -> Result<T, Refusal> {
     ended.map_err(|why| {
         Refusal::new(Code::Internal, format!("a client of the demo panicked: {why}"))
     })
 }
 
 /// Checks that a file does not exist: sessions of an earlier demo have the same ids.
-fn new_file(path: &Path) -> Result<PathBuf, Failure> {
+fn check_new_file(path: &Path) -> Result<PathBuf, Failure> {
     check_folder(path)?;
     if path.exists() {
         let detail = format!("{} exists already", path.display());
@@ -286,6 +287,6 @@ fn new_file(path: &Path) -> Result<PathBuf, Failure> {
     Ok(path.to_owned())
 }
 
-fn millis(since: Instant) -> u64 {
+fn elapsed_ms(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

@@ -69,31 +69,31 @@ const KEPT: [&str; 40] = [
 ///
 /// # Errors
 /// The process cannot be executed again.
-pub(crate) fn hidden() -> Result<Environment, Failure> {
-    let all = match env::var_os(HANDLE) {
-        Some(handle) => received(&handle),
+pub(crate) fn hide() -> Result<Environment, Failure> {
+    let variables = match env::var_os(HANDLE) {
+        Some(handle) => read_inherited(&handle),
         // Only Linux exposes the environment of another process as a file.
-        None if cfg!(target_os = "linux") => hide(),
-        None => Ok(unicode(env::vars_os())),
-    };
-    let all = all.map_err(|why| {
+        None if cfg!(target_os = "linux") => exec_without_secrets(),
+        None => Ok(retain_unicode(env::vars_os())),
+    }
+    .map_err(|why| {
         let detail = format!("the environment cannot be hidden from the tools: {why}");
         Failure::from(Refusal::new(Code::Internal, detail))
     })?;
     forbid_inspection();
-    Ok(all.into_iter().collect())
+    Ok(variables.into_iter().collect())
 }
 
 type Variables = BTreeMap<String, String>;
 
 /// Executes this process again if it has variables that may be secret.
-fn hide() -> io::Result<Variables> {
+fn exec_without_secrets() -> io::Result<Variables> {
     let (kept, moved): (Vec<_>, Vec<_>) = env::vars_os().partition(|(name, _)| is_kept(name));
     if moved.is_empty() {
-        return Ok(unicode(kept));
+        return Ok(retain_unicode(kept));
     }
-    let mut file = memory()?;
-    file.write_all(serde_json::to_string(&unicode(moved))?.as_bytes())?;
+    let mut file = create_memory_file()?;
+    file.write_all(serde_json::to_string(&retain_unicode(moved))?.as_bytes())?;
     let program = env::current_exe()?;
     let mut arguments = env::args_os();
     let name = arguments.next().unwrap_or_else(|| program.clone().into());
@@ -103,7 +103,7 @@ fn hide() -> io::Result<Variables> {
 }
 
 /// The variables with Unicode names and values; readers use texts.
-fn unicode(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Variables {
+fn retain_unicode(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Variables {
     let pairs = variables
         .into_iter()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -116,22 +116,26 @@ fn is_kept(name: &OsString) -> bool {
 }
 
 /// Reads the variables of the original process, and empties the file. Its descriptor stays open in this process.
-fn received(handle: &OsString) -> io::Result<Variables> {
-    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("{HANDLE} is not ours"));
-    let handle: u32 = handle.to_str().and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
+fn read_inherited(handle: &OsString) -> io::Result<Variables> {
+    let handle: u32 =
+        handle.to_str().and_then(|text| text.parse().ok()).ok_or_else(foreign_handle_error)?;
     let mut file =
         File::options().read(true).write(true).open(format!("/proc/self/fd/{handle}"))?;
     let mut text = String::new();
     file.read_to_string(&mut text)?;
-    let mut all: Variables = serde_json::from_str(&text).map_err(|_| wrong())?;
+    let mut all: Variables = serde_json::from_str(&text).map_err(|_| foreign_handle_error())?;
     file.set_len(0)?;
-    all.extend(unicode(env::vars_os()).into_iter().filter(|(name, _)| name != HANDLE));
+    all.extend(retain_unicode(env::vars_os()).into_iter().filter(|(name, _)| name != HANDLE));
     Ok(all)
+}
+
+fn foreign_handle_error() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{HANDLE} is not ours"))
 }
 
 /// A file without a name, which stays open across `exec`.
 #[cfg(target_os = "linux")]
-fn memory() -> io::Result<File> {
+fn create_memory_file() -> io::Result<File> {
     use rustix::fs::{MemfdFlags, memfd_create};
     Ok(File::from(memfd_create("abide-environment", MemfdFlags::empty())?))
 }
@@ -146,7 +150,7 @@ fn forbid_inspection() {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn memory() -> io::Result<File> {
+fn create_memory_file() -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
@@ -168,6 +172,6 @@ mod tests {
             (text(b"BAD"), text(b"\xff")),
             (text(b"B\xffD"), text(b"1")),
         ];
-        assert_eq!(unicode(variables), [("GOOD".to_owned(), "1".to_owned())].into());
+        assert_eq!(retain_unicode(variables), [("GOOD".to_owned(), "1".to_owned())].into());
     }
 }

@@ -60,16 +60,16 @@ pub(crate) async fn run(options: &Options, args: Events) -> Result<(), Failure> 
         return Err(Failure::usage(detail, hint));
     }
     let abide = connect(options, Access::Read).await?;
-    let stop = signals::asked_to_stop()?;
+    let stop = signals::stop_requested()?;
     let shown = tokio::select! {
-        shown = reporting_reconnects(abide.link(), options, show(&abide, options, &args)) => shown,
+        shown = reporting_reconnects(abide.link(), options, print_events(&abide, options, &args)) => shown,
         () = stop => Ok(()),
     };
     abide.close().await;
     shown
 }
 
-async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Failure> {
+async fn print_events(abide: &Abide, options: &Options, args: &Events) -> Result<(), Failure> {
     let last = args.last.or(args.follow.then_some(FOLLOWED_LAST));
     let session = match &args.session {
         Some(id) => Some(stored_session(abide, id).await?),
@@ -77,13 +77,17 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
     };
     let session = session.as_deref();
     let start = match last {
-        Some(last) => before_last(abide, session, last).await?,
+        Some(last) => find_seq_before_last(abide, session, last).await?,
         None => Seq::ZERO,
     };
     let mut lines = Lines::new(options.json);
-    let columns = visible(abide).await?;
+    let columns = select_visible_columns(abide).await?;
     // Before the log is read, so that a restore meanwhile is noticed.
-    let live = if args.follow { Some(follow(abide, &columns, session).await?) } else { None };
+    let live = if args.follow {
+        Some(subscribe_to_new_events(abide, &columns, session).await?)
+    } else {
+        None
+    };
     let mut log = LogPages::new(abide, &columns, session, start);
     while let Some(page) = log.next().await? {
         lines.print_rows(page.rows.iter().map(|row| &row[..]))?;
@@ -98,15 +102,15 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
         let repeats = update.reset && !update.history_changed;
         let mut rows: Vec<&[Value]> = update.insert_rows().collect();
         // A reset repeats all rows; the seq selects the new ones.
-        rows.retain(|row| seq(row) > after && (!repeats || seq(row) > update.from));
-        rows.sort_by_key(|row| seq(row));
+        rows.retain(|row| seq_cell(row) > after && (!repeats || seq_cell(row) > update.from));
+        rows.sort_by_key(|row| seq_cell(row));
         lines.print_rows(rows.into_iter())?;
     }
     Ok(())
 }
 
 /// Subscribes to the events from now on.
-async fn follow(
+async fn subscribe_to_new_events(
     abide: &Abide,
     columns: &str,
     session: Option<&str>,
@@ -159,9 +163,9 @@ pub(crate) async fn stored_session(abide: &Abide, id: &str) -> Result<String, Fa
 }
 
 /// The columns as SQL, with NULL for those that are hidden from this caller.
-async fn visible(abide: &Abide) -> Result<String, Failure> {
+async fn select_visible_columns(abide: &Abide) -> Result<String, Failure> {
     let shown = abide.sql("SELECT * FROM events LIMIT 0").rows().await?.columns;
-    let columns = columns().map(|name| {
+    let columns = all_columns().map(|name| {
         if shown.iter().any(|shown| shown == name) {
             name.to_owned()
         } else {
@@ -172,12 +176,16 @@ async fn visible(abide: &Abide) -> Result<String, Failure> {
 }
 
 /// The columns in the order of the table.
-fn columns() -> impl Iterator<Item = &'static str> {
+fn all_columns() -> impl Iterator<Item = &'static str> {
     EventRow::SPEC.columns.iter().map(|column| column.name)
 }
 
 /// The seq before the last N events.
-async fn before_last(abide: &Abide, session: Option<&str>, last: u32) -> Result<Seq, Failure> {
+async fn find_seq_before_last(
+    abide: &Abide,
+    session: Option<&str>,
+    last: u32,
+) -> Result<Seq, Failure> {
     let of_session = if session.is_some() { "WHERE session_id = :session" } else { "" };
     let mut query = abide.sql(format!(
         "SELECT coalesce(min(seq) - 1, (SELECT coalesce(max(seq), 0) FROM events))
@@ -190,7 +198,7 @@ async fn before_last(abide: &Abide, session: Option<&str>, last: u32) -> Result<
     Ok(Seq(before.first().copied().unwrap_or(0)))
 }
 
-fn seq(row: &[Value]) -> Seq {
+fn seq_cell(row: &[Value]) -> Seq {
     match row.first() {
         Some(Value::Integer(seq)) => Seq(*seq),
         _ => Seq::ZERO,
@@ -221,34 +229,34 @@ impl Lines {
             return rows.into_iter().try_for_each(print_event);
         }
         for row in rows.clone() {
-            let wide = |at: usize| text(row, at).chars().count();
-            self.session = self.session.max(wide(2));
-            self.reducer = self.reducer.max(wide(3));
-            self.caller = self.caller.max(wide(4));
+            self.session = self.session.max(text_cell(row, 2).chars().count());
+            self.reducer = self.reducer.max(text_cell(row, 3).chars().count());
+            self.caller = self.caller.max(text_cell(row, 4).chars().count());
         }
-        rows.into_iter().try_for_each(|row| print_line(self.line(row)))
+        rows.into_iter().try_for_each(|row| print_line(self.format_row(row)))
     }
 
-    fn line(&self, row: &[Value]) -> Printable {
-        let terminal = Terminal::of_stdout();
+    fn format_row(&self, row: &[Value]) -> Printable {
+        let terminal = Terminal::from_stdout();
         let at = match row.get(1) {
-            Some(Value::Integer(micros)) => cells::moment(Micros(*micros)),
+            Some(Value::Integer(micros)) => cells::format_time(Micros(*micros)),
             _ => "-".to_owned(),
         };
         let head = format!(
             "{seq:>7}  {at}  {session:s$}  {reducer:r$}  {caller:c$}  ",
-            seq = seq(row),
-            session = text(row, 2),
-            reducer = text(row, 3),
-            caller = text(row, 4),
+            seq = seq_cell(row),
+            session = text_cell(row, 2),
+            reducer = text_cell(row, 3),
+            caller = text_cell(row, 4),
             s = self.session,
             r = self.reducer,
             c = self.caller,
         );
         let width = terminal.columns().map_or(PIPED_LINE, usize::from);
-        let refusal = refused(row).map_or_else(String::new, |code| format!("refused {code}  "));
-        let arguments = refusal + &text(row, 6);
-        let arguments = cells::cut(&arguments, width.saturating_sub(head.chars().count()));
+        let refusal =
+            refusal_code(row).map_or_else(String::new, |code| format!("refused {code}  "));
+        let arguments = refusal + &text_cell(row, 6);
+        let arguments = cells::truncate(&arguments, width.saturating_sub(head.chars().count()));
         match arguments.trim_end() {
             "" => head.trim_end().into(),
             arguments => Printable::from(head) + terminal.dim(arguments),
@@ -257,7 +265,7 @@ impl Lines {
 }
 
 /// The code of a recorded refusal.
-fn refused(row: &[Value]) -> Option<String> {
+fn refusal_code(row: &[Value]) -> Option<String> {
     let Some(Value::Text(outcome)) = row.get(7) else { return None };
     if !outcome.starts_with("{\"$refused\"") {
         return None;
@@ -266,7 +274,7 @@ fn refused(row: &[Value]) -> Option<String> {
     Some(outcome["$refused"]["code"].as_str()?.to_owned())
 }
 
-fn text(row: &[Value], at: usize) -> String {
+fn text_cell(row: &[Value], at: usize) -> String {
     match row.get(at) {
         Some(Value::Text(text)) => cells::one_line(text),
         _ => "-".to_owned(),
@@ -274,7 +282,7 @@ fn text(row: &[Value], at: usize) -> String {
 }
 
 fn print_event(row: &[Value]) -> Result<(), Failure> {
-    let mut cells: Vec<JsonValue> = row.iter().map(json).collect();
+    let mut cells: Vec<JsonValue> = row.iter().map(cell_to_json).collect();
     for at in [6, 7, 10] {
         let parsed = cells.get(at).and_then(JsonValue::as_str);
         if let Some(parsed) = parsed.and_then(|text| serde_json::from_str(text).ok()) {
@@ -289,12 +297,12 @@ struct JsonEvent<'a>(&'a [JsonValue]);
 
 impl Serialize for JsonEvent<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(columns().zip(self.0))
+        serializer.collect_map(all_columns().zip(self.0))
     }
 }
 
 /// Hashes in hexadecimal; other values in the form of the protocol.
-fn json(value: &Value) -> JsonValue {
+fn cell_to_json(value: &Value) -> JsonValue {
     match value {
         Value::Blob(hash) => hex::encode(hash).into(),
         value => value.to_json(),

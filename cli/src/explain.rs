@@ -4,10 +4,10 @@ use abide_client::query_plan::{Explanation, OrderTerm, Plan, Shape, TableScan};
 use clap::Args;
 use serde_json::Value as JsonValue;
 
-use crate::agent::where_to;
+use crate::agent::connection_option;
 use crate::cells;
 use crate::connect::{Access, connect};
-use crate::failure::{Failure, with_option};
+use crate::failure::{Failure, add_option_to_commands};
 use crate::global_options::Options;
 use crate::output::{print_json, print_line};
 use crate::pairs;
@@ -54,62 +54,65 @@ pub(crate) async fn run(options: &Options, args: Explain) -> Result<(), Failure>
     if let Some(JsonValue::String(hint)) =
         explanation.refused.as_mut().and_then(|refused| refused.get_mut("hint"))
     {
-        *hint = with_option(hint, &where_to(options));
+        *hint = add_option_to_commands(hint, &connection_option(options));
     }
     if options.json {
         return print_json(&explanation);
     }
-    print_line(text(Terminal::of_stdout(), &explanation))
+    print_line(format_explanation(Terminal::from_stdout(), &explanation))
 }
 
-fn text(terminal: Terminal, explanation: &Explanation) -> Printable {
+fn format_explanation(terminal: Terminal, explanation: &Explanation) -> Printable {
     let Explanation { plan, routed_by, scans, snapshot, params, shape, refused } = explanation;
     let Plan { rule, cost, state, statements } = plan;
     let mut lines = Vec::new();
     if let Some(refused) = refused {
-        let text_of = |name: &str| refused[name].as_str().unwrap_or_default();
-        lines.push(terminal.with("31", format!("cannot be live: {}", text_of("detail"))));
-        lines.push(format!("  hint: {}\n", text_of("hint")).into());
+        let detail = refused["detail"].as_str().unwrap_or_default();
+        let hint = refused["hint"].as_str().unwrap_or_default();
+        lines.push(terminal.with("31", format!("cannot be live: {detail}")));
+        lines.push(format!("  hint: {hint}\n").into());
     }
-    let mut field = |name: &str, value: &str| {
+    let mut push_field = |name: &str, value: &str| {
         lines.push(terminal.bold(format!("{name:9}")) + "  " + value);
     };
-    field("rule", rule);
-    field("cost", cost);
-    field("state", state);
-    field("key", &or_none(&shape.key));
-    let order = shape.order.iter().map(|term| ordered_by(shape, term));
-    field("order", &or_none(&order.collect::<Vec<_>>()));
+    push_field("rule", rule);
+    push_field("cost", cost);
+    push_field("state", state);
+    push_field("key", &join_or_none(&shape.key));
+    let order: Vec<String> =
+        shape.order.iter().map(|term| format_order_term(shape, term)).collect();
+    push_field("order", &join_or_none(&order));
     if shape.top_n {
-        field("top-N", "deltas have positions");
+        push_field("top-N", "deltas have positions");
     }
     for (at, routed_by) in routed_by.iter().enumerate() {
-        field(if at == 0 { "routed by" } else { "" }, routed_by);
+        push_field(if at == 0 { "routed by" } else { "" }, routed_by);
     }
     for (at, scan) in scans.iter().enumerate() {
-        field(if at == 0 { "reads all" } else { "" }, &scanned(scan));
+        push_field(if at == 0 { "reads all" } else { "" }, &format_scan(scan));
     }
     if snapshot.is_empty() {
-        let text_of = "the statements are not shown to restricted callers";
-        lines.push(Printable::from("\n") + terminal.dim(text_of));
+        let note = "the statements are not shown to restricted callers";
+        lines.push(Printable::from("\n") + terminal.dim(note));
         return Printable::lines(&lines);
     }
     lines.push(Printable::from("\n") + terminal.bold("snapshot") + "\n  " + snapshot);
-    for (at, value) in
-        params.iter().enumerate().filter(|(at, _)| snapshot.contains(&format!("?{}", *at + 1)))
-    {
-        lines.push(terminal.dim(format!("  ?{} = {}", at + 1, literal(value))));
+    for (at, value) in params.iter().enumerate() {
+        let parameter = format!("?{}", at + 1);
+        if snapshot.contains(&parameter) {
+            lines.push(terminal.dim(format!("  {parameter} = {}", format_literal(value))));
+        }
     }
     lines.push(Printable::from("\n") + terminal.bold("deltas"));
     lines.extend(statements.iter().map(|statement| format!("  {statement}").into()));
     Printable::lines(&lines)
 }
 
-fn or_none(names: &[String]) -> String {
+fn join_or_none(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-fn ordered_by(shape: &Shape, term: &OrderTerm) -> String {
+fn format_order_term(shape: &Shape, term: &OrderTerm) -> String {
     let mut text = term.column.clone();
     if shape.columns.get(term.index).is_some_and(|column| column.hidden) {
         text.push_str(" (not shown)");
@@ -127,7 +130,7 @@ fn ordered_by(shape: &Shape, term: &OrderTerm) -> String {
     text
 }
 
-fn scanned(scan: &TableScan) -> String {
+fn format_scan(scan: &TableScan) -> String {
     let part = match scan.part.as_str() {
         "term" => "in a join from the changed rows",
         "lookup" => "to find the subscriptions that a change concerns",
@@ -140,10 +143,10 @@ fn scanned(scan: &TableScan) -> String {
     format!("{}, {part}{spared}", scan.table)
 }
 
-fn literal(value: &JsonValue) -> String {
+fn format_literal(value: &JsonValue) -> String {
     match value {
         JsonValue::String(text) => format!("'{}'", cells::one_line(&text.replace('\'', "''"))),
-        value => cells::show("", value),
+        value => cells::format_value("", value),
     }
 }
 
@@ -153,7 +156,7 @@ mod tests {
     use abide_client::Abide;
     use expect_test::{Expect, expect};
 
-    async fn explained(sql: &str) -> Explanation {
+    async fn explain_query(sql: &str) -> Explanation {
         let folder = tempfile::tempdir().expect("there is room");
         let abide = Abide::open(folder.path().join("explain.db")).expect("it opens");
         let explanation = abide.explain(sql).await.expect("it is explained");
@@ -163,16 +166,17 @@ mod tests {
 
     async fn check(sql: &str, expected: Expect) {
         let terminal = Terminal { size: None, styled: false };
-        expected.assert_eq((text(terminal, &explained(sql).await) + "\n").as_str());
+        expected
+            .assert_eq((format_explanation(terminal, &explain_query(sql).await) + "\n").as_str());
     }
 
     /// The explanation for a caller with a scope.
     #[tokio::test]
     async fn restricted_callers_get_no_statements() {
-        let mut explanation = explained("SELECT id FROM sessions").await;
+        let mut explanation = explain_query("SELECT id FROM sessions").await;
         explanation.snapshot.clear();
-        let text_of = text(Terminal { size: None, styled: false }, &explanation);
-        assert!(text_of.as_str().ends_with("are not shown to restricted callers"), "{text_of}");
+        let text = format_explanation(Terminal { size: None, styled: false }, &explanation);
+        assert!(text.as_str().ends_with("are not shown to restricted callers"), "{text}");
     }
 
     #[tokio::test]

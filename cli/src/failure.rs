@@ -7,7 +7,7 @@ use abide_engine::{OpenError, StoreError, VerifyError};
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
-use crate::printable::{Printable, shortened};
+use crate::printable::{Printable, shorten};
 
 /// The exit code of a command that Ctrl-C has ended, as of one that SIGINT kills.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -95,18 +95,18 @@ impl Failure {
     }
 
     /// The message, as text or as a problem document. `None` if there is nothing to say.
-    pub(crate) fn text(&self, as_json: bool) -> Option<Printable> {
+    pub(crate) fn message(&self, as_json: bool) -> Option<Printable> {
         let refusal = self.refusal()?;
         let refusal = &Refusal {
-            detail: shortened(&refusal.detail, DETAIL_BYTES).into_owned(),
-            hint: refusal.hint.as_deref().map(|hint| shortened(hint, HINT_BYTES).into_owned()),
+            detail: shorten(&refusal.detail, DETAIL_BYTES).into_owned(),
+            hint: refusal.hint.as_deref().map(|hint| shorten(hint, HINT_BYTES).into_owned()),
             ..refusal.clone()
         };
         Some(if as_json {
             Printable::json(&self.problem(refusal).to_string())
         } else {
             let code = self.code(refusal);
-            let hint = refusal.hint.iter().map(|hint| format!("\n  hint: {}", indented(hint)));
+            let hint = refusal.hint.iter().map(|hint| format!("\n  hint: {}", indent_hint(hint)));
             let (word, code) = match self {
                 Failure::Waits(_) => ("waits", String::new()),
                 _ => ("error", format!("   [{code}]")),
@@ -119,9 +119,9 @@ impl Failure {
     }
 
     /// Adds the option that names the file or the server, such as ` --db a.db`, to the commands of its hint.
-    pub(crate) fn naming(mut self, option: &str) -> Failure {
+    pub(crate) fn with_hint_option(mut self, option: &str) -> Failure {
         if let Some(Refusal { hint: Some(hint), .. }) = self.refusal_mut() {
-            *hint = with_option(hint, option);
+            *hint = add_option_to_commands(hint, option);
         }
         self
     }
@@ -169,7 +169,7 @@ impl Failure {
 
     fn problem(&self, refusal: &Refusal) -> JsonValue {
         let mut problem = refusal.problem();
-        let own = match self {
+        let (title, is_retryable) = match self {
             Failure::Usage(_) => ("Usage", false),
             Failure::Unreachable(_) => ("Not reachable", true),
             Failure::Waits(_) => ("Waits for a decision", true),
@@ -180,15 +180,15 @@ impl Failure {
             // There is no HTTP status: the failure is not from a server.
             problem.remove("status");
         }
-        problem["title"] = own.0.into();
-        problem["retryable"] = own.1.into();
+        problem["title"] = title.into();
+        problem["retryable"] = is_retryable.into();
         problem["code"] = json!(self.code(refusal));
         problem
     }
 }
 
 /// Adds an option to the commands of a hint that can have it, unless their line names a file or a server.
-pub(crate) fn with_option(hint: &str, option: &str) -> String {
+pub(crate) fn add_option_to_commands(hint: &str, option: &str) -> String {
     let is_file = option.starts_with(" --db ");
     let mut named = String::with_capacity(hint.len());
     let mut rest = hint;
@@ -217,7 +217,7 @@ pub(crate) fn with_option(hint: &str, option: &str) -> String {
 }
 
 /// A hint whose further lines cannot be mistaken for a message of this program.
-fn indented(hint: &str) -> String {
+fn indent_hint(hint: &str) -> String {
     let mut text = String::with_capacity(hint.len());
     for (nth, line) in hint.split('\n').enumerate() {
         if nth > 0 {
@@ -277,7 +277,7 @@ mod tests {
     use expect_test::{Expect, expect};
 
     fn check(failure: Failure, as_json: bool, expected: Expect) {
-        let text = failure.text(as_json).expect("there is something to print");
+        let text = failure.message(as_json).expect("there is something to print");
         // The output is one line; the test breaks it for readability.
         expected.assert_eq(&text.as_str().replace(",\"", ",\n\""));
     }
@@ -315,7 +315,8 @@ mod tests {
         for c in ["x", "\u{202e}", "\n"] {
             let refusal = || Refusal::new(Code::Internal, long(c)).hint(long(c));
             for as_json in [false, true] {
-                let text = Failure::Refused(refusal()).text(as_json).expect("there is a message");
+                let text =
+                    Failure::Refused(refusal()).message(as_json).expect("there is a message");
                 assert!(text.as_str().len() <= 4 << 10, "{c:?} {as_json}: {}", text.as_str().len());
                 assert!(text.as_str().contains("more bytes"));
             }
@@ -365,10 +366,11 @@ mod tests {
     /// The command of a hint used the default server, and not the file of the command that was refused.
     #[test]
     fn commands_of_a_hint_have_the_option_of_the_command() {
-        let hint = |hint: &str| match Failure::from(refused_with(hint)).naming(" --db a.db") {
-            Failure::Refused(refusal) => refusal.hint.unwrap_or_default(),
-            other => panic!("{other:?}"),
-        };
+        let hint =
+            |hint: &str| match Failure::from(refused_with(hint)).with_hint_option(" --db a.db") {
+                Failure::Refused(refusal) => refusal.hint.unwrap_or_default(),
+                other => panic!("{other:?}"),
+            };
         assert_eq!(
             hint("create it with  abide call create_session"),
             "create it with  abide call --db a.db create_session"
@@ -387,14 +389,14 @@ mod tests {
         assert_eq!(hint(other), other);
         let serve = "`abide serve --agents a` starts one";
         assert_eq!(hint(serve), "`abide serve --db a.db --agents a` starts one");
-        assert_eq!(with_option(serve, " --url http://h"), serve);
+        assert_eq!(add_option_to_commands(serve, " --url http://h"), serve);
         for failure in [
             Failure::Usage(refused_with("abide sql x")),
             Failure::Unverified(refused_with("abide sql x")),
             Failure::Run("no".to_owned(), refused_with("abide sql x")),
             Failure::Waits(refused_with("abide sql x")),
         ] {
-            let named = failure.naming(" --db a.db");
+            let named = failure.with_hint_option(" --db a.db");
             let hint = named.refusal().and_then(|refusal| refusal.hint.as_deref());
             assert_eq!(hint, Some("abide sql --db a.db x"));
         }
@@ -407,15 +409,15 @@ mod tests {
     /// Regression: every failed run had the code `bad_transition`.
     #[test]
     fn a_failed_run_has_its_own_code() {
-        let failed = || {
+        let failed_run = || {
             Failure::Run(
                 "unauthorized".to_owned(),
                 Refusal::new(Code::BadTransition, "the run failed: wrong key"),
             )
         };
-        check(failed(), false, expect!["error: the run failed: wrong key   [unauthorized]"]);
+        check(failed_run(), false, expect!["error: the run failed: wrong key   [unauthorized]"]);
         check(
-            failed(),
+            failed_run(),
             true,
             expect![[r#"
                 {"code":"unauthorized",

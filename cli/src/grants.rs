@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use abide_client::arguments::{CallLimits, CreateIdentity, RateLimit};
 use clap::Args;
 
-use crate::duration;
 use crate::failure::Failure;
+use crate::units;
 
 /// The rights of an identity.
 #[derive(Args, Clone, Debug, Default)]
@@ -16,15 +16,15 @@ pub(crate) struct GrantOptions {
     pub(crate) capabilities: Vec<String>,
 
     /// Its scope: it reaches rows of this scope only; repeated or separated by commas for several keys
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = parse_scope_entry)]
     pub(crate) scope: Vec<(String, String)>,
 
     /// Its rate limit: 100/1s is a burst of 100 and then 100 a second
-    #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
+    #[arg(long, value_name = "CALLS/TIME", value_parser = parse_rate_limit)]
     pub(crate) rate: Option<RateLimit>,
 
     /// Its quota in each period: 10000/1d
-    #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
+    #[arg(long, value_name = "CALLS/TIME", value_parser = parse_rate_limit)]
     pub(crate) quota: Option<RateLimit>,
 }
 
@@ -73,7 +73,7 @@ impl GrantOptions {
     }
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+fn parse_scope_entry(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => {
             Ok((key.to_owned(), value.to_owned()))
@@ -83,11 +83,11 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 /// So many calls in a length of time.
-pub(crate) fn allowance(text: &str) -> Result<RateLimit, String> {
-    let wrong = || "expected CALLS/TIME, such as 100/1s".to_owned();
-    let (calls, span) = text.split_once('/').ok_or_else(wrong)?;
-    let calls = calls.parse().map_err(|_| wrong())?;
-    let per_ms = i64::try_from(duration::parse(span)?.as_millis()).map_err(|_| wrong())?;
+pub(crate) fn parse_rate_limit(text: &str) -> Result<RateLimit, String> {
+    const EXPECTED: &str = "expected CALLS/TIME, such as 100/1s";
+    let (calls, span) = text.split_once('/').ok_or(EXPECTED)?;
+    let calls = calls.parse().map_err(|_| EXPECTED)?;
+    let per_ms = i64::try_from(units::parse_duration(span)?.as_millis()).map_err(|_| EXPECTED)?;
     Ok(RateLimit { calls, per_ms })
 }
 
@@ -123,11 +123,15 @@ mod tests {
 
     #[test]
     fn grants_print_as_they_are_written() {
-        assert_eq!(pair("tenant=a=b"), Ok(("tenant".to_owned(), "a=b".to_owned())));
-        assert_eq!(allowance("100/1s"), Ok(RateLimit { calls: 100, per_ms: 1_000 }));
+        assert_eq!(parse_scope_entry("tenant=a=b"), Ok(("tenant".to_owned(), "a=b".to_owned())));
+        assert_eq!(parse_rate_limit("100/1s"), Ok(RateLimit { calls: 100, per_ms: 1_000 }));
         for wrong in ["100", "100/", "x/1s", "/1s", "100/1x"] {
-            assert!(allowance(wrong).is_err(), "{wrong}");
+            assert!(parse_rate_limit(wrong).is_err(), "{wrong}");
         }
-        assert!(pair("tenant").is_err() && pair("=acme").is_err() && pair("tenant=").is_err());
+        assert!(
+            parse_scope_entry("tenant").is_err()
+                && parse_scope_entry("=acme").is_err()
+                && parse_scope_entry("tenant=").is_err()
+        );
     }
 }

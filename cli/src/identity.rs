@@ -109,22 +109,24 @@ pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure
         }
         IdentityCommand::Create(args) => {
             args.grants.check()?;
-            call::make(options, args.grants.identity(&args.id, &args.role)).await
+            call::call_and_print(options, args.grants.identity(&args.id, &args.role)).await
         }
         IdentityCommand::Change(args) => {
             args.grants.check()?;
-            call::make(options, changed(args)?).await
+            call::call_and_print(options, change_arguments(args)?).await
         }
         IdentityCommand::Disable(Disable { id, reason }) => {
-            call::make(options, DisableIdentity { id, reason }).await
+            call::call_and_print(options, DisableIdentity { id, reason }).await
         }
-        IdentityCommand::Enable(args) => call::make(options, EnableIdentity::new(args.id)).await,
+        IdentityCommand::Enable(args) => {
+            call::call_and_print(options, EnableIdentity::new(args.id)).await
+        }
     }
 }
 
 /// # Errors
 /// A field is both given and cleared.
-fn changed(Change { id, role, grants, clear }: Change) -> Result<ChangeIdentity, Failure> {
+fn change_arguments(Change { id, role, grants, clear }: Change) -> Result<ChangeIdentity, Failure> {
     let given = ChangeIdentity {
         capabilities: grants.capability_set(),
         scope: grants.scope(),
@@ -133,15 +135,15 @@ fn changed(Change { id, role, grants, clear }: Change) -> Result<ChangeIdentity,
         ..ChangeIdentity::new(id)
     };
     Ok(ChangeIdentity {
-        capabilities: cleared(given.capabilities, Grant::Capabilities, &clear)?,
-        scope: cleared(given.scope, Grant::Scope, &clear)?,
-        limits: cleared(given.limits, Grant::Limits, &clear)?,
+        capabilities: clear_or_keep(given.capabilities, Grant::Capabilities, &clear)?,
+        scope: clear_or_keep(given.scope, Grant::Scope, &clear)?,
+        limits: clear_or_keep(given.limits, Grant::Limits, &clear)?,
         ..given
     })
 }
 
 /// The given value, or the empty one if it is to be cleared.
-fn cleared<T: Default>(
+fn clear_or_keep<T: Default>(
     given: Option<T>,
     field: Grant,
     clear: &[Grant],

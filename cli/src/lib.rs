@@ -53,7 +53,6 @@ mod command_line;
 mod connect;
 #[cfg(feature = "demo")]
 mod demo;
-mod duration;
 mod environment;
 mod events;
 mod explain;
@@ -75,7 +74,6 @@ mod replay;
 mod role;
 mod serve;
 mod signals;
-mod size;
 mod sql;
 mod statement_hints;
 mod table;
@@ -83,6 +81,7 @@ mod terminal;
 mod token;
 #[cfg(test)]
 mod typed_calls;
+mod units;
 mod usage;
 mod verify;
 mod watch;

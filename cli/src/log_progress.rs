@@ -15,7 +15,7 @@ const DRAW_EVERY: i64 = 1_024;
 ///
 /// # Errors
 /// Never; the template is a constant.
-pub(crate) fn spinner(options: &Options) -> Result<ProgressBar, Failure> {
+pub(crate) fn start_spinner(options: &Options) -> Result<ProgressBar, Failure> {
     let spinner = ProgressBar::new_spinner();
     if options.json {
         spinner.set_draw_target(indicatif::ProgressDrawTarget::hidden());
@@ -29,7 +29,7 @@ pub(crate) fn spinner(options: &Options) -> Result<ProgressBar, Failure> {
 }
 
 /// Draws the count of events from time to time.
-pub(crate) fn drawing(spinner: &ProgressBar) -> impl FnMut(Seq) {
+pub(crate) fn draw_progress(spinner: &ProgressBar) -> impl FnMut(Seq) {
     let spinner = spinner.clone();
     move |seq| {
         if seq.0 % DRAW_EVERY == 0 {

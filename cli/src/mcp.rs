@@ -75,7 +75,7 @@ before that are answered.";
 /// # Errors
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
-    let stop = signals::asked_to_stop()?;
+    let stop = signals::stop_requested()?;
     match args.what {
         Some(McpCommand::Login(login)) => return login::login(options, login, stop).await,
         Some(McpCommand::Logout(logout)) => return login::logout(options, &logout),
@@ -92,7 +92,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
         // A client shows this error; later ones are answers to its requests.
         connect(options, Access::Read).await?.close().await;
         let endpoint = Endpoint::new(&options.url, options.token.as_deref())?;
-        return pass(endpoint, stop).await;
+        return run_proxy(endpoint, stop).await;
     };
     // A client starts this command, so a new file at a mistyped path would not be noticed.
     check_file(db)?;
@@ -100,11 +100,11 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
         Some(folder) => Some(open_project(options, folder).await?),
         None => None,
     };
-    let engine = Engine::open(db, abide_engine::Config::from(options.config()));
-    let engine = engine.map_err(|error| error.to_refusal())?;
+    let engine = Engine::open(db, abide_engine::Config::from(options.config()))
+        .map_err(|error| error.to_refusal())?;
     let passed = match OwnServer::start(options, project, &engine).await {
         Ok(server) => {
-            let passed = pass(server.endpoint()?, stop).await;
+            let passed = run_proxy(server.endpoint()?, stop).await;
             server.stop().await;
             passed
         }
@@ -114,7 +114,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
     passed
 }
 
-async fn pass(endpoint: Endpoint, stop: impl Future<Output = ()>) -> Result<(), Failure> {
+async fn run_proxy(endpoint: Endpoint, stop: impl Future<Output = ()>) -> Result<(), Failure> {
     let proxy = Arc::new(Proxy::new(endpoint));
     tokio::select! {
         passed = proxy.run() => passed.map_err(Failure::from),

@@ -64,23 +64,23 @@ pub(crate) async fn run(options: &Options, args: Open) -> Result<(), Failure> {
         return ended;
     }
     // Before there is anything to remove.
-    let mut stop = Box::pin(signals::asked_to_stop()?);
+    let mut stop = Box::pin(signals::stop_requested()?);
     let opened = tokio::select! {
         opened = find_or_start(options, &args) => opened,
-        () = &mut stop => Err(stopped(&args)),
+        () = &mut stop => Err(stopped_refusal(&args)),
     };
     let opened = match opened {
         Ok(opened) => opened,
         Err(refusal) => {
             if options.json {
-                print_json(&problem(&refusal))?;
+                print_json(&problem_json(&refusal))?;
             }
             return Err(refusal.into());
         }
     };
     match opened {
         Opened::Found(holder) => print(options, &holder, false),
-        Opened::Started(engine, bound) => serve_place(options, engine, *bound, stop).await,
+        Opened::Started(engine, bound) => serve_until_unused(options, engine, *bound, stop).await,
     }
 }
 
@@ -107,11 +107,11 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
         let state = LockState::read(&args.file).unwrap_or(LockState::Free(None));
         if let LockState::Held(Some(holder)) = &state {
             if holder.is_foreign {
-                return Err(of_other_user(args, holder));
+                return Err(foreign_engine_refusal(args, holder));
             }
             match holder::ask(holder, begun + PATIENCE).await {
                 OpenReply::Ready => return Ok(Opened::Found(holder.clone())),
-                OpenReply::OtherUser => return Err(of_other_user(args, holder)),
+                OpenReply::OtherUser => return Err(foreign_engine_refusal(args, holder)),
                 OpenReply::None => {}
             }
         }
@@ -124,7 +124,7 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
         let mut config = abide_engine::Config::from(options.config());
         config.tuning.holder = Some(bound.holder().clone());
         #[cfg(debug_assertions)]
-        let config = serve::fault::armed(config);
+        let config = serve::fault::arm_requested_panic(config);
         // It waits a quarter of a second for a process that has the file.
         match Engine::open(&args.file, config) {
             Ok(engine) => {
@@ -152,14 +152,14 @@ fn may_wait(holder: Option<&Holder>, begun: Instant) -> bool {
     begun.elapsed() < patience
 }
 
-fn of_other_user(args: &Open, holder: &Holder) -> Refusal {
+fn foreign_engine_refusal(args: &Open, holder: &Holder) -> Refusal {
     let file = args.file.display();
     let detail = format!("{file} is in use by process {} of another user", holder.pid);
     Refusal::new(Code::FileLocked, detail)
         .hint("run this program as that user, or use `abide serve` with tokens")
 }
 
-fn stopped(args: &Open) -> Refusal {
+fn stopped_refusal(args: &Open) -> Refusal {
     let file = args.file.display();
     Refusal::new(
         Code::Unavailable,
@@ -169,7 +169,7 @@ fn stopped(args: &Open) -> Refusal {
 }
 
 /// Serves until the last user has left.
-async fn serve_place(
+async fn serve_until_unused(
     options: &Options,
     engine: Engine,
     bound: EngineListener,
@@ -214,7 +214,7 @@ fn print(options: &Options, holder: &Holder, started: bool) -> Result<(), Failur
 }
 
 /// A failure as the programs that start this command read it.
-fn problem(refusal: &Refusal) -> JsonValue {
+fn problem_json(refusal: &Refusal) -> JsonValue {
     let Refusal { code, detail, hint, .. } = refusal;
     json!({"error": {"code": code, "detail": detail, "hint": hint}})
 }

@@ -72,7 +72,7 @@ where
 impl Failure {
     /// Prints it on stderr, as text or as a problem document.
     pub(crate) fn print(&self, as_json: bool) {
-        if let Some(text) = self.text(as_json) {
+        if let Some(text) = self.message(as_json) {
             note(text);
         }
     }

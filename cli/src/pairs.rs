@@ -25,7 +25,7 @@ pub(crate) struct Pairs {
 pub(crate) fn parse(texts: &[String]) -> Result<Pairs, Failure> {
     let mut pairs = Pairs::default();
     for text in texts {
-        let (key, value) = split(text)?;
+        let (key, value) = split_pair(text)?;
         let value = match value {
             Typed::Text(text) => JsonValue::String(text.to_owned()),
             Typed::Json(json) => {
@@ -37,7 +37,7 @@ pub(crate) fn parse(texts: &[String]) -> Result<Pairs, Failure> {
                 check_integers(key, json)?;
                 value
             }
-            Typed::Guess(typed) => match guess(typed) {
+            Typed::Guess(typed) => match parse_if_json(typed) {
                 Some(json) => {
                     check_integers(key, typed)?;
                     pairs.guessed.push((key.to_owned(), typed.to_owned()));
@@ -63,7 +63,7 @@ pub(crate) fn explain_parameter(failure: Failure) -> Failure {
     let named = detail.strip_prefix("parameter ").and_then(|rest| rest.split_once(' '));
     match named {
         // The engine knows a given parameter that was probably meant.
-        Some((_, "is missing")) if is_meant(&refusal) => refusal.into(),
+        Some((_, "is missing")) if suggests_a_name(&refusal) => refusal.into(),
         Some((name, "is not given" | "is missing")) => {
             let name = name.trim_start_matches([':', '@', '$', '?']);
             let hint = format!("give it after the statement: `{name}=…`");
@@ -74,13 +74,13 @@ pub(crate) fn explain_parameter(failure: Failure) -> Failure {
 }
 
 /// Whether the hint of a refusal names what was probably meant.
-fn is_meant(refusal: &Refusal) -> bool {
+fn suggests_a_name(refusal: &Refusal) -> bool {
     refusal.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"))
 }
 
 /// Whether a text is one of the three forms, not the name of a file.
 pub(crate) fn is_pair(text: &str) -> bool {
-    split(text).is_ok()
+    split_pair(text).is_ok()
 }
 
 enum Typed<'a> {
@@ -89,7 +89,7 @@ enum Typed<'a> {
     Text(&'a str),
 }
 
-fn split(text: &str) -> Result<(&str, Typed<'_>), Failure> {
+fn split_pair(text: &str) -> Result<(&str, Typed<'_>), Failure> {
     let forms = || {
         let detail = format!("{text:?} is not an argument");
         Failure::usage(detail, "give arguments as key=value, key:=json or key@=text")
@@ -107,7 +107,7 @@ fn split(text: &str) -> Result<(&str, Typed<'_>), Failure> {
 }
 
 /// The value of a text that is JSON.
-fn guess(typed: &str) -> Option<JsonValue> {
+fn parse_if_json(typed: &str) -> Option<JsonValue> {
     let json: JsonValue = serde_json::from_str(typed).ok()?;
     // An integer that does not fit 64 bits is an id.
     let is_id = json.is_number() && integers::check(typed).is_err();
@@ -214,13 +214,13 @@ mod tests {
                 "n":9223372036854775807,
                 "next":"9223372036854775808"}"#]],
         );
-        let refused = || {
+        let lost_digits = || {
             expect![[r#"
             the value of a: the integer 100000000000000000000000 at /0/x does not fit a signed 64-bit integer
             send it as a string: JSON integers are signed 64-bit integers"#]]
         };
-        check(&[r#"a=[{"x": 100000000000000000000000}]"#], refused());
-        check(&[r#"a:=[{"x": 100000000000000000000000}]"#], refused());
+        check(&[r#"a=[{"x": 100000000000000000000000}]"#], lost_digits());
+        check(&[r#"a:=[{"x": 100000000000000000000000}]"#], lost_digits());
     }
 
     #[test]

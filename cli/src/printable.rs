@@ -33,7 +33,7 @@ impl Printable {
     }
 
     /// Text composed of printable parts and of sequences of this program.
-    pub(crate) fn of_printable_parts(text: String) -> Printable {
+    pub(crate) fn from_printable_parts(text: String) -> Printable {
         Printable(text)
     }
 
@@ -90,7 +90,7 @@ pub(crate) fn one_line(text: &str) -> String {
 }
 
 /// Returns a text whose escaped form has about this many bytes at most. A peer or a file decides how long a text is.
-pub(crate) fn shortened(text: &str, max_bytes: usize) -> Cow<'_, str> {
+pub(crate) fn shorten(text: &str, max_bytes: usize) -> Cow<'_, str> {
     let mut bytes = 0;
     for (at, c) in text.char_indices() {
         bytes += match c {
@@ -164,7 +164,7 @@ impl Write for LogWriter {
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(record);
         let text = text.strip_suffix('\n').unwrap_or(&text);
-        let line = one_line(&shortened(text, RECORD_BYTES));
+        let line = one_line(&shorten(text, RECORD_BYTES));
         writeln!(io::stderr().lock(), "{line}")?;
         Ok(record.len())
     }
@@ -204,11 +204,11 @@ mod tests {
     /// An error of a server that is not one was printed as a line of 50 MB.
     #[test]
     fn long_text_is_cut_by_its_escaped_length() {
-        assert_eq!(shortened("short", 5), "short");
-        assert_eq!(shortened("grüße", 5), "grü … (3 more bytes)");
+        assert_eq!(shorten("short", 5), "short");
+        assert_eq!(shorten("grüße", 5), "grü … (3 more bytes)");
         for text in ["x".repeat(1 << 20), "\u{1b}".repeat(1 << 20), "\"\u{e0041}👩".repeat(9_999)]
         {
-            let cut = shortened(&text, 1_000);
+            let cut = shorten(&text, 1_000);
             assert!(one_line(&cut).len() < 1_050, "{}", one_line(&cut).len());
             let json = serde_json::to_string(&cut).expect("it is text");
             assert!(Printable::json(&json).as_str().len() < 1_050);

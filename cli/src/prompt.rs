@@ -122,7 +122,7 @@ pub(crate) async fn run(options: &Options, args: Prompt) -> Result<(), Failure> 
         PromptCommand::Render(args) => render(options, &args).await,
         PromptCommand::Label(args) => label(options, args).await,
         PromptCommand::Unlabel(args) => {
-            call::make(options, UnlabelPrompt::new(args.name, args.label)).await
+            call::call_and_print(options, UnlabelPrompt::new(args.name, args.label)).await
         }
     }
 }
@@ -131,13 +131,14 @@ async fn put(options: &Options, args: Put) -> Result<(), Failure> {
     let Put { name, file, text, labels, description } = args;
     let text = match text {
         Some(text) => text,
-        None => read(file.as_deref())?,
+        None => read_text(file.as_deref())?,
     };
     let labels = (!labels.is_empty()).then_some(labels);
-    call::make(options, PutPrompt { labels, description, ..PutPrompt::new(name, text) }).await
+    call::call_and_print(options, PutPrompt { labels, description, ..PutPrompt::new(name, text) })
+        .await
 }
 
-fn read(file: Option<&Path>) -> Result<String, Failure> {
+fn read_text(file: Option<&Path>) -> Result<String, Failure> {
     let mut text = String::new();
     let (name, read) = match file {
         None => ("stdin".into(), io::stdin().read_to_string(&mut text).map(drop)),
@@ -161,12 +162,12 @@ async fn list(options: &Options) -> Result<(), Failure> {
 }
 
 /// The name without the version or the label.
-fn before_at(named: &str) -> &str {
+fn prompt_name(named: &str) -> &str {
     named.rsplit_once('@').map_or(named, |(name, _)| name)
 }
 
 /// A version of a prompt, by its columns, and the labels of the prompt.
-async fn find(options: &Options, named: &str) -> Result<Map<String, JsonValue>, Failure> {
+async fn find_version(options: &Options, named: &str) -> Result<Map<String, JsonValue>, Failure> {
     let (name, at) = named.rsplit_once('@').unwrap_or((named, "latest"));
     let abide = connect(options, Access::Read).await?;
     let version_of = async |name: &str| {
@@ -182,20 +183,19 @@ async fn find(options: &Options, named: &str) -> Result<Map<String, JsonValue>, 
         name.insert_str(0, &namespace);
         found = version_of(&name).await;
     }
-    let labels = "SELECT label, version FROM prompt_labels WHERE prompt = :name ORDER BY label";
-    let labels: Result<Vec<(String, i64)>, _> =
-        abide.sql(labels).param("name", &name).fetch().await;
-    let known = abide.sql("SELECT count(*) FROM prompts WHERE name = :name").param("name", &name);
-    let known: Result<Vec<(i64,)>, _> = known.fetch().await;
+    let sql = "SELECT label, version FROM prompt_labels WHERE prompt = :name ORDER BY label";
+    let labels: Result<Vec<(String, i64)>, _> = abide.sql(sql).param("name", &name).fetch().await;
+    let sql = "SELECT count(*) FROM prompts WHERE name = :name";
+    let known: Result<Vec<(i64,)>, _> = abide.sql(sql).param("name", &name).fetch().await;
     abide.close().await;
     let found = found?;
     let labels = labels?;
     let known = known?;
     let Some(row) = found.rows.first() else {
         if at != "latest" && known.first().is_some_and(|(count,)| *count > 0) {
-            let detail = format!("the prompt {} has no version or label {at}", before_at(named));
-            let labels = labels.iter().map(|(label, version)| format!("{label} ({version})"));
-            let labels: Vec<String> = labels.collect();
+            let detail = format!("the prompt {} has no version or label {at}", prompt_name(named));
+            let labels: Vec<String> =
+                labels.iter().map(|(label, version)| format!("{label} ({version})")).collect();
             let hint = if labels.is_empty() {
                 "it has no labels; `abide prompt label` sets one".to_owned()
             } else {
@@ -221,22 +221,29 @@ async fn find(options: &Options, named: &str) -> Result<Map<String, JsonValue>, 
 }
 
 async fn show(options: &Options, named: &str) -> Result<(), Failure> {
-    let prompt = find(options, named).await?;
+    let prompt = find_version(options, named).await?;
     if options.json {
         return print_json(&prompt);
     }
-    let labels = prompt["labels"].as_object().into_iter().flatten();
-    let labels = labels.map(|(label, version)| format!("  ·  {label} → {version}"));
+    let labels = prompt["labels"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(label, version)| format!("  ·  {label} → {version}"));
     let name = prompt["name"].as_str().unwrap_or_default();
     let mut head = format!("{name}  ·  version {} of {}", prompt["version"], prompt["newest"]);
     head.extend(labels);
-    let variables = prompt["variables"].as_array().into_iter().flatten();
-    let variables: Vec<&str> = variables.filter_map(JsonValue::as_str).collect();
+    let variables: Vec<&str> = prompt["variables"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(JsonValue::as_str)
+        .collect();
     if !variables.is_empty() {
         head.push_str(&format!("  ·  variables {}", variables.join(", ")));
     }
-    print_line(Terminal::of_stdout().dim(one_line(&head)))?;
-    print_line(text(&prompt))
+    print_line(Terminal::from_stdout().dim(one_line(&head)))?;
+    print_line(prompt_text(&prompt))
 }
 
 async fn render(options: &Options, args: &Render) -> Result<(), Failure> {
@@ -250,8 +257,8 @@ async fn render(options: &Options, args: &Render) -> Result<(), Failure> {
         };
         values.insert(name.to_owned(), value.to_owned());
     }
-    let prompt = find(options, &args.prompt).await?;
-    let rendered = template::render(text(&prompt), &values).map_err(|why| {
+    let prompt = find_version(options, &args.prompt).await?;
+    let rendered = template::render(prompt_text(&prompt), &values).map_err(|why| {
         Refusal::new(Code::BadArguments, why.to_string())
             .hint(format!("abide prompt render {} NAME=VALUE", args.prompt))
     })?;
@@ -264,7 +271,7 @@ async fn render(options: &Options, args: &Render) -> Result<(), Failure> {
     print_line(Printable::from(rendered))
 }
 
-fn text(prompt: &Map<String, JsonValue>) -> &str {
+fn prompt_text(prompt: &Map<String, JsonValue>) -> &str {
     prompt["text"].as_str().unwrap_or_default()
 }
 
@@ -275,5 +282,5 @@ async fn label(options: &Options, args: Label) -> Result<(), Failure> {
         let detail = format!("{:?} is not NAME@VERSION", args.prompt);
         return Err(Failure::usage(detail, "abide prompt label clerk@2 production"));
     };
-    call::make(options, LabelPrompt::new(name, args.label, version)).await
+    call::call_and_print(options, LabelPrompt::new(name, args.label, version)).await
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::cells;
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::log_progress::{drawing, spinner};
+use crate::log_progress::{draw_progress, start_spinner};
 use crate::output::{print_json, print_line};
 
 /// Arguments of `abide replay`.
@@ -55,7 +55,10 @@ pub(crate) fn run(options: &Options, args: Replay) -> Result<(), Failure> {
         print_json(&json!({"events": events, "file": into}))
     } else {
         let into = args.into.display();
-        print_line(format!("{}  ·  the same outcomes  ·  {into}", cells::counted(events, "event")))
+        print_line(format!(
+            "{}  ·  the same outcomes  ·  {into}",
+            cells::pluralize(events, "event")
+        ))
     }
 }
 
@@ -69,15 +72,15 @@ pub(crate) fn replay(
     into: &Path,
     to: Option<Seq>,
 ) -> Result<Seq, Failure> {
-    let spinner = spinner(options)?;
-    let mut progress = drawing(&spinner);
+    let spinner = start_spinner(options)?;
+    let mut progress = draw_progress(&spinner);
     let config = abide_engine::Config::from(options.config());
     let reached = abide_engine::replay(file, into, config.modules, to, &mut progress);
     spinner.finish_and_clear();
-    reached.map_err(failure)
+    reached.map_err(replay_failure)
 }
 
-fn failure(error: ReplayError) -> Failure {
+fn replay_failure(error: ReplayError) -> Failure {
     let detail = error.to_string();
     match error {
         ReplayError::Verify(error) => Failure::from(error),

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::grants::allowance;
+use crate::grants::parse_rate_limit;
 use crate::output::print_line;
 use crate::terminal::Terminal;
 use crate::{call, sql};
@@ -44,11 +44,11 @@ struct Set {
     capabilities: Vec<String>,
 
     /// The rate limit of each of its identities that has no rate of its own: 100/1s
-    #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
+    #[arg(long, value_name = "CALLS/TIME", value_parser = parse_rate_limit)]
     rate: Option<RateLimit>,
 
     /// The quota of each of its identities: 10000/1d
-    #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
+    #[arg(long, value_name = "CALLS/TIME", value_parser = parse_rate_limit)]
     quota: Option<RateLimit>,
 
     /// A description, for people
@@ -75,7 +75,9 @@ Examples:
 pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
     match args.what {
         RoleCommand::List => list(options).await,
-        RoleCommand::Remove(args) => call::make(options, RemoveRole::new(args.name)).await,
+        RoleCommand::Remove(args) => {
+            call::call_and_print(options, RemoveRole::new(args.name)).await
+        }
         RoleCommand::Set(args) => {
             let limits = CallLimits { rate: args.rate, quota: args.quota };
             let role = SetRole {
@@ -86,14 +88,14 @@ pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
                 description: args.description,
                 limits: (limits != CallLimits::default()).then_some(limits),
             };
-            call::make(options, role).await
+            call::call_and_print(options, role).await
         }
     }
 }
 
 async fn list(options: &Options) -> Result<(), Failure> {
     if !options.json {
-        let terminal = Terminal::of_stdout();
+        let terminal = Terminal::from_stdout();
         let built_in = abide_reducers::modules();
         for role in BuiltInRole::ALL {
             let may = match role {
@@ -102,10 +104,13 @@ async fn list(options: &Options) -> Result<(), Failure> {
                     "everything except identities, tokens, roles and policies".to_owned()
                 }
                 role => {
-                    let modules = built_in.iter().chain(&options.modules);
-                    let reducers = modules.flat_map(|module| &module.reducers);
-                    let reducers = reducers.filter(|reducer| role.may_call(reducer.roles));
-                    let names: Vec<&str> = reducers.map(|reducer| reducer.name).collect();
+                    let names: Vec<&str> = built_in
+                        .iter()
+                        .chain(&options.modules)
+                        .flat_map(|module| &module.reducers)
+                        .filter(|reducer| role.may_call(reducer.roles))
+                        .map(|reducer| reducer.name)
+                        .collect();
                     if names.is_empty() {
                         "nothing; it only reads".to_owned()
                     } else {

@@ -25,7 +25,7 @@ use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::global_options::{DEFAULT_LISTEN, Options};
 use crate::output::{print_json, print_line};
-use crate::{duration, signals, size};
+use crate::{signals, units};
 
 /// Arguments of `abide serve`.
 #[derive(Args, Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Serve {
     retention_events: Option<u64>,
 
     /// Keep the change log for so long: 90s, 30m, 12h, 7d, 4w; with both, the smaller span applies
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     retention_time: Option<Duration>,
 
     /// Accept JSON Web Tokens of an issuer; the JSON file has its name, its keys and the meaning of its
@@ -121,7 +121,7 @@ const DEFAULT_BUFFER: &str = "256MB";
 const LEAST_BUFFER: usize = 1 << 20;
 
 fn buffer_size(text: &str) -> Result<usize, String> {
-    let bytes = size::parse(text)?;
+    let bytes = units::parse_size(text)?;
     if bytes < LEAST_BUFFER { Err("at least 1MB".to_owned()) } else { Ok(bytes) }
 }
 
@@ -171,7 +171,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let public_url = args.public_url.as_deref().map(PublicUrl::parse).transpose()?;
     let signing_key = args.signing_key.as_deref().map(SigningKey::open).transpose()?;
     let (listener, address) = bind(&args.listen, &db).await?;
-    check_new(&db, &access, address, of_file.as_deref())?;
+    check_new_file(&db, &access, address, of_file.as_deref())?;
     check_folder(&db)?;
     let project = match &args.agents {
         Some(folder) => {
@@ -180,14 +180,14 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         }
         None => None,
     };
-    let stop = signals::asked_to_stop()?;
+    let stop = signals::stop_requested()?;
     let config = abide_client::Config { retention: args.retention(), buffers, ..options.config() };
     let mut config = abide_engine::Config::from(config);
-    config.tuning.holder = Some(holder(address));
+    config.tuning.holder = Some(lock_file_entry(address));
     #[cfg(debug_assertions)]
-    let config = fault::armed(config);
+    let config = fault::arm_requested_panic(config);
     let engine = Engine::open(&db, config).map_err(|error| error.to_refusal())?;
-    let checked = check(&engine, &access, address, of_file.as_deref(), &db).await;
+    let checked = check_access(&engine, &access, address, of_file.as_deref(), &db).await;
     let Ok(requires_token) = checked else {
         close(&engine).await;
         return Ok(checked.map(drop)?);
@@ -203,7 +203,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         None => None,
     };
     let loaded = args.agents.as_deref().zip(agents.as_ref().map(AgentHost::loaded));
-    greet(options, &engine, address, (&db, loaded), requires_token)?;
+    print_greeting(options, &engine, address, &db, loaded, requires_token)?;
     let registry = agents.as_ref().map(AgentHost::registry);
     let protocols = Arc::new(AgentProtocols {
         mcp_handler: agents.as_ref().and_then(AgentHost::mcp_handler),
@@ -222,14 +222,14 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     // The exit code is 1 if the engine has failed, so that a supervisor restarts it.
     healthy?;
     if !options.json {
-        let events = cells::counted(head.0.unsigned_abs(), "event");
+        let events = cells::pluralize(head.0.unsigned_abs(), "event");
         print_line(format!("stopped  ·  {events} in the log"))?;
     }
     Ok(())
 }
 
 /// The entry of this server in the lock file.
-fn holder(address: SocketAddr) -> Holder {
+fn lock_file_entry(address: SocketAddr) -> Holder {
     Holder {
         protocol: SUBPROTOCOL.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -240,21 +240,23 @@ fn holder(address: SocketAddr) -> Holder {
 }
 
 /// Refuses to create a file that could not be served.
-fn check_new(
+fn check_new_file(
     db: &Path,
     access: &AccessConfig,
     address: SocketAddr,
     token: Option<&str>,
 ) -> Result<(), Refusal> {
-    match db.exists() {
-        true => Ok(()),
-        false if token.is_some() => Err(foreign_token(db)),
-        false => access.check_alone(address).map_err(|refusal| exposed(refusal, db)),
+    if db.exists() {
+        return Ok(());
     }
+    if token.is_some() {
+        return Err(foreign_token_refusal(db));
+    }
+    access.check_alone(address).map_err(|refusal| add_token_hint(refusal, db))
 }
 
 /// Whether the server requires credentials; refuses what [`check_token`] and [`check_listens`] refuse.
-async fn check(
+async fn check_access(
     engine: &Engine,
     access: &AccessConfig,
     address: SocketAddr,
@@ -262,7 +264,7 @@ async fn check(
     db: &Path,
 ) -> Result<bool, Refusal> {
     check_token(engine, token, db).await?;
-    check_listens(engine, access, address).await.map_err(|refusal| exposed(refusal, db))
+    check_listens(engine, access, address).await.map_err(|refusal| add_token_hint(refusal, db))
 }
 
 /// Tokens that begin so are rows of a file.
@@ -276,28 +278,28 @@ async fn check_token(engine: &Engine, token: Option<&str>, db: &Path) -> Result<
     let params = [("id".to_owned(), id.into())].into_iter().collect();
     let sql = "SELECT id FROM tokens WHERE id = :id";
     let found = engine.query(&Caller::local(), sql, &params, None).await?;
-    if found.rows.is_empty() { Err(foreign_token(db)) } else { Ok(()) }
+    if found.rows.is_empty() { Err(foreign_token_refusal(db)) } else { Ok(()) }
 }
 
-fn foreign_token(db: &Path) -> Refusal {
+fn foreign_token_refusal(db: &Path) -> Refusal {
     let db = db.display();
     let detail = format!("{db} does not have the token of --token or ABIDE_TOKEN");
-    let create = first_token(&format!(" --db {db}"));
+    let create = create_token_command(&format!(" --db {db}"));
     let hint = format!("unset ABIDE_TOKEN, or create a token of this file: `{create}`");
     Refusal::new(Code::Unauthenticated, detail).hint(hint)
 }
 
 /// The command that creates the first token, with the option that names the file or the server.
-fn first_token(option: &str) -> String {
+fn create_token_command(option: &str) -> String {
     format!("abide token create root --role admin --capability '*'{option}")
 }
 
 /// The refusal of an address that needs a token, with the command that creates one in this file.
-fn exposed(refusal: Refusal, db: &Path) -> Refusal {
+fn add_token_hint(refusal: Refusal, db: &Path) -> Refusal {
     if refusal.code != Code::Denied {
         return refusal;
     }
-    let create = first_token(&format!(" --db {}", db.display()));
+    let create = create_token_command(&format!(" --db {}", db.display()));
     refusal.hint(format!("listen on 127.0.0.1, or create a token first: `{create}`"))
 }
 
@@ -310,11 +312,12 @@ pub(crate) async fn close(engine: &Engine) {
 }
 
 /// The first output, once requests are accepted.
-fn greet(
+fn print_greeting(
     options: &Options,
     engine: &Engine,
     address: SocketAddr,
-    (db, agents): (&Path, Option<(&Path, &LoadedProject)>),
+    db: &Path,
+    agents: Option<(&Path, &LoadedProject)>,
     requires_token: bool,
 ) -> Result<(), Failure> {
     let seq = engine.durable_seq();
@@ -328,7 +331,7 @@ fn greet(
         }
         return print_json(&greeting);
     }
-    let at = match reached(address).to_string() {
+    let at = match reachable_address(address).to_string() {
         usual if usual == DEFAULT_LISTEN => String::new(),
         other => format!(" --url http://{other}"),
     };
@@ -336,7 +339,7 @@ fn greet(
     let access = match (&options.token, requires_token) {
         (None, false) => format!(
             "no token yet: programs on this machine only; `{}` creates one",
-            first_token(&at)
+            create_token_command(&at)
         ),
         (None, true) => "with a token".to_owned(),
         (Some(_), _) => {
@@ -359,14 +362,14 @@ fn greet(
            then     abide {then}",
         version = env!("CARGO_PKG_VERSION"),
         db = db.display(),
-        agents = agents.map(|(folder, it)| it.lines(folder)).unwrap_or_default(),
-        events = cells::counted(seq.0.unsigned_abs(), "event"),
+        agents = agents.map(|(folder, it)| it.greeting_lines(folder)).unwrap_or_default(),
+        events = cells::pluralize(seq.0.unsigned_abs(), "event"),
     ))
 }
 
 /// The address by which programs of this machine reach a server that listens on an address: every address of the machine
 /// is none to connect to.
-fn reached(address: SocketAddr) -> SocketAddr {
+fn reachable_address(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -377,7 +380,7 @@ fn reached(address: SocketAddr) -> SocketAddr {
 
 /// Binds the address, before a file is created: a second server started by mistake must not create one.
 async fn bind(listen: &str, db: &Path) -> Result<(TcpListener, SocketAddr), Failure> {
-    let listener = TcpListener::bind(listen).await.map_err(|why| taken(listen, db, &why))?;
+    let listener = TcpListener::bind(listen).await.map_err(|why| bind_refusal(listen, db, &why))?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
@@ -389,7 +392,7 @@ fn is_served_at(db: &Path, listen: &str) -> bool {
     holder.url.is_some_and(|url| url.rsplit(':').next() == Some(port))
 }
 
-fn taken(listen: &str, db: &Path, why: &io::Error) -> Refusal {
+fn bind_refusal(listen: &str, db: &Path, why: &io::Error) -> Refusal {
     match why.kind() {
         io::ErrorKind::AddrInUse if is_served_at(db, listen) => {
             let detail = format!("a server serves {} already, at {listen}", db.display());

@@ -31,14 +31,14 @@ impl EndSignals {
     pub(crate) async fn recv(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
-            () = next(interrupt) => {}
-            () = next(terminate) => {}
-            () = next(hangup) => {}
+            () = recv_if_handled(interrupt) => {}
+            () = recv_if_handled(terminate) => {}
+            () = recv_if_handled(hangup) => {}
         }
     }
 }
 
-async fn next(signal: &mut Option<Signal>) {
+async fn recv_if_handled(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
         None => std::future::pending().await,
@@ -56,7 +56,7 @@ fn ignored_signals() -> u64 {
 ///
 /// # Errors
 /// The system's error.
-pub(crate) fn asked_to_stop() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
+pub(crate) fn stop_requested() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {

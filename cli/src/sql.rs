@@ -73,7 +73,10 @@ pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
     }
     let answer = query.rows().await;
     abide.close().await;
-    show(options, answer.map_err(|error| statement_hints::explain(error.into(), &args.sql))?)
+    print_result(
+        options,
+        answer.map_err(|error| statement_hints::explain(error.into(), &args.sql))?,
+    )
 }
 
 /// Runs a statement of a command, and shows the rows, or a message if there are none.
@@ -85,7 +88,11 @@ pub(crate) async fn list(options: &Options, sql: &str, none: &str) -> Result<(),
     let answer = abide.sql(sql).rows().await;
     abide.close().await;
     let answer = answer?;
-    if answer.rows.is_empty() && !options.json { print_line(none) } else { show(options, answer) }
+    if answer.rows.is_empty() && !options.json {
+        print_line(none)
+    } else {
+        print_result(options, answer)
+    }
 }
 
 /// Runs the statement on the file that this process has opened. The result is printed as it is read, so it is never in memory
@@ -145,25 +152,26 @@ impl RowSink for JsonPrinter {
     }
 }
 
-fn show(options: &Options, answer: QueryResult) -> Result<(), Failure> {
+fn print_result(options: &Options, answer: QueryResult) -> Result<(), Failure> {
     if options.json {
-        return show_json(&answer);
+        return print_json_result(&answer);
     }
     let QueryResult { seq, columns, rows } = answer;
-    let terminal = Terminal::of_stdout();
+    let terminal = Terminal::from_stdout();
     let rows: Vec<MarkedRow> =
         rows.iter().map(|row| (row.iter().map(Value::to_json).collect(), None)).collect();
-    let RenderedTable { text, left_out } = table::table(terminal, &table::named(&columns), &rows);
+    let RenderedTable { text, left_out } =
+        table::render_table(terminal, &table::columns_from_names(&columns), &rows);
     print_line(text)?;
-    let mut foot = format!("{}  ·  as of {seq}", cells::counted(rows.len() as u64, "row"));
+    let mut foot = format!("{}  ·  as of {seq}", cells::pluralize(rows.len() as u64, "row"));
     if left_out > 0 {
-        let columns = cells::counted(left_out as u64, "empty column");
+        let columns = cells::pluralize(left_out as u64, "empty column");
         foot.push_str(&format!("  ·  {columns} not shown"));
     }
     print_line(terminal.dim(foot))
 }
 
-fn show_json(answer: &QueryResult) -> Result<(), Failure> {
+fn print_json_result(answer: &QueryResult) -> Result<(), Failure> {
     let mut writer = QueryResponseWriter::response();
     writer.begin(answer.seq, &answer.columns);
     for row in &answer.rows {

@@ -14,15 +14,15 @@ pub(crate) fn explain(failure: Failure, sql: &str) -> Failure {
     if refusal.code != Code::BadSql {
         return refusal.into();
     }
-    match of_other_program(sql) {
+    match translate_foreign_command(sql) {
         Some(hint) => refusal.hint(hint),
-        None => naming_table(refusal, sql),
+        None => name_table_in_hint(refusal, sql),
     }
     .into()
 }
 
 /// The statement that a command of another program stands for.
-fn of_other_program(sql: &str) -> Option<String> {
+fn translate_foreign_command(sql: &str) -> Option<String> {
     let words: Vec<String> = sql
         .split(|c: char| c.is_whitespace() || "();'\"".contains(c))
         .map(str::to_lowercase)
@@ -47,7 +47,7 @@ fn of_other_program(sql: &str) -> Option<String> {
 }
 
 /// Names the table of the statement in the hint that lists columns, in place of an example.
-fn naming_table(refusal: Refusal, sql: &str) -> Refusal {
+fn name_table_in_hint(refusal: Refusal, sql: &str) -> Refusal {
     const EXAMPLE: &str = "SELECT * FROM sessions LIMIT 1";
     let mut words = sql.split_whitespace();
     words.find(|word| word.eq_ignore_ascii_case("from"));

@@ -30,7 +30,11 @@ pub(crate) struct RenderedTable {
 }
 
 /// The rows as a table, at most as wide as the terminal; on a pipe nothing is cut. A row is one line.
-pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) -> RenderedTable {
+pub(crate) fn render_table(
+    terminal: Terminal,
+    columns: &[Column],
+    rows: &[MarkedRow],
+) -> RenderedTable {
     let mut table = Table::new();
     // [`Terminal`] has already determined what stdout is; the library must not check again.
     table.force_no_tty().load_style(presets::NOTHING);
@@ -44,9 +48,10 @@ pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) 
     }
     let mut shown: Vec<usize> = (0..columns.len()).filter(|at| !columns[*at].hidden).collect();
     let all = shown.len();
-    if terminal.columns().is_some_and(|room| width(columns, &shown, rows) > usize::from(room)) {
+    if terminal.columns().is_some_and(|room| uncut_width(columns, &shown, rows) > usize::from(room))
+    {
         shown.retain(|at| {
-            rows.is_empty() || rows.iter().any(|(row, _)| row.get(*at).is_some_and(says_something))
+            rows.is_empty() || rows.iter().any(|(row, _)| row.get(*at).is_some_and(has_content))
         });
     }
     let names = shown.iter().map(|at| cells::one_line(&columns[*at].name));
@@ -56,38 +61,39 @@ pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) 
     for (row, mark) in rows {
         let cells = shown.iter().map(|at| {
             let value = row.get(*at).unwrap_or(&JsonValue::Null);
-            cell(terminal, &columns[*at].name, value, *mark)
+            format_cell(terminal, &columns[*at].name, value, *mark)
         });
         let mut line = Row::from(cells);
         line.max_height(1);
         table.add_row(line);
     }
-    let text = Printable::of_printable_parts(table.trim_fmt());
+    let text = Printable::from_printable_parts(table.trim_fmt());
     RenderedTable { text, left_out: all - shown.len() }
 }
 
 /// The width of the table without cuts. Columns that are usually long count with a maximum.
-fn width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize {
+fn uncut_width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize {
     const LONG: usize = 24;
     shown
         .iter()
         .map(|at| {
             let name = &columns[*at].name;
-            let cells = rows.iter().filter_map(|(row, _)| Some(cells::show(name, row.get(*at)?)));
+            let cells =
+                rows.iter().filter_map(|(row, _)| Some(cells::format_value(name, row.get(*at)?)));
             let widest = cells.map(|cell| cell.chars().count().min(LONG)).max().unwrap_or(0);
             widest.max(name.chars().count()) + 2
         })
         .sum()
 }
 
-fn says_something(value: &JsonValue) -> bool {
+fn has_content(value: &JsonValue) -> bool {
     !value.is_null() && value.as_str() != Some("{}")
 }
 
-fn cell(terminal: Terminal, column: &str, value: &JsonValue, mark: Option<RowMark>) -> Cell {
-    let mut text = cells::show(column, value);
+fn format_cell(terminal: Terminal, column: &str, value: &JsonValue, mark: Option<RowMark>) -> Cell {
+    let mut text = cells::format_value(column, value);
     if let Some(width) = terminal.columns() {
-        text = cells::cut(&text, width.into());
+        text = cells::truncate(&text, width.into());
     }
     let cell = Cell::new(text);
     let cell = match mark {
@@ -105,18 +111,18 @@ const FIRST: [&str; 8] =
 const LAST: [&str; 3] = ["created_at", "updated_at", "seq"];
 
 /// An object as an aligned list, with a line for each field that is not empty.
-pub(crate) fn list(terminal: Terminal, object: &Map<String, JsonValue>) -> String {
+pub(crate) fn format_fields(terminal: Terminal, object: &Map<String, JsonValue>) -> String {
     let mut fields: Vec<_> = object.iter().filter(|(_, value)| !value.is_null()).collect();
-    let place = |list: &[&str], key: &str| list.iter().position(|name| *name == key);
     fields.sort_by_key(|(key, _)| {
-        let first = place(&FIRST, key).unwrap_or(FIRST.len());
-        (first, place(&LAST, key).map_or(0, |at| at + 1))
+        let first = FIRST.iter().position(|name| name == key).unwrap_or(FIRST.len());
+        let last = LAST.iter().position(|name| name == key).map_or(0, |at| at + 1);
+        (first, last)
     });
     let wide = fields.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0);
     let lines = fields.into_iter().map(|(key, value)| {
-        let mut text = cells::show(key, value);
+        let mut text = cells::format_value(key, value);
         if let Some(width) = terminal.columns() {
-            text = cells::cut(&text, usize::from(width).saturating_sub(wide + 4));
+            text = cells::truncate(&text, usize::from(width).saturating_sub(wide + 4));
         }
         format!("  {key:wide$}  {text}")
     });
@@ -124,7 +130,7 @@ pub(crate) fn list(terminal: Terminal, object: &Map<String, JsonValue>) -> Strin
 }
 
 /// Columns known only by name.
-pub(crate) fn named(names: &[String]) -> Vec<Column> {
+pub(crate) fn columns_from_names(names: &[String]) -> Vec<Column> {
     names
         .iter()
         .map(|name| Column { name: name.clone(), kind: String::new(), hidden: false })
@@ -143,7 +149,8 @@ mod tests {
         let names: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
         let rows: Vec<Vec<JsonValue>> = serde_json::from_value(rows).expect("rows are lists");
         let rows: Vec<MarkedRow> = rows.into_iter().map(|row| (row, None)).collect();
-        let RenderedTable { text, left_out } = table(terminal, &named(&names), &rows);
+        let RenderedTable { text, left_out } =
+            render_table(terminal, &columns_from_names(&names), &rows);
         expected.assert_eq(&format!("{text}\n({left_out} left out)"));
     }
 
@@ -210,6 +217,6 @@ mod tests {
               reason      angry\ncustomer
               created_at  2026-11-21 14:02:11
               seq         7"#]]
-        .assert_eq(&format!("seq 7\n{}", list(PIPE, object)));
+        .assert_eq(&format!("seq 7\n{}", format_fields(PIPE, object)));
     }
 }

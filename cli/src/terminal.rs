@@ -15,7 +15,7 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     /// Inspects stdout. A terminal can be resized, so inspect it again before each drawing.
-    pub(crate) fn of_stdout() -> Terminal {
+    pub(crate) fn from_stdout() -> Terminal {
         if !io::stdout().is_terminal() {
             return Terminal { size: None, styled: false };
         }
@@ -47,7 +47,7 @@ impl Terminal {
     pub(crate) fn with(self, style: &'static str, text: impl Into<Printable>) -> Printable {
         let text = text.into();
         if self.styled {
-            Printable::of_printable_parts(format!("\x1b[{style}m{text}\x1b[0m"))
+            Printable::from_printable_parts(format!("\x1b[{style}m{text}\x1b[0m"))
         } else {
             text
         }

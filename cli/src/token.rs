@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::grants::GrantOptions;
 use crate::output::{note, print_json, print_line};
-use crate::{call, duration, sql};
+use crate::{call, sql, units};
 
 /// Arguments of `abide token`.
 #[derive(Args, Debug)]
@@ -47,7 +47,7 @@ struct Create {
     grants: GrantOptions,
 
     /// When it expires: after 12h, 30d; without this, never
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     expires: Option<Duration>,
 
     /// A label, for people
@@ -104,17 +104,17 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
         note(format!("created {}", file.display()));
     }
     let lacks_admin = lacks_admin(options, &abide, &args).await;
-    let made = make(&abide, &args, &secret).await;
+    let made = create_token(&abide, &args, &secret).await;
     abide.close().await;
-    let token = made.map_err(|failure| naming_role(failure, &args))?;
+    let token = made.map_err(|failure| suggest_role_option(failure, &args))?;
     if lacks_admin {
-        note(no_admin(options));
+        note(no_admin_warning(options));
     }
     if options.json {
         return print_json(&json!({"token": secret.text(), "row": token}));
     }
     let until = match token["expires_at"].as_i64() {
-        Some(at) => format!("valid until {}", crate::cells::moment(abide_schema::Micros(at))),
+        Some(at) => format!("valid until {}", crate::cells::format_time(abide_schema::Micros(at))),
         None => "without an expiry".to_owned(),
     };
     note(format!("token {} of {}, {until}. It is printed only once:", secret.id(), args.identity));
@@ -122,7 +122,7 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
 }
 
 /// The hint of an identity that does not exist: an option of this command creates it.
-fn naming_role(failure: Failure, args: &Create) -> Failure {
+fn suggest_role_option(failure: Failure, args: &Create) -> Failure {
     match failure {
         Failure::Refused(refusal) if refusal.code == Code::NotFound && args.role.is_none() => {
             let hint = "--role ROLE also creates the identity; `abide identity list` lists them";
@@ -153,7 +153,7 @@ async fn lacks_admin(options: &Options, abide: &Abide, args: &Create) -> bool {
     !is_admin && admins.is_ok_and(|admins| admins == [0])
 }
 
-fn no_admin(options: &Options) -> String {
+fn no_admin_warning(options: &Options) -> String {
     let file = match &options.db {
         Some(file) => file.display().to_string(),
         None => "FILE (after the server has stopped)".to_owned(),
@@ -164,7 +164,7 @@ fn no_admin(options: &Options) -> String {
 }
 
 /// Creates the token, and its identity if requested: both or neither.
-async fn make(abide: &Abide, args: &Create, secret: &Secret) -> Result<JsonValue, Failure> {
+async fn create_token(abide: &Abide, args: &Create, secret: &Secret) -> Result<JsonValue, Failure> {
     args.grants.check()?;
     let expires_in = args.expires.map(|span| span.as_millis());
     let token = CreateToken {
@@ -192,5 +192,5 @@ async fn revoke(options: &Options, args: Revoke) -> Result<(), Failure> {
         Some((id, _)) => id.to_owned(),
         None => args.id,
     };
-    call::make(options, RevokeToken::new(id)).await
+    call::call_and_print(options, RevokeToken::new(id)).await
 }

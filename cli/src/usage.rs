@@ -12,64 +12,72 @@ pub(crate) fn is_help(error: &Error) -> bool {
 }
 
 /// The error in the command line of a program.
-pub(crate) fn failure(error: &Error, program: &Command) -> Failure {
-    let word = |kind| words(error, kind).into_iter().next();
-    let named = |kind| word(kind).unwrap_or_default();
+pub(crate) fn to_failure(error: &Error, program: &Command) -> Failure {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
-            let wrong = named(ContextKind::InvalidSubcommand);
+            let wrong = first_word(error, ContextKind::InvalidSubcommand).unwrap_or_default();
             let detail = format!("there is no command {wrong:?}");
             // The parser prefers common beginnings to common letters.
             let own = nearest_command(program, &wrong);
-            let nearest = own.or_else(|| word(ContextKind::SuggestedSubcommand));
-            Failure::usage(detail, suggested(nearest).unwrap_or_else(|| usage(error, program)))
+            let nearest = own.or_else(|| first_word(error, ContextKind::SuggestedSubcommand));
+            Failure::usage(
+                detail,
+                format_suggestion(nearest).unwrap_or_else(|| command_form(error, program)),
+            )
         }
         ErrorKind::UnknownArgument => {
-            let argument = named(ContextKind::InvalidArg);
+            let argument = first_word(error, ContextKind::InvalidArg).unwrap_or_default();
             let detail = if argument.starts_with('-') {
                 format!("there is no option {argument}")
             } else {
                 format!("{argument:?} is an argument too many")
             };
-            let nearest = word(ContextKind::SuggestedArg);
-            Failure::usage(detail, suggested(nearest).unwrap_or_else(|| usage(error, program)))
+            let nearest = first_word(error, ContextKind::SuggestedArg);
+            Failure::usage(
+                detail,
+                format_suggestion(nearest).unwrap_or_else(|| command_form(error, program)),
+            )
         }
-        ErrorKind::InvalidValue | ErrorKind::ValueValidation => invalid_value(error, program),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            explain_invalid_value(error, program)
+        }
         ErrorKind::MissingRequiredArgument => {
-            let missing = words(error, ContextKind::InvalidArg).join(" ");
-            Failure::usage(format!("{missing} is missing"), usage(error, program))
+            let missing = context_words(error, ContextKind::InvalidArg).join(" ");
+            Failure::usage(format!("{missing} is missing"), command_form(error, program))
         }
         ErrorKind::ArgumentConflict => {
-            let argument = named(ContextKind::InvalidArg);
-            let others = words(error, ContextKind::PriorArg);
+            let argument = first_word(error, ContextKind::InvalidArg).unwrap_or_default();
+            let others = context_words(error, ContextKind::PriorArg);
             let detail = if others.iter().all(|other| *other == argument) {
                 format!("{argument} is given twice")
             } else {
                 format!("{argument} cannot be combined with {}", others.join(", "))
             };
-            Failure::usage(detail, usage(error, program))
+            Failure::usage(detail, command_form(error, program))
         }
-        _ => Failure::usage(first_line(error), usage(error, program)),
+        _ => Failure::usage(first_line(error), command_form(error, program)),
     }
 }
 
-fn invalid_value(error: &Error, program: &Command) -> Failure {
-    let argument = words(error, ContextKind::InvalidArg).join(" ");
-    let value = words(error, ContextKind::InvalidValue).concat();
-    let valid = words(error, ContextKind::ValidValue);
-    let nearest = words(error, ContextKind::SuggestedValue).into_iter().next();
+fn explain_invalid_value(error: &Error, program: &Command) -> Failure {
+    let argument = context_words(error, ContextKind::InvalidArg).join(" ");
+    let value = context_words(error, ContextKind::InvalidValue).concat();
+    let valid = context_words(error, ContextKind::ValidValue);
+    let nearest = first_word(error, ContextKind::SuggestedValue);
     if value.is_empty() {
-        let hint = if valid.is_empty() { usage(error, program) } else { one_of(&valid) };
+        let hint =
+            if valid.is_empty() { command_form(error, program) } else { list_values(&valid) };
         return Failure::usage(format!("{argument} has no value"), hint);
     }
     let why = std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default();
     let detail = format!("{value:?} is not a valid value of {argument}{why}");
-    let hint = suggested(nearest).or_else(|| (!valid.is_empty()).then(|| one_of(&valid)));
-    Failure::usage(detail, hint.unwrap_or_else(|| usage(error, program)))
+    let hint =
+        format_suggestion(nearest).or_else(|| (!valid.is_empty()).then(|| list_values(&valid)));
+    Failure::usage(detail, hint.unwrap_or_else(|| command_form(error, program)))
 }
 
 /// The texts that the parser attaches to an error.
-fn words(error: &Error, kind: ContextKind) -> Vec<String> {
+fn context_words(error: &Error, kind: ContextKind) -> Vec<String> {
     match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.clone()],
         Some(ContextValue::Strings(texts)) => texts.clone(),
@@ -77,16 +85,20 @@ fn words(error: &Error, kind: ContextKind) -> Vec<String> {
     }
 }
 
-fn suggested(nearest: Option<String>) -> Option<String> {
+fn first_word(error: &Error, kind: ContextKind) -> Option<String> {
+    context_words(error, kind).into_iter().next()
+}
+
+fn format_suggestion(nearest: Option<String>) -> Option<String> {
     nearest.map(|nearest| format!("did you mean {nearest}?"))
 }
 
-fn one_of(valid: &[String]) -> String {
+fn list_values(valid: &[String]) -> String {
     format!("the values are {}", valid.join(", "))
 }
 
 /// The form of the command in one line, and where its description is.
-fn usage(error: &Error, program: &Command) -> String {
+fn command_form(error: &Error, program: &Command) -> String {
     // An error about a value does not say which command it is of.
     let command = command_name(program, std::env::args().skip(1));
     let help = format!("`{command} --help` describes the options");

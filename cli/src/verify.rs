@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::cells;
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::log_progress::{drawing, spinner};
+use crate::log_progress::{draw_progress, start_spinner};
 use crate::output::{print_json, print_line};
 use crate::replay;
 
@@ -48,9 +48,9 @@ Examples:
 /// # Errors
 /// The first error, with its seq.
 pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
-    let spinner = spinner(options)?;
+    let spinner = start_spinner(options)?;
     let modules = abide_engine::Config::from(options.config()).modules;
-    let verified = verify_file(&args.file, modules, &mut drawing(&spinner));
+    let verified = verify_file(&args.file, modules, &mut draw_progress(&spinner));
     spinner.finish_and_clear();
     let verified = verified?;
     let is_replayed = args.replay || args.rows;
@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
         let replayed = if is_replayed { "  ·  rows ok" } else { "" };
         print_line(format!(
             "{}  ·  chain ok{replayed}  ·  head {head}",
-            cells::counted(events, "event")
+            cells::pluralize(events, "event")
         ))
     }
 }

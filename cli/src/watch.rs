@@ -89,12 +89,12 @@ pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
     }
     let subscription =
         subscribe.await.map_err(|error| statement_hints::explain(error.into(), &args.sql))?;
-    let show = match Terminal::of_stdout().size {
+    let show = match Terminal::from_stdout().size {
         _ if options.json => Display::Frames(Frames::default()),
         None => Display::Lines(Lines::default()),
         Some(_) => Display::Screen(Screen::open(&abide, &args.sql)?),
     };
-    let stop = signals::asked_to_stop()?;
+    let stop = signals::stop_requested()?;
     let watched = tokio::select! {
         watched = watch(&abide, options, subscription, show, args.count) => watched,
         () = stop => Ok(()),
@@ -133,7 +133,7 @@ async fn follow(
             Display::Screen(screen) => {
                 tokio::select! {
                     update = subscription.try_next() => update?,
-                    () = screen.due() => {
+                    () = screen.wait_until_due() => {
                         screen.draw(abide, &subscription)?;
                         continue;
                     }
@@ -147,13 +147,13 @@ async fn follow(
         }
         match &mut show {
             Display::Screen(screen) => {
-                screen.take(&update);
+                screen.apply(&update);
                 screen.draw(abide, &subscription)?;
             }
             Display::Lines(lines) => {
-                lines.take(&subscription, &update).into_iter().try_for_each(print_line)?;
+                lines.next_lines(&subscription, &update).into_iter().try_for_each(print_line)?;
             }
-            Display::Frames(frames) => print_json(&frames.take(&subscription, &update))?,
+            Display::Frames(frames) => print_json(&frames.next_frame(&subscription, &update))?,
         }
         left -= 1;
     }

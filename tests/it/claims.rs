@@ -16,8 +16,11 @@ fn worker(scope: &[(&str, &str)]) -> Caller {
 
 async fn claim(world: &World, by: &Caller) -> Result<String, Code> {
     let args = json!({"tools": ["put"], "lease_ms": 1_000});
-    let done = world.engine().call(by, "claim_next_tool_call", &args, None).await;
-    let done = done.map_err(|refusal| refusal.code)?;
+    let done = world
+        .engine()
+        .call(by, "claim_next_tool_call", &args, None)
+        .await
+        .map_err(|refusal| refusal.code)?;
     let call: JsonValue = serde_json::from_str(&done.result).unwrap();
     Ok(call["call_id"].as_str().unwrap().to_owned())
 }

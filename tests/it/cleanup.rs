@@ -10,7 +10,7 @@ use abide_schema::{Refusal, limits};
 use abide_tests::world::{World, run};
 use serde_json::{Value as JsonValue, json};
 
-fn to(reducer: &str, args: JsonValue) -> BatchCall {
+fn batch_call(reducer: &str, args: JsonValue) -> BatchCall {
     BatchCall { reducer: reducer.to_owned(), args }
 }
 
@@ -36,30 +36,35 @@ const CALLS: usize = 250;
 async fn family() -> World {
     let world = World::new(modules);
     let mut calls = vec![
-        to("register_tool", json!({"name": "put", "effect": "idempotent"})),
-        to("register_tool", json!({"name": "ask", "needs_approval": true})),
-        to("register_agent", json!({"name": "support", "definition": {}})),
-        to("create_session", json!({"agent": "support", "id": "s1"})),
+        batch_call("register_tool", json!({"name": "put", "effect": "idempotent"})),
+        batch_call("register_tool", json!({"name": "ask", "needs_approval": true})),
+        batch_call("register_agent", json!({"name": "support", "definition": {}})),
+        batch_call("create_session", json!({"agent": "support", "id": "s1"})),
     ];
     for nth in 0..CHILDREN {
         let id = format!("c{nth:04}");
-        calls.push(to("create_session", json!({"agent": "support", "id": id, "parent_id": "s1"})));
+        calls.push(batch_call(
+            "create_session",
+            json!({"agent": "support", "id": id, "parent_id": "s1"}),
+        ));
     }
     let child = json!({"agent": "support", "id": "grandchild", "parent_id": last_child()});
-    calls.push(to("create_session", child));
+    calls.push(batch_call("create_session", child));
     for nth in 0..CALLS {
         let call_id = format!("t{nth:04}");
         let tool = if nth % 10 == 3 { "ask" } else { "put" };
         let lease = if nth % 10 == 5 { json!(60_000) } else { JsonValue::Null };
-        calls.push(to(
+        calls.push(batch_call(
             "request_tool_call",
             json!({"call_id": call_id, "session_id": "s1",
             "tool_name": tool, "arguments": {}, "claim_lease_ms": lease}),
         ));
-        calls
-            .push(to("set_timer", json!({"in_ms": 1_000, "session_id": "s1", "message": "hello"})));
+        calls.push(batch_call(
+            "set_timer",
+            json!({"in_ms": 1_000, "session_id": "s1", "message": "hello"}),
+        ));
     }
-    calls.push(to(
+    calls.push(batch_call(
         "request_tool_call",
         json!({"call_id": "below", "session_id": "grandchild",
         "tool_name": "put", "arguments": {}}),
@@ -131,36 +136,44 @@ fn no_work_starts_during_cancellation() {
         let before = world.state(None).await;
         let last = last_child();
         let attempts = [
-            to("create_session", json!({"agent": "support", "parent_id": "s1"})),
-            to("create_session", json!({"agent": "support", "parent_id": last})),
-            to("create_session", json!({"agent": "support", "parent_id": "grandchild"})),
-            to(
+            batch_call("create_session", json!({"agent": "support", "parent_id": "s1"})),
+            batch_call("create_session", json!({"agent": "support", "parent_id": last})),
+            batch_call("create_session", json!({"agent": "support", "parent_id": "grandchild"})),
+            batch_call(
                 "request_tool_call",
                 json!({"call_id": "new", "session_id": "grandchild",
                 "tool_name": "put", "arguments": {}}),
             ),
-            to("append_message", json!({"session_id": "s1", "role": "user", "content": "x"})),
-            to("append_message", json!({"session_id": last, "role": "user", "content": "x"})),
-            to("start_run", json!({"session_id": last})),
-            to("set_timer", json!({"session_id": last, "in_ms": 5})),
-            to(
+            batch_call(
+                "append_message",
+                json!({"session_id": "s1", "role": "user", "content": "x"}),
+            ),
+            batch_call(
+                "append_message",
+                json!({"session_id": last, "role": "user", "content": "x"}),
+            ),
+            batch_call("start_run", json!({"session_id": last})),
+            batch_call("set_timer", json!({"session_id": last, "in_ms": 5})),
+            batch_call(
                 "request_supervisor_handoff",
                 json!({"session_id": last, "reason": "x",
                 "required_capability": "x"}),
             ),
-            to("claim_tool_call", json!({"call_id": format!("t{:04}", CALLS - 1)})),
-            to("claim_tool_call", json!({"call_id": "below"})),
-            to("claim_next_tool_call", json!({"tools": ["put"]})),
-            to(
+            batch_call("claim_tool_call", json!({"call_id": format!("t{:04}", CALLS - 1)})),
+            batch_call("claim_tool_call", json!({"call_id": "below"})),
+            batch_call("claim_next_tool_call", json!({"tools": ["put"]})),
+            batch_call(
                 "decide_approval",
                 json!({"call_id": format!("t{:04}", CALLS - 7),
                 "decision": "approve"}),
             ),
         ];
         for attempt in attempts {
-            let cancel = to("cancel_session", json!({"session_id": "s1"}));
-            let refused = batch(&world, vec![cancel, attempt.clone()]).await;
-            let refused = refused.expect_err(&format!("{attempt:?}")).to_string();
+            let cancel = batch_call("cancel_session", json!({"session_id": "s1"}));
+            let refused = batch(&world, vec![cancel, attempt.clone()])
+                .await
+                .expect_err(&format!("{attempt:?}"))
+                .to_string();
             assert!(refused.contains("cancel"), "{attempt:?}: {refused}");
         }
         assert!(before == world.state(None).await, "a refused batch has no effect");
@@ -183,7 +196,7 @@ fn no_work_starts_during_cancellation() {
 fn a_timer_of_an_ended_session_does_not_fire() {
     run(async {
         let world = family().await;
-        let complete = to("complete_session", json!({"session_id": "s1"}));
+        let complete = batch_call("complete_session", json!({"session_id": "s1"}));
         world.clock.advance_ms(2_000);
         // Due timers run first, except those beyond the limit of a transaction.
         batch(&world, vec![complete]).await.unwrap();
@@ -226,9 +239,9 @@ fn an_abort_cancels_the_calls_of_its_run() {
         let start = json!({"session_id": "s1", "id": "r1"});
         world.call("start_run", start).await.unwrap();
         let next = vec![
-            to("abort_run", json!({"id": "r1"})),
-            to("start_run", json!({"session_id": "s1", "id": "r2"})),
-            to(
+            batch_call("abort_run", json!({"id": "r1"})),
+            batch_call("start_run", json!({"session_id": "s1", "id": "r2"})),
+            batch_call(
                 "request_tool_call",
                 json!({"call_id": "new", "session_id": "s1",
                 "tool_name": "put", "arguments": {}}),
@@ -253,14 +266,14 @@ fn a_call_of_an_aborted_run_cannot_be_claimed() {
         let mut world = family().await;
         world.call("start_run", json!({"session_id": "s1", "id": "r1"})).await.unwrap();
         let before = world.state(None).await;
-        let abort = to("abort_run", json!({"id": "r1"}));
+        let abort = batch_call("abort_run", json!({"id": "r1"}));
         let last = json!({"call_id": format!("t{:04}", CALLS - 1)});
-        let claim = to("claim_tool_call", last);
+        let claim = batch_call("claim_tool_call", last);
         let refused = batch(&world, vec![abort.clone(), claim]).await.unwrap_err().to_string();
         assert!(refused.contains("being cancelled"), "{refused}");
         assert!(before == world.state(None).await, "a refused batch has no effect");
         // A call of another session is found behind them.
-        let next = to("claim_next_tool_call", json!({"tools": ["put"]}));
+        let next = batch_call("claim_next_tool_call", json!({"tools": ["put"]}));
         let done = world.engine().batch(&Caller::local(), &[abort, next], None).await.unwrap();
         assert!(done.results[1].result.contains("\"below\""), "{}", done.results[1].result);
         check_replay(&mut world);
@@ -309,10 +322,10 @@ async fn delegate(world: &World, run: &str, session: &str, token: i64, nth: usiz
 async fn tree() -> (World, i64, i64) {
     let world = World::new(modules);
     let setup = vec![
-        to("register_tool", json!({"name": "put", "effect": "idempotent"})),
-        to("register_agent", json!({"name": "support", "definition": {}, "mode": "all"})),
-        to("create_session", json!({"agent": "support", "id": "s1"})),
-        to("start_run", json!({"session_id": "s1", "id": "r1"})),
+        batch_call("register_tool", json!({"name": "put", "effect": "idempotent"})),
+        batch_call("register_agent", json!({"name": "support", "definition": {}, "mode": "all"})),
+        batch_call("create_session", json!({"agent": "support", "id": "s1"})),
+        batch_call("start_run", json!({"session_id": "s1", "id": "r1"})),
     ];
     batch(&world, setup).await.unwrap();
     let top = world.drive("r1").await;
@@ -337,7 +350,7 @@ async fn tree() -> (World, i64, i64) {
                 let call_id = format!("waits{nth:04}");
                 let args = json!({"call_id": call_id, "session_id": session, "tool_name": "put",
             "arguments": {}});
-                to("request_tool_call", args)
+                batch_call("request_tool_call", args)
             })
             .collect(),
     )
@@ -412,16 +425,22 @@ fn no_work_starts_below_an_aborted_run() {
             "input": "x"});
         let finish = json!({"id": "r1", "fencing_token": top, "end": "done"});
         let attempts = [
-            to("start_child_run", child),
-            to("claim_run", json!({"id": format!("{leaf}~run"), "driver": "d", "lease_ms": 9_000})),
-            to("claim_next_run", json!({"driver": "d", "lease_ms": 9_000})),
-            to("claim_tool_call", json!({"call_id": waits})),
-            to("claim_next_tool_call", json!({"tools": ["put"]})),
+            batch_call("start_child_run", child),
+            batch_call(
+                "claim_run",
+                json!({"id": format!("{leaf}~run"), "driver": "d", "lease_ms": 9_000}),
+            ),
+            batch_call("claim_next_run", json!({"driver": "d", "lease_ms": 9_000})),
+            batch_call("claim_tool_call", json!({"call_id": waits})),
+            batch_call("claim_next_tool_call", json!({"tools": ["put"]})),
         ];
-        for end in [to("abort_run", json!({"id": "r1"})), to("finish_run", finish)] {
+        for end in [batch_call("abort_run", json!({"id": "r1"})), batch_call("finish_run", finish)]
+        {
             for attempt in &attempts {
-                let refused = batch(&world, vec![end.clone(), attempt.clone()]).await;
-                let refused = refused.expect_err(&format!("{attempt:?}")).to_string();
+                let refused = batch(&world, vec![end.clone(), attempt.clone()])
+                    .await
+                    .expect_err(&format!("{attempt:?}"))
+                    .to_string();
                 let why = ["being aborted", "no run to claim", "being cancelled"];
                 assert!(why.iter().any(|why| refused.contains(why)), "{attempt:?}: {refused}");
             }
@@ -431,7 +450,10 @@ fn no_work_starts_below_an_aborted_run() {
         let wanted = json!({"call_id": format!("{branch}~run~last"), "session_id": branch,
             "tool_name": "put", "arguments": {}, "run_id": run_id, "run_fencing_token": last,
             "claim_lease_ms": 60_000});
-        let both = vec![to("abort_run", json!({"id": "r1"})), to("request_tool_call", wanted)];
+        let both = vec![
+            batch_call("abort_run", json!({"id": "r1"})),
+            batch_call("request_tool_call", wanted),
+        ];
         batch(&world, both).await.unwrap();
         let attempts = "SELECT max(attempt) FROM tool_calls WHERE call_id LIKE '%~last'";
         assert_eq!(number(&world, attempts).await, 0);
@@ -474,12 +496,12 @@ fn session_depth_is_limited() {
             json!({"agent": "support", "parent_id": format!("d{}", limits::SESSION_DEPTH)});
         let refused = world.call("create_session", deeper).await.unwrap_err();
         assert_eq!(refused.code.as_str(), "limit_exceeded");
-        let below = to(
+        let below = batch_call(
             "set_timer",
             json!({"session_id": format!("d{}", limits::SESSION_DEPTH),
             "in_ms": 5}),
         );
-        let cancel = to("cancel_session", json!({"session_id": "d0"}));
+        let cancel = batch_call("cancel_session", json!({"session_id": "d0"}));
         batch(&world, vec![cancel.clone(), below]).await.unwrap_err();
         batch(&world, vec![cancel]).await.unwrap();
         world.pass_ms(0).await;
@@ -496,15 +518,15 @@ fn a_batch_is_bounded_in_steps() {
         let mut calls = Vec::new();
         for nth in 0..SESSIONS {
             let id = format!("s{nth}");
-            calls.push(to("create_session", json!({"agent": "support", "id": id})));
+            calls.push(batch_call("create_session", json!({"agent": "support", "id": id})));
             calls.extend((0..90).map(|child| {
                 let args =
                     json!({"agent": "support", "id": format!("{id}c{child}"), "parent_id": id});
-                to("create_session", args)
+                batch_call("create_session", args)
             }));
         }
         batch(&world, calls).await.unwrap();
-        let cancel = |nth| to("cancel_session", json!({"session_id": format!("s{nth}")}));
+        let cancel = |nth| batch_call("cancel_session", json!({"session_id": format!("s{nth}")}));
         let refusal = batch(&world, (0..SESSIONS).map(cancel).collect()).await.unwrap_err();
         assert_eq!(refusal.code.as_str(), "limit_exceeded");
         assert_eq!(refusal.hint.as_deref(), Some("send the calls in several batches"));
@@ -522,17 +544,17 @@ fn batches_are_bounded_in_bytes_and_rows() {
     run(async {
         let scope = [("tenant".to_owned(), "zeta".to_owned())];
         let zeta = Caller::with("zoe", "app", ["*".to_owned()].into(), scope.into());
-        let session = to("create_session", json!({"agent": "x", "id": "s"}));
+        let session = batch_call("create_session", json!({"agent": "x", "id": "s"}));
         world.engine().batch(&zeta, &[session], None).await.unwrap();
-        let say = |bytes: usize| {
+        let append_call = |bytes: usize| {
             let args = json!({"session_id": "s", "role": "user", "content": "x".repeat(bytes)});
-            to("append_message", args)
+            batch_call("append_message", args)
         };
         for (calls, is_accepted) in [
-            (vec![say(15_000); 60], true),
-            (vec![say(15_000); 100], false),
-            (vec![say(2 << 20), say(15_000)], true),
-            (vec![say(2 << 20), say(2 << 20)], false),
+            (vec![append_call(15_000); 60], true),
+            (vec![append_call(15_000); 100], false),
+            (vec![append_call(2 << 20), append_call(15_000)], true),
+            (vec![append_call(2 << 20), append_call(2 << 20)], false),
         ] {
             let before = number(&world, "SELECT count(*) FROM agent_state").await;
             let done = world.engine().batch(&zeta, &calls, None).await;
@@ -547,10 +569,10 @@ fn batches_are_bounded_in_bytes_and_rows() {
             }
         }
         let puts = |nth: usize| {
-            let puts = (0..limits::ENTRIES_OF_A_CALL)
-                .map(|key| json!({"key": format!("{key}"), "data": 1}));
-            let puts: Vec<JsonValue> = puts.collect();
-            to("write_entries", json!({"collection_id": format!("c{nth}"), "puts": puts}))
+            let puts: Vec<JsonValue> = (0..limits::ENTRIES_OF_A_CALL)
+                .map(|key| json!({"key": format!("{key}"), "data": 1}))
+                .collect();
+            batch_call("write_entries", json!({"collection_id": format!("c{nth}"), "puts": puts}))
         };
         let refusal = batch(&world, (0..6).map(puts).collect()).await.unwrap_err();
         assert_eq!(refusal.code.as_str(), "limit_exceeded");
@@ -563,18 +585,21 @@ fn batches_are_bounded_in_bytes_and_rows() {
 fn a_batch_is_bounded_in_rows() {
     let world = World::new(modules);
     run(async {
-        let put = |nth: usize, rows: usize| {
-            let puts = (0..rows).map(|key| json!({"key": format!("{nth}.{key}"), "data": 1}));
-            let puts: Vec<JsonValue> = puts.collect();
-            to("write_entries", json!({"collection_id": "box", "puts": puts}))
+        let write_call = |nth: usize, rows: usize| {
+            let puts: Vec<JsonValue> =
+                (0..rows).map(|key| json!({"key": format!("{nth}.{key}"), "data": 1})).collect();
+            batch_call("write_entries", json!({"collection_id": "box", "puts": puts}))
         };
-        world.engine().batch(&Caller::local(), &[put(0, 1)], None).await.unwrap();
-        let calls: Vec<BatchCall> = (0..400).map(|nth| put(nth, 19)).collect();
+        world.engine().batch(&Caller::local(), &[write_call(0, 1)], None).await.unwrap();
+        let calls: Vec<BatchCall> = (0..400).map(|nth| write_call(nth, 19)).collect();
         let refusal = world.engine().batch(&Caller::local(), &calls, None).await.unwrap_err();
         assert_eq!(refusal.code.as_str(), "limit_exceeded");
         assert_eq!(number(&world, "SELECT count(*) FROM entries").await, 1);
-        let first = refusal.detail.split(' ').find_map(|word| word.parse::<usize>().ok());
-        let first = first.expect("it says how many calls");
+        let first = refusal
+            .detail
+            .split(' ')
+            .find_map(|word| word.parse::<usize>().ok())
+            .expect("it says how many calls");
         // So many calls are accepted, and their steps would permit more.
         let before = world.engine().metrics().writer_steps_total.get();
         world.engine().batch(&Caller::local(), &calls[..first], None).await.unwrap();
@@ -593,14 +618,14 @@ fn a_batch_is_bounded_in_bytes() {
         let metadata = json!({"text": "x".repeat(3_000_000)});
         let args = json!({"agent": "support", "id": "large", "metadata": metadata});
         world.call("create_session", args).await.unwrap();
-        let of = |nth: usize| match nth % 2 {
-            0 => to("suspend_session", json!({"session_id": "large"})),
-            _ => to("resume_session", json!({"session_id": "large"})),
+        let call_of = |nth: usize| match nth % 2 {
+            0 => batch_call("suspend_session", json!({"session_id": "large"})),
+            _ => batch_call("resume_session", json!({"session_id": "large"})),
         };
-        let refusal = batch(&world, (0..200).map(of).collect()).await.unwrap_err();
+        let refusal = batch(&world, (0..200).map(call_of).collect()).await.unwrap_err();
         assert_eq!(refusal.code.as_str(), "limit_exceeded");
         assert!(refusal.detail.starts_with("the first 2 of 200 calls"), "{}", refusal.detail);
-        batch(&world, (0..2).map(of).collect()).await.unwrap();
+        batch(&world, (0..2).map(call_of).collect()).await.unwrap();
     });
 }
 
@@ -621,7 +646,7 @@ fn reads_of_batches_and_groups_are_bounded() {
         }
         let delete = |nth: usize| {
             let args = json!({"collection_id": format!("c{nth}"), "prefix": null});
-            to("delete_entries", args)
+            batch_call("delete_entries", args)
         };
         let refusal = batch(&world, (0..COLLECTIONS).map(delete).collect()).await.unwrap_err();
         assert_eq!(refusal.code.as_str(), "limit_exceeded");
@@ -656,23 +681,23 @@ fn large_rows_are_ended_in_steps_of_bounded_bytes() {
         let mut world = World::new(modules);
         let text = "x".repeat(BYTES);
         let mut calls = vec![
-            to("register_tool", json!({"name": "put", "effect": "idempotent"})),
-            to("register_tool", json!({"name": "ask", "needs_approval": true})),
-            to("create_session", json!({"agent": "support", "id": "s1"})),
+            batch_call("register_tool", json!({"name": "put", "effect": "idempotent"})),
+            batch_call("register_tool", json!({"name": "ask", "needs_approval": true})),
+            batch_call("create_session", json!({"agent": "support", "id": "s1"})),
         ];
         for nth in 0..6 {
             let call = json!({"call_id": format!("c{nth}"), "session_id": "s1", "arguments": {"text": text},
                 "tool_name": if nth < 2 { "ask" } else { "put" },
                 "claim_lease_ms": if nth > 3 { json!(60_000) } else { JsonValue::Null }});
-            calls.push(to("request_tool_call", call));
+            calls.push(batch_call("request_tool_call", call));
             let timer = json!({"in_ms": 1_000, "session_id": "s1", "message": text});
-            calls.push(to("set_timer", timer));
+            calls.push(batch_call("set_timer", timer));
             let child = format!("child{nth}");
-            calls.push(to(
+            calls.push(batch_call(
                 "create_session",
                 json!({"agent": "support", "id": child, "parent_id": "s1"}),
             ));
-            calls.push(to(
+            calls.push(batch_call(
                 "complete_session",
                 json!({"session_id": child, "result": {"text": text}}),
             ));

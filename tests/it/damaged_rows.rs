@@ -83,7 +83,7 @@ fn a_column_that_is_no_json_is_found_and_costs_one_call() {
     );
     world.open();
     run(async {
-        let refusal = world.say("s", "hello").await.unwrap_err();
+        let refusal = world.append_message("s", "hello").await.unwrap_err();
         assert_eq!(refusal.code, Code::Internal, "{refusal}");
         world.session("other").await;
     });

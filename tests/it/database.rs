@@ -21,8 +21,12 @@ const ROWS: &str = r#"
 
 /// Runs statements on the file and compares one result for each.
 fn check_raw(statements: &str, expected: expect_test::Expect) {
-    let raw = statements.lines().map(str::trim).filter(|line| !line.is_empty());
-    let raw: String = raw.map(|line| format!("{line}\n")).collect();
+    let raw: String = statements
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(|line| format!("{line}\n"))
+        .collect();
     let received = abide_tests::script::play(abide_reducers::modules, &format!("{ROWS}{raw}"));
     let after: String = received.split_inclusive('\n').skip(8).collect();
     expected.assert_eq(&after);
@@ -257,8 +261,7 @@ fn tables_with_large_values_have_rowids() {
     let modules = abide_reducers::modules();
     let tables = modules.iter().flat_map(|module| &module.tables);
     for table in tables.filter(|table| table.without_rowid) {
-        let large = table.columns.iter().find(|column| column.json);
-        let large = large.map(|column| column.name);
+        let large = table.columns.iter().find(|column| column.json).map(|column| column.name);
         assert_eq!(large, None, "{} stores whole rows in the tree of its key", table.name);
     }
 }

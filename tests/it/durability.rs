@@ -25,7 +25,7 @@ fn run_side_by_side<F: Future>(future: F) -> F::Output {
     builder.worker_threads(4).enable_time().build().unwrap().block_on(future)
 }
 
-async fn say(engine: &Engine, content: &str) -> Result<Seq, abide_schema::Refusal> {
+async fn append_message(engine: &Engine, content: &str) -> Result<Seq, abide_schema::Refusal> {
     let args = json!({"session_id": "s1", "role": "user", "content": content});
     let done = engine.call(&Caller::new("local"), "append_message", &args, None).await?;
     assert!(engine.durable_seq() >= done.seq, "acknowledged before it was durable");
@@ -42,7 +42,7 @@ fn no_response_before_the_sync() {
                 let engine = world.engine().clone();
                 tokio::spawn(async move {
                     for round in 0..20 {
-                        say(&engine, &format!("{nth}.{round}")).await.unwrap();
+                        append_message(&engine, &format!("{nth}.{round}")).await.unwrap();
                         let head = "SELECT max(seq) FROM events";
                         let answer =
                             engine.query(&Caller::local(), head, &Map::new(), None).await.unwrap();
@@ -69,7 +69,7 @@ fn concurrent_calls_share_a_commit() {
         let callers: Vec<_> = (0..200)
             .map(|nth| {
                 let engine = world.engine().clone();
-                tokio::spawn(async move { say(&engine, &nth.to_string()).await })
+                tokio::spawn(async move { append_message(&engine, &nth.to_string()).await })
             })
             .collect();
         // On one thread each task runs in turn, and afterwards its call is in the queue.
@@ -143,7 +143,7 @@ fn calls_over_the_queue_limit_are_refused_without_effect() {
         for _ in 0..12 {
             let engine = world.engine().clone();
             let text = Arc::clone(&text);
-            callers.push(tokio::spawn(async move { say(&engine, &text).await }));
+            callers.push(tokio::spawn(async move { append_message(&engine, &text).await }));
         }
         let mut answers = Vec::new();
         // Refused calls return at once; the others wait for the writer.
@@ -161,7 +161,7 @@ fn calls_over_the_queue_limit_are_refused_without_effect() {
             assert_eq!(refusal.detail, "the queue of calls is full");
         }
         assert_eq!(world.engine().durable_seq().0, 2 + taken as i64);
-        say(world.engine(), "the queue has space again").await.unwrap();
+        append_message(world.engine(), "the queue has space again").await.unwrap();
     });
 }
 
@@ -175,7 +175,7 @@ fn another_programs_lock_is_waited_for_and_then_reported() {
         config.tuning = Tuning { busy_ms: 20, ..Tuning::default() };
         let engine = Engine::open(world.path(), config).unwrap();
         let foreign = hold_the_write_lock(&world.path());
-        let refusal = say(&engine, "now").await.unwrap_err();
+        let refusal = append_message(&engine, "now").await.unwrap_err();
         assert_eq!((refusal.code, refusal.code.retryable()), (Code::Unavailable, true));
         assert_eq!(refusal.detail, "the database is locked by another process");
         assert!(
@@ -184,7 +184,7 @@ fn another_programs_lock_is_waited_for_and_then_reported() {
         );
         drop(foreign);
         assert!(engine.ready().is_ok(), "a lock does not poison the engine");
-        assert_eq!(say(&engine, "now").await, Ok(Seq(3)));
+        assert_eq!(append_message(&engine, "now").await, Ok(Seq(3)));
     });
 }
 
@@ -195,7 +195,7 @@ fn a_drop_without_close_loses_nothing() {
         world.session("s1").await;
         for round in 0..5 {
             for nth in 0..20 {
-                say(world.engine(), &format!("{round}.{nth}")).await.unwrap();
+                append_message(world.engine(), &format!("{round}.{nth}")).await.unwrap();
             }
             let before = world.state(None).await;
             world.drop_engine();
@@ -274,7 +274,7 @@ fn waiting_for_a_future_event_ends_when_the_engine_closes() {
         let waiter = tokio::spawn(async move { engine.until_durable(Seq(500)).await });
         world.engine().close();
         assert_eq!(waiter.await.unwrap().unwrap_err().code, Code::Unavailable);
-        let refusal = say(world.engine(), "late").await.unwrap_err();
+        let refusal = append_message(world.engine(), "late").await.unwrap_err();
         assert_eq!(refusal.code, Code::Unavailable, "it has not failed");
     });
 }
@@ -285,7 +285,7 @@ fn a_closed_engine_refuses_calls() {
         let world = World::new(abide_reducers::modules);
         world.session("s1").await;
         world.engine().close();
-        let refusal = say(world.engine(), "late").await.unwrap_err();
+        let refusal = append_message(world.engine(), "late").await.unwrap_err();
         assert_eq!(refusal.code, Code::Unavailable);
         assert_eq!(refusal.detail, "the engine is closing");
         let refusal = world
@@ -323,7 +323,7 @@ fn a_truncated_wal_or_journal_keeps_the_calls_acknowledged_before() {
         world.reopen();
         let mut grown = vec![(0, world.engine().durable_seq())];
         for nth in 0..40 {
-            let seq = say(world.engine(), &"x".repeat(nth * 50)).await.unwrap();
+            let seq = append_message(world.engine(), &"x".repeat(nth * 50)).await.unwrap();
             grown.push((world.engine().metrics().journal_bytes.get(), seq));
         }
         world.commit_rows().await;
@@ -340,7 +340,7 @@ fn a_truncated_wal_or_journal_keeps_the_calls_acknowledged_before() {
             let answered = grown.iter().rfind(|(bytes, _)| *bytes <= cut).unwrap().1;
             assert_eq!(engine.durable_seq(), answered, "WAL cut at {wal}, journal at {cut}");
             assert!(nth % 2 == 0 || answered == last);
-            assert_eq!(say(&engine, "and on").await, Ok(answered.next()));
+            assert_eq!(append_message(&engine, "and on").await, Ok(answered.next()));
             engine.close();
             assert_eq!(
                 verify_file(&into, abide_reducers::modules(), &mut |_| {}).unwrap().events,
@@ -356,11 +356,11 @@ fn time_is_monotonic() {
         let mut world = World::new(abide_reducers::modules);
         world.session("s1").await;
         world.clock.advance_ms(-60_000);
-        world.say("s1", "earlier").await.unwrap();
+        world.append_message("s1", "earlier").await.unwrap();
         world.reopen();
-        world.say("s1", "still earlier").await.unwrap();
+        world.append_message("s1", "still earlier").await.unwrap();
         world.clock.advance_ms(120_000);
-        world.say("s1", "later").await.unwrap();
+        world.append_message("s1", "later").await.unwrap();
         let sql = "SELECT at - (SELECT min(at) FROM events) FROM events ORDER BY seq";
         let spans = world.rows(sql).await;
         let spans: Vec<String> = spans.iter().map(|row| row[0].to_json().to_string()).collect();
@@ -382,7 +382,7 @@ fn other_programs_can_read_while_the_engine_writes() {
         for nth in 1..20 {
             assert_eq!(count(), nth);
             other.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();
-            world.say("s1", "more").await.unwrap();
+            world.append_message("s1", "more").await.unwrap();
             world.commit_rows().await;
             assert_eq!(count(), nth, "a read transaction sees a constant state");
             other.execute_batch("COMMIT").unwrap();
@@ -436,7 +436,7 @@ fn a_full_disk_refuses_and_recovers() {
         let mut rendered = 1;
         let text = "x".repeat(30_000);
         let refusal = loop {
-            match say(&engine, &text).await {
+            match append_message(&engine, &text).await {
                 Ok(seq) => rendered = seq.0,
                 Err(refusal) => break refusal,
             }
@@ -448,7 +448,7 @@ fn a_full_disk_refuses_and_recovers() {
         assert_eq!(refusal.hint.as_deref(), Some(hint));
         assert!(engine.ready().is_ok(), "a full disk does not poison the engine");
         for _ in 0..3 {
-            assert_eq!(say(&engine, &text).await.unwrap_err().code, Code::DiskFull);
+            assert_eq!(append_message(&engine, &text).await.unwrap_err().code, Code::DiskFull);
         }
         let sql = "SELECT count(*) + 1 FROM agent_state";
         let count = async || engine.query(&Caller::local(), sql, &Map::new(), None).await;
@@ -461,7 +461,7 @@ fn a_full_disk_refuses_and_recovers() {
         assert_eq!(answer.rows[0][0].to_json(), rendered, "exactly the acknowledged calls");
         assert_eq!(answer.seq, Seq(rendered));
         for nth in 1..=5 {
-            assert_eq!(say(&engine, &text).await, Ok(Seq(rendered + nth)));
+            assert_eq!(append_message(&engine, &text).await, Ok(Seq(rendered + nth)));
         }
         engine.close();
         assert_eq!(
@@ -487,9 +487,9 @@ fn a_file_that_is_removed_or_replaced_acknowledges_nothing() {
             let world = World::new(abide_reducers::modules);
             world.session("s1").await;
             let engine = world.engine();
-            say(engine, "before").await.unwrap();
+            append_message(engine, "before").await.unwrap();
             displace(Path::new(&format!("{}{suffix}", world.path().display())));
-            let refused = say(engine, "after").await.unwrap_err();
+            let refused = append_message(engine, "after").await.unwrap_err();
             assert_eq!(refused.code, Code::EngineFailed, "{suffix}: {refused}");
             let text = "the database file was removed or replaced while it was open";
             assert!(refused.detail.starts_with(text), "{refused}");

@@ -15,12 +15,12 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::replica::Client;
 
-fn to(reducer: &str, args: JsonValue) -> BatchCall {
+fn batch_call(reducer: &str, args: JsonValue) -> BatchCall {
     BatchCall { reducer: reducer.to_owned(), args }
 }
 
 /// A caller of a tenant.
-fn of_tenant(tenant: &str, role: &str) -> Caller {
+fn tenant_caller(tenant: &str, role: &str) -> Caller {
     let scope = BTreeMap::from([("tenant".to_owned(), tenant.to_owned())]);
     Caller::with(format!("{role}-{tenant}"), role, BTreeSet::new(), scope)
 }
@@ -66,18 +66,18 @@ async fn history(world: &World, who: &Caller) {
         let call_id = format!("{}c{nth}", who.namespace());
         let answer = json!({"calls": [{"call_id": call_id, "name": "look"}]});
         calls.extend([
-            to("append_message", json!({"session_id": "s", "role": "user", "content": nth.to_string()})),
-            to("request_tool_call", json!({"call_id": call_id, "session_id": "s", "tool_name": "look", "arguments": {}})),
-            to("append_message", json!({"session_id": "s", "role": "assistant", "content": "I look.", "data": answer})),
-            to("cancel_tool_call", json!({"call_id": call_id})),
-            to("append_message", json!({"session_id": "s", "role": "tool", "content": "none", "data": {"call_id": call_id}})),
+            batch_call("append_message", json!({"session_id": "s", "role": "user", "content": nth.to_string()})),
+            batch_call("request_tool_call", json!({"call_id": call_id, "session_id": "s", "tool_name": "look", "arguments": {}})),
+            batch_call("append_message", json!({"session_id": "s", "role": "assistant", "content": "I look.", "data": answer})),
+            batch_call("cancel_tool_call", json!({"call_id": call_id})),
+            batch_call("append_message", json!({"session_id": "s", "role": "tool", "content": "none", "data": {"call_id": call_id}})),
         ]);
     }
     let facts: Vec<JsonValue> =
         (0..FACTS).map(|nth| json!({"key": format!("k{nth}"), "value": "v"})).collect();
     for facts in facts.chunks(limits::MEMORIES_OF_A_CALL) {
         let save = json!({"namespace": "clerk", "session_id": "s", "facts": facts});
-        calls.push(to("save_memories", save));
+        calls.push(batch_call("save_memories", save));
     }
     for calls in calls.chunks(100) {
         world.engine().batch(who, calls, None).await.unwrap();
@@ -169,7 +169,7 @@ fn a_long_fork_copies_in_bounded_steps() {
 fn a_fork_continues_after_a_crash_at_each_step() {
     run(async {
         let mut world = World::new(modules);
-        let ann = of_tenant("acme", "app");
+        let ann = tenant_caller("acme", "app");
         history(&world, &ann).await;
         let before = world.engine().durable_seq();
         ask(&world, &ann, "fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
@@ -248,7 +248,7 @@ fn the_session_refuses_calls_until_the_last_step() {
         assert!(before == world.state(None).await, "a refused call has no effect");
         with_steps(&mut world);
         complete(&world).await;
-        world.say("f", "Go on.").await.unwrap();
+        world.append_message("f", "Go on.").await.unwrap();
         check_replay(&mut world);
     });
 }
@@ -270,7 +270,7 @@ fn changes_of_the_origin_between_the_steps_are_not_copied() {
         without_steps(&mut world);
         world.call("fork_session", json!({"session_id": "s", "id": "f"})).await.unwrap();
         world.call("cancel_tool_call", json!({"call_id": "late"})).await.unwrap();
-        world.say("s", "Later.").await.unwrap();
+        world.append_message("s", "Later.").await.unwrap();
         world.call("complete_session", json!({"session_id": "s"})).await.unwrap();
         with_steps(&mut world);
         complete(&world).await;
@@ -294,7 +294,7 @@ fn each_step_has_the_rights_of_its_caller() {
     run(async {
         let mut world = World::new(modules);
         let local = Caller::local();
-        let clerk = of_tenant("acme", "clerk");
+        let clerk = tenant_caller("acme", "clerk");
         let role = json!({"name": "clerk", "reducers": ["fork_session"]});
         ask(&world, &local, "set_role", role).await.unwrap();
         for (table, condition) in [
@@ -308,7 +308,7 @@ fn each_step_has_the_rights_of_its_caller() {
                 json!({"table": table, "role": "clerk", "name": "p", "condition": condition});
             ask(&world, &local, "set_policy", policy).await.unwrap();
         }
-        history(&world, &of_tenant("acme", "app")).await;
+        history(&world, &tenant_caller("acme", "app")).await;
         let fork = ask(&world, &clerk, "fork_session", json!({"session_id": "s", "id": "f"}))
             .await
             .unwrap();
@@ -434,7 +434,7 @@ fn an_answer_with_many_messages_behind_it_is_copied() {
                 "data": {"calls": [{"call_id": call_id, "name": "look", "provider_call_id": "p"}]}});
             world.call("append_message", answer).await.unwrap();
             for nth in 0..behind {
-                world.say(session, &nth.to_string()).await.unwrap();
+                world.append_message(session, &nth.to_string()).await.unwrap();
             }
             let id = format!("f_{session}");
             let fork =
@@ -464,11 +464,11 @@ fn tenants_take_turns() {
         without_steps(&mut world);
         for nth in 0..5 {
             let args = json!({"session_id": "s", "id": format!("f{nth}")});
-            ask(&world, &of_tenant("zeta", "app"), "fork_session", args).await.unwrap();
+            ask(&world, &tenant_caller("zeta", "app"), "fork_session", args).await.unwrap();
         }
         ask(
             &world,
-            &of_tenant("acme", "app"),
+            &tenant_caller("acme", "app"),
             "fork_session",
             json!({"session_id": "s", "id": "f"}),
         )
@@ -489,11 +489,11 @@ fn tenants_take_turns() {
 }
 
 async fn history_of(world: &World, tenant: &str) {
-    let who = of_tenant(tenant, "app");
+    let who = tenant_caller(tenant, "app");
     ask(world, &who, "create_session", json!({"agent": "clerk", "id": "s"})).await.unwrap();
     let calls: Vec<BatchCall> = (0..3 * limits::FORK_STEP_ROWS)
         .map(|nth| {
-            to(
+            batch_call(
                 "append_message",
                 json!({"session_id": "s", "role": "user", "content": nth.to_string()}),
             )
@@ -519,7 +519,7 @@ fn the_same_fork_again_waits_for_the_copy() {
         with_steps(&mut world);
         let again = ask(&world, &local, "fork_session", args.clone()).await.unwrap();
         assert_eq!(again["messages"], 3 * ROUNDS, "{again}");
-        world.say("f", "It is complete.").await.unwrap();
+        world.append_message("f", "It is complete.").await.unwrap();
         let late = world.engine().call(&local, "fork_session", &args, None).await.unwrap();
         assert!(late.duplicate, "it was forked again");
         // Another fork under the same id is none.
@@ -555,7 +555,7 @@ fn retries_and_batches_wait_for_the_end() {
             .await
             .unwrap();
         assert!(again.duplicate && !first.duplicate);
-        world.say("f", "It is complete.").await.unwrap();
+        world.append_message("f", "It is complete.").await.unwrap();
         // After the end a retry has the same result, and not that of the first step.
         let late = world
             .engine()
@@ -565,14 +565,15 @@ fn retries_and_batches_wait_for_the_end() {
         assert_eq!((late.seq, &late.result), (again.seq, &again.result));
         let fork: JsonValue = serde_json::from_str(&late.result).unwrap();
         assert_eq!(fork["messages"], 3 * ROUNDS, "{fork}");
-        let forks = ["g", "h"].map(|id| to("fork_session", json!({"session_id": "s", "id": id})));
+        let forks =
+            ["g", "h"].map(|id| batch_call("fork_session", json!({"session_id": "s", "id": id})));
         let done = world.engine().batch(&Caller::local(), &forks, None).await.unwrap();
         for result in done.results {
             let fork: JsonValue = serde_json::from_str(&result.result).unwrap();
             assert_eq!(fork["messages"], 3 * ROUNDS, "{fork}");
         }
-        world.say("g", "It is complete.").await.unwrap();
-        world.say("h", "It is complete.").await.unwrap();
+        world.append_message("g", "It is complete.").await.unwrap();
+        world.append_message("h", "It is complete.").await.unwrap();
         check_replay(&mut world);
     });
 }
@@ -635,7 +636,7 @@ fn large_rows_are_copied_in_steps_of_bounded_bytes() {
 fn subscribers_see_each_step() {
     run(async {
         let mut world = World::new(modules);
-        let ann = of_tenant("acme", "app");
+        let ann = tenant_caller("acme", "app");
         history(&world, &ann).await;
         ask(&world, &Caller::local(), "register_agent", json!({"name": "clerk", "definition": {}}))
             .await
@@ -709,8 +710,8 @@ fn a_caller_without_the_session_learns_nothing_of_the_log() {
         let zeta = crate::visibility::caller("zeta", "app", &[], &[("tenant", "zeta")]);
         for at in [json!(null), json!(0), json!(1), json!(1_000_000)] {
             let args = json!({"session_id": "s1", "at": at});
-            let refusal = world.engine().call(&zeta, "fork_session", &args, None).await;
-            let refusal = refusal.unwrap_err();
+            let refusal =
+                world.engine().call(&zeta, "fork_session", &args, None).await.unwrap_err();
             assert_eq!(
                 (refusal.code, &*refusal.detail),
                 (Code::NotFound, "there is no session s1")

@@ -379,28 +379,28 @@ fn hashes_and_salts_are_visible_to_unrestricted_auditors_only() {
     run(async {
         world.session("s").await;
         let caller = |role: &str, scope: &[(&str, &str)]| {
-            let scope = scope.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-            let scope: BTreeMap<String, String> = scope.collect();
+            let scope: BTreeMap<String, String> =
+                scope.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
             Caller::with("reader", role, BTreeSet::new(), scope)
         };
-        let shown = async |caller: &Caller| {
+        let read_shown = async |caller: &Caller| {
             let columns = ask(&world, caller, "SELECT * FROM events LIMIT 0", None).await.0;
             let hashes = ["prev_hash", "hash", "salt"];
             columns.iter().filter(|name| hashes.contains(&name.as_str())).count()
         };
-        assert_eq!(shown(&Caller::local()).await, 3);
-        assert_eq!(shown(&caller("auditor", &[])).await, 3);
+        assert_eq!(read_shown(&Caller::local()).await, 3);
+        assert_eq!(read_shown(&caller("auditor", &[])).await, 3);
         for role in ["admin", "auditor", "app", "agent", "worker", "supervisor", "clerk"] {
-            assert_eq!(shown(&caller(role, &[("tenant", "acme")])).await, 0, "{role}");
+            assert_eq!(read_shown(&caller(role, &[("tenant", "acme")])).await, 0, "{role}");
         }
         for role in ["app", "agent", "worker", "supervisor", "clerk"] {
-            assert_eq!(shown(&caller(role, &[])).await, 0, "{role}");
+            assert_eq!(read_shown(&caller(role, &[])).await, 0, "{role}");
         }
         // Whatever a policy of the log permits, hashes cover data that another policy hides.
         let narrow = json!({"table": "sessions", "role": "auditor", "hidden": ["title"]});
         world.call("set_policy", narrow).await.unwrap();
         let permit = json!({"table": "events", "role": "auditor"});
         world.call("set_policy", permit).await.unwrap();
-        assert_eq!(shown(&caller("auditor", &[])).await, 0);
+        assert_eq!(read_shown(&caller("auditor", &[])).await, 0);
     });
 }

@@ -18,15 +18,15 @@ fn world_with(messages: usize) -> World {
     run(async {
         world.session("s1").await;
         for nth in 0..messages {
-            world.say("s1", &format!("message {nth}")).await.unwrap();
+            world.append_message("s1", &format!("message {nth}")).await.unwrap();
         }
     });
     world.reopen();
     world
 }
 
-fn say(world: &World, content: &str) -> Seq {
-    run(world.say("s1", content)).unwrap().seq
+fn append_message(world: &World, content: &str) -> Seq {
+    run(world.append_message("s1", content)).unwrap().seq
 }
 
 /// Opens a copy of a database next to a copy of the journal of another one.
@@ -60,7 +60,7 @@ fn copied(world: &World, name: &str) -> PathBuf {
 fn a_database_without_its_wal_gets_all_calls_from_the_journal() {
     let world = world_with(3);
     let database = copied(&world, "early.db");
-    let last = say(&world, "only in the journal");
+    let last = append_message(&world, "only in the journal");
     let into = world.folder.path().join("both.db");
     let engine = open_with_journal(&database, &world, &into).unwrap();
     assert_eq!(engine.durable_seq(), last);
@@ -77,7 +77,7 @@ fn a_database_without_its_wal_gets_all_calls_from_the_journal() {
 fn a_reader_applies_the_journal_of_a_killed_process() {
     let world = world_with(1);
     let database = copied(&world, "early.db");
-    let last = say(&world, "only in the journal");
+    let last = append_message(&world, "only in the journal");
     let into = world.folder.path().join("both.db");
     fs::copy(database, &into).unwrap();
     fs::copy(companion(&world.path(), "-redo-1"), companion(&into, "-redo-1")).unwrap();
@@ -89,7 +89,7 @@ fn a_reader_applies_the_journal_of_a_killed_process() {
 fn a_reader_beside_a_server_misses_no_answered_call() {
     let world = world_with(1);
     for nth in 0..20 {
-        let last = say(&world, &format!("answered {nth}"));
+        let last = append_message(&world, &format!("answered {nth}"));
         assert_eq!(
             verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap().events,
             last
@@ -101,7 +101,7 @@ fn a_reader_beside_a_server_misses_no_answered_call() {
 fn the_journal_of_another_database() {
     let world = world_with(3);
     let other = world_with(3);
-    say(&world, "more");
+    append_message(&world, "more");
     let database = copied(&other, "other.db");
     check(
         &database,
@@ -116,7 +116,7 @@ fn the_journal_of_another_database() {
 #[test]
 fn the_journal_of_a_database_that_was_removed() {
     let world = world_with(1);
-    say(&world, "more");
+    append_message(&world, "more");
     let empty = world.folder.path().join("empty.db");
     fs::write(&empty, "").unwrap();
     check(
@@ -149,7 +149,7 @@ fn a_new_database_without_its_wal() {
 #[test]
 fn a_refused_start_without_the_database_changes_nothing() {
     let mut world = world_with(1);
-    let last = say(&world, "only in the WAL and the journal");
+    let last = append_message(&world, "only in the WAL and the journal");
     let folder = tempfile::tempdir().unwrap();
     let [database, kept] = ["abide.db", "kept.db"].map(|name| folder.path().join(name));
     for suffix in ["-wal", "-redo-1"] {
@@ -171,9 +171,9 @@ fn a_refused_start_without_the_database_changes_nothing() {
 fn a_database_that_is_older_than_the_journal() {
     let mut world = world_with(3);
     let database = copied(&world, "older.db");
-    say(&world, "closed into the file");
+    append_message(&world, "closed into the file");
     world.reopen();
-    say(&world, "in the journal");
+    append_message(&world, "in the journal");
     check(
         &database,
         &world,
@@ -188,7 +188,7 @@ fn a_database_that_is_older_than_the_journal() {
 fn a_database_with_another_history() {
     let mut world = world_with(3);
     let database = copied(&world, "other.db");
-    say(&world, "one history");
+    append_message(&world, "one history");
     // The other history, of the same length.
     let config = world.config(abide_reducers::modules());
     world.clock.advance_ms(5);
@@ -200,7 +200,7 @@ fn a_database_with_another_history() {
     run(both);
     engine.close();
     world.reopen();
-    say(&world, "in the journal");
+    append_message(&world, "in the journal");
     check(
         &database,
         &world,
@@ -228,8 +228,9 @@ fn check_wal(world: &World, database: &Path, suffixes: &[&str], expected: &str) 
     let verified = verify_file(&into, abide_reducers::modules(), &mut |_| {})
         .expect_err("it was verified")
         .to_refusal();
-    let opened = Engine::open(&into, world.config(abide_reducers::modules()));
-    let opened = opened.expect_err("it was opened").to_refusal();
+    let opened = Engine::open(&into, world.config(abide_reducers::modules()))
+        .expect_err("it was opened")
+        .to_refusal();
     assert_eq!((verified.code, &verified.detail), (opened.code, &opened.detail));
     let folder = world.folder.path().display().to_string();
     let text = format!("{}: {}\nhint: {}\n", opened.code, opened.detail, opened.hint.unwrap());
@@ -262,10 +263,10 @@ fn the_wal_of_a_later_state() {
     let mut world = world_with(1);
     let database = copied(&world, "older.db");
     for nth in 0..200 {
-        say(&world, &format!("{nth} {}", "in the file ".repeat(100)));
+        append_message(&world, &format!("{nth} {}", "in the file ".repeat(100)));
     }
     world.reopen();
-    say(&world, "in the WAL");
+    append_message(&world, "in the WAL");
     // A reader waits for the commit of SQLite.
     verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap();
     let later = BELONG_TO_ANOTHER.replace("another database", "a later state of it");
@@ -277,7 +278,7 @@ fn the_wal_of_a_later_state() {
 fn the_wal_of_the_same_database() {
     for messages in [0, 3] {
         let world = world_with(messages);
-        let last = say(&world, "in the WAL");
+        let last = append_message(&world, "in the WAL");
         verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap();
         let into = world.folder.path().join("both.db");
         with_wal_of(&world, &world.path(), &into, &["-wal", "-redo-1"]);
@@ -301,7 +302,7 @@ fn recovery_gives_the_rows_that_a_replay_gives() {
             let args =
                 json!({"session_id": "s1", "tool_name": "search", "call_id": id, "arguments": {}});
             world.call("request_tool_call", args).await.unwrap();
-            world.say("s1", &"x".repeat(nth * 100)).await.unwrap();
+            world.append_message("s1", &"x".repeat(nth * 100)).await.unwrap();
         }
     });
     let into = world.folder.path().join("both.db");

@@ -61,20 +61,20 @@ fn params(sql: &str, session_id: &str) -> Map<String, JsonValue> {
 }
 
 /// Compares every replica of a client with its query at the replica's state.
-async fn hold(world: &World, client: &Client, what: &str) {
+async fn check_client(world: &World, client: &Client, what: &str) {
     for (id, replica) in &client.replicas {
         let fresh = world
             .engine()
             .query(&Caller::local(), &replica.sql, &replica.params, Some(replica.seq))
-            .await;
-        let fresh = fresh.unwrap();
+            .await
+            .unwrap();
         let names: Vec<&String> = (replica.shape.columns.iter())
             .filter(|column| !column.hidden)
             .map(|column| &column.name)
             .collect();
         assert_eq!(names, fresh.columns.iter().collect::<Vec<_>>(), "{}", replica.sql);
-        let held = replica.shown();
-        let fresh = replica.shown_of(&fresh.rows);
+        let held = replica.visible_rows();
+        let fresh = replica.format_rows(&fresh.rows);
         assert_eq!(held, fresh, "{what}: {id} at {}: {}", replica.seq, replica.sql);
     }
 }
@@ -111,7 +111,7 @@ impl RandomRun {
         for client in &mut self.clients {
             if self.random.one_in(3) {
                 client.read_to(head).await;
-                hold(&self.world, client, "live").await;
+                check_client(&self.world, client, "live").await;
             }
         }
     }
@@ -168,7 +168,7 @@ impl RandomRun {
             self.clients[nth].resume(&id, replica).await.unwrap();
         }
         assert_eq!(self.clients[nth].refusals, [], "all missed changes are still kept");
-        hold(&self.world, &self.clients[nth], "resumed").await;
+        check_client(&self.world, &self.clients[nth], "resumed").await;
     }
 }
 
@@ -183,7 +183,7 @@ fn a_subscription_equals_its_query() {
             let head = play.world.engine().durable_seq();
             for client in &mut play.clients {
                 client.read_to(head).await;
-                hold(&play.world, client, "at the end").await;
+                check_client(&play.world, client, "at the end").await;
             }
         });
     });
@@ -206,7 +206,7 @@ fn a_subscription_over_budget_equals_its_query() {
             let head = play.world.engine().durable_seq();
             for client in &mut play.clients {
                 client.read_to(head).await;
-                hold(&play.world, client, "at the end").await;
+                check_client(&play.world, client, "at the end").await;
                 reruns.fetch_add(client.reruns, Ordering::Relaxed);
             }
         });
@@ -235,9 +235,9 @@ fn a_large_group_is_counted_once_and_then_kept() {
             FROM agent_state GROUP BY role";
         client.subscribe("q", sql, &Map::new()).await.unwrap();
         for nth in 0..100 {
-            let done = world.say("s", &format!("message {nth}")).await.unwrap();
+            let done = world.append_message("s", &format!("message {nth}")).await.unwrap();
             client.read_to(done.seq).await;
-            hold(&world, &client, "live").await;
+            check_client(&world, &client, "live").await;
         }
         let reruns = world.engine().metrics().live_reruns_total.get();
         assert!((1..20).contains(&reruns), "{reruns} reruns");
@@ -271,9 +271,9 @@ fn a_group_that_cannot_be_counted_in_time_is_left_to_reruns() {
         let sql = "SELECT role, count(*) AS n FROM agent_state GROUP BY role";
         client.subscribe("q", sql, &Map::new()).await.unwrap();
         for nth in 0..20 {
-            let done = world.say("s", &format!("message {nth}")).await.unwrap();
+            let done = world.append_message("s", &format!("message {nth}")).await.unwrap();
             client.read_to(done.seq).await;
-            hold(&world, &client, "live").await;
+            check_client(&world, &client, "live").await;
         }
         // Two commits can share one run.
         let reruns = client.reruns;
@@ -305,7 +305,7 @@ fn every_query_resumes_from_every_past_seq() {
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         for ((nth, from), replica) in kept {
             client.resume("q", replica).await.unwrap();
-            hold(&world, &client, &format!("query {nth} from {from}")).await;
+            check_client(&world, &client, &format!("query {nth} from {from}")).await;
             client.unsubscribe("q");
         }
     });
@@ -319,7 +319,7 @@ fn a_resume_from_a_forgotten_or_a_future_seq() {
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         client.subscribe("q", "SELECT * FROM agent_state", &Map::new()).await.unwrap();
         let old = client.unsubscribe("q").unwrap();
-        world.say("s1", "more").await.unwrap();
+        world.append_message("s1", "more").await.unwrap();
         let mut ahead = old.clone();
         ahead.seq = Seq(1_000);
         client.resume("ahead", ahead).await.unwrap();
@@ -327,7 +327,7 @@ fn a_resume_from_a_forgotten_or_a_future_seq() {
         assert_eq!((id.as_str(), refusal.code), ("ahead", Code::ResyncRequired));
         assert_eq!(refusal.detail, "seq 1000 is ahead of the log, which ends at 3");
         assert_eq!(refusal.hint.as_deref(), Some("a whole snapshot follows"));
-        hold(&world, &client, "from the future").await;
+        check_client(&world, &client, "from the future").await;
 
         drop(client);
         world.close();
@@ -339,10 +339,10 @@ fn a_resume_from_a_forgotten_or_a_future_seq() {
         client.resume("old", old).await.unwrap();
         let (_, refusal) = client.refusals.pop().unwrap();
         assert_eq!(refusal.detail, "changes are kept from seq 3 on, not from 2");
-        hold(&world, &client, "from before the floor").await;
-        world.say("s1", "and on").await.unwrap();
+        check_client(&world, &client, "from before the floor").await;
+        world.append_message("s1", "and on").await.unwrap();
         client.read_to(Seq(4)).await;
-        hold(&world, &client, "after it").await;
+        check_client(&world, &client, "after it").await;
     });
 }
 
@@ -365,8 +365,8 @@ fn one_frame_per_commit_over_all_queries() {
             ("append_message", json!({"session_id": "s1", "role": "user", "content": "a"})),
             ("append_message", json!({"session_id": "s1", "role": "user", "content": "b"})),
             ("complete_session", json!({"session_id": "s1"})),
-        ];
-        let calls = calls.map(|(reducer, args)| BatchCall { reducer: reducer.to_owned(), args });
+        ]
+        .map(|(reducer, args)| BatchCall { reducer: reducer.to_owned(), args });
         world.engine().batch(&Caller::new("local"), &calls, None).await.unwrap();
         match client.connection.next().await {
             Update::Delta { from: Seq(2), to: Seq(5), changes } => {
@@ -395,7 +395,7 @@ fn pending_updates_are_available_without_waiting() {
         }
         assert!(early.connection.try_next().is_none());
         for content in ["a", "b", "c"] {
-            world.say("s1", content).await.unwrap();
+            world.append_message("s1", content).await.unwrap();
         }
         // A commit's frames go to connections in the order of their creation.
         late.read_to(Seq(5)).await;
@@ -435,21 +435,21 @@ fn a_client_that_does_not_read_costs_little_and_catches_up() {
         slow.subscribe("n", "SELECT count(*) FROM agent_state", &Map::new()).await.unwrap();
         let message = "x".repeat(100_000);
         for _ in 0..40 {
-            world.say("s1", &message).await.unwrap();
+            world.append_message("s1", &message).await.unwrap();
         }
         // Four megabytes were sent; the queue of a connection holds one.
         let mut other = Client::new(world.engine().connect(&Caller::local()));
         other.subscribe("log", "SELECT seq FROM events", &Map::new()).await.unwrap();
-        world.say("s1", "last").await.unwrap();
+        world.append_message("s1", "last").await.unwrap();
         let head = world.engine().durable_seq();
         other.read_to(head).await;
         assert!(world.engine().metrics().slow_consumers_total.get() >= 1);
         slow.read_to(head).await;
         assert!(slow.frames < 40, "{} frames: not caught up in one step", slow.frames);
-        hold(&world, &slow, "caught up").await;
-        world.say("s1", "and on").await.unwrap();
+        check_client(&world, &slow, "caught up").await;
+        world.append_message("s1", "and on").await.unwrap();
         slow.read_to(world.engine().durable_seq()).await;
-        hold(&world, &slow, "live again").await;
+        check_client(&world, &slow, "live again").await;
     });
 }
 
@@ -467,9 +467,12 @@ fn a_thousand_subscriptions_on_one_connection() {
             world.session(session).await;
         }
         client.read_to(world.engine().durable_seq()).await;
-        hold(&world, &client, "a thousand").await;
-        let held = |id: &str| client.replicas[id].rows.len();
-        assert_eq!([held("q7"), held("q907"), held("q42"), held("q8")], [1, 1, 1, 0]);
+        check_client(&world, &client, "a thousand").await;
+        let row_count = |id: &str| client.replicas[id].rows.len();
+        assert_eq!(
+            [row_count("q7"), row_count("q907"), row_count("q42"), row_count("q8")],
+            [1, 1, 1, 0]
+        );
         assert_eq!(client.frames, 2, "one for each watched session");
     });
 }
@@ -496,7 +499,7 @@ fn a_refused_subscription_changes_nothing() {
         }
         world.session("s1").await;
         client.read_to(Seq(2)).await;
-        hold(&world, &client, "the first one continues").await;
+        check_client(&world, &client, "the first one continues").await;
     });
 }
 
@@ -608,7 +611,7 @@ fn starting_under_load_leaves_no_gap() {
             writer.await.unwrap();
         }
         writing.store(false, Ordering::Release);
-        world.say("s0", "last").await.unwrap();
+        world.append_message("s0", "last").await.unwrap();
         let mut begun = 0;
         for subscriber in subscribers {
             begun += subscriber.await.unwrap();
@@ -639,14 +642,14 @@ async fn come_and_go(world: &World, writing: &AtomicBool, nth: usize) -> usize {
         }
         client.subscribe("one", one, &params(one, &format!("s{nth}"))).await.unwrap();
         client.read_to(world.engine().durable_seq()).await;
-        hold(world, &client, "under load").await;
+        check_client(world, &client, "under load").await;
         begun += 2;
         kept = client.unsubscribe("all");
     }
     let mut client = Client::new(world.engine().connect(&Caller::local()));
     client.subscribe("one", one, &params(one, &format!("s{nth}"))).await.unwrap();
     client.resume("all", kept.unwrap_or_default()).await.unwrap();
-    hold(world, &client, "at the end").await;
+    check_client(world, &client, "at the end").await;
     begun
 }
 
@@ -810,22 +813,22 @@ fn functions_count_the_bytes_that_they_read() {
         let content = json!({"z": "x".repeat(BYTES)}).to_string();
         let message = json!({"session_id": session, "role": "user", "content": content});
         let steps = || world.engine().metrics().live_steps_total.get();
-        let say = async || {
+        let append_message = async || {
             let before = steps();
             let done = world.engine().call(&zeta, "append_message", &message, None).await.unwrap();
             (done.seq, steps() - before)
         };
-        let (_, one) = say().await;
+        let (_, one) = append_message().await;
         let least = (BYTES * PATHS / 16) as u64;
         assert!(one >= least, "{one} steps for a function that reads {least} times 16 bytes");
         for nth in 1..300 {
             client.subscribe(&format!("q{nth}"), &subscribe(nth), &Map::new()).await.unwrap();
         }
-        let (seq, all) = say().await;
+        let (seq, all) = append_message().await;
         let most = limits::LIVE_COMMIT_STEPS / 4 + 2 * limits::LIVE_DELTA_MOST_STEPS;
         assert!(all <= most, "{all} steps in a commit; the limit is about {most}");
         client.read_to(seq).await;
-        hold(&world, &client, "live").await;
+        check_client(&world, &client, "live").await;
     });
 }
 
@@ -894,7 +897,7 @@ fn a_group_is_not_counted_without_subscribers() {
         world.engine().batch(&Caller::new("local"), &vec![call; 1_000], None).await.unwrap();
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         client.subscribe("q", "SELECT count(*) AS n FROM agent_state", &Map::new()).await.unwrap();
-        world.say("s", "one more").await.unwrap();
+        world.append_message("s", "one more").await.unwrap();
         // Each call lets the other threads run.
         while fills.held.load(Ordering::SeqCst) == 0 {
             world.engine().live_templates().await.unwrap();
@@ -955,13 +958,13 @@ fn a_fill_waits_for_the_readers_of_its_tenant() {
         let long = "SELECT count(*) FROM json_each(:all) a, json_each(:all) b, json_each(:all) c";
         let all = json!({"all": format!("[{}0]", "0,".repeat(5_000))}).as_object().unwrap().clone();
         client.subscribe("q2", &count(-2), &Map::new()).await.unwrap();
-        let waiting = (0..8).map(|_| {
+        let mut waiting = Vec::new();
+        for _ in 0..8 {
             let engine = world.engine().clone();
-let zeta = zeta.clone();
-let all = all.clone();
-            tokio::spawn(async move { engine.query(&zeta, long, &all, None).await })
-        });
-        let waiting: Vec<_> = waiting.collect();
+            let zeta = zeta.clone();
+            let all = all.clone();
+            waiting.push(tokio::spawn(async move { engine.query(&zeta, long, &all, None).await }));
+        }
         tokio::task::yield_now().await;
         for _ in 0..6 {
             ask().await;

@@ -28,7 +28,7 @@ fn busy_world(seed: u64, events: i64) -> World {
 }
 
 /// The seq that a failed verification reports.
-fn named(error: &VerifyError) -> Option<i64> {
+fn error_seq(error: &VerifyError) -> Option<i64> {
     match error {
         VerifyError::Chain(at) => Some(at.seq.0),
         VerifyError::Unreadable { seq, .. } | VerifyError::LostTail { seq, .. } => Some(seq.0),
@@ -160,7 +160,7 @@ fn tamper(path: &Path, record: &Record) {
         file.write_all_at(&byte, at).unwrap();
         let error = verdict.expect_err("a changed byte passed");
         let offset = at - record.start;
-        assert_eq!(named(&error), Some(record.seq), "byte {offset}: {error}");
+        assert_eq!(error_seq(&error), Some(record.seq), "byte {offset}: {error}");
     }
 }
 
@@ -180,7 +180,7 @@ fn every_changed_record_header_is_detected() {
                 let verdict = verify_small(&world.path());
                 file.write_all_at(&byte, at).unwrap();
                 let error = verdict.expect_err("a changed header passed");
-                assert_eq!(named(&error), Some(record.seq), "{error}");
+                assert_eq!(error_seq(&error), Some(record.seq), "{error}");
             }
         }
     }
@@ -231,7 +231,7 @@ fn every_cell_changed_by_sql_is_detected() {
             // An update without effect is not a change.
             let sql = format!("UPDATE events SET {change} WHERE seq = {seq}");
             let error = after(&world, &sql).expect_err(&sql);
-            assert_eq!(named(&error), Some(seq), "{sql}: {error}");
+            assert_eq!(error_seq(&error), Some(seq), "{sql}: {error}");
         }
     }
 }
@@ -243,7 +243,7 @@ fn removed_added_or_swapped_events_are_detected() {
     let last = verify(&world.path()).unwrap().0;
     let check = |sql: &str, seqs: &[i64]| {
         let error = after(&world, sql).expect_err(sql);
-        assert!(seqs.contains(&named(&error).unwrap()), "{sql}: {error}");
+        assert!(seqs.contains(&error_seq(&error).unwrap()), "{sql}: {error}");
     };
     check(&format!("DELETE FROM events WHERE seq = {last}"), &[last]);
     check(&format!("DELETE FROM events WHERE seq > {}", last - 5), &[last, last - 4]);
@@ -285,7 +285,7 @@ fn events_cannot_be_moved_to_another_log() {
         other.display()
     );
     let error = after(&worlds[0], &sql).expect_err("an event of another log passed");
-    assert_eq!(named(&error), Some(1));
+    assert_eq!(error_seq(&error), Some(1));
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn a_replay_gives_the_same_rows() {
 #[test]
 fn a_replayed_file_answers_retries() {
     let mut world = World::new(abide_reducers::modules);
-    let say = |text: &str| BatchCall {
+    let append_call = |text: &str| BatchCall {
         reducer: "append_message".to_owned(),
         args: json!({"session_id": "s", "role": "user", "content": text}),
     };
@@ -343,9 +343,9 @@ fn a_replayed_file_answers_retries() {
     let made = BatchCall { reducer: "create_session".to_owned(), args: json!({"agent": "a"}) };
     // The second call of the batch was made before: the log has no event for it.
     let requests = [
-        (Caller::local(), vec![say("alone")], "k1"),
-        (Caller::local(), vec![say("both"), tool.clone(), say("too")], "k2"),
-        (Caller::local(), vec![say("two"), say("calls")], "k3"),
+        (Caller::local(), vec![append_call("alone")], "k1"),
+        (Caller::local(), vec![append_call("both"), tool.clone(), append_call("too")], "k2"),
+        (Caller::local(), vec![append_call("two"), append_call("calls")], "k3"),
         (tenant, vec![made], "k1"),
     ];
     let ask = async |world: &World| {

@@ -27,7 +27,7 @@ async fn world() -> World {
 
 /// Writes about 16 KiB.
 async fn write(world: &World) {
-    world.say("s1", &"x".repeat(8 << 10)).await.unwrap();
+    world.append_message("s1", &"x".repeat(8 << 10)).await.unwrap();
 }
 
 /// Writes until the WAL does not become longer, because SQLite starts it again from its beginning.

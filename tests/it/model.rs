@@ -16,8 +16,11 @@ use serde_json::Value as JsonValue;
 type CallAnswer = Result<(JsonValue, bool), Code>;
 
 async fn call(world: &World, caller: &str, reducer: &str, args: JsonValue) -> CallAnswer {
-    let done = world.engine().call(&Caller::new(caller), reducer, &args, None).await;
-    let done = done.map_err(|refusal: Refusal| refusal.code)?;
+    let done = world
+        .engine()
+        .call(&Caller::new(caller), reducer, &args, None)
+        .await
+        .map_err(|refusal: Refusal| refusal.code)?;
     Ok((serde_json::from_str(&done.result).unwrap(), done.duplicate))
 }
 

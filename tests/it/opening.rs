@@ -201,7 +201,7 @@ fn two_engines_do_not_share_a_file() {
         hint: wait until that command ends; to use the file with several programs, start `abide serve --db FOLDER/abide.db` and give the others --url in place of --db
     "#]]
     .assert_eq(&open(&world, &world.path()).unwrap_err());
-    run(world.say("s1", "unharmed")).unwrap();
+    run(world.append_message("s1", "unharmed")).unwrap();
     world.close();
     assert!(open(&world, &world.path()).is_ok(), "the lock is released with its holder");
 }

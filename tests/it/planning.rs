@@ -13,8 +13,10 @@ use serde_json::json;
 fn hostile() -> Vec<(&'static str, String)> {
     let bytes = limits::POLICY_BYTES;
     let fill = |piece: &str, end: &str| piece.repeat((bytes - 200) / piece.len()) + end;
-    let ctes = (1..40).map(|n| format!("c{n} AS (SELECT a.x FROM c{m} a, c{m} b)", m = n - 1));
-    let ctes = ctes.collect::<Vec<_>>().join(", ");
+    let ctes = (1..40)
+        .map(|n| format!("c{n} AS (SELECT a.x FROM c{m} a, c{m} b)", m = n - 1))
+        .collect::<Vec<_>>()
+        .join(", ");
     let tables = |n: usize| (0..n).map(|n| format!("sessions t{n}")).collect::<Vec<_>>().join(", ");
     let joined = |n: usize| {
         let on = (1..n).map(|n| format!("t{n}.parent_id = t{}.id", n - 1)).collect::<Vec<_>>();
@@ -23,8 +25,10 @@ fn hostile() -> Vec<(&'static str, String)> {
     let nested = (0..60).fold("1".to_owned(), |inner, n| {
         format!("EXISTS (SELECT 1 FROM sessions s{n} WHERE {inner})")
     });
-    let cyclic = (0..24).map(|n| format!("t{n}.id = t{}.parent_id", (n * 7 + 1) % 24));
-    let cyclic = cyclic.collect::<Vec<_>>().join(" OR ");
+    let cyclic = (0..24)
+        .map(|n| format!("t{n}.id = t{}.parent_id", (n * 7 + 1) % 24))
+        .collect::<Vec<_>>()
+        .join(" OR ");
     vec![
         ("exponential CTEs", format!("id IN (WITH c0(x) AS (SELECT 1), {ctes} SELECT x FROM c39)")),
         ("a chain of operators", fill("1+", "1")),
@@ -78,7 +82,7 @@ fn a_hostile_policy_takes_the_writer_few_steps() {
     for (nth, policies) in [1, MANY].into_iter().enumerate() {
         let world = with_policies(policies);
         // Work that happens once after a file is opened does not count.
-        run(world.say("s1", "hello")).unwrap();
+        run(world.append_message("s1", "hello")).unwrap();
         let mut outcomes = Vec::new();
         for (name, condition) in hostile() {
             let metrics = || {
@@ -155,6 +159,6 @@ fn an_expensive_policy_refuses_calls_and_delays_no_others() {
         assert_eq!(refusal.code.as_str(), "limit_exceeded", "{refusal}");
         let steps = world.engine().metrics().writer_steps_total.get() - before;
         assert!(steps <= 2 * limits::POLICY_STEPS, "{steps} steps");
-        world.say("s1", "another caller is answered").await.unwrap();
+        world.append_message("s1", "another caller is answered").await.unwrap();
     });
 }

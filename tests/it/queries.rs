@@ -57,7 +57,7 @@ fn check_sql(questions: &[&str], expected: Expect) {
             answers.push_str(line.trim_end());
             answers.push('\n');
         }
-        world.say("s1", "unharmed").await.unwrap();
+        world.append_message("s1", "unharmed").await.unwrap();
         answers
     });
     expected.assert_eq(&answers);
@@ -350,8 +350,8 @@ fn a_stream_of_rows_has_any_length_and_ends_when_its_consumer_does() {
         let caller = Caller::local();
         let params = params.as_object().cloned().unwrap_or_default();
         let ended = run(world.engine().stream_rows(&caller, sql, &params, None, sink));
-        let outcome = ended.map(|sink| sink.columns.join(", "));
-        let outcome = outcome.unwrap_or_else(|refusal| refusal.to_string());
+        let outcome =
+            ended.map(|sink| sink.columns.join(", ")).unwrap_or_else(|refusal| refusal.to_string());
         format!("{} rows: {outcome}", rows.load(Ordering::Relaxed))
     };
     let endless =
@@ -427,8 +427,10 @@ fn a_query_whose_caller_has_gone_is_interrupted() {
             endless.abort();
         }
         for _ in 0..limits::READERS {
-            let answer = timeout(Duration::from_secs(4), ask("SELECT 2")).await;
-            let answer = answer.expect("the readers are free").unwrap();
+            let answer = timeout(Duration::from_secs(4), ask("SELECT 2"))
+                .await
+                .expect("the readers are free")
+                .unwrap();
             assert_eq!(output(&answer), "[2] (2)", "a later query of the reader is not concerned");
         }
     });

@@ -134,7 +134,11 @@ fn text_or_null(text: Option<&str>) -> Value {
 }
 
 /// Compares a session with the recording; returns the number of messages and calls.
-fn hold(place: &EngineFixture, session_id: &str, conversation: &JsonValue) -> [usize; 2] {
+fn store_conversation(
+    place: &EngineFixture,
+    session_id: &str,
+    conversation: &JsonValue,
+) -> [usize; 2] {
     let messages = conversation["messages"].as_array().unwrap();
     let sql = "SELECT role, content, data FROM agent_state WHERE session_id = :sid ORDER BY id";
     let rows = place.rows(sql, session_id);
@@ -182,7 +186,7 @@ fn there_and_back(all: Vec<JsonValue>) -> [usize; 3] {
     });
     let [mut messages, mut calls] = [0, 0];
     for (nth, conversation) in all.iter().enumerate() {
-        let [of_messages, of_calls] = hold(&place, &format!("c{nth}"), conversation);
+        let [of_messages, of_calls] = store_conversation(&place, &format!("c{nth}"), conversation);
         messages += of_messages;
         calls += of_calls;
     }

@@ -143,7 +143,7 @@ impl Client {
             }
             Update::Progress { seq } => {
                 assert!(seq > self.output, "a progress mark {seq} without progress");
-                self.told_up_to(seq);
+                self.advance_to(seq);
             }
             Update::Error { id, refusal } => {
                 if refusal.code == Code::ResyncRequired {
@@ -209,10 +209,10 @@ impl Client {
                 assert_eq!(opening.shape, replica.shape, "{id}: the shape is unchanged");
             }
         }
-        self.told_up_to(to.max(self.output));
+        self.advance_to(to.max(self.output));
     }
 
-    fn told_up_to(&mut self, seq: Seq) {
+    fn advance_to(&mut self, seq: Seq) {
         self.output = seq;
         let exact = |replica: &&mut Replica| replica.begun.is_none() && !replica.stale;
         for replica in self.replicas.values_mut().filter(exact) {
@@ -244,25 +244,26 @@ impl Replica {
             self.place(new.clone());
         }
         for new in &delta.updates {
-            let at = self.find(&self.key_of(new));
-            let at = at.unwrap_or_else(|| panic!("updated {new:?} is not there"));
+            let at = self
+                .find(&self.key_of(new))
+                .unwrap_or_else(|| panic!("updated {new:?} is not there"));
             self.rows.remove(at);
             self.place(new.clone());
         }
     }
 
     /// The visible cells of all rows, in order; sorted if the query has no order.
-    pub(crate) fn shown(&self) -> Vec<String> {
+    pub(crate) fn visible_rows(&self) -> Vec<String> {
         let width = self.shape.columns.iter().filter(|column| !column.hidden).count();
         let ordered = !self.shape.order.is_empty() && !self.shape.key.is_empty();
         let top_n = self.sql.contains("LIMIT");
-        shown(&self.rows, width, ordered || top_n)
+        format_visible(&self.rows, width, ordered || top_n)
     }
 
     /// The visible cells of rows of a new query, in order; sorted if the query has no order.
-    pub(crate) fn shown_of(&self, rows: &[Row]) -> Vec<String> {
+    pub(crate) fn format_rows(&self, rows: &[Row]) -> Vec<String> {
         let ordered = !self.shape.order.is_empty() && !self.shape.key.is_empty();
-        shown(rows, usize::MAX, ordered || self.sql.contains("LIMIT"))
+        format_visible(rows, usize::MAX, ordered || self.sql.contains("LIMIT"))
     }
 
     fn place(&mut self, row: Row) {
@@ -307,7 +308,7 @@ impl Replica {
     }
 }
 
-fn shown(rows: &[Row], width: usize, ordered: bool) -> Vec<String> {
+fn format_visible(rows: &[Row], width: usize, ordered: bool) -> Vec<String> {
     let mut texts: Vec<String> =
         rows.iter().map(|row| format!("{:?}", &row[..width.min(row.len())])).collect();
     if !ordered {

@@ -42,7 +42,7 @@ async fn resumed(world: &World, kept: &Replica) -> (Option<String>, usize) {
     let mut client = Client::new(world.engine().connect(&Caller::local()));
     client.resume("q", kept.clone()).await.unwrap();
     let fresh = world.rows(MESSAGES).await;
-    assert_eq!(client.replicas["q"].shown(), client.replicas["q"].shown_of(&fresh));
+    assert_eq!(client.replicas["q"].visible_rows(), client.replicas["q"].format_rows(&fresh));
     let refusal = client.refusals.pop().map(|(_, refusal)| {
         assert_eq!(refusal.code, Code::ResyncRequired);
         refusal.detail
@@ -51,7 +51,7 @@ async fn resumed(world: &World, kept: &Replica) -> (Option<String>, usize) {
 }
 
 /// The number of messages at a past state, or the error.
-async fn past(world: &World, seq: i64) -> Result<usize, String> {
+async fn count_after(world: &World, seq: i64) -> Result<usize, String> {
     let once = world.engine().query(&Caller::local(), MESSAGES, &Map::new(), Some(Seq(seq))).await;
     let mut client = Client::new(world.engine().connect(&Caller::local()));
     let start = Start::AsOf(Seq(seq));
@@ -60,7 +60,10 @@ async fn past(world: &World, seq: i64) -> Result<usize, String> {
         (Ok(once), Ok(())) => {
             // By now the replica has applied the later changes.
             let fresh = world.rows(MESSAGES).await;
-            assert_eq!(client.replicas["q"].shown(), client.replicas["q"].shown_of(&fresh));
+            assert_eq!(
+                client.replicas["q"].visible_rows(),
+                client.replicas["q"].format_rows(&fresh)
+            );
             Ok(once.rows.len())
         }
         (Err(once), Err(live)) => {
@@ -79,7 +82,7 @@ fn below_at_and_above_the_floor() {
         world.session("s1").await;
         let mut held = vec![now(&world).await];
         for nth in 3..=20 {
-            world.say("s1", &nth.to_string()).await.unwrap();
+            world.append_message("s1", &nth.to_string()).await.unwrap();
             held.push(now(&world).await);
         }
         for again in ["at once", "after a restart", "after a kill"] {
@@ -92,12 +95,12 @@ fn below_at_and_above_the_floor() {
                 assert_eq!(rows, 19);
             }
             assert_eq!(
-                past(&world, 11).await,
+                count_after(&world, 11).await,
                 Err("changes are kept from seq 12 on, not from 11".into())
             );
-            assert_eq!(past(&world, 12).await, Ok(11));
-            assert_eq!(past(&world, 13).await, Ok(12));
-            assert_eq!(past(&world, 20).await, Ok(19));
+            assert_eq!(count_after(&world, 12).await, Ok(11));
+            assert_eq!(count_after(&world, 13).await, Ok(12));
+            assert_eq!(count_after(&world, 20).await, Ok(19));
             match again {
                 "at once" => world.reopen(),
                 _ => {
@@ -109,9 +112,9 @@ fn below_at_and_above_the_floor() {
         // A longer retention from here on does not restore forgotten changes.
         world.retention = Retention { events: Some(100), age: None };
         world.reopen();
-        world.say("s1", "and on").await.unwrap();
+        world.append_message("s1", "and on").await.unwrap();
         assert_eq!(floor(&world).await, 12);
-        assert!(past(&world, 11).await.is_err());
+        assert!(count_after(&world, 11).await.is_err());
     });
 }
 
@@ -122,10 +125,10 @@ fn retention_of_nothing_and_of_everything() {
         world.session("s1").await;
         let kept = now(&world).await;
         assert_eq!(resumed(&world, &kept).await, (None, 1), "at the head nothing is missing");
-        world.say("s1", "more").await.unwrap();
+        world.append_message("s1", "more").await.unwrap();
         assert_eq!(floor(&world).await, 3);
         assert!(resumed(&world, &kept).await.0.is_some());
-        assert_eq!(past(&world, 3).await, Ok(2));
+        assert_eq!(count_after(&world, 3).await, Ok(2));
         world.close();
         let left: i64 = (world.raw())
             .query_row("SELECT count(*) FROM change_log", [], |row| row.get(0))
@@ -137,8 +140,8 @@ fn retention_of_nothing_and_of_everything() {
         world.reopen();
         world.session("s1").await;
         world.clock.advance_ms(1_000 * 86_400_000);
-        world.say("s1", "much later").await.unwrap();
-        assert_eq!((floor(&world).await, past(&world, 0).await), (0, Ok(0)));
+        world.append_message("s1", "much later").await.unwrap();
+        assert_eq!((floor(&world).await, count_after(&world, 0).await), (0, Ok(0)));
     });
 }
 
@@ -161,14 +164,14 @@ fn a_long_history_is_pruned_in_slices() {
         world.reopen();
         let mut floors = vec![floor(&world).await];
         while floors.last() != Some(&(world.engine().durable_seq().0 - 10)) {
-            world.say("s1", "and on").await.unwrap();
+            world.append_message("s1", "and on").await.unwrap();
             floors.push(floor(&world).await);
         }
         assert_eq!(floors, [0, 2_000, 4_000, 4_995]);
         assert!(floors.windows(2).all(|pair| pair[1] - pair[0] <= SLICE));
-        assert_eq!(past(&world, 5_003).await, Ok(5_002));
+        assert_eq!(count_after(&world, 5_003).await, Ok(5_002));
         // The floor is in the middle of a batch: the state before the batch is still available.
-        assert_eq!(past(&world, 4_995).await, Ok(4_001));
+        assert_eq!(count_after(&world, 4_995).await, Ok(4_001));
     });
 }
 
@@ -192,7 +195,7 @@ fn large_changes_are_pruned_in_slices_of_bounded_bytes() {
         world.reopen();
         let mut floors = vec![floor(&world).await];
         while *floors.last().unwrap() < 14 {
-            world.say("s1", "and on").await.unwrap();
+            world.append_message("s1", "and on").await.unwrap();
             floors.push(floor(&world).await);
         }
         // The first event has no old entry; then each commit prunes some five.
@@ -211,22 +214,22 @@ fn old_changes_are_pruned() {
         let advance = |days: u64| world.clock.advance_ms((days * day).cast_signed());
         world.session("s1").await;
         advance(3);
-        world.say("s1", "on the third day").await.unwrap();
+        world.append_message("s1", "on the third day").await.unwrap();
         advance(3);
-        world.say("s1", "on the sixth").await.unwrap();
+        world.append_message("s1", "on the sixth").await.unwrap();
         assert_eq!(
-            (floor(&world).await, past(&world, 0).await),
+            (floor(&world).await, count_after(&world, 0).await),
             (0, Ok(0)),
             "all changes are recent"
         );
         advance(2);
         assert_eq!(floor(&world).await, 0, "without commits nothing is pruned");
-        world.say("s1", "on the eighth").await.unwrap();
+        world.append_message("s1", "on the eighth").await.unwrap();
         assert_eq!(floor(&world).await, 2, "the changes of the first day");
-        assert!(past(&world, 1).await.is_err());
-        assert_eq!(past(&world, 2).await, Ok(1));
+        assert!(count_after(&world, 1).await.is_err());
+        assert_eq!(count_after(&world, 2).await, Ok(1));
         advance(30);
-        world.say("s1", "a month later").await.unwrap();
+        world.append_message("s1", "a month later").await.unwrap();
         assert_eq!(floor(&world).await, 5, "all but the last");
     });
 }
@@ -241,11 +244,11 @@ fn the_nearer_of_two_limits() {
         world.reopen();
         world.session("s1").await;
         for _ in 0..4 {
-            world.say("s1", "at once").await.unwrap();
+            world.append_message("s1", "at once").await.unwrap();
         }
         assert_eq!(floor(&world).await, 2, "six events at once: too many");
         world.clock.advance_ms(120_000);
-        world.say("s1", "late").await.unwrap();
+        world.append_message("s1", "late").await.unwrap();
         assert_eq!(floor(&world).await, 6, "too old");
     });
 }
@@ -282,8 +285,8 @@ fn returning_clients_hold_the_query() {
                         client.resume("q", back).await.unwrap();
                         let replica = &client.replicas["q"];
                         let fresh = world.rows(&replica.sql).await;
-                        let fresh = replica.shown_of(&fresh);
-                        assert_eq!(replica.shown(), fresh, "{}", replica.sql);
+                        let fresh = replica.format_rows(&fresh);
+                        assert_eq!(replica.visible_rows(), fresh, "{}", replica.sql);
                         match client.refusals.len() {
                             0 => deltas += 1,
                             _ => refetched += 1,

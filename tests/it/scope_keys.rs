@@ -47,8 +47,11 @@ fn a_scope_may_have_any_key() {
             let args = json!({"agent": "support"});
             engine.call(&acme, "create_session", &args, None).await.unwrap();
             let last = engine.call(&zeta, "create_session", &args, None).await.unwrap();
-            let seen = engine.query(&acme, sql, &none, None).await;
-            let seen = seen.unwrap_or_else(|why| panic!("{key}: {why}")).rows;
+            let seen = engine
+                .query(&acme, sql, &none, None)
+                .await
+                .unwrap_or_else(|why| panic!("{key}: {why}"))
+                .rows;
             let own = json!({ key: "acme" }).to_string();
             assert_eq!(
                 json!(seen.iter().map(|row| row[0].to_json()).collect::<Vec<_>>()),

@@ -39,20 +39,24 @@ fn name(random: &mut Random, by: char, what: &str) -> String {
     }
 }
 
-fn step(random: &mut Random) -> Step {
+fn random_step(random: &mut Random) -> Step {
     if random.one_in(12) {
         return Step::PassMs(1 + random.below(9_000) as i64);
     }
     let by = if random.one_in(2) { 'a' } else { 'b' };
     let lease_ms = 1_000 + random.below(4_000);
     let (reducer, args) = match random.below(3) {
-        0 => of_run(random, by, lease_ms),
-        _ => of_session(random, by, lease_ms),
+        0 => random_run_call(random, by, lease_ms),
+        _ => random_session_call(random, by, lease_ms),
     };
     Step::Call(by, reducer, args)
 }
 
-fn of_session(random: &mut Random, by: char, lease_ms: usize) -> (&'static str, JsonValue) {
+fn random_session_call(
+    random: &mut Random,
+    by: char,
+    lease_ms: usize,
+) -> (&'static str, JsonValue) {
     let [session, call, new] = ["s", "c", "s"].map(|what| name(random, by, what));
     let tool = *random.pick(&TOOLS);
     match random.below(21) {
@@ -85,7 +89,7 @@ fn of_session(random: &mut Random, by: char, lease_ms: usize) -> (&'static str, 
 }
 
 /// Calls of drivers, and calls that try to have a driver adopt foreign calls and children.
-fn of_run(random: &mut Random, by: char, lease_ms: usize) -> (&'static str, JsonValue) {
+fn random_run_call(random: &mut Random, by: char, lease_ms: usize) -> (&'static str, JsonValue) {
     let [run, session] = ["r", "s"].map(|what| name(random, by, what));
     // The id of a run's call in the caller's namespace, as a driver would build it.
     let stored = format!("tenant={by}/r{}", random.below(4));
@@ -135,17 +139,17 @@ async fn play(steps: &[Step], tenants: &str) -> Vec<String> {
         };
         let caller = caller(by);
         // The token that the caller got for the row, by any of its names.
-        let known = |args: &JsonValue, of: &str| {
+        let token_for = |args: &JsonValue, of: &str| {
             let id = args[of].as_str().unwrap().rsplit('/').next().unwrap();
             tokens.get(&(by, id.to_owned())).cloned().unwrap_or_else(|| json!(1))
         };
         match reducer {
             "complete_tool_call" | "start_child_run" => {
-                args["fencing_token"] = known(&args, "call_id");
+                args["fencing_token"] = token_for(&args, "call_id");
             }
-            "finish_run" => args["fencing_token"] = known(&args, "id"),
+            "finish_run" => args["fencing_token"] = token_for(&args, "id"),
             "request_tool_call" if args["run_id"].is_string() => {
-                args["run_fencing_token"] = known(&args, "run_id");
+                args["run_fencing_token"] = token_for(&args, "run_id");
             }
             _ => {}
         }
@@ -205,7 +209,7 @@ fn without_tokens(line: &str) -> String {
 fn a_tenant_cannot_detect_another_tenant() {
     for_seeds("a_tenant_cannot_detect_another_tenant", 0..25, |seed| {
         let mut random = Random::new(seed);
-        let steps: Vec<Step> = (0..400).map(|_| step(&mut random)).collect();
+        let steps: Vec<Step> = (0..400).map(|_| random_step(&mut random)).collect();
         let (alone, beside) = run(async { (play(&steps, "a").await, play(&steps, "ab").await) });
         assert_eq!(alone.len(), beside.len());
         for (at, (alone, beside)) in alone.iter().zip(&beside).enumerate() {
@@ -266,8 +270,11 @@ async fn delegated(prepared: &[(&'static str, JsonValue)]) -> Vec<String> {
     }
     let mut output = Vec::new();
     let mut ask = async |reducer: &str, args: JsonValue| {
-        let done = world.engine().call(&caller('a'), reducer, &args, None).await;
-        let done = done.unwrap_or_else(|refusal| panic!("{reducer}: {refusal}"));
+        let done = world
+            .engine()
+            .call(&caller('a'), reducer, &args, None)
+            .await
+            .unwrap_or_else(|refusal| panic!("{reducer}: {refusal}"));
         let result: JsonValue = serde_json::from_str(&done.result).unwrap();
         let fresh = if done.duplicate { "again" } else { "fresh" };
         output.push(format!("{fresh} {reducer} {}", without_numbers(result.clone())));
@@ -276,7 +283,7 @@ async fn delegated(prepared: &[(&'static str, JsonValue)]) -> Vec<String> {
     ask("create_session", json!({"agent": "x", "id": "order-42"})).await;
     ask("start_run", json!({"session_id": "order-42", "id": "order-42", "agent": "x"})).await;
     let run = ask("claim_run", json!({"id": "order-42", "driver": "d", "lease_ms": 9_000})).await;
-    let of_run = |rest: &str, more: JsonValue| {
+    let args_with_run = |rest: &str, more: JsonValue| {
         let id = run["id"].as_str().unwrap();
         let mut args = json!({"call_id": format!("{id}~{rest}"), "session_id": "order-42",
             "tool_name": "look", "arguments": {}, "run_id": id,
@@ -284,9 +291,9 @@ async fn delegated(prepared: &[(&'static str, JsonValue)]) -> Vec<String> {
         args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         args
     };
-    let asks = ask("request_tool_call", of_run("2", json!({"needs_approval": true}))).await;
+    let asks = ask("request_tool_call", args_with_run("2", json!({"needs_approval": true}))).await;
     assert_eq!(asks["status"], "awaiting_approval");
-    let call = ask("request_tool_call", of_run("1", json!({"claim_lease_ms": 9_000}))).await;
+    let call = ask("request_tool_call", args_with_run("1", json!({"claim_lease_ms": 9_000}))).await;
     let child = json!({"call_id": call["call_id"], "fencing_token": call["fencing_token"],
         "agent": "x", "input": "Do it."});
     let child = ask("start_child_run", child).await;
@@ -302,7 +309,7 @@ fn a_fork_counts_by_the_rows_that_it_changes() {
         let world = World::new(abide_reducers::modules);
         world.session("s").await;
         for nth in 0..300 {
-            world.say("s", &nth.to_string()).await.unwrap();
+            world.append_message("s", &nth.to_string()).await.unwrap();
         }
         let rate = Some(RateLimit { calls: 2, per_ms: 1_000 });
         let ann = Caller::new("ann").limited(CallLimits { rate, ..CallLimits::default() });
@@ -340,7 +347,7 @@ fn a_caller_that_does_not_wait_for_the_answer_is_charged() {
         let world = World::new(abide_reducers::modules);
         world.session("s").await;
         for nth in 0..300 {
-            world.say("s", &nth.to_string()).await.unwrap();
+            world.append_message("s", &nth.to_string()).await.unwrap();
         }
         let rate = Some(RateLimit { calls: 2, per_ms: 1_000 });
         let ann = Caller::new("ann").limited(CallLimits { rate, ..CallLimits::default() });
@@ -352,7 +359,7 @@ fn a_caller_that_does_not_wait_for_the_answer_is_charged() {
             _ = fork => panic!("the answer was there at once"),
             () = async {} => {}
         }
-        world.say("s", "a later call of another caller").await.unwrap();
+        world.append_message("s", "a later call of another caller").await.unwrap();
         world.pass_ms(0).await;
         let args = json!({"agent": "support"});
         let refusal = world.engine().call(&ann, "create_session", &args, None).await.unwrap_err();

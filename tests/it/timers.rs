@@ -158,7 +158,7 @@ fn deadlines_that_passed_while_closed() {
         world = reopened(world);
         run(async {
             // The first response already reflects them.
-            let output = world.say("s1", "hello").await.unwrap();
+            let output = world.append_message("s1", "hello").await.unwrap();
             assert!(output.seq > Seq(5), "{output:?}");
             assert_eq!(
                 numbers(&world, "SELECT count(*) FROM agent_state WHERE kind = 'timer'").await,

@@ -102,7 +102,7 @@ fn held_world(writer: &Arc<HeldWriter>) -> World {
     world
 }
 
-fn of_tenant(tenant: &str, id: usize) -> Caller {
+fn tenant_caller(tenant: &str, id: usize) -> Caller {
     caller(&id.to_string(), "admin", &["*"], &[("tenant", tenant)])
 }
 
@@ -114,8 +114,8 @@ fn a_tenant_with_many_identities_has_one_turn() {
     let world = held_world(&writer);
     run(async {
         let gate = caller("gate", "app", &[], &[]);
-        let zeta: Vec<Caller> = (0..24).map(|id| of_tenant("zeta", id)).collect();
-        let acme = of_tenant("acme", 0);
+        let zeta: Vec<Caller> = (0..24).map(|id| tenant_caller("zeta", id)).collect();
+        let acme = tenant_caller("acme", 0);
         writer.is_holding.store(true, Ordering::SeqCst);
         let gate = start(&world, &gate, "create_session");
         writer.wait_until_held();
@@ -140,8 +140,8 @@ fn calls_that_take_long_give_their_turns_back() {
     let world = held_world(&writer);
     run(async {
         let gate = caller("gate", "app", &[], &[]);
-        let zeta: Vec<Caller> = (0..4).map(|id| of_tenant("zeta", id)).collect();
-        let acme = of_tenant("acme", 0);
+        let zeta: Vec<Caller> = (0..4).map(|id| tenant_caller("zeta", id)).collect();
+        let acme = tenant_caller("acme", 0);
         writer.is_holding.store(true, Ordering::SeqCst);
         let gate = start(&world, &gate, "create_session");
         writer.wait_until_held();

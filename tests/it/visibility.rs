@@ -82,11 +82,13 @@ struct RandomRun {
 
 impl RandomRun {
     fn new(seed: u64, world: World) -> RandomRun {
-        let clients = callers().into_iter().map(|caller| {
-            let client = Client::new(world.engine().connect(&caller));
-            (caller, client)
-        });
-        let clients = clients.collect();
+        let clients = callers()
+            .into_iter()
+            .map(|caller| {
+                let client = Client::new(world.engine().connect(&caller));
+                (caller, client)
+            })
+            .collect();
         let random = Random::new(seed);
         RandomRun { world, random, clients, next_id: 0, asked: 0, output: 0 }
     }
@@ -163,7 +165,7 @@ impl RandomRun {
             if !self.random.one_in(3) {
                 let (caller, client) = &mut self.clients[at];
                 client.read_to(head).await;
-                self.output += hold(caller, client, &whole);
+                self.output += check_client(caller, client, &whole);
             }
         }
     }
@@ -221,7 +223,7 @@ impl RandomRun {
 }
 
 /// Compares each of a client's results with the copy. Returns the number of queries.
-fn hold(caller: &Caller, client: &Client, whole: &AllRows) -> usize {
+fn check_client(caller: &Caller, client: &Client, whole: &AllRows) -> usize {
     let copy = whole.copy_for(caller);
     for replica in client.replicas.values().filter(|replica| !replica.stale) {
         let (_, rows) = match copy.rows(&replica.sql) {
@@ -229,8 +231,14 @@ fn hold(caller: &Caller, client: &Client, whole: &AllRows) -> usize {
             Err(why) if copy::fails_at_a_row(&why) => continue,
             Err(why) => panic!("{caller:?} still has {}: {why}", replica.sql),
         };
-        let expected = replica.shown_of(&rows);
-        assert_eq!(replica.shown(), expected, "{caller:?} at {}: {}", replica.seq, replica.sql);
+        let expected = replica.format_rows(&rows);
+        assert_eq!(
+            replica.visible_rows(),
+            expected,
+            "{caller:?} at {}: {}",
+            replica.seq,
+            replica.sql
+        );
     }
     for (id, refusal) in &client.refusals {
         said_nothing(id, refusal);
@@ -359,7 +367,7 @@ fn rows_follow_the_scope_of_their_session() {
         let bob = caller("bob", "agent", &[], &[("tenant", "b")]);
         let make = json!({"agent": "x", "id": "s1", "scope": {"tenant": "a"}});
         world.call("create_session", make).await.unwrap();
-        world.say("s1", "one").await.unwrap();
+        world.append_message("s1", "one").await.unwrap();
         let sql = "SELECT id, content FROM agent_state ORDER BY id";
         let mut clients = Vec::new();
         for who in [&ann, &bob] {
@@ -367,16 +375,16 @@ fn rows_follow_the_scope_of_their_session() {
             client.subscribe("q", sql, &Map::new()).await.unwrap();
             clients.push(client);
         }
-        let held = |clients: &[Client]| -> Vec<usize> {
+        let count_rows = |clients: &[Client]| -> Vec<usize> {
             clients.iter().map(|client| client.replicas["q"].rows.len()).collect()
         };
-        assert_eq!(held(&clients), [1, 0]);
+        assert_eq!(count_rows(&clients), [1, 0]);
         let moved = json!({"session_id": "s1", "scope": {"tenant": "b"}});
         let done = world.call("set_scope", moved).await.unwrap();
         for client in &mut clients {
             client.read_to(done.seq).await;
         }
-        assert_eq!(held(&clients), [0, 1]);
+        assert_eq!(count_rows(&clients), [0, 1]);
         // Of a past state each caller sees its rows of that time, by the current policies.
         let then = Some(Seq(done.seq.0 - 1));
         assert_eq!(ask(world.engine(), &ann, sql, then).await.unwrap().rows.len(), 1);
@@ -403,7 +411,7 @@ fn a_commit_of_one_tenant_does_not_cost_the_others() {
             let name = format!("t{tenant}");
             let make = json!({"agent": "x", "id": format!("s{tenant}"), "scope": {"tenant": name}});
             world.call("create_session", make).await.unwrap();
-            world.say(&format!("s{tenant}"), "hello").await.unwrap();
+            world.append_message(&format!("s{tenant}"), "hello").await.unwrap();
             let who = caller(&name, "agent", &[], &[("tenant", &name)]);
             let mut client = Client::new(world.engine().connect(&who));
             for (nth, sql) in queries.iter().enumerate() {
@@ -413,7 +421,7 @@ fn a_commit_of_one_tenant_does_not_cost_the_others() {
         }
         let probed = || world.engine().metrics().live_bindings_probed_total.get();
         let before = probed();
-        world.say("s7", "again").await.unwrap();
+        world.append_message("s7", "again").await.unwrap();
         let ask = json!({"session_id": "s7", "reason": "r", "required_capability": "c"});
         let done = world.call("request_supervisor_handoff", ask).await.unwrap();
         let asked = probed() - before;
@@ -422,7 +430,7 @@ fn a_commit_of_one_tenant_does_not_cost_the_others() {
         for (who, client) in &mut clients {
             client.read_to(done.seq).await;
             client.replicas.remove("q2");
-            assert_eq!(hold(who, client, &whole), queries.len() - 1);
+            assert_eq!(check_client(who, client, &whole), queries.len() - 1);
         }
     });
 }
@@ -561,7 +569,7 @@ fn rows_of_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
         let world = World::new(abide_reducers::modules);
         for id in ["open", "closed"] {
             world.session(id).await;
-            world.say(id, "hello").await.unwrap();
+            world.append_message(id, "hello").await.unwrap();
         }
         let who = caller("ann", "clerk", &[], &[]);
         let may = json!({"name": "clerk", "reducers": ["append_message"]});

@@ -295,8 +295,10 @@ impl BarrierFixture {
         let sql = format!("EXPLAIN QUERY PLAN {}", binding.snapshot_sql());
         let mut statement = self.db.0.prepare(&sql).expect("it can be explained");
         let params = rusqlite::params_from_iter(binding.params().iter().map(Bound));
-        let lines = statement.query_map(params, |row| row.get::<_, String>(3));
-        let lines = lines.expect("it can be explained").map(|line| line.expect("a line"));
+        let lines = statement
+            .query_map(params, |row| row.get::<_, String>(3))
+            .expect("it can be explained")
+            .map(|line| line.expect("a line"));
         lines.collect::<Vec<_>>().join("\n")
     }
 }
@@ -445,8 +447,10 @@ fn no_expression_of_a_caller_is_evaluated_on_a_hidden_row() {
             let mut fixture = BarrierFixture::new();
             let principal = fixture.principal(correlated);
             let sql = filled(shape, &mut random);
-            let bound = fixture.planner.bind_once(&sql, &Map::new(), &principal);
-            let bound = bound.unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
+            let bound = fixture
+                .planner
+                .bind_once(&sql, &Map::new(), &principal)
+                .unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
             let run = fixture.run(bound.snapshot_sql(), bound.params());
             run.unwrap_or_else(|why| panic!("{why}\n{sql}\n{}", bound.snapshot_sql()));
             calls += fixture.require_visible("once", &sql, bound.snapshot_sql());

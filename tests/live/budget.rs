@@ -93,8 +93,8 @@ struct BackfillWorker {
 impl BackfillWorker {
     fn begin(&mut self, world: &mut World, wanted: Vec<BackfillRequest>) {
         for wanted in wanted {
-            let filled = wanted.binding.fill(&wanted.group, &mut world.db);
-            let filled = filled.expect("the statements run");
+            let filled =
+                wanted.binding.fill(&wanted.group, &mut world.db).expect("the statements run");
             self.under_way.push((wanted, filled, world.state.clone()));
         }
     }

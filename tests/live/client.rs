@@ -18,11 +18,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(binding: &Binding, rows: Vec<Row>) -> Client {
-        Client::of_shape(binding.shape(), binding.is_top_n(), rows)
+        Client::from_shape(binding.shape(), binding.is_top_n(), rows)
     }
 
     /// A client with the rows of a snapshot.
-    pub(crate) fn of_shape(shape: &Shape, top_n: bool, rows: Vec<Row>) -> Client {
+    pub(crate) fn from_shape(shape: &Shape, top_n: bool, rows: Vec<Row>) -> Client {
         let key = shape
             .key
             .iter()
@@ -69,8 +69,9 @@ impl Client {
         }
         for new in &delta.updates {
             require(!self.key.is_empty(), || "an update of a result without a key".into())?;
-            let at = self.find(&self.key_of(new));
-            let at = at.ok_or_else(|| format!("updated row {new:?} is absent"))?;
+            let at = self
+                .find(&self.key_of(new))
+                .ok_or_else(|| format!("updated row {new:?} is absent"))?;
             require(!same(&self.rows[at], new), || {
                 format!("an update to {new:?} without a change")
             })?;
@@ -96,8 +97,10 @@ impl Client {
             self.rows.insert(placed.at, placed.row.clone());
         }
         for placed in updates {
-            let held = self.rows.get_mut(placed.at);
-            let held = held.ok_or_else(|| format!("nothing to update at {}", placed.at))?;
+            let held = self
+                .rows
+                .get_mut(placed.at)
+                .ok_or_else(|| format!("nothing to update at {}", placed.at))?;
             require(!same(held, &placed.row), || "an update that changes nothing".into())?;
             *held = placed.row.clone();
         }
@@ -174,8 +177,13 @@ fn require(holds: bool, otherwise: impl Fn() -> String) -> Result<(), String> {
 
 /// A delta as a set: cached state may list its rows in another order.
 pub(crate) fn as_set(delta: Delta) -> (Vec<String>, TopNDelta, Checksum) {
-    let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
-    let mut rows: Vec<String> = rows.map(|row| format!("{row:?}")).collect();
+    let mut rows: Vec<String> = delta
+        .deletes
+        .iter()
+        .chain(&delta.inserts)
+        .chain(&delta.updates)
+        .map(|row| format!("{row:?}"))
+        .collect();
     let (deletes, inserts) = (delta.deletes.len(), delta.deletes.len() + delta.inserts.len());
     rows[..deletes].sort_unstable();
     rows[deletes..inserts].sort_unstable();

@@ -165,12 +165,12 @@ fn call(random: &mut Random) -> BatchCall {
                 return json!(1 + random.below(7));
             }
             if table.key.contains(&at) {
-                return literals::of_key(random, column.kind).to_json();
+                return literals::random_key(random, column.kind).to_json();
             }
             if column.nullable && random.below(5) == 0 {
                 return JsonValue::Null;
             }
-            literals::of_kind(random, column.kind).to_json()
+            literals::random_of_kind(random, column.kind).to_json()
         })
         .collect();
     let how = *random.pick(&["put", "put", "put", "touch", "delete", "delete"]);

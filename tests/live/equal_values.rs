@@ -136,8 +136,11 @@ async fn follow(seed: u64) {
         for (at, client) in &clients {
             let sql = QUERIES[*at];
             for as_of in [None, Some(head)] {
-                let once = fixture.engine().query(caller, sql, &Map::new(), as_of).await;
-                let once = once.unwrap_or_else(|refusal| panic!("{sql}: {refusal}"));
+                let once = fixture
+                    .engine()
+                    .query(caller, sql, &Map::new(), as_of)
+                    .await
+                    .unwrap_or_else(|refusal| panic!("{sql}: {refusal}"));
                 let what = format!("seed {seed}, commit {commit}, as of {as_of:?}: {sql}");
                 assert_eq!(sorted(&client.visible()), sorted(&once.rows), "{what}");
             }

@@ -127,8 +127,11 @@ impl JoinWorld {
 
     /// The visible rows that a statement counts.
     fn count_once(&mut self, sql: &str, principal: &QueryPrincipal) -> u64 {
-        let binding = self.fixture.planner.bind_once(sql, &Map::new(), principal);
-        let binding = binding.unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
+        let binding = self
+            .fixture
+            .planner
+            .bind_once(sql, &Map::new(), principal)
+            .unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
         self.fixture.visible_rows.store(0, Ordering::Relaxed);
         let ran = self.fixture.db.run(binding.snapshot_sql(), binding.params(), &mut |_| {});
         ran.unwrap_or_else(|error| panic!("{}: {}", error.message, binding.snapshot_sql()));
@@ -322,8 +325,11 @@ fn rows_that_change_as_their_policy_hides_them_disappear() {
             } else {
                 principal_without_owners()
             };
-            let binding = world.fixture.planner.bind_within(sql, &Map::new(), &principal);
-            let binding = binding.unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
+            let binding = world
+                .fixture
+                .planner
+                .bind_within(sql, &Map::new(), &principal)
+                .unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
             let catalog = Arc::clone(&world.fixture.catalog);
             let mut router = Router::with_budget(catalog, Budget::UNLIMITED);
             router.attach(&binding, &payer("ours")).expect("there is room");

@@ -55,18 +55,24 @@ fn divide(
     let mut bound = Vec::new();
     for part in parts {
         let sql = format!("{whole}{}", part.replace("{p}", &p));
-        let own = params.iter().filter(|(name, _)| sql.contains(&format!(":{name}")));
-        let own = own.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let own = params
+            .iter()
+            .filter(|(name, _)| sql.contains(&format!(":{name}")))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
         let binding = planner.bind(&sql, &own).ok()?;
         let rows = world.query(binding.snapshot_sql(), binding.params()).ok()?;
         let client = Client::new(&binding, rows);
         bound.push((binding, client));
     }
-    let parts = bound.into_iter().map(|(binding, client)| {
-        let id = router.attach(&binding, &ShareKey::Operator).expect("the router has a free slot");
-        PartitionClient { id, client }
-    });
-    let parts: Vec<PartitionClient> = parts.collect();
+    let parts: Vec<PartitionClient> = bound
+        .into_iter()
+        .map(|(binding, client)| {
+            let id =
+                router.attach(&binding, &ShareKey::Operator).expect("the router has a free slot");
+            PartitionClient { id, client }
+        })
+        .collect();
     Some((format!("{whole}, divided by {p}, {params:?}"), parts.try_into().ok()?))
 }
 

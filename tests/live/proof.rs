@@ -13,7 +13,7 @@ use std::time::Duration;
 use case::Case;
 use play::{CaseCounts, Failure, InjectedBug, play};
 
-use crate::seed_budget::{TestBudget, is_at_length, repeat, say, tried};
+use crate::seed_budget::{TestBudget, is_at_length, print_note, repeat, tried};
 
 pub(crate) mod bounded;
 pub(crate) mod case;
@@ -119,5 +119,5 @@ fn report_on(tally: &CaseCounts, took: Duration) {
             text += &format!("\n  refused {count:>7}  {why}");
         }
     }
-    say(&text);
+    print_note(&text);
 }

@@ -22,8 +22,10 @@ fn as_written(
     let mut statement = world.db.0.prepare(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
     for (name, json) in params {
         let value = Value::from_json(json).expect("it was bound before");
-        let at = statement.parameter_index(&format!(":{name}")).expect("no NUL in a name");
-        let at = at.expect("the text has it");
+        let at = statement
+            .parameter_index(&format!(":{name}"))
+            .expect("no NUL in a name")
+            .expect("the text has it");
         let bound = Bound(&value);
         statement.raw_bind_parameter(at, bound.to_sql().expect("a value")).expect("it is bound");
     }
@@ -70,8 +72,9 @@ fn check(world: &mut World, planner: &Planner, sql: &str) {
     let binding = planner.bind(sql, &params).unwrap_or_else(|refusal| panic!("{sql}: {refusal}"));
     let shown = binding.shape().columns.iter().filter(|column| !column.hidden).count();
     let Some(written) = as_written(world, sql, &params) else { return };
-    let run = world.query(binding.snapshot_sql(), binding.params());
-    let run = run.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    let run = world
+        .query(binding.snapshot_sql(), binding.params())
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
     let what = format!("{sql} with {params:?}\nis run as {}", binding.snapshot_sql());
     // Which of several equal values represents its group is SQLite's choice.
     let fold = binding.chooses();

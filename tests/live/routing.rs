@@ -227,8 +227,11 @@ fn one_tenant_leaves_lookups_and_key_sets_for_others() {
 
     let columns = ["id", "a", "b", "c", "x", "z"];
     let key_set = |n: usize| {
-        let terms = (0..6).filter(|bit| n >> bit & 1 == 1).map(|bit| columns[bit]);
-        let terms: Vec<String> = terms.map(|column| format!("{column} = 1")).collect();
+        let terms: Vec<String> = (0..6)
+            .filter(|bit| n >> bit & 1 == 1)
+            .map(|bit| columns[bit])
+            .map(|column| format!("{column} = 1"))
+            .collect();
         bind(&planner, &format!("SELECT id FROM r WHERE {}", terms.join(" AND ")), json!({}))
     };
     let (own, why) = attach_all(&mut router, &tenant("b"), (1..40).map(key_set));
@@ -353,11 +356,12 @@ fn a_parameter_on_another_table_is_looked_up_once_for_all() {
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut router = Router::new(Arc::clone(&world.catalog));
     let sql = "SELECT p.g, p.n, r.c FROM p JOIN r ON r.id = p.r_id WHERE r.c = :c";
-    let ids = (0..3_000).map(|n| {
-        let binding = bind(&planner, sql, json!({"c": format!("agent {n}")}));
-        router.attach(&binding, &ShareKey::Operator).expect("a lookup needs no slot")
-    });
-    let ids: Vec<BindingId> = ids.collect();
+    let ids: Vec<BindingId> = (0..3_000)
+        .map(|n| {
+            let binding = bind(&planner, sql, json!({"c": format!("agent {n}")}));
+            router.attach(&binding, &ShareKey::Operator).expect("a lookup needs no slot")
+        })
+        .collect();
     let r = [Value::Integer(7), Value::Null, Value::Null, Value::from("agent 42")];
     let r: Row = r.into_iter().chain([Value::Null, Value::Null]).collect();
     let p: Row = vec![Value::from("g"), Value::Integer(1), Value::Null, Value::Integer(7)].into();

@@ -103,7 +103,7 @@ pub(crate) fn each_seed<T: Send>(
 ) -> Vec<T> {
     let (outcomes, took) = tried(share, |seed| catch_unwind(AssertUnwindSafe(|| play(seed))));
     if is_at_length() {
-        say(&format!("{name}: {} seeds in {:.0} s", outcomes.len(), took.as_secs_f64()));
+        print_note(&format!("{name}: {} seeds in {:.0} s", outcomes.len(), took.as_secs_f64()));
     }
     let mut passed = Vec::new();
     let mut failed = Vec::new();
@@ -121,7 +121,7 @@ pub(crate) fn each_seed<T: Send>(
 }
 
 /// Writes past the harness' capture, so that a full test run shows the extent.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_note(text: &str) {
     let line = format!("counted: live SQL: {text}\n");
     std::io::stdout().write_all(line.as_bytes()).expect("stdout can be written to");
 }

@@ -80,8 +80,11 @@ fn records(text: &str) -> Vec<Record> {
             }
             ["query", types, sort] => {
                 at += 1;
-                let expected = lines[at.min(lines.len())..].iter().take_while(|l| !l.is_empty());
-                let expected: Vec<String> = expected.map(|line| (*line).to_owned()).collect();
+                let expected: Vec<String> = lines[at.min(lines.len())..]
+                    .iter()
+                    .take_while(|l| !l.is_empty())
+                    .map(|line| (*line).to_owned())
+                    .collect();
                 at += expected.len();
                 let types = (*types).to_owned();
                 let sort = (*sort).to_owned();
@@ -151,8 +154,8 @@ fn the_files_are_correct() {
                     write!(right, "statement {word}\n{sql}\n\n").expect("a text takes text");
                 }
                 Record::Query(query) => {
-                    let rows = fresh(&db, &query.sql);
-                    let rows = rows.unwrap_or_else(|why| panic!("{file:?}:{}: {why}", query.line));
+                    let rows = fresh(&db, &query.sql)
+                        .unwrap_or_else(|why| panic!("{file:?}:{}: {why}", query.line));
                     let width = rows.first().map_or(query.types.len(), |row| row.len());
                     assert_eq!(width, query.types.len(), "{file:?}:{}: types", query.line);
                     let Query { types, sort, sql, expected, line } = &query;

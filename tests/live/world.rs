@@ -287,7 +287,7 @@ impl Sql for Database {
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<Cost, SqlError> {
-        let failed = |error: rusqlite::Error| SqlError {
+        let to_sql_error = |error: rusqlite::Error| SqlError {
             message: error.to_string(),
             fault: SqlErrorKind::Query,
         };
@@ -297,8 +297,8 @@ impl Sql for Database {
         })?;
         let width = prepared.column_count();
         let params = rusqlite::params_from_iter(params.iter().map(Bound));
-        let mut rows = prepared.query(params).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
+        let mut rows = prepared.query(params).map_err(to_sql_error)?;
+        while let Some(row) = rows.next().map_err(to_sql_error)? {
             let utf8 =
                 |cell| !matches!(cell, ValueRef::Text(text) if std::str::from_utf8(text).is_err());
             if !(0..width).map(|at| row.get_ref(at).expect("the column exists")).all(utf8) {

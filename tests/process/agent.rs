@@ -732,11 +732,11 @@ fn a_server_drives_a_run_and_a_watcher_sees_it_live() {
     let waits = agent_folder.run(&args);
     assert_eq!(waits.code, Some(5), "{waits:?}");
     assert!(waits.stderr.contains(&format!("abide call --url {url} decide_approval")), "{waits:?}");
-    saw(&events, "\"interrupt\"");
-    saw(&runs, "\"waiting\"");
+    assert_saw(&events, "\"interrupt\"");
+    assert_saw(&runs, "\"waiting\"");
     server.run(&["call", "decide_approval", "call_id=order-7~2.1", "decision=approve"]).good();
-    saw(&events, "\"done\"");
-    saw(&runs, "\"done\"");
+    assert_saw(&events, "\"done\"");
+    assert_saw(&runs, "\"done\"");
     let done = agent_folder.run(&args).good();
     assert!(done.contains("Order A-7 is paid back.\n"), "{done}");
     assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"]);
@@ -746,7 +746,7 @@ fn a_server_drives_a_run_and_a_watcher_sees_it_live() {
 
 /// Reads a watcher's output until it contains this.
 #[track_caller]
-fn saw(watched: &Process, what: &str) {
+fn assert_saw(watched: &Process, what: &str) {
     while !watched.line().contains(what) {}
 }
 

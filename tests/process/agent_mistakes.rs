@@ -352,18 +352,23 @@ fn hints_of_agent_commands_name_their_options() {
     project.run_on_file(&["agent", "abort", "ended", "--reason", "too late"]).good();
     let other = ["--db", "other.db", "agent", "import", "moved.json"];
     assert_eq!(project.run(&other).code, Some(5));
-    let refused = |args: &[&str]| {
+    let check_refused = |args: &[&str]| {
         let refused = project.run_on_file(args);
         assert_eq!(refused.code, Some(1), "{refused:?}");
         refused.stderr
     };
     let decide = |id: &str| {
-        refused(&["call", "decide_approval", &format!("call_id={id}~1.1"), "decision=approve"])
+        check_refused(&[
+            "call",
+            "decide_approval",
+            &format!("call_id={id}~1.1"),
+            "decision=approve",
+        ])
     };
     let output = [
         project.run(&[&other[..], &["--id", "again"]].concat()).stderr,
-        refused(&["agent", "export", "ended"]),
-        refused(&["agent", "pause", "ended"]),
+        check_refused(&["agent", "export", "ended"]),
+        check_refused(&["agent", "pause", "ended"]),
         decide("ended"),
     ]
     .concat();

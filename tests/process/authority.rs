@@ -18,7 +18,7 @@ fn token(server: &Server, by: &str, words: &[&str]) -> String {
     token
 }
 
-fn as_who(server: &Server, token: &str, words: &[&str]) -> ExitedProcess {
+fn run_as(server: &Server, token: &str, words: &[&str]) -> ExitedProcess {
     server.run(&[words, &["--token", token, "--json"]].concat())
 }
 
@@ -48,15 +48,15 @@ fn two_tenants_in_five_minutes() {
     refused(&nobody, "unauthenticated");
     let acme = token(&server, &root, &["acme", "--role", "app", "--scope", "tenant=acme"]);
     let zeta = token(&server, &root, &["zeta", "--role", "app", "--scope", "tenant=zeta"]);
-    let made = as_who(&server, &acme, &["call", "create_session", "agent=support", "id=s1"]).json();
+    let made = run_as(&server, &acme, &["call", "create_session", "agent=support", "id=s1"]).json();
     assert_eq!(made["result"]["scope"], r#"{"tenant":"acme"}"#);
     let say = ["call", "append_message", "session_id=s1", "role=user", "content=hi"];
-    assert_eq!(as_who(&server, &acme, &say).json()["seq"], 8);
-    let of_another = refused(&as_who(&server, &zeta, &say), "not_found");
+    assert_eq!(run_as(&server, &acme, &say).json()["seq"], 8);
+    let of_another = refused(&run_as(&server, &zeta, &say), "not_found");
     let say = ["call", "append_message", "session_id=s2", "role=user", "content=hi"];
-    let of_nobody = refused(&as_who(&server, &zeta, &say), "not_found");
+    let of_nobody = refused(&run_as(&server, &zeta, &say), "not_found");
     assert_eq!(of_another.to_string().replace("s1", "s2"), of_nobody.to_string());
-    refused(&as_who(&server, &zeta, &["identity", "create", "me", "--role", "admin"]), "denied");
+    refused(&run_as(&server, &zeta, &["identity", "create", "me", "--role", "admin"]), "denied");
 }
 
 /// Regression: `show` and `render` did not find the prompt that a tenant had stored under the name.
@@ -66,13 +66,13 @@ fn a_tenant_shows_its_prompt_by_the_name_that_it_chose() {
     let acme = token(&server, &root, &["acme", "--role", "app", "--scope", "tenant=acme"]);
     let text = server.sibling("greet.md");
     fs::write(&text, "Hello from {{firm}}.").unwrap();
-    as_who(&server, &acme, &["prompt", "put", "greet", text.to_str().unwrap()]).good();
-    let shown = as_who(&server, &acme, &["prompt", "show", "greet@1"]).json();
+    run_as(&server, &acme, &["prompt", "put", "greet", text.to_str().unwrap()]).good();
+    let shown = run_as(&server, &acme, &["prompt", "show", "greet@1"]).json();
     assert_eq!(shown["text"], "Hello from {{firm}}.", "{shown}");
-    let rendered = as_who(&server, &acme, &["prompt", "render", "greet", "firm=Acme"]).good();
+    let rendered = run_as(&server, &acme, &["prompt", "render", "greet", "firm=Acme"]).good();
     assert!(rendered.contains("Hello from Acme."), "{rendered}");
     let zeta = token(&server, &root, &["zeta", "--role", "app", "--scope", "tenant=zeta"]);
-    refused(&as_who(&server, &zeta, &["prompt", "show", "greet"]), "not_found");
+    refused(&run_as(&server, &zeta, &["prompt", "show", "greet"]), "not_found");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn tokens_are_listed_and_revoked_and_identities_disabled() {
     let acme =
         token(&server, &root, &["acme", "--role", "app", "--expires", "30d", "--label", "web"]);
     let second = token(&server, &root, &["acme"]);
-    let listed = as_who(&server, &root, &["token", "list"]).json();
+    let listed = run_as(&server, &root, &["token", "list"]).json();
     let column = |name: &str| {
         listed["columns"].as_array().unwrap().iter().position(|column| column == name).unwrap()
     };
@@ -97,37 +97,37 @@ fn tokens_are_listed_and_revoked_and_identities_disabled() {
         )
     );
     // The token itself is accepted as its id.
-    let revoked = as_who(&server, &root, &["token", "revoke", &acme]).json();
+    let revoked = run_as(&server, &root, &["token", "revoke", &acme]).json();
     assert_eq!(revoked["result"]["id"], acme.split('_').nth(1).unwrap());
     let create = ["call", "create_session", "agent=a"];
-    let problem = refused(&as_who(&server, &acme, &create), "unauthenticated");
+    let problem = refused(&run_as(&server, &acme, &create), "unauthenticated");
     assert!(problem["detail"].as_str().unwrap().contains("was revoked at"), "{problem}");
-    as_who(&server, &second, &create).good();
-    as_who(&server, &root, &["identity", "disable", "acme", "--reason", "gone"]).good();
-    refused(&as_who(&server, &second, &create), "unauthenticated");
-    as_who(&server, &root, &["identity", "enable", "acme"]).good();
-    as_who(&server, &second, &create).good();
-    as_who(&server, &root, &["identity", "change", "acme", "--role", "auditor"]).good();
-    refused(&as_who(&server, &second, &create), "denied");
+    run_as(&server, &second, &create).good();
+    run_as(&server, &root, &["identity", "disable", "acme", "--reason", "gone"]).good();
+    refused(&run_as(&server, &second, &create), "unauthenticated");
+    run_as(&server, &root, &["identity", "enable", "acme"]).good();
+    run_as(&server, &second, &create).good();
+    run_as(&server, &root, &["identity", "change", "acme", "--role", "auditor"]).good();
+    refused(&run_as(&server, &second, &create), "denied");
 }
 
 #[test]
 fn a_custom_role_and_rate() {
     let (server, root) = deployment();
-    as_who(&server, &root, &["role", "set", "greeter", "--allow", "create_session,append_message"])
+    run_as(&server, &root, &["role", "set", "greeter", "--allow", "create_session,append_message"])
         .good();
     let words = ["greta", "--role", "greeter", "--quota", "2/1d"];
     let greta = token(&server, &root, &words);
-    as_who(&server, &greta, &["call", "create_session", "agent=a", "id=s"]).good();
-    let ended = as_who(&server, &greta, &["call", "complete_session", "session_id=s"]);
+    run_as(&server, &greta, &["call", "create_session", "agent=a", "id=s"]).good();
+    let ended = run_as(&server, &greta, &["call", "complete_session", "session_id=s"]);
     refused(&ended, "denied");
-    let ended = as_who(&server, &greta, &["call", "create_session", "agent=a"]);
+    let ended = run_as(&server, &greta, &["call", "create_session", "agent=a"]);
     let problem = refused(&ended, "rate_limited");
     assert_eq!((&problem["status"], &problem["retryable"]), (&json!(429), &json!(true)));
     assert!(problem["retry_after_ms"].as_u64().unwrap() <= 86_400_000);
-    let roles = as_who(&server, &root, &["role", "list"]).json();
+    let roles = run_as(&server, &root, &["role", "list"]).json();
     assert_eq!(roles["rows"][0][0], "greeter");
-    as_who(&server, &root, &["role", "remove", "greeter"]).good();
+    run_as(&server, &root, &["role", "remove", "greeter"]).good();
 }
 
 /// The file contains no token, and neither does any later output about one.
@@ -137,7 +137,7 @@ fn a_token_is_shown_once() {
     let acme = token(&server, &root, &["acme", "--role", "app"]);
     let secret = acme.split('_').nth(2).unwrap().to_owned();
     for words in [&["events"][..], &["token", "list"], &["identity", "list"]] {
-        let ended = as_who(&server, &root, words);
+        let ended = run_as(&server, &root, words);
         assert!(!ended.stdout.contains(&secret) && ended.code == Some(0), "{ended:?}");
     }
     server.terminate();
@@ -296,8 +296,8 @@ fn planning_does_not_delay_other_tenants() {
             .collect();
         let begun = std::time::Instant::now();
         for _ in 0..5 {
-            as_who(&server, &acme, &["call", "create_session", "agent=a"]).good();
-            as_who(&server, &acme, &["sql", "SELECT count(*) FROM sessions"]).good();
+            run_as(&server, &acme, &["call", "create_session", "agent=a"]).good();
+            run_as(&server, &acme, &["sql", "SELECT count(*) FROM sessions"]).good();
         }
         // Fifteen seconds are enough for eleven programs to start on a busy machine.
         assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());

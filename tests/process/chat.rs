@@ -207,7 +207,7 @@ fn a_piped_conversation_waits_for_decisions_and_continues() {
     let done = piped(&project, "Thanks.\n", &["--session", &session, "--yes"]).good();
     assert!(done.contains("› Fix the sum.\nLet me look.\n→ read_file"), "{done}");
     assert!(done.ends_with("← passed\nIt is **fixed** now.\nYou are welcome.\n"), "{done}");
-    assert_eq!(project.touched(), TOUCHED);
+    assert_eq!(project.touched_files(), TOUCHED);
     // `agent run --session` is the next turn, and the same id is the same run.
     fs::write(project.path(".abide/answers.yaml"), format!("{FIXES}  - text: Again.\n")).unwrap();
     let args = ["--db", ".abide/agents.db", "agent", "run", "default"];
@@ -456,7 +456,7 @@ fn a_conversation_survives_kills_at_each_step() {
     terminal.enter("/quit");
     terminal.until(&format!("continue:  abide agent chat --session {session} default"));
     assert_eq!(terminal.exit_code(), Some(0));
-    assert_eq!(project.touched(), TOUCHED);
+    assert_eq!(project.touched_files(), TOUCHED);
     let calls = project.rows("SELECT tool_name, status FROM tool_calls ORDER BY created_at");
     let expected =
         json!([["read_file", "succeeded"], ["edit_file", "succeeded"], ["execute", "failed"]]);

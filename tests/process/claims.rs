@@ -119,13 +119,13 @@ impl ClaimFixture {
     }
 
     /// How often the effect was recorded.
-    fn seen(&self, what: &str) -> usize {
+    fn count_output(&self, what: &str) -> usize {
         let world = fs::read_to_string(&self.world).unwrap_or_default();
         world.lines().filter(|line| *line == format!("{what} c1")).count()
     }
 
     /// Waits until the call is no longer claimed; returns its status.
-    async fn let_go(&self) -> String {
+    async fn wait_until_released(&self) -> String {
         let sql = "SELECT status FROM tool_calls WHERE call_id = 'c1' AND status <> 'claimed'";
         let mut live = self.abide.subscribe(sql).await.unwrap();
         loop {
@@ -136,7 +136,7 @@ impl ClaimFixture {
         }
     }
 
-    async fn one(&self, sql: &str) -> JsonValue {
+    async fn fetch_one(&self, sql: &str) -> JsonValue {
         let answer = self.abide.sql(sql).rows().await.unwrap();
         answer.rows.first().map(|row| row[0].to_json()).unwrap_or_default()
     }
@@ -160,7 +160,7 @@ fn killed_at(moment: KillPoint, mut worker: Process) {
 }
 
 /// Lets a worker run to its end.
-fn through(mut worker: Process) -> String {
+fn finish(mut worker: Process) -> String {
     for place in ["claimed", "began", "done"] {
         assert_eq!(worker.line(), place);
         worker.go();
@@ -172,12 +172,12 @@ async fn may_run_again(effect: &str) {
     for moment in [KillPoint::Before, KillPoint::During, KillPoint::After] {
         let fixture = ClaimFixture::set(effect).await;
         killed_at(moment, fixture.worker("first", LEASE_MS));
-        assert_eq!(fixture.let_go().await, "pending", "{moment:?}");
-        assert_eq!(through(fixture.worker("second", "30000")), "completed");
+        assert_eq!(fixture.wait_until_released().await, "pending", "{moment:?}");
+        assert_eq!(finish(fixture.worker("second", "30000")), "completed");
         let status = "SELECT status || attempt || claimed_by FROM tool_calls";
-        assert_eq!(fixture.one(status).await, "succeeded2second");
+        assert_eq!(fixture.fetch_one(status).await, "succeeded2second");
         let twice = usize::from(moment == KillPoint::After);
-        assert_eq!(fixture.seen("done"), 1 + twice, "{moment:?}: at least once");
+        assert_eq!(fixture.count_output("done"), 1 + twice, "{moment:?}: at least once");
     }
 }
 
@@ -196,15 +196,15 @@ async fn a_call_that_must_not_run_twice_is_not_run_again() {
     for moment in [KillPoint::Before, KillPoint::During, KillPoint::After] {
         let mut fixture = ClaimFixture::set("at_most_once").await;
         killed_at(moment, fixture.worker("first", LEASE_MS));
-        assert_eq!(fixture.let_go().await, "unknown", "{moment:?}");
-        assert_eq!(fixture.one("SELECT claimed_by FROM unknown_tool_calls").await, "first");
+        assert_eq!(fixture.wait_until_released().await, "unknown", "{moment:?}");
+        assert_eq!(fixture.fetch_one("SELECT claimed_by FROM unknown_tool_calls").await, "first");
         // Neither another worker nor another server runs it.
         assert_eq!(fixture.worker("second", "30000").line(), "refused conflict");
         fixture.server.kill();
         fixture.server.start_again();
         assert_eq!(fixture.worker("third", "30000").line(), "refused conflict");
         // An operator checks the effect and settles the call.
-        let happened = fixture.seen("done");
+        let happened = fixture.count_output("done");
         assert_eq!(happened, usize::from(moment == KillPoint::After), "{moment:?}");
         let settle = match happened {
             1 => SettleToolCall::new("c1", Outcome::Succeeded).result("done"),
@@ -213,7 +213,7 @@ async fn a_call_that_must_not_run_twice_is_not_run_again() {
         let settled = fixture.abide.call(settle.evidence("the file")).await;
         let expected = if happened == 1 { "succeeded" } else { "failed" };
         assert_eq!(settled.unwrap().value.status.as_str(), expected);
-        assert_eq!(fixture.one("SELECT count(*) FROM unknown_tool_calls").await, 0);
+        assert_eq!(fixture.fetch_one("SELECT count(*) FROM unknown_tool_calls").await, 0);
     }
 }
 
@@ -227,12 +227,12 @@ async fn a_late_report_is_kept_without_effect() {
         slow.go();
     }
     assert_eq!(slow.line(), "done");
-    assert_eq!(fixture.let_go().await, "unknown");
+    assert_eq!(fixture.wait_until_released().await, "unknown");
     slow.go();
     assert_eq!(slow.line(), "refused lease_lost");
     assert_eq!(slow.ended().code, Some(0));
     let kept = "SELECT claimed_by || late_outcome || late_result FROM unknown_tool_calls";
-    assert_eq!(fixture.one(kept).await, "slowsucceeded\"done\"");
+    assert_eq!(fixture.fetch_one(kept).await, "slowsucceeded\"done\"");
     let output = fixture.server.run(&["events", "--last", "1"]).good();
     assert!(output.contains("  complete_tool_call  "), "{output}");
     assert!(output.contains("  refused lease_lost  {\"call_id\":\"c1\""), "{output}");

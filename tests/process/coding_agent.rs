@@ -58,7 +58,7 @@ fn the_default_agent_fixes_a_project_in_a_sandbox() {
     .assert_eq(&done);
     assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "expr $1 + $2\n");
     assert_eq!(
-        project.touched(),
+        project.touched_files(),
         [
             "grep read add.sh",
             "read_file read add.sh",

@@ -57,8 +57,9 @@ async fn run_scenario(path: &Path) -> Result<(), String> {
     let mut runner = Runner::start(&scenario).await;
     for (nth, step) in scenario["steps"].as_array().unwrap().iter().enumerate() {
         let replaced = runner.replaced(step);
-        let done = timeout(LIMIT, runner.step(replaced.as_object().unwrap())).await;
-        let done = done.unwrap_or_else(|_| Err("nothing happened in time".to_owned()));
+        let done = timeout(LIMIT, runner.step(replaced.as_object().unwrap()))
+            .await
+            .unwrap_or_else(|_| Err("nothing happened in time".to_owned()));
         done.map_err(|why| format!("step {nth}, {step}: {why}"))?;
     }
     runner.clients.close().await;
@@ -238,7 +239,7 @@ impl Runner {
         match kind {
             "accept" => script.accept(&step["accept"]).await,
             "refuse" => script.refuse(&step["refuse"]).await?,
-            "say" => script.say(&step["say"]).await,
+            "say" => script.send_message(&step["say"]).await,
             "drop" => script.drop(),
             "hear" => {
                 let message = tokio::select! {
@@ -403,8 +404,9 @@ fn save(
     variables: &mut BTreeMap<String, JsonValue>,
 ) -> Result<(), String> {
     for (name, pointer) in step.get("save").and_then(JsonValue::as_object).into_iter().flatten() {
-        let found = from.pointer(pointer.as_str().unwrap());
-        let found = found.ok_or_else(|| format!("{pointer} is not in {from}"))?;
+        let found = from
+            .pointer(pointer.as_str().unwrap())
+            .ok_or_else(|| format!("{pointer} is not in {from}"))?;
         variables.insert(name.clone(), found.clone());
     }
     Ok(())

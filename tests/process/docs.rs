@@ -243,11 +243,11 @@ fn no_block_has_a_prompt() {
 
 #[test]
 fn a_page_that_is_wrong_is_found() {
-    let wrong = |page: &str| std::panic::catch_unwind(|| run_page("page", page)).is_err();
-    assert!(!wrong("```sh\nA=1\n```\n```sh\necho $A b\n```\n```text\n1 …\n```\n"));
-    assert!(wrong("```sh\nfalse\n```\n"));
-    assert!(wrong("```sh fails\ntrue\n```\n"));
-    assert!(wrong("```sh\necho a\n```\n```text\nb\n```\n"));
-    assert!(wrong("```bash\ntrue\n```\n"));
-    assert!(!wrong("```sh no-run\nfalse\n```\n"));
+    let is_wrong = |page: &str| std::panic::catch_unwind(|| run_page("page", page)).is_err();
+    assert!(!is_wrong("```sh\nA=1\n```\n```sh\necho $A b\n```\n```text\n1 …\n```\n"));
+    assert!(is_wrong("```sh\nfalse\n```\n"));
+    assert!(is_wrong("```sh fails\ntrue\n```\n"));
+    assert!(is_wrong("```sh\necho a\n```\n```text\nb\n```\n"));
+    assert!(is_wrong("```bash\ntrue\n```\n"));
+    assert!(!is_wrong("```sh no-run\nfalse\n```\n"));
 }

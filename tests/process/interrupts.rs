@@ -194,7 +194,7 @@ async fn decide(server: &Server) {
     let reject = ["decision=reject", "comment=Not this one."];
     server.run(&["call", "decide_approval", &call(&second), reject[0], reject[1]]).good();
     server.run(&["call", "cancel_tool_call", &call(&third)]).good();
-    until(server, "SELECT id FROM runs WHERE ended_at IS NOT NULL").await;
+    fetch_until_rows(server, "SELECT id FROM runs WHERE ended_at IS NOT NULL").await;
 }
 
 /// The class: what an interrupt says to the approver, and what became of a call, was in the rows only, and each protocol showed
@@ -391,7 +391,7 @@ async fn mcp_shows_questions_edits_and_results() {
     let call = json!({"name": "agent_clerk", "arguments": arguments, "extensions": tasks});
     let begun = mcp(&server, "tools/call", call);
     let id = &begun["taskId"];
-    until(&server, "SELECT id FROM runs WHERE status = 'waiting'").await;
+    fetch_until_rows(&server, "SELECT id FROM runs WHERE status = 'waiting'").await;
     let task = mcp(&server, "tasks/get", json!({"taskId": id, "extensions": tasks}));
     let form = task["inputRequests"].as_object().unwrap().values().next().unwrap();
     check(
@@ -453,7 +453,7 @@ async fn mcp_with_sessions_shows_questions_edits_and_results() {
     let call = json!({"name": "agent_clerk", "arguments": {"message": "Pay."}, "task": {}});
     let (_, begun) = session_request(&server, &session, "tools/call", call);
     let task = json!({"taskId": begun["result"]["task"]["taskId"]});
-    until(&server, "SELECT id FROM runs WHERE status = 'waiting'").await;
+    fetch_until_rows(&server, "SELECT id FROM runs WHERE status = 'waiting'").await;
     let (_, form) = session_request(&server, &session, "tasks/result", task.clone());
     check(
         &json!([form["method"], form["params"]]),
@@ -593,7 +593,8 @@ async fn forks_and_exports_keep_the_results() {
     server.run(&["call", "start_run", "session_id=s1", "id=r1", "input=Pay."]).good();
     decide(&server).await;
     server.run(&["call", "fork_session", "session_id=s1", "id=s2"]).good();
-    until(&server, "SELECT id FROM sessions WHERE id = 's2' AND status = 'active'").await;
+    fetch_until_rows(&server, "SELECT id FROM sessions WHERE id = 's2' AND status = 'active'")
+        .await;
     for session in ["s1", "s2"] {
         let results = results(&server, session).await;
         let statuses: Vec<&JsonValue> = results.iter().map(|result| &result["status"]).collect();
@@ -603,7 +604,7 @@ async fn forks_and_exports_keep_the_results() {
     }
     // A snapshot is that of a run that waits.
     server.run(&["call", "start_run", "session_id=s1", "id=r2", "input=Again."]).good();
-    until(&server, "SELECT id FROM runs WHERE id = 'r2' AND status = 'waiting'").await;
+    fetch_until_rows(&server, "SELECT id FROM runs WHERE id = 'r2' AND status = 'waiting'").await;
     let exported = server.run(&["agent", "export", "r2", "--copy"]).good();
     for status in STATUSES {
         assert!(exported.contains(&format!("\"status\":\"{status}\"")), "{status}: {exported}");
@@ -617,9 +618,9 @@ async fn an_aborted_call_is_shown_as_cancelled() {
     let start = ["call", "create_session", "agent=sleeper", "id=s1"];
     server.run(&start).good();
     server.run(&["call", "start_run", "session_id=s1", "id=r1", "input=Sleep."]).good();
-    until(&server, "SELECT call_id FROM tool_calls WHERE status = 'claimed'").await;
+    fetch_until_rows(&server, "SELECT call_id FROM tool_calls WHERE status = 'claimed'").await;
     server.run(&["call", "abort_run", "id=r1"]).good();
-    until(&server, "SELECT call_id FROM tool_calls WHERE status = 'cancelled'").await;
+    fetch_until_rows(&server, "SELECT call_id FROM tool_calls WHERE status = 'cancelled'").await;
     let path = "/v1/agents/sleeper/chat/s1/stream";
     let parts = events(&request(&server, "GET", path, "", &JsonValue::Null));
     check(
@@ -645,7 +646,7 @@ async fn results(server: &Server, session: &str) -> Vec<JsonValue> {
 }
 
 /// Waits until a query of ids has rows; returns the first id.
-async fn until(server: &Server, sql: &str) -> String {
+async fn fetch_until_rows(server: &Server, sql: &str) -> String {
     let client = server.client().await;
     let mut rows = client.subscribe(sql).await.unwrap();
     while let Some(Ok(_)) = rows.next().await {

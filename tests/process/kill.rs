@@ -44,10 +44,10 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     let mut load = Load::start(&server).await;
     let ledger = Arc::clone(&load.ledger);
     for answers in KILLS {
-        ledger.reached(ledger.count() + answers).await;
+        ledger.wait_for_count(ledger.count() + answers).await;
         server.kill();
         let output = ledger.output();
-        let held = ledger.held();
+        let held = ledger.claims();
         server.start_again();
         assert_is_there(&server, &output);
         assert_held(&server.client().await, &held).await;
@@ -61,7 +61,7 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     while let Some(watched) = timeout(PATIENCE, watchers.join_next()).await.unwrap() {
         watched.unwrap();
     }
-    assert_claims_still_count(&server.client().await, &ledger.held()).await;
+    assert_claims_still_count(&server.client().await, &ledger.claims()).await;
     let events = server.verify();
     assert!(events > i64::try_from(ledger.output().len()).unwrap(), "the claims were completed");
     server.stop();
@@ -98,9 +98,11 @@ async fn assert_answers_are_remembered(abide: &Abide, ledger: &Ledger) {
         by_request.entry(&output.request_id).or_default().push(output);
     }
     for output in by_request.values().filter(|output| output.len() == 1).map(|output| output[0]) {
-        let again =
-            abide.call_by_name(&output.reducer, &output.arguments).request_id(&output.request_id);
-        let again = again.await.unwrap();
+        let again = abide
+            .call_by_name(&output.reducer, &output.arguments)
+            .request_id(&output.request_id)
+            .await
+            .unwrap();
         assert!(again.duplicate, "{output:?} ran again");
         assert_eq!((again.seq.0, &again.value), (output.seq, &output.result), "{output:?}");
     }
@@ -140,8 +142,9 @@ async fn watch_throughout(abide: Abide, sql: &'static str, mut done: watch::Rece
     let fresh = abide.sql(sql).rows().await.unwrap().rows;
     let fresh: Vec<&[abide_client::Value]> = fresh.iter().map(|row| &**row).collect();
     while !live.rows().eq(fresh.iter().copied()) {
-        let update = timeout(PATIENCE, live.try_next()).await;
-        let update = update.unwrap_or_else(|_| panic!("{sql} does not converge"));
+        let update = timeout(PATIENCE, live.try_next())
+            .await
+            .unwrap_or_else(|_| panic!("{sql} does not converge"));
         apply(&mut copy, &live, &update.unwrap().unwrap());
     }
     assert_eq!(copy.len(), fresh.len(), "{sql}");

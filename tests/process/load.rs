@@ -55,7 +55,7 @@ impl Ledger {
     }
 
     /// The held claims, by call.
-    pub(crate) fn held(&self) -> BTreeMap<String, HeldClaim> {
+    pub(crate) fn claims(&self) -> BTreeMap<String, HeldClaim> {
         self.held.lock().unwrap().clone()
     }
 
@@ -65,7 +65,7 @@ impl Ledger {
     }
 
     /// Waits until this many requests are acknowledged.
-    pub(crate) async fn reached(&self, count: usize) {
+    pub(crate) async fn wait_for_count(&self, count: usize) {
         let mut output = self.count.subscribe();
         let reached = output.wait_for(|output| *output >= count);
         let reached = timeout(PATIENCE, reached).await;

@@ -533,8 +533,8 @@ fn a_lost_connection_is_reported_in_a_pipe() {
     let watched = [
         &["watch", "SELECT id FROM sessions", "--url", &url][..],
         &["events", "--follow", "--url", &url],
-    ];
-    let watched = watched.map(|words| Process::spawn(abide().args(words)));
+    ]
+    .map(|words| Process::spawn(abide().args(words)));
     server.run(&["call", "create_session", "agent=a", "id=s1"]).good();
     for process in &watched {
         assert!(process.line().contains("s1"));

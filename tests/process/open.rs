@@ -66,7 +66,7 @@ impl SharedFile {
     }
 
     fn engine(&self) -> Engine {
-        Engine::of(&self.holder().expect("an engine"))
+        Engine::from_holder(&self.holder().expect("an engine"))
     }
 
     /// The names of all files in the folder.
@@ -103,7 +103,7 @@ struct Engine {
 }
 
 impl Engine {
-    fn of(holder: &JsonValue) -> Engine {
+    fn from_holder(holder: &JsonValue) -> Engine {
         let pid = i32::try_from(holder["pid"].as_i64().unwrap()).unwrap();
         let pid = Pid::from_raw(pid).unwrap();
         let socket = PathBuf::from(holder["socket"].as_str().unwrap());
@@ -205,7 +205,7 @@ fn programs_that_open_at_once_share_one_engine() {
     assert_eq!(started.count(), 1, "{lines:?}");
     assert!(lines.iter().all(|line| line["pid"] == lines[0]["pid"]), "{lines:?}");
     assert!(lines.iter().all(|line| line["socket"] == lines[0]["socket"]), "{lines:?}");
-    let engine = Engine::of(&lines[0]);
+    let engine = Engine::from_holder(&lines[0]);
     engine.terminate();
     for process in processes {
         let ended = process.ended();

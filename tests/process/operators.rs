@@ -174,7 +174,7 @@ impl Reader {
     }
 
     /// Its rows without hidden order columns.
-    fn shown(&self) -> Vec<String> {
+    fn current_rows(&self) -> Vec<String> {
         let columns = self.snapshot["columns"].as_array().unwrap();
         let width = columns.iter().filter(|column| column["hidden"] != true).count();
         sorted(
@@ -206,8 +206,11 @@ async fn every_operator_at_the_terminal_and_in_the_sdk() {
     tell(&client, before).await;
     let mut readers = Vec::new();
     for (name, sql) in OPERATORS {
-        let live = client.subscribe(*sql).checksum().await;
-        let live = live.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let live = client
+            .subscribe(*sql)
+            .checksum()
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
         readers.push((Reader::start(&server, sql), live));
     }
     tell(&client, after).await;
@@ -218,7 +221,7 @@ async fn every_operator_at_the_terminal_and_in_the_sdk() {
             timeout(PATIENCE, live.next()).await.unwrap_or_else(|_| panic!("{name}: {expected:?}"));
         }
         assert_eq!(live.mismatches(), 0, "{name}");
-        while reader.shown() != expected {
+        while reader.current_rows() != expected {
             reader.read();
         }
     }

@@ -72,7 +72,7 @@ impl Project {
     }
 
     /// The files that the calls of all sessions touched: the query of docs/sandboxes.md.
-    pub(crate) fn touched(&self) -> Vec<String> {
+    pub(crate) fn touched_files(&self) -> Vec<String> {
         let sql = "SELECT tool_name, file.value ->> '$.action', file.value ->> '$.path' \
                    FROM tool_calls, json_each(tool_calls.result, '$.content.files') AS file \
                    ORDER BY tool_calls.created_at, file.key";

@@ -37,7 +37,7 @@ answers:
 ";
 
 impl Home {
-    fn of(peer: &Server) -> Home {
+    fn start(peer: &Server) -> Home {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join("project").join(name);
         fs::create_dir_all(path("agents")).unwrap();
@@ -79,14 +79,14 @@ impl Home {
     /// The answer of the run, once it is done.
     async fn answer(&self) -> String {
         let sql = "SELECT status, output FROM runs WHERE id = 'r1' AND ended_at IS NOT NULL";
-        let rows: Vec<(String, Option<Json>)> = until(&self.server, sql).await;
+        let rows: Vec<(String, Option<Json>)> = fetch_until_rows(&self.server, sql).await;
         let output = rows[0].1.as_ref().map(Json::value).unwrap_or_default();
         assert_eq!(rows[0].0, "done", "{}", self.server.run(&["sql", "SELECT * FROM runs"]).stdout);
         output["content"].as_str().unwrap().to_owned()
     }
 
     /// The text that a reader of the events has: pieces after a restart replace those that it voids.
-    async fn shown(&self, run: &str) -> String {
+    async fn shown_text(&self, run: &str) -> String {
         let sql = "SELECT number, kind, data FROM run_events WHERE run_id = :run ORDER BY number";
         let abide = self.server.client().await;
         let events: Vec<(i64, String, Json)> =
@@ -115,7 +115,7 @@ fn write_endless(folder: &Path) {
 }
 
 /// The rows of a query, once there are some.
-async fn until<T: serde::de::DeserializeOwned>(server: &Server, sql: &str) -> Vec<T> {
+async fn fetch_until_rows<T: serde::de::DeserializeOwned>(server: &Server, sql: &str) -> Vec<T> {
     let abide: Abide = server.client().await;
     let mut rows = abide.subscribe(sql).await.unwrap();
     let some = async {
@@ -149,9 +149,9 @@ const WORD9: &str = "SELECT 1 FROM run_events WHERE run_id = 'r1' AND kind = 'to
 #[tokio::test(flavor = "multi_thread")]
 async fn a_remote_agent_is_a_tool_and_its_question_is_an_approval() {
     let mut peer = peer();
-    let mut home = Home::of(&peer);
+    let mut home = Home::start(&peer);
     home.begin("boss", "Please arrange it.");
-    let asked: Vec<(String, Json)> = until(&home.server, DECISION).await;
+    let asked: Vec<(String, Json)> = fetch_until_rows(&home.server, DECISION).await;
     let arguments = asked[0].1.value();
     assert_eq!(
         (&arguments["agent"], &arguments["needs"], &arguments["question"]),
@@ -163,7 +163,8 @@ async fn a_remote_agent_is_a_tool_and_its_question_is_an_approval() {
     );
     assert_eq!(arguments["data"]["approvals"][0]["arguments"], json!({"order": "A-7"}));
     let _: Vec<(i64,)> =
-        until(&home.server, "SELECT 1 FROM runs WHERE id = 'r1' AND status = 'waiting'").await;
+        fetch_until_rows(&home.server, "SELECT 1 FROM runs WHERE id = 'r1' AND status = 'waiting'")
+            .await;
     peer.kill();
     home.kill_and_start();
     peer.start_again();
@@ -171,11 +172,11 @@ async fn a_remote_agent_is_a_tool_and_its_question_is_an_approval() {
     home.call("decide_approval", &[&call_id, "decision=approve"]);
     assert_eq!(home.answer().await, "It is done.");
     let sql = "SELECT result ->> '$.text' FROM tool_calls WHERE tool_name = 'ask_clerk'";
-    let told: Vec<(String,)> = until(&home.server, sql).await;
+    let told: Vec<(String,)> = fetch_until_rows(&home.server, sql).await;
     assert_eq!(told[0].0, "Let me look. \n\nIt can be paid back. \n\nOrder A-7 is paid back.");
     assert_eq!(runs(&peer).await, [("clerk".to_owned(), "done".to_owned())]);
     let refunds = "SELECT status, attempt FROM tool_calls WHERE tool_name = 'refund'";
-    let refunds: Vec<(String, i64)> = until(&peer, refunds).await;
+    let refunds: Vec<(String, i64)> = fetch_until_rows(&peer, refunds).await;
     assert_eq!(refunds, [("succeeded".to_owned(), 1)]);
     // The log has the messages that were sent and received, in one sequence.
     let sql = "SELECT coalesce(data ->> '$.a2a.event', kind) FROM run_events \
@@ -197,14 +198,14 @@ async fn a_remote_agent_is_a_tool_and_its_question_is_an_approval() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejection_reaches_the_remote_agent_with_its_reason() {
     let peer = peer();
-    let home = Home::of(&peer);
+    let home = Home::start(&peer);
     home.begin("clerk", "Pay order A-7 back.");
-    let asked: Vec<(String, Json)> = until(&home.server, DECISION).await;
+    let asked: Vec<(String, Json)> = fetch_until_rows(&home.server, DECISION).await;
     let call_id = format!("call_id={}", asked[0].0);
     home.call("decide_approval", &[&call_id, "decision=reject", "comment=It is too late."]);
     home.answer().await;
     let sql = "SELECT status, error FROM tool_calls WHERE tool_name = 'refund'";
-    let refused: Vec<(String, String)> = until(&peer, sql).await;
+    let refused: Vec<(String, String)> = fetch_until_rows(&peer, sql).await;
     assert_eq!(refused, [("rejected".to_owned(), "It is too late.".to_owned())]);
 }
 
@@ -212,30 +213,30 @@ async fn a_rejection_reaches_the_remote_agent_with_its_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn after_sigkill_a_run_follows_the_same_task() {
     let mut peer = peer();
-    let mut home = Home::of(&peer);
+    let mut home = Home::start(&peer);
     home.begin("writer", "Write.");
-    let _: Vec<(i64,)> = until(&home.server, WORD9).await;
+    let _: Vec<(i64,)> = fetch_until_rows(&home.server, WORD9).await;
     home.kill_and_start();
     assert_eq!(home.answer().await, slow_text());
-    assert_eq!(home.shown("r1").await, slow_text());
+    assert_eq!(home.shown_text("r1").await, slow_text());
     assert_eq!(runs(&peer).await.len(), 1);
 
     // The second run of the session is a task in the same context.
     home.call("start_run", &["session_id=s1", "id=r2", "input=Once more."]);
     let sql = "SELECT output FROM runs WHERE id = 'r2' AND ended_at IS NOT NULL";
-    let done: Vec<(Json,)> = until(&home.server, sql).await;
+    let done: Vec<(Json,)> = fetch_until_rows(&home.server, sql).await;
     assert_eq!(done[0].0.value()["content"], "Again.");
     let contexts = "SELECT count(*), count(DISTINCT session_id) FROM runs";
     let contexts: Vec<(i64, i64)> = peer.client().await.sql(contexts).fetch().await.unwrap();
     assert_eq!(contexts, [(2, 1)]);
 
-    let mut other = Home::of(&peer);
+    let mut other = Home::start(&peer);
     other.begin("writer", "Write.");
-    let _: Vec<(i64,)> = until(&other.server, WORD9).await;
+    let _: Vec<(i64,)> = fetch_until_rows(&other.server, WORD9).await;
     peer.kill();
     peer.start_again();
     let sql = "SELECT status FROM runs WHERE id = 'r1' AND ended_at IS NOT NULL";
-    let ended: Vec<(String,)> = until(&other.server, sql).await;
+    let ended: Vec<(String,)> = fetch_until_rows(&other.server, sql).await;
     assert_eq!((ended[0].0.as_str(), runs(&peer).await.len()), ("done", 3));
     other.server.stop();
 }
@@ -252,29 +253,29 @@ async fn an_aborted_run_cancels_its_task() {
         if agent == "writer" {
             peer.restart_with(&["--agents", &script.path().display().to_string()]);
         }
-        let mut home = Home::of(&peer);
+        let mut home = Home::start(&peer);
         home.begin(agent, "Go.");
-        let _: Vec<JsonValue> = until(&home.server, ready).await;
+        let _: Vec<JsonValue> = fetch_until_rows(&home.server, ready).await;
         home.call("abort_run", &["id=r1"]);
         if is_killed {
             home.kill_and_start();
         }
-        let _: Vec<(i64,)> = until(&home.server, ABORTED).await;
-        let _: Vec<(i64,)> = until(&peer, ABORTED).await;
+        let _: Vec<(i64,)> = fetch_until_rows(&home.server, ABORTED).await;
+        let _: Vec<(i64,)> = fetch_until_rows(&peer, ABORTED).await;
         // The outbox is empty once the agent has answered.
         let sql = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM entries e JOIN collections c \
                    ON c.id = e.collection_id WHERE c.kind = 'a2a_open_tasks')";
-        let _: Vec<(i64,)> = until(&home.server, sql).await;
+        let _: Vec<(i64,)> = fetch_until_rows(&home.server, sql).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn private_addresses_are_refused_unless_they_are_permitted() {
     let peer = peer();
-    let home = Home::of(&peer);
+    let home = Home::start(&peer);
     home.begin("private", "Write.");
     let sql = "SELECT error_code, error_message FROM runs WHERE id = 'r1' AND ended_at IS NOT NULL";
-    let failed: Vec<(String, String)> = until(&home.server, sql).await;
+    let failed: Vec<(String, String)> = fetch_until_rows(&home.server, sql).await;
     let why = "127.0.0.1 is not a public address, and only public addresses can be used";
     assert_eq!(failed, [("remote_agent_invalid".to_owned(), why.to_owned())]);
     assert_eq!(runs(&peer).await, []);

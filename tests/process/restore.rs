@@ -24,7 +24,7 @@ async fn wait_for(subscription: &mut Subscription, content: &str) {
     }
 }
 
-async fn say(abide: &Abide, contents: &[&str]) {
+async fn append_messages(abide: &Abide, contents: &[&str]) {
     for content in contents {
         let message = json!({"session_id": "s1", "role": "user", "content": content});
         abide.call_by_name("append_message", message).await.unwrap();
@@ -60,10 +60,10 @@ async fn a_client_notices_that_a_backup_was_restored() {
         let mut server = Server::start();
         let abide = server.client().await;
         abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
-        say(&abide, &["one", "two"]).await;
+        append_messages(&abide, &["one", "two"]).await;
         backup(&server, "copy.db");
 
-        say(&abide, &["lost 1", "lost 2", "lost 3"]).await;
+        append_messages(&abide, &["lost 1", "lost 2", "lost 3"]).await;
         let mut watched = abide.subscribe(QUERY).await.unwrap();
         wait_for(&mut watched, "lost 3").await;
         if is_killed {
@@ -75,7 +75,8 @@ async fn a_client_notices_that_a_backup_was_restored() {
         restore(&server, "copy.db");
         server.start_again();
         // The restored file reaches the seqs that the client knows with other events.
-        say(&server.client().await, &["other 1", "other 2", "other 3", "other 4"]).await;
+        append_messages(&server.client().await, &["other 1", "other 2", "other 3", "other 4"])
+            .await;
         wait_for(&mut watched, "other 4").await;
         assert_equal(&abide, &watched).await;
     }
@@ -89,7 +90,7 @@ async fn a_client_notices_another_file_on_the_same_port() {
         let session = json!({"agent": "a", "id": id});
         abide.call_by_name("create_session", session).await.unwrap();
     }
-    say(&abide, &["here"]).await;
+    append_messages(&abide, &["here"]).await;
     let mut watched = abide.subscribe(QUERY).await.unwrap();
     wait_for(&mut watched, "here").await;
     server.stop();
@@ -97,7 +98,7 @@ async fn a_client_notices_another_file_on_the_same_port() {
     let mut elsewhere = Server::start_on(&server.sibling("other.db"));
     let other = elsewhere.client().await;
     other.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
-    say(&other, &["there 1", "there 2", "there 3"]).await;
+    append_messages(&other, &["there 1", "there 2", "there 3"]).await;
     elsewhere.stop();
     restore(&server, "other.db");
     server.start_again();
@@ -111,9 +112,9 @@ async fn restored_under<const N: usize>(commands: [&[&str]; N]) -> [Process; N] 
     let mut server = Server::start();
     let abide = server.client().await;
     abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
-    say(&abide, &["one"]).await;
+    append_messages(&abide, &["one"]).await;
     backup(&server, "copy.db");
-    say(&abide, &["lost 1", "lost 2"]).await;
+    append_messages(&abide, &["lost 1", "lost 2"]).await;
     let mut running = commands.map(|command| {
         let mut process = program();
         process.args(command).args(["--url", &server.url()]);
@@ -125,7 +126,7 @@ async fn restored_under<const N: usize>(commands: [&[&str]; N]) -> [Process; N] 
     server.stop();
     restore(&server, "copy.db");
     server.start_again();
-    say(&server.client().await, &["other 1", "other 2", "other 3"]).await;
+    append_messages(&server.client().await, &["other 1", "other 2", "other 3"]).await;
     for process in &mut running {
         while !process.error_line().contains("the history changed at ") {}
     }
@@ -163,7 +164,7 @@ async fn a_client_resumes_after_a_restart() {
     let mut server = Server::start();
     let abide = server.client().await;
     abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
-    say(&abide, &["first"]).await;
+    append_messages(&abide, &["first"]).await;
     // Without rows of its own, the subscription reports a whole result as `reset`.
     let mut watched = abide.subscribe(QUERY).after(1).await.unwrap();
     let update = timeout(PATIENCE, watched.try_next()).await.expect("an update").unwrap().unwrap();
@@ -176,7 +177,7 @@ async fn a_client_resumes_after_a_restart() {
         }
         server.start_again();
         let content = format!("after {nth}");
-        say(&server.client().await, &[&content]).await;
+        append_messages(&server.client().await, &[&content]).await;
         let update =
             timeout(PATIENCE, watched.try_next()).await.expect("an update").unwrap().unwrap();
         assert!(!update.reset && format!("{update:?}").contains(&content), "{update:?}");

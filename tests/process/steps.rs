@@ -23,7 +23,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn of(effect: Effect) -> Agent {
+    fn with_effect(effect: Effect) -> Agent {
         Agent { folder: tempfile::tempdir().unwrap(), effect }
     }
 
@@ -73,7 +73,7 @@ impl Agent {
 #[tokio::test]
 async fn tools_that_may_run_again_run_again_after_a_crash() {
     for effect in [Effect::Idempotent, Effect::ReadOnly] {
-        let agent = Agent::of(effect);
+        let agent = Agent::with_effect(effect);
         agent.crash();
         let mut again = agent.start();
         assert_eq!(again.line(), PAID, "after the lease of the killed program");
@@ -88,7 +88,7 @@ async fn tools_that_may_run_again_run_again_after_a_crash() {
 
 #[tokio::test]
 async fn a_tool_that_must_not_run_twice_has_an_unknown_outcome_after_a_crash() {
-    let agent = Agent::of(Effect::AtMostOnce);
+    let agent = Agent::with_effect(Effect::AtMostOnce);
     agent.crash();
     agent.assert_replays(UNKNOWN);
     agent.run("settle").ended().good();
@@ -102,7 +102,7 @@ async fn a_tool_that_must_not_run_twice_has_an_unknown_outcome_after_a_crash() {
 /// The engine is killed in the middle of the tool: the step goes on, and its outcome is recorded.
 #[tokio::test]
 async fn a_step_survives_the_end_of_the_engine() {
-    let agent = Agent::of(Effect::AtMostOnce);
+    let agent = Agent::with_effect(Effect::AtMostOnce);
     let mut running = agent.start();
     assert_eq!(running.line(), PAID);
     let holder = fs::read(agent.folder.path().join("agents.db-lock")).unwrap();

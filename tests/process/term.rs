@@ -27,7 +27,7 @@ async fn a_server_under_load_stops_cleanly_and_its_clients_continue() {
     let mut load = Load::start(&server).await;
     let ledger = Arc::clone(&load.ledger);
     for answers in [1, 10, 40] {
-        ledger.reached(ledger.count() + answers).await;
+        ledger.wait_for_count(ledger.count() + answers).await;
         server.terminate();
         let ended = server.ended();
         assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");

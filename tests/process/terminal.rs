@@ -307,19 +307,19 @@ fn a_run_and_its_prompt_escape_control_characters() {
     for what in ["list", "check"] {
         assert!(check(&["agent", what, "--agents", &place]).contains("mark"));
     }
-    let of = |id: &str| -> Vec<String> {
+    let run_arguments = |id: &str| -> Vec<String> {
         ["--db", &db, "agent", "run", "clerk", HOSTILE, "--id", id, "--agents", &place]
             .map(str::to_owned)
             .into()
     };
     let question = Question { asked: "approve? [y/N]", answer: "y\n" };
-    let shown = on_a_terminal(&of("r1"), Some(question));
+    let shown = on_a_terminal(&run_arguments("r1"), Some(question));
     assert_harmless("a run on a terminal", &shown);
     assert!(shown.contains("approve? [y/N]"), "{shown:?}");
     assert!(shown.matches("mark").count() >= 4, "{shown:?}");
     for more in [&[][..], &["--json".to_owned()]] {
         for id in ["r1", "r2"] {
-            let ended = run([of(id), more.to_vec()].concat());
+            let ended = run([run_arguments(id), more.to_vec()].concat());
             assert_harmless("a run", &(ended.stdout + &ended.stderr));
         }
     }

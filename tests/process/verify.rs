@@ -43,8 +43,8 @@ impl DemoFile {
     /// The first of these and the following events that is stored contiguously.
     fn event_from(&self, seq: i64) -> EventLocation {
         let bytes = fs::read(self.db()).unwrap();
-        let file = Connection::open_with_flags(self.db(), OpenFlags::SQLITE_OPEN_READ_ONLY);
-        let file = file.unwrap();
+        let file =
+            Connection::open_with_flags(self.db(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
         let mut tried = seq..=self.events;
         tried.find_map(|seq| EventLocation::find(&file, &bytes, seq)).unwrap()
     }
@@ -211,7 +211,7 @@ async fn a_backup_under_load_is_complete() {
     let db = server.db();
     let mut before = 0;
     for number in 1..=3 {
-        ledger.reached(ledger.count() + 20).await;
+        ledger.wait_for_count(ledger.count() + 20).await;
         let output = ledger.output().len();
         let copy = server.sibling(&format!("copy-{number}.db"));
         let made = backup(&db, &copy).json();

@@ -43,12 +43,12 @@ async fn main() {
 }
 
 /// Reports its position, and waits for a line to continue.
-fn at(place: &str) {
-    say(place);
+fn wait_at(place: &str) {
+    print_line(place);
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
 }
 
-fn say(what: &str) {
+fn print_line(what: &str) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{what}").unwrap();
     stdout.flush().unwrap();
@@ -57,7 +57,7 @@ fn say(what: &str) {
 /// Creates sessions, until it is killed.
 async fn create(abide: &Abide) {
     loop {
-        say(&abide.call(CreateSession::new("a")).await.unwrap().value.id);
+        print_line(&abide.call(CreateSession::new("a")).await.unwrap().value.id);
     }
 }
 
@@ -67,7 +67,7 @@ async fn race(abide: &Abide, name: &str) {
     let calls: Vec<String> = abide.sql(calls).fetch().await.unwrap();
     let handoffs = "SELECT id FROM handoff_requests WHERE status = 'pending' ORDER BY id";
     let handoffs: Vec<String> = abide.sql(handoffs).fetch().await.unwrap();
-    at("ready");
+    wait_at("ready");
     let claims = iter(&calls).map(|call_id| async move {
         let claim = ClaimToolCall::new(call_id).worker(name);
         won(abide.call(claim).await.map(|_| format!("call {call_id}")))
@@ -83,7 +83,7 @@ async fn race(abide: &Abide, name: &str) {
 async fn tell(claims: impl futures_util::Stream<Item = Option<String>>) {
     let mut claims = std::pin::pin!(claims);
     while let Some(claim) = claims.next().await {
-        claim.iter().for_each(|won| say(won));
+        claim.iter().for_each(|won| print_line(won));
     }
 }
 
@@ -98,18 +98,18 @@ fn won(claim: Result<String, Error>) -> Option<String> {
 async fn run(abide: &Abide, name: &str, call: &str, file: &str, lease_ms: i64) {
     let claim = ClaimToolCall::new(call).worker(name).lease_ms(lease_ms);
     let claimed = match abide.call(claim).await {
-        Err(error) => return say(&format!("refused {}", error.code().unwrap())),
+        Err(error) => return print_line(&format!("refused {}", error.code().unwrap())),
         Ok(claimed) => claimed.into_inner(),
     };
-    at("claimed");
+    wait_at("claimed");
     effect(file, "began", &claimed);
-    at("began");
+    wait_at("began");
     effect(file, "done", &claimed);
-    at("done");
+    wait_at("done");
     let token = claimed.fencing_token.unwrap();
     match abide.call(CompleteToolCall::new(call, token, "done")).await {
-        Ok(_) => say("completed"),
-        Err(error) => say(&format!("refused {}", error.code().unwrap())),
+        Ok(_) => print_line("completed"),
+        Err(error) => print_line(&format!("refused {}", error.code().unwrap())),
     }
     abide.close().await;
 }

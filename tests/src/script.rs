@@ -179,8 +179,12 @@ impl Player {
         let request_id = head.request_id.as_deref();
         match self.world.engine().batch(&caller, &calls, request_id).await {
             Ok(done) => {
-                let results = done.results.iter().map(|done| self.names.done(done));
-                let results = results.collect::<Vec<_>>().join(" | ");
+                let results = done
+                    .results
+                    .iter()
+                    .map(|done| self.names.done(done))
+                    .collect::<Vec<_>>()
+                    .join(" | ");
                 let again = if done.duplicate { " again" } else { "" };
                 format!("batch {}{again}: {results}", done.seq)
             }

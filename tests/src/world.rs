@@ -188,7 +188,7 @@ impl World {
     pub async fn session(&self, id: &str) {
         let args = serde_json::json!({"agent": "support", "id": id});
         self.call("create_session", args).await.unwrap();
-        self.say(id, "hello").await.unwrap();
+        self.append_message(id, "hello").await.unwrap();
     }
 
     /// Claims a run for a driver, and returns the fencing token.
@@ -204,7 +204,11 @@ impl World {
     ///
     /// # Errors
     /// The refusal of the call.
-    pub async fn say(&self, session_id: &str, content: &str) -> Result<CommittedCall, Refusal> {
+    pub async fn append_message(
+        &self,
+        session_id: &str,
+        content: &str,
+    ) -> Result<CommittedCall, Refusal> {
         let args = serde_json::json!(
             {"session_id": session_id, "role": "user", "content": content});
         self.call("append_message", args).await

@@ -9,8 +9,8 @@ use tokio::runtime::Runtime;
 
 use super::fixture::AgentFixture;
 use super::model::Pace;
-use crate::live::child;
-use crate::live::report::{count, figure, table};
+use crate::live::process::run_child;
+use crate::live::report::{format_count, format_figure, format_table};
 
 /// Options of the process.
 #[derive(Args, Debug)]
@@ -26,18 +26,18 @@ pub(crate) struct Options {
 /// Answers of each run: two tool calls, and the final answer.
 const ANSWERS: usize = 3;
 
-pub(super) fn in_a_process(options: &super::options::Options, runs: usize) -> String {
+pub(super) fn measure_in_child(options: &super::Options, runs: usize) -> String {
     let dir = options.dir.to_str().expect("the folder's name is UTF-8");
-    let found = child::output(&["agents-crowd", "--runs", &runs.to_string(), "--dir", dir]);
+    let found = run_child(&["agents-crowd", "--runs", &runs.to_string(), "--dir", dir]);
     let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
     let row = vec![
-        count(runs),
-        count(number("asked_most") as usize),
-        figure(number("seconds"), 1),
-        figure(runs as f64 / number("seconds"), 0),
-        figure((runs * ANSWERS) as f64 / number("seconds"), 0),
-        figure(number("before_mib"), 0),
-        figure(number("peak_mib"), 0),
+        format_count(runs),
+        format_count(number("asked_most") as usize),
+        format_figure(number("seconds"), 1),
+        format_figure(runs as f64 / number("seconds"), 0),
+        format_figure((runs * ANSWERS) as f64 / number("seconds"), 0),
+        format_figure(number("before_mib"), 0),
+        format_figure(number("peak_mib"), 0),
     ];
     let header = [
         "concurrent runs",
@@ -53,7 +53,7 @@ pub(super) fn in_a_process(options: &super::options::Options, runs: usize) -> St
         "**Concurrent runs**, all started before the driver. Each has {ANSWERS} answers that take a second, and \
          two tool calls. Resident memory is that of the whole process with the engine (goal: 10,000 within \
          1 GiB: {met}).\n\n{}",
-        table(&header, [row])
+        format_table(&header, [row])
     )
 }
 
@@ -68,13 +68,13 @@ pub(crate) fn measure(options: &Options) {
             between: Duration::ZERO,
         };
         let mut fixture = AgentFixture::new(&options.dir, pace).await;
-        fixture.begin(0, options.runs).await;
+        fixture.start_runs(0, options.runs).await;
         let before = status_mib("VmRSS:");
         let began = Instant::now();
-        fixture.drive();
-        fixture.all_done().await;
+        fixture.start_driver();
+        fixture.wait_until_done().await;
         let seconds = began.elapsed().as_secs_f64();
-        let report = json!({"seconds": seconds, "asked_most": fixture.notes.asked_most(),
+        let report = json!({"seconds": seconds, "asked_most": fixture.notes.max_concurrent_requests(),
             "before_mib": before, "peak_mib": status_mib("VmHWM:")});
         fixture.close().await;
         report

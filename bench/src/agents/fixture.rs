@@ -56,11 +56,11 @@ impl AgentFixture {
         let model = Model { pace, notes: Arc::clone(&notes) };
         models.add(Arc::new(model), vec!["bench".to_owned()], 0).expect("the id is unique");
         let tools = Tools::new();
-        let look = |order: Order, _: ToolContext| async move {
+        let look_up = |order: Order, _: ToolContext| async move {
             Ok::<_, String>(format!("{} is there", order.order))
         };
-        let look = Function::new("look", "Looks an order up.", look).effect(Effect::ReadOnly);
-        tools.add(look).expect("the tool is valid");
+        let tool = Function::new("look", "Looks an order up.", look_up).effect(Effect::ReadOnly);
+        tools.add(tool).expect("the tool is valid");
         let catalog = Catalog::new(folder.path(), tools.clone());
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, Settings::named("bench"));
         assert_eq!(runtime.register().await.expect("it is registered"), []);
@@ -78,7 +78,7 @@ impl AgentFixture {
     }
 
     /// Starts runs `r0`, `r1` …, each in its own session, with the run's id as the user's message.
-    pub(crate) async fn begin(&self, from: usize, runs: usize) {
+    pub(crate) async fn start_runs(&self, from: usize, runs: usize) {
         let ids: Vec<String> = (from..from + runs).map(|number| format!("r{number}")).collect();
         for some in ids.chunks(BEGUN_TOGETHER) {
             let calls = some.iter().flat_map(|id| {
@@ -91,7 +91,7 @@ impl AgentFixture {
     }
 
     /// Starts the driver.
-    pub(crate) fn drive(&mut self) {
+    pub(crate) fn start_driver(&mut self) {
         let runtime = self.runtime.take().expect("once");
         let stop = self.stop.clone();
         self.running =
@@ -99,7 +99,7 @@ impl AgentFixture {
     }
 
     /// Waits until every run has ended, and checks that all succeeded.
-    pub(crate) async fn all_done(&self) {
+    pub(crate) async fn wait_until_done(&self) {
         let open = "SELECT count(*) FROM runs WHERE status IN ('running', 'waiting')";
         let mut open = self.abide.subscribe(open).await.expect("the subscription starts");
         while let Some(Ok(_)) = open.next().await {
@@ -114,7 +114,7 @@ impl AgentFixture {
     }
 
     /// Number of transactions so far.
-    pub(crate) fn commits(&self) -> f64 {
+    pub(crate) fn commit_count(&self) -> f64 {
         self.engine.metrics().commits_total.get() as f64
     }
 

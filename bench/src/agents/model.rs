@@ -59,11 +59,11 @@ impl Notes {
     }
 
     /// Maximum number of concurrent requests.
-    pub(crate) fn asked_most(&self) -> usize {
+    pub(crate) fn max_concurrent_requests(&self) -> usize {
         self.asked_most.load(Ordering::Relaxed)
     }
 
-    fn asked(&self, run: &str) {
+    fn note_request(&self, run: &str) {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = answered.remove(run) {
             let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ impl Notes {
         self.asked_most.fetch_max(now, Ordering::Relaxed);
     }
 
-    fn has_answered(&self, run: String) {
+    fn note_answer(&self, run: String) {
         self.asked_now.fetch_sub(1, Ordering::Relaxed);
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.insert(run, Instant::now());
@@ -98,14 +98,17 @@ impl ModelProvider for Model {
             .filter(|message| matches!(message, ModelMessage::Assistant { .. }))
             .count()
             + 1;
-        let run = request.messages.iter().find_map(|message| match message {
-            ModelMessage::User { text } => Some(text.clone()),
-            _ => None,
-        });
-        let run = run.unwrap_or_default();
+        let run = request
+            .messages
+            .iter()
+            .find_map(|message| match message {
+                ModelMessage::User { text } => Some(text.clone()),
+                _ => None,
+            })
+            .unwrap_or_default();
         let is_last = answer >= self.pace.answers;
         let pieces = if is_last { self.pace.pieces } else { 0 };
-        self.notes.asked(&run);
+        self.notes.note_request(&run);
         let pace = self.pace;
         let notes = std::sync::Arc::clone(&self.notes);
         let answered = move |text: String| ModelResponse {
@@ -135,7 +138,7 @@ impl ModelProvider for Model {
                     return Some((Ok(ModelEvent::Text(word)), (piece + 1, text, end)));
                 }
                 let (run, answered) = end.take()?;
-                notes.has_answered(run);
+                notes.note_answer(run);
                 let whole = answered(std::mem::take(&mut text));
                 Some((Ok(ModelEvent::Answer(whole)), (piece + 1, text, end)))
             }

@@ -12,10 +12,10 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::Options;
 use super::fixture::AgentFixture;
 use super::model::{Notes, Pace};
-use super::options::Options;
-use crate::live::report::{figure, table};
+use crate::live::report::{format_figure, format_table};
 use crate::statistics::{median, percentile};
 
 /// The subscriber's connection.
@@ -34,16 +34,16 @@ pub(super) fn measure(options: &Options) -> String {
     {
         for runs in [1, 100] {
             let runtime = Runtime::new().expect("a tokio runtime");
-            let found = runtime.block_on(tokens(options, way, runs, pieces));
+            let found = runtime.block_on(measure_tokens(options, way, runs, pieces));
             let p50 = median(found.late_ms.iter().copied());
             worst = worst.max(p50);
             rows.push(vec![
                 name.to_owned(),
                 runs.to_string(),
-                figure(found.tokens_a_second, 0),
-                figure(p50, 2),
-                figure(percentile(found.late_ms, 0.99), 2),
-                figure(found.tokens_a_commit, 1),
+                format_figure(found.tokens_a_second, 0),
+                format_figure(p50, 2),
+                format_figure(percentile(found.late_ms, 0.99), 2),
+                format_figure(found.tokens_a_commit, 1),
             ]);
         }
     }
@@ -52,7 +52,7 @@ pub(super) fn measure(options: &Options) -> String {
     format!(
         "**From a token of the model to a subscriber**, with each token on disk before it is sent; each run \
          produces 20 tokens per second and has a subscriber (goal: p50 under 5 ms, in every row: {met}).\n\n{}",
-        table(&header, rows)
+        format_table(&header, rows)
     )
 }
 
@@ -62,7 +62,7 @@ struct Measured {
     tokens_a_commit: f64,
 }
 
-async fn tokens(options: &Options, way: Transport, runs: usize, pieces: usize) -> Measured {
+async fn measure_tokens(options: &Options, way: Transport, runs: usize, pieces: usize) -> Measured {
     let between = Duration::from_millis(50);
     // The delay gives all clients time to subscribe before the first token.
     let pace = Pace { answers: 1, first: Duration::from_secs(1), pieces, between };
@@ -76,7 +76,7 @@ async fn tokens(options: &Options, way: Transport, runs: usize, pieces: usize) -
         });
     let served = tokio::spawn(served);
     let remote = Abide::connect(&url).await.expect("the server is running");
-    fixture.begin(0, runs).await;
+    fixture.start_runs(0, runs).await;
     let mut listeners = JoinSet::new();
     for run in 0..runs {
         let abide = if way == Transport::Embedded { fixture.abide.clone() } else { remote.clone() };
@@ -84,11 +84,11 @@ async fn tokens(options: &Options, way: Transport, runs: usize, pieces: usize) -
         listeners.spawn(async move { listen(&abide, &format!("r{run}"), &notes).await });
     }
     let began = std::time::Instant::now();
-    let commits = fixture.commits();
-    fixture.drive();
+    let commits = fixture.commit_count();
+    fixture.start_driver();
     let late_ms: Vec<f64> = listeners.join_all().await.into_iter().flatten().collect();
     let seconds = began.elapsed().as_secs_f64() - pace.first.as_secs_f64();
-    let commits = fixture.commits() - commits;
+    let commits = fixture.commit_count() - commits;
     assert_eq!(late_ms.len(), runs * pieces, "each token is received once");
     remote.close().await;
     let _ = end.send(());

@@ -25,7 +25,7 @@ pub(crate) struct Turn {
 }
 
 /// The files of recordings: the given ones, or those of the repository and of `ABIDE_EXTERNAL_FIXTURES`.
-pub(crate) fn files(given: &[PathBuf]) -> Vec<PathBuf> {
+pub(crate) fn list_files(given: &[PathBuf]) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let external = std::env::var_os("ABIDE_EXTERNAL_FIXTURES").unwrap_or_default();
     let usual = [
@@ -46,16 +46,16 @@ pub(crate) fn files(given: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 /// Every n-th conversation of a file.
-pub(crate) fn read(path: &Path, every: usize) -> Vec<Recording> {
+pub(crate) fn read_file(path: &Path, every: usize) -> Vec<Recording> {
     let all = read_conversations(path).expect("the recordings can be read");
-    let some = all.into_iter().step_by(every.max(1)).map(Recording::of);
+    let some = all.into_iter().step_by(every.max(1)).map(Recording::from_conversation);
     some.filter(|it| it.task().is_some() && it.conversation.answers() > 0).collect()
 }
 
 impl Recording {
     /// The conversation up to the first call without a result. Messages in the middle of a turn are omitted, and so are
     /// characters that providers do not permit in names of tools.
-    fn of(recorded: Conversation) -> Recording {
+    fn from_conversation(recorded: Conversation) -> Recording {
         let mut recording = Recording {
             conversation: Conversation { messages: Vec::new(), ..recorded.clone() },
             turns: vec![Turn::default()],
@@ -67,18 +67,18 @@ impl Recording {
                     let results: Option<Vec<ModelMessage>> =
                         results.into_iter().map(|it| it.cloned()).collect();
                     let Some(results) = results else { break };
-                    recording.answer(message.clone(), results);
+                    recording.push_answer(message.clone(), results);
                 }
                 ModelMessage::Tool { .. } => {}
-                said => recording.say(said.clone()),
+                said => recording.push_message(said.clone()),
             }
         }
-        recording.end();
+        recording.end_open_turn();
         recording
     }
 
     /// One turn of many answers: the calls and results of these conversations, again and again.
-    pub(crate) fn long(all: &[Recording], answers: usize) -> Recording {
+    pub(crate) fn repeat_calls(all: &[Recording], answers: usize) -> Recording {
         let first = all.first().expect("there is a recording");
         let mut long = Recording {
             conversation: Conversation {
@@ -88,7 +88,7 @@ impl Recording {
             },
             turns: vec![Turn::default()],
         };
-        long.say(ModelMessage::user(first.task().expect("it has a task")));
+        long.push_message(ModelMessage::user(first.task().expect("it has a task")));
         let with_calls = |message: &ModelMessage| match message {
             ModelMessage::Assistant { calls, .. } => !calls.is_empty(),
             _ => false,
@@ -105,9 +105,9 @@ impl Recording {
             .collect();
         assert!(!groups.is_empty(), "the recordings have no calls");
         for (message, results) in groups.iter().cycle().take(answers) {
-            long.answer(message.clone(), results.clone());
+            long.push_answer(message.clone(), results.clone());
         }
-        long.end();
+        long.end_open_turn();
         long
     }
 
@@ -123,7 +123,7 @@ impl Recording {
         self.turns.last_mut().expect("there is at least one")
     }
 
-    fn say(&mut self, said: ModelMessage) {
+    fn push_message(&mut self, said: ModelMessage) {
         // In the middle of a turn, the model has not ended it.
         if self.is_open() {
             return;
@@ -140,7 +140,7 @@ impl Recording {
         self.turns.last().and_then(|turn| turn.results.last()).is_some_and(|it| !it.is_empty())
     }
 
-    fn answer(&mut self, mut message: ModelMessage, results: Vec<ModelMessage>) {
+    fn push_answer(&mut self, mut message: ModelMessage, results: Vec<ModelMessage>) {
         if let ModelMessage::Assistant { text, calls, .. } = &mut message {
             for call in calls.iter_mut() {
                 call.name.retain(|c| !matches!(c, '$' | '{' | '}'));
@@ -152,25 +152,25 @@ impl Recording {
         if !self.is_open() && !self.turn().results.is_empty() {
             self.turns.push(Turn::default());
         }
-        let outcomes = results.iter().map(outcome).collect();
+        let outcomes = results.iter().map(to_outcome).collect();
         self.turn().results.push(outcomes);
         self.conversation.messages.push(message);
         self.conversation.messages.extend(results);
     }
 
     /// Ends a turn that the recording does not end.
-    fn end(&mut self) {
+    fn end_open_turn(&mut self) {
         if self.is_open() {
             let text = "Done.".to_owned();
             let end =
                 ModelMessage::Assistant { text, reasoning: None, calls: Vec::new(), carry: None };
-            self.answer(end, Vec::new());
+            self.push_answer(end, Vec::new());
         }
         self.turns.retain(|turn| !turn.results.is_empty());
     }
 }
 
-fn outcome(result: &ModelMessage) -> ToolOutcome {
+fn to_outcome(result: &ModelMessage) -> ToolOutcome {
     match result {
         ModelMessage::Tool { content, is_error: true, .. } => {
             ToolOutcome::failed(Failure::Tool, content)

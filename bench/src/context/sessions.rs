@@ -83,7 +83,7 @@ impl SessionFigures {
 const AT_ONCE: usize = 16;
 
 /// Repeats recordings, each in a session of its own.
-pub(crate) async fn hold(dir: &Path, recordings: &[Recording]) -> Vec<SessionFigures> {
+pub(crate) async fn repeat_all(dir: &Path, recordings: &[Recording]) -> Vec<SessionFigures> {
     let folder = TempDir::new_in(dir).expect("a folder for the files");
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let ids: Vec<String> = (0..recordings.len()).map(|at| format!("c{at}")).collect();
@@ -98,7 +98,7 @@ pub(crate) async fn hold(dir: &Path, recordings: &[Recording]) -> Vec<SessionFig
         conversation
     });
     let model = RecordedModel::new(conversations.collect(), tasks.collect());
-    let tools = tools(named.clone());
+    let tools = recorded_tools(named.clone());
     let mut models = Models::new(ModelsConfig::default(), &ConfigContext::of_process())
         .expect("the configuration is valid");
     models.add(Arc::new(model.clone()), Vec::new(), 0).expect("the id is unique");
@@ -109,8 +109,8 @@ pub(crate) async fn hold(dir: &Path, recordings: &[Recording]) -> Vec<SessionFig
     let stopped = stop.clone();
     let driving =
         tokio::spawn(async move { runtime.run(stopped).await.expect("the runtime runs") });
-    let sessions = named.map(|(id, recording)| repeat(&abide, &model, id, recording));
-    let sessions: Vec<_> = sessions.collect();
+    let sessions: Vec<_> =
+        named.map(|(id, recording)| repeat(&abide, &model, id, recording)).collect();
     let figures = stream::iter(sessions).buffered(AT_ONCE).collect().await;
     stop.cancel();
     driving.await.expect("the task succeeds");
@@ -124,7 +124,7 @@ fn call_id(session: &str, turn: usize, answer: usize, position: usize) -> String
 }
 
 /// Tools with all names that are called. They return the recorded results.
-fn tools<'a>(recordings: impl Iterator<Item = (&'a String, &'a Recording)>) -> Tools {
+fn recorded_tools<'a>(recordings: impl Iterator<Item = (&'a String, &'a Recording)>) -> Tools {
     let mut results = HashMap::<String, ToolOutcome>::new();
     let mut names = BTreeSet::new();
     for (id, recording) in recordings {
@@ -193,11 +193,11 @@ async fn repeat(
         }
     }
     let seen = model.seen(id);
-    let of = |purpose: RequestPurpose| -> Vec<SeenRequest> {
+    let requests_for = |purpose: RequestPurpose| -> Vec<SeenRequest> {
         seen.iter().filter(|it| it.purpose == purpose).copied().collect()
     };
-    let answers = of(RequestPurpose::Answer);
-    let summaries = of(RequestPurpose::Summary);
+    let answers = requests_for(RequestPurpose::Answer);
+    let summaries = requests_for(RequestPurpose::Summary);
     SessionFigures {
         id: recording.conversation.id.clone(),
         window,

@@ -13,10 +13,10 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::open_files::{open_files, raise_open_files};
-use super::report::{Section, count, figure, table};
-use super::scope::Scope;
-use super::{child, help_desk};
+use super::Scope;
+use super::help_desk;
+use super::process::{count_open_files, raise_open_files, run_child};
+use super::report::{Section, format_count, format_figure, format_table};
 use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot, QUIET};
 use crate::statistics::{median, percentile};
@@ -112,7 +112,7 @@ pub(crate) struct Delivered {
 }
 
 /// Makes calls one after the other on a WebSocket that subscribes to the row that they change.
-pub(crate) fn to_one_listener(dir: &Path, calls: usize) -> Vec<Delivered> {
+pub(crate) fn deliver_to_one_listener(dir: &Path, calls: usize) -> Vec<Delivered> {
     let server = Server::start(&Scope { quick: false, dir: dir.to_owned() });
     let mut listener = Latency { listeners: 1, answer_ms: vec![], last_ms: vec![] };
     listener.measure(&server, calls);
@@ -128,7 +128,7 @@ pub(crate) fn section(scope: &Scope) -> Section {
     let (crowds, left_out): (Vec<_>, Vec<_>) = plan
         .crowds
         .iter()
-        .partition(|(listeners, _)| *listeners + OTHER_FILES + open_files() <= may_open);
+        .partition(|(listeners, _)| *listeners + OTHER_FILES + count_open_files() <= may_open);
     let server = Server::start(scope);
     let mut reaches: Vec<Latency> = crowds
         .iter()
@@ -147,11 +147,11 @@ pub(crate) fn section(scope: &Scope) -> Section {
         }
     }
     server.stop();
-    let mut text = text(&plan, &reaches, &floods);
+    let mut text = format_text(&plan, &reaches, &floods);
     for (listeners, _) in left_out {
         text += &format!(
             "\n\nOmitted: {} listeners, because a process may open only {may_open} files.",
-            count(listeners)
+            format_count(listeners)
         );
     }
     Section {
@@ -187,7 +187,7 @@ impl Server {
         let address = format!("--address={}", self.address);
         let mut all = vec!["live-listen", &address];
         all.extend(arguments.iter().map(String::as_str));
-        child::output(&all)
+        run_child(&all)
     }
 
     fn stop(self) {
@@ -214,7 +214,7 @@ impl Latency {
 impl Pace {
     fn name(self) -> String {
         match self {
-            Pace::Evenly(rate) => format!("{}/s, evenly", count(rate)),
+            Pace::Evenly(rate) => format!("{}/s, evenly", format_count(rate)),
             Pace::Answered(1) => "when answered".to_owned(),
             Pace::Answered(in_flight) => format!("when answered, {in_flight} in flight"),
         }
@@ -276,37 +276,38 @@ impl Counted {
             lags: metrics.slow_consumers_total.get() as f64,
             syncs: metrics.syncs_total.get() as f64,
             sync_us: metrics.sync_us_total.get() as f64,
-            cpu_s: cpu::of_process(),
+            cpu_s: cpu::process_seconds(),
         }
     }
 }
 
-fn text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
+fn format_text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
     let rows = reaches.iter().map(|reach| {
-        let of = |figures: &[f64], share| figure(percentile(figures.iter().copied(), share), 2);
+        let format_percentile =
+            |figures: &[f64], share| format_figure(percentile(figures.iter().copied(), share), 2);
         vec![
-            count(reach.listeners),
-            count(reach.last_ms.len()),
-            of(&reach.answer_ms, 0.5),
-            of(&reach.answer_ms, 0.99),
-            of(&reach.last_ms, 0.5),
-            of(&reach.last_ms, 0.99),
+            format_count(reach.listeners),
+            format_count(reach.last_ms.len()),
+            format_percentile(&reach.answer_ms, 0.5),
+            format_percentile(&reach.answer_ms, 0.99),
+            format_percentile(&reach.last_ms, 0.5),
+            format_percentile(&reach.last_ms, 0.99),
         ]
     });
     let header = ["listeners", "calls", "answer p50 ms", "p99 ms", "last delta p50 ms", "p99 ms"];
-    let reaches = table(&header, rows);
+    let reaches = format_table(&header, rows);
     let rows = floods.iter().map(|flood| {
-        let of = |figures: &[f64]| median(figures.iter().copied());
+        let median_of = |figures: &[f64]| median(figures.iter().copied());
         vec![
             flood.pace.name(),
-            count(of(&flood.calls) as usize),
-            count(of(&flood.commits) as usize),
-            count(of(&flood.deltas) as usize),
-            figure(of(&flood.calls) / of(&flood.commits), 1),
-            count(of(&flood.merged) as usize),
-            count(flood.lags as usize),
-            figure(of(&flood.sync_ms), 2),
-            figure(of(&flood.cpu_us), 1),
+            format_count(median_of(&flood.calls) as usize),
+            format_count(median_of(&flood.commits) as usize),
+            format_count(median_of(&flood.deltas) as usize),
+            format_figure(median_of(&flood.calls) / median_of(&flood.commits), 1),
+            format_count(median_of(&flood.merged) as usize),
+            format_count(flood.lags as usize),
+            format_figure(median_of(&flood.sync_ms), 2),
+            format_figure(median_of(&flood.cpu_us), 1),
         ]
     });
     let header = [
@@ -320,8 +321,8 @@ fn text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
         "sync ms",
         "server CPU µs/delta",
     ];
-    let floods_table = table(&header, rows);
-    let best = best(floods);
+    let floods_table = format_table(&header, rows);
+    let best = max_deltas_per_second(floods);
     format!(
         "Every listener is a separate WebSocket on loopback and subscribes to one row. A call on \
          the first WebSocket updates the row. The next call starts when the previous delta has \
@@ -337,12 +338,12 @@ fn text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
          - Most deltas a second: {best} (goal: {goal}).",
         seconds = plan.seconds,
         listeners = plan.listeners,
-        best = count(best as usize),
-        goal = count(GOAL as usize),
+        best = format_count(best as usize),
+        goal = format_count(GOAL as usize),
     )
 }
 
-fn best(floods: &[Throughput]) -> f64 {
+fn max_deltas_per_second(floods: &[Throughput]) -> f64 {
     floods.iter().map(|flood| median(flood.deltas.iter().copied())).fold(0.0, f64::max)
 }
 

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, LocalSet};
 
-use super::open_files::raise_open_files;
+use super::process::raise_open_files;
 use super::socket::{self, Reader, Writer};
 
 /// Options of the listener process.
@@ -88,9 +88,9 @@ pub(crate) fn run(options: &Options) {
         writers.sort_by_key(|(number, _)| *number);
         let caller = &mut writers[0].1;
         if options.calls > 0 {
-            one_by_one(options, caller, &received).await;
+            call_one_by_one(options, caller, &received).await;
         } else {
-            in_flight(options, caller, &received).await;
+            call_in_flight(options, caller, &received).await;
         }
     });
 }
@@ -111,7 +111,7 @@ async fn begin(address: SocketAddr, number: usize, received: Rc<Received>) -> (u
 async fn listen(mut reader: Reader, number: usize, received: Rc<Received>) {
     loop {
         while let Some(message) = reader.buffered() {
-            received.take(number, message);
+            received.handle_message(number, message);
         }
         received.changed.notify_one();
         reader.fill().await;
@@ -119,7 +119,7 @@ async fn listen(mut reader: Reader, number: usize, received: Rc<Received>) {
 }
 
 impl Received {
-    fn take(&self, number: usize, message: &[u8]) {
+    fn handle_message(&self, number: usize, message: &[u8]) {
         if let Some(rest) = message.strip_prefix(br#"{"op":"delta","from":"#) {
             let (from, rest) = leading_number(rest);
             let (to, _) = leading_number(rest.strip_prefix(br#","to":"#).expect("a delta's form"));
@@ -140,17 +140,17 @@ impl Received {
         }
     }
 
-    fn answered(&self) -> usize {
+    fn answer_count(&self) -> usize {
         self.answers.load(Ordering::Relaxed)
     }
 
-    async fn until(&self, reached: impl Fn(&Received) -> bool) {
+    async fn wait_until(&self, reached: impl Fn(&Received) -> bool) {
         while !reached(self) {
             self.changed.notified().await;
         }
     }
 
-    fn all_received(&self, seq: i64) -> bool {
+    fn has_everyone_received(&self, seq: i64) -> bool {
         self.output.borrow().iter().all(|output| *output >= seq)
     }
 }
@@ -162,18 +162,20 @@ fn leading_number(text: &[u8]) -> (i64, &[u8]) {
     (number.iter().fold(0, |number, digit| 10 * number + i64::from(digit - b'0')), rest)
 }
 
-async fn one_by_one(options: &Options, caller: &mut Writer, received: &Received) {
+async fn call_one_by_one(options: &Options, caller: &mut Writer, received: &Received) {
     let mut answer_ms = Vec::new();
     let mut last_ms = Vec::new();
     let warm_up = options.calls / 10 + 1;
     for call in 0..warm_up + options.calls {
-        let answers = received.answered() + 1;
+        let answers = received.answer_count() + 1;
         let deltas = received.deltas.get() + options.listeners;
         received.at.set((deltas, Instant::now()));
         let started = Instant::now();
         caller.send(CALL, 1).await;
         received
-            .until(|received| received.answered() == answers && received.deltas.get() == deltas)
+            .wait_until(|received| {
+                received.answer_count() == answers && received.deltas.get() == deltas
+            })
             .await;
         if call >= warm_up {
             let ms = |at: Instant| at.duration_since(started).as_secs_f64() * 1e3;
@@ -184,7 +186,7 @@ async fn one_by_one(options: &Options, caller: &mut Writer, received: &Received)
     println!("{}", json!({"answer_ms": answer_ms, "last_ms": last_ms}));
 }
 
-async fn in_flight(options: &Options, caller: &mut Writer, received: &Received) {
+async fn call_in_flight(options: &Options, caller: &mut Writer, received: &Received) {
     let started = Instant::now();
     let ends = started + Duration::from_secs_f64(options.seconds);
     let called = if options.rate > 0.0 {
@@ -192,10 +194,10 @@ async fn in_flight(options: &Options, caller: &mut Writer, received: &Received) 
     } else {
         call_when_answered(options, caller, received, ends).await
     };
-    received.until(|received| received.answered() == called).await;
+    received.wait_until(|received| received.answer_count() == called).await;
     let called_s = started.elapsed().as_secs_f64();
     let last = received.last_answer.get().0;
-    received.until(|received| received.all_received(last)).await;
+    received.wait_until(|received| received.has_everyone_received(last)).await;
     let seconds = started.elapsed().as_secs_f64();
     let deltas = received.deltas.get();
     let found =
@@ -212,7 +214,7 @@ async fn call_when_answered(
 ) -> usize {
     let mut called = 0;
     while Instant::now() < ends {
-        let room = options.in_flight - (called - received.answered());
+        let room = options.in_flight - (called - received.answer_count());
         if room > 0 {
             caller.send(CALL, room).await;
             called += room;

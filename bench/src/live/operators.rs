@@ -9,9 +9,9 @@ use abide_live::{Binding, Planner, Router};
 use abide_schema::share::ShareKey;
 use serde_json::{Value as JsonValue, json};
 
+use super::Scope;
 use super::help_desk::{AGENT, HelpDesk, ROLE, TEAM};
-use super::report::{Section, count, figure, table};
-use super::scope::Scope;
+use super::report::{Section, format_count, format_figure, format_table};
 use crate::plot::{Axis, Line, Panel, Plot};
 use crate::statistics::{median, percentile};
 
@@ -85,11 +85,11 @@ pub(crate) fn section(scope: &Scope) -> Section {
     } else {
         (&[1_000, 10_000, 100_000, 1_000_000], 200, Duration::from_secs(60))
     };
-    let mut all: Vec<Tables> = sizes.iter().map(|messages| tables(*messages, scope)).collect();
+    let mut all: Vec<Tables> = sizes.iter().map(|messages| fill_tables(*messages, scope)).collect();
     for round in 0..rounds {
         for tables in all.iter_mut().filter(|tables| tables.spent < budget) {
             let started = Instant::now();
-            tables.round(round);
+            tables.run_round(round);
             tables.spent += started.elapsed();
         }
     }
@@ -99,12 +99,12 @@ pub(crate) fn section(scope: &Scope) -> Section {
     Section {
         number: 2,
         title: "The cost of a commit for a query that it changes",
-        text: text(&all),
+        text: format_text(&all),
         plots: vec![("live-operators.svg", plot(&all))],
     }
 }
 
-fn tables(messages: i64, scope: &Scope) -> Tables {
+fn fill_tables(messages: i64, scope: &Scope) -> Tables {
     eprintln!("part 2: {messages} messages");
     let mut help_desk = HelpDesk::new(messages, &scope.dir);
     let planner = Planner::new(help_desk.catalog.clone());
@@ -145,7 +145,7 @@ fn tables(messages: i64, scope: &Scope) -> Tables {
 
 impl Tables {
     /// Makes each kind of commit once, and then runs each query again.
-    fn round(&mut self, round: usize) {
+    fn run_round(&mut self, round: usize) {
         for commit in 0..ROUND {
             let changes = self.help_desk.change();
             // The first query runs with cold pages, so the order rotates.
@@ -156,7 +156,9 @@ impl Tables {
                 watched.delta_steps.push(steps);
             }
             if commit == round % ROUND {
-                self.watched.iter_mut().for_each(|watched| watched.again(&mut self.help_desk));
+                self.watched
+                    .iter_mut()
+                    .for_each(|watched| watched.run_query_again(&mut self.help_desk));
             }
             self.help_desk.commit();
         }
@@ -177,7 +179,7 @@ impl Watched {
         (us, help_desk.database.take_steps() as f64)
     }
 
-    fn again(&mut self, help_desk: &mut HelpDesk) {
+    fn run_query_again(&mut self, help_desk: &mut HelpDesk) {
         help_desk.database.take_steps();
         let started = Instant::now();
         self.rows =
@@ -199,11 +201,13 @@ struct Measured {
     again_steps: f64,
 }
 
-fn found(all: &[Tables], operator: &str) -> Vec<Measured> {
+fn collect_measured(all: &[Tables], operator: &str) -> Vec<Measured> {
     let of_operator = all.iter().map(|tables| {
-        let mut watched = tables.watched.iter();
-        let watched = watched.find(|watched| watched.operator.name == operator);
-        let watched = watched.expect("every query is watched at every size");
+        let watched = tables
+            .watched
+            .iter()
+            .find(|watched| watched.operator.name == operator)
+            .expect("every query is watched at every size");
         Measured {
             messages: tables.messages,
             rows: watched.rows,
@@ -218,30 +222,30 @@ fn found(all: &[Tables], operator: &str) -> Vec<Measured> {
     of_operator.collect()
 }
 
-fn text(all: &[Tables]) -> String {
+fn format_text(all: &[Tables]) -> String {
     let mut rows = Vec::new();
     let mut growth = Vec::new();
     for operator in &OPERATORS {
-        let found = found(all, operator.name);
+        let found = collect_measured(all, operator.name);
         for found in &found {
             rows.push(vec![
                 operator.name.to_owned(),
-                count(found.messages as usize),
-                count(found.rows),
-                figure(found.delta_us, 1),
-                figure(found.delta_p99_us, 1),
-                count(found.delta_steps as usize),
-                figure(found.again_us, 1),
-                count(found.again_steps as usize),
-                figure(found.again_us / found.delta_us, 1),
-                figure(found.first_us, 0),
+                format_count(found.messages as usize),
+                format_count(found.rows),
+                format_figure(found.delta_us, 1),
+                format_figure(found.delta_p99_us, 1),
+                format_count(found.delta_steps as usize),
+                format_figure(found.again_us, 1),
+                format_count(found.again_steps as usize),
+                format_figure(found.again_us / found.delta_us, 1),
+                format_figure(found.first_us, 0),
             ]);
         }
         if let (Some(first), Some(last)) = (found.first(), found.last()) {
             let us = last.delta_us / first.delta_us;
             let steps = last.delta_steps / first.delta_steps;
-            let us = figure(us, 1);
-            let steps = figure(steps, 1);
+            let us = format_figure(us, 1);
+            let steps = format_figure(steps, 1);
             growth
                 .push(format!("- {}: {us} times the time, {steps} times the steps", operator.name));
         }
@@ -258,9 +262,11 @@ fn text(all: &[Tables]) -> String {
         "again / delta",
         "first delta µs",
     ];
-    let queries =
-        OPERATORS.iter().map(|operator| format!("- {}: `{}`", operator.name, operator.sql));
-    let queries = queries.collect::<Vec<_>>().join("\n");
+    let queries = OPERATORS
+        .iter()
+        .map(|operator| format!("- {}: `{}`", operator.name, operator.sql))
+        .collect::<Vec<_>>()
+        .join("\n");
     format!(
         "A commit inserts, updates or deletes a message and its review, and updates their session. \
          *Delta* is the router's part of it: it arranges the changed rows, finds the query and makes \
@@ -269,14 +275,14 @@ fn text(all: &[Tables]) -> String {
          the start of a subscription, which creates the state (in an engine, a reader does that \
          concurrently if it takes too long).\n\n{queries}\n\n{}\n\n\
          From the smallest to the largest tables, a delta takes:\n\n{}",
-        table(&header, rows),
+        format_table(&header, rows),
         growth.join("\n"),
     )
 }
 
 fn plot(all: &[Tables]) -> Plot {
     let panels = OPERATORS.iter().map(|operator| {
-        let found = found(all, operator.name);
+        let found = collect_measured(all, operator.name);
         let line = |name: &str, color, pick: fn(&Measured) -> f64| {
             let points = found.iter().map(|found| (found.messages as f64, pick(found)));
             Line { name: name.to_owned(), color, dashed: color == 1, points: points.collect() }

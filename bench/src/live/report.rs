@@ -19,7 +19,7 @@ pub(crate) struct Section {
 }
 
 /// A Markdown table; all columns except the first are right-aligned.
-pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub(crate) fn format_table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(header.iter().copied());
@@ -33,17 +33,17 @@ pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
 }
 
 /// A number with this many decimal places.
-pub(crate) fn figure(figure: f64, digits: usize) -> String {
+pub(crate) fn format_figure(figure: f64, digits: usize) -> String {
     if figure.abs() >= 1_000.0 { thousands(figure) } else { format!("{figure:.digits$}") }
 }
 
 /// A number with thousands separators.
-pub(crate) fn count(count: usize) -> String {
+pub(crate) fn format_count(count: usize) -> String {
     thousands(count as f64)
 }
 
 /// A document with these sections.
-pub(crate) fn document(machine: &Machine, sections: &[Section], quick: bool) -> String {
+pub(crate) fn format_document(machine: &Machine, sections: &[Section], quick: bool) -> String {
     let mut text = String::from("# Live queries, measured\n\n");
     let mut command: Vec<String> = std::env::args().skip(1).collect();
     // Omit the folders, which are specific to the machine.
@@ -74,7 +74,11 @@ pub(crate) fn document(machine: &Machine, sections: &[Section], quick: bool) -> 
 }
 
 /// Writes the document and its plots to a folder.
-pub(crate) fn write(document: &str, sections: &[Section], folder: &Path) -> std::io::Result<()> {
+pub(crate) fn write_document(
+    document: &str,
+    sections: &[Section],
+    folder: &Path,
+) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     for (file, plot) in sections.iter().flat_map(|section| &section.plots) {
         std::fs::write(folder.join(file), plot.svg())?;
@@ -93,26 +97,33 @@ impl Machine {
 
     /// Reads the current state. Call it before the measurements, which are a load themselves.
     pub(crate) fn read() -> Machine {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let of = |path: &str, name: &str| {
-            let text = read(path);
-            let line = text.lines().find(|line| line.starts_with(name));
-            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
-        };
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        let processor = of("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned());
-        let kib = of("/proc/meminfo", "MemTotal");
-        let kib = kib.and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok()).unwrap_or(0.0);
-        let load = read("/proc/loadavg");
+        let processor =
+            read_property("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned());
+        let kib = read_property("/proc/meminfo", "MemTotal")
+            .and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok())
+            .unwrap_or(0.0);
+        let load = read_or_empty("/proc/loadavg");
         Machine(format!(
             "- Machine: {processor}, {cores} cores, {:.0} GiB, {} {}; load {} at the start\n\
              - Build: {}, SQLite {}",
             kib / f64::from(1 << 20),
             std::env::consts::OS,
-            read("/proc/sys/kernel/osrelease").trim(),
+            read_or_empty("/proc/sys/kernel/osrelease").trim(),
             load.split(' ').next().unwrap_or("unknown"),
             if cfg!(debug_assertions) { "debug (the figures are meaningless)" } else { "release" },
             rusqlite::version(),
         ))
     }
+}
+
+fn read_or_empty(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Returns the value of the first line `NAME: VALUE` whose name starts like this.
+fn read_property(path: &str, name: &str) -> Option<String> {
+    let text = read_or_empty(path);
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }

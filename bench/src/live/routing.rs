@@ -11,10 +11,11 @@ use abide_schema::share::ShareKey;
 use clap::Args;
 use serde_json::{Value as JsonValue, json};
 
+use super::Scope;
 use super::help_desk::HelpDesk;
-use super::report::{Section, count, figure, table};
-use super::scope::Scope;
-use super::{child, memory, whole};
+use super::process::{resident_bytes, run_child};
+use super::report::{Section, format_count, format_figure, format_table};
+use super::whole;
 use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot};
 use crate::statistics::{median, percentile};
@@ -91,8 +92,11 @@ struct SubscriptionSet {
 pub(crate) fn measure(options: &Options) {
     let mut help_desk = HelpDesk::new(1_000, &std::env::temp_dir());
     let planner = Planner::new(help_desk.catalog.clone());
-    let mut crowds: Vec<SubscriptionSet> =
-        options.sizes.iter().map(|size| crowd(&help_desk, &planner, options.kind, *size)).collect();
+    let mut crowds: Vec<SubscriptionSet> = options
+        .sizes
+        .iter()
+        .map(|size| attach_subscriptions(&help_desk, &planner, options.kind, *size))
+        .collect();
     let warm_up = options.commits / 10;
     for number in 0..warm_up + options.commits {
         if number == warm_up {
@@ -113,15 +117,20 @@ pub(crate) fn measure(options: &Options) {
         crowds.rotate_left(1);
     }
     crowds.sort_by_key(|crowd| crowd.size);
-    let found: Vec<JsonValue> = crowds.into_iter().map(|crowd| tell(crowd, options)).collect();
+    let found: Vec<JsonValue> = crowds.into_iter().map(|crowd| to_json(crowd, options)).collect();
     println!("{}", json!(found));
 }
 
-fn crowd(help_desk: &HelpDesk, planner: &Planner, kind: usize, size: usize) -> SubscriptionSet {
-    let before = memory::resident_bytes();
+fn attach_subscriptions(
+    help_desk: &HelpDesk,
+    planner: &Planner,
+    kind: usize,
+    size: usize,
+) -> SubscriptionSet {
+    let before = resident_bytes();
     let mut router = Router::new(help_desk.catalog.clone());
     let started = Instant::now();
-    let cpu_before = cpu::of_process();
+    let cpu_before = cpu::process_seconds();
     let ids: Vec<BindingId> = (0..size)
         .map(|n| {
             let kind = KINDS.get(kind).unwrap_or(&KINDS[n % KINDS.len()]);
@@ -132,9 +141,9 @@ fn crowd(help_desk: &HelpDesk, planner: &Planner, kind: usize, size: usize) -> S
         .collect::<Option<_>>()
         .expect("the queries can be live");
     let register_s = started.elapsed().as_secs_f64();
-    let register_cpu_s = cpu::of_process() - cpu_before;
+    let register_cpu_s = cpu::process_seconds() - cpu_before;
     assert_eq!(router.len(), size, "all subscriptions have different parameters");
-    let bytes = memory::resident_bytes() - before - (size_of::<BindingId>() * size) as f64;
+    let bytes = resident_bytes() - before - (size_of::<BindingId>() * size) as f64;
     let before = router.counters();
     SubscriptionSet {
         size,
@@ -148,7 +157,7 @@ fn crowd(help_desk: &HelpDesk, planner: &Planner, kind: usize, size: usize) -> S
     }
 }
 
-fn tell(mut crowd: SubscriptionSet, options: &Options) -> JsonValue {
+fn to_json(mut crowd: SubscriptionSet, options: &Options) -> JsonValue {
     let after = crowd.router.counters();
     let before = crowd.before;
     let each = |count: fn(&WorkCounters) -> u64| {
@@ -160,8 +169,8 @@ fn tell(mut crowd: SubscriptionSet, options: &Options) -> JsonValue {
         each(|work| work.spent.statements),
     ];
     // Not in insertion order; the sizes are not multiples of this prime.
-    let scattered = (0..crowd.ids.len()).map(|n| crowd.ids[n * 7_919 % crowd.ids.len()]);
-    let scattered: Vec<BindingId> = scattered.collect();
+    let scattered: Vec<BindingId> =
+        (0..crowd.ids.len()).map(|n| crowd.ids[n * 7_919 % crowd.ids.len()]).collect();
     let started = Instant::now();
     scattered.into_iter().for_each(|id| crowd.router.detach(id, &ShareKey::Operator));
     let unregister_s = started.elapsed().as_secs_f64();
@@ -206,23 +215,23 @@ pub(crate) fn section(scope: &Scope) -> Section {
         let few = if kind < KINDS.len() { 1 } else { KINDS.len() };
         let sizes: Vec<String> =
             sizes.iter().map(|size| if *size == 1 { few } else { *size }.to_string()).collect();
-        let output = child::output(&[
+        let output = run_child(&[
             "live-routing",
             &format!("--kind={kind}"),
             &format!("--sizes={}", sizes.join(",")),
             &format!("--commits={commits}"),
         ]);
-        found.extend(output.as_array().into_iter().flatten().map(|one| read(name, one)));
+        found.extend(output.as_array().into_iter().flatten().map(|one| read_measured(name, one)));
     }
     Section {
         number: 1,
         title: "The cost of a commit with subscriptions that it does not affect",
-        text: format!("{}\n\n{}", text(&found, commits), whole::text(scope)),
+        text: format!("{}\n\n{}", format_text(&found, commits), whole::format_section(scope)),
         plots: vec![("live-routing.svg", plot(&found))],
     }
 }
 
-fn read(kind: &'static str, json: &JsonValue) -> Measured {
+fn read_measured(kind: &'static str, json: &JsonValue) -> Measured {
     let number = |name: &str| json[name].as_f64().unwrap_or(f64::NAN);
     let work = [0, 1, 2].map(|at| json["work"][at].as_f64().unwrap_or(f64::NAN));
     Measured {
@@ -238,42 +247,48 @@ fn read(kind: &'static str, json: &JsonValue) -> Measured {
     }
 }
 
-fn text(found: &[Measured], commits: usize) -> String {
+fn format_text(found: &[Measured], commits: usize) -> String {
     let rows = found.iter().map(|found| {
-        let [rows, probes, statements] = found.work.map(|each| figure(each, 1));
+        let [rows, probes, statements] = found.work.map(|each| format_figure(each, 1));
         vec![
             found.kind.to_owned(),
-            count(found.size),
-            figure(found.p50_us, 2),
-            figure(found.p99_us, 2),
+            format_count(found.size),
+            format_figure(found.p50_us, 2),
+            format_figure(found.p99_us, 2),
             rows,
             probes,
             statements,
         ]
     });
     let header = ["query", "subscriptions", "p50 µs", "p99 µs", "rows", "probes", "statements"];
-    let costs = table(&header, rows);
+    let costs = format_table(&header, rows);
     let max = found.iter().map(|found| found.size).max().unwrap_or_default();
     let rows = found.iter().filter(|found| found.size == max).map(|found| {
         vec![
             found.kind.to_owned(),
-            figure(found.bytes, 0),
-            figure(found.register_s, 2),
-            figure(found.register_cpu_s, 2),
-            figure(found.unregister_s, 2),
+            format_figure(found.bytes, 0),
+            format_figure(found.register_s, 2),
+            format_figure(found.register_cpu_s, 2),
+            format_figure(found.unregister_s, 2),
         ]
     });
     let header = ["query", "bytes each", "subscribe all, s", "of it CPU, s", "unsubscribe all, s"];
-    let takes = table(&header, rows);
-    let queries = KINDS.iter().map(|kind| format!("- {}: `{}`", kind.name, kind.sql));
-    let queries = queries.collect::<Vec<_>>().join("\n");
-    let spread = found.iter().map(|found| found.kind).map(|kind| {
-        let of_kind = found.iter().filter(|found| found.kind == kind && found.size > 0);
-        let p50: Vec<f64> = of_kind.map(|found| found.p50_us).collect();
-        p50.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-            - p50.iter().copied().fold(f64::INFINITY, f64::min)
-    });
-    let spread = spread.fold(0.0, f64::max);
+    let takes = format_table(&header, rows);
+    let queries = KINDS
+        .iter()
+        .map(|kind| format!("- {}: `{}`", kind.name, kind.sql))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let spread = found
+        .iter()
+        .map(|found| found.kind)
+        .map(|kind| {
+            let of_kind = found.iter().filter(|found| found.kind == kind && found.size > 0);
+            let p50: Vec<f64> = of_kind.map(|found| found.p50_us).collect();
+            p50.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+                - p50.iter().copied().fold(f64::INFINITY, f64::min)
+        })
+        .fold(0.0, f64::max);
     let register_s = found.iter().map(|found| found.register_s).fold(0.0, f64::max);
     let bytes =
         found.iter().filter(|found| found.size == max).map(|found| found.bytes).fold(0.0, f64::max);
@@ -291,9 +306,9 @@ fn text(found: &[Measured], commits: usize) -> String {
          If the parameter of a join is on the other table, a commit costs one look-up statement \
          for each \
          template, however many subscriptions it has. This is the step from 0 to 1.",
-        commits = count(commits),
-        max = count(max),
-        spread = figure(spread, 2),
+        commits = format_count(commits),
+        max = format_count(max),
+        spread = format_figure(spread, 2),
     )
 }
 

@@ -71,8 +71,11 @@ impl Reader {
                 self.buffer.resize(2 * self.buffer.len(), 0);
             }
         }
-        let read = self.socket.read(&mut self.buffer[self.filled.end..]).await;
-        let read = read.expect("the socket can be read");
+        let read = self
+            .socket
+            .read(&mut self.buffer[self.filled.end..])
+            .await
+            .expect("the socket can be read");
         assert!(read > 0, "the server closed the socket");
         self.filled.end += read;
     }

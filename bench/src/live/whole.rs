@@ -10,9 +10,10 @@ use serde_json::{Map, Value as JsonValue, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::report::{count, figure, table};
-use super::scope::Scope;
-use super::{child, help_desk, memory};
+use super::Scope;
+use super::help_desk;
+use super::process::{resident_bytes, run_child};
+use super::report::{format_count, format_figure, format_table};
 use crate::cpu;
 use crate::statistics::median;
 
@@ -51,18 +52,18 @@ pub(crate) fn measure(options: &Options) {
         call(&watched, 10).await;
         drop(subscribe(&watched, 0, 1).await);
     });
-    let before = memory::resident_bytes();
+    let before = resident_bytes();
     let started = Instant::now();
     let connections = runtime.block_on(subscribe_all(&watched, options.subscriptions));
     let subscribe_s = started.elapsed().as_secs_f64();
-    let bytes = (memory::resident_bytes() - before) / options.subscriptions as f64;
+    let bytes = (resident_bytes() - before) / options.subscriptions as f64;
     let mut without_us = Vec::new();
     let mut with_us = Vec::new();
     for _ in 0..TURNS {
         for (engine, found) in [(&alone, &mut without_us), (&watched, &mut with_us)] {
-            let before = cpu::of_threads("abide-writer");
+            let before = cpu::thread_seconds("abide-writer");
             runtime.block_on(call(engine, options.calls));
-            let seconds = cpu::of_threads("abide-writer") - before;
+            let seconds = cpu::thread_seconds("abide-writer") - before;
             found.push(seconds * 1e6 / options.calls as f64);
         }
     }
@@ -115,10 +116,10 @@ async fn subscribe(engine: &Engine, first: usize, end: usize) -> Connection {
 }
 
 /// The section of the report.
-pub(crate) fn text(scope: &Scope) -> String {
+pub(crate) fn format_section(scope: &Scope) -> String {
     let (subscriptions, calls) = if scope.quick { (200, 3) } else { (100_000, 50) };
     eprintln!("part 1: the whole engine");
-    let found = child::output(&[
+    let found = run_child(&[
         "live-whole",
         &format!("--subscriptions={subscriptions}"),
         &format!("--calls={calls}"),
@@ -126,12 +127,12 @@ pub(crate) fn text(scope: &Scope) -> String {
     ]);
     let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
     let row = vec![
-        count(subscriptions),
-        figure(number("without_us"), 1),
-        figure(number("with_us"), 1),
-        figure(number("bytes"), 0),
-        figure(number("subscribe_s"), 2),
-        figure(number("unsubscribe_s"), 2),
+        format_count(subscriptions),
+        format_figure(number("without_us"), 1),
+        format_figure(number("with_us"), 1),
+        format_figure(number("bytes"), 0),
+        format_figure(number("subscribe_s"), 2),
+        format_figure(number("unsubscribe_s"), 2),
     ];
     let header = [
         "subscriptions",
@@ -145,7 +146,7 @@ pub(crate) fn text(scope: &Scope) -> String {
         "The whole engine, with connections of {} subscriptions: the writer thread's processor time per \
          call, alternating with an engine without subscriptions, and the memory per subscription in \
          planner, router, hub and connection. Each subscription starts with its own snapshot.\n\n{}",
-        count(OF_ONE),
-        table(&header, [row]),
+        format_count(OF_ONE),
+        format_table(&header, [row]),
     )
 }

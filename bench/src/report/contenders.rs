@@ -69,11 +69,9 @@ impl Contender {
 /// # Errors
 /// A sentence with the first unknown name.
 pub(super) fn check(records: &[Record]) -> Result<(), String> {
-    let known = |name: &str| CONTENDERS.iter().any(|contender| contender.name == name);
     for record in records {
-        if let Record::Turns(run) = record
-            && !known(&run.contender)
-        {
+        let Record::Turns(run) = record else { continue };
+        if !CONTENDERS.iter().any(|contender| contender.name == run.contender) {
             return Err(format!("unknown contender `{}`", run.contender));
         }
     }

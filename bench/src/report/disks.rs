@@ -17,10 +17,10 @@ const BUSY_DURING_US: f64 = 1_500.0;
 
 impl Disk {
     /// The states of the runs.
-    pub(super) fn found(records: &[Record]) -> Vec<Disk> {
+    pub(super) fn list_in(records: &[Record]) -> Vec<Disk> {
         [Disk::Quiet, Disk::Busy]
             .into_iter()
-            .filter(|disk| records.iter().any(|record| Disk::of(record) == Some(*disk)))
+            .filter(|disk| records.iter().any(|record| Disk::from_record(record) == Some(*disk)))
             .collect()
     }
 
@@ -33,24 +33,24 @@ impl Disk {
 
     /// The runs in this state.
     pub(super) fn records(self, records: &[Record]) -> Vec<Record> {
-        records.iter().filter(|record| Disk::of(record) == Some(self)).cloned().collect()
+        records.iter().filter(|record| Disk::from_record(record) == Some(self)).cloned().collect()
     }
 
-    pub(super) fn of_reads(run: &ReadsRecord) -> Disk {
-        Disk::at(run.probe_us, run.probe_during_us)
+    pub(super) fn from_reads(run: &ReadsRecord) -> Disk {
+        Disk::from_probes(run.probe_us, run.probe_during_us)
     }
 
-    fn of(record: &Record) -> Option<Disk> {
+    fn from_record(record: &Record) -> Option<Disk> {
         match record {
             Record::Machine { .. } => None,
-            Record::Turns(run) => Some(Disk::at(run.probe_us, run.probe_during_us)),
-            Record::Reads(run) => Some(Disk::of_reads(run)),
-            Record::Delta(run) => Some(Disk::at(run.probe_us, None)),
-            Record::Open(run) => Some(Disk::at(run.probe_us, None)),
+            Record::Turns(run) => Some(Disk::from_probes(run.probe_us, run.probe_during_us)),
+            Record::Reads(run) => Some(Disk::from_reads(run)),
+            Record::Delta(run) => Some(Disk::from_probes(run.probe_us, None)),
+            Record::Open(run) => Some(Disk::from_probes(run.probe_us, None)),
         }
     }
 
-    fn at(before_us: f64, during_us: Option<f64>) -> Disk {
+    fn from_probes(before_us: f64, during_us: Option<f64>) -> Disk {
         let is_busy = before_us >= BUSY_US || during_us.is_some_and(|us| us >= BUSY_DURING_US);
         if is_busy { Disk::Busy } else { Disk::Quiet }
     }

@@ -26,10 +26,10 @@ struct Goal {
 
 /// The table, with the figures of each disk.
 pub(super) fn table(records: &[Record]) -> String {
-    let disks = Disk::found(records);
+    let disks = Disk::list_in(records);
     let mut header = vec![String::new(), "goal".to_owned()];
     let mut rows: Vec<Vec<String>> =
-        goals(records).iter().map(|goal| vec![goal.what.to_owned(), goal.text()]).collect();
+        goals(records).iter().map(|goal| vec![goal.what.to_owned(), goal.format_bound()]).collect();
     for disk in disks {
         header.extend([disk.name().to_owned(), String::new(), "fdatasync µs".to_owned()]);
         for (row, goal) in rows.iter_mut().zip(goals(&disk.records(records))) {
@@ -37,11 +37,11 @@ pub(super) fn table(records: &[Record]) -> String {
         }
     }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    report::table(&header, rows)
+    report::format_table(&header, rows)
 }
 
 impl Goal {
-    fn text(&self) -> String {
+    fn format_bound(&self) -> String {
         match self.bound {
             Bound::AtLeast(bound) => format!("≥ {}", self.with_unit(bound)),
             Bound::AtMost(bound) => format!("≤ {}", self.with_unit(bound)),
@@ -58,20 +58,20 @@ impl Goal {
             Bound::AtMost(bound) => self.measured <= bound,
         };
         let met = if met { "met" } else { "missed" };
-        [self.with_unit(self.measured), met.to_owned(), report::figure(self.sync_us, 0)]
+        [self.with_unit(self.measured), met.to_owned(), report::format_figure(self.sync_us, 0)]
     }
 
     fn with_unit(&self, number: f64) -> String {
-        format!("{}{}", report::figure(number, self.digits), self.unit)
+        format!("{}{}", report::format_figure(number, self.digits), self.unit)
     }
 }
 
 const SESSIONS: usize = 64;
 
 fn goals(records: &[Record]) -> Vec<Goal> {
-    let mut goals = of_throughput(records);
-    goals.extend(of_embedded(records));
-    goals.extend(of_others(records));
+    let mut goals = throughput_goals(records);
+    goals.extend(embedded_goals(records));
+    goals.extend(other_goals(records));
     goals
 }
 
@@ -79,7 +79,7 @@ fn probe_us(records: &[Record], contender: &str, sessions: usize) -> f64 {
     median(turns_of(records, contender, sessions).map(|run| run.probe_us))
 }
 
-fn of_throughput(records: &[Record]) -> Vec<Goal> {
+fn throughput_goals(records: &[Record]) -> Vec<Goal> {
     let floor = turns_of(records, "embedded", SESSIONS)
         .filter_map(|run| Some(run.turns_per_second / run.engine.as_ref()?.floor_turns_per_second));
     let sync_us = |contender| probe_us(records, contender, SESSIONS);
@@ -112,7 +112,7 @@ fn of_throughput(records: &[Record]) -> Vec<Goal> {
     ]
 }
 
-fn of_embedded(records: &[Record]) -> Vec<Goal> {
+fn embedded_goals(records: &[Record]) -> Vec<Goal> {
     let engine = |sessions, pick: fn(&EngineFigures) -> Option<f64>| {
         let runs = turns_of(records, "embedded", sessions);
         median(runs.filter_map(|run| pick(run.engine.as_ref()?)))
@@ -159,7 +159,7 @@ fn of_embedded(records: &[Record]) -> Vec<Goal> {
     ]
 }
 
-fn of_others(records: &[Record]) -> Vec<Goal> {
+fn other_goals(records: &[Record]) -> Vec<Goal> {
     let opened = opens(records).filter(|run| rounded_mib(run) >= 64 && !run.wal_lost);
     vec![
         Goal {

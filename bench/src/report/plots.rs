@@ -7,21 +7,21 @@ use crate::record::Record;
 use crate::statistics::median;
 
 /// Turns per second by the number of sessions, all contenders.
-pub(super) fn peers(records: &[Record]) -> Plot {
+pub(super) fn peers_plot(records: &[Record]) -> Plot {
     let panel = |title: &str, at_once: bool| {
-        let lines = CONTENDERS.iter().filter(|contender| contender.at_once == at_once);
-        let lines = lines.map(|contender| {
-            let points = sessions(records).into_iter().map(|sessions| {
-                let runs = turns_of(records, contender.name, sessions);
-                (sessions as f64, median(runs.map(|run| run.turns_per_second)))
+        let lines =
+            CONTENDERS.iter().filter(|contender| contender.at_once == at_once).map(|contender| {
+                let points = sessions(records).into_iter().map(|sessions| {
+                    let runs = turns_of(records, contender.name, sessions);
+                    (sessions as f64, median(runs.map(|run| run.turns_per_second)))
+                });
+                Line {
+                    name: contender.label.to_owned(),
+                    color: contender.color,
+                    dashed: contender.dashed,
+                    points: points.filter(|point| point.1.is_finite()).collect(),
+                }
             });
-            Line {
-                name: contender.label.to_owned(),
-                color: contender.color,
-                dashed: contender.dashed,
-                points: points.filter(|point| point.1.is_finite()).collect(),
-            }
-        });
         let lines = lines.filter(|line| !line.points.is_empty()).collect();
         Panel { title: title.to_owned(), lines }
     };
@@ -37,7 +37,7 @@ pub(super) fn peers(records: &[Record]) -> Plot {
 }
 
 /// Turns per second by the rate of queries.
-pub(super) fn reads(records: &[Record]) -> Plot {
+pub(super) fn reads_plot(records: &[Record]) -> Plot {
     let mut rates: Vec<f64> = all_reads(records).map(|run| run.reads_due_per_second).collect();
     rates.sort_by(f64::total_cmp);
     rates.dedup();
@@ -54,8 +54,8 @@ pub(super) fn reads(records: &[Record]) -> Plot {
 }
 
 /// The time of an opening by the size of the journal.
-pub(super) fn open(records: &[Record]) -> Plot {
-    let of = |name: &str, color, wal_lost| {
+pub(super) fn open_plot(records: &[Record]) -> Plot {
+    let line_of = |name: &str, color, wal_lost| {
         let points = sizes(records).into_iter().map(|mib| {
             let runs = opens(records)
                 .filter(move |run| rounded_mib(run) == mib && run.wal_lost == wal_lost);
@@ -72,8 +72,8 @@ pub(super) fn open(records: &[Record]) -> Plot {
         panels: vec![Panel {
             title: String::new(),
             lines: vec![
-                of("as the kill left it", 0, false),
-                of("with an empty WAL: all of the journal is applied", 1, true),
+                line_of("as the kill left it", 0, false),
+                line_of("with an empty WAL: all of the journal is applied", 1, true),
                 goal,
             ],
         }],

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::contenders::{CONTENDERS, ours};
 use super::disks::Disk;
-use crate::live::report::{figure, table};
+use crate::live::report::{format_figure, format_table};
 use crate::record::{DeltaRecord, EngineFigures, OpenRecord, ReadsRecord, Record, TurnsRecord};
 use crate::statistics::{median, thousands};
 
@@ -70,9 +70,8 @@ pub(super) fn opens(records: &[Record]) -> impl Iterator<Item = &OpenRecord> + C
 /// the same state.
 pub(super) fn loss(records: &[Record], rate: f64) -> f64 {
     let losses = reads_at(records, rate).filter_map(|run| {
-        let mut alone = reads_at(records, 0.0);
-        let alone = alone.find(|alone| {
-            alone.round == run.round && Disk::of_reads(alone) == Disk::of_reads(run)
+        let alone = reads_at(records, 0.0).find(|alone| {
+            alone.round == run.round && Disk::from_reads(alone) == Disk::from_reads(run)
         })?;
         Some(1.0 - run.turns_per_second / alone.turns_per_second)
     });
@@ -85,12 +84,12 @@ pub(super) fn with_commas(number: f64) -> String {
 }
 
 /// A figure, or a dash if there is none.
-fn cell(number: f64, digits: usize) -> String {
-    if number.is_finite() { figure(number, digits) } else { "–".to_owned() }
+fn format_cell(number: f64, digits: usize) -> String {
+    if number.is_finite() { format_figure(number, digits) } else { "–".to_owned() }
 }
 
 /// The durable turns of Abide compared with the floor.
-pub(crate) fn turns(records: &[Record]) -> String {
+pub(crate) fn turns_table(records: &[Record]) -> String {
     let mut rows = Vec::new();
     for contender in &CONTENDERS {
         for sessions in sessions(records) {
@@ -99,32 +98,35 @@ pub(crate) fn turns(records: &[Record]) -> String {
             if engines.clone().next().is_none() {
                 continue;
             }
-            let run = |pick: fn(&TurnsRecord) -> f64| median(runs.clone().map(pick));
-            let engine = |pick: fn(&EngineFigures) -> f64| {
+            let median_of = |pick: fn(&TurnsRecord) -> f64| median(runs.clone().map(pick));
+            let median_of_engine = |pick: fn(&EngineFigures) -> f64| {
                 median(engines.clone().map(|(_, engine)| pick(engine)))
             };
             let ratio = engines
                 .clone()
                 .map(|(run, engine)| run.turns_per_second / engine.floor_turns_per_second);
-            let optional = |figure: Option<f64>| figure.unwrap_or(f64::NAN);
-            let percentile =
+            let stored = runs.clone().find_map(|run| run.stored_per_payload_byte);
+            let median_ms =
                 |pick: fn(&TurnsRecord) -> Option<f64>| median(runs.clone().filter_map(pick)) / 1e3;
             rows.push(vec![
                 format!("{}, {}", contender.label, contender.turn),
                 sessions.to_string(),
-                cell(run(|run| run.turns_per_second), 0),
-                cell(engine(|engine| engine.floor_turns_per_second), 0),
-                cell(median(ratio), 2),
-                cell(percentile(|run| run.request_p50_us), 2),
-                cell(percentile(|run| run.request_p99_us), 2),
-                cell(median(engines.clone().filter_map(|it| it.1.without_sync_p50_us)), 0),
-                cell(engine(|engine| engine.calls_per_group), 1),
-                cell(engine(|engine| engine.sync_us), 0),
-                cell(engine(|engine| engine.writer_cpu_us), 1),
-                cell(engine(|engine| engine.floor_cpu_us), 1),
-                cell(optional(runs.clone().find_map(|run| run.stored_per_payload_byte)), 2),
-                cell(engine(|engine| engine.floor_stored_per_payload_byte), 2),
-                cell(median(engines.clone().filter_map(|it| it.1.written_per_payload_byte)), 2),
+                format_cell(median_of(|run| run.turns_per_second), 0),
+                format_cell(median_of_engine(|engine| engine.floor_turns_per_second), 0),
+                format_cell(median(ratio), 2),
+                format_cell(median_ms(|run| run.request_p50_us), 2),
+                format_cell(median_ms(|run| run.request_p99_us), 2),
+                format_cell(median(engines.clone().filter_map(|it| it.1.without_sync_p50_us)), 0),
+                format_cell(median_of_engine(|engine| engine.calls_per_group), 1),
+                format_cell(median_of_engine(|engine| engine.sync_us), 0),
+                format_cell(median_of_engine(|engine| engine.writer_cpu_us), 1),
+                format_cell(median_of_engine(|engine| engine.floor_cpu_us), 1),
+                format_cell(stored.unwrap_or(f64::NAN), 2),
+                format_cell(median_of_engine(|engine| engine.floor_stored_per_payload_byte), 2),
+                format_cell(
+                    median(engines.clone().filter_map(|it| it.1.written_per_payload_byte)),
+                    2,
+                ),
             ]);
         }
     }
@@ -145,13 +147,14 @@ pub(crate) fn turns(records: &[Record]) -> String {
         "floor",
         "written/payload byte",
     ];
-    table(&header, rows)
+    format_table(&header, rows)
 }
 
 /// Other programs compared with Abide, and what makes their answers durable.
-pub(super) fn peers(records: &[Record]) -> String {
-    let disks = Disk::found(records);
-    let of_disks: Vec<Vec<Record>> = disks.iter().map(|disk| disk.records(records)).collect();
+pub(super) fn peers_table(records: &[Record]) -> String {
+    let disks = Disk::list_in(records);
+    let records_by_disk: Vec<Vec<Record>> =
+        disks.iter().map(|disk| disk.records(records)).collect();
     let mut rows = Vec::new();
     let mut durable = Vec::new();
     for contender in &CONTENDERS {
@@ -164,13 +167,14 @@ pub(super) fn peers(records: &[Record]) -> String {
                 durable.push(line);
             }
             let mut row = vec![name, contender.turn.to_owned(), sessions.to_string()];
-            for of_disk in &of_disks {
-                let runs = || turns_of(of_disk, contender.name, sessions);
-                let ratio = ratio(of_disk, ours(contender.at_once), contender.name, sessions);
+            for records_of_disk in &records_by_disk {
+                let runs = || turns_of(records_of_disk, contender.name, sessions);
+                let ratio =
+                    ratio(records_of_disk, ours(contender.at_once), contender.name, sessions);
                 row.extend([
-                    cell(median(runs().map(|run| run.turns_per_second)), 0),
-                    probes(runs()),
-                    if contender.is_ours() { String::new() } else { cell(ratio, 2) },
+                    format_cell(median(runs().map(|run| run.turns_per_second)), 0),
+                    format_probes(runs()),
+                    if contender.is_ours() { String::new() } else { format_cell(ratio, 2) },
                 ]);
             }
             rows.push(row);
@@ -183,54 +187,54 @@ pub(super) fn peers(records: &[Record]) -> String {
         header.extend([rate, sync, "Abide / this".to_owned()]);
     }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    format!("{}\n\nAn answer is durable by:\n\n{}", table(&header, rows), durable.join("\n"))
+    format!("{}\n\nAn answer is durable by:\n\n{}", format_table(&header, rows), durable.join("\n"))
 }
 
 /// The time of a sync before and during runs.
-fn probes<'a>(runs: impl Iterator<Item = &'a TurnsRecord> + Clone) -> String {
+fn format_probes<'a>(runs: impl Iterator<Item = &'a TurnsRecord> + Clone) -> String {
     let before = median(runs.clone().map(|run| run.probe_us));
     let during = median(runs.filter_map(|run| run.probe_during_us));
     if before.is_finite() {
-        format!("{} · {}", cell(before, 0), cell(during, 0))
+        format!("{} · {}", format_cell(before, 0), format_cell(during, 0))
     } else {
         "–".to_owned()
     }
 }
 
 /// Turns under queries.
-pub(crate) fn reads(records: &[Record]) -> String {
+pub(crate) fn reads_table(records: &[Record]) -> String {
     let rates: BTreeSet<u64> =
         all_reads(records).map(|run| run.reads_due_per_second as u64).collect();
     let rows = rates.into_iter().map(|rate| {
         let due = rate as f64;
-        let of = |pick: fn(&ReadsRecord) -> f64| median(reads_at(records, due).map(pick));
-        let some =
+        let median_of = |pick: fn(&ReadsRecord) -> f64| median(reads_at(records, due).map(pick));
+        let median_of_known =
             |pick: fn(&ReadsRecord) -> Option<f64>| median(reads_at(records, due).filter_map(pick));
         vec![
             thousands(due),
-            cell(of(|run| run.reads_per_second), 0),
-            cell(of(|run| run.turns_per_second), 0),
-            cell(100.0 * loss(records, due), 0),
-            cell(some(|run| run.read_p50_us) / 1e3, 2),
-            cell(some(|run| run.read_p99_us) / 1e3, 2),
-            cell(of(|run| run.probe_us), 0),
+            format_cell(median_of(|run| run.reads_per_second), 0),
+            format_cell(median_of(|run| run.turns_per_second), 0),
+            format_cell(100.0 * loss(records, due), 0),
+            format_cell(median_of_known(|run| run.read_p50_us) / 1e3, 2),
+            format_cell(median_of_known(|run| run.read_p99_us) / 1e3, 2),
+            format_cell(median_of(|run| run.probe_us), 0),
         ]
     });
     let header =
         ["queries/s", "answered/s", "turns/s", "loss %", "query p50 ms", "p99 ms", "fdatasync µs"];
-    table(&header, rows)
+    format_table(&header, rows)
 }
 
 /// From calls to their deltas.
-pub(crate) fn delta(records: &[Record]) -> String {
-    let of = |pick: fn(&DeltaRecord) -> f64| median(deltas(records).map(pick));
+pub(crate) fn delta_table(records: &[Record]) -> String {
+    let median_of = |pick: fn(&DeltaRecord) -> f64| median(deltas(records).map(pick));
     let row = vec![
-        cell(deltas(records).map(|run| run.calls as f64).sum(), 0),
-        cell(of(|run| run.answer_p50_us), 0),
-        cell(of(|run| run.delta_p50_us), 0),
-        cell(of(|run| run.after_answer_p50_us), 0),
-        cell(of(|run| run.after_answer_p99_us), 0),
-        cell(of(|run| run.probe_us), 0),
+        format_cell(deltas(records).map(|run| run.calls as f64).sum(), 0),
+        format_cell(median_of(|run| run.answer_p50_us), 0),
+        format_cell(median_of(|run| run.delta_p50_us), 0),
+        format_cell(median_of(|run| run.after_answer_p50_us), 0),
+        format_cell(median_of(|run| run.after_answer_p99_us), 0),
+        format_cell(median_of(|run| run.probe_us), 0),
     ];
     let header = [
         "calls",
@@ -240,11 +244,11 @@ pub(crate) fn delta(records: &[Record]) -> String {
         "p99 µs",
         "fdatasync µs",
     ];
-    table(&header, [row])
+    format_table(&header, [row])
 }
 
 /// Openings after SIGKILL.
-pub(crate) fn open(records: &[Record]) -> String {
+pub(crate) fn open_table(records: &[Record]) -> String {
     let rows = sizes(records).into_iter().flat_map(|mib| {
         [false, true].map(|wal_lost| {
             let runs = opens(records)
@@ -252,15 +256,15 @@ pub(crate) fn open(records: &[Record]) -> String {
             let ms = || runs.clone().map(|run| run.open_ms);
             vec![
                 format!("{mib}{}", if wal_lost { ", WAL lost" } else { "" }),
-                cell(median(runs.clone().map(|run| run.events as f64)), 0),
-                cell(median(ms()), 0),
-                cell(ms().fold(f64::NAN, f64::max), 0),
-                cell(median(runs.clone().map(|run| run.probe_us)), 0),
+                format_cell(median(runs.clone().map(|run| run.events as f64)), 0),
+                format_cell(median(ms()), 0),
+                format_cell(ms().fold(f64::NAN, f64::max), 0),
+                format_cell(median(runs.clone().map(|run| run.probe_us)), 0),
             ]
         })
     });
     let header = ["journal MiB", "events", "open p50 ms", "slowest ms", "fdatasync µs"];
-    table(&header, rows)
+    format_table(&header, rows)
 }
 
 /// The sizes of journals, in MiB.

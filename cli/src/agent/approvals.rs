@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::chat::{Input, Typed};
 use super::editor::Edited;
 use super::file_diff::FileDiff;
-use super::hint::{HintContext, asked};
+use super::hint::{HintContext, format_request};
 use crate::failure::Failure;
 use crate::output::note;
 use crate::printable::Printable;
@@ -87,13 +87,13 @@ struct CallQuestion<'a> {
 impl CallQuestion<'_> {
     /// The change of a file that the call requests, with these arguments.
     fn diff(&self, arguments: &Value) -> Option<FileDiff> {
-        FileDiff::of_call(self.request["tool_name"].as_str().unwrap_or_default(), arguments)
+        FileDiff::from_call(self.request["tool_name"].as_str().unwrap_or_default(), arguments)
     }
 
     /// Returns the question about these arguments. A diff that shows all of the change stands for them.
-    fn text(&self, arguments: &Value) -> String {
+    fn question(&self, arguments: &Value) -> String {
         let mut request = self.request.clone();
-        let has_suggestion = self.suggested(arguments).is_some();
+        let has_suggestion = self.apply_suggestions(arguments).is_some();
         if *arguments != request["args"] {
             request["args"] = arguments.clone();
             request["defaults"] = Value::Null;
@@ -106,11 +106,14 @@ impl CallQuestion<'_> {
             (true, true) => "e edits the arguments, s takes the suggested ones; ",
             (false, _) => "",
         };
-        format!("{}  ({keys}a comment can follow y or n)  — approve? [y/N] ", asked(&request))
+        format!(
+            "{}  ({keys}a comment can follow y or n)  — approve? [y/N] ",
+            format_request(&request)
+        )
     }
 
     /// Returns the arguments with the suggested values in place of theirs; `None` if there are no others.
-    fn suggested(&self, arguments: &Value) -> Option<Value> {
+    fn apply_suggestions(&self, arguments: &Value) -> Option<Value> {
         let defaults = Some(&self.request["defaults"]).filter(|it| !it.is_null())?;
         let mut suggested = arguments.clone();
         match (suggested.as_object_mut(), defaults.as_object()) {
@@ -135,12 +138,12 @@ impl<T> Verdict<T> {
 
 impl Decider<'_> {
     /// The decider of a command with the option `--yes`.
-    pub(super) fn of_option(yes: bool) -> Decider<'static> {
+    pub(super) fn from_yes_option(yes: bool) -> Decider<'static> {
         if yes { Decider::All } else { Decider::Stdin(None) }
     }
 
     /// Asks about a call until the answer is yes, no or an empty line, or another client has decided.
-    async fn ask(
+    async fn ask_yes_no(
         &mut self,
         abide: &Abide,
         call_id: &str,
@@ -162,13 +165,13 @@ impl Decider<'_> {
     }
 
     /// The terminal, if there is one. A question goes to stderr: an answer to one that nobody sees decides nothing.
-    fn terminal(&mut self) -> Option<&mut Input> {
+    fn terminal_input(&mut self) -> Option<&mut Input> {
         if !io::stderr().is_terminal() {
             return None;
         }
         match self {
             Decider::Stdin(input) if io::stdin().is_terminal() => {
-                Some(input.get_or_insert_with(Input::of_lines))
+                Some(input.get_or_insert_with(Input::from_stdin))
             }
             Decider::Conversation(input) if input.is_terminal() => Some(&mut **input),
             _ => None,
@@ -176,7 +179,7 @@ impl Decider<'_> {
     }
 
     /// What is typed from now on answers no question.
-    fn end_of_questions(&self) {
+    fn end_questions(&self) {
         if let Decider::Conversation(input) = self {
             input.read_ahead();
         }
@@ -184,10 +187,10 @@ impl Decider<'_> {
 
     /// Reads a line about a call, unless another client decides before.
     async fn read(&mut self, abide: &Abide, call_id: &str, ask: &str) -> Result<Reply, Failure> {
-        let Some(input) = self.terminal() else { return Ok(Reply::None) };
+        let Some(input) = self.terminal_input() else { return Ok(Reply::None) };
         let typed = tokio::select! {
-            typed = input.answer(ask) => typed?,
-            how = decision_elsewhere(abide, call_id) => {
+            typed = input.ask(ask) => typed?,
+            how = wait_for_decision_elsewhere(abide, call_id) => {
                 note(Printable::from("\n".to_owned()) + Printable::line(&how));
                 input.decided_elsewhere(how);
                 return Ok(Reply::Elsewhere);
@@ -206,7 +209,7 @@ impl Decider<'_> {
 
     /// The decision on a call. A comment can follow `y` and `n`. `edited` has the arguments that the approver has put in place of
     /// those of the model, also for the next question about the call.
-    async fn approves(
+    async fn ask_approval(
         &mut self,
         abide: &Abide,
         call: &CallQuestion<'_>,
@@ -216,13 +219,13 @@ impl Decider<'_> {
         if matches!(self, Decider::All) {
             return Ok(Verdict::Decided(decide(Decision::Approve)));
         }
-        let mut is_new = self.terminal().is_some();
+        let mut is_new = self.terminal_input().is_some();
         loop {
             let arguments = edited.as_ref().unwrap_or(&call.request["args"]);
             if let Some(diff) = call.diff(arguments).filter(|_| is_new) {
-                note(diff.shown(Terminal::of_stdout()));
+                note(diff.render(Terminal::from_stdout()));
             }
-            let text = match self.read(abide, call.call_id, &call.text(arguments)).await? {
+            let text = match self.read(abide, call.call_id, &call.question(arguments)).await? {
                 Reply::Text(text) => text,
                 Reply::Interrupted => return Ok(Verdict::Interrupted),
                 Reply::Elsewhere => return Ok(Verdict::Elsewhere),
@@ -241,7 +244,7 @@ impl Decider<'_> {
                 },
                 "n" | "no" | "" => decide(Decision::Reject),
                 "s" | "suggested" if call.can_edit => {
-                    match call.suggested(arguments) {
+                    match call.apply_suggestions(arguments) {
                         Some(suggested) => *edited = Some(suggested),
                         None => note("there are no other suggested arguments"),
                     }
@@ -295,7 +298,7 @@ impl Decider<'_> {
         }
         let mut text = serde_json::to_string_pretty(arguments).unwrap_or_default() + "\n";
         loop {
-            let Some(input) = self.terminal() else { return Ok(Verdict::Open) };
+            let Some(input) = self.terminal_input() else { return Ok(Verdict::Open) };
             text = match input.edit(&text).await {
                 Edited::Text(text) => text,
                 Edited::Failed(why) => {
@@ -311,7 +314,7 @@ impl Decider<'_> {
                 Ok(edited) => return Ok(Verdict::Decided(Some(edited))),
                 Err(why) => note(Printable::line(&format!("this is not JSON: {why}"))),
             }
-            match self.ask(abide, call_id, "edit again? [Y/n] ").await? {
+            match self.ask_yes_no(abide, call_id, "edit again? [Y/n] ").await? {
                 UserDecision::Yes | UserDecision::Open => {}
                 UserDecision::No => {
                     note("the arguments are unchanged");
@@ -347,7 +350,7 @@ pub(super) async fn decide(
     decider: &mut Decider<'_>,
 ) -> Result<Decided, Failure> {
     let decided = decide_all(abide, hint, interrupt, decider).await;
-    decider.end_of_questions();
+    decider.end_questions();
     decided
 }
 
@@ -359,7 +362,7 @@ async fn decide_all(
 ) -> Result<Decided, Failure> {
     let requests = interrupt.data["action_requests"].as_array().cloned().unwrap_or_default();
     if requests.is_empty() {
-        return Err(Failure::Waits(waits_for(abide, &interrupt.data, hint).await?));
+        return Err(Failure::Waits(describe_wait(abide, &interrupt.data, hint).await?));
     }
     let mut open = Vec::new();
     let mut hints = Vec::new();
@@ -371,45 +374,45 @@ async fn decide_all(
         let status = request["status"].as_str().unwrap_or_default();
         let is_question = status == "awaiting_approval" && request["tool_name"] == INPUT_TOOL;
         let verdict = match (status, is_question) {
-            (_, true) => answer(abide, decider, call_id, request).await?,
+            (_, true) => answer_question(abide, decider, call_id, request).await?,
             ("awaiting_approval", _) => {
                 let call = CallQuestion { call_id, request, can_edit: true };
                 decide_call(abide, decider, &call).await?
             }
             _ => {
-                let settlement = settlement(abide, decider, call_id, request).await?;
+                let settlement = ask_outcome(abide, decider, call_id, request).await?;
                 settlement.then(async |it| abide.call(it).await.map(drop)).await
             }
         };
         match verdict {
             Verdict::Decided(done) => {
-                unless_decided(abide, decider, call_id, done).await?;
+                ignore_if_decided(abide, decider, call_id, done).await?;
                 continue;
             }
             Verdict::Elsewhere => continue,
             Verdict::Interrupted => return Ok(Decided::Interrupted),
             Verdict::Open => {}
         }
-        let files =
-            changed(request).map(|files| format!("\nit was interrupted after it changed {files}"));
-        let why = why_unknown(request).map(|why| format!("\nwhy: {why}"));
+        let files = describe_changed_files(request)
+            .map(|files| format!("\nit was interrupted after it changed {files}"));
+        let why = unknown_reason(request).map(|why| format!("\nwhy: {why}"));
         open.push(format!(
             "{status} {}{}{}",
-            asked(request),
+            format_request(request),
             why.unwrap_or_default(),
             files.unwrap_or_default()
         ));
         hints.push(if is_question {
-            hint.of_question(call_id, &request["args"]["schema"])
+            hint.answer_question_command(call_id, &request["args"]["schema"])
         } else {
-            hint.of_call(call_id, status)
+            hint.decide_call_command(call_id, status)
         });
     }
     if open.is_empty() {
         return Ok(Decided::All);
     }
     let waits = Refusal::new(Code::BadTransition, open.join("\n"));
-    Err(Failure::Waits(waits.hint(hint.of_calls(&hints))))
+    Err(Failure::Waits(waits.hint(hint.then_continue(&hints))))
 }
 
 /// Asks for the decision on a call, and makes it. If edited arguments do not fit the tool, the question is asked again.
@@ -420,14 +423,14 @@ async fn decide_call(
 ) -> Result<Verdict<Result<(), Error>>, Failure> {
     let mut edited = None;
     loop {
-        let decision = match decider.approves(abide, call, &mut edited).await? {
+        let decision = match decider.ask_approval(abide, call, &mut edited).await? {
             Verdict::Decided(decision) => decision,
             Verdict::Elsewhere => return Ok(Verdict::Elsewhere),
             Verdict::Interrupted => return Ok(Verdict::Interrupted),
             Verdict::Open => return Ok(Verdict::Open),
         };
         let is_edited = decision.approved_arguments.is_some();
-        match abide.call(by_user(decision)).await {
+        match abide.call(attribute_to_user(decision)).await {
             Err(error) if is_edited && error.code() == Some(Code::BadArguments) => {
                 note(Printable::line(&error.to_string()));
             }
@@ -437,7 +440,7 @@ async fn decide_call(
 }
 
 /// The decision of the user of the command. Without a reason, a rejection would name the identity of the process.
-fn by_user(decision: DecideApproval) -> DecideApproval {
+fn attribute_to_user(decision: DecideApproval) -> DecideApproval {
     match (decision.decision, &decision.comment) {
         (Decision::Reject, None) => decision.comment("by the user"),
         _ => decision,
@@ -445,7 +448,7 @@ fn by_user(decision: DecideApproval) -> DecideApproval {
 }
 
 /// Answers the question of a tool. An answer that does not fit the form is asked for again.
-async fn answer(
+async fn answer_question(
     abide: &Abide,
     decider: &mut Decider<'_>,
     call_id: &str,
@@ -496,7 +499,7 @@ async fn answer(
 
 /// The outcome of a call whose outcome is unknown, if a person knows it. Only a conversation asks: the person who answers
 /// it has seen what happened before.
-async fn settlement(
+async fn ask_outcome(
     abide: &Abide,
     decider: &mut Decider<'_>,
     call_id: &str,
@@ -505,18 +508,18 @@ async fn settlement(
     if !matches!(decider, Decider::Conversation(_)) {
         return Ok(Verdict::Open);
     }
-    let changed = changed(request).map(|files| format!(" after it changed {files}"));
-    let why = why_unknown(request).map(|why| format!(": {}", why.trim_end_matches('.')));
+    let changed = describe_changed_files(request).map(|files| format!(" after it changed {files}"));
+    let why = unknown_reason(request).map(|why| format!(": {}", why.trim_end_matches('.')));
     let question = format!(
         "{}  — it was interrupted{}{}. Did it take effect? [y/n, Enter leaves it open] ",
-        asked(request),
+        format_request(request),
         changed.unwrap_or_default(),
         why.unwrap_or_default()
     );
     let settle = |outcome| {
         SettleToolCall::new(call_id, outcome).evidence(json!("reported in a conversation"))
     };
-    Ok(match decider.ask(abide, call_id, &question).await? {
+    Ok(match decider.ask_yes_no(abide, call_id, &question).await? {
         UserDecision::Yes => Verdict::Decided(settle(Outcome::Succeeded)),
         UserDecision::No => Verdict::Decided(
             settle(Outcome::Failed).error("it was interrupted and did not take effect"),
@@ -528,7 +531,7 @@ async fn settlement(
 }
 
 /// Why the outcome of a call is unknown, on one line, if its worker has reported a reason.
-fn why_unknown(request: &Value) -> Option<String> {
+fn unknown_reason(request: &Value) -> Option<String> {
     let why = request["error"].as_str().filter(|why| !why.trim().is_empty())?;
     Some(Printable::line(why.trim()).as_str().to_owned())
 }
@@ -537,46 +540,56 @@ fn why_unknown(request: &Value) -> Option<String> {
 const NAMED: usize = 10;
 
 /// The files that an interrupted call has changed, as far as they are known.
-fn changed(request: &Value) -> Option<String> {
+fn describe_changed_files(request: &Value) -> Option<String> {
     let files = request["files"].as_array()?;
-    let text = |file: &Value, name: &str| file[name].as_str().unwrap_or_default().to_owned();
-    let named = files.iter().take(NAMED);
-    let named = named.map(|file| format!("{} ({})", text(file, "path"), text(file, "action")));
-    let mut named: Vec<String> = named.collect();
-    match files.len().saturating_sub(NAMED) {
-        0 => {}
-        more => named.push(format!("{more} more")),
+    if files.is_empty() {
+        return Some("no file".to_owned());
     }
-    Some(if named.is_empty() { "no file".to_owned() } else { named.join(", ") })
+    let mut parts = Vec::new();
+    for file in files.iter().take(NAMED) {
+        let path = file["path"].as_str().unwrap_or_default();
+        let action = file["action"].as_str().unwrap_or_default();
+        parts.push(format!("{path} ({action})"));
+    }
+    if files.len() > NAMED {
+        parts.push(format!("{} more", files.len() - NAMED));
+    }
+    Some(parts.join(", "))
 }
 
 /// The reason for which a run without open calls waits, and the commands that end the wait.
-async fn waits_for(abide: &Abide, data: &Value, hint: &HintContext) -> Result<Refusal, Failure> {
-    let text = |name: &str| data[name].as_str().unwrap_or_default();
-    let session = text("session_id");
-    let reason = text("reason");
-    let waits = |what: String| Refusal::new(Code::BadTransition, what);
+async fn describe_wait(
+    abide: &Abide,
+    data: &Value,
+    hint: &HintContext,
+) -> Result<Refusal, Failure> {
+    let session = data["session_id"].as_str().unwrap_or_default();
+    let reason = data["reason"].as_str().unwrap_or_default();
     if reason == "pause" {
-        let run = text("run_id");
-        let stage = text("stage");
-        let stage = if stage.is_empty() { "a stage" } else { stage };
-        return Ok(waits(format!("run {run} is paused at {stage}")).hint(hint.of_pause(run)));
+        let run = data["run_id"].as_str().unwrap_or_default();
+        let stage = data["stage"].as_str().filter(|stage| !stage.is_empty()).unwrap_or("a stage");
+        let detail = format!("run {run} is paused at {stage}");
+        return Ok(Refusal::new(Code::BadTransition, detail).hint(hint.resume_run_commands(run)));
     }
     if reason != "handoff" {
-        return Ok(waits(format!("session {session} is suspended")).hint(hint.of_session(session)));
+        let detail = format!("session {session} is suspended");
+        let commands = hint.resume_session_commands(session);
+        return Ok(Refusal::new(Code::BadTransition, detail).hint(commands));
     }
     let sql = "SELECT id, reason, status, claimed_by FROM handoff_requests \
                WHERE session_id = :sid AND status IN ('pending', 'claimed')";
     type Cells = (String, String, String, Option<String>);
     let found: Vec<Cells> = abide.sql(sql).param("sid", session).fetch().await?;
     let Some((id, asked, status, claimed_by)) = found.into_iter().next() else {
-        let what = format!("session {session} waits for a supervisor");
-        return Ok(waits(what).hint(hint.of_handoffs(session)));
+        let detail = format!("session {session} waits for a supervisor");
+        let commands = hint.list_handoffs_commands(session);
+        return Ok(Refusal::new(Code::BadTransition, detail).hint(commands));
     };
     let by = claimed_by.filter(|_| status == "claimed");
     let claimed = by.as_ref().map(|by| format!(", claimed by {by}")).unwrap_or_default();
-    let what = format!("session {session} waits for a supervisor{claimed}: {asked}");
-    Ok(waits(what).hint(hint.of_handoff(&id, by.is_some())))
+    let detail = format!("session {session} waits for a supervisor{claimed}: {asked}");
+    let commands = hint.answer_handoff_commands(&id, by.is_some());
+    Ok(Refusal::new(Code::BadTransition, detail).hint(commands))
 }
 
 /// Decides on an action that an external program requests. The program stays alive, so the run does not wait
@@ -584,7 +597,7 @@ async fn waits_for(abide: &Abide, data: &Value, hint: &HintContext) -> Result<Re
 ///
 /// # Errors
 /// The call is refused, or the terminal cannot be used.
-pub(super) async fn consent(
+pub(super) async fn decide_program_action(
     abide: &Abide,
     hint: &HintContext,
     data: &Value,
@@ -599,19 +612,20 @@ pub(super) async fn consent(
     let asked = format!("{tool} {input}");
     let request = json!({"tool_name": tool, "args": input});
     let call = CallQuestion { call_id, request: &request, can_edit: false };
-    let is_asked = decider.terminal().is_some();
-    let verdict = decider.approves(abide, &call, &mut None).await?;
-    decider.end_of_questions();
+    let is_asked = decider.terminal_input().is_some();
+    let verdict = decider.ask_approval(abide, &call, &mut None).await?;
+    decider.end_questions();
     if is_asked && matches!(verdict, Verdict::Open) {
         // The person has left. In a file, the program ends with this process, and asks again when the run continues.
         let waits = Refusal::new(Code::BadTransition, format!("awaiting_approval {asked}"));
-        let command = hint.decide_elsewhere(call_id);
-        let command = command.map(|command| hint.of_calls(&[command]));
-        let command = command.unwrap_or_else(|| hint.again().to_owned());
-        return Err(Failure::Waits(waits.hint(command)));
+        let commands = match hint.decide_elsewhere_command(call_id) {
+            Some(command) => hint.then_continue(&[command]),
+            None => hint.continue_command().to_owned(),
+        };
+        return Err(Failure::Waits(waits.hint(commands)));
     }
-    let decision = match (verdict, hint.decide_elsewhere(call_id)) {
-        (Verdict::Decided(decision), _) => by_user(decision),
+    let decision = match (verdict, hint.decide_elsewhere_command(call_id)) {
+        (Verdict::Decided(decision), _) => attribute_to_user(decision),
         (Verdict::Elsewhere, _) => return Ok(Decided::All),
         (Verdict::Interrupted, _) => return Ok(Decided::Interrupted),
         (Verdict::Open, Some(command)) => {
@@ -627,13 +641,13 @@ pub(super) async fn consent(
         }
     };
     let done = abide.call(decision).await.map(drop);
-    unless_decided(abide, decider, call_id, done).await?;
+    ignore_if_decided(abide, decider, call_id, done).await?;
     Ok(Decided::All)
 }
 
 /// If the call was already decided or is no longer pending, the refusal is no error; a person who has answered learns
 /// that the answer has no effect.
-async fn unless_decided(
+async fn ignore_if_decided(
     abide: &Abide,
     decider: &Decider<'_>,
     call_id: &str,
@@ -642,7 +656,7 @@ async fn unless_decided(
     match done {
         Err(error) if matches!(error.code(), Some(Code::Conflict | Code::BadTransition)) => {
             if !matches!(decider, Decider::All) {
-                let how = how_decided(abide, call_id).await;
+                let how = describe_decision(abide, call_id).await;
                 note(Printable::line(&format!("ignored: {how}")));
             }
             Ok(())
@@ -652,7 +666,7 @@ async fn unless_decided(
 }
 
 /// Waits until a call is no longer open; returns how it was decided.
-async fn decision_elsewhere(abide: &Abide, call_id: &str) -> String {
+async fn wait_for_decision_elsewhere(abide: &Abide, call_id: &str) -> String {
     let sql = "SELECT call_id FROM tool_calls WHERE call_id = :id AND status IN \
                ('awaiting_approval', 'unknown')";
     // Without a subscription, the answer learns it.
@@ -664,11 +678,11 @@ async fn decision_elsewhere(abide: &Abide, call_id: &str) -> String {
             return pending().await;
         }
     }
-    how_decided(abide, call_id).await
+    describe_decision(abide, call_id).await
 }
 
 /// How a call was decided, as far as the caller may know.
-async fn how_decided(abide: &Abide, call_id: &str) -> String {
+async fn describe_decision(abide: &Abide, call_id: &str) -> String {
     let sql = "SELECT tool_calls.status, settled_by, approvals.status, decided_by FROM tool_calls \
                LEFT JOIN approvals ON approvals.call_id = tool_calls.call_id \
                WHERE tool_calls.call_id = :id ORDER BY decided_by IS NULL LIMIT 1";

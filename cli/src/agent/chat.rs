@@ -16,11 +16,11 @@ use clap::Args;
 use serde_json::json;
 
 pub(super) use self::input::{Input, Typed};
-use super::approvals::{Decided, Decider, consent, decide, program_question};
+use super::approvals::{Decided, Decider, decide, decide_program_action, program_question};
 use super::definitions::Definitions;
-use super::hint::{HintContext, of_locked, quoted, where_to};
+use super::hint::{HintContext, add_serve_hint, connection_option, quote};
 use super::host::{AgentHost, agents_file, check_folder_exists, open_project};
-use super::run::{ended, restarts, row, still_waits};
+use super::run::{check_answered, is_still_waiting, read_restarts, read_run};
 use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, check_file, connect};
@@ -83,11 +83,11 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
         options.db.get_or_insert_with(|| agents_file(folder));
     }
     // Other commands do not use the file of the folder unless it is named.
-    let done = begin(&options, folder, args).await;
-    done.map_err(|failure| failure.naming(&where_to(&options)))
+    let done = open_and_converse(&options, folder, args).await;
+    done.map_err(|failure| failure.with_hint_option(&connection_option(&options)))
 }
 
-async fn begin(options: &Options, folder: &Path, args: Chat) -> Result<(), Failure> {
+async fn open_and_converse(options: &Options, folder: &Path, args: Chat) -> Result<(), Failure> {
     let project = match options.db {
         Some(_) => {
             check_folder_exists(folder)?;
@@ -96,8 +96,8 @@ async fn begin(options: &Options, folder: &Path, args: Chat) -> Result<(), Failu
         None => None,
     };
     let abide = connect(options, Access::Create).await.map_err(|failure| {
-        let command = format!("abide agent chat {}", quoted(&args.name));
-        of_locked(options, folder, &command, failure)
+        let command = format!("abide agent chat {}", quote(&args.name));
+        add_serve_hint(options, folder, &command, failure)
     })?;
     let host = match project {
         Some(project) => {
@@ -106,7 +106,7 @@ async fn begin(options: &Options, folder: &Path, args: Chat) -> Result<(), Failu
         None => None,
     };
     let definitions = Definitions { options, folder, host: host.as_ref() };
-    let done = leave_or_converse(definitions, &abide, args).await;
+    let done = converse_until_left(definitions, &abide, args).await;
     if let Some(host) = host {
         host.close().await;
     }
@@ -115,7 +115,7 @@ async fn begin(options: &Options, folder: &Path, args: Chat) -> Result<(), Failu
 }
 
 /// Converses until the input ends or Ctrl-C is pressed twice.
-async fn leave_or_converse(
+async fn converse_until_left(
     definitions: Definitions<'_>,
     abide: &Abide,
     args: Chat,
@@ -133,7 +133,7 @@ async fn leave_or_converse(
         new_session: format!("chat_{}", &uuid::Uuid::new_v4().simple().to_string()[..16]),
         input,
     };
-    let is_typing = conversation.input.typing();
+    let is_typing = conversation.input.subscribe_to_typing();
     let done = tokio::select! {
         done = reporting_reconnects_unless(
             is_typing,
@@ -143,7 +143,7 @@ async fn leave_or_converse(
         ) => done,
         () = interrupts.pressed_twice() => Ok(()),
     };
-    conversation.farewell();
+    conversation.print_farewell();
     done.map_err(|failure| match failure {
         Failure::OutputClosed => Failure::RunOutputClosed,
         failure => failure,
@@ -181,9 +181,9 @@ impl Conversation<'_> {
         }
         loop {
             if self.is_for_people() {
-                print_part(Terminal::of_stdout().bold("› "))?;
+                print_part(Terminal::from_stdout().bold("› "))?;
             }
-            let message = match self.input.message().await? {
+            let message = match self.input.next_message().await? {
                 Typed::Line(message) => message,
                 Typed::Interrupt => {
                     note("\nCtrl-C again leaves");
@@ -200,12 +200,12 @@ impl Conversation<'_> {
                 "" => {}
                 "/quit" | "/exit" if self.input.is_terminal() => return Ok(()),
                 "/help" if self.input.is_terminal() => note(COMMANDS),
-                "/history" if self.input.is_terminal() => self.history().await?,
+                "/history" if self.input.is_terminal() => self.show_history().await?,
                 _ if self.input.is_terminal() && is_command(&message) => {
                     let word = message.trim_end();
                     note(format!("there is no command {word}: /help lists them"));
                 }
-                _ => self.turn(&message).await?,
+                _ => self.take_turn(&message).await?,
             }
         }
     }
@@ -227,7 +227,7 @@ impl Conversation<'_> {
             Some(name) => format!("did you mean {name}?"),
             None => self
                 .definitions
-                .hint_for_unknown()
+                .unknown_agent_hint()
                 .unwrap_or_else(|| "`abide agent list` lists the agents".to_owned()),
         };
         Err(Refusal::new(Code::NotFound, detail).hint(hint).into())
@@ -254,7 +254,7 @@ impl Conversation<'_> {
         }
         match active {
             Some((run, _)) => {
-                self.definitions.warn(&row(self.abide, &run).await?);
+                self.definitions.warn(&read_run(self.abide, &run).await?);
                 self.follow_to_end(&run).await
             }
             None => self.definitions.check(&self.agent),
@@ -275,7 +275,7 @@ impl Conversation<'_> {
         Ok(())
     }
 
-    async fn history(&self) -> Result<(), Failure> {
+    async fn show_history(&self) -> Result<(), Failure> {
         match &self.session {
             Some(session) => history::show(self.abide, session, None, HISTORY).await,
             None => Ok(()),
@@ -283,7 +283,7 @@ impl Conversation<'_> {
     }
 
     /// One message and its answer. On a terminal the conversation continues after a failure.
-    async fn turn(&mut self, message: &str) -> Result<(), Failure> {
+    async fn take_turn(&mut self, message: &str) -> Result<(), Failure> {
         let done = match self.start(message).await {
             Ok(run) => self.follow_to_end(&run).await,
             Err(failure) => Err(failure),
@@ -292,7 +292,7 @@ impl Conversation<'_> {
             Err(failure @ (Failure::Refused(_) | Failure::Run(..) | Failure::Usage(_)))
                 if self.input.is_terminal() =>
             {
-                failure.naming(&where_to(self.options)).print(self.options.json);
+                failure.with_hint_option(&connection_option(self.options)).print(self.options.json);
                 Ok(())
             }
             done => done,
@@ -312,23 +312,23 @@ impl Conversation<'_> {
         let done = self.abide.batch([Call::of(session), Call::of(run(id))]).await?;
         let row = done.value.last().map(|run| run.result.clone()).unwrap_or_default();
         // For a caller with a scope, the stored ids have the namespace of the scope.
-        let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
-        self.session = Some(text("session_id"));
+        let session_id = row["session_id"].as_str().unwrap_or_default();
+        self.session = Some(session_id.to_owned());
         if self.options.json {
-            print_json(&json!({"session_id": text("session_id"), "agent": self.agent}))?;
+            print_json(&json!({"session_id": session_id, "agent": self.agent}))?;
         }
-        Ok(text("id"))
+        Ok(row["id"].as_str().unwrap_or_default().to_owned())
     }
 
     async fn follow_to_end(&mut self, run_id: &str) -> Result<(), Failure> {
         let last = self.follow(run_id).await;
-        self.input.end_of_run()?;
+        self.input.discard_answers_after_run()?;
         match last? {
             Some(event) if event.data["code"] == "aborted" && self.is_for_people() => {
                 note("stopped");
                 Ok(())
             }
-            Some(event) => ended(&event),
+            Some(event) => check_answered(&event),
             None => Ok(()),
         }
     }
@@ -337,17 +337,17 @@ impl Conversation<'_> {
     async fn follow(&mut self, run_id: &str) -> Result<Option<AgentEvent>, Failure> {
         let abide = self.abide;
         let session = self.session.clone().unwrap_or_default();
-        let hint = HintContext::of_chat(self.options, self.folder, &self.agent, &session);
-        let hint = hint.approving(self.yes);
-        let mut view = View::of_chat(self.options.json);
-        view.omit(&restarts(abide, run_id).await?);
+        let hint = HintContext::for_chat(self.options, self.folder, &self.agent, &session);
+        let hint = hint.with_yes(self.yes);
+        let mut view = View::for_chat(self.options.json);
+        view.omit_void_tokens(&read_restarts(abide, run_id).await?);
         let mut events = Events::of(abide, run_id, 0).await?;
         let mut silence = StallNotice::new(self.options, abide);
         loop {
             let event = tokio::select! {
                 event = events.next() => event?,
                 () = silence.explain(run_id) => continue,
-                () = self.input.interrupted() => {
+                () = self.input.wait_for_interrupt() => {
                     view.pause()?;
                     self.abort(run_id).await?;
                     continue;
@@ -356,16 +356,18 @@ impl Conversation<'_> {
             let Some(event) = event else { return Ok(None) };
             view.show(&event)?;
             if event.ends_run() {
-                view.total(&row(abide, run_id).await?)?;
+                view.show_total(&read_run(abide, run_id).await?)?;
                 return Ok(Some(event));
             }
             let mut decider =
                 if self.yes { Decider::All } else { Decider::Conversation(&mut self.input) };
             let mut decided = Decided::All;
-            if event.kind == RunEventKind::Interrupt && still_waits(abide, run_id, &event).await? {
+            if event.kind == RunEventKind::Interrupt
+                && is_still_waiting(abide, run_id, &event).await?
+            {
                 decided = decide(abide, &hint, &event, &mut decider).await?;
             } else if let Some(asked) = program_question(&event) {
-                decided = consent(abide, &hint, asked, &mut decider).await?;
+                decided = decide_program_action(abide, &hint, asked, &mut decider).await?;
             }
             if decided == Decided::Interrupted {
                 self.abort(run_id).await?;
@@ -383,11 +385,11 @@ impl Conversation<'_> {
     }
 
     /// The command that continues the conversation.
-    fn farewell(&self) {
+    fn print_farewell(&self) {
         if let (Some(session), false) = (&self.session, self.options.json) {
-            let hint = HintContext::of_chat(self.options, self.folder, &self.agent, session);
-            let hint = hint.approving(self.yes);
-            note(format!("continue:  {}", hint.again()));
+            let hint = HintContext::for_chat(self.options, self.folder, &self.agent, session);
+            let hint = hint.with_yes(self.yes);
+            note(format!("continue:  {}", hint.continue_command()));
         }
     }
 }

@@ -7,7 +7,7 @@ use abide_client::Abide;
 use abide_client::rows::Run;
 use abide_schema::{Code, Refusal, nearest};
 
-use super::hint::of_folder;
+use super::hint::agents_option;
 use super::host::AgentHost;
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -35,7 +35,7 @@ impl Definitions<'_> {
         let hint = format!(
             "{}`abide agent check{}` lists all errors; a former revision is kept for runs that are in progress",
             suggestion.unwrap_or_default(),
-            of_folder(self.folder)
+            agents_option(self.folder)
         );
         Err(Failure::usage(detail, hint))
     }
@@ -61,10 +61,10 @@ impl Definitions<'_> {
         match failure {
             Failure::Refused(refusal)
                 if refusal.code == Code::NotFound
-                    && exists(abide, session).await
+                    && session_exists(abide, session).await
                     && is_unknown(abide, agent).await =>
             {
-                let hint = self.hint_for_unknown().or_else(|| refusal.hint.clone());
+                let hint = self.unknown_agent_hint().or_else(|| refusal.hint.clone());
                 Failure::Refused(Refusal { hint, ..refusal })
             }
             failure => failure,
@@ -72,8 +72,8 @@ impl Definitions<'_> {
     }
 
     /// Why an agent may not exist: its definition cannot be used, or the server has no folder of agents.
-    pub(super) fn hint_for_unknown(&self) -> Option<String> {
-        let of_folder = of_folder(self.folder);
+    pub(super) fn unknown_agent_hint(&self) -> Option<String> {
+        let of_folder = agents_option(self.folder);
         let url = &self.options.url;
         match self.host {
             Some(host) if !host.loaded().errors.is_empty() => Some(format!(
@@ -88,7 +88,7 @@ impl Definitions<'_> {
 }
 
 /// Whether a session that is named exists. If it does not, the refusal is about the session.
-async fn exists(abide: &Abide, session: Option<&str>) -> bool {
+async fn session_exists(abide: &Abide, session: Option<&str>) -> bool {
     match session {
         Some(session) => matches!(abide.find_session(session).await, Ok(Some(_))),
         None => true,

@@ -23,7 +23,7 @@ pub(super) enum Edited {
 
 /// Opens a text of JSON in the editor, and waits until the editor ends. The file is readable by this user only, and is removed.
 pub(super) async fn edit(text: &str) -> Edited {
-    let command = command();
+    let command = editor_command();
     match edit_with(&command, text).await {
         Ok(edited) => edited,
         Err(why) => Edited::Failed(format!("the editor '{command}' cannot be used: {why}")),
@@ -31,10 +31,12 @@ pub(super) async fn edit(text: &str) -> Edited {
 }
 
 /// The command of the editor. It can have arguments, as for git.
-fn command() -> String {
-    let named = VARIABLES.iter().filter_map(|name| std::env::var(name).ok());
-    let mut named = named.filter(|command| !command.trim().is_empty());
-    named.next().unwrap_or_else(|| DEFAULT.to_owned())
+fn editor_command() -> String {
+    VARIABLES
+        .iter()
+        .filter_map(|name| std::env::var(name).ok())
+        .find(|command| !command.trim().is_empty())
+        .unwrap_or_else(|| DEFAULT.to_owned())
 }
 
 async fn edit_with(command: &str, text: &str) -> io::Result<Edited> {
@@ -45,25 +47,25 @@ async fn edit_with(command: &str, text: &str) -> io::Result<Edited> {
         .arg(format!("{command} \"$1\""))
         .arg("sh")
         .arg(file.path())
-        .stdout(screen()?)
+        .stdout(terminal_output()?)
         .status()
         .await?;
     if !status.success() {
-        return Ok(Edited::Failed(format!("the editor '{command}' {}", ending(status))));
+        return Ok(Edited::Failed(format!("the editor '{command}' {}", describe_exit(status))));
     }
     // By its name: many editors write another file in place of this one.
     fs::read_to_string(file.path()).map(Edited::Text)
 }
 
 /// The terminal as the output of the editor: stdout can be a file.
-fn screen() -> io::Result<Stdio> {
+fn terminal_output() -> io::Result<Stdio> {
     if io::stdout().is_terminal() {
         return Ok(Stdio::inherit());
     }
     Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
 }
 
-fn ending(status: ExitStatus) -> String {
+fn describe_exit(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(127), _) => "was not found".to_owned(),
         (Some(code), _) => format!("ended with exit code {code}"),

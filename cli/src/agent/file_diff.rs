@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
@@ -41,7 +41,7 @@ const TOOLS: [FileTool; 4] = [
 
 impl FileDiff {
     /// The change that a call requests. `None` if its tool changes no files, or its arguments do not say how.
-    pub(super) fn of_call(tool: &str, arguments: &Value) -> Option<FileDiff> {
+    pub(super) fn from_call(tool: &str, arguments: &Value) -> Option<FileDiff> {
         let tool = TOOLS.iter().find(|known| known.name == tool)?;
         let shown = [Some(tool.path), tool.old, Some(tool.new), Some("all"), Some("replace_all")];
         // The approver sees everything that runs. Another tool of this name may have other arguments.
@@ -52,7 +52,7 @@ impl FileDiff {
         let path = text(tool.path)?.to_owned();
         let new = text(tool.new)?;
         let Some(old) = tool.old else {
-            let lines = lines_of(new).map(|line| format!("+{line}")).collect();
+            let lines = split_lines(new).map(|line| format!("+{line}")).collect();
             return Some(FileDiff { path, about: "the whole new content", lines });
         };
         let old = text(old)?;
@@ -66,13 +66,13 @@ impl FileDiff {
         Some(FileDiff { path, about, lines: changed_lines(old, new) })
     }
 
-    /// Whether [`FileDiff::shown`] cuts nothing.
+    /// Whether [`FileDiff::render`] cuts nothing.
     pub(super) fn is_whole(&self) -> bool {
         self.lines.len() <= LINES && self.lines.iter().all(|line| line.chars().count() <= COLUMNS)
     }
 
     /// The diff with its header. Long lines and diffs are cut.
-    pub(super) fn shown(&self, terminal: Terminal) -> Printable {
+    pub(super) fn render(&self, terminal: Terminal) -> Printable {
         let FileDiff { path, about, lines } = self;
         let about = if about.is_empty() { String::new() } else { format!("  ({about})") };
         let mut shown = vec![
@@ -91,7 +91,7 @@ impl FileDiff {
             });
         }
         if let Some(more @ 1..) = lines.len().checked_sub(LINES) {
-            let more = format!("… {} more", counted(more as u64, "line"));
+            let more = format!("… {} more", pluralize(more as u64, "line"));
             shown.push(terminal.dim(Printable::line(&more)));
         }
         Printable::lines(&shown)
@@ -99,26 +99,28 @@ impl FileDiff {
 }
 
 /// Lines without the line feed at their end. A carriage return stays.
-fn lines_of(text: &str) -> impl DoubleEndedIterator<Item = &str> {
+fn split_lines(text: &str) -> impl DoubleEndedIterator<Item = &str> {
     let lines = text.strip_suffix('\n').unwrap_or(text).split('\n');
     (!text.is_empty()).then_some(lines).into_iter().flatten()
 }
 
 /// The lines of a change: those that are equal at its begin and end are context.
 fn changed_lines(old: &str, new: &str) -> Vec<String> {
-    let old: Vec<&str> = lines_of(old).collect();
-    let new: Vec<&str> = lines_of(new).collect();
-    let same = |(a, b): &(&&str, &&str)| a == b;
-    let before = old.iter().zip(&new).take_while(same).count();
+    let old: Vec<&str> = split_lines(old).collect();
+    let new: Vec<&str> = split_lines(new).collect();
+    let before = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
+    // A line that belongs to the equal beginning does not belong to the equal end, too.
     let rest = old.len().min(new.len()) - before;
-    let after = old.iter().rev().zip(new.iter().rev()).take(rest).take_while(same).count();
-    let context =
-        |lines: &[&str]| -> Vec<String> { lines.iter().map(|line| format!(" {line}")).collect() };
-    let mut lines = context(&old[before.saturating_sub(CONTEXT)..before]);
-    lines.extend(old[before..old.len() - after].iter().map(|line| format!("-{line}")));
-    lines.extend(new[before..new.len() - after].iter().map(|line| format!("+{line}")));
-    let end = old.len() - after;
-    lines.extend(context(&old[end..old.len().min(end + CONTEXT)]));
+    let after =
+        old.iter().rev().zip(new.iter().rev()).take(rest).take_while(|(a, b)| a == b).count();
+    let old_end = old.len() - after;
+    let new_end = new.len() - after;
+    let mut lines = Vec::new();
+    lines.extend(old[before.saturating_sub(CONTEXT)..before].iter().map(|line| format!(" {line}")));
+    lines.extend(old[before..old_end].iter().map(|line| format!("-{line}")));
+    lines.extend(new[before..new_end].iter().map(|line| format!("+{line}")));
+    let context_end = old.len().min(old_end + CONTEXT);
+    lines.extend(old[old_end..context_end].iter().map(|line| format!(" {line}")));
     lines
 }
 
@@ -132,8 +134,8 @@ mod tests {
     const PLAIN: Terminal = Terminal { size: None, styled: false };
 
     fn diff(tool: &str, arguments: &Value) -> String {
-        FileDiff::of_call(tool, arguments)
-            .map_or_else(|| "none".to_owned(), |diff| diff.shown(PLAIN).as_str().to_owned())
+        FileDiff::from_call(tool, arguments)
+            .map_or_else(|| "none".to_owned(), |diff| diff.render(PLAIN).as_str().to_owned())
     }
 
     /// The approver of a file change saw JSON with `\n` in one line, and could not review it.

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::chat::uses_file;
-use super::hint::where_to;
+use super::hint::connection_option;
 use super::host::agents_file;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
@@ -61,10 +61,12 @@ pub(super) async fn files(options: &Options, folder: &Path, args: Files) -> Resu
         options.db.get_or_insert_with(|| agents_file(folder));
     }
     // Other commands do not use the file of the folder unless it is named.
-    list(&options, args).await.map_err(|failure| failure.naming(&where_to(&options)))
+    list_files(&options, args)
+        .await
+        .map_err(|failure| failure.with_hint_option(&connection_option(&options)))
 }
 
-async fn list(options: &Options, args: Files) -> Result<(), Failure> {
+async fn list_files(options: &Options, args: Files) -> Result<(), Failure> {
     let abide = connect(options, Access::Read).await?;
     let found = abide.find_session(&args.session).await?;
     let session = found

@@ -31,46 +31,46 @@ impl HintContext {
         input: &str,
         id: &str,
     ) -> HintContext {
-        let where_to = where_to(options);
-        let folder = of_folder(folder);
+        let where_to = connection_option(options);
+        let folder = agents_option(folder);
         // An input that starts with a dash is not an option.
         let dashes = if input.starts_with('-') { " --" } else { "" };
-        let name = quoted(name);
-        let input = quoted(input);
-        let id = quoted(id);
+        let name = quote(name);
+        let input = quote(input);
+        let id = quote(id);
         let again = format!("abide agent run{where_to}{folder} --id {id}{dashes} {name} {input}");
         HintContext { where_to, again, has_file: options.db.is_some() }
     }
 
     /// The context of a run of an existing session.
     pub(super) fn in_session(self, session: Option<&str>) -> HintContext {
-        let option = session.map(|id| format!(" --session {} --id ", quoted(id)));
+        let option = session.map(|id| format!(" --session {} --id ", quote(id)));
         let again = option.map(|option| self.again.replacen(" --id ", &option, 1));
         HintContext { again: again.unwrap_or(self.again), ..self }
     }
 
     /// The context of a conversation.
-    pub(super) fn of_chat(
+    pub(super) fn for_chat(
         options: &Options,
         folder: &Path,
         name: &str,
         session: &str,
     ) -> HintContext {
-        let where_to = where_to(options);
-        let of_folder = of_folder(folder);
+        let where_to = connection_option(options);
+        let of_folder = agents_option(folder);
         // The file of the folder is the default.
         let named = match &options.db {
             Some(db) if *db == folder.join(FILE) => "",
             _ => &where_to,
         };
-        let name = quoted(name);
-        let session = quoted(session);
+        let name = quote(name);
+        let session = quote(session);
         let again = format!("abide agent chat{named}{of_folder} --session {session} {name}");
         HintContext { where_to, again, has_file: options.db.is_some() }
     }
 
     /// The context of a command with the option that approves each call.
-    pub(super) fn approving(self, yes: bool) -> HintContext {
+    pub(super) fn with_yes(self, yes: bool) -> HintContext {
         let again = if yes {
             ["run", "chat", "import"].iter().fold(self.again, |again, command| {
                 let command = format!("abide agent {command}");
@@ -83,46 +83,50 @@ impl HintContext {
     }
 
     /// The command that continues.
-    pub(super) fn again(&self) -> &str {
+    pub(super) fn continue_command(&self) -> &str {
         &self.again
     }
 
     /// The context of a run that was imported.
-    pub(super) fn of_import(
+    pub(super) fn for_import(
         options: &Options,
         folder: &Path,
         file: &Path,
         id: Option<&str>,
         any_definition: bool,
     ) -> HintContext {
-        let where_to = where_to(options);
-        let folder = of_folder(folder);
-        let id = id.map(|id| format!(" --id {}", quoted(id))).unwrap_or_default();
+        let where_to = connection_option(options);
+        let folder = agents_option(folder);
+        let id = id.map(|id| format!(" --id {}", quote(id))).unwrap_or_default();
         let any = if any_definition { " --any-definition" } else { "" };
-        let file = quoted(&file.display().to_string());
+        let file = quote(&file.display().to_string());
         let again = format!("abide agent import{where_to}{folder}{id}{any} {file}");
         HintContext { where_to, again, has_file: options.db.is_some() }
     }
 
     /// The command that resumes a paused run, and the command that continues it.
-    pub(super) fn of_pause(&self, run_id: &str) -> String {
-        self.then(&format!("abide agent resume{} {}", self.where_to, quoted(run_id)))
+    pub(super) fn resume_run_commands(&self, run_id: &str) -> String {
+        self.append_continue_command(&format!(
+            "abide agent resume{} {}",
+            self.where_to,
+            quote(run_id)
+        ))
     }
 
-    /// The commands that decide on tool calls ([`HintContext::of_call`], [`HintContext::of_question`]), and the command that
+    /// The commands that decide on tool calls ([`HintContext::decide_call_command`], [`HintContext::answer_question_command`]), and the command that
     /// continues the run.
-    pub(super) fn of_calls(&self, decisions: &[String]) -> String {
-        self.then(&decisions.join("\n  and:  "))
+    pub(super) fn then_continue(&self, decisions: &[String]) -> String {
+        self.append_continue_command(&decisions.join("\n  and:  "))
     }
 
     /// The command that decides on a tool call.
-    pub(super) fn of_call(&self, call_id: &str, status: &str) -> String {
+    pub(super) fn decide_call_command(&self, call_id: &str, status: &str) -> String {
         if status != "unknown" {
-            return self.decide(call_id);
+            return self.approve_call_command(call_id);
         }
         let settle = |outcome: &str| {
-            let id = quoted(&format!("call_id={call_id}"));
-            let call = self.call("settle_tool_call");
+            let id = quote(&format!("call_id={call_id}"));
+            let call = self.call_command("settle_tool_call");
             format!("{call} {id} outcome={outcome} evidence='\"how you know\"'")
         };
         // Only a person can find out which outcome is true.
@@ -132,66 +136,66 @@ impl HintContext {
     }
 
     /// The command that decides while this process runs. It needs a server: this process has a file locked.
-    pub(super) fn decide_elsewhere(&self, call_id: &str) -> Option<String> {
-        (!self.has_file).then(|| self.decide(call_id))
+    pub(super) fn decide_elsewhere_command(&self, call_id: &str) -> Option<String> {
+        (!self.has_file).then(|| self.approve_call_command(call_id))
     }
 
     /// The command that answers the question of a tool, with an example of an answer.
-    pub(super) fn of_question(&self, call_id: &str, schema: &Value) -> String {
+    pub(super) fn answer_question_command(&self, call_id: &str, schema: &Value) -> String {
         let fields = schema["properties"].as_object().into_iter().flatten();
         let answer: Map<String, Value> =
-            fields.map(|(name, field)| (name.clone(), example_of(field))).collect();
-        let decide = self.decide(call_id);
+            fields.map(|(name, field)| (name.clone(), example_value(field))).collect();
+        let decide = self.approve_call_command(call_id);
         if answer.is_empty() {
             return decide;
         }
         let arguments = json!({"answer": answer});
-        format!("{decide} {}", quoted(&format!("approved_arguments={arguments}")))
+        format!("{decide} {}", quote(&format!("approved_arguments={arguments}")))
     }
 
-    fn decide(&self, call_id: &str) -> String {
-        let id = quoted(&format!("call_id={call_id}"));
-        format!("{} {id} decision=approve", self.call("decide_approval"))
+    fn approve_call_command(&self, call_id: &str) -> String {
+        let id = quote(&format!("call_id={call_id}"));
+        format!("{} {id} decision=approve", self.call_command("decide_approval"))
     }
 
     /// The command that resumes a suspended session, and the command that continues its run.
-    pub(super) fn of_session(&self, session_id: &str) -> String {
-        let id = quoted(&format!("session_id={session_id}"));
-        self.then(&format!("{} {id}", self.call("resume_session")))
+    pub(super) fn resume_session_commands(&self, session_id: &str) -> String {
+        let id = quote(&format!("session_id={session_id}"));
+        self.append_continue_command(&format!("{} {id}", self.call_command("resume_session")))
     }
 
     /// The commands that answer a session's handoff, and the command that continues its run.
-    pub(super) fn of_handoff(&self, handoff_id: &str, is_claimed: bool) -> String {
-        let id = quoted(&format!("id={handoff_id}"));
-        let claim = format!("{} {id}\n  then: ", self.call("claim_handoff"));
+    pub(super) fn answer_handoff_commands(&self, handoff_id: &str, is_claimed: bool) -> String {
+        let id = quote(&format!("id={handoff_id}"));
+        let claim = format!("{} {id}\n  then: ", self.call_command("claim_handoff"));
         let claim = if is_claimed { String::new() } else { claim };
-        let resolve = self.call("resolve_handoff");
-        let reject = self.call("reject_handoff");
-        self.then(&format!(
+        let resolve = self.call_command("resolve_handoff");
+        let reject = self.call_command("reject_handoff");
+        self.append_continue_command(&format!(
             "{claim}{resolve} {id} 'resolution=your answer'\n  or:   {reject} {id} 'reason=why not'"
         ))
     }
 
     /// The command that lists the handoffs of a session, for a caller that sees none that is open.
-    pub(super) fn of_handoffs(&self, session_id: &str) -> String {
+    pub(super) fn list_handoffs_commands(&self, session_id: &str) -> String {
         let sql =
             "SELECT id, status, required_capability FROM handoff_requests WHERE session_id = :sid";
-        let sql = quoted(sql);
-        let id = quoted(&format!("sid={session_id}"));
-        self.then(&format!("abide sql{} {sql} {id}", self.where_to))
+        let sql = quote(sql);
+        let id = quote(&format!("sid={session_id}"));
+        self.append_continue_command(&format!("abide sql{} {sql} {id}", self.where_to))
     }
 
-    fn call(&self, reducer: &str) -> String {
+    fn call_command(&self, reducer: &str) -> String {
         format!("abide call{} {reducer}", self.where_to)
     }
 
-    fn then(&self, decide: &str) -> String {
+    fn append_continue_command(&self, decide: &str) -> String {
         format!("{decide}\n  then: {}", self.again)
     }
 }
 
 /// A value that fits a field of a form: its default, its first choice, or one of its type.
-fn example_of(field: &Value) -> Value {
+fn example_value(field: &Value) -> Value {
     let choice = field["enum"].get(0).or_else(|| field["oneOf"].get(0)?.get("const"));
     if let Some(value) = field.get("default").or(choice) {
         return value.clone();
@@ -205,12 +209,12 @@ fn example_of(field: &Value) -> Value {
 }
 
 /// The option that names the file or the server.
-pub(crate) fn where_to(options: &Options) -> String {
+pub(crate) fn connection_option(options: &Options) -> String {
     match &options.db {
-        Some(db) => format!(" --db {}", quoted(&db.display().to_string())),
+        Some(db) => format!(" --db {}", quote(&db.display().to_string())),
         // A command without the option can use another server, and a conversation uses a file.
         None if !options.is_url_named => String::new(),
-        None => format!(" --url {}", quoted(&options.url)),
+        None => format!(" --url {}", quote(&options.url)),
     }
 }
 
@@ -226,7 +230,7 @@ const COMMAND_HINTS: [(&str, &str); 3] = [
 ];
 
 /// A refusal whose hint names the commands of `abide agent` in place of calls.
-pub(super) fn naming_commands(failure: Failure) -> Failure {
+pub(super) fn name_commands(failure: Failure) -> Failure {
     match failure {
         Failure::Refused(mut refusal) => {
             refusal.hint = refusal.hint.map(|hint| {
@@ -240,7 +244,7 @@ pub(super) fn naming_commands(failure: Failure) -> Failure {
 }
 
 /// How a conversation or a run uses a file that another command has open: both through a server. Other failures stay.
-pub(super) fn of_locked(
+pub(super) fn add_serve_hint(
     options: &Options,
     folder: &Path,
     command: &str,
@@ -253,9 +257,9 @@ pub(super) fn of_locked(
             }
             let db = match &options.db {
                 Some(db) if *db == folder.join(FILE) => String::new(),
-                _ => where_to(options),
+                _ => connection_option(options),
             };
-            let agents = quoted(&folder.display().to_string());
+            let agents = quote(&folder.display().to_string());
             Failure::Refused(refusal.hint(format!(
                 "wait until that command ends; to use the file with several programs:  \
                  abide serve{db} --agents {agents}  and  {command} --url {DEFAULT_URL}"
@@ -266,15 +270,15 @@ pub(super) fn of_locked(
 }
 
 /// The option that names the folder of agents.
-pub(super) fn of_folder(folder: &Path) -> String {
+pub(super) fn agents_option(folder: &Path) -> String {
     match folder.to_str() {
         Some(FOLDER) => String::new(),
-        _ => format!(" --agents {}", quoted(&folder.display().to_string())),
+        _ => format!(" --agents {}", quote(&folder.display().to_string())),
     }
 }
 
 /// The requested tool call, on one line, with the question of its approval and the agent if it is a delegated one.
-pub(super) fn asked(request: &Value) -> String {
+pub(super) fn format_request(request: &Value) -> String {
     let mut call =
         format!("{} {}", request["tool_name"].as_str().unwrap_or_default(), request["args"]);
     if let Some(prompt) = request["prompt"].as_str() {
@@ -290,7 +294,7 @@ pub(super) fn asked(request: &Value) -> String {
 }
 
 /// An argument, quoted for a POSIX shell if necessary.
-pub(crate) fn quoted(word: &str) -> String {
+pub(crate) fn quote(word: &str) -> String {
     // The shell expands a tilde at the start of a word, and after `:` and `=`.
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c);
     let expands = word.starts_with('~') || word.contains(":~") || word.contains("=~");
@@ -339,7 +343,7 @@ mod tests {
         for word in
             ["two\nlines", "-x\ny", "it's 100%\n\n  \\n \"$HOME\" `id`\tend", "\n-x\u{85}é\r"]
         {
-            let quoted = quoted(word);
+            let quoted = quote(word);
             assert!(!quoted.contains(char::is_control), "{quoted:?}");
             let script = format!("printf %s {quoted}");
             let shell = std::process::Command::new("sh")
@@ -363,7 +367,7 @@ mod tests {
             .flat_map(|module| module.reducers)
             .find(|definition| definition.name == "resume_session")
             .expect("there is such a reducer");
-        let command = hint.of_session("s1");
+        let command = hint.resume_session_commands("s1");
         assert_eq!(
             command,
             "abide call --db a.db resume_session session_id=s1\n  then: abide agent run"
@@ -387,7 +391,7 @@ mod tests {
         let Line { options } = clap::Parser::parse_from(["abide", "--url", url]);
         let named = Options { is_url_named: true, ..options.clone() };
         let folder = Path::new(".abide");
-        let again = |options| HintContext::of_chat(options, folder, "a", "s1").again;
+        let again = |options| HintContext::for_chat(options, folder, "a", "s1").again;
         assert_eq!(again(&named), format!("abide agent chat --url {url} --session s1 a"));
         let again = |options| HintContext::new(options, folder, "a", "Hi", "r1").again;
         assert_eq!(again(&named), format!("abide agent run --url {url} --id r1 a Hi"));
@@ -406,12 +410,14 @@ mod tests {
             abide call --db a.db settle_tool_call call_id=c1 outcome=succeeded evidence='"how you know"'   # it took effect
               or:   abide call --db a.db settle_tool_call call_id=c1 outcome=failed evidence='"how you know"'   # it did not
               then: abide agent run"#]]
-        .assert_eq(&hint.of_calls(&[hint.of_call("c1", "unknown")]));
+        .assert_eq(&hint.then_continue(&[hint.decide_call_command("c1", "unknown")]));
         expect![[r#"
             abide call --db a.db decide_approval call_id=c1 decision=approve
               and:  abide call --db a.db decide_approval call_id=c2 decision=approve
               then: abide agent run"#]]
-        .assert_eq(&hint.of_calls(&["c1", "c2"].map(|id| hint.of_call(id, "awaiting_approval"))));
+        .assert_eq(&hint.then_continue(
+            &["c1", "c2"].map(|id| hint.decide_call_command(id, "awaiting_approval")),
+        ));
     }
 
     /// The command that was printed was refused: its answer had none of the required fields.
@@ -426,9 +432,9 @@ mod tests {
             "approve": {"type": "boolean"}, "size": {"enum": ["small", "large"]}, "why": {"type": "string"}}});
         expect![[r#"
             abide call --db a.db decide_approval call_id=c1 decision=approve 'approved_arguments={"answer":{"approve":true,"size":"small","why":"…"}}'"#]]
-        .assert_eq(&hint.of_question("c1", &schema));
+        .assert_eq(&hint.answer_question_command("c1", &schema));
         expect!["abide call --db a.db decide_approval call_id=c1 decision=approve"]
-            .assert_eq(&hint.of_question("c1", &Value::Null));
+            .assert_eq(&hint.answer_question_command("c1", &Value::Null));
     }
 
     #[test]
@@ -444,7 +450,7 @@ mod tests {
             ("", "''"),
         ];
         for (word, expected) in quotes {
-            assert_eq!(quoted(word), expected);
+            assert_eq!(quote(word), expected);
         }
     }
 }

@@ -21,10 +21,10 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) use super::hint::FILE;
 pub(crate) use super::hint::FOLDER;
-use super::hint::{of_folder, quoted};
+use super::hint::{agents_option, quote};
 use super::mcp_tools::{self, McpTools};
 use super::registry::CatalogRegistry;
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::connect::connect_named;
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -39,8 +39,8 @@ pub(crate) async fn open_project(
     options: &Options,
     folder: &Path,
 ) -> Result<AgentProject, Failure> {
-    check_named(folder)?;
-    try_open_project(options, folder).await.map_err(unusable)
+    check_named_folder(folder)?;
+    try_open_project(options, folder).await.map_err(folder_failure)
 }
 
 /// Opens a folder without MCP servers, for tests of recordings. A sandbox must be possible as in a run, but starts no program.
@@ -48,14 +48,14 @@ pub(super) async fn open_offline(
     options: &Options,
     folder: &Path,
 ) -> Result<AgentProject, Failure> {
-    check_named(folder)?;
+    check_named_folder(folder)?;
     let launcher = Launcher::this_program();
     let project = AgentProject::open_offline(folder, &options.environment, launcher).await;
-    Ok(project.map_err(unusable)?.with_agent_loops(options.agent_loops.clone()))
+    Ok(project.map_err(folder_failure)?.with_agent_loops(options.agent_loops.clone()))
 }
 
 /// The refusal of a folder that cannot be used.
-pub(crate) fn unusable(why: ProjectError) -> Failure {
+pub(crate) fn folder_failure(why: ProjectError) -> Failure {
     let hint = why
         .suggestion()
         .unwrap_or_else(|| "docs/agents.md describes the folder of agents".to_owned());
@@ -77,11 +77,11 @@ pub(super) async fn try_open_project(
 ///
 /// # Errors
 /// `not_found` for a folder that is named and does not exist.
-pub(crate) fn check_named(folder: &Path) -> Result<(), Refusal> {
+pub(crate) fn check_named_folder(folder: &Path) -> Result<(), Refusal> {
     if folder.is_dir() || folder == Path::new(FOLDER) {
         return Ok(());
     }
-    Err(no_folder(folder))
+    Err(missing_folder_refusal(folder))
 }
 
 /// Checks that the folder exists, also the default one: without it a run has no model.
@@ -89,11 +89,11 @@ pub(crate) fn check_named(folder: &Path) -> Result<(), Refusal> {
 /// # Errors
 /// `not_found`.
 pub(crate) fn check_folder_exists(folder: &Path) -> Result<(), Refusal> {
-    if folder.is_dir() { Ok(()) } else { Err(no_folder(folder)) }
+    if folder.is_dir() { Ok(()) } else { Err(missing_folder_refusal(folder)) }
 }
 
 /// The refusal of a missing folder.
-pub(super) fn no_folder(folder: &Path) -> Refusal {
+pub(super) fn missing_folder_refusal(folder: &Path) -> Refusal {
     if folder.exists() {
         let detail = format!("{} is a file, not a folder", folder.display());
         let hint = match folder.parent().filter(|_| folder.ends_with("abide.yaml")) {
@@ -101,7 +101,7 @@ pub(super) fn no_folder(folder: &Path) -> Refusal {
                 "--agents names its folder: --agents .".to_owned()
             }
             Some(parent) => {
-                let parent = quoted(&parent.display().to_string());
+                let parent = quote(&parent.display().to_string());
                 format!("--agents names the folder that it is in: --agents {parent}")
             }
             None => "--agents names the folder with abide.yaml and agents/".to_owned(),
@@ -109,8 +109,10 @@ pub(super) fn no_folder(folder: &Path) -> Refusal {
         return Refusal::new(Code::BadArguments, detail).hint(hint);
     }
     let detail = format!("there is no folder {}", folder.display());
-    let hint =
-        format!("`abide agent init{}` creates it; --agents names another one", of_folder(folder));
+    let hint = format!(
+        "`abide agent init{}` creates it; --agents names another one",
+        agents_option(folder)
+    );
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
@@ -129,7 +131,7 @@ pub(super) fn unreadable_note(folder: &Path, paths: &[PathBuf]) -> String {
 pub(super) fn no_config_note(folder: &Path) -> Option<String> {
     let file = folder.join("abide.yaml");
     let missing = !file.exists();
-    let of_folder = of_folder(folder);
+    let of_folder = agents_option(folder);
     missing.then(|| {
         one_line(&format!(
             "{} does not exist, so there are no models and no tools: `abide agent init{of_folder}` creates it",
@@ -237,7 +239,7 @@ impl AgentHost {
             project,
             abide,
             Concern::All,
-            Some(Box::new(move |report: &FolderChanges| tell(json, report))),
+            Some(Box::new(move |report: &FolderChanges| print_changes(json, report))),
         )
         .await
     }
@@ -296,7 +298,7 @@ impl AgentHost {
             let file = database.display();
             tracing::warn!(%file, "{EXPOSED}");
         }
-        let (loaded, errors) = LoadedProject::of(&project, options).await;
+        let (loaded, errors) = LoadedProject::load(&project, options).await;
         let mentioned = match concern {
             Concern::All => errors,
             Concern::Agents(agents) => project.catalog.concerning(agents, &errors),
@@ -383,14 +385,16 @@ async fn run_calls(worker: ToolWorker, stop: CancellationToken) {
 }
 
 /// Says what was read again, with problems and notes.
-fn tell(json: bool, report: &FolderChanges) {
+fn print_changes(json: bool, report: &FolderChanges) {
     let FolderChanges { changes, notes, problems } = report;
     // A server whose stdout is closed goes on.
     let _ = if json {
-        let changes = changes.iter().map(|FolderChange { part, added, changed, removed }| {
+        let changes: Vec<_> = changes
+            .iter()
+            .map(|FolderChange { part, added, changed, removed }| {
                 json!({"part": part, "added": added, "changed": changed, "removed": removed})
-            });
-        let changes: Vec<_> = changes.collect();
+            })
+            .collect();
         let (warnings, errors): (Vec<&Problem>, Vec<&Problem>) =
             problems.iter().partition(|problem| problem.error.is_warning());
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -398,35 +402,33 @@ fn tell(json: bool, report: &FolderChanges) {
         print_json(&json!({"reloaded": {"changes": changes, "notes": notes, "errors": errors,
                     "warnings": warnings}}))
     } else {
-        print_line(lines_of(report))
+        print_line(format_changes(report))
     };
 }
 
 /// One line for each part that has changed, and for each problem. Warnings are those of `agent check`.
-fn lines_of(FolderChanges { changes, notes, problems }: &FolderChanges) -> String {
-    let named = |what: &str, names: &[String]| match names {
-        [] => String::new(),
-        names => format!("  {what} {}", names.join(", ")),
-    };
-    let changes = changes.iter().map(|FolderChange { part, added, changed, removed }| {
-        let parts = [named("new", added), named("changed", changed), named("removed", removed)];
-        format!("reloaded  {part}:{}", parts.concat())
-    });
-    let notes = notes.iter().map(|note| format!("note      {note}"));
-    let problems = problems.iter().map(|problem| {
-        if problem.error.is_warning() {
-            format!("warning   {problem}")
-        } else {
-            format!("failed    {problem}")
+fn format_changes(FolderChanges { changes, notes, problems }: &FolderChanges) -> String {
+    let mut lines = Vec::new();
+    for FolderChange { part, added, changed, removed } in changes {
+        let mut line = format!("reloaded  {part}:");
+        for (what, names) in [("new", added), ("changed", changed), ("removed", removed)] {
+            if !names.is_empty() {
+                line.push_str(&format!("  {what} {}", names.join(", ")));
+            }
         }
-    });
-    let lines = changes.chain(notes).chain(problems).map(|line| one_line(&line));
-    lines.collect::<Vec<_>>().join("\n")
+        lines.push(one_line(&line));
+    }
+    lines.extend(notes.iter().map(|note| one_line(&format!("note      {note}"))));
+    for problem in problems {
+        let label = if problem.error.is_warning() { "warning" } else { "failed" };
+        lines.push(one_line(&format!("{label:<8}  {problem}")));
+    }
+    lines.join("\n")
 }
 
 impl LoadedProject {
     /// The content of a folder, and the errors that `agent check` reports.
-    async fn of(project: &AgentProject, options: &Options) -> (LoadedProject, Vec<Problem>) {
+    async fn load(project: &AgentProject, options: &Options) -> (LoadedProject, Vec<Problem>) {
         let AgentProject { models, tools, catalog, servers, sandbox, .. } = project;
         let mut mcp_servers = Vec::new();
         for server in servers {
@@ -444,9 +446,6 @@ impl LoadedProject {
             .chain(project.unlisted_mcp_tools())
             .chain(problems)
             .partition(|problem| problem.error.is_warning());
-        let texts = |problems: &[Problem]| -> Vec<String> {
-            problems.iter().map(ToString::to_string).collect()
-        };
         let mut primary = agents.iter().filter(|it| !it.hidden && it.mode.is_primary());
         let no_config = no_config_note(catalog.folder()).filter(|_| !errors.is_empty());
         let loaded = LoadedProject {
@@ -456,7 +455,7 @@ impl LoadedProject {
             models: models.providers().map(|provider| provider.id.clone()).collect(),
             sandbox: sandbox.as_ref().map(|it| it.backend().to_string()),
             mcp_servers,
-            errors: no_config.into_iter().chain(texts(&errors)).collect(),
+            errors: no_config.into_iter().chain(errors.iter().map(ToString::to_string)).collect(),
             secrets: warnings
                 .iter()
                 .filter(|problem| matches!(problem.error, DefinitionError::LiteralSecret { .. }))
@@ -465,13 +464,13 @@ impl LoadedProject {
                     format!("{problem}: {hint}")
                 })
                 .collect(),
-            warnings: texts(&warnings),
+            warnings: warnings.iter().map(ToString::to_string).collect(),
         };
         (loaded, errors)
     }
 
     /// The lines of the greeting.
-    pub(crate) fn lines(&self, folder: &Path) -> String {
+    pub(crate) fn greeting_lines(&self, folder: &Path) -> String {
         let lists = [
             ("agents", &self.agents),
             ("models", &self.models),
@@ -485,8 +484,8 @@ impl LoadedProject {
             0 => String::new(),
             n => format!(
                 "\n  failed   {}: `abide agent check{}` shows {}",
-                counted(n as u64, "problem"),
-                of_folder(folder),
+                pluralize(n as u64, "problem"),
+                agents_option(folder),
                 if n == 1 { "it" } else { "them" },
             ),
         };

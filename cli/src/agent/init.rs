@@ -9,7 +9,7 @@ use abide_schema::{Code, Refusal};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::hint::of_folder;
+use super::hint::agents_option;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{note, print_json, print_line};
@@ -43,30 +43,38 @@ const AGENT: (&str, &str) = ("agents/default.yaml", include_str!("init/default.y
 const SCRIPT: (&str, &str) = ("answers.yaml", include_str!("init/answers.yaml"));
 const IGNORED: (&str, &str) = (".gitignore", "*.db\n*.db-*\ncalls/\n");
 
+/// What `abide.yaml` says of a provider.
+struct ProviderSettings {
+    id: &'static str,
+    /// The environment variable of its key.
+    key_env: Option<&'static str>,
+    model: &'static str,
+}
+
 impl Provider {
-    /// Its id, the environment variable of its key, and a model.
-    fn settings(self) -> (&'static str, Option<&'static str>, &'static str) {
-        match self {
+    fn settings(self) -> ProviderSettings {
+        let (id, key_env, model) = match self {
             Provider::Anthropic => ("anthropic", Some("ANTHROPIC_API_KEY"), "claude-sonnet-5"),
             Provider::Openai => ("openai", Some("OPENAI_API_KEY"), "gpt-4.1"),
             Provider::Gemini => ("gemini", Some("GEMINI_API_KEY"), "gemini-2.5-pro"),
             Provider::Ollama => ("ollama", None, "qwen3"),
             Provider::Script => ("script", None, "scripted"),
-        }
+        };
+        ProviderSettings { id, key_env, model }
     }
 
     /// The first whose key is in the environment.
-    fn of(environment: &Environment) -> Provider {
+    fn detect(environment: &Environment) -> Provider {
         let all = [Provider::Anthropic, Provider::Openai, Provider::Gemini];
         all.into_iter()
-            .find(|it| it.settings().1.is_some_and(|key| environment.value(key).is_some()))
+            .find(|it| it.settings().key_env.is_some_and(|key| environment.value(key).is_some()))
             .unwrap_or(Provider::Openai)
     }
 
     /// The section `models` of `abide.yaml`.
-    fn models(self) -> String {
-        let (id, key, model) = self.settings();
-        let key = match (self, key) {
+    fn models_section(self) -> String {
+        let ProviderSettings { id, key_env, model } = self.settings();
+        let key = match (self, key_env) {
             (Provider::Script, _) => ", script: answers.yaml".to_owned(),
             (_, Some(key)) => format!(", key_env: {key}"),
             (_, None) => String::new(),
@@ -83,26 +91,33 @@ impl Provider {
 /// # Errors
 /// A file cannot be written.
 pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), Failure> {
-    let provider = args.provider.unwrap_or_else(|| Provider::of(&options.environment));
+    let provider = args.provider.unwrap_or_else(|| Provider::detect(&options.environment));
     let unreadable = unreadable_on_path(&options.environment, &[]);
-    let config = CONFIG.1.replace("MODELS", &provider.models());
-    let config = (CONFIG.0, config.replace("READABLE", &readable(&unreadable)));
-    let texts = [AGENT, IGNORED].map(|(name, text)| (name, text.to_owned()));
-    let script = (provider == Provider::Script).then(|| (SCRIPT.0, SCRIPT.1.to_owned()));
+    let config = CONFIG
+        .1
+        .replace("MODELS", &provider.models_section())
+        .replace("READABLE", &format_readable_paths(&unreadable));
+    let mut files = vec![(CONFIG.0, config)];
+    if provider == Provider::Script {
+        files.push((SCRIPT.0, SCRIPT.1.to_owned()));
+    }
+    for (name, text) in [AGENT, IGNORED] {
+        files.push((name, text.to_owned()));
+    }
     let mut created = Vec::new();
     let mut kept = Vec::new();
-    for (name, text) in [config].into_iter().chain(script).chain(texts) {
+    for (name, text) in files {
         let path = folder.join(name);
-        let is_new = create(&path, &text).map_err(|why| {
+        let is_new = create_file(&path, &text).map_err(|why| {
             Refusal::new(Code::BadRequest, format!("{} cannot be written: {why}", path.display()))
         })?;
         if is_new { created.push(path) } else { kept.push(path) }
     }
-    report(options, folder, provider, (&created, &kept))?;
+    print_report(options, folder, provider, &created, &kept)?;
     let config = folder.join(CONFIG.0);
-    let models = provider.models();
-    let has_them = || fs::read_to_string(&config).is_ok_and(|text| text.contains(&models));
-    if args.provider.is_some() && kept.contains(&config) && !has_them() {
+    let models = provider.models_section();
+    let has_models = fs::read_to_string(&config).is_ok_and(|text| text.contains(&models));
+    if args.provider.is_some() && kept.contains(&config) && !has_models {
         let config = config.display();
         note(format!(
             "note: {config} exists and was not changed. The lines of this provider are:\n\nmodels:\n{models}"
@@ -112,7 +127,7 @@ pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), F
 }
 
 /// The paths as a list of YAML; an example if there are none.
-fn readable(paths: &[PathBuf]) -> String {
+fn format_readable_paths(paths: &[PathBuf]) -> String {
     // JSON is YAML, too.
     match paths {
         [] => "/opt/toolchain".to_owned(),
@@ -125,7 +140,7 @@ fn readable(paths: &[PathBuf]) -> String {
 }
 
 /// Creates a file. Returns whether it did not exist.
-fn create(path: &Path, text: &str) -> io::Result<bool> {
+fn create_file(path: &Path, text: &str) -> io::Result<bool> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -137,29 +152,31 @@ fn create(path: &Path, text: &str) -> io::Result<bool> {
     }
 }
 
-fn report(
+fn path_names(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.display().to_string()).collect()
+}
+
+fn print_report(
     options: &Options,
     folder: &Path,
     provider: Provider,
-    (created, kept): (&[PathBuf], &[PathBuf]),
+    created: &[PathBuf],
+    kept: &[PathBuf],
 ) -> Result<(), Failure> {
-    let names = |paths: &[PathBuf]| -> Vec<String> {
-        paths.iter().map(|path| path.display().to_string()).collect()
-    };
     if options.json {
-        return print_json(&json!({"created": names(created), "kept": names(kept)}));
+        return print_json(&json!({"created": path_names(created), "kept": path_names(kept)}));
     }
-    for name in names(created) {
-        print_line(format!("created  {name}"))?;
+    for path in created {
+        print_line(format!("created  {}", path.display()))?;
     }
-    for name in names(kept) {
-        print_line(format!("exists   {name}"))?;
+    for path in kept {
+        print_line(format!("exists   {}", path.display()))?;
     }
-    let of_folder = of_folder(folder);
+    let of_folder = agents_option(folder);
     print_line("\nnext:")?;
     let config = folder.join(CONFIG.0);
     if !kept.contains(&config) {
-        match provider.settings().1 {
+        match provider.settings().key_env {
             Some(key) if options.environment.value(key).is_none() => {
                 print_line(format!(
                     "  export {key}=…   # or another provider in {}",

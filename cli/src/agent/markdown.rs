@@ -49,7 +49,7 @@ impl Markdown {
     /// The styled text as far as it is certain.
     pub(super) fn push(&mut self, text: &str) -> Printable {
         for c in text.chars() {
-            self.character(c);
+            self.push_char(c);
         }
         self.out.take()
     }
@@ -60,21 +60,21 @@ impl Markdown {
         let is_styled = !self.styles().is_empty();
         let mut out = std::mem::take(&mut self.out);
         if is_styled {
-            out.style(&[]);
+            out.set_style(&[]);
         }
         *self = Markdown::default();
         out.take()
     }
 
-    fn character(&mut self, c: char) {
+    fn push_char(&mut self, c: char) {
         if c == '\n' {
             return self.end_line();
         }
         if self.in_line {
-            return self.inline(c);
+            return self.push_inline(c);
         }
         self.held.push(c);
-        match prefix(&self.held, self.in_fence) {
+        match classify_prefix(&self.held, self.in_fence) {
             Prefix::Unknown | Prefix::Fence => {}
             Prefix::Heading => {
                 self.held.clear();
@@ -106,7 +106,7 @@ impl Markdown {
         if !self.in_line && !self.held.is_empty() {
             let held = std::mem::take(&mut self.held);
             self.begin_line(None);
-            held.chars().for_each(|c| self.inline(c));
+            held.chars().for_each(|c| self.push_inline(c));
         }
     }
 
@@ -114,22 +114,22 @@ impl Markdown {
     fn release_all(&mut self) {
         self.release();
         let marks = std::mem::take(&mut self.held);
-        self.marks(&marks, None);
+        self.apply_marks(&marks, None);
     }
 
     fn end_line(&mut self) {
-        if !self.in_line && matches!(prefix(&self.held, self.in_fence), Prefix::Fence) {
+        if !self.in_line && matches!(classify_prefix(&self.held, self.in_fence), Prefix::Fence) {
             let fence = std::mem::take(&mut self.held);
             self.in_fence = !self.in_fence;
-            self.out.style(&[DIM]);
+            self.out.set_style(&[DIM]);
             self.out.plain.push_str(&fence);
-            self.out.style(&[]);
+            self.out.set_style(&[]);
         } else {
             self.release_all();
             let was_styled = !self.styles().is_empty();
             (self.line, self.bold, self.italic, self.code) = (None, false, false, false);
             if was_styled {
-                self.out.style(&[]);
+                self.out.set_style(&[]);
             }
         }
         self.out.plain.push('\n');
@@ -137,18 +137,18 @@ impl Markdown {
     }
 
     /// A character within a line. Runs of `*` and of backticks are held.
-    fn inline(&mut self, c: char) {
+    fn push_inline(&mut self, c: char) {
         let is_mark = !self.in_fence && (c == '`' || (c == '*' && !self.code));
         if is_mark && self.held.chars().all(|held| held == c) {
             return self.held.push(c);
         }
         let held = std::mem::take(&mut self.held);
-        self.marks(&held, Some(c));
+        self.apply_marks(&held, Some(c));
         if is_mark { self.held.push(c) } else { self.out.plain.push(c) }
     }
 
     /// A run of marks, and the character after it.
-    fn marks(&mut self, run: &str, next: Option<char>) {
+    fn apply_marks(&mut self, run: &str, next: Option<char>) {
         // A mark opens a style only if a text follows it: `2 * 3` is a product.
         let opens = next.is_some_and(|c| !c.is_whitespace());
         match run {
@@ -166,7 +166,7 @@ impl Markdown {
 
     fn restyle(&mut self) {
         let styles = self.styles();
-        self.out.style(&styles);
+        self.out.set_style(&styles);
     }
 
     fn styles(&self) -> Vec<&'static str> {
@@ -182,7 +182,7 @@ impl Markdown {
 
 impl Output {
     /// Changes the style of what follows.
-    fn style(&mut self, styles: &[&str]) {
+    fn set_style(&mut self, styles: &[&str]) {
         self.flush();
         let codes: String = styles.iter().map(|style| format!(";{style}")).collect();
         let reset = format!("\x1b[0{codes}m");
@@ -197,11 +197,11 @@ impl Output {
 
     fn take(&mut self) -> Printable {
         self.flush();
-        Printable::of_printable_parts(std::mem::take(&mut self.done))
+        Printable::from_printable_parts(std::mem::take(&mut self.done))
     }
 }
 
-fn prefix(line: &str, in_fence: bool) -> Prefix {
+fn classify_prefix(line: &str, in_fence: bool) -> Prefix {
     let text = line.trim_start_matches(' ');
     let indent = line.len() - text.len();
     if text.is_empty() {

@@ -76,7 +76,7 @@ impl McpTools {
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
         }
         let (revisions, _) = watch::channel(McpRevisions::default());
-        tokio::spawn(follow(changes, revisions.clone()));
+        tokio::spawn(count_changes(changes, revisions.clone()));
         Ok(McpTools {
             engine: engine.clone(),
             abide: Abide::embed(engine.clone()),
@@ -93,9 +93,9 @@ impl McpTools {
     }
 
     async fn call(&self, request: McpRequest<'_>) -> Result<McpReply, McpFailure> {
-        let call_id = match self.request(&request).await {
+        let call_id = match self.request_call(&request).await {
             Ok(call_id) => call_id,
-            Err(refusal) => return Ok(McpReply::Complete(failed(&refusal.to_string()))),
+            Err(refusal) => return Ok(McpReply::Complete(failed_result(&refusal.to_string()))),
         };
         let followed = self.follow(&call_id, request.notifier).await.map_err(|why| {
             tracing::warn!(error = %why, call_id, "a tool call cannot be followed");
@@ -125,10 +125,10 @@ impl McpTools {
     }
 
     /// Requests the call, or finds it, and returns its id.
-    async fn request(&self, request: &McpRequest<'_>) -> Result<String, Refusal> {
+    async fn request_call(&self, request: &McpRequest<'_>) -> Result<String, Refusal> {
         let named = request.params.get("_meta").and_then(|meta| meta[SESSION].as_str());
         let session_id = named.unwrap_or(request.session_id);
-        let arguments = self.arguments(request.params);
+        let arguments = self.admit_arguments(request.params);
         let open = BatchCall {
             reducer: "open_session".to_owned(),
             args: json!({"id": session_id, "agent": AGENT, "title": "Tool calls over MCP"}),
@@ -150,17 +150,19 @@ impl McpTools {
             .batch(request.caller, &calls, None)
             .await
             .map_err(Refusal::outside_batch)?;
-        let row = done.results.last().map(|last| last.result.as_str()).unwrap_or_default();
-        let row: Value = serde_json::from_str(row).unwrap_or_default();
+        let result = done.results.last().map(|last| last.result.as_str()).unwrap_or_default();
+        let row: Value = serde_json::from_str(result).unwrap_or_default();
         Ok(row["call_id"].as_str().unwrap_or(request.id).to_owned())
     }
 
     /// The arguments of a call as its row has them. They are those of a model, and are repaired before anyone approves them; if that is
     /// impossible, the reducer refuses them.
-    fn arguments(&self, params: &Map<String, Value>) -> Value {
+    fn admit_arguments(&self, params: &Map<String, Value>) -> Value {
         let name = params["name"].as_str().unwrap_or_default();
-        let arguments = params.get("arguments").filter(|arguments| !arguments.is_null());
-        let arguments = arguments.cloned().unwrap_or_else(|| json!({}));
+        let arguments = match params.get("arguments") {
+            None | Some(Value::Null) => json!({}),
+            Some(arguments) => arguments.clone(),
+        };
         let admitted = self.tools.admit(name, &arguments.to_string());
         admitted.map_or(arguments, |admitted| admitted.arguments)
     }
@@ -188,9 +190,9 @@ impl McpTools {
         while rows.try_next().await?.is_some() {
             let Some(call) = rows.typed_rows::<ToolCall>()?.pop() else { continue };
             if call.status == ToolCallStatus::AwaitingApproval {
-                return Ok(waiting(&call, &self.to_decide(&call).await?));
+                return Ok(waiting_reply(&call, &self.find_open_calls(&call).await?));
             }
-            if let Some(reply) = reply(&call) {
+            if let Some(reply) = completed_reply(&call) {
                 return Ok(reply);
             }
             steps += 1.0;
@@ -210,7 +212,7 @@ impl McpTools {
     }
 
     /// The calls to decide on: this call, or the questions of its server.
-    async fn to_decide(&self, call: &ToolCall) -> Result<Vec<ToolCall>, Error> {
+    async fn find_open_calls(&self, call: &ToolCall) -> Result<Vec<ToolCall>, Error> {
         let query = self.abide.sql(QUESTIONS).param("sid", &call.session_id);
         let mut asked: Vec<ToolCall> = query.param("tool", INPUT_TOOL).fetch().await?;
         asked.retain(|it| asked_by(&it.call_id) == Some(&call.call_id));
@@ -223,21 +225,21 @@ const QUESTIONS: &str = "SELECT * FROM tool_calls WHERE session_id = :sid \
     AND status = 'awaiting_approval' AND tool_name = :tool ORDER BY created_seq, call_id";
 
 /// Counts the changes of the tools.
-async fn follow(mut changes: watch::Receiver<u64>, revisions: watch::Sender<McpRevisions>) {
+async fn count_changes(mut changes: watch::Receiver<u64>, revisions: watch::Sender<McpRevisions>) {
     while changes.changed().await.is_ok() {
         revisions.send_modify(|revisions| revisions.tools += 1);
     }
 }
 
 /// The reply to a request for a call that waits for decisions.
-fn waiting(call: &ToolCall, undecided: &[ToolCall]) -> McpReply {
+fn waiting_reply(call: &ToolCall, undecided: &[ToolCall]) -> McpReply {
     let mut text = format!("The call {} of {} waits for a decision.", call.call_id, call.tool_name);
     for question in undecided.iter().filter(|it| it.tool_name == INPUT_TOOL) {
         if let Some(message) = question.arguments.value()["message"].as_str() {
             text = format!("{text}\n{}: {message}", question.call_id);
         }
     }
-    let result = result(call, &text, false);
+    let result = call_result(call, &text, false);
     McpReply::Waiting {
         approvals: undecided
             .iter()
@@ -251,35 +253,35 @@ fn waiting(call: &ToolCall, undecided: &[ToolCall]) -> McpReply {
 }
 
 /// The reply to a request for a call that has ended.
-fn reply(call: &ToolCall) -> Option<McpReply> {
+fn completed_reply(call: &ToolCall) -> Option<McpReply> {
     let result = match call.status {
         ToolCallStatus::Pending | ToolCallStatus::Claimed | ToolCallStatus::AwaitingApproval => {
             return None;
         }
-        ToolCallStatus::Succeeded => succeeded(call),
+        ToolCallStatus::Succeeded => succeeded_result(call),
         ToolCallStatus::Unknown => {
             let why = call.error.as_deref().unwrap_or("the process that ran it disappeared");
             let text = format!(
                 "Whether the call had an effect is unknown, so it does not run again: {why}"
             );
-            result(call, &text, true)
+            call_result(call, &text, true)
         }
         status => {
             let error = call.error.clone().unwrap_or_else(|| format!("the call is {status}"));
-            result(call, &error, true)
+            call_result(call, &error, true)
         }
     };
     Some(McpReply::Complete(result))
 }
 
 /// The result of a call that has succeeded, in this process or in another worker.
-fn succeeded(call: &ToolCall) -> Value {
+fn succeeded_result(call: &ToolCall) -> Value {
     let stored = call.result.as_ref().map(abide_client::Json::value).unwrap_or_default();
     let text = match &stored["text"] {
         Value::String(text) => text.clone(),
         _ => stored.to_string(),
     };
-    let mut answer = result(call, &text, false);
+    let mut answer = call_result(call, &text, false);
     let content = stored.get("content").unwrap_or(&stored);
     answer["structuredContent"]["result"] = content.clone();
     // The answer of another MCP server has images and other content.
@@ -289,7 +291,7 @@ fn succeeded(call: &ToolCall) -> Value {
     answer
 }
 
-fn result(call: &ToolCall, text: &str, is_error: bool) -> Value {
+fn call_result(call: &ToolCall, text: &str, is_error: bool) -> Value {
     let mut structured = json!({"call_id": call.call_id, "session_id": call.session_id,
         "status": call.status});
     let stored = call.result.as_ref().map(abide_client::Json::value).unwrap_or_default();
@@ -300,14 +302,14 @@ fn result(call: &ToolCall, text: &str, is_error: bool) -> Value {
         "isError": is_error})
 }
 
-fn failed(text: &str) -> Value {
+fn failed_result(text: &str) -> Value {
     json!({"content": [{"type": "text", "text": text}], "isError": true})
 }
 
 impl McpHandler for McpTools {
     fn items(&self, items: McpItems) -> Vec<Value> {
         match items {
-            McpItems::Tools => self.declarations().map(listed).collect(),
+            McpItems::Tools => self.declarations().map(tool_listing).collect(),
             McpItems::Resources | McpItems::ResourceTemplates | McpItems::Prompts => Vec::new(),
         }
     }
@@ -349,7 +351,7 @@ impl McpHandler for McpTools {
 }
 
 /// A tool as `tools/list` has it.
-fn listed(tool: ToolDeclaration) -> Value {
+fn tool_listing(tool: ToolDeclaration) -> Value {
     let mut annotations = match tool.annotations {
         Some(Value::Object(annotations)) => annotations,
         _ => Map::new(),

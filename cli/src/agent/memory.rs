@@ -4,7 +4,7 @@
 use abide_client::arguments::ForgetMemories;
 use clap::{Args, Subcommand};
 
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -53,12 +53,12 @@ struct Forget {
 /// The file or the server cannot be used, or the call is refused.
 pub(super) async fn run(options: &Options, args: Memory) -> Result<(), Failure> {
     match args.what {
-        MemoryCommand::List(list) => show(options, list.search.as_deref()).await,
-        MemoryCommand::Forget(forget) => delete(options, forget).await,
+        MemoryCommand::List(list) => list_facts(options, list.search.as_deref()).await,
+        MemoryCommand::Forget(forget) => delete_facts(options, forget).await,
     }
 }
 
-async fn show(options: &Options, search: Option<&str>) -> Result<(), Failure> {
+async fn list_facts(options: &Options, search: Option<&str>) -> Result<(), Failure> {
     let columns = "space, key, value, confidence, source_seq, updated_at";
     let query = match search {
         None => format!("SELECT {columns} FROM memories ORDER BY space, key"),
@@ -73,7 +73,10 @@ async fn show(options: &Options, search: Option<&str>) -> Result<(), Failure> {
     sql::list(options, &query, "no facts").await
 }
 
-async fn delete(options: &Options, Forget { space, keys, all }: Forget) -> Result<(), Failure> {
+async fn delete_facts(
+    options: &Options,
+    Forget { space, keys, all }: Forget,
+) -> Result<(), Failure> {
     let abide = connect(options, Access::Write).await?;
     let mut forgotten = 0;
     loop {
@@ -89,6 +92,6 @@ async fn delete(options: &Options, Forget { space, keys, all }: Forget) -> Resul
     if options.json {
         print_json(&serde_json::json!({"forgotten": forgotten}))
     } else {
-        print_line(format!("{} forgotten", counted(forgotten as u64, "fact")))
+        print_line(format!("{} forgotten", pluralize(forgotten as u64, "fact")))
     }
 }

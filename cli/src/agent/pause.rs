@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value as JsonValue;
 use tokio::time::{sleep, timeout};
 
-use crate::call::{make, show};
+use crate::call::{call_and_print, print_committed};
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -69,7 +69,7 @@ pub(super) struct Resume {
 pub(super) async fn pause(options: &Options, args: Pause) -> Result<(), Failure> {
     let Pause { run, at, reason } = args;
     let stage = at.map(PauseStage::from);
-    make(options, PauseRun { stage, reason, ..PauseRun::new(run) }).await
+    call_and_print(options, PauseRun { stage, reason, ..PauseRun::new(run) }).await
 }
 
 /// Resumes a paused run.
@@ -77,7 +77,7 @@ pub(super) async fn pause(options: &Options, args: Pause) -> Result<(), Failure>
 /// # Errors
 /// The call is refused.
 pub(super) async fn resume(options: &Options, args: Resume) -> Result<(), Failure> {
-    make(options, ResumeRun::new(args.run)).await
+    call_and_print(options, ResumeRun::new(args.run)).await
 }
 
 /// Arguments of `abide agent abort`.
@@ -106,7 +106,7 @@ pub(super) async fn abort(options: &Options, args: Abort) -> Result<(), Failure>
     let abide = connect(options, Access::Write).await?;
     let aborted = abort_and_wait(options, &abide, args).await;
     abide.close().await;
-    show(options, &aborted?)
+    print_committed(options, &aborted?)
 }
 
 async fn abort_and_wait(
@@ -120,7 +120,7 @@ async fn abort_and_wait(
     if options.db.is_none() || called.value["ended_at"] != JsonValue::Null {
         return Ok(called);
     }
-    match timeout(PATIENCE, ended(abide, &id)).await {
+    match timeout(PATIENCE, wait_until_ended(abide, &id)).await {
         Ok(run) => called.value = serde_json::to_value(run?).unwrap_or_default(),
         Err(_) => note(NOT_ENDED),
     }
@@ -128,7 +128,7 @@ async fn abort_and_wait(
 }
 
 /// Waits until a run has ended.
-async fn ended(abide: &Abide, id: &str) -> Result<Run, Failure> {
+async fn wait_until_ended(abide: &Abide, id: &str) -> Result<Run, Failure> {
     let sql = "SELECT * FROM runs WHERE id = :id AND ended_at IS NOT NULL";
     let mut ended = abide.subscribe(sql).param("id", id).await?;
     let mut is_noted = false;

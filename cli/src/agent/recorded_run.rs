@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::host::{open_offline, prompt_store};
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -52,7 +52,7 @@ pub(super) async fn record(options: &Options, args: Record) -> Result<(), Failur
     let name = args.name.as_deref().unwrap_or(&args.run);
     let recorded = RecordedRun::record(&abide, &args.run, name).await;
     abide.close().await;
-    for line in recorded.map_err(refused)?.to_text().lines() {
+    for line in recorded.map_err(recording_failure)?.to_text().lines() {
         print_line(Printable::json(line))?;
     }
     Ok(())
@@ -65,36 +65,40 @@ pub(super) async fn record(options: &Options, args: Record) -> Result<(), Failur
 pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result<(), Failure> {
     let project = open_offline(options, folder).await?;
     let stored = prompt_store(options, &project.catalog).await?;
-    let mut same = 0;
-    let mut changed = 0;
-    let mut failed = 0;
-    for path in files(&args.recordings)? {
-        let name = path.file_stem().map(|it| it.to_string_lossy().into_owned());
-        let name = name.unwrap_or_default();
+    let mut counts = Counts::default();
+    for path in list_recordings(&args.recordings)? {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if args.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
             continue;
         }
-        let recorded = match repeat(folder, &project, stored.as_ref(), &path).await {
-            Ok(done) => done,
+        let (changes, now) = match repeat(folder, &project, stored.as_ref(), &path).await {
+            Ok(repeated) => repeated,
             Err(why) => {
-                failed += 1;
-                show_failure(options, &name, &why)?;
+                counts.failed += 1;
+                print_failure(options, &name, &why)?;
                 continue;
             }
         };
-        let (changes, now) = recorded;
         let is_same = changes.iter().all(|change| change.kind.is_note());
-        show(options, &name, &changes, args.accept)?;
+        print_changes(options, &name, &changes, args.accept)?;
         if is_same {
-            same += 1
+            counts.same += 1;
         } else {
-            changed += 1
+            counts.changed += 1;
         }
         if args.accept && !changes.is_empty() {
             fs::write(&path, now.to_text())?;
         }
     }
-    summary(options, &args, [same, changed, failed])
+    print_summary(options, &args, counts)
+}
+
+/// How many recordings were repeated, by the result.
+#[derive(Default)]
+struct Counts {
+    same: u64,
+    changed: u64,
+    failed: u64,
 }
 
 async fn repeat(
@@ -119,17 +123,17 @@ async fn repeat(
 }
 
 /// The recordings, in the order of their names.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn list_recordings(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let hint = "`abide agent record RUN > FOLDER/NAME.jsonl` makes a recording";
     if folder.is_file() {
         return Ok(vec![folder.to_owned()]);
     }
-    let missing = |why: std::io::Error| {
+    let entries = fs::read_dir(folder).map_err(|why| {
         let detail = format!("{} cannot be read: {why}", folder.display());
         Refusal::new(Code::NotFound, detail).hint(hint)
-    };
+    })?;
     let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).map_err(missing)? {
+    for entry in entries {
         let path = entry?.path();
         if path.extension().is_some_and(|it| it == "jsonl") {
             paths.push(path);
@@ -143,7 +147,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(paths)
 }
 
-fn show(
+fn print_changes(
     options: &Options,
     name: &str,
     changes: &[RunChange],
@@ -151,11 +155,13 @@ fn show(
 ) -> Result<(), Failure> {
     let is_same = changes.iter().all(|change| change.kind.is_note());
     if options.json {
-        let changes = changes.iter().map(|it| {
-            json!({"kind": it.kind.as_str(), "position": it.position, "before": it.before,
+        let changes: Vec<_> = changes
+            .iter()
+            .map(|it| {
+                json!({"kind": it.kind.as_str(), "position": it.position, "before": it.before,
                 "after": it.after, "note": it.kind.is_note()})
-        });
-        let changes: Vec<_> = changes.collect();
+            })
+            .collect();
         return print_json(&json!({"recording": name, "same": is_same, "changes": changes}));
     }
     let status = match (is_same, accepted) {
@@ -175,7 +181,7 @@ fn show(
     Ok(())
 }
 
-fn show_failure(options: &Options, name: &str, why: &RecordingError) -> Result<(), Failure> {
+fn print_failure(options: &Options, name: &str, why: &RecordingError) -> Result<(), Failure> {
     if options.json {
         print_json(&json!({"recording": name, "error": why.to_string()}))
     } else {
@@ -183,23 +189,20 @@ fn show_failure(options: &Options, name: &str, why: &RecordingError) -> Result<(
     }
 }
 
-fn summary(
-    options: &Options,
-    args: &Test,
-    [same, changed, failed]: [u64; 3],
-) -> Result<(), Failure> {
+fn print_summary(options: &Options, args: &Test, counts: Counts) -> Result<(), Failure> {
+    let Counts { same, changed, failed } = counts;
     if same + changed + failed == 0 {
         let only = args.only.as_deref().unwrap_or_default();
         let detail = format!("no recording has {only:?} in its name");
         return Err(Refusal::new(Code::NotFound, detail).hint("omit --only to run all").into());
     }
     if !options.json {
-        let of_all = counted(same + changed + failed, "recording");
+        let of_all = pluralize(same + changed + failed, "recording");
         print_line(format!("{of_all}: {same} same, {changed} changed, {failed} failed"))?;
     }
     if failed > 0 || (changed > 0 && !args.accept) {
         let detail =
-            format!("{} changed, {failed} could not be repeated", counted(changed, "recording"));
+            format!("{} changed, {failed} could not be repeated", pluralize(changed, "recording"));
         let refusal = Refusal::new(Code::Conflict, detail);
         let hint = "--accept writes the new behaviour into the recordings";
         return Err(if changed > 0 { refusal.hint(hint) } else { refusal }.into());
@@ -207,7 +210,7 @@ fn summary(
     Ok(())
 }
 
-fn refused(error: RecordingError) -> Failure {
+fn recording_failure(error: RecordingError) -> Failure {
     match error {
         RecordingError::Abide(error) => error.into(),
         RecordingError::Missing(_) => {

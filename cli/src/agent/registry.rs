@@ -49,8 +49,8 @@ impl fmt::Debug for CatalogRegistry {
 impl AgentRegistry for CatalogRegistry {
     fn registrations(&self, definition: Value) -> Result<Vec<Value>, Refusal> {
         let name = definition["name"].as_str().unwrap_or_default().to_owned();
-        let refused = |error: DefinitionError| refused(&name, &error);
-        let agents = self.catalog.posted(&definition).map_err(refused)?;
+        let agents =
+            self.catalog.posted(&definition).map_err(|error| definition_refusal(&name, &error))?;
         agents.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(|why| {
             Refusal::new(Code::Internal, format!("the definition cannot be written: {why}"))
         })
@@ -87,7 +87,7 @@ impl AgentRegistry for CatalogRegistry {
 }
 
 /// A refusal with the catalog's own error code, for programs.
-fn refused(name: &str, error: &DefinitionError) -> Refusal {
+fn definition_refusal(name: &str, error: &DefinitionError) -> Refusal {
     let detail = format!("agent {name} is not valid: {}: {error}", error.code());
     let hint = match error.suggestion() {
         hint if error.code() == "unknown_tool"

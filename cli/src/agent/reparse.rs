@@ -7,7 +7,7 @@ use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::json;
 
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -36,7 +36,7 @@ pub(super) async fn reparse(
     folder: &Path,
     args: Reparse,
 ) -> Result<(), Failure> {
-    super::host::check_named(folder)?;
+    super::host::check_named_folder(folder)?;
     let access = if args.store { Access::Write } else { Access::Read };
     let abide = connect(options, access).await?;
     // Its tools are not needed: an agent that is a program has none.
@@ -48,7 +48,7 @@ pub(super) async fn reparse(
     };
     abide.close().await;
     let correction = stored?.map(|correction| correction.number);
-    show(options, &reparsed.map_err(refused)?, correction)?;
+    print_reparsed(options, &reparsed.map_err(to_failure)?, correction)?;
     match (options.json, correction) {
         (true, _) => Ok(()),
         (false, Some(number)) => print_line(format!("stored as correction {number} of the run")),
@@ -57,30 +57,36 @@ pub(super) async fn reparse(
     }
 }
 
-fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Result<(), Failure> {
+fn print_reparsed(
+    options: &Options,
+    reparsed: &Reparsed,
+    correction: Option<i64>,
+) -> Result<(), Failure> {
     let Reparsed { run_id: run, agent, is_current, lines, changes, .. } = reparsed;
     if options.json {
-        let changes = changes.iter().map(|ReparsedChange { number, before, after }| {
-            json!({"number": number, "before": before, "after": after})
-        });
-        let changes: Vec<_> = changes.collect();
-        return print_json(&json!({"run": run, "agent": agent, "definition":
-            if *is_current { "folder" } else { "run" }, "lines": lines, "changes": changes,
-            "correction": correction}));
+        let changes: Vec<_> = changes
+            .iter()
+            .map(|ReparsedChange { number, before, after }| {
+                json!({"number": number, "before": before, "after": after})
+            })
+            .collect();
+        let definition = if *is_current { "folder" } else { "run" };
+        return print_json(&json!({"run": run, "agent": agent, "definition": definition,
+            "lines": lines, "changes": changes, "correction": correction}));
     }
     for ReparsedChange { number, before, after } in changes {
         print_line(match number {
             Some(number) => format!("line {number}"),
             None => "result".to_owned(),
         })?;
-        let differs = |text: &&String| {
-            let count = |of: &[String]| of.iter().filter(|it| it == text).count();
-            count(before) != count(after)
-        };
-        for text in before.iter().filter(differs) {
+        for text in
+            before.iter().filter(|text| count_equal(text, before) != count_equal(text, after))
+        {
             print_line(one_line(&format!("  - {text}")))?;
         }
-        for text in after.iter().filter(differs) {
+        for text in
+            after.iter().filter(|text| count_equal(text, before) != count_equal(text, after))
+        {
             print_line(one_line(&format!("  + {text}")))?;
         }
     }
@@ -89,12 +95,16 @@ fn show(options: &Options, reparsed: &Reparsed, correction: Option<i64>) -> Resu
     } else {
         "the definition that the run was started with"
     };
-    let lines = counted(*lines as u64, "line");
-    let differences = counted(changes.len() as u64, "difference");
+    let lines = pluralize(*lines as u64, "line");
+    let differences = pluralize(changes.len() as u64, "difference");
     print_line(one_line(&format!("{run}: {lines} of {agent} with {with}, {differences}")))
 }
 
-fn refused(error: ReparseError) -> Failure {
+fn count_equal(text: &str, texts: &[String]) -> usize {
+    texts.iter().filter(|it| *it == text).count()
+}
+
+fn to_failure(error: ReparseError) -> Failure {
     let text = error.to_string();
     match error {
         ReparseError::Runtime(abide_agent::RuntimeError::Abide(error)) => error.into(),

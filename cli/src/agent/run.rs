@@ -11,9 +11,9 @@ use abide_client::{Abide, Call, Committed};
 use abide_schema::{Code, Refusal};
 use clap::Args;
 
-use super::approvals::{Decider, consent, decide, program_question};
+use super::approvals::{Decider, decide, decide_program_action, program_question};
 use super::definitions::Definitions;
-use super::hint::{HintContext, of_folder, of_locked, quoted, where_to};
+use super::hint::{HintContext, add_serve_hint, agents_option, connection_option, quote};
 use super::host::{AgentHost, agents_file, check_folder_exists, open_project};
 use super::silence::StallNotice;
 use super::view::View;
@@ -59,10 +59,9 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         }
         None => None,
     };
-    let abide = connect(options, Access::Create).await;
-    let abide = abide.map_err(|failure| {
-        let failure = of_locked(options, folder, "abide agent run …", failure);
-        not_served(options, folder, failure)
+    let abide = connect(options, Access::Create).await.map_err(|failure| {
+        let failure = add_serve_hint(options, folder, "abide agent run …", failure);
+        add_server_hint(options, folder, failure)
     })?;
     let host = match project {
         Some(project) => {
@@ -92,10 +91,11 @@ async fn follow(definitions: &Definitions<'_>, abide: &Abide, args: Run) -> Resu
     };
     let hint = HintContext::new(options, folder, &args.name, &args.input, &run.id)
         .in_session(args.session.as_deref())
-        .approving(args.yes);
+        .with_yes(args.yes);
     match watch(options, abide, &run.id, &hint, args.yes).await {
         Err(Failure::Run(code, refusal)) => {
-            let explained = of_former(options, abide, &run, args.session.is_some(), code, refusal);
+            let explained =
+                explain_former_run(options, abide, &run, args.session.is_some(), code, refusal);
             Err(explained.await)
         }
         watched => watched,
@@ -106,7 +106,7 @@ async fn follow(definitions: &Definitions<'_>, abide: &Abide, args: Run) -> Resu
 const MOVED: &str = "moved";
 
 /// The failure of a run, with a hint that is true now. The cause of a run that had ended before the command may be gone.
-async fn of_former(
+async fn explain_former_run(
     options: &Options,
     abide: &Abide,
     run: &Row,
@@ -116,7 +116,7 @@ async fn of_former(
 ) -> Failure {
     let Row { id, session_id, .. } = run;
     if code == MOVED {
-        let export = format!("abide agent export{} {}", where_to(options), quoted(id));
+        let export = format!("abide agent export{} {}", connection_option(options), quote(id));
         let hint = format!(
             "it continues in the file that imports its snapshot; `{export}` prints the snapshot again"
         );
@@ -135,17 +135,17 @@ async fn of_former(
     } else if in_session {
         format!("{new} of the session")
     } else {
-        let session = quoted(session_id);
+        let session = quote(session_id);
         format!("{new}, or --session {session} in place of --id to go on in the session")
     };
     Failure::Run(code, Refusal::new(Code::BadTransition, detail).hint(hint))
 }
 
 /// Adds what else the command can use: a conversation without `--db` and `--url` is in a file.
-fn not_served(options: &Options, folder: &Path, failure: Failure) -> Failure {
+fn add_server_hint(options: &Options, folder: &Path, failure: Failure) -> Failure {
     match failure {
         Failure::Unreachable(refusal) if !options.is_url_named => {
-            let of_folder = of_folder(folder);
+            let of_folder = agents_option(folder);
             let (folder, file) = (folder.display(), agents_file(folder));
             Failure::Unreachable(refusal.hint(format!(
                 "`abide serve --agents {folder}` starts one; `abide agent run --db {}{of_folder} …` needs none",
@@ -171,10 +171,10 @@ pub(super) async fn watch(
     let watched = watch_events(options, abide, run_id, hint, yes);
     let mut signals = EndSignals::new()?;
     tokio::select! {
-        done = watched => return done.map_err(|failure| of_closed_output(hint, failure)),
+        done = watched => return done.map_err(|failure| explain_closed_output(hint, failure)),
         () = signals.recv() => {}
     }
-    note(format!("\ncontinue:  {}", hint.again()));
+    note(format!("\ncontinue:  {}", hint.continue_command()));
     // The engine is closed next. A second signal does not wait for it.
     tokio::spawn(async move {
         signals.recv().await;
@@ -184,10 +184,10 @@ pub(super) async fn watch(
 }
 
 /// If the reader of stdout has closed it, prints the command that continues: the run may not have ended.
-fn of_closed_output(hint: &HintContext, failure: Failure) -> Failure {
+fn explain_closed_output(hint: &HintContext, failure: Failure) -> Failure {
     match failure {
         Failure::OutputClosed => {
-            note(format!("continue:  {}", hint.again()));
+            note(format!("continue:  {}", hint.continue_command()));
             Failure::RunOutputClosed
         }
         failure => failure,
@@ -201,9 +201,9 @@ async fn watch_events(
     hint: &HintContext,
     yes: bool,
 ) -> Result<(), Failure> {
-    let mut decider = Decider::of_option(yes);
+    let mut decider = Decider::from_yes_option(yes);
     let mut view = View::new(options.json);
-    view.omit(&restarts(abide, run_id).await?);
+    view.omit_void_tokens(&read_restarts(abide, run_id).await?);
     let mut events = Events::of(abide, run_id, 0).await?;
     let mut silence = StallNotice::new(options, abide);
     loop {
@@ -214,20 +214,20 @@ async fn watch_events(
         let Some(event) = event else { return Ok(()) };
         view.show(&event)?;
         if event.ends_run() {
-            view.total(&row(abide, run_id).await?)?;
-            return ended(&event);
+            view.show_total(&read_run(abide, run_id).await?)?;
+            return check_answered(&event);
         }
-        if event.kind == RunEventKind::Interrupt && still_waits(abide, run_id, &event).await? {
+        if event.kind == RunEventKind::Interrupt && is_still_waiting(abide, run_id, &event).await? {
             decide(abide, hint, &event, &mut decider).await?;
         }
         if let Some(asked) = program_question(&event) {
-            consent(abide, hint, asked, &mut decider).await?;
+            decide_program_action(abide, hint, asked, &mut decider).await?;
         }
     }
 }
 
 /// The stored restarts of a run: the number of each, and the number of the first event that it made void.
-pub(super) async fn restarts(abide: &Abide, id: &str) -> Result<Vec<(i64, i64)>, Failure> {
+pub(super) async fn read_restarts(abide: &Abide, id: &str) -> Result<Vec<(i64, i64)>, Failure> {
     let sql = "SELECT number, coalesce(data ->> '$.since', number) FROM run_events \
                WHERE run_id = :id AND kind = 'restart' ORDER BY number";
     Ok(abide.sql(sql).param("id", id).fetch().await?)
@@ -240,7 +240,7 @@ async fn start_or_find(
     args: &Run,
 ) -> Result<Row, Failure> {
     let existing = match &args.id {
-        Some(id) => find(abide, id).await?,
+        Some(id) => find_run(abide, id).await?,
         None => None,
     };
     match &existing {
@@ -264,7 +264,7 @@ async fn start_or_find(
         Ok(done) => {
             // For a caller with a scope, the stored id has the namespace of the scope.
             let stored = done.value.last().and_then(|run| run.result["id"].as_str());
-            return row(abide, stored.unwrap_or(&id)).await;
+            return read_run(abide, stored.unwrap_or(&id)).await;
         }
         Err(error) if error.code() == Some(Code::Conflict) && args.id.is_some() => {}
         Err(error) => return Err(error.into()),
@@ -287,51 +287,50 @@ async fn check_same(abide: &Abide, found: &Row, args: &Run) -> Result<(), Failur
     // The call that starts a run writes its message and its first event.
     let sql = "SELECT * FROM agent_state WHERE session_id = :id AND role = 'user' AND seq = \
                (SELECT min(seq) FROM run_events WHERE run_id = :run) ORDER BY id LIMIT 1";
-    let messages = abide.sql(sql).param("id", &found.session_id).param("run", &found.id);
-    let messages: Vec<AgentState> = messages.fetch().await?;
-    let messages = messages.into_iter().next().and_then(|entry| entry.content).unwrap_or_default();
-    if found.agent == args.name && messages == args.input {
+    let query = abide.sql(sql).param("id", &found.session_id).param("run", &found.id);
+    let messages: Vec<AgentState> = query.fetch().await?;
+    let input = messages.into_iter().next().and_then(|entry| entry.content).unwrap_or_default();
+    if found.agent == args.name && input == args.input {
         return Ok(());
     }
-    let detail = format!("run {} of agent {} started with: {messages}", found.id, found.agent);
+    let detail = format!("run {} of agent {} started with: {input}", found.id, found.agent);
     let hint = "the same agent and the same input continue it; use another --id for a new run";
     Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }
 
-pub(super) async fn row(abide: &Abide, id: &str) -> Result<Row, Failure> {
-    find(abide, id)
+pub(super) async fn read_run(abide: &Abide, id: &str) -> Result<Row, Failure> {
+    find_run(abide, id)
         .await?
         .ok_or_else(|| Refusal::new(Code::NotFound, format!("there is no run {id}")).into())
 }
 
 /// A run, if it exists.
-async fn find(abide: &Abide, id: &str) -> Result<Option<Row>, Failure> {
+async fn find_run(abide: &Abide, id: &str) -> Result<Option<Row>, Failure> {
     let runs = abide.sql("SELECT * FROM runs WHERE id = :id").param("id", id).fetch().await?;
     Ok(runs.into_iter().next())
 }
 
-pub(super) fn ended(event: &AgentEvent) -> Result<(), Failure> {
+pub(super) fn check_answered(event: &AgentEvent) -> Result<(), Failure> {
     if event.kind == RunEventKind::Done {
         return Ok(());
     }
-    let text = |name: &str| event.data[name].as_str().unwrap_or_default().to_owned();
-    let detail = format!("the run ended without an answer: {}", text("message"));
-    let code = text("code");
-    let refusal = Refusal::new(Code::BadTransition, detail);
-    let refusal = match suggestion_for_run(&code, &text("message")) {
-        Some(hint) => refusal.hint(hint),
-        None => refusal,
-    };
-    Err(Failure::Run(code, refusal))
+    let code = event.data["code"].as_str().unwrap_or_default();
+    let message = event.data["message"].as_str().unwrap_or_default();
+    let detail = format!("the run ended without an answer: {message}");
+    let mut refusal = Refusal::new(Code::BadTransition, detail);
+    if let Some(hint) = suggestion_for_run(code, message) {
+        refusal = refusal.hint(hint);
+    }
+    Err(Failure::Run(code.to_owned(), refusal))
 }
 
 /// Whether a run still waits where an event left it. A repeated run also shows interrupts that were already
 /// decided.
-pub(super) async fn still_waits(
+pub(super) async fn is_still_waiting(
     abide: &Abide,
     id: &str,
     interrupt: &AgentEvent,
 ) -> Result<bool, Failure> {
-    let run = row(abide, id).await?;
+    let run = read_run(abide, id).await?;
     Ok(run.status == RunStatus::Waiting && run.turn == interrupt.turn)
 }

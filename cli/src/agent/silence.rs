@@ -18,7 +18,7 @@ use crate::output::note;
 const SILENT: Duration = Duration::from_secs(1);
 
 /// How often the leases at a server are looked at. They take ten seconds, unless a program in Rust sets another time.
-const AGAIN: Duration = Duration::from_secs(1);
+const LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a server may take to say what it is capable of.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,15 +60,15 @@ impl<'a> StallNotice<'a> {
         let Some(due) = self.due else { return pending().await };
         sleep_until(due).await;
         // The process that drives a run of a server can end at any time.
-        self.due = self.options.db.is_none().then(|| Instant::now() + AGAIN);
+        self.due = self.options.db.is_none().then(|| Instant::now() + LEASE_CHECK_INTERVAL);
         // The command goes on, and fails with its own reason if it cannot.
-        if let Ok(Some(why)) = self.reason(run_id).await {
+        if let Ok(Some(why)) = self.find_reason(run_id).await {
             self.due = None;
             note(why);
         }
     }
 
-    async fn reason(&mut self, run_id: &str) -> Result<Option<String>, Failure> {
+    async fn find_reason(&mut self, run_id: &str) -> Result<Option<String>, Failure> {
         // A process takes its file's runs over at once, but a call that was interrupted keeps its lease.
         let sql = "SELECT driver IS NULL, coalesce((SELECT max(lease_expires_at) \
                    FROM tool_calls WHERE session_id = runs.session_id), 0) \
@@ -76,13 +76,13 @@ impl<'a> StallNotice<'a> {
         let runs: Vec<(i64, i64)> = self.abide.sql(sql).param("id", run_id).fetch().await?;
         let Some((without_driver, lease)) = runs.into_iter().next() else { return Ok(None) };
         if self.options.db.is_some() {
-            return Ok(self.foreign_lease(lease));
+            return Ok(self.explain_foreign_lease(lease));
         }
         if without_driver == 0 {
-            return self.lease_that_is_not_renewed(run_id).await;
+            return self.explain_unrenewed_lease(run_id).await;
         }
         if self.drives_agents.is_none() {
-            self.drives_agents = drives_agents(self.options).await;
+            self.drives_agents = fetch_drives_agents(self.options).await;
         }
         Ok((self.drives_agents == Some(false)).then(|| {
             "waiting: this server drives no agents: start it with `abide serve --agents FOLDER`"
@@ -91,7 +91,7 @@ impl<'a> StallNotice<'a> {
     }
 
     /// The wait for a lease that its process did not renew in time. If there is one, it is looked at again later.
-    async fn lease_that_is_not_renewed(&mut self, run_id: &str) -> Result<Option<String>, Failure> {
+    async fn explain_unrenewed_lease(&mut self, run_id: &str) -> Result<Option<String>, Failure> {
         let sql = "SELECT lease_expires_at, lease_expires_at - updated_at FROM runs \
                    WHERE id = :id AND lease_expires_at IS NOT NULL UNION ALL \
                    SELECT c.lease_expires_at, c.lease_expires_at - c.updated_at FROM tool_calls c \
@@ -109,7 +109,7 @@ impl<'a> StallNotice<'a> {
         let Some(lease) = first else { return Ok(None) };
         let passed = now - since;
         if passed >= lease.length / 2 {
-            return Ok(Some(waiting_for_lease(
+            return Ok(Some(format_lease_wait(
                 (lease.length.saturating_sub(passed)).as_secs() + 1,
             )));
         }
@@ -117,23 +117,23 @@ impl<'a> StallNotice<'a> {
     }
 
     /// The wait for a lease that this process has neither made nor renewed.
-    fn foreign_lease(&self, expires_at: i64) -> Option<String> {
+    fn explain_foreign_lease(&self, expires_at: i64) -> Option<String> {
         let expires = UNIX_EPOCH + Duration::from_micros(u64::try_from(expires_at).ok()?);
         if expires >= self.options.started + Settings::named("abide").lease {
             return None;
         }
         let left = expires.duration_since(std::time::SystemTime::now()).ok()?;
         let max = left.as_secs() + 1;
-        Some(waiting_for_lease(max))
+        Some(format_lease_wait(max))
     }
 }
 
-fn waiting_for_lease(seconds: u64) -> String {
+fn format_lease_wait(seconds: u64) -> String {
     format!("waiting for the lease of the process that ended (at most {seconds} s)")
 }
 
 /// Whether the server drives agents, if it says so.
-async fn drives_agents(options: &Options) -> Option<bool> {
+async fn fetch_drives_agents(options: &Options) -> Option<bool> {
     // An error means that a provider is already installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Client::builder().timeout(PATIENCE).user_agent("abide").build().ok()?;

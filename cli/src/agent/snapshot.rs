@@ -10,10 +10,10 @@ use abide_client::rows::RunSnapshot;
 use abide_schema::{Code, Refusal, limits};
 use clap::Args;
 
-use super::hint::{HintContext, quoted};
+use super::hint::{HintContext, quote};
 use super::host::{AgentHost, check_folder_exists, open_project};
 use super::run::watch;
-use crate::call::make;
+use crate::call::call_and_print;
 use crate::connect::{Access, connect};
 use crate::events::stored_session;
 use crate::failure::Failure;
@@ -103,7 +103,7 @@ pub(super) async fn fork(options: &Options, args: Fork) -> Result<(), Failure> {
     if let Some(at) = at {
         check_begun(options, &session, at).await?;
     }
-    make(options, ForkSession { at, id, title, ..ForkSession::new(session) }).await
+    call_and_print(options, ForkSession { at, id, title, ..ForkSession::new(session) }).await
 }
 
 /// Refuses an event before the session: the fork would be empty.
@@ -124,7 +124,7 @@ async fn check_begun(options: &Options, session: &str, at: i64) -> Result<(), Fa
     match first {
         Some(first) if (1..first).contains(&at) => {
             let detail = format!("session {session} begins at event {first}, after event {at}");
-            let hint = format!("`abide events --session {}` lists its events", quoted(session));
+            let hint = format!("`abide events --session {}` lists its events", quote(session));
             Err(Refusal::new(Code::BadArguments, detail).hint(hint).into())
         }
         _ => Ok(()),
@@ -137,7 +137,7 @@ async fn check_begun(options: &Options, session: &str, at: i64) -> Result<(), Fa
 /// The snapshot cannot be read or is refused; the run failed, or waits.
 pub(super) async fn import(options: &Options, folder: &Path, args: Import) -> Result<(), Failure> {
     // Read first: an unreadable snapshot creates no database file.
-    let snapshot = read(&args.file)?;
+    let snapshot = read_snapshot(&args.file)?;
     let project = match options.db {
         Some(_) => {
             check_folder_exists(folder)?;
@@ -171,7 +171,7 @@ async fn follow(
     snapshot: RunSnapshot,
 ) -> Result<(), Failure> {
     let Import { file, id, any_definition, yes } = args;
-    let hint = HintContext::of_import(options, folder, &file, id.as_deref(), any_definition);
+    let hint = HintContext::for_import(options, folder, &file, id.as_deref(), any_definition);
     let any_definition = any_definition.then_some(true);
     let import =
         ImportRun { session_id: id.clone(), id, any_definition, ..ImportRun::new(snapshot) };
@@ -179,7 +179,7 @@ async fn follow(
     watch(options, abide, &run.id, &hint, yes).await
 }
 
-fn read(file: &Path) -> Result<RunSnapshot, Failure> {
+fn read_snapshot(file: &Path) -> Result<RunSnapshot, Failure> {
     let hint = "`abide agent export RUN > FILE` writes a snapshot";
     let mut text = String::new();
     // One byte more than allowed, so that a larger file is noticed without being read.

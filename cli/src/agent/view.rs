@@ -8,7 +8,7 @@ use abide_client::rows::{Run, RunEventKind};
 use serde_json::{Value, json};
 
 use super::markdown::Markdown;
-use crate::cells::counted;
+use crate::cells::pluralize;
 use crate::failure::Failure;
 use crate::output::{print_json, print_line, print_part};
 use crate::printable::Printable;
@@ -37,7 +37,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(json: bool) -> View {
         View {
-            terminal: Terminal::of_stdout(),
+            terminal: Terminal::from_stdout(),
             json,
             markdown: None,
             open: false,
@@ -50,19 +50,19 @@ impl View {
     }
 
     /// The view of a conversation: on a terminal, answers are styled.
-    pub(super) fn of_chat(json: bool) -> View {
+    pub(super) fn for_chat(json: bool) -> View {
         let view = View::new(json);
         View { markdown: view.terminal.styled.then(Markdown::default), ..view }
     }
 
     /// Ends the line, so that a message about the run can follow.
     pub(super) fn pause(&mut self) -> Result<(), Failure> {
-        if self.json { Ok(()) } else { self.line() }
+        if self.json { Ok(()) } else { self.end_line() }
     }
 
     /// Omits the pieces of answers that were cut off, which these restarts among the stored events made void: the
     /// number of each restart, and the number of the first void event.
-    pub(super) fn omit(&mut self, restarts: &[(i64, i64)]) {
+    pub(super) fn omit_void_tokens(&mut self, restarts: &[(i64, i64)]) {
         self.void = restarts.iter().map(|(number, since)| *since..*number).collect();
     }
 
@@ -81,26 +81,26 @@ impl View {
             RunEventKind::Token if self.void.iter().any(|void| void.contains(&event.number)) => {
                 Ok(())
             }
-            RunEventKind::Token => self.token(&text("content")),
+            RunEventKind::Token => self.show_token(&text("content")),
             RunEventKind::ToolCall => {
                 self.since_call.clear();
-                self.aside(&format!("→ {} {}", text("name"), data["args"]))
+                self.print_aside(&format!("→ {} {}", text("name"), data["args"]))
             }
-            RunEventKind::ToolResult => self.result(data),
+            RunEventKind::ToolResult => self.show_result(data),
             RunEventKind::Delegation => match (text("to_agent"), text("task")) {
-                (to, _) if to.is_empty() => self.aside("⇠ handed back"),
-                (to, task) if task.is_empty() => self.aside(&format!("⇢ {to}")),
-                (to, task) => self.aside(&format!("⇢ {to}: {task}")),
+                (to, _) if to.is_empty() => self.print_aside("⇠ handed back"),
+                (to, task) if task.is_empty() => self.print_aside(&format!("⇢ {to}")),
+                (to, task) => self.print_aside(&format!("⇢ {to}: {task}")),
             },
             RunEventKind::Status => match status_line(data) {
-                Some(line) => self.aside(&line),
+                Some(line) => self.print_aside(&line),
                 None => Ok(()),
             },
-            RunEventKind::Restart => self.restart(
+            RunEventKind::Restart => self.show_restart(
                 format!("… {}; retrying", text("error")),
                 text("code") != "runtime_restarted",
             ),
-            RunEventKind::StepComplete => self.aside(&format!(
+            RunEventKind::StepComplete => self.print_aside(&format!(
                 "✓ {}/{} {}",
                 data["step_number"],
                 data["total_steps"],
@@ -108,37 +108,37 @@ impl View {
             )),
             // A program reports what it has used until then, and at last the whole.
             RunEventKind::Usage if data["provider"] == "cli" => {
-                self.program_usage = usage(data);
+                self.program_usage = format_usage(data);
                 Ok(())
             }
-            RunEventKind::Usage => match usage(data) {
-                Some(line) => self.aside(&line),
+            RunEventKind::Usage => match format_usage(data) {
+                Some(line) => self.print_aside(&line),
                 // The next answer begins a new line, even if it corrects this one.
-                None => self.line(),
+                None => self.end_line(),
             },
             RunEventKind::Done => {
                 // An external program may send only its final answer, or one that differs from what it has written before.
                 let answer = data["assistant_data"]["content"].as_str().unwrap_or_default();
                 if !ends_with(&self.since_call, answer) {
-                    self.line()?;
+                    self.end_line()?;
                     self.open = true;
                     self.write(answer)?;
                 }
-                self.end()
+                self.end_turn()
             }
-            RunEventKind::Error | RunEventKind::Interrupt => self.end(),
+            RunEventKind::Error | RunEventKind::Interrupt => self.end_turn(),
             _ => Ok(()),
         }
     }
 
     /// Shows a piece of the answer, as far as it is not on the screen.
-    fn token(&mut self, piece: &str) -> Result<(), Failure> {
+    fn show_token(&mut self, piece: &str) -> Result<(), Failure> {
         self.open = true;
         self.since_call.push_str(piece);
         let differs = self.cut_off.as_ref().map(|(_, why)| why.clone());
         let Some(text) = self.new_text(piece) else { return Ok(()) };
         if let Some(why) = differs.filter(|_| text == self.answer) {
-            self.aside(&why)?;
+            self.print_aside(&why)?;
             self.open = true;
         }
         self.write(&text)
@@ -168,12 +168,12 @@ impl View {
     }
 
     /// The answer starts again. If no text of it is on the screen, only an error of the model is shown.
-    fn restart(&mut self, why: String, is_error: bool) -> Result<(), Failure> {
-        if !self.cut(why.clone()) && is_error { self.aside(&why) } else { Ok(()) }
+    fn show_restart(&mut self, why: String, is_error: bool) -> Result<(), Failure> {
+        if !self.note_cut_off(why.clone()) && is_error { self.print_aside(&why) } else { Ok(()) }
     }
 
     /// Notes that the answer was cut off. Returns whether text of it is on the screen.
-    fn cut(&mut self, why: String) -> bool {
+    fn note_cut_off(&mut self, why: String) -> bool {
         let answer = std::mem::take(&mut self.answer);
         let shown = self.cut_off.take().map_or(answer, |(shown, _)| shown);
         self.cut_off = (!shown.is_empty()).then_some((shown, why));
@@ -185,7 +185,7 @@ impl View {
         let answer = std::mem::take(&mut self.answer);
         match self.cut_off.take() {
             Some((shown, why)) if !answer.is_empty() && shown != answer => {
-                self.aside(&why)?;
+                self.print_aside(&why)?;
                 self.open = true;
                 self.write(&answer)
             }
@@ -194,7 +194,7 @@ impl View {
     }
 
     /// The total usage of a finished run, as far as it is known.
-    pub(super) fn total(&mut self, run: &Run) -> Result<(), Failure> {
+    pub(super) fn show_total(&mut self, run: &Run) -> Result<(), Failure> {
         let is_known = run.iterations > 1 && run.input_tokens + run.output_tokens > 0;
         if self.json || !is_known {
             return Ok(());
@@ -202,39 +202,40 @@ impl View {
         let more = match run.usage_missing {
             0 => String::new(),
             answers => {
-                let answers = counted(answers.unsigned_abs(), "answer");
+                let answers = pluralize(answers.unsigned_abs(), "answer");
                 format!(", without {answers} whose usage is unknown")
             }
         };
-        let cost = run.cost_micros.map(|micros| dollars(micros as f64 / 1e6)).unwrap_or_default();
+        let cost =
+            run.cost_micros.map(|micros| format_cost(micros as f64 / 1e6)).unwrap_or_default();
         let input = run.input_tokens;
         let output = run.output_tokens;
-        self.aside(&format!("total {input} tokens in, {output} out{cost}{more}"))
+        self.print_aside(&format!("total {input} tokens in, {output} out{cost}{more}"))
     }
 
     /// Shows the result of a call.
-    fn result(&mut self, data: &Value) -> Result<(), Failure> {
-        let result = result(data["output"].as_str().unwrap_or_default(), data);
-        self.line()?;
-        print_line(result.shown(self.terminal))
+    fn show_result(&mut self, data: &Value) -> Result<(), Failure> {
+        let result = result_line(data["output"].as_str().unwrap_or_default(), data);
+        self.end_line()?;
+        print_line(result.render(self.terminal))
     }
 
     /// Ends the output of a turn.
-    fn end(&mut self) -> Result<(), Failure> {
-        self.line()?;
+    fn end_turn(&mut self) -> Result<(), Failure> {
+        self.end_line()?;
         match self.program_usage.take() {
-            Some(line) => self.aside(&line),
+            Some(line) => self.print_aside(&line),
             None => Ok(()),
         }
     }
 
     /// A separate line that is not part of the answer.
-    fn aside(&mut self, text: &str) -> Result<(), Failure> {
-        self.line()?;
+    fn print_aside(&mut self, text: &str) -> Result<(), Failure> {
+        self.end_line()?;
         print_line(self.terminal.dim(Printable::line(text)))
     }
 
-    fn line(&mut self) -> Result<(), Failure> {
+    fn end_line(&mut self) -> Result<(), Failure> {
         if !std::mem::take(&mut self.open) {
             return Ok(());
         }
@@ -256,19 +257,27 @@ fn status_line(data: &Value) -> Option<String> {
             "≡ the conversation exceeds the window, oldest results cut: {}",
             data["results"]
         )),
-        _ => delegated(&data["child"]),
+        _ => delegated_status_line(&data["child"]),
     }
 }
 
 /// An event of a delegated run, if it is one that is shown: a tool call or its result.
-fn delegated(child: &Value) -> Option<String> {
+fn delegated_status_line(child: &Value) -> Option<String> {
     let agent = child["agent"].as_str()?;
     let data = &child["data"];
-    let text = |name: &str| data[name].as_str().unwrap_or_default();
     match child["event"].as_str()? {
-        "tool_call" => Some(format!("  {agent} → {} {}", text("name"), data["args"])),
-        "tool_result" => Some(format!("  {agent} {}", result(text("output"), data).text)),
-        "interrupt" => Some(format!("  {agent} waits for {}", text("reason"))),
+        "tool_call" => {
+            let name = data["name"].as_str().unwrap_or_default();
+            Some(format!("  {agent} → {name} {}", data["args"]))
+        }
+        "tool_result" => {
+            let output = data["output"].as_str().unwrap_or_default();
+            Some(format!("  {agent} {}", result_line(output, data).text))
+        }
+        "interrupt" => {
+            let reason = data["reason"].as_str().unwrap_or_default();
+            Some(format!("  {agent} waits for {reason}"))
+        }
         _ => None,
     }
 }
@@ -286,19 +295,19 @@ fn is_within_answer(kind: RunEventKind) -> bool {
 }
 
 /// The usage of an answer, if the provider reported it.
-fn usage(data: &Value) -> Option<String> {
+fn format_usage(data: &Value) -> Option<String> {
     let input = data["input_tokens"].as_u64()?;
     let output = data["output_tokens"].as_u64()?;
-    let cost = data["estimated_cost"].as_f64().map(dollars).unwrap_or_default();
+    let cost = data["estimated_cost"].as_f64().map(format_cost).unwrap_or_default();
     Some(format!("{input} tokens in, {output} out{cost}"))
 }
 
-fn dollars(cost: f64) -> String {
+fn format_cost(cost: f64) -> String {
     format!(", ${cost:.4}")
 }
 
 /// The result of a call in one line. A call that a person settled has none.
-pub(super) fn output(text: &str) -> String {
+pub(super) fn output_line(text: &str) -> String {
     match text.trim() {
         "" | "null" => "(no output)".to_owned(),
         _ => first_line(text),
@@ -312,7 +321,7 @@ pub(super) struct ResultLine {
 }
 
 /// Returns the line for the text of a result, and its data: `status`, `exit_code`, and the arguments that an approver has changed.
-pub(super) fn result(text: &str, data: &Value) -> ResultLine {
+pub(super) fn result_line(text: &str, data: &Value) -> ResultLine {
     let exit_code = data["exit_code"].as_i64().unwrap_or(0);
     // An accepted exit code is no failure. A result of another driver may have no status.
     let is_failed = match data["status"].as_str() {
@@ -324,11 +333,11 @@ pub(super) fn result(text: &str, data: &Value) -> ResultLine {
     let is_note = last.starts_with("exit code ") || last.starts_with("the command was stopped");
     let before = text.trim_end().strip_suffix(last).map(str::trim_end).unwrap_or_default();
     let shown = if exit_code != 0 && is_note && !before.is_empty() {
-        format!("{last}: {}", why_failed(before))
+        format!("{last}: {}", excerpt_failure(before))
     } else if is_failed {
-        why_failed(text)
+        excerpt_failure(text)
     } else {
-        output(text)
+        output_line(text)
     };
     let edited = data.get("approved_args").or(data.get("approved_arguments"));
     let with = edited.map(|arguments| format!("  (ran with {arguments})")).unwrap_or_default();
@@ -337,25 +346,25 @@ pub(super) fn result(text: &str, data: &Value) -> ResultLine {
 
 impl ResultLine {
     /// On a terminal: red if the call failed.
-    pub(super) fn shown(self, terminal: Terminal) -> Printable {
+    pub(super) fn render(self, terminal: Terminal) -> Printable {
         let line = Printable::line(&self.text);
         if self.is_failed { terminal.with("31", line) } else { terminal.dim(line) }
     }
 }
 
 /// Characters of the output of a call that has failed.
-const FAILED: usize = 400;
+const FAILURE_CHARS: usize = 400;
 
 /// The output of a call that has failed, in one line: its reason is often not in the first line. Of a long one, the end, too.
-fn why_failed(text: &str) -> String {
+fn excerpt_failure(text: &str) -> String {
     let lines = text.trim().lines().map(str::trim_end).filter(|line| !line.is_empty());
     let line = lines.collect::<Vec<_>>().join(" ⏎ ");
     let chars: Vec<char> = line.chars().collect();
-    if chars.len() <= FAILED {
-        return if chars.is_empty() { output(text) } else { line };
+    if chars.len() <= FAILURE_CHARS {
+        return if chars.is_empty() { output_line(text) } else { line };
     }
-    let head: String = chars[..FAILED / 4].iter().collect();
-    let tail: String = chars[chars.len() - FAILED * 3 / 4..].iter().collect();
+    let head: String = chars[..FAILURE_CHARS / 4].iter().collect();
+    let tail: String = chars[chars.len() - FAILURE_CHARS * 3 / 4..].iter().collect();
     format!("{head} … {tail}")
 }
 
@@ -371,13 +380,13 @@ mod tests {
     use super::*;
 
     /// The text that is written for these pieces of an answer; `None` is a restart.
-    fn shown(pieces: &[Option<&str>]) -> (Vec<String>, bool) {
+    fn replay_pieces(pieces: &[Option<&str>]) -> (Vec<String>, bool) {
         let mut view = View::new(false);
         let mut written = Vec::new();
         for piece in pieces {
             match piece {
                 Some(piece) => written.extend(view.new_text(piece)),
-                None => drop(view.cut("why".to_owned())),
+                None => drop(view.note_cut_off("why".to_owned())),
             }
         }
         (written, view.cut_off.is_some())
@@ -386,7 +395,7 @@ mod tests {
     /// Regression: an answer that started again was shown twice.
     #[test]
     fn text_that_is_on_the_screen_is_not_repeated() {
-        let texts = |pieces: &[Option<&str>]| shown(pieces).0.concat();
+        let texts = |pieces: &[Option<&str>]| replay_pieces(pieces).0.concat();
         assert_eq!(texts(&[Some("Let "), Some("me "), None, Some("Let me look.")]), "Let me look.");
         assert_eq!(
             texts(&[Some("Let me"), None, Some("L"), None, Some("Let "), Some("me look.")]),
@@ -396,13 +405,16 @@ mod tests {
             texts(&[Some("Let me"), None, Some("Let"), Some("'s see.")]),
             "Let meLet's see."
         );
-        assert_eq!(shown(&[Some("Let me"), None, Some("Let")]), (vec!["Let me".to_owned()], true));
+        assert_eq!(
+            replay_pieces(&[Some("Let me"), None, Some("Let")]),
+            (vec!["Let me".to_owned()], true)
+        );
     }
 
     /// A command that failed looked like one that succeeded.
     #[test]
     fn a_failed_call_is_shown_as_one() {
-        let line = |text: &str, code| result(text, &json!({"exit_code": code})).text;
+        let line = |text: &str, code| result_line(text, &json!({"exit_code": code})).text;
         assert_eq!(line("failing\nexit code 3", 3), "← exit code 3: failing");
         assert_eq!(line("a\nb\nexit code 3", 3), "← exit code 3: a ⏎ b");
         let text = "look failed with exit code 3; stderr:\nno such order\n\nstdout:\n";
@@ -419,7 +431,7 @@ mod tests {
         assert_eq!(line("unknown tool x", 1), "← unknown tool x");
         assert_eq!(line("prints\nexit code 3", 0), "← prints …");
         let terminal = Terminal { size: None, styled: true };
-        let shown = result("no\nexit code 1", &json!({"exit_code": 1})).shown(terminal);
+        let shown = result_line("no\nexit code 1", &json!({"exit_code": 1})).render(terminal);
         assert_eq!(shown.as_str(), "\u{1b}[31m← exit code 1: no\u{1b}[0m");
     }
 
@@ -434,7 +446,7 @@ mod tests {
             ("cancelled", true),
         ] {
             let data = json!({"status": status, "exit_code": 1});
-            assert_eq!(result("no match", &data).is_failed, is_failed, "{status}");
+            assert_eq!(result_line("no match", &data).is_failed, is_failed, "{status}");
         }
     }
 
@@ -455,10 +467,10 @@ mod tests {
     #[test]
     fn a_cost_is_shown_where_it_is_known() {
         let known = json!({"input_tokens": 1200, "output_tokens": 30, "estimated_cost": 0.00123});
-        assert_eq!(usage(&known).as_deref(), Some("1200 tokens in, 30 out, $0.0012"));
+        assert_eq!(format_usage(&known).as_deref(), Some("1200 tokens in, 30 out, $0.0012"));
         let unknown = json!({"input_tokens": 1200, "output_tokens": 30, "estimated_cost": null});
-        assert_eq!(usage(&unknown).as_deref(), Some("1200 tokens in, 30 out"));
+        assert_eq!(format_usage(&unknown).as_deref(), Some("1200 tokens in, 30 out"));
         let nothing = json!({"input_tokens": null, "output_tokens": null, "estimated_cost": null});
-        assert_eq!(usage(&nothing), None);
+        assert_eq!(format_usage(&nothing), None);
     }
 }

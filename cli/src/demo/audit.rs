@@ -33,7 +33,7 @@ pub(crate) struct Audit {
 ///
 /// # Errors
 /// The log does not verify, or the file cannot be read.
-pub(crate) async fn audit(
+pub(crate) async fn audit_file(
     config: Config,
     db: &Path,
     script: &Script,
@@ -47,18 +47,21 @@ pub(crate) async fn audit(
         ..Audit::default()
     };
     let file = Abide::open_with(db, config)?;
-    audit.lost = lost(&file, acknowledged).await?;
+    audit.lost = find_lost_writes(&file, acknowledged).await?;
     for part in &script.parts {
-        messages(&file, part, &mut audit).await?;
-        tool_calls(&file, part, &mut audit).await?;
-        handoffs(&file, part, &mut audit).await?;
+        compare_messages(&file, part, &mut audit).await?;
+        compare_tool_calls(&file, part, &mut audit).await?;
+        compare_handoffs(&file, part, &mut audit).await?;
     }
     file.close().await;
     Ok(audit)
 }
 
 /// The acknowledged writes that are not in the log, or differ from it.
-async fn lost(file: &Abide, acknowledged: Vec<Acknowledged>) -> Result<Vec<String>, Error> {
+async fn find_lost_writes(
+    file: &Abide,
+    acknowledged: Vec<Acknowledged>,
+) -> Result<Vec<String>, Error> {
     let mut missing: HashMap<i64, Vec<Acknowledged>> = HashMap::new();
     for write in acknowledged {
         missing.entry(write.seq.0).or_default().push(write);
@@ -83,14 +86,14 @@ async fn lost(file: &Abide, acknowledged: Vec<Acknowledged>) -> Result<Vec<Strin
 }
 
 /// Compares every message, byte for byte and in order.
-async fn messages(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
-    let text = "SELECT * FROM agent_state WHERE session_id = :session AND kind = 'message'
+async fn compare_messages(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
+    let sql = "SELECT * FROM agent_state WHERE session_id = :session AND kind = 'message'
                 ORDER BY id";
-    let rows: Vec<AgentState> = file.sql(text).param("session", &part.session).fetch().await?;
+    let rows: Vec<AgentState> = file.sql(sql).param("session", &part.session).fetch().await?;
     let recorded = &part.recording.messages;
     for at in 0..recorded.len().max(rows.len()) {
         let same = match (recorded.get(at), rows.get(at)) {
-            (Some(message), Some(row)) => message.is_held_by(row),
+            (Some(message), Some(row)) => message.matches_row(row),
             _ => false,
         };
         if !same {
@@ -101,18 +104,18 @@ async fn messages(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Er
 }
 
 /// Compares every tool call: its arguments, its result, and that it took one attempt.
-async fn tool_calls(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
-    let asked = "SELECT * FROM tool_calls WHERE session_id = :session";
-    let rows: Vec<ToolCall> = file.sql(asked).param("session", &part.session).fetch().await?;
+async fn compare_tool_calls(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
+    let sql = "SELECT * FROM tool_calls WHERE session_id = :session";
+    let rows: Vec<ToolCall> = file.sql(sql).param("session", &part.session).fetch().await?;
     let mut rows: HashMap<String, ToolCall> =
         rows.into_iter().map(|row| (row.call_id.clone(), row)).collect();
     for call in part.recording.calls.iter().filter(|call| !call.is_handoff()) {
         let id = call.id(&part.session);
         let same = rows.remove(&id).is_some_and(|row| {
-            let asked = row.arguments.as_str() == canonical::to_text(&call.arguments)
+            let is_same_request = row.arguments.as_str() == canonical::to_text(&call.arguments)
                 && row.provider_call_id == call.provider_id
                 && row.tool_name == call.tool;
-            let came = match &call.outcome {
+            let is_same_outcome = match &call.outcome {
                 None => {
                     audit.pending += 1;
                     row.status == ToolCallStatus::Pending && row.attempt == 0
@@ -129,7 +132,7 @@ async fn tool_calls(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), 
                         && row.attempt == 1
                 }
             };
-            asked && came
+            is_same_request && is_same_outcome
         });
         if !same {
             audit.differing.push(format!("tool call {id}"));
@@ -140,9 +143,9 @@ async fn tool_calls(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), 
 }
 
 /// Compares every handoff: requested once, and answered as recorded.
-async fn handoffs(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
-    let asked = "SELECT * FROM handoff_requests WHERE session_id = :session ORDER BY created_at";
-    let rows: Vec<HandoffRequest> = file.sql(asked).param("session", &part.session).fetch().await?;
+async fn compare_handoffs(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
+    let sql = "SELECT * FROM handoff_requests WHERE session_id = :session ORDER BY created_at";
+    let rows: Vec<HandoffRequest> = file.sql(sql).param("session", &part.session).fetch().await?;
     for call in part.recording.calls.iter().filter(|call| call.is_handoff()) {
         let id = call.id(&part.session);
         let outcome = call.outcome.as_ref();

@@ -33,7 +33,7 @@ impl DemoContext {
     }
 
     /// The server has restarted.
-    pub(crate) fn started_again(&self) {
+    pub(crate) fn announce_restart(&self) {
         self.starts.send_modify(|starts| *starts += 1);
     }
 
@@ -44,7 +44,7 @@ impl DemoContext {
             let tried = *starts.borrow_and_update();
             match Abide::connect(&self.url).await {
                 Ok(abide) => {
-                    self.clients().push(abide.clone());
+                    self.lock_clients().push(abide.clone());
                     return Ok(Client { abide, ledger: &self.ledger });
                 }
                 Err(Error::Unreachable { .. } | Error::NotAbide { .. }) => {
@@ -57,21 +57,21 @@ impl DemoContext {
     }
 
     /// Number of clients, and number of them that reconnected.
-    pub(crate) fn clients_resumed(&self) -> (u64, u64) {
-        let clients = self.clients();
+    pub(crate) fn count_clients(&self) -> (u64, u64) {
+        let clients = self.lock_clients();
         let resumed = clients.iter().filter(|client| client.reconnects() > 0).count();
         (clients.len() as u64, resumed as u64)
     }
 
     /// Closes the remaining clients.
     pub(crate) async fn close(&self) {
-        let clients = std::mem::take(&mut *self.clients());
+        let clients = std::mem::take(&mut *self.lock_clients());
         for client in clients {
             client.close().await;
         }
     }
 
-    fn clients(&self) -> std::sync::MutexGuard<'_, Vec<Abide>> {
+    fn lock_clients(&self) -> std::sync::MutexGuard<'_, Vec<Abide>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,7 +121,7 @@ impl Live<'_> {
     /// Waits for the next change; the first update is the current result.
     pub(crate) async fn next(&mut self) -> Result<Update, Error> {
         let update = self.subscription.try_next().await?.ok_or(Error::Closed)?;
-        self.ledger.count(|counts| counts.deltas += 1);
+        self.ledger.update_counts(|counts| counts.deltas += 1);
         Ok(update)
     }
 

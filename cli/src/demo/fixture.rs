@@ -23,7 +23,7 @@ pub(crate) fn read(data: Option<&Path>, max: Option<usize>) -> Result<Vec<Record
     match data {
         None => read_lines("the built-in data", unpack(BUILT_IN)?, max, &mut recordings)?,
         Some(path) => {
-            for file in files(path)? {
+            for file in list_files(path)? {
                 read_file(&file, max, &mut recordings)?;
             }
         }
@@ -40,25 +40,25 @@ pub(crate) fn read(data: Option<&Path>, max: Option<usize>) -> Result<Vec<Record
 }
 
 /// The file, or the recordings in a folder by name.
-fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn list_files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let listed = fs::read_dir(path).map_err(|why| unreadable(path, &why))?;
-    let entries: Result<Vec<_>, _> = listed.collect();
-    let entries = entries.map_err(|why| unreadable(path, &why))?;
-    let mut files: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
-    files.retain(|file| {
-        let name = file.to_string_lossy();
-        name.ends_with(".jsonl") || name.ends_with(".jsonl.zst")
-    });
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(|why| unreadable_failure(path, &why))? {
+        let file = entry.map_err(|why| unreadable_failure(path, &why))?.path();
+        let name = file.to_string_lossy().into_owned();
+        if name.ends_with(".jsonl") || name.ends_with(".jsonl.zst") {
+            files.push(file);
+        }
+    }
     files.sort();
     Ok(files)
 }
 
 fn read_file(path: &Path, max: usize, into: &mut Vec<Recording>) -> Result<(), Failure> {
     let name = path.display().to_string();
-    let file = BufReader::new(File::open(path).map_err(|why| unreadable(path, &why))?);
+    let file = BufReader::new(File::open(path).map_err(|why| unreadable_failure(path, &why))?);
     if name.ends_with(".zst") {
         read_lines(&name, unpack(file)?, max, into)
     } else {
@@ -83,7 +83,7 @@ fn read_lines(
         if into.len() >= max {
             return Ok(());
         }
-        let line = line.map_err(|why| unreadable(Path::new(name), &why))?;
+        let line = line.map_err(|why| unreadable_failure(Path::new(name), &why))?;
         if line.trim().is_empty() {
             continue;
         }
@@ -96,7 +96,7 @@ fn read_lines(
     Ok(())
 }
 
-fn unreadable(path: &Path, why: &std::io::Error) -> Failure {
+fn unreadable_failure(path: &Path, why: &std::io::Error) -> Failure {
     let detail = format!("{} cannot be read: {why}", path.display());
     Refusal::new(Code::BadRequest, detail).hint("check the path").into()
 }

@@ -51,7 +51,7 @@ impl Ledger {
     /// Records an acknowledged write.
     pub(crate) fn acknowledge(&self, seq: Seq, reducer: &'static str, arguments: JsonValue) {
         lock(&self.acknowledged).push(Acknowledged { seq, reducer, arguments });
-        self.count(|counts| {
+        self.update_counts(|counts| {
             counts.acknowledged += 1;
             counts.head = counts.head.max(seq);
             match reducer {
@@ -64,17 +64,17 @@ impl Ledger {
     }
 
     /// Records an execution of a tool.
-    pub(crate) fn run(&self, call_id: &str) {
+    pub(crate) fn record_execution(&self, call_id: &str) {
         *lock(&self.runs).entry(call_id.to_owned()).or_default() += 1;
     }
 
     /// Changes the counts.
-    pub(crate) fn count(&self, what: impl FnOnce(&mut Counts)) {
+    pub(crate) fn update_counts(&self, what: impl FnOnce(&mut Counts)) {
         self.counts.send_modify(what);
     }
 
     /// The counts, as a watch.
-    pub(crate) fn counts(&self) -> watch::Receiver<Counts> {
+    pub(crate) fn subscribe_to_counts(&self) -> watch::Receiver<Counts> {
         self.counts.subscribe()
     }
 
@@ -86,7 +86,7 @@ impl Ledger {
     }
 
     /// Number of executed calls, and number of calls executed more than once.
-    pub(crate) fn runs(&self) -> (u64, u64) {
+    pub(crate) fn count_executions(&self) -> (u64, u64) {
         let runs = lock(&self.runs);
         let twice = runs.values().filter(|times| **times > 1).count();
         (runs.len() as u64, twice as u64)
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn a_second_run_of_a_call_is_noticed() {
         let ledger = Ledger::default();
-        ledger.run("demo-1/3/0");
-        ledger.run("demo-1/5/0");
-        assert_eq!(ledger.runs(), (2, 0));
-        ledger.run("demo-1/3/0");
-        assert_eq!(ledger.runs(), (2, 1));
+        ledger.record_execution("demo-1/3/0");
+        ledger.record_execution("demo-1/5/0");
+        assert_eq!(ledger.count_executions(), (2, 0));
+        ledger.record_execution("demo-1/3/0");
+        assert_eq!(ledger.count_executions(), (2, 1));
     }
 }

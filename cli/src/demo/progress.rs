@@ -21,8 +21,8 @@ impl Progress {
         let lines = MultiProgress::with_draw_target(target);
         let bar = lines.add(ProgressBar::new(conversations));
         let kill = lines.add(ProgressBar::new(1));
-        bar.set_style(style("  sessions {pos:>4} ▕{bar:12}▏ {len}  {msg}"));
-        kill.set_style(style("{msg}"));
+        bar.set_style(parse_style("  sessions {pos:>4} ▕{bar:12}▏ {len}  {msg}"));
+        kill.set_style(parse_style("{msg}"));
         Progress { bar, kill }
     }
 
@@ -38,12 +38,12 @@ impl Progress {
     }
 
     /// Shows the kill, and the restart once it is complete.
-    pub(crate) fn killed(&self, at_event: i64, back_after_ms: Option<u64>) {
+    pub(crate) fn show_kill(&self, at_event: i64, back_after_ms: Option<u64>) {
         self.kill.set_message(kill_line(at_event, back_after_ms));
     }
 
     /// Shows that the file is being compared.
-    pub(crate) fn comparing(&self) {
+    pub(crate) fn show_comparison(&self) {
         self.kill.set_message("  comparing the file with what was acknowledged and recorded …");
     }
 
@@ -54,7 +54,7 @@ impl Progress {
     }
 }
 
-fn style(template: &str) -> ProgressStyle {
+fn parse_style(template: &str) -> ProgressStyle {
     // Both templates are constants of this file; an invalid one would show as a plain bar.
     let style = ProgressStyle::with_template(template);
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("█▉▊▋▌▍▎▏ ")

@@ -77,7 +77,7 @@ impl Call {
 
 impl Message {
     /// Whether a row of `agent_state` is equal to this message.
-    pub(crate) fn is_held_by(&self, row: &AgentState) -> bool {
+    pub(crate) fn matches_row(&self, row: &AgentState) -> bool {
         // JSON columns have one canonical text for each value.
         let data = self.data.clone().map(Json::from);
         row.role == self.role && row.content == self.content && row.data == data
@@ -106,7 +106,7 @@ impl Recording {
             calls: Vec::new(),
         };
         for (at, message) in listed.into_iter().enumerate() {
-            recording.take(message).map_err(|why| format!("message {at} {why}"))?;
+            recording.push_message(message).map_err(|why| format!("message {at} {why}"))?;
         }
         Ok(recording)
     }
@@ -122,7 +122,7 @@ impl Recording {
         self.calls.iter().filter(move |call| call.place.0 == at)
     }
 
-    fn take(&mut self, message: JsonValue) -> Result<(), String> {
+    fn push_message(&mut self, message: JsonValue) -> Result<(), String> {
         let at = self.messages.len();
         let JsonValue::Object(mut rest) = message else {
             return Err("is not a JSON object".to_owned());
@@ -131,7 +131,7 @@ impl Recording {
             return Err("has no role".to_owned());
         };
         if let Some(calls) = rest.get("tool_calls") {
-            self.take_calls(at, calls)?;
+            self.push_calls(at, calls)?;
         }
         let content = match rest.remove("content") {
             Some(JsonValue::String(text)) => Some(text),
@@ -142,7 +142,8 @@ impl Recording {
                 None
             }
         };
-        let answers = (role == "tool").then(|| self.answered(rest.get("tool_call_id"))).flatten();
+        let answers =
+            (role == "tool").then(|| self.find_answered_call(rest.get("tool_call_id"))).flatten();
         if let Some(call) = answers {
             let failed = rest.get("error").and_then(JsonValue::as_bool).unwrap_or(false);
             self.calls[call].outcome = Some(Outcome { text: content.clone(), failed });
@@ -152,20 +153,21 @@ impl Recording {
         Ok(())
     }
 
-    fn take_calls(&mut self, at: usize, calls: &JsonValue) -> Result<(), String> {
+    fn push_calls(&mut self, at: usize, calls: &JsonValue) -> Result<(), String> {
         let listed = match calls {
             JsonValue::Null => &Vec::new(),
             JsonValue::Array(listed) => listed,
             _ => return Err("has tool_calls that are not a list".to_owned()),
         };
         for (n, call) in listed.iter().enumerate() {
-            let tool = call["name"].as_str();
-            let tool = tool.ok_or_else(|| format!("has a tool call {n} without a name"))?;
+            let tool = call["name"]
+                .as_str()
+                .ok_or_else(|| format!("has a tool call {n} without a name"))?;
             self.calls.push(Call {
                 place: (at, n),
                 tool: tool.to_owned(),
                 provider_id: call["id"].as_str().map(str::to_owned),
-                arguments: arguments(&call["arguments"]),
+                arguments: parse_arguments(&call["arguments"]),
                 outcome: None,
             });
         }
@@ -174,19 +176,23 @@ impl Recording {
 
     /// The call that a result belongs to: the first open call with that id, in the latest message that has one. Ids
     /// are not unique; among equal ids the position decides.
-    fn answered(&self, id: Option<&JsonValue>) -> Option<usize> {
+    fn find_answered_call(&self, id: Option<&JsonValue>) -> Option<usize> {
         let id = id.and_then(JsonValue::as_str);
-        let open = |call: &&(usize, &Call)| {
-            call.1.outcome.is_none() && call.1.provider_id.as_deref() == id
-        };
-        let calls: Vec<(usize, &Call)> = self.calls.iter().enumerate().collect();
-        let latest = calls.iter().rev().find(open)?.1.place.0;
-        calls.iter().filter(open).find(|(_, call)| call.place.0 == latest).map(|(at, _)| *at)
+        let open_calls: Vec<(usize, &Call)> = self
+            .calls
+            .iter()
+            .enumerate()
+            .filter(|(_, call)| call.outcome.is_none() && call.provider_id.as_deref() == id)
+            .collect();
+        let (_, last) = open_calls.last()?;
+        let latest_message = last.place.0;
+        let first_of_message = open_calls.iter().find(|(_, call)| call.place.0 == latest_message);
+        first_of_message.map(|(at, _)| *at)
     }
 }
 
 /// The arguments of a call, recorded as text: parsed if they are JSON.
-fn arguments(recorded: &JsonValue) -> JsonValue {
+fn parse_arguments(recorded: &JsonValue) -> JsonValue {
     match recorded {
         JsonValue::String(text) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
         other => other.clone(),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::cells::{count, counted};
+use crate::cells::{format_count, pluralize};
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
@@ -64,40 +64,40 @@ impl Report {
     }
 
     /// The failed checks, as a phrase.
-    pub(crate) fn faults(&self) -> String {
+    pub(crate) fn describe_faults(&self) -> String {
         format!(
             "{} lost, {} run twice, {} not as recorded",
-            counted(self.acknowledged_lost.len() as u64, "acknowledged write"),
-            counted(self.tool_calls_run_twice, "tool call"),
-            count(self.differing_from_recording.len() as u64),
+            pluralize(self.acknowledged_lost.len() as u64, "acknowledged write"),
+            pluralize(self.tool_calls_run_twice, "tool call"),
+            format_count(self.differing_from_recording.len() as u64),
         )
     }
 
     /// The report as text, printed below the line of `opening`.
-    pub(crate) fn picture(&self, terminal: Terminal) -> Printable {
+    pub(crate) fn render(&self, terminal: Terminal) -> Printable {
         // Unlimited, or for a terminal of eighty columns.
         let narrow = terminal.columns().is_some_and(|columns| columns < 100);
         let mut lines = vec![self.counts(narrow).into()];
         let kill = kill_line(self.killed_at_event, Some(self.back_after_ms));
         let line_end = if narrow { ",\n    " } else { ", " };
-        let resumed = counted(self.clients_resumed, "client");
+        let resumed = pluralize(self.clients_resumed, "client");
         lines.push(format!("{kill}{line_end}{resumed} resumed").into());
-        let mut line = |what: &str, found: String, good: bool| {
-            let style = if good { "32" } else { "1;31" };
+        let mut push_check = |what: &str, found: String, is_good: bool| {
+            let style = if is_good { "32" } else { "1;31" };
             lines.push(Printable::from(format!("  {what:<26} ")) + terminal.with(style, found));
         };
-        let of = |wrong: u64, all: u64| format!("{} of {}", count(wrong), count(all));
         let lost = self.acknowledged_lost.len() as u64;
-        line("acknowledged writes lost", of(lost, self.acknowledged), lost == 0);
         let twice = self.tool_calls_run_twice;
-        line("tool calls run twice", of(twice, self.tool_calls_run), twice == 0);
         let differing = self.differing_from_recording.len() as u64;
         let compared = self.messages + self.tool_calls + self.handoffs;
-        line("differing from recording", of(differing, compared), differing == 0);
-        line("deltas received", count(self.deltas), true);
-        line("log", format!("{}, chain verified", counted(self.events, "event")), true);
+        let lost_of_all = format_part(lost, self.acknowledged);
+        push_check("acknowledged writes lost", lost_of_all, lost == 0);
+        push_check("tool calls run twice", format_part(twice, self.tool_calls_run), twice == 0);
+        push_check("differing from recording", format_part(differing, compared), differing == 0);
+        push_check("deltas received", format_count(self.deltas), true);
+        push_check("log", format!("{}, chain verified", pluralize(self.events, "event")), true);
         if self.tool_calls_pending > 0 {
-            let pending = counted(self.tool_calls_pending, "tool call");
+            let pending = pluralize(self.tool_calls_pending, "tool call");
             let output =
                 format!("  {pending} still pending: their recordings end before the result");
             lines.push(output.into());
@@ -109,10 +109,10 @@ impl Report {
     fn counts(&self, narrow: bool) -> String {
         let (bar, gap) =
             if narrow { ("█".repeat(12), "  ") } else { ("█".repeat(19), "     ") };
-        let sessions = count(self.sessions);
-        let messages = count(self.messages);
-        let calls = count(self.tool_calls);
-        let handoffs = count(self.handoffs);
+        let sessions = format_count(self.sessions);
+        let messages = format_count(self.messages);
+        let calls = format_count(self.tool_calls);
+        let handoffs = format_count(self.handoffs);
         format!(
             "  sessions {sessions:>4} ▕{bar}▏ {sessions}{gap}messages {messages}{gap}\
              tool calls {calls}{gap}handoffs {handoffs}"
@@ -120,17 +120,22 @@ impl Report {
     }
 }
 
+fn format_part(part: u64, all: u64) -> String {
+    format!("{} of {}", format_count(part), format_count(all))
+}
+
 /// The first line, before the replay.
-pub(crate) fn opening(recordings: u64, file: Option<&str>) -> String {
+pub(crate) fn opening_line(recordings: u64, file: Option<&str>) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let file = file.unwrap_or("a temporary file");
-    format!("abide {version}  ·  {}  ·  {file}", counted(recordings, "recorded conversation"))
+    format!("abide {version}  ·  {}  ·  {file}", pluralize(recordings, "recorded conversation"))
 }
 
 /// The line about the kill, also before the restart is complete.
 pub(crate) fn kill_line(at_event: i64, back_after_ms: Option<u64>) -> String {
-    let at = count(at_event.unsigned_abs());
-    let back = back_after_ms.map(|ms| format!(" back after {} ms", count(ms))).unwrap_or_default();
+    let at = format_count(at_event.unsigned_abs());
+    let back =
+        back_after_ms.map(|ms| format!(" back after {} ms", format_count(ms))).unwrap_or_default();
     format!("  ✂ server killed with SIGKILL at event {at} …{back}")
 }
 
@@ -194,7 +199,7 @@ mod tests {
               deltas received            3,210
               log                        2,018 events, chain verified
               3 tool calls still pending: their recordings end before the result
-              try:  abide serve   then   abide watch "SELECT * FROM sessions""#]].assert_eq(&format!("{}\n{}", opening(24, None), report.picture(terminal)));
+              try:  abide serve   then   abide watch "SELECT * FROM sessions""#]].assert_eq(&format!("{}\n{}", opening_line(24, None), report.render(terminal)));
     }
 
     #[test]
@@ -205,7 +210,7 @@ mod tests {
         report.file = Some("kept.db".to_owned());
         assert!(!report.is_good());
         expect!["1 acknowledged write lost, 2 tool calls run twice, 0 not as recorded"]
-            .assert_eq(&report.faults());
+            .assert_eq(&report.describe_faults());
         let terminal = Terminal { size: Some((80, 24)), styled: false };
         expect![[r#"
             abide 0.1.0  ·  24 recorded conversations  ·  kept.db
@@ -218,6 +223,6 @@ mod tests {
               deltas received            3,210
               log                        2,018 events, chain verified
               3 tool calls still pending: their recordings end before the result
-              try:  abide verify kept.db   or   abide serve --db kept.db   then   abide watch "SELECT * FROM sessions""#]].assert_eq(&format!("{}\n{}", opening(24, report.file.as_deref()), report.picture(terminal)));
+              try:  abide verify kept.db   or   abide serve --db kept.db   then   abide watch "SELECT * FROM sessions""#]].assert_eq(&format!("{}\n{}", opening_line(24, report.file.as_deref()), report.render(terminal)));
     }
 }

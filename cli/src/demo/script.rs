@@ -28,19 +28,20 @@ pub(crate) struct Part {
 
 impl Script {
     /// Assigns a session to each conversation.
-    pub(crate) fn of(recordings: Vec<Recording>) -> Script {
+    pub(crate) fn new(recordings: Vec<Recording>) -> Script {
         let parts: Vec<Part> = (recordings.into_iter().enumerate())
             .map(|(at, recording)| Part { session: format!("demo-{}", at + 1), recording })
             .collect();
-        let tools = parts.iter().flat_map(|part| part.recording.tools());
-        let tools = tools.map(str::to_owned).collect();
-        let outcomes = parts.iter().flat_map(|part| {
-            part.recording.calls.iter().filter_map(|call| {
-                let outcome = call.outcome.clone()?;
-                Some((call.id(&part.session), outcome))
-            })
-        });
-        let outcomes = outcomes.collect();
+        let tools =
+            parts.iter().flat_map(|part| part.recording.tools()).map(str::to_owned).collect();
+        let mut outcomes = HashMap::new();
+        for part in &parts {
+            for call in &part.recording.calls {
+                if let Some(outcome) = &call.outcome {
+                    outcomes.insert(call.id(&part.session), outcome.clone());
+                }
+            }
+        }
         Script { parts, tools, outcomes }
     }
 
@@ -60,8 +61,11 @@ impl Part {
     /// The arguments that create the session.
     pub(crate) fn session_arguments(&self) -> JsonValue {
         let Recording { name, about, .. } = &self.recording;
-        let agent = about.get("domain").and_then(JsonValue::as_str);
-        let agent = agent.filter(|agent| !agent.is_empty()).unwrap_or("agent");
+        let agent = about
+            .get("domain")
+            .and_then(JsonValue::as_str)
+            .filter(|agent| !agent.is_empty())
+            .unwrap_or("agent");
         json!({"id": self.session, "agent": agent, "title": name, "metadata": about})
     }
 
@@ -109,7 +113,7 @@ impl Part {
     }
 
     /// Whether no call and no handoff stays open, so that the session can be completed.
-    pub(crate) fn ends(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.recording.calls.iter().all(|call| call.outcome.is_some())
     }
 
@@ -121,6 +125,6 @@ impl Part {
             .iter()
             .map(|call| if call.outcome.is_some() { 3 } else { 1 })
             .sum();
-        1 + self.recording.messages.len() + calls + usize::from(self.ends())
+        1 + self.recording.messages.len() + calls + usize::from(self.is_complete())
     }
 }

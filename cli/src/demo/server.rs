@@ -46,7 +46,7 @@ impl Server {
     /// # Errors
     /// The system's error.
     pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
-        self.process.kill().await.map_err(|why| broken("killed", &why).into())
+        self.process.kill().await.map_err(|why| process_refusal("killed", &why).into())
     }
 
     /// Restarts it with the same file and port.
@@ -59,10 +59,10 @@ impl Server {
     }
 
     /// Waits until it ends unexpectedly.
-    pub(crate) async fn died(&mut self) -> Failure {
+    pub(crate) async fn wait_until_died(&mut self) -> Failure {
         match self.process.wait().await {
-            Ok(status) => broken("kept alive", &status).into(),
-            Err(why) => broken("watched", &why).into(),
+            Ok(status) => process_refusal("kept alive", &status).into(),
+            Err(why) => process_refusal("watched", &why).into(),
         }
     }
 
@@ -73,15 +73,19 @@ impl Server {
     pub(crate) async fn stop(mut self) -> Result<(), Failure> {
         let id = self.process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
-            kill_process(id, Signal::TERM).map_err(|why| broken("stopped", &why))?;
+            kill_process(id, Signal::TERM).map_err(|why| process_refusal("stopped", &why))?;
         }
-        let status = self.process.wait().await.map_err(|why| broken("stopped", &why))?;
-        if status.success() { Ok(()) } else { Err(broken("stopped gracefully", &status).into()) }
+        let status = self.process.wait().await.map_err(|why| process_refusal("stopped", &why))?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(process_refusal("stopped gracefully", &status).into())
+        }
     }
 }
 
 async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
-    let program = std::env::current_exe().map_err(|why| broken("found", &why))?;
+    let program = std::env::current_exe().map_err(|why| process_refusal("found", &why))?;
     let mut process = Command::new(program)
         .args(["serve", "--json", "--listen", listen, "--db"])
         .arg(db)
@@ -91,11 +95,11 @@ async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|why| broken("started", &why))?;
+        .map_err(|why| process_refusal("started", &why))?;
     let mut line = String::new();
     if let Some(stdout) = process.stdout.take() {
         let read = BufReader::new(stdout).read_line(&mut line).await;
-        read.map_err(|why| broken("started", &why))?;
+        read.map_err(|why| process_refusal("started", &why))?;
     }
     let greeting: Greeting = serde_json::from_str(&line).map_err(|_| {
         Refusal::new(Code::Internal, "the server process ended before it listened")
@@ -104,6 +108,6 @@ async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
     Ok((process, greeting.listening))
 }
 
-fn broken(what: &str, why: &dyn std::fmt::Display) -> Refusal {
+fn process_refusal(what: &str, why: &dyn std::fmt::Display) -> Refusal {
     Refusal::new(Code::Internal, format!("the server process could not be {what}: {why}"))
 }

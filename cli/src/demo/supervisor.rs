@@ -15,8 +15,8 @@ use crate::failure::Failure;
 /// A call is refused for another reason than a lost race for the handoff.
 pub(crate) async fn run(context: &DemoContext) -> Result<Infallible, Failure> {
     let client = context.connect().await?;
-    let pending = "SELECT * FROM handoff_requests WHERE status = 'pending'";
-    let mut pending = client.watch(pending, None).await?;
+    let sql = "SELECT * FROM handoff_requests WHERE status = 'pending'";
+    let mut pending = client.watch(sql, None).await?;
     loop {
         for handoff in pending.next().await?.inserts::<HandoffRequest>()? {
             let data = handoff.data.as_ref().map(|data| data.value());

@@ -15,16 +15,16 @@ use crate::failure::Failure;
 /// A call is refused for another reason than a lost race for the claim.
 pub(crate) async fn run(context: &DemoContext, name: &str) -> Result<Infallible, Failure> {
     let client = context.connect().await?;
-    let pending = "SELECT * FROM tool_calls WHERE status = 'pending'";
-    let mut pending = client.watch(pending, None).await?;
+    let sql = "SELECT * FROM tool_calls WHERE status = 'pending'";
+    let mut pending = client.watch(sql, None).await?;
     loop {
         for call in pending.next().await?.inserts::<ToolCall>()? {
-            work(context, &client, name, &call.call_id).await?;
+            execute_call(context, &client, name, &call.call_id).await?;
         }
     }
 }
 
-async fn work(
+async fn execute_call(
     context: &DemoContext,
     client: &Client<'_>,
     name: &str,
@@ -35,13 +35,13 @@ async fn work(
     let claim = json!({"call_id": call_id, "worker": name});
     let claimed: ToolCall = match client.call("claim_tool_call", claim).await {
         Err(error) if error.code() == Some(Code::Conflict) => {
-            context.ledger.count(|counts| counts.races_lost += 1);
+            context.ledger.update_counts(|counts| counts.races_lost += 1);
             return Ok(());
         }
         claimed => claimed?,
     };
     // A real worker would execute the tool here. This one records the execution.
-    context.ledger.run(call_id);
+    context.ledger.record_execution(call_id);
     let (reducer, field) =
         if outcome.failed { ("fail_tool_call", "error") } else { ("complete_tool_call", "result") };
     let mut done = json!({"call_id": call_id, "fencing_token": claimed.fencing_token});

@@ -46,21 +46,11 @@ impl Endpoint {
     pub(super) fn new(url: &str, token: Option<&str>) -> Result<Endpoint, Failure> {
         // An error means that a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder().read_timeout(SILENCE).user_agent("abide").build();
-        let client = client.map_err(|why| {
-            Refusal::new(Code::Internal, format!("there is no HTTP client: {why}"))
-        })?;
-        let value = |token| {
-            let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
-                Failure::usage(
-                    "the token has characters that a header cannot have",
-                    "check --token",
-                )
+        let client =
+            Client::builder().read_timeout(SILENCE).user_agent("abide").build().map_err(|why| {
+                Refusal::new(Code::Internal, format!("there is no HTTP client: {why}"))
             })?;
-            value.set_sensitive(true);
-            Ok::<_, Failure>(value)
-        };
-        let authorization = token.map(value).transpose()?;
+        let authorization = token.map(bearer_value).transpose()?;
         Ok(Endpoint { client, url: format!("{}/mcp", url.trim_end_matches('/')), authorization })
     }
 
@@ -78,17 +68,18 @@ impl Endpoint {
         message: &JsonValue,
         headers: HeaderMap,
     ) -> Result<HttpResponse, SendError> {
-        let request = self.request(Method::POST, headers).body(message.to_string());
-        let request = request
+        let request = self
+            .request(Method::POST, headers)
             .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "application/json, text/event-stream");
-        HttpResponse::of(request.send().await?).await
+            .header(ACCEPT, "application/json, text/event-stream")
+            .body(message.to_string());
+        HttpResponse::receive(request.send().await?).await
     }
 
     /// Opens the stream of a session.
     pub(super) async fn get(&self, headers: HeaderMap) -> Result<HttpResponse, SendError> {
         let request = self.request(Method::GET, headers).header(ACCEPT, "text/event-stream");
-        HttpResponse::of(request.send().await?).await
+        HttpResponse::receive(request.send().await?).await
     }
 
     /// Ends a session.
@@ -96,6 +87,15 @@ impl Endpoint {
         // If it fails, the server ends the session later.
         let _ = self.request(Method::DELETE, headers).send().await;
     }
+}
+
+/// Returns the value of the header `Authorization`. Debug output does not show it.
+fn bearer_value(token: &str) -> Result<HeaderValue, Failure> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+        Failure::usage("the token has characters that a header cannot have", "check --token")
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// The answer to a request: one message, or a stream of them.
@@ -108,7 +108,7 @@ pub(super) struct HttpResponse {
 }
 
 impl HttpResponse {
-    async fn of(response: Response) -> Result<HttpResponse, SendError> {
+    async fn receive(response: Response) -> Result<HttpResponse, SendError> {
         let session =
             response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok()).map(str::to_owned);
         let is_stream = media_type(response.headers()) == "text/event-stream";
@@ -119,13 +119,13 @@ impl HttpResponse {
             answer.stream = Some(response);
             return Ok(answer);
         }
-        let body = body_of(response).await?;
+        let body = read_body(response).await?;
         if status == StatusCode::ACCEPTED {
             return Ok(answer);
         }
         let body: JsonValue = serde_json::from_slice(&body).unwrap_or_default();
         if body["jsonrpc"].is_null() {
-            return Err(refused(status, &body));
+            return Err(refusal_error(status, &body));
         }
         if status == StatusCode::NOT_FOUND && body["error"]["code"] == -32001 {
             return Err(SendError::SessionGone);
@@ -154,7 +154,7 @@ impl HttpResponse {
 }
 
 /// A whole body, unless it is larger than any message of the server.
-async fn body_of(mut response: Response) -> Result<Vec<u8>, SendError> {
+async fn read_body(mut response: Response) -> Result<Vec<u8>, SendError> {
     let mut body = Vec::new();
     while let Some(part) = response.chunk().await? {
         if body.len() + part.len() > MESSAGE_BYTES {
@@ -167,7 +167,7 @@ async fn body_of(mut response: Response) -> Result<Vec<u8>, SendError> {
 }
 
 /// A refusal before the message was handled, such as that of a token.
-fn refused(status: StatusCode, body: &JsonValue) -> SendError {
+fn refusal_error(status: StatusCode, body: &JsonValue) -> SendError {
     let said = body["detail"].as_str().map_or_else(|| format!("HTTP {status}"), str::to_owned);
     let is_temporary = [StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
     if status.is_server_error() || is_temporary {

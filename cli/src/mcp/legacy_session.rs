@@ -7,7 +7,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value as JsonValue, json};
 
 use super::endpoint::{Endpoint, SESSION_ID, SendError};
-use super::subscription::changed;
+use super::subscription::change_notification;
 
 /// The header with the version of the protocol.
 pub(super) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -27,12 +27,7 @@ pub(super) struct LegacySession {
 
 impl LegacySession {
     /// The session that a server has started with its answer to `initialize`.
-    pub(super) fn started(
-        &mut self,
-        id: Option<String>,
-        initialize: &JsonValue,
-        answer: &JsonValue,
-    ) {
+    pub(super) fn start(&mut self, id: Option<String>, initialize: &JsonValue, answer: &JsonValue) {
         self.number += 1;
         self.id = id;
         let version = &answer["result"]["protocolVersion"];
@@ -56,7 +51,7 @@ impl LegacySession {
     }
 
     /// Keeps a request that was answered, if a new session must get it.
-    pub(super) fn keep(&mut self, request: &JsonValue) {
+    pub(super) fn note_answered(&mut self, request: &JsonValue) {
         let uri = request["params"]["uri"].as_str().unwrap_or_default();
         match request["method"].as_str() {
             Some("resources/subscribe") => {
@@ -73,12 +68,17 @@ impl LegacySession {
     }
 
     /// Notifications of changes that are possible while there was no session.
-    pub(super) fn missed(&self) -> Vec<JsonValue> {
+    pub(super) fn missed_notifications(&self) -> Vec<JsonValue> {
         let subscribed = self.settings.values().filter(|it| it["method"] == "resources/subscribe");
         let resources = subscribed.map(|request| {
-            changed("notifications/resources/updated", json!({"uri": request["params"]["uri"]}))
+            change_notification(
+                "notifications/resources/updated",
+                json!({"uri": request["params"]["uri"]}),
+            )
         });
-        resources.chain([changed("notifications/tools/list_changed", json!({}))]).collect()
+        resources
+            .chain([change_notification("notifications/tools/list_changed", json!({}))])
+            .collect()
     }
 
     /// Starts the session again.
@@ -89,7 +89,7 @@ impl LegacySession {
             .await?
             .ok_or_else(|| SendError::Lost("the server started no session".to_owned()))?;
         let initialize = self.initialize.clone();
-        self.started(answer.session, &initialize, &message);
+        self.start(answer.session, &initialize, &message);
         let begun = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         endpoint.post(&begun, self.headers()).await?;
         for request in self.settings.values() {

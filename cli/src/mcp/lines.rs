@@ -15,11 +15,11 @@ pub(super) enum Line {
 }
 
 /// Reads the lines of stdin in a thread of its own: a read of a terminal or pipe cannot be cancelled.
-pub(super) fn of_stdin() -> mpsc::Receiver<io::Result<Line>> {
+pub(super) fn read_stdin() -> mpsc::Receiver<io::Result<Line>> {
     let (lines, receiver) = mpsc::channel(1);
     thread::spawn(move || {
         let mut stdin = io::stdin().lock();
-        while let Some(line) = next(&mut stdin, MESSAGE_BYTES).transpose() {
+        while let Some(line) = read_line(&mut stdin, MESSAGE_BYTES).transpose() {
             let is_last = line.is_err();
             if lines.blocking_send(line).is_err() || is_last {
                 break;
@@ -30,7 +30,7 @@ pub(super) fn of_stdin() -> mpsc::Receiver<io::Result<Line>> {
 }
 
 /// The next line; `None` at the end. A line of more than `max` bytes is read to its end and not kept.
-fn next(from: &mut impl BufRead, max: usize) -> io::Result<Option<Line>> {
+fn read_line(from: &mut impl BufRead, max: usize) -> io::Result<Option<Line>> {
     let mut line = Vec::new();
     let mut is_long = false;
     let mut is_any = false;
@@ -70,7 +70,7 @@ mod tests {
         let text = b"one\n\ntoo long\nlast".as_slice();
         let mut from = io::BufReader::with_capacity(3, text);
         let mut all = Vec::new();
-        while let Some(line) = next(&mut from, 5).expect("memory can be read") {
+        while let Some(line) = read_line(&mut from, 5).expect("memory can be read") {
             all.push(match line {
                 Line::Text(text) => String::from_utf8(text).expect("ASCII"),
                 Line::TooLong => "…".to_owned(),

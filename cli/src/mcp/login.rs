@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::agent::{FOLDER, check_named, unusable};
+use crate::agent::{FOLDER, check_named_folder, folder_failure};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{note, print_json, print_line};
@@ -71,19 +71,18 @@ pub(super) async fn login(
     args: Login,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
-    let config = server(&args.agents, &args.name)?;
+    let config = find_server(&args.agents, &args.name)?;
     let port = config.oauth.as_ref().and_then(|oauth| oauth.redirect_port).unwrap_or(0);
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let redirect_uri = format!("http://{}/callback", listener.local_addr()?);
-    let login = config.login(&options.environment, &redirect_uri).await;
-    let login = login.map_err(failed)?;
+    let login = config.login(&options.environment, &redirect_uri).await.map_err(login_failure)?;
     if options.json {
         print_json(&json!({ "url": login.url(), "scopes": login.scopes() }))?;
     } else {
         print_line(format!("Open this URL in a browser, and log in:\n\n  {}\n", login.url()))?;
     }
     tokio::select! {
-        done = complete(&login, listener) => done?,
+        done = complete_login(&login, listener) => done?,
         () = stop => return Err(Failure::Reported),
         () = tokio::time::sleep(LOGIN) => {
             let why = format!("there was no login within {} minutes", LOGIN.as_secs() / 60);
@@ -102,9 +101,9 @@ pub(super) async fn login(
 /// # Errors
 /// There are none.
 pub(super) fn logout(options: &Options, args: &Logout) -> Result<(), Failure> {
-    let config = server(&args.agents, &args.name)?;
+    let config = find_server(&args.agents, &args.name)?;
     let folder = config.login_folder.unwrap_or_default();
-    if !forget_mcp_login(&folder, &args.name).map_err(failed)? {
+    if !forget_mcp_login(&folder, &args.name).map_err(login_failure)? {
         let why = format!("there is no login to the MCP server {}", args.name);
         return Err(Refusal::new(Code::NotFound, why).into());
     }
@@ -116,9 +115,9 @@ pub(super) fn logout(options: &Options, args: &Logout) -> Result<(), Failure> {
 }
 
 /// The definition of a server.
-fn server(folder: &Path, name: &str) -> Result<McpServerConfig, Failure> {
-    check_named(folder)?;
-    let servers = mcp_servers(folder).map_err(unusable)?;
+fn find_server(folder: &Path, name: &str) -> Result<McpServerConfig, Failure> {
+    check_named_folder(folder)?;
+    let servers = mcp_servers(folder).map_err(folder_failure)?;
     let names: Vec<String> = servers.iter().map(|server| server.name.clone()).collect();
     servers.into_iter().find(|server| server.name == name).ok_or_else(|| {
         let why = format!("abide.yaml has no MCP server {name}");
@@ -131,7 +130,7 @@ fn server(folder: &Path, name: &str) -> Result<McpServerConfig, Failure> {
     })
 }
 
-fn failed(error: OAuthError) -> Failure {
+fn login_failure(error: OAuthError) -> Failure {
     Failure::Run(error.code().to_owned(), Refusal::new(Code::Denied, error.to_string()))
 }
 
@@ -149,7 +148,7 @@ struct Page {
 }
 
 /// Waits for the address that completes the login. Other requests to the port do not end it.
-async fn complete(login: &McpLogin, listener: TcpListener) -> Result<(), Failure> {
+async fn complete_login(login: &McpLogin, listener: TcpListener) -> Result<(), Failure> {
     let (found, mut redirects) = mpsc::channel(8);
     let pasted = found.clone();
     thread::spawn(move || {
@@ -165,7 +164,7 @@ async fn complete(login: &McpLogin, listener: TcpListener) -> Result<(), Failure
     let accepting = async {
         loop {
             let (browser, _) = listener.accept().await?;
-            tokio::spawn(answer(browser, found.clone()));
+            tokio::spawn(answer_browser(browser, found.clone()));
         }
     };
     let completing = async {
@@ -182,7 +181,7 @@ async fn complete(login: &McpLogin, listener: TcpListener) -> Result<(), Failure
             }
             match finished {
                 Err(error @ OAuthError::ForeignState) => note(format!("warning: {error}")),
-                other => return other.map_err(failed),
+                other => return other.map_err(login_failure),
             }
         }
         Err(Failure::Reported)
@@ -194,8 +193,8 @@ async fn complete(login: &McpLogin, listener: TcpListener) -> Result<(), Failure
 }
 
 /// Passes the address of a browser's request on, and shows the result.
-async fn answer(mut browser: TcpStream, found: mpsc::Sender<Redirected>) {
-    let Ok(Some(address)) = timeout(REQUEST, target(&mut browser)).await else { return };
+async fn answer_browser(mut browser: TcpStream, found: mpsc::Sender<Redirected>) {
+    let Ok(Some(address)) = timeout(REQUEST, read_target(&mut browser)).await else { return };
     let (text, shown) = oneshot::channel();
     let (_sent, sent) = oneshot::channel();
     let page = Some(Page { text, sent });
@@ -213,7 +212,7 @@ async fn answer(mut browser: TcpStream, found: mpsc::Sender<Redirected>) {
 }
 
 /// The target of a request to the redirect URI.
-async fn target(browser: &mut TcpStream) -> Option<String> {
+async fn read_target(browser: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         if head.len() > REQUEST_BYTES || browser.read_buf(&mut head).await.ok()? == 0 {

@@ -90,23 +90,23 @@ impl Proxy {
 
     /// Passes messages until stdin ends.
     pub(super) async fn run(self: &Arc<Self>) -> io::Result<()> {
-        let mut lines = lines::of_stdin();
+        let mut lines = lines::read_stdin();
         let mut tasks = Tasks::default();
         while let Some(line) = lines.recv().await {
             let Line::Text(text) = line? else {
-                self.fail(&JsonValue::Null, -32600, "the message is too long").await?;
+                self.write_error(&JsonValue::Null, -32600, "the message is too long").await?;
                 continue;
             };
             if text.trim_ascii().is_empty() {
                 continue;
             }
             match serde_json::from_slice::<JsonValue>(&text) {
-                Ok(message) if is_message(&message) => self.pass(message, &mut tasks).await?,
+                Ok(message) if is_message(&message) => self.dispatch(message, &mut tasks).await?,
                 Ok(other) => {
                     let why = "the line is not one message of JSON-RPC 2.0";
-                    self.fail(&other["id"], -32600, why).await?;
+                    self.write_error(&other["id"], -32600, why).await?;
                 }
-                Err(why) => self.refuse(&text, &why).await?,
+                Err(why) => self.refuse_line(&text, &why).await?,
             }
         }
         let answered = async { while tasks.requests.join_next().await.is_some() {} };
@@ -120,22 +120,22 @@ impl Proxy {
         Ok(())
     }
 
-    async fn pass(self: &Arc<Self>, message: JsonValue, tasks: &mut Tasks) -> io::Result<()> {
+    async fn dispatch(self: &Arc<Self>, message: JsonValue, tasks: &mut Tasks) -> io::Result<()> {
         let proxy = Arc::clone(self);
         let method = message["method"].as_str().unwrap_or_default().to_owned();
         let is_request = !method.is_empty() && message.get("id").is_some();
         match method.as_str() {
             "subscriptions/listen" if is_request => {
                 while tasks.streams.try_join_next().is_some() {}
-                tasks.streams.spawn(async move { proxy.request(message).await });
+                tasks.streams.spawn(async move { proxy.handle_request(message).await });
             }
             _ if is_request => {
                 while tasks.requests.try_join_next().is_some() {}
                 if tasks.requests.len() >= AT_ONCE {
                     let why = format!("{AT_ONCE} requests are open; wait for an answer");
-                    return self.fail(&message["id"], -32603, &why).await;
+                    return self.write_error(&message["id"], -32603, &why).await;
                 }
-                tasks.requests.spawn(async move { proxy.request(message).await });
+                tasks.requests.spawn(async move { proxy.handle_request(message).await });
             }
             "notifications/initialized" => {
                 self.notify(&message).await;
@@ -151,7 +151,7 @@ impl Proxy {
 
     /// Sends a notification, or a response to a request of the server.
     async fn notify(&self, message: &JsonValue) {
-        let headers = self.headers(message).await;
+        let headers = self.request_headers(message).await;
         if let Err(why) = self.endpoint.post(message, headers).await {
             tracing::warn!(?why, "a message of the client did not reach the server");
         }
@@ -160,7 +160,7 @@ impl Proxy {
     /// Cancels a request. The server gets the notification first, so that it stops the work.
     async fn cancel(&self, mut message: JsonValue) {
         let id = message["params"]["requestId"].to_string();
-        let cancelled = self.in_progress().get(&id).cloned();
+        let cancelled = self.lock_in_progress().get(&id).cloned();
         let Some(InProgress { cancelled, key }) = cancelled else { return };
         if let Some(key) = key {
             message["params"]["_meta"][REQUEST_ID] = json!(key);
@@ -169,25 +169,28 @@ impl Proxy {
         cancelled.cancel();
     }
 
-    async fn request(self: Arc<Self>, mut message: JsonValue) {
+    async fn handle_request(self: Arc<Self>, mut message: JsonValue) {
         let id = message["id"].to_string();
-        let key = with_key(&mut message);
+        let key = ensure_request_id(&mut message);
         let cancelled = CancellationToken::new();
         let entry = InProgress { cancelled: cancelled.clone(), key };
-        self.in_progress().insert(id.clone(), entry);
+        self.lock_in_progress().insert(id.clone(), entry);
         let mut pending = PendingRequest {
-            subscription: Subscription::of(&message),
+            subscription: Subscription::from_request(&message),
             message,
             is_reached: false,
             cancelled: cancelled.clone(),
         };
         let is_call = pending.message["method"] == "tools/call";
-        let mut answered = std::pin::pin!(self.answer(&mut pending));
+        let mut answered = std::pin::pin!(self.send_until_answered(&mut pending));
         let answered = tokio::select! {
             answered = &mut answered => answered,
-            () = cancelled.cancelled() => if is_call { timeout(LAST_ANSWER, answered).await.unwrap_or(Ok(())) } else { Ok(()) },
+            () = cancelled.cancelled() => {
+                // A cancelled call is still answered, if it stops soon.
+                if is_call { timeout(LAST_ANSWER, answered).await.unwrap_or(Ok(())) } else { Ok(()) }
+            }
         };
-        self.in_progress().remove(&id);
+        self.lock_in_progress().remove(&id);
         if let Err(why) = answered {
             // The client has closed its end.
             tracing::debug!(error = %why, "a message did not reach the client");
@@ -195,12 +198,12 @@ impl Proxy {
     }
 
     /// Sends a request until it is answered, and passes the answer on.
-    async fn answer(&self, pending: &mut PendingRequest) -> io::Result<()> {
+    async fn send_until_answered(&self, pending: &mut PendingRequest) -> io::Result<()> {
         let mut silent_since = Instant::now();
         loop {
             let session = self.session.lock().await.number;
             pending.is_reached = false;
-            let failed = match self.attempt(pending).await {
+            let failed = match self.send_once(pending).await {
                 Ok(answered) => return answered,
                 Err(failed) => failed,
             };
@@ -225,14 +228,14 @@ impl Proxy {
                 SendError::SessionGone => "the server does not keep the session".to_owned(),
                 SendError::Refused(why) => why,
             };
-            return self.fail(&pending.message["id"], -32603, &why).await;
+            return self.write_error(&pending.message["id"], -32603, &why).await;
         }
     }
 
     /// Sends a request once. The outer error is that of the server, the inner one that of the client.
-    async fn attempt(&self, pending: &mut PendingRequest) -> Result<io::Result<()>, SendError> {
+    async fn send_once(&self, pending: &mut PendingRequest) -> Result<io::Result<()>, SendError> {
         let PendingRequest { message, subscription, is_reached, cancelled } = pending;
-        let headers = self.headers(message).await;
+        let headers = self.request_headers(message).await;
         let mut answer = self.endpoint.post(message, headers).await?;
         *is_reached = true;
         while let Some(received) = answer.next().await? {
@@ -244,18 +247,16 @@ impl Proxy {
             if is_last && is_ok {
                 let mut session = self.session.lock().await;
                 match message["method"].as_str() {
-                    Some("initialize") => {
-                        session.started(answer.session.take(), message, &received)
-                    }
-                    _ => session.keep(message),
+                    Some("initialize") => session.start(answer.session.take(), message, &received),
+                    _ => session.note_answered(message),
                 }
             }
             let messages = match subscription {
-                Some(subscription) => subscription.pass(received),
+                Some(subscription) => subscription.translate(received),
                 None => vec![received],
             };
             for message in messages.iter().filter(|_| !cancelled.is_cancelled()) {
-                if let Err(why) = self.send(message).await {
+                if let Err(why) = self.write_message(message).await {
                     return Ok(Err(why));
                 }
             }
@@ -273,9 +274,9 @@ impl Proxy {
             return Ok(());
         }
         session.renew(&self.endpoint).await?;
-        for message in session.missed() {
+        for message in session.missed_notifications() {
             // An error shows when the request is answered.
-            let _ = self.send(&message).await;
+            let _ = self.write_message(&message).await;
         }
         Ok(())
     }
@@ -290,7 +291,7 @@ impl Proxy {
             let ended = match self.endpoint.get(headers).await {
                 Ok(mut answer) => loop {
                     match answer.next().await {
-                        Ok(Some(message)) if self.send(&message).await.is_err() => return,
+                        Ok(Some(message)) if self.write_message(&message).await.is_err() => return,
                         Ok(Some(_)) => {}
                         Ok(None) => break None,
                         Err(why) => break Some(why),
@@ -314,7 +315,7 @@ impl Proxy {
     }
 
     /// The headers of a message: those of 2026-07-28 say what the message says, those before name the session.
-    async fn headers(&self, message: &JsonValue) -> HeaderMap {
+    async fn request_headers(&self, message: &JsonValue) -> HeaderMap {
         let params = &message["params"];
         let method = message["method"].as_str().unwrap_or_default();
         let Some(version) = params["_meta"][META_VERSION].as_str() else {
@@ -329,7 +330,7 @@ impl Proxy {
             _ => "taskId",
         };
         let mut headers = HeaderMap::new();
-        let name = params[member].as_str().map(encoded);
+        let name = params[member].as_str().map(encode_header);
         for (header, value) in [
             (VERSION, Some(version)),
             (HeaderName::from_static("mcp-method"), Some(method)),
@@ -343,10 +344,10 @@ impl Proxy {
     }
 
     /// Refuses a line that cannot be parsed. Half a surrogate pair is JSON: its sender waits for a response to its request.
-    async fn refuse(&self, line: &[u8], why: &serde_json::Error) -> io::Result<()> {
+    async fn refuse_line(&self, line: &[u8], why: &serde_json::Error) -> io::Result<()> {
         let text = String::from_utf8_lossy(line);
         let Err(found) = integers::check_surrogates(&text) else {
-            return self.fail(&JsonValue::Null, -32700, &format!("not JSON: {why}")).await;
+            return self.write_error(&JsonValue::Null, -32700, &format!("not JSON: {why}")).await;
         };
         let message: JsonValue =
             serde_json::from_str(&integers::readable(line)).unwrap_or_default();
@@ -355,15 +356,15 @@ impl Proxy {
         let refusal = Refusal::from(found);
         let error = json!({"code": -32602, "message": refusal.detail,
             "data": {"code": refusal.code.as_str(), "hint": refusal.hint}});
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "error": error})).await
+        self.write_message(&json!({"jsonrpc": "2.0", "id": id, "error": error})).await
     }
 
-    async fn fail(&self, id: &JsonValue, code: i64, why: &str) -> io::Result<()> {
+    async fn write_error(&self, id: &JsonValue, code: i64, why: &str) -> io::Result<()> {
         let error = json!({"code": code, "message": why});
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "error": error})).await
+        self.write_message(&json!({"jsonrpc": "2.0", "id": id, "error": error})).await
     }
 
-    async fn send(&self, message: &JsonValue) -> io::Result<()> {
+    async fn write_message(&self, message: &JsonValue) -> io::Result<()> {
         let text = format!("{message}\n");
         let _writing = self.writing.lock().await;
         // A client that does not read blocks this thread only.
@@ -375,7 +376,7 @@ impl Proxy {
         written.await.map_err(io::Error::other)?
     }
 
-    fn in_progress(&self) -> MutexGuard<'_, HashMap<String, InProgress>> {
+    fn lock_in_progress(&self) -> MutexGuard<'_, HashMap<String, InProgress>> {
         self.in_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -387,7 +388,7 @@ fn is_message(value: &JsonValue) -> bool {
 }
 
 /// The idempotency key of a call. It gets one if it has none.
-fn with_key(message: &mut JsonValue) -> Option<String> {
+fn ensure_request_id(message: &mut JsonValue) -> Option<String> {
     if message["method"] != "tools/call" || !message["params"].is_object() {
         return None;
     }
@@ -404,7 +405,7 @@ fn is_stopping(answer: &JsonValue) -> bool {
 }
 
 /// A value as a header has it: what is not visible ASCII is encoded.
-fn encoded(value: &str) -> String {
+fn encode_header(value: &str) -> String {
     let is_plain = value.bytes().all(|byte| (0x20..0x7f).contains(&byte))
         && value.trim() == value
         && !value.starts_with("=?");

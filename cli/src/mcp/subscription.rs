@@ -10,13 +10,13 @@ pub(super) struct Subscription {
 
 impl Subscription {
     /// The subscription that a request asks for.
-    pub(super) fn of(request: &JsonValue) -> Option<Subscription> {
+    pub(super) fn from_request(request: &JsonValue) -> Option<Subscription> {
         (request["method"] == "subscriptions/listen").then(Subscription::default)
     }
 
     /// The messages for the client after a message of the server. The second acknowledgement follows a lost connection: anything
     /// may have changed, and the client is notified of that instead.
-    pub(super) fn pass(&mut self, message: JsonValue) -> Vec<JsonValue> {
+    pub(super) fn translate(&mut self, message: JsonValue) -> Vec<JsonValue> {
         if message["method"] != "notifications/subscriptions/acknowledged" {
             return vec![message];
         }
@@ -31,18 +31,18 @@ impl Subscription {
             ("promptsListChanged", "notifications/prompts/list_changed"),
         ] {
             if accepted[name] == true {
-                all.push(changed(method, json!({"_meta": meta})));
+                all.push(change_notification(method, json!({"_meta": meta})));
             }
         }
         for uri in accepted["resourceSubscriptions"].as_array().into_iter().flatten() {
             let params = json!({"_meta": meta, "uri": uri});
-            all.push(changed("notifications/resources/updated", params));
+            all.push(change_notification("notifications/resources/updated", params));
         }
         all
     }
 }
 
 /// A notification of a change.
-pub(super) fn changed(method: &str, params: JsonValue) -> JsonValue {
+pub(super) fn change_notification(method: &str, params: JsonValue) -> JsonValue {
     json!({"jsonrpc": "2.0", "method": method, "params": params})
 }

@@ -24,27 +24,27 @@ pub(super) fn from_terminal() -> Result<Option<Result<(), Failure>>, Failure> {
     match setsid() {
         Ok(_) => Ok(None),
         Err(Errno::PERM) => start_child().map(Some),
-        Err(why) => Err(failed(&why.into())),
+        Err(why) => Err(detach_failure(&why.into())),
     }
 }
 
 fn start_child() -> Result<Result<(), Failure>, Failure> {
-    let mut child = Command::new(env::current_exe().map_err(|why| failed(&why))?)
+    let mut child = Command::new(env::current_exe().map_err(|why| detach_failure(&why))?)
         .args(env::args_os().skip(1))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(|why| failed(&why))?;
+        .map_err(|why| detach_failure(&why))?;
     let mut line = String::new();
     if let Some(stdout) = &mut child.stdout {
-        stdout.read_to_string(&mut line).map_err(|why| failed(&why))?;
+        stdout.read_to_string(&mut line).map_err(|why| detach_failure(&why))?;
     }
     print_part(line.as_str())?;
     if !line.is_empty() && !line.starts_with("{\"error\"") {
         return Ok(Ok(()));
     }
     // The child has printed why.
-    let _ = child.wait().map_err(|why| failed(&why))?;
+    let _ = child.wait().map_err(|why| detach_failure(&why))?;
     Ok(Err(Failure::Reported))
 }
 
@@ -54,16 +54,19 @@ fn start_child() -> Result<Result<(), Failure>, Failure> {
 /// # Errors
 /// The system's error.
 pub(super) fn close_streams() -> Result<(), Failure> {
-    let null = File::options().read(true).write(true).open("/dev/null");
-    let null = null.map_err(|why| failed(&why))?;
-    rustix::stdio::dup2_stdin(&null).map_err(|why| failed(&why.into()))?;
-    rustix::stdio::dup2_stdout(&null).map_err(|why| failed(&why.into()))?;
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|why| detach_failure(&why))?;
+    rustix::stdio::dup2_stdin(&null).map_err(|why| detach_failure(&why.into()))?;
+    rustix::stdio::dup2_stdout(&null).map_err(|why| detach_failure(&why.into()))?;
     if env::var_os("ABIDE_LOG").is_none() {
-        rustix::stdio::dup2_stderr(&null).map_err(|why| failed(&why.into()))?;
+        rustix::stdio::dup2_stderr(&null).map_err(|why| detach_failure(&why.into()))?;
     }
     Ok(())
 }
 
-fn failed(why: &io::Error) -> Failure {
+fn detach_failure(why: &io::Error) -> Failure {
     Refusal::new(Code::Internal, format!("the engine cannot be detached: {why}")).into()
 }

@@ -24,14 +24,14 @@ pub(super) async fn ask(holder: &Holder, until: Instant) -> OpenReply {
     if !holder.is_shared() {
         return OpenReply::None;
     }
-    match timeout_at(until, request(holder)).await {
+    match timeout_at(until, request_readiness(holder)).await {
         Ok(Ok(true)) => OpenReply::Ready,
         Ok(Err(why)) if why.kind() == io::ErrorKind::PermissionDenied => OpenReply::OtherUser,
         _ => OpenReply::None,
     }
 }
 
-async fn request(holder: &Holder) -> io::Result<bool> {
+async fn request_readiness(holder: &Holder) -> io::Result<bool> {
     if let Some(path) = &holder.socket {
         let socket = UnixStream::connect(path).await?;
         // Another user could have replaced the socket, if its folder is in a place that others can write.
@@ -50,8 +50,7 @@ async fn is_ready(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     token: Option<&str>,
 ) -> io::Result<bool> {
-    let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
-    let token = token.unwrap_or_default();
+    let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
     let request =
         format!("GET /ready HTTP/1.1\r\nhost: localhost\r\n{token}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;

@@ -27,7 +27,7 @@ impl StepScheduler for PanicAt {
 }
 
 /// The configuration with the panic that the environment requests.
-pub(crate) fn armed(config: Config) -> Config {
+pub(crate) fn arm_requested_panic(config: Config) -> Config {
     let asked = env::var(VARIABLE).ok();
     let point = FaultPoint::ALL.into_iter().find(|point| asked == Some(format!("{point:?}")));
     match point {

@@ -11,9 +11,9 @@ pub(super) struct Webhooks(WebhookClient);
 impl Webhooks {
     /// A sender that may also connect to these hosts.
     pub(super) fn new(allow_private: &[String]) -> Result<Webhooks, Refusal> {
-        let client = WebhookClient::new(allow_private.iter().cloned());
-        let client = client.map_err(|why| Refusal::new(Code::Internal, why))?;
-        Ok(Webhooks(client))
+        WebhookClient::new(allow_private.iter().cloned())
+            .map(Webhooks)
+            .map_err(|why| Refusal::new(Code::Internal, why))
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) struct Frames {
 
 impl Frames {
     /// The frame of an update: first a snapshot, then deltas; a snapshot again if the history changed.
-    pub(super) fn take<'a>(&mut self, live: &'a Subscription, update: &Update) -> Frame<'a> {
+    pub(super) fn next_frame<'a>(&mut self, live: &'a Subscription, update: &Update) -> Frame<'a> {
         let history_changed = update.history_changed;
         if !self.begun || update.reset || history_changed {
             let reset = std::mem::replace(&mut self.begun, true);
@@ -76,8 +76,8 @@ impl Frames {
             Some(Positions { deletes, inserts: came, updates: changed }) => Change {
                 id: ID,
                 deletes: deletes.iter().map(|at| json!({"at": at})).collect(),
-                inserts: placed(came, inserts),
-                updates: placed(changed, updates),
+                inserts: add_positions(came, inserts),
+                updates: add_positions(changed, updates),
             },
             None => {
                 let deletes = update.delete_keys().map(row).collect();
@@ -92,6 +92,6 @@ fn row(row: &[Value]) -> JsonValue {
     row.iter().map(Value::to_json).collect()
 }
 
-fn placed(positions: &[usize], rows: Rows) -> Rows {
+fn add_positions(positions: &[usize], rows: Rows) -> Rows {
     positions.iter().zip(rows).map(|(at, row)| json!({"at": at, "row": row})).collect()
 }

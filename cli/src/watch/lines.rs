@@ -18,32 +18,36 @@ pub(super) struct Lines {
 
 impl Lines {
     /// The lines of an update: removed rows, then new rows, then changed rows.
-    pub(super) fn take(&mut self, subscription: &Subscription, update: &Update) -> Vec<String> {
+    pub(super) fn next_lines(
+        &mut self,
+        subscription: &Subscription,
+        update: &Update,
+    ) -> Vec<String> {
         let columns = subscription.columns();
         match update.positions() {
-            Some(positions) => self.of_top_n(columns, positions, update),
-            None => self.of_rows(columns, subscription.key(), update),
+            Some(positions) => self.top_n_lines(columns, positions, update),
+            None => self.row_lines(columns, subscription.key(), update),
         }
     }
 
-    fn of_rows(&mut self, columns: &[Column], key: &[String], update: &Update) -> Vec<String> {
+    fn row_lines(&mut self, columns: &[Column], key: &[String], update: &Update) -> Vec<String> {
         let key: Option<Vec<usize>> =
             key.iter().map(|name| columns.iter().position(|c| c.name == *name)).collect();
         // If the query does not select its key, a removed row is identified by the line alone.
         let key = key.unwrap_or_default();
         let mut lines = Vec::new();
         for gone in update.delete_keys() {
-            let known = self.by_key.remove(&identity(gone.iter()));
-            lines.push(format!("- {}", known.unwrap_or_else(|| line(columns, gone))));
+            let known = self.by_key.remove(&key_text(gone.iter()));
+            lines.push(format!("- {}", known.unwrap_or_else(|| format_row(columns, gone))));
         }
         let came = update.insert_rows().map(|row| ('+', row));
         let changed = update.update_rows().map(|row| ('~', row));
         for (sign, row) in came.chain(changed) {
-            let text = line(columns, row);
+            let text = format_row(columns, row);
             let mut known = None;
             if !key.is_empty() {
                 let key = key.iter().filter_map(|at| row.get(*at));
-                known = self.by_key.insert(identity(key), text.clone());
+                known = self.by_key.insert(key_text(key), text.clone());
             }
             // A row with an unchanged line may have changed in a column that only sorts.
             if sign == '+' || known.as_deref() != Some(&text) {
@@ -54,7 +58,7 @@ impl Lines {
     }
 
     /// The line of a row in a top-N result starts with its position; the first is #1.
-    fn of_top_n(
+    fn top_n_lines(
         &mut self,
         columns: &[Column],
         positions: &Positions,
@@ -66,20 +70,20 @@ impl Lines {
         }
         for at in &positions.deletes {
             if *at < self.top_n.len() {
-                lines.push(placed('-', *at, &self.top_n.remove(*at)));
+                lines.push(format_positioned('-', *at, &self.top_n.remove(*at)));
             }
         }
         for (at, row) in positions.inserts.iter().zip(update.insert_rows()) {
-            let text = line(columns, row);
-            lines.push(placed('+', *at, &text));
+            let text = format_row(columns, row);
+            lines.push(format_positioned('+', *at, &text));
             self.top_n.insert((*at).min(self.top_n.len()), text);
         }
         for (at, row) in positions.updates.iter().zip(update.update_rows()) {
-            let text = line(columns, row);
+            let text = format_row(columns, row);
             match self.top_n.get_mut(*at) {
                 Some(known) if *known == text => {}
                 Some(known) => {
-                    lines.push(placed('~', *at, &text));
+                    lines.push(format_positioned('~', *at, &text));
                     *known = text;
                 }
                 None => {}
@@ -89,20 +93,21 @@ impl Lines {
     }
 }
 
-fn placed(sign: char, at: usize, text: &str) -> String {
+fn format_positioned(sign: char, at: usize, text: &str) -> String {
     format!("{sign} #{}\t{text}", at + 1)
 }
 
 /// The cells, separated by tabs, for `cut` and `awk`.
-fn line(columns: &[Column], row: &[Value]) -> String {
-    let cells = row.iter().enumerate();
-    let cells = cells.map(|(at, value)| {
-        cells::show(columns.get(at).map_or("", |column| column.name.as_str()), &value.to_json())
-    });
-    cells.collect::<Vec<_>>().join("\t")
+fn format_row(columns: &[Column], row: &[Value]) -> String {
+    let mut cells = Vec::new();
+    for (at, value) in row.iter().enumerate() {
+        let column = columns.get(at).map_or("", |column| column.name.as_str());
+        cells.push(cells::format_value(column, &value.to_json()));
+    }
+    cells.join("\t")
 }
 
 /// A key as unambiguous text.
-fn identity<'a>(key: impl Iterator<Item = &'a Value>) -> String {
+fn key_text<'a>(key: impl Iterator<Item = &'a Value>) -> String {
     key.map(|value| value.to_json().to_string()).collect::<Vec<_>>().join("\n")
 }

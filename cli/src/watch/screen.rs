@@ -14,10 +14,10 @@ use crate::table::{self, MarkedRow, RenderedTable, RowMark};
 use crate::terminal::Terminal;
 
 /// How long a new or changed row is highlighted.
-const MARKED: Duration = Duration::from_millis(2_000);
+const HIGHLIGHT_DURATION: Duration = Duration::from_millis(2_000);
 
 /// Interval between checks of the window size.
-const LOOK: Duration = Duration::from_millis(1_000);
+const SIZE_CHECK_INTERVAL: Duration = Duration::from_millis(1_000);
 
 /// Lines other than rows: the query, a blank and the header above; a blank and the status below.
 const FRAME_LINES: usize = 5;
@@ -34,7 +34,7 @@ pub(super) struct Screen {
     history_changed: bool,
     /// The text on the screen without control sequences: it is printed on the main screen at the end.
     shown: Printable,
-    next_look: Instant,
+    next_size_check: Instant,
     link: Link,
 }
 
@@ -62,33 +62,33 @@ impl Screen {
             last_change: Seq::ZERO,
             history_changed: false,
             shown: Printable::default(),
-            next_look: Instant::now() + LOOK,
+            next_size_check: Instant::now() + SIZE_CHECK_INTERVAL,
             link: abide.link(),
         })
     }
 
     /// Processes an update; the first one is the initial result.
-    pub(super) fn take(&mut self, update: &Update) {
+    pub(super) fn apply(&mut self, update: &Update) {
         self.last_change = update.seq;
         self.history_changed |= update.history_changed;
         if !self.begun {
             self.begun = true;
             return;
         }
-        let until = Instant::now() + MARKED;
+        let until = Instant::now() + HIGHLIGHT_DURATION;
         let came = update.insert_rows().map(|row| (row, RowMark::Came));
         let changed = update.update_rows().map(|row| (row, RowMark::Changed));
         for (row, mark) in came.chain(changed) {
             let fresh = Marked { mark, until, times: 0 };
-            let marked = self.marks.entry(identity(row)).or_insert(fresh);
+            let marked = self.marks.entry(row_key(row)).or_insert(fresh);
             *marked = Marked { mark, until, times: marked.times + 1 };
         }
     }
 
     /// Returns when the screen must be drawn again although nothing changed.
-    pub(super) async fn due(&mut self) {
+    pub(super) async fn wait_until_due(&mut self) {
         let marks = self.marks.values().map(|marked| marked.until);
-        let next = marks.chain([self.next_look]).min().unwrap_or(self.next_look);
+        let next = marks.chain([self.next_size_check]).min().unwrap_or(self.next_size_check);
         tokio::select! {
             () = sleep_until(next) => {}
             () = self.link.changed() => {}
@@ -102,36 +102,37 @@ impl Screen {
     pub(super) fn draw(&mut self, abide: &Abide, live: &Subscription) -> Result<(), Failure> {
         let now = Instant::now();
         self.marks.retain(|_, marked| marked.until > now);
-        self.next_look = now + LOOK;
-        let terminal = Terminal::of_stdout();
+        self.next_size_check = now + SIZE_CHECK_INTERVAL;
+        let terminal = Terminal::from_stdout();
         let (columns, lines) = terminal.size.unwrap_or((80, 24));
         let room = usize::from(lines).saturating_sub(FRAME_LINES).max(1);
         let count = live.rows().len();
         let mut alike: HashMap<String, usize> = HashMap::new();
         let rows: Vec<MarkedRow> = (live.rows().take(room))
             .map(|row| {
-                let seen = alike.entry(identity(row)).or_default();
+                let seen = alike.entry(row_key(row)).or_default();
                 *seen += 1;
-                let marked = self.marks.get(&identity(row)).filter(|marked| *seen <= marked.times);
+                let marked = self.marks.get(&row_key(row)).filter(|marked| *seen <= marked.times);
                 (row.iter().map(Value::to_json).collect(), marked.map(|marked| marked.mark))
             })
             .collect();
-        let RenderedTable { text: table, left_out } = table::table(terminal, live.columns(), &rows);
-        let title = terminal.bold(cells::cut(&self.sql, columns.into()));
+        let RenderedTable { text: table, left_out } =
+            table::render_table(terminal, live.columns(), &rows);
+        let title = terminal.bold(cells::truncate(&self.sql, columns.into()));
         let status = self.status(abide, count, count.saturating_sub(room), left_out);
-        let status = terminal.dim(cells::cut(&status, columns.into()));
+        let status = terminal.dim(cells::truncate(&status, columns.into()));
         self.shown = title + "\n\n" + table + "\n\n" + status;
         // From the top: each line is cleared to its end, then everything below.
         write(&format!("\x1b[H{}\x1b[K\x1b[J", self.shown.as_str().replace('\n', "\x1b[K\r\n")))
     }
 
     fn status(&self, abide: &Abide, rows: usize, below: usize, left_out: usize) -> String {
-        let mut parts = vec![cells::counted(rows as u64, "row")];
+        let mut parts = vec![cells::pluralize(rows as u64, "row")];
         if below > 0 {
-            parts.push(format!("{} below", cells::count(below as u64)));
+            parts.push(format!("{} below", cells::format_count(below as u64)));
         }
         if left_out > 0 {
-            parts.push(format!("{} not shown", cells::counted(left_out as u64, "empty column")));
+            parts.push(format!("{} not shown", cells::pluralize(left_out as u64, "empty column")));
         }
         parts.push(format!("last change at {}", self.last_change));
         if self.history_changed {
@@ -163,6 +164,6 @@ fn write(text: &str) -> Result<(), Failure> {
     Ok(stdout.flush()?)
 }
 
-fn identity(row: &[Value]) -> String {
+fn row_key(row: &[Value]) -> String {
     row.iter().map(|value| value.to_json().to_string()).collect::<Vec<_>>().join("\n")
 }

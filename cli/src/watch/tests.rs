@@ -17,8 +17,8 @@ async fn check(sql: &str, lines: Expect, frames: Expect) {
     let mut printed = String::new();
     let mut framed = String::new();
     let mut tell = |live: &Subscription, update: &abide_client::Update| {
-        printed.extend(as_lines.take(live, update).into_iter().map(|line| line + "\n"));
-        let frame = as_frames.take(live, update);
+        printed.extend(as_lines.next_lines(live, update).into_iter().map(|line| line + "\n"));
+        let frame = as_frames.next_frame(live, update);
         framed.push_str(&(serde_json::to_string(&frame).expect("it is JSON") + "\n"));
     };
     let first = live.try_next().await.expect("it is live").expect("it goes on");
@@ -96,8 +96,8 @@ async fn a_top_n_result_with_its_places() {
     let mut frames = Frames::default();
     let mut output = String::new();
     let mut tell = |live: &Subscription, update: &abide_client::Update| {
-        output.extend(lines.take(live, update).into_iter().map(|line| line + "\n"));
-        let frame = frames.take(live, update);
+        output.extend(lines.next_lines(live, update).into_iter().map(|line| line + "\n"));
+        let frame = frames.next_frame(live, update);
         output.push_str(&(serde_json::to_string(&frame).expect("it is JSON") + "\n\n"));
     };
     let first = live.try_next().await.expect("it is live").expect("it goes on");
@@ -139,12 +139,12 @@ async fn hidden_sort_columns_are_not_shown() {
     let mut live = abide.subscribe(sql).await.expect("it can be live");
     let mut lines = Lines::default();
     let first = live.try_next().await.expect("it is live").expect("it goes on");
-    assert_eq!(lines.take(&live, &first), ["+ s_2\ta", "+ s_1\ta"]);
+    assert_eq!(lines.next_lines(&live, &first), ["+ s_2\ta", "+ s_1\ta"]);
     let message = json!({"session_id": "s_1", "role": "user", "content": "hi"});
     abide.call_by_name("append_message", message).await.expect("it is taken");
     let update = live.try_next().await.expect("it is live").expect("the row moves");
     assert_eq!(update.update_rows().len(), 1);
-    assert_eq!(lines.take(&live, &update), [""; 0]);
+    assert_eq!(lines.next_lines(&live, &update), [""; 0]);
     let ids: Vec<String> = live.rows().map(|row| row[0].to_json().to_string()).collect();
     assert_eq!(ids, ["\"s_1\"", "\"s_2\""]);
     abide.close().await;

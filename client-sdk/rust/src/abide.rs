@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use abide_schema::{Scope, Seq};
+use tokio::sync::watch;
 
 use crate::Error;
 use crate::backend::{
-    Attempt, BackendReply, BackendRequest, Source, Start, SubscriptionQuery, persist,
+    Attempt, BackendReply, BackendRequest, Source, Start, SubscriptionQuery, retry_until_deadline,
 };
 #[cfg(feature = "embedded")]
 use crate::embedded::{Config, Embedded};
-use crate::link::Link;
 use crate::remote::Remote;
 
 /// Default deadline of a call.
@@ -79,14 +79,14 @@ impl Abide {
     #[cfg(feature = "embedded")]
     pub fn open_with(path: impl AsRef<Path>, config: Config) -> Result<Abide, Error> {
         let embedded = Embedded::open(path.as_ref(), config)?;
-        Ok(Abide::over(Backend::Embedded(embedded), DEADLINE))
+        Ok(Abide::from_backend(Backend::Embedded(embedded), DEADLINE))
     }
 
     /// Wraps a running engine, such as one that a server in this process uses too.
     #[cfg(feature = "embedded")]
     #[must_use]
     pub fn embed(engine: abide_engine::Engine) -> Abide {
-        Abide::over(Backend::Embedded(Embedded::over(engine)), DEADLINE)
+        Abide::from_backend(Backend::Embedded(Embedded::new(engine)), DEADLINE)
     }
 
     /// Returns the engine in this process; `None` for a remote server.
@@ -100,10 +100,10 @@ impl Abide {
     }
 
     pub(crate) fn remote(remote: Remote, deadline: Duration) -> Abide {
-        Abide::over(Backend::Remote(remote), deadline)
+        Abide::from_backend(Backend::Remote(remote), deadline)
     }
 
-    fn over(backend: Backend, deadline: Duration) -> Abide {
+    fn from_backend(backend: Backend, deadline: Duration) -> Abide {
         let mismatches = Arc::default();
         let scoped = Mutex::default();
         Abide { inner: Arc::new(Inner { backend, deadline, mismatches, scoped }) }
@@ -124,13 +124,13 @@ impl Abide {
         match &self.inner.backend {
             #[cfg(feature = "embedded")]
             Backend::Embedded(embedded) => {
-                Ok(Abide::over(Backend::Embedded(embedded.acting_for(scope)?), deadline))
+                Ok(Abide::from_backend(Backend::Embedded(embedded.acting_for(scope)?), deadline))
             }
             Backend::Remote(remote) => {
                 if let Some(inner) = self.scoped().get(scope).and_then(Weak::upgrade) {
                     return Ok(Abide { inner });
                 }
-                let made = Abide::remote(remote.within(scope).await?, deadline);
+                let made = Abide::remote(remote.restricted_to(scope).await?, deadline);
                 let mut scoped = self.scoped();
                 scoped.retain(|_, handle| handle.strong_count() > 0);
                 // Another task may have connected in the meantime; its connection serves both.
@@ -233,7 +233,7 @@ impl Abide {
         deadline: Option<Duration>,
     ) -> Result<BackendReply, Error> {
         let patience = deadline.unwrap_or(self.inner.deadline);
-        let outcome = persist(&ask, patience, || self.attempt(&ask)).await;
+        let outcome = retry_until_deadline(&ask, patience, || self.attempt(&ask)).await;
         outcome.map_err(|error| self.with_last_error(error))
     }
 
@@ -248,7 +248,10 @@ impl Abide {
     }
 
     /// Waits for a subscription to start, with the same deadline as a call.
-    pub(crate) async fn in_time<T>(&self, begun: impl Future<Output = T>) -> Result<T, Error> {
+    pub(crate) async fn within_deadline<T>(
+        &self,
+        begun: impl Future<Output = T>,
+    ) -> Result<T, Error> {
         let waited = self.inner.deadline;
         let what = "the subscription".to_owned();
         tokio::time::timeout(waited, begun).await.map_err(|_| {
@@ -290,6 +293,26 @@ impl Abide {
             #[cfg(feature = "embedded")]
             Backend::Embedded(embedded) => embedded.subscribe(query, start).await,
             Backend::Remote(remote) => remote.subscribe(query, start),
+        }
+    }
+}
+
+/// The connection state, from [`Abide::link`]. It keeps no connection open.
+#[derive(Clone, Debug)]
+pub struct Link(watch::Receiver<bool>);
+
+impl Link {
+    /// Returns `true` if the client is connected.
+    #[must_use]
+    pub fn connected(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until the connection was lost or made since the last wait, or since the link was created.
+    /// Never returns after the client is dropped.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -65,7 +65,7 @@ impl BackendRequest {
     }
 
     /// The request as named in error messages.
-    fn name(&self) -> String {
+    fn describe(&self) -> String {
         match self {
             BackendRequest::Call { reducer, .. } => format!("the call of {reducer}"),
             BackendRequest::Batch { calls, .. } | BackendRequest::Apply { calls, .. } => {
@@ -195,7 +195,7 @@ pub(crate) trait Source: Send + Sync {
 }
 
 /// Retries until there is a reply or the deadline has passed; temporary refusals ([`Code::is_temporary`]) are retried.
-pub(crate) async fn persist<F: Future<Output = Attempt>>(
+pub(crate) async fn retry_until_deadline<F: Future<Output = Attempt>>(
     ask: &BackendRequest,
     patience: Duration,
     attempt: impl Fn() -> F,
@@ -206,7 +206,7 @@ pub(crate) async fn persist<F: Future<Output = Attempt>>(
     let mut backoff = Backoff::new();
     let mut uncertain = false;
     let timed_out = |why: Option<String>| Error::TimedOut {
-        what: ask.name(),
+        what: ask.describe(),
         waited: patience,
         request_id: ask.request_id().map(str::to_owned),
         why,

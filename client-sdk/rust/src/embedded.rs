@@ -88,10 +88,10 @@ impl Embedded {
     pub(crate) fn open(path: &Path, config: Config) -> Result<Embedded, Error> {
         let opened = Engine::open(path, config.into());
         let engine = opened.map_err(|why| why.to_refusal())?;
-        Ok(Embedded::over(engine))
+        Ok(Embedded::new(engine))
     }
 
-    pub(crate) fn over(engine: Engine) -> Embedded {
+    pub(crate) fn new(engine: Engine) -> Embedded {
         let state = watch::Sender::new(EngineState::Open);
         let accepts_calls = watch::Sender::new(true);
         Embedded { engine, caller: Caller::new("embedded"), state, accepts_calls }
@@ -119,15 +119,15 @@ impl Embedded {
     }
 
     pub(crate) async fn until_durable(&self, seq: Seq) -> Result<(), Error> {
-        self.engine.until_durable(seq).await.map_err(|refusal| self.error(refusal))
+        self.engine.until_durable(seq).await.map_err(|refusal| self.to_error(refusal))
     }
 
     pub(crate) async fn ask(&self, ask: &BackendRequest) -> Attempt {
-        let outcome = self.answer(ask).await;
-        Attempt { outcome: outcome.map_err(|refusal| self.error(refusal)), uncertain: false }
+        let outcome = self.execute(ask).await;
+        Attempt { outcome: outcome.map_err(|refusal| self.to_error(refusal)), uncertain: false }
     }
 
-    async fn answer(&self, ask: &BackendRequest) -> Result<BackendReply, Refusal> {
+    async fn execute(&self, ask: &BackendRequest) -> Result<BackendReply, Refusal> {
         let Embedded { engine, caller, .. } = self;
         Ok(match ask {
             BackendRequest::Call { reducer, args, request_id } => {
@@ -162,7 +162,7 @@ impl Embedded {
         let engine = self.engine.clone();
         let caller = self.caller.clone();
         let begin = SubscriptionStart { engine, caller, query, state: self.state.subscribe() };
-        let connection = begin.connect(start).await.map_err(|refusal| self.error(refusal))?;
+        let connection = begin.connect(start).await.map_err(|refusal| self.to_error(refusal))?;
         let mut state = self.state.subscribe();
         let closed = async move {
             // An error means that the handle was dropped; the engine lives on in this subscription.
@@ -199,13 +199,13 @@ impl Embedded {
         }
     }
 
-    fn error(&self, refusal: Refusal) -> Error {
-        closed_or(*self.state.borrow(), refusal)
+    fn to_error(&self, refusal: Refusal) -> Error {
+        closed_or_refused(*self.state.borrow(), refusal)
     }
 }
 
 /// Maps a refusal after [`Abide::close`](crate::Abide::close) to [`Error::Closed`].
-fn closed_or(state: EngineState, refusal: Refusal) -> Error {
+fn closed_or_refused(state: EngineState, refusal: Refusal) -> Error {
     match refusal.code {
         Code::Unavailable if state > EngineState::Open => Error::Closed,
         _ => Error::Refused(refusal),
@@ -213,9 +213,12 @@ fn closed_or(state: EngineState, refusal: Refusal) -> Error {
 }
 
 fn batch_reply(done: CommittedBatch) -> BackendReply {
-    let results = done.results.into_iter();
-    let results = results.map(|done| AppliedCall { seq: done.seq, result: RawResult(done.result) });
-    BackendReply::Batch { seq: done.seq, duplicate: done.duplicate, results: results.collect() }
+    let results = done
+        .results
+        .into_iter()
+        .map(|call| AppliedCall { seq: call.seq, result: RawResult(call.result) })
+        .collect();
+    BackendReply::Batch { seq: done.seq, duplicate: done.duplicate, results }
 }
 
 /// How a subscription begins.
@@ -239,19 +242,16 @@ impl SubscriptionStart {
                 Start::After(seq) => abide_engine::Start::After(seq),
                 Start::AsOf(seq) => abide_engine::Start::AsOf(seq),
             };
-            let id = ID;
-            let checksum = *checksum;
-            let explain = *explain;
-            let wanted = SubscribeRequest {
-                id,
+            let request = SubscribeRequest {
+                id: ID,
                 sql,
                 params,
                 start: from,
                 timeline: None,
-                checksum,
-                explain,
+                checksum: *checksum,
+                explain: *explain,
             };
-            match connection.subscribe(&wanted).await {
+            match connection.subscribe(&request).await {
                 Ok(()) => return Ok(connection),
                 Err(refusal) if self.is_passing(&refusal, start) => sleep(backoff.next()).await,
                 Err(refusal) => return Err(refusal),
@@ -322,7 +322,7 @@ impl Source for ConnectionPump {
                 (_, Some(connection)) => wait_for_update(connection),
                 (_, None) => Box::pin(std::future::pending()),
             });
-            let Some(event) = self.event(update) else { continue };
+            let Some(event) = self.handle_update(update) else { continue };
             match &event {
                 Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } | Event::Progress(to) => {
                     self.start = Start::After(*to);
@@ -341,7 +341,7 @@ impl Source for ConnectionPump {
 }
 
 impl ConnectionPump {
-    fn event(&mut self, update: Update) -> Option<Event> {
+    fn handle_update(&mut self, update: Update) -> Option<Event> {
         match update {
             Update::Snapshot(part) => {
                 self.parts.extend(part.rows);
@@ -364,10 +364,10 @@ impl ConnectionPump {
             }
             Update::Rerun { seq, change, stale } => {
                 self.stale = stale;
-                Some(self.changed(seq, change))
+                Some(self.delta_event(seq, change))
             }
             Update::Delta { to, changes, .. } => Some(match changes.into_iter().next() {
-                Some(change) => self.changed(to, change),
+                Some(change) => self.delta_event(to, change),
                 None => Event::Progress(to),
             }),
             Update::Progress { .. } if self.stale => None,
@@ -378,35 +378,36 @@ impl ConnectionPump {
                 self.parts.clear();
                 None
             }
-            Update::Error { refusal, .. } => Some(Event::Ended(self.error(refusal))),
+            Update::Error { refusal, .. } => Some(Event::Ended(self.to_error(refusal))),
         }
     }
 
-    fn changed(&self, to: Seq, change: Change) -> Event {
+    fn delta_event(&self, to: Seq, change: Change) -> Event {
         let checksum = change.checksum;
         let info = change.info;
-        Event::Delta { to, changes: changes_of(change.delta.rows()), checksum, info }
+        Event::Delta { to, changes: copy_changes(change.delta.rows()), checksum, info }
     }
 
-    fn error(&self, refusal: Refusal) -> Error {
-        closed_or(*self.begin.state.borrow(), refusal)
+    fn to_error(&self, refusal: Refusal) -> Error {
+        closed_or_refused(*self.begin.state.borrow(), refusal)
     }
 }
 
 /// All subscribers of a delta share its rows.
-fn changes_of(delta: &Delta) -> Changes {
+fn copy_changes(delta: &Delta) -> Changes {
     let Delta { deletes, inserts, updates, top_n, .. } = delta;
-    let come =
-        top_n.inserts.iter().map(|come| PositionedRow { at: come.at, row: come.row.clone() });
-    let new = top_n.updates.iter().map(|new| PositionedRow { at: new.at, row: new.row.clone() });
+    let positioned_inserts =
+        top_n.inserts.iter().map(|insert| PositionedRow { at: insert.at, row: insert.row.clone() });
+    let positioned_updates =
+        top_n.updates.iter().map(|update| PositionedRow { at: update.at, row: update.row.clone() });
     Changes {
         deletes: deletes.clone(),
         inserts: inserts.clone(),
         updates: updates.clone(),
         top_n: TopNDelta {
             deletes: top_n.deletes.clone(),
-            inserts: come.collect(),
-            updates: new.collect(),
+            inserts: positioned_inserts.collect(),
+            updates: positioned_updates.collect(),
         },
         positions: None,
     }

@@ -206,7 +206,7 @@ impl fmt::Display for Error {
             ),
             Error::TimedOut { what, waited, why, .. } => {
                 write!(f, "{what} was not answered within {} s", waited.as_secs())?;
-                in_brackets(f, why.as_deref())
+                format_bracketed(f, why.as_deref())
             }
             Error::Decode { what, .. } => write!(f, "{what} cannot be decoded"),
             Error::Encode { what, .. } => write!(f, "{what} cannot be encoded"),
@@ -220,7 +220,7 @@ impl fmt::Display for Error {
             ),
             Error::ToolFailed { call_id, status, error } => {
                 write!(f, "call {call_id} is {status}")?;
-                in_brackets(f, error.as_deref())
+                format_bracketed(f, error.as_deref())
             }
             Error::Closed => f.write_str("the client is closed"),
         }?;
@@ -244,7 +244,7 @@ impl std::error::Error for Error {
     }
 }
 
-fn in_brackets(f: &mut fmt::Formatter<'_>, why: Option<&str>) -> fmt::Result {
+fn format_bracketed(f: &mut fmt::Formatter<'_>, why: Option<&str>) -> fmt::Result {
     why.map_or(Ok(()), |why| write!(f, " ({why})"))
 }
 

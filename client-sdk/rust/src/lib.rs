@@ -72,9 +72,9 @@
 //! [`rules`] what programs share with the reducers.
 //!
 //! In reading order: [`Abide`] · [`OpenShared`] · `request` calls and batches · [`arguments`] the built-in reducers ·
-//! [`Secret`] a new token · `query` · `explain` · `subscription` and `typed_subscription` · `live_result` the maintained
+//! [`Secret`] a new token · `query` · `query_plan` · `subscription` and `typed_subscription` · `live_result` the maintained
 //! result, in the `order` of SQLite · `row_decode` rows as Rust types · `steps` durable steps, workers and supervisors ·
-//! `link` connection state · `backend` the interface of both backends, `embedded` and `remote` them.
+//! `backend` the interface of both backends, `embedded` and `remote` them.
 
 mod abide;
 pub mod arguments;
@@ -82,8 +82,6 @@ mod backend;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 mod error;
-mod explain;
-mod link;
 mod live_result;
 mod open_shared;
 mod order;
@@ -99,14 +97,13 @@ pub mod steps;
 mod subscription;
 mod typed_subscription;
 
-pub use abide::{Abide, Builder};
+pub use abide::{Abide, Builder, Link};
 pub use abide_schema::wire::CallResult;
 pub use abide_schema::{Code, Json, Micros, Refusal, Row, Scope, Seq, Value};
 pub use backend::AppliedCall;
 #[cfg(feature = "embedded")]
 pub use embedded::Config;
 pub use error::{Error, ErrorSource};
-pub use link::Link;
 pub use live_result::Positions;
 pub use open_shared::OpenShared;
 pub use query::{Position, Query, QueryResult};

@@ -71,7 +71,7 @@ impl Changes {
     }
 
     /// The whole result as inserts.
-    pub(crate) fn whole(rows: Vec<Row>, is_top_n: bool) -> Changes {
+    pub(crate) fn from_all_rows(rows: Vec<Row>, is_top_n: bool) -> Changes {
         let inserts = (0..rows.len()).collect();
         let positions = is_top_n.then(|| Positions { inserts, ..Positions::default() });
         Changes { inserts: rows, positions, ..Changes::default() }
@@ -90,6 +90,10 @@ pub(crate) struct Mismatch(String);
 impl Mismatch {
     pub(crate) fn new(why: &str) -> Mismatch {
         Mismatch(why.to_owned())
+    }
+
+    fn beyond_end(at: usize) -> Mismatch {
+        Mismatch(format!("position {at} is beyond the top-N result"))
     }
 }
 
@@ -143,11 +147,11 @@ impl Rows {
         rows: Vec<Row>,
         expected: Option<Checksum>,
     ) -> Result<Rows, Mismatch> {
-        let layout = Layout::of(shape)?;
+        let layout = Layout::from_shape(shape)?;
         for row in &rows {
             layout.check_width(row)?;
         }
-        let by_key = layout.index(&rows)?;
+        let by_key = layout.index_by_key(&rows)?;
         let checksum = expected.map(|_| Checksum::of(&rows));
         check_checksum(checksum, expected)?;
         let mut sorted = rows;
@@ -203,7 +207,7 @@ impl Rows {
                         None => self.by_key.remove(&key),
                     };
                 }
-                self.replace(difference.removed, difference.added);
+                self.replace_rows(difference.removed, difference.added);
             }
         }
         debug_assert!(
@@ -214,28 +218,27 @@ impl Rows {
     }
 
     fn difference_of_top_n(&self, changes: &mut Changes) -> Result<Difference, Mismatch> {
-        let beyond = |at: usize| Mismatch(format!("position {at} is beyond the top-N result"));
         let mut rows = self.as_received.as_ref().unwrap_or(&self.sorted).clone();
         let mut difference = Difference::default();
         for at in &changes.top_n.deletes {
             if *at >= rows.len() {
-                return Err(beyond(*at));
+                return Err(Mismatch::beyond_end(*at));
             }
             let removed = rows.remove(*at);
-            changes.deletes.push(self.layout.key_of_row(&removed));
+            changes.deletes.push(self.layout.key_or_row(&removed));
             difference.removed.push(removed);
         }
         for PositionedRow { at, row } in &changes.top_n.inserts {
             self.layout.check_width(row)?;
             if *at > rows.len() {
-                return Err(beyond(*at));
+                return Err(Mismatch::beyond_end(*at));
             }
             rows.insert(*at, row.clone());
             difference.added.push(row.clone());
         }
         for PositionedRow { at, row } in &changes.top_n.updates {
             self.layout.check_width(row)?;
-            let place = rows.get_mut(*at).ok_or_else(|| beyond(*at))?;
+            let place = rows.get_mut(*at).ok_or_else(|| Mismatch::beyond_end(*at))?;
             difference.removed.push(std::mem::replace(place, row.clone()));
             difference.added.push(row.clone());
         }
@@ -244,49 +247,63 @@ impl Rows {
     }
 
     fn difference_of_rows(&self, changes: &Changes) -> Result<Difference, Mismatch> {
-        let rows = changes.inserts.iter().chain(&changes.updates);
-        rows.into_iter().try_for_each(|row| self.layout.check_width(row))?;
+        for row in changes.inserts.iter().chain(&changes.updates) {
+            self.layout.check_width(row)?;
+        }
         if self.layout.key.is_empty() {
             return self.difference_of_rows_without_key(changes);
         }
         let mut keys: BTreeMap<Key, Option<Row>> = BTreeMap::new();
-        let mut put = |key: Key, row: Option<Row>, is_there: bool, otherwise: &str| {
-            let now =
-                keys.get(&key).map_or_else(|| self.by_key.contains_key(&key), Option::is_some);
-            if now != is_there {
-                return Err(Mismatch(otherwise.to_owned()));
-            }
-            keys.insert(key, row);
-            Ok(())
-        };
         for key in &changes.deletes {
-            put(Key(key.clone()), None, true, "a deleted row does not exist")?;
+            let key = Key(key.clone());
+            if !self.has_row(&keys, &key) {
+                return Err(Mismatch::new("a deleted row does not exist"));
+            }
+            keys.insert(key, None);
         }
         for row in &changes.inserts {
             let key = self.layout.key_of(row);
-            put(key, Some(row.clone()), false, "an inserted row already exists")?;
+            if self.has_row(&keys, &key) {
+                return Err(Mismatch::new("an inserted row already exists"));
+            }
+            keys.insert(key, Some(row.clone()));
         }
         for row in &changes.updates {
             let key = self.layout.key_of(row);
-            put(key, Some(row.clone()), true, "an updated row does not exist")?;
+            if !self.has_row(&keys, &key) {
+                return Err(Mismatch::new("an updated row does not exist"));
+            }
+            keys.insert(key, Some(row.clone()));
         }
         let removed = keys.keys().filter_map(|key| self.by_key.get(key).cloned()).collect();
         let added = keys.values().flatten().cloned().collect();
         Ok(Difference { removed, added, keys, top_n: None })
     }
 
+    /// Whether a row with this key exists after the earlier parts of a change.
+    fn has_row(&self, changed: &BTreeMap<Key, Option<Row>>, key: &Key) -> bool {
+        match changed.get(key) {
+            Some(row) => row.is_some(),
+            None => self.by_key.contains_key(key),
+        }
+    }
+
     fn difference_of_rows_without_key(&self, changes: &Changes) -> Result<Difference, Mismatch> {
         if !changes.updates.is_empty() {
             return Err(Mismatch("an update in a result without a key".to_owned()));
         }
-        changes.deletes.iter().try_for_each(|row| self.layout.check_width(row))?;
+        for row in &changes.deletes {
+            self.layout.check_width(row)?;
+        }
         let mut removed = changes.deletes.clone();
         removed.sort_by(|left, right| self.layout.compare(left, right));
         for equal in removed.chunk_by(|left, right| self.layout.compare(left, right).is_eq()) {
-            let order = |row: &Row| self.layout.compare(row, &equal[0]);
-            let first = self.sorted.partition_point(|row| order(row).is_lt());
-            let there = self.sorted[first..].partition_point(|row| order(row).is_eq());
-            if there < equal.len() {
+            let row = &equal[0];
+            let first =
+                self.sorted.partition_point(|other| self.layout.compare(other, row).is_lt());
+            let count = self.sorted[first..]
+                .partition_point(|other| self.layout.compare(other, row).is_eq());
+            if count < equal.len() {
                 return Err(Mismatch("a deleted row does not exist".to_owned()));
             }
         }
@@ -297,7 +314,7 @@ impl Rows {
     /// Returns the difference from this result to a newer snapshot, and replaces it with the snapshot.
     pub(crate) fn become_snapshot(&mut self, new: Rows) -> Changes {
         let changes = if new.is_top_n {
-            self.positions_towards(&new)
+            self.difference_by_position(&new)
         } else if new.layout.key.is_empty() {
             self.difference_of_multisets(&new)
         } else {
@@ -308,35 +325,45 @@ impl Rows {
     }
 
     /// The part between the common prefix and the common suffix.
-    fn positions_towards(&self, new: &Rows) -> Changes {
+    fn difference_by_position(&self, new: &Rows) -> Changes {
         let old = &self.sorted[..];
         let new = &new.sorted[..];
-        let alike = |(old, new): &(&Row, &Row)| same(old, new);
-        let head = old.iter().zip(new).take_while(alike).count();
+        let head = old.iter().zip(new).take_while(|(old, new)| is_same_row(old, new)).count();
         let old_rest = &old[head..];
         let new_rest = &new[head..];
-        let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(alike).count();
+        let tail = old_rest
+            .iter()
+            .rev()
+            .zip(new_rest.iter().rev())
+            .take_while(|(old, new)| is_same_row(old, new))
+            .count();
         let removed = &old_rest[..old_rest.len() - tail];
         let added = &new_rest[..new_rest.len() - tail];
-        let key = |row: &Row| self.layout.key_of_row(row);
-        let placed = added.iter().enumerate();
-        let placed = placed.map(|(at, row)| PositionedRow { at: head + at, row: row.clone() });
-        let in_place = !self.layout.key.is_empty()
-            && removed.len() == added.len()
-            && removed.iter().zip(added).all(|(old, new)| same(&key(old), &key(new)));
-        if in_place {
-            let changed = placed.zip(removed).filter(|(new, old)| !same(&new.row, old));
-            let updates = changed.map(|(new, _)| new).collect();
-            return Changes {
-                top_n: TopNDelta { updates, ..TopNDelta::default() },
-                ..Changes::default()
+        let mut top_n = TopNDelta::default();
+        if self.have_same_keys(removed, added) {
+            for (at, (old, new)) in removed.iter().zip(added).enumerate() {
+                if !is_same_row(old, new) {
+                    top_n.updates.push(PositionedRow { at: head + at, row: new.clone() });
+                }
             }
-            .with_positions();
+            return Changes { top_n, ..Changes::default() }.with_positions();
         }
-        let deletes: Vec<usize> = (head..head + removed.len()).rev().collect();
-        let keys = removed.iter().rev().map(key).collect();
-        let top_n = TopNDelta { deletes, inserts: placed.collect(), updates: Vec::new() };
-        Changes { deletes: keys, top_n, ..Changes::default() }.with_positions()
+        top_n.deletes = (head..head + removed.len()).rev().collect();
+        for (at, row) in added.iter().enumerate() {
+            top_n.inserts.push(PositionedRow { at: head + at, row: row.clone() });
+        }
+        let deletes = removed.iter().rev().map(|row| self.layout.key_or_row(row)).collect();
+        Changes { deletes, top_n, ..Changes::default() }.with_positions()
+    }
+
+    /// Whether the rows have the same keys in the same order. Keys that SQLite considers equal, such as 1 and 1.0, differ
+    /// here. `false` if the result has no key.
+    fn have_same_keys(&self, old: &[Row], new: &[Row]) -> bool {
+        !self.layout.key.is_empty()
+            && old.len() == new.len()
+            && old.iter().zip(new).all(|(old, new)| {
+                is_same_row(&self.layout.key_of(old).0, &self.layout.key_of(new).0)
+            })
     }
 
     fn difference_by_key(&self, new: &Rows) -> Changes {
@@ -346,7 +373,7 @@ impl Rows {
         for row in new.as_slice() {
             match old.remove(&new.layout.key_of(row)) {
                 None => changes.inserts.push(row.clone()),
-                Some(old) if same(old, row) => {}
+                Some(old) if is_same_row(old, row) => {}
                 Some(_) => changes.updates.push(row.clone()),
             }
         }
@@ -357,24 +384,24 @@ impl Rows {
     fn difference_of_multisets(&self, new: &Rows) -> Changes {
         let mut changes = Changes::default();
         // A top-N result is ordered by position.
-        let mut held = self.sorted.clone();
-        held.sort_by(|left, right| new.layout.compare(left, right));
-        let mut wanted = new.sorted.clone();
-        wanted.sort_by(|left, right| new.layout.compare(left, right));
-        let mut old = held.iter().peekable();
-        let mut new_rows = wanted.iter().peekable();
+        let mut old_sorted = self.sorted.clone();
+        old_sorted.sort_by(|left, right| new.layout.compare(left, right));
+        let mut new_sorted = new.sorted.clone();
+        new_sorted.sort_by(|left, right| new.layout.compare(left, right));
+        let mut old_rows = old_sorted.iter().peekable();
+        let mut new_rows = new_sorted.iter().peekable();
         loop {
-            let order = match (old.peek(), new_rows.peek()) {
+            let order = match (old_rows.peek(), new_rows.peek()) {
                 (None, None) => return changes,
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (Some(left), Some(right)) => new.layout.compare(left, right),
             };
             match order {
-                Ordering::Less => changes.deletes.extend(old.next().cloned()),
+                Ordering::Less => changes.deletes.extend(old_rows.next().cloned()),
                 Ordering::Greater => changes.inserts.extend(new_rows.next().cloned()),
                 Ordering::Equal => {
-                    old.next();
+                    old_rows.next();
                     new_rows.next();
                 }
             }
@@ -382,7 +409,7 @@ impl Rows {
     }
 
     /// Replaces existing rows.
-    fn replace(&mut self, mut removed: Vec<Row>, added: Vec<Row>) {
+    fn replace_rows(&mut self, mut removed: Vec<Row>, added: Vec<Row>) {
         // For few rows, moving the tail of the list for each is cheapest; for many, one pass over all
         // rows is. The exact threshold matters little.
         let few = removed.len() + added.len() <= 8 + self.sorted.len() / 64;
@@ -425,7 +452,7 @@ fn check_checksum(kept: Option<Checksum>, expected: Option<Checksum>) -> Result<
 }
 
 impl Layout {
-    fn of(shape: &Shape) -> Result<Layout, Mismatch> {
+    fn from_shape(shape: &Shape) -> Result<Layout, Mismatch> {
         let width = shape.columns.len();
         let terms = shape.order.iter().map(|term| {
             let collation = Collation::parse(&term.collation)
@@ -447,7 +474,7 @@ impl Layout {
         })
     }
 
-    fn index(&self, rows: &[Row]) -> Result<BTreeMap<Key, Row>, Mismatch> {
+    fn index_by_key(&self, rows: &[Row]) -> Result<BTreeMap<Key, Row>, Mismatch> {
         let mut by_key = BTreeMap::new();
         if self.key.is_empty() {
             return Ok(by_key);
@@ -470,7 +497,7 @@ impl Layout {
     }
 
     /// How a deleted row is reported: by its key, or whole if there is no key.
-    fn key_of_row(&self, row: &Row) -> Row {
+    fn key_or_row(&self, row: &Row) -> Row {
         if self.key.is_empty() { row.clone() } else { self.key_of(row).0 }
     }
 
@@ -534,7 +561,7 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-fn same(left: &Row, right: &Row) -> bool {
+fn is_same_row(left: &Row, right: &Row) -> bool {
     Arc::ptr_eq(left, right)
         || first_difference(left.iter().zip(right.iter()), compare_exactly).is_eq()
 }

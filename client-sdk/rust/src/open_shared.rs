@@ -66,8 +66,9 @@ impl OpenShared {
     /// process has it open that does not share it.
     pub async fn open(self) -> Result<Abide, Error> {
         let OpenShared { path, binary, deadline } = self;
-        let binary = binary.or_else(|| env::var_os(BINARY).map(PathBuf::from));
-        let binary = binary.unwrap_or_else(|| PathBuf::from("abide"));
+        let binary = binary
+            .or_else(|| env::var_os(BINARY).map(PathBuf::from))
+            .unwrap_or_else(|| PathBuf::from("abide"));
         let path = std::path::absolute(&path).map_err(|why| Error::Address {
             url: path.display().to_string(),
             why: why.to_string().to_lowercase(),

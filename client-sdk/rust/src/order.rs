@@ -41,13 +41,15 @@ pub(crate) fn compare(left: &Value, right: &Value, collation: Collation) -> Orde
         (Value::Real(left), Value::Real(right)) => {
             left.partial_cmp(right).unwrap_or(Ordering::Equal)
         }
-        (Value::Integer(left), Value::Real(right)) => integer_to_real(*left, *right),
-        (Value::Real(left), Value::Integer(right)) => integer_to_real(*right, *left).reverse(),
+        (Value::Integer(left), Value::Real(right)) => compare_integer_to_real(*left, *right),
+        (Value::Real(left), Value::Integer(right)) => {
+            compare_integer_to_real(*right, *left).reverse()
+        }
         (Value::Text(left), Value::Text(right)) => {
-            texts(left.as_bytes(), right.as_bytes(), collation)
+            compare_texts(left.as_bytes(), right.as_bytes(), collation)
         }
         (Value::Blob(left), Value::Blob(right)) => left.cmp(right),
-        _ => class(left).cmp(&class(right)),
+        _ => storage_class(left).cmp(&storage_class(right)),
     }
 }
 
@@ -61,7 +63,7 @@ pub(crate) fn compare_exactly(left: &Value, right: &Value) -> Ordering {
     })
 }
 
-fn class(value: &Value) -> u8 {
+fn storage_class(value: &Value) -> u8 {
     match value {
         Value::Null => 0,
         Value::Integer(_) | Value::Real(_) => 1,
@@ -72,7 +74,7 @@ fn class(value: &Value) -> u8 {
 
 /// By exact value: above 2^53 not every integer is a double.
 #[expect(clippy::cast_possible_truncation, reason = "the range is checked before")]
-fn integer_to_real(left: i64, right: f64) -> Ordering {
+fn compare_integer_to_real(left: i64, right: f64) -> Ordering {
     const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
     if right >= TWO_TO_63 {
         return Ordering::Less;
@@ -84,24 +86,22 @@ fn integer_to_real(left: i64, right: f64) -> Ordering {
     whole.then_with(|| 0.0.partial_cmp(&right.fract()).unwrap_or(Ordering::Equal))
 }
 
-fn texts(left: &[u8], right: &[u8], collation: Collation) -> Ordering {
+fn compare_texts(left: &[u8], right: &[u8], collation: Collation) -> Ordering {
     match collation {
         Collation::Binary => left.cmp(right),
-        Collation::Rtrim => trimmed(left).cmp(trimmed(right)),
+        Collation::Rtrim => trim_end_spaces(left).cmp(trim_end_spaces(right)),
         Collation::NoCase => {
             // sqlite3StrNICmp stops at a NUL; then the lengths decide.
-            let folded = |text: &[u8]| {
-                text.iter()
-                    .take_while(|byte| **byte != 0)
-                    .map(u8::to_ascii_lowercase)
-                    .collect::<Vec<_>>()
-            };
-            folded(left).cmp(&folded(right)).then(left.len().cmp(&right.len()))
+            fold_until_nul(left).cmp(&fold_until_nul(right)).then(left.len().cmp(&right.len()))
         }
     }
 }
 
-fn trimmed(text: &[u8]) -> &[u8] {
+fn fold_until_nul(text: &[u8]) -> Vec<u8> {
+    text.iter().take_while(|byte| **byte != 0).map(u8::to_ascii_lowercase).collect()
+}
+
+fn trim_end_spaces(text: &[u8]) -> &[u8] {
     let end = text.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1);
     &text[..end]
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn ascending(values: &[Value], collation: Collation) {
+    fn assert_ascending(values: &[Value], collation: Collation) {
         for (i, left) in values.iter().enumerate() {
             for (j, right) in values.iter().enumerate() {
                 assert_eq!(compare(left, right, collation), i.cmp(&j), "{left:?} {right:?}");
@@ -146,12 +146,12 @@ mod tests {
             Value::Blob(vec![0, 0]),
             Value::Blob(vec![1]),
         ];
-        ascending(&values, Collation::Binary);
+        assert_ascending(&values, Collation::Binary);
     }
 
     #[test]
     fn collations_compare_texts() {
-        ascending(&["a", "B", "b ", "b\0", "é"].map(Value::from)[..3], Collation::NoCase);
+        assert_ascending(&["a", "B", "b ", "b\0", "é"].map(Value::from)[..3], Collation::NoCase);
         let equal = |left: &str, right: &str, collation| {
             compare(&left.into(), &right.into(), collation) == Ordering::Equal
         };

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as JsonValue};
 
 use crate::backend::{BackendReply, BackendRequest};
-use crate::request::unexpected;
+use crate::request::unexpected_reply;
 use crate::row_decode::{decode_row, decode_rows};
 use crate::{Abide, Error};
 
@@ -172,7 +172,7 @@ impl Query {
         let ask = BackendRequest::Sql { sql, params: params.ready()?, as_of };
         match abide.ask(ask, deadline).await? {
             BackendReply::Rows { seq, columns, rows } => Ok(QueryResult { seq, columns, rows }),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 }

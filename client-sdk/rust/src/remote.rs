@@ -4,12 +4,10 @@
 //! channel. The callers bound that channel: each waits for its own reply.
 
 mod actor;
-mod command;
 mod dial;
 mod frame;
 mod inbox;
 mod mailbox;
-mod shared;
 mod shared_file;
 mod socket_connection;
 mod subscriptions;
@@ -30,12 +28,10 @@ use tokio::sync::{oneshot, watch};
 
 use crate::Error;
 use crate::backend::{Attempt, BackendRequest, Source, Start, SubscriptionQuery};
-use actor::Actor;
-use command::Command;
+use actor::{Actor, Command, Shared};
 use dial::{Address, Dial};
 use inbox::Inbox;
 use mailbox::Mailbox;
-use shared::Shared;
 use shared_file::SharedFile;
 
 /// The handle. Dropping the last handle and the last subscription closes the connection.
@@ -50,18 +46,18 @@ pub(crate) struct Remote {
 
 impl Remote {
     pub(crate) async fn connect(url: &str, token: Option<&str>) -> Result<Remote, Error> {
-        Remote::at(Address::parse(url, token)?).await
+        Remote::connect_to(Address::parse(url, token)?).await
     }
 
     /// Connects to the engine that programs of this user share for a file.
     pub(crate) async fn open(path: PathBuf, binary: PathBuf) -> Result<Remote, Error> {
-        Remote::at(Address::shared(SharedFile { path, binary })?).await
+        Remote::connect_to(Address::for_shared_file(SharedFile { path, binary })?).await
     }
 
     /// A separate connection to the same server, restricted to a scope.
-    pub(crate) async fn within(&self, scope: &Scope) -> Result<Remote, Error> {
+    pub(crate) async fn restricted_to(&self, scope: &Scope) -> Result<Remote, Error> {
         let address = self.address.clone().ok_or(Error::Closed)?;
-        Remote::at((*address).within(scope)?).await
+        Remote::connect_to((*address).restricted_to(scope)?).await
     }
 
     /// A separate connection to the same server.
@@ -70,15 +66,15 @@ impl Remote {
         if self.shared.close_reason.get().is_some() {
             return Err(Error::Closed);
         }
-        Remote::at(*address).await
+        Remote::connect_to(*address).await
     }
 
-    async fn at(address: Address) -> Result<Remote, Error> {
-        let remote = Remote::over(address.clone().dial()).await?;
+    async fn connect_to(address: Address) -> Result<Remote, Error> {
+        let remote = Remote::connect_with(address.clone().dial()).await?;
         Ok(Remote { address: Some(Box::new(address)), ..remote })
     }
 
-    async fn over(dial: Dial) -> Result<Remote, Error> {
+    async fn connect_with(dial: Dial) -> Result<Remote, Error> {
         let socket = dial().await?;
         let (commands, to_do) = mpsc::unbounded_channel();
         let shared = Arc::<Shared>::default();
@@ -117,7 +113,7 @@ impl Remote {
 
     pub(crate) async fn ask(&self, ask: &BackendRequest) -> Attempt {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let text = match message(id, ask) {
+        let text = match encode_request(id, ask) {
             Ok(text) => text,
             Err(error) => return Attempt { outcome: Err(error), uncertain: false },
         };
@@ -175,7 +171,7 @@ enum Message<'a> {
     Explain { id: &'a str, sql: &'a str, params: &'a Map<String, JsonValue> },
 }
 
-fn message(id: u64, ask: &BackendRequest) -> Result<String, Error> {
+fn encode_request(id: u64, ask: &BackendRequest) -> Result<String, Error> {
     let id = &id.to_string();
     let message = match ask {
         BackendRequest::Call { reducer, args, request_id } => {

@@ -141,7 +141,7 @@ impl<T: DeserializeOwned> Request<T> {
                 let value = result.decode().map_err(|why| Error::decode(what, why))?;
                 Ok(Committed { seq, duplicate, value })
             }
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 }
@@ -281,7 +281,7 @@ impl Batch {
             BackendReply::Batch { seq, duplicate, results } => {
                 Ok(Committed { seq, duplicate, value: results })
             }
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 }
@@ -299,7 +299,7 @@ fn new_request_id() -> String {
     Uuid::now_v7().to_string()
 }
 
-pub(crate) fn unexpected(reply: &BackendReply) -> Error {
+pub(crate) fn unexpected_reply(reply: &BackendReply) -> Error {
     let what = match reply {
         BackendReply::Called { .. } => "a call's",
         BackendReply::Batch { .. } => "a batch's",

@@ -12,10 +12,9 @@
 mod approval;
 mod handoff;
 mod lease;
-mod live_row;
 mod message;
 mod outcome;
-mod stored_id;
+mod stored_row;
 mod supervisor;
 mod timer;
 mod tool;
@@ -37,6 +36,8 @@ pub use outcome::ToolError;
 pub use supervisor::{HandoffResolution, Supervisor};
 pub use tool::ToolStep;
 pub use worker::Worker;
+
+use stored_row::find_stored_id;
 
 impl Abide {
     /// Returns a session for durable steps, which is found or created when it is awaited.
@@ -76,7 +77,7 @@ impl Abide {
     /// # Errors
     /// [`Error::TimedOut`] if the server does not answer.
     pub async fn find_session(&self, id: &str) -> Result<Option<DurableSession>, Error> {
-        let found = stored_id::find(self, "SELECT id FROM sessions WHERE id = :id", id).await?;
+        let found = find_stored_id(self, "SELECT id FROM sessions WHERE id = :id", id).await?;
         Ok(found.map(|id| DurableSession { abide: self.clone(), id }))
     }
 }

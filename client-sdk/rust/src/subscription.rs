@@ -140,10 +140,10 @@ impl Subscribe {
                 repair: Repair { of_all: mismatches, ..Repair::default() },
                 state: State::Live,
             };
-            subscription.begin().await?;
+            subscription.wait_for_first_event().await?;
             Ok(subscription)
         };
-        abide.in_time(begin).await?
+        abide.within_deadline(begin).await?
     }
 }
 
@@ -200,6 +200,13 @@ struct Repair {
     of_all: Arc<AtomicU64>,
 }
 
+/// What an event has changed in the result.
+struct Applied {
+    /// The changes are the whole result.
+    reset: bool,
+    changes: Changes,
+}
+
 impl Subscription {
     /// Waits for the next update: the next item of the [`Stream`]. While the server is unreachable, this waits.
     /// Cancelling the wait loses nothing.
@@ -223,7 +230,7 @@ impl Subscription {
 
     /// Returns the result as of the last update, in the query's order; without ORDER BY, in the order of its key.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &[Value]> + DoubleEndedIterator {
-        let width = visible(&self.shape);
+        let width = visible_width(&self.shape);
         let rows = self.rows.as_ref().map(Rows::as_slice).unwrap_or_default();
         rows.iter().map(move |row| row.get(..width).unwrap_or(row))
     }
@@ -246,7 +253,7 @@ impl Subscription {
     /// Returns the columns of the result.
     #[must_use]
     pub fn columns(&self) -> &[Column] {
-        &self.shape.columns[..visible(&self.shape)]
+        &self.shape.columns[..visible_width(&self.shape)]
     }
 
     /// Returns the names of the columns that identify a row; empty if there are none.
@@ -284,10 +291,10 @@ impl Subscription {
     }
 
     /// Waits for the first event.
-    async fn begin(&mut self) -> Result<(), Error> {
+    async fn wait_for_first_event(&mut self) -> Result<(), Error> {
         loop {
             let event = poll_fn(|context| self.source.poll_event(context)).await;
-            self.first = self.take(event);
+            self.first = self.apply_event(event);
             if let State::Failed(error) = &self.state {
                 return Err(error.clone());
             }
@@ -303,7 +310,7 @@ impl Subscription {
         }
         while let State::Live = self.state {
             let event = ready!(self.source.poll_event(context));
-            if let Some(update) = self.take(event) {
+            if let Some(update) = self.apply_event(event) {
                 return Poll::Ready(Some(Ok(update)));
             }
         }
@@ -314,8 +321,8 @@ impl Subscription {
     }
 
     /// Applies an event; returns the update if the consumer needs to see it.
-    fn take(&mut self, event: Event) -> Option<Update> {
-        let taken = match event {
+    fn apply_event(&mut self, event: Event) -> Option<Update> {
+        let applied = match event {
             Event::Ended(error) => {
                 self.state = State::Failed(error);
                 return None;
@@ -324,7 +331,7 @@ impl Subscription {
                 self.repair.waits = false;
                 // Kept over a repair, until the update that shows the other history.
                 self.history_changed |= changed;
-                self.take_snapshot(&info, rows, checksum).map(|taken| (seq, taken))
+                self.apply_snapshot(&info, rows, checksum).map(|applied| (seq, applied))
             }
             _ if self.repair.waits => return None,
             Event::Progress(seq) => {
@@ -332,11 +339,11 @@ impl Subscription {
                 return None;
             }
             Event::Delta { to, changes, checksum, info } => {
-                self.take_delta(changes, checksum, info.as_deref()).map(|taken| (to, taken))
+                self.apply_delta(changes, checksum, info.as_deref()).map(|applied| (to, applied))
             }
         };
-        let (to, (reset, changes)) = match taken {
-            Ok(taken) => taken,
+        let (to, Applied { reset, changes }) = match applied {
+            Ok(applied) => applied,
             Err(why) => return self.repair(&why),
         };
         self.repair.in_a_row = 0;
@@ -349,48 +356,55 @@ impl Subscription {
         Some(Update { from, seq: to, reset, history_changed, shape, changes })
     }
 
-    fn take_snapshot(
+    fn apply_snapshot(
         &mut self,
         info: &SubscriptionInfo,
         rows: Vec<Row>,
         checksum: Option<Checksum>,
-    ) -> Result<(bool, Changes), Mismatch> {
+    ) -> Result<Applied, Mismatch> {
         if !self.holds_rows {
-            self.open(info);
-            return Ok((true, Changes::whole(rows, info.shape.top_n)));
+            self.set_info(info);
+            let changes = Changes::from_all_rows(rows, info.shape.top_n);
+            return Ok(Applied { reset: true, changes });
         }
         let rows = Rows::new(&info.shape, rows, checksum)?;
         let same_shape = *self.shape == info.shape;
-        self.open(info);
+        self.set_info(info);
         match &mut self.rows {
-            Some(old) if same_shape => Ok((false, old.become_snapshot(rows))),
-            held => {
-                let all = rows.as_slice().to_vec();
-                *held = Some(rows);
-                Ok((true, Changes::whole(all, info.shape.top_n)))
+            Some(old) if same_shape => {
+                Ok(Applied { reset: false, changes: old.become_snapshot(rows) })
+            }
+            old => {
+                let changes = Changes::from_all_rows(rows.as_slice().to_vec(), info.shape.top_n);
+                *old = Some(rows);
+                Ok(Applied { reset: true, changes })
             }
         }
     }
 
-    fn take_delta(
+    fn apply_delta(
         &mut self,
         changes: Changes,
         checksum: Option<Checksum>,
         info: Option<&SubscriptionInfo>,
-    ) -> Result<(bool, Changes), Mismatch> {
+    ) -> Result<Applied, Mismatch> {
         match (info, &mut self.rows) {
             (Some(info), Some(_)) if info.shape != *self.shape => {
                 Err(Mismatch::new("the columns of the query have changed"))
             }
-            (_, Some(rows)) => Ok((false, rows.apply(changes, checksum)?)),
+            (_, Some(rows)) => {
+                Ok(Applied { reset: false, changes: rows.apply(changes, checksum)? })
+            }
             (info, None) => {
-                info.into_iter().for_each(|info| self.open(info));
-                Ok((false, changes.with_positions()))
+                if let Some(info) = info {
+                    self.set_info(info);
+                }
+                Ok(Applied { reset: false, changes: changes.with_positions() })
             }
         }
     }
 
-    fn open(&mut self, info: &SubscriptionInfo) {
+    fn set_info(&mut self, info: &SubscriptionInfo) {
         if *self.shape != info.shape {
             self.shape = Arc::new(info.shape.clone());
         }
@@ -489,13 +503,13 @@ impl Update {
 
     /// Returns the inserted rows, cell by cell.
     pub fn insert_rows(&self) -> impl ExactSizeIterator<Item = &[Value]> {
-        let width = visible(&self.shape);
+        let width = visible_width(&self.shape);
         self.changes.inserts.iter().map(move |row| row.get(..width).unwrap_or(row))
     }
 
     /// Returns the new versions of updated rows, cell by cell.
     pub fn update_rows(&self) -> impl ExactSizeIterator<Item = &[Value]> {
-        let width = visible(&self.shape);
+        let width = visible_width(&self.shape);
         self.changes.updates.iter().map(move |row| row.get(..width).unwrap_or(row))
     }
 
@@ -517,10 +531,10 @@ impl Update {
 }
 
 /// Number of columns visible to the consumer; the others only carry the order.
-fn visible(shape: &Shape) -> usize {
+fn visible_width(shape: &Shape) -> usize {
     shape.columns.iter().position(|column| column.hidden).unwrap_or(shape.columns.len())
 }
 
 fn visible_names(shape: &Shape) -> Vec<&str> {
-    shape.columns[..visible(shape)].iter().map(|column| column.name.as_str()).collect()
+    shape.columns[..visible_width(shape)].iter().map(|column| column.name.as_str()).collect()
 }

@@ -19,8 +19,8 @@ pub fn run(input: &[u8]) {
     }
     if let Ok(message) = serde_json::from_slice::<ServerMessage>(input) {
         let text = serde_json::to_string(&message).expect("a message can be written");
-        let again = serde_json::from_str::<ServerMessage>(&text);
-        let again = again.unwrap_or_else(|why| panic!("{why}: {text}"));
+        let again = serde_json::from_str::<ServerMessage>(&text)
+            .unwrap_or_else(|why| panic!("{why}: {text}"));
         assert_eq!(serde_json::to_string(&again).ok(), Some(text));
     }
 }

@@ -72,13 +72,15 @@ fn send(address: SocketAddr, bytes: &[u8], hangs_up: bool) -> Vec<u8> {
 fn begin() -> SocketAddr {
     let (tell, output) = std::sync::mpsc::channel();
     thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("a runtime can be had");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime can be had");
         runtime.block_on(async {
             let folder = folder();
             let config = Config::new(abide_reducers::modules());
-            let engine = Engine::open(folder.path().join("abide.db"), config);
-            let engine = engine.expect("a new file opens");
+            let engine =
+                Engine::open(folder.path().join("abide.db"), config).expect("a new file opens");
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
             let address = listener.local_addr().expect("it listens");
             tell.send(address).expect("the receiver waits for it");

@@ -106,13 +106,15 @@ impl WebhookSender for NoReceivers {
 fn begin() -> SocketAddr {
     let (tell, output) = mpsc::channel();
     thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("a runtime can be had");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime can be had");
         runtime.block_on(async {
             let folder = folder();
             let config = Config::new(abide_reducers::modules());
-            let engine = Engine::open(folder.path().join("abide.db"), config);
-            let engine = engine.expect("a new file opens");
+            let engine =
+                Engine::open(folder.path().join("abide.db"), config).expect("a new file opens");
             let definition = json!({"a2a_exposed": true, "mcp_exposed": true});
             let clerk = json!({"name": "clerk", "definition": definition});
             let by = Caller::local();

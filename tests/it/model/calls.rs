@@ -162,7 +162,7 @@ impl Model {
             1..=4 => self.request().await,
             5..=8 => self.claim().await,
             9..=11 => self.run_effect(),
-            12..=15 => self.say().await,
+            12..=15 => self.append_messages().await,
             16 => self.repeat_report().await,
             17 => self.heartbeat().await,
             18 => self.crash(),
@@ -174,7 +174,7 @@ impl Model {
                 self.world.drop_engine();
                 self.world.open();
             }
-            _ => self.pass().await,
+            _ => self.pass_time().await,
         }
     }
 
@@ -284,7 +284,7 @@ impl Model {
         }
     }
 
-    async fn say(&mut self) {
+    async fn append_messages(&mut self) {
         let count = self.holds.len();
         if count == 0 {
             return;
@@ -518,7 +518,7 @@ impl Model {
         }
     }
 
-    async fn pass(&mut self) {
+    async fn pass_time(&mut self) {
         let ms = *self.random.pick(&[0, 1, 49, 400, 2_000, 30_000]);
         self.pass_ms(ms).await;
     }

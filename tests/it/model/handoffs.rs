@@ -110,8 +110,9 @@ impl Model {
             (false, _) if !self.random.one_in(4) => *self.random.pick(&open),
             (_, count) => self.random.below(count),
         };
-        let holder = Some(self.handoffs[at].holder).filter(|holder| !holder.is_empty());
-        let holder = holder.filter(|_| !self.random.one_in(4));
+        let holder = Some(self.handoffs[at].holder)
+            .filter(|holder| !holder.is_empty())
+            .filter(|_| !self.random.one_in(4));
         let who = holder.unwrap_or(*self.random.pick(&SUPERVISORS));
         let reducer = *self.random.pick(&[
             "claim_handoff",

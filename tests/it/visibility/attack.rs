@@ -17,7 +17,7 @@ async fn furnish(world: &World) -> Caller {
     for (id, tenant, body) in [(1, "a", "{\"x\":1}"), (2, "b", "hush, no JSON")] {
         let args = json!({"agent": "x", "id": format!("s{id}"), "scope": {"tenant": tenant}});
         world.call("create_session", args).await.unwrap();
-        world.say(&format!("s{id}"), &format!("{MARK} {id}")).await.unwrap();
+        world.append_message(&format!("s{id}"), &format!("{MARK} {id}")).await.unwrap();
         let n = if id == 2 { i64::MIN } else { 1 };
         let note = json!({"id": id, "tenant": tenant, "session_id": format!("s{id}"),
             "owner": "x", "secret": format!("{MARK} {id}"), "body": body, "n": n});
@@ -58,7 +58,7 @@ fn check(attempts: &[&str], expected: Expect) {
             answers.push_str(output(answer).trim_end());
             answers.push('\n');
         }
-        world.say("s1", "unharmed").await.unwrap();
+        world.append_message("s1", "unharmed").await.unwrap();
         answers
     });
     expected.assert_eq(&answers);

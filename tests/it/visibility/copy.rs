@@ -133,7 +133,7 @@ impl AllRows {
 
     /// The rows of a table that a caller's reducers can access, without hidden columns; all rows if
     /// there is no policy.
-    pub(crate) fn reached(&self, table: &str, caller: &Caller) -> Vec<JsonValue> {
+    pub(crate) fn reachable_rows(&self, table: &str, caller: &Caller) -> Vec<JsonValue> {
         let unbounded = caller.role() == Caller::ADMIN && caller.scope().is_empty();
         let policies: Vec<&Policy> = (self.policies.iter())
             .filter(|policy| policy.table == table && !unbounded)

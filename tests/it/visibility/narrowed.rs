@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{ask, caller, world};
 
-async fn put(world: &World, who: &Caller, id: i64, owner: &str) -> bool {
+async fn put_row(world: &World, who: &Caller, id: i64, owner: &str) -> bool {
     let note = json!({"id": id, "tenant": "a", "session_id": null, "owner": owner,
                       "secret": "s", "body": null, "n": id});
     world.engine().call(who, "put_note", &note, None).await.is_ok()
@@ -21,7 +21,7 @@ async fn set(world: &World, condition: &str) {
     world.call("set_policy", policy).await.unwrap();
 }
 
-async fn seen(world: &World, who: &Caller) -> BTreeSet<String> {
+async fn seen_owners(world: &World, who: &Caller) -> BTreeSet<String> {
     let answer = ask(world.engine(), who, "SELECT owner FROM notes", None).await.unwrap();
     answer.rows.iter().map(|row| row[0].to_json().as_str().unwrap().to_owned()).collect()
 }
@@ -36,7 +36,7 @@ fn a_narrowed_caller_sees_no_more_by_policies() {
     run(async {
         let local = Caller::local();
         for (id, owner) in [(1, "blue"), (2, "red"), (3, "ann")] {
-            assert!(put(&world, &local, id, owner).await);
+            assert!(put_row(&world, &local, id, owner).await);
         }
         let team: Scope = [("team".to_owned(), "blue".to_owned())].into();
         let ann = caller("ann", "app", &[], &[("tenant", "a")]);
@@ -51,24 +51,24 @@ fn a_narrowed_caller_sees_no_more_by_policies() {
         ] {
             set(&world, condition).await;
             for _ in 0..2 {
-                assert_eq!(seen(&world, &blue).await, owners(&["blue"]), "{condition}");
-                assert_eq!(seen(&world, &narrowed).await, owners(&[]), "{condition}");
+                assert_eq!(seen_owners(&world, &blue).await, owners(&["blue"]), "{condition}");
+                assert_eq!(seen_owners(&world, &narrowed).await, owners(&[]), "{condition}");
             }
-            assert_eq!(seen(&world, &ann).await, owners(&[]), "{condition}");
+            assert_eq!(seen_owners(&world, &ann).await, owners(&[]), "{condition}");
         }
         // Rows that both scopes permit stay visible.
         set(&world, "owner = :caller_id OR owner = :scope_team").await;
-        assert_eq!(seen(&world, &narrowed).await, owners(&["ann"]));
+        assert_eq!(seen_owners(&world, &narrowed).await, owners(&["ann"]));
         // Rows that only the wider scope permits are hidden.
         set(&world, ":scope_team IS NULL").await;
-        assert_eq!(seen(&world, &ann).await.len(), 3);
-        assert_eq!(seen(&world, &narrowed).await, owners(&[]));
+        assert_eq!(seen_owners(&world, &ann).await.len(), 3);
+        assert_eq!(seen_owners(&world, &narrowed).await, owners(&[]));
         // A caller that saw everything can only lose by narrowing, so the narrower scope alone
         // decides.
         let policy = json!({"table": "notes", "role": "*", "condition": "owner = :scope_team"});
         world.call("set_policy", policy).await.unwrap();
         let driver = local.acting_for(&team).unwrap();
-        assert_eq!(seen(&world, &driver).await, owners(&["blue"]));
+        assert_eq!(seen_owners(&world, &driver).await, owners(&["blue"]));
     });
 }
 
@@ -88,15 +88,15 @@ fn reducers_of_a_narrowed_caller_can_access_no_more() {
         let team: Scope = [("team".to_owned(), "blue".to_owned())].into();
         let narrowed = caller("ann", "app", &[], &[("tenant", "a")]).acting_for(&team).unwrap();
         let blue = caller("ann", "app", &[], &[("tenant", "a"), ("team", "blue")]);
-        let say = async |who: &Caller, session: &str| {
+        let append_message = async |who: &Caller, session: &str| {
             let message = json!({"session_id": session, "role": "user", "content": "hi"});
             let outcome = world.engine().call(who, "append_message", &message, None).await;
             outcome.map(drop).map_err(|refusal| refusal.code)
         };
         for _ in 0..2 {
-            assert_eq!(say(&blue, "blue").await, Ok(()));
-            assert_eq!(say(&narrowed, "blue").await, Err(Code::NotFound));
-            assert_eq!(say(&narrowed, "ann").await, Ok(()));
+            assert_eq!(append_message(&blue, "blue").await, Ok(()));
+            assert_eq!(append_message(&narrowed, "blue").await, Err(Code::NotFound));
+            assert_eq!(append_message(&narrowed, "ann").await, Ok(()));
         }
         let sql = "SELECT DISTINCT json_extract(authority, '$.own_scope.tenant') FROM events
                    WHERE authority IS NOT NULL ORDER BY 1";

@@ -41,8 +41,9 @@ async fn call(
 /// commit.
 #[reducer]
 fn narrow_by_touch(ctx: &mut Context<'_>, condition: String) -> Result<(), Abort> {
-    let policy = ctx.without_policies(|ctx| ctx.get::<Policy>(("sessions", "app", "default")))?;
-    let policy = policy.expect("the policy was set");
+    let policy = ctx
+        .without_policies(|ctx| ctx.get::<Policy>(("sessions", "app", "default")))?
+        .expect("the policy was set");
     ctx.touch(Policy { condition: Some(condition), ..policy })
 }
 
@@ -92,7 +93,7 @@ pub(super) async fn attack(play: &mut RandomRun) {
     let tenant = *play.random.pick(&["a", "b", "c"]);
     let owner = *play.random.pick(&["ann", "bob", "tom"]);
     let before = AllRows::read(&play.world, None).await;
-    let notes = before.reached("notes", &who);
+    let notes = before.reachable_rows("notes", &who);
     let note = notes.iter().find(|note| note["id"] == id);
     let is_scoped = !who.scope().is_empty();
     let world = &play.world;
@@ -139,8 +140,10 @@ pub(super) async fn attack(play: &mut RandomRun) {
             let args = json!({"id": id, "tenant": tenant, "owner": owner, "n": n});
             let output = call(world, &who, "add_note", args).await;
             let new = new_note(id, tenant, owner, n);
-            let taken =
-                before.reached("notes", &Caller::local()).iter().any(|note| note["id"] == id);
+            let taken = before
+                .reachable_rows("notes", &Caller::local())
+                .iter()
+                .any(|note| note["id"] == id);
             // Which of the two errors it gets must not depend on invisible rows.
             let expected = if is_scoped || !before.may_write_note(&who, &new) {
                 Some(Code::Denied)
@@ -159,12 +162,12 @@ pub(super) async fn attack(play: &mut RandomRun) {
 /// A call that refers to a session, which must be one that the caller can access.
 async fn remark(world: &World, who: &Caller, before: &AllRows, session: &str) {
     let output = call(world, who, "add_remark", json!({"session_id": session})).await;
-    let sessions = before.reached("sessions", who);
+    let sessions = before.reachable_rows("sessions", who);
     if sessions.iter().any(|it| it["id"] == session) {
         return;
     }
     let bounded = Some(Code::NotFound);
-    let free = before.reached("sessions", &Caller::local()).len();
+    let free = before.reachable_rows("sessions", &Caller::local()).len();
     // If nothing restricts its view of sessions, the database reports the missing row.
     let unbounded = sessions.len() == free && who.scope().is_empty();
     assert!(code(&output) == bounded || unbounded, "{who:?} at {session}: {output:?}");

@@ -24,7 +24,7 @@ use crate::proof::case::Case;
 use crate::proof::grammar::Query;
 use crate::proof::literals::literal;
 use crate::proof::schema::{Schema, leak};
-use crate::seed_budget::{TestBudget, repeat, say, tried};
+use crate::seed_budget::{TestBudget, print_note, repeat, tried};
 use crate::world::{Bound, Database, Random, cells, net, read_state};
 
 /// The budget in a full test run.
@@ -146,7 +146,7 @@ impl BoundedCase {
     }
 
     /// Updates the copy to the visible rows.
-    fn look(&mut self) {
+    fn update_views(&mut self) {
         for table in &self.copied.tables {
             let shown = &self.shown[table.name];
             let columns = shown.columns.join(", ");
@@ -179,7 +179,7 @@ impl BoundedCase {
         for commit in 0..=self.case.commits.len() {
             for number in 0..self.case.subscriptions.len() {
                 if self.case.subscriptions[number].at == commit {
-                    self.look();
+                    self.update_views();
                     let begun = self.begin(number, &mut tally);
                     live.extend(begun.map_err(|why| self.output(number, commit, &why))?);
                 }
@@ -192,7 +192,7 @@ impl BoundedCase {
                 let _ = self.db.0.execute_batch(&statement.text());
             }
             let changes = net(&before, &read_state(&self.db.0, &self.case.schema.tables));
-            self.look();
+            self.update_views();
             let routed = self.router.commit(&changes, &mut self.db);
             let mut routed: BTreeMap<BindingId, _> = routed.into_iter().collect();
             for one in live.iter_mut().filter(|one| !one.ended) {
@@ -393,8 +393,9 @@ fn shown(random: &mut Random, schema: &Schema) -> BTreeMap<&'static str, Visible
             .columns
             .iter()
             .enumerate()
-            .filter(|(at, _)| table.key.contains(at) || !hides || random.below(3) > 0);
-        let columns = columns.map(|(_, column)| column.name).collect();
+            .filter(|(at, _)| table.key.contains(at) || !hides || random.below(3) > 0)
+            .map(|(_, column)| column.name)
+            .collect();
         let condition = (random.below(5) > 0).then(|| condition(random, schema, table));
         (table.name, VisibleColumns { columns, condition })
     });
@@ -516,7 +517,7 @@ fn a_restricted_caller_sees_the_result_over_a_filtered_copy() {
             Err(why) => failures.push(format!("{why}\n{}", repeat(seed))),
         }
     }
-    say(&format!("bounded sight: {all:?}, {} fail", failures.len()));
+    print_note(&format!("bounded sight: {all:?}, {} fail", failures.len()));
     failures.sort_by_key(String::len);
     assert!(failures.is_empty(), "{}", failures[..failures.len().min(3)].join("\n\n=====\n"));
     assert!(all.live > 4 * all.cases, "most queries are refused, so the test proves too little");

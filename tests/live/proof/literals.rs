@@ -35,7 +35,7 @@ const TEXTS: [&str; 19] = [
 const BLOBS: [&[u8]; 5] = [b"", b"a", b"1", &[0, 255], b"{\"a\":1}"];
 
 /// A value of a kind.
-pub(crate) fn of_kind(random: &mut Random, kind: Kind) -> Value {
+pub(crate) fn random_of_kind(random: &mut Random, kind: Kind) -> Value {
     match kind {
         Kind::Integer if random.below(60) == 0 => Value::Integer(i64::MAX),
         Kind::Integer => Value::Integer(*random.pick(&INTEGERS)),
@@ -46,7 +46,7 @@ pub(crate) fn of_kind(random: &mut Random, kind: Kind) -> Value {
 }
 
 /// A value of a key: few distinct ones, so that rows join.
-pub(crate) fn of_key(random: &mut Random, kind: Kind) -> Value {
+pub(crate) fn random_key(random: &mut Random, kind: Kind) -> Value {
     match kind {
         Kind::Integer => Value::Integer(random.below(7) as i64),
         Kind::Real => Value::Real(*random.pick(&[0.5, 1.0, 2.0, -3.25])),
@@ -67,7 +67,7 @@ pub(crate) fn param(random: &mut Random, kind: Kind) -> JsonValue {
     } else {
         kind
     };
-    of_kind(random, kind).to_json()
+    random_of_kind(random, kind).to_json()
 }
 
 /// A value as an SQL literal.

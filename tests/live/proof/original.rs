@@ -86,8 +86,9 @@ fn top_n(
     let mut statement = db.prepare(whole.snapshot_sql()).map_err(|why| why.to_string())?;
     let width = statement.column_count();
     let params = rusqlite::params_from_iter(whole.params().iter().map(Bound));
-    let all = statement.query_map(params, |row| Ok(Row::from(cells(row, width))));
-    let all: Result<Vec<Row>, _> = all.and_then(Iterator::collect);
+    let all: Result<Vec<Row>, _> = statement
+        .query_map(params, |row| Ok(Row::from(cells(row, width))))
+        .and_then(Iterator::collect);
     let Ok(all) = all else { return Ok(()) };
     let original = run(db, &unlimited.text(), &unlimited.named());
     if let Ok(original) = original {

@@ -174,9 +174,9 @@ impl<'c> RunningCase<'c> {
             if subscribed.at != commit {
                 continue;
             }
-            let failed = |(what, detail)| Failure { query: number, commit, what, detail };
+            let to_failure = |(what, detail)| Failure { query: number, commit, what, detail };
             self.tally.queries += 1;
-            if let Some(live) = self.begin(number, commit).map_err(failed)? {
+            if let Some(live) = self.begin(number, commit).map_err(to_failure)? {
                 self.tally.live += 1;
                 self.live.push(live);
             }
@@ -282,11 +282,12 @@ impl<'c> RunningCase<'c> {
         let routed: Routed = self.stepwise.commit(changes, &mut self.db).into_iter().collect();
         for live in self.live.iter_mut().filter(|live| !live.ended) {
             let query = live.query;
-            let failed = |detail| Failure { query, commit, what: What::DiffersStepwise, detail };
+            let to_failure =
+                |detail| Failure { query, commit, what: What::DiffersStepwise, detail };
             match (routed.get(&live.stepwise_id), &mut live.stepwise) {
-                (Some(Ok(delta)), Some(client)) => client.apply(delta).map_err(failed)?,
+                (Some(Ok(delta)), Some(client)) => client.apply(delta).map_err(to_failure)?,
                 (Some(Err(LiveError::Query(_))), _) => live.stepwise = None,
-                (Some(Err(error)), _) => return Err(failed(error.to_string())),
+                (Some(Err(error)), _) => return Err(to_failure(error.to_string())),
                 (None, _) | (_, None) => {}
             }
         }
@@ -429,8 +430,10 @@ fn reason(detail: &str) -> String {
 /// A panic as an ordinary failure.
 fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, (What, String)> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        let text = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned());
         (What::Panicked, text.unwrap_or_default())
     })
 }

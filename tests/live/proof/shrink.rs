@@ -68,15 +68,19 @@ fn steps(case: &Case, failure: &Failure) -> Vec<Case> {
     }
     steps.extend(fewer_tables(case));
     for (at, subscription) in case.subscriptions.iter().enumerate() {
-        let mut put = |body: Sql, limit: Sql| {
+        let mut push_query = |body: Sql, limit: Sql| {
             let mut other = case.clone();
             (other.subscriptions[at].query.body, other.subscriptions[at].query.limit) =
                 (body, limit);
             steps.push(other);
         };
         let query = &subscription.query;
-        query.limit.reductions().into_iter().for_each(|limit| put(query.body.clone(), limit));
-        query.body.reductions().into_iter().for_each(|body| put(body, query.limit.clone()));
+        query
+            .limit
+            .reductions()
+            .into_iter()
+            .for_each(|limit| push_query(query.body.clone(), limit));
+        query.body.reductions().into_iter().for_each(|body| push_query(body, query.limit.clone()));
     }
     for at in 0..case.commits.len() {
         for number in 0..case.commits[at].len() {
@@ -141,12 +145,10 @@ fn fewer_tables(case: &Case) -> Vec<Case> {
 }
 
 fn without_index(table: &'static TableSpec, gone: usize) -> &'static TableSpec {
-    let indexes = table.indexes.iter().enumerate().filter(|(at, _)| *at != gone);
-    let indexes = indexes.map(|(_, index)| IndexSpec {
-        columns: index.columns,
-        unique: index.unique,
-        condition: index.condition,
-    });
+    let indexes =
+        table.indexes.iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, index)| {
+            IndexSpec { columns: index.columns, unique: index.unique, condition: index.condition }
+        });
     Box::leak(Box::new(TableSpec {
         name: table.name,
         doc: table.doc,

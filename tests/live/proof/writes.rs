@@ -82,22 +82,27 @@ fn condition(random: &mut Random, table: &TableSpec) -> Sql {
     } else {
         vec![random.below(table.columns.len())]
     };
-    let terms = columns.iter().map(|at| {
-        let name = table.columns[*at].name;
-        let comparison = *random.pick(&["=", "=", "=", "IS", ">=", "<"]);
-        Sql::from(format!("{name} {comparison} {}", literals::literal(&cell(random, table, *at))))
-    });
-    let terms = terms.collect();
+    let terms = columns
+        .iter()
+        .map(|at| {
+            let name = table.columns[*at].name;
+            let comparison = *random.pick(&["=", "=", "=", "IS", ">=", "<"]);
+            Sql::from(format!(
+                "{name} {comparison} {}",
+                literals::literal(&cell(random, table, *at))
+            ))
+        })
+        .collect();
     seq!["1", clause(" AND ", " AND ", terms)]
 }
 
 fn cell(random: &mut Random, table: &TableSpec, at: usize) -> Value {
     let column = &table.columns[at];
     if table.key.contains(&at) {
-        return literals::of_key(random, column.kind);
+        return literals::random_key(random, column.kind);
     }
     if column.nullable && random.below(5) == 0 {
         return Value::Null;
     }
-    literals::of_kind(random, column.kind)
+    literals::random_of_kind(random, column.kind)
 }

@@ -33,7 +33,7 @@ impl Script {
         for (name, value) in fields.as_object().unwrap() {
             hello[name] = value.clone();
         }
-        self.say(&hello).await;
+        self.send_message(&hello).await;
     }
 
     /// Waits for the next connection, and closes it before the handshake is answered or before the greeting.
@@ -69,7 +69,7 @@ impl Script {
         }
     }
 
-    pub(super) async fn say(&mut self, message: &JsonValue) {
+    pub(super) async fn send_message(&mut self, message: &JsonValue) {
         let current = self.current.as_mut().expect("a connection");
         current.send(Message::text(message.to_string())).await.unwrap();
     }

@@ -13,7 +13,7 @@ use crate::sim;
 /// The number of simulator seeds within which a bug must be found.
 pub const SEEDS: u64 = 60;
 
-/// The number of seeds for each case of [`near`].
+/// The number of seeds for each case of [`cases_near`].
 const NEAR_SEEDS: u64 = 20;
 
 /// How a bug was found.
@@ -32,15 +32,16 @@ pub fn hunt(bug: SeededBug) -> Option<Caught> {
     // Without the bug: with it, the script can fail before the first fault.
     let tally = crash::measure().expect("without a bug, the script passes").tally;
     seeded::make(Some(bug));
-    let caught = by_cases(near(bug, &tally));
-    let caught = caught.or_else(by_seeds).or_else(|| by_faults(&tally));
+    let caught = search_cases(cases_near(bug, &tally))
+        .or_else(search_seeds)
+        .or_else(|| search_faults(&tally));
     seeded::make(None);
     caught
 }
 
 /// Cases near the steps of the script that a bug needs, for bugs that no seed of the simulator finds: tried first, because
 /// the search over all steps takes minutes.
-fn near(bug: SeededBug, tally: &DiskCounts) -> Vec<Case> {
+fn cases_near(bug: SeededBug, tally: &DiskCounts) -> Vec<Case> {
     let faults: Vec<Fault> = match bug {
         SeededBug::WalNotRewritten | SeededBug::CheckpointAfterError => tally
             .wal_syncs
@@ -61,29 +62,29 @@ fn near(bug: SeededBug, tally: &DiskCounts) -> Vec<Case> {
     seeds.flat_map(|seed| faults.iter().map(move |fault| Case::new(*fault, seed))).collect()
 }
 
-fn by_seeds() -> Option<Caught> {
+fn search_seeds() -> Option<Caught> {
     (1..=SEEDS).find_map(|seed| {
-        let finding = finding_of(|| sim::run(seed, false).map(drop))?;
+        let finding = run_to_finding(|| sim::run(seed, false).map(drop))?;
         Some(Caught { finding, by: format!("sim --seed {seed}") })
     })
 }
 
-fn by_faults(tally: &DiskCounts) -> Option<Caught> {
+fn search_faults(tally: &DiskCounts) -> Option<Caught> {
     let syncs = tally.calls[Kind::Sync as usize];
     let faults = (1..=syncs)
         .map(|nth| Fault::Fail { kind: Kind::Sync, nth, lasting: false })
         .chain((1..=tally.steps).step_by(20).map(|step| Fault::Crash { step }));
-    by_cases(faults.zip(1..).map(|(fault, seed)| Case::new(fault, seed)))
+    search_cases(faults.zip(1..).map(|(fault, seed)| Case::new(fault, seed)))
 }
 
-fn by_cases(cases: impl IntoIterator<Item = Case>) -> Option<Caught> {
+fn search_cases(cases: impl IntoIterator<Item = Case>) -> Option<Caught> {
     cases.into_iter().find_map(|case| {
-        let finding = finding_of(|| crash::run(case).map(drop))?;
+        let finding = run_to_finding(|| crash::run(case).map(drop))?;
         Some(Caught { finding, by: format!("crash {case}") })
     })
 }
 
-fn finding_of(run: impl FnOnce() -> Result<(), Finding>) -> Option<Finding> {
+fn run_to_finding(run: impl FnOnce() -> Result<(), Finding>) -> Option<Finding> {
     match panic::catch_unwind(AssertUnwindSafe(run)) {
         Ok(outcome) => outcome.err(),
         Err(_) => Some(Finding::new("an assertion", "it panicked")),

@@ -226,8 +226,10 @@ fn one_case(words: &mut Arguments) -> Result<Option<Case>, String> {
         (Some(step), ..) => Fault::Crash { step },
         (_, Some(bytes), _) => Fault::Full { bytes },
         (_, _, Some(kind)) => {
-            let kind = Kind::ALL.into_iter().find(|known| known.to_string() == kind);
-            let kind = kind.ok_or_else(|| format!("--fail takes one of {:?}", Kind::ALL))?;
+            let kind = Kind::ALL
+                .into_iter()
+                .find(|known| known.to_string() == kind)
+                .ok_or_else(|| format!("--fail takes one of {:?}", Kind::ALL))?;
             Fault::Fail { kind, nth: nth.unwrap_or(1), lasting }
         }
         _ => return Ok(None),

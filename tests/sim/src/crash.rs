@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn a_query_that_a_power_failure_interrupts_is_not_a_finding() {
         let place = CrashFixture::new(Machine::new(Fault::None, 1));
-        let rig = Rig::open(&place.folder, &place.machine, &VirtualClock::new());
-        let rig = rig.expect("a new file opens");
+        let rig = Rig::open(&place.folder, &place.machine, &VirtualClock::new())
+            .expect("a new file opens");
         place.machine.cut_power();
         let checked = acknowledged::check(&rig, &History::default());
         assert!(checked.is_err() && rig.engine().ready().is_ok(), "{checked:?}");

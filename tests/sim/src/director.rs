@@ -44,7 +44,7 @@ impl Director {
     ///
     /// # Panics
     /// They do not arrive in time.
-    pub fn gather(&self, threads: usize) {
+    pub fn wait_for_threads(&self, threads: usize) {
         let mut state = self.lock();
         while state.gates.values().filter(|gate| gate.stopped).count() < threads {
             state = self.wait_for(state);

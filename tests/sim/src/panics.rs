@@ -40,8 +40,11 @@ type Work<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// A finding, or the point is never reached.
 pub fn run(point: FaultPoint, nth: u64, closes: bool) -> Result<usize, Finding> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build();
-    let runtime = runtime.expect("a runtime without sockets can be had");
+    let runtime = runtime
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without sockets can be had");
     let _inside = runtime.enter();
     let folder = folder();
     let clock = VirtualClock::new();
@@ -82,7 +85,7 @@ impl Traffic {
                 vec![call("create_session", json!({"agent": "support", "id": session}))];
             calls.extend((0..messages).map(|nth| say(session, nth)));
             let ask = SimRequest { caller: "app", calls, request_id: session.to_owned() };
-            let output = rig.run(ask.put(rig.engine())).map_err(|why| Finding::new(NAME, why))?;
+            let output = rig.run(ask.send(rig.engine())).map_err(|why| Finding::new(NAME, why))?;
             history.acknowledged.push((ask, output));
         }
         for (nth, sql) in QUERIES.into_iter().enumerate() {
@@ -108,7 +111,7 @@ impl Traffic {
         engine.note_denied(&caller(STRANGER), "a request", "it is not permitted");
         self.rig.clock.advance_ms(1_000);
         let head = engine.durable_seq();
-        let mut calls: Vec<_> = asks.iter().map(|ask| Box::pin(ask.put(&engine))).collect();
+        let mut calls: Vec<_> = asks.iter().map(|ask| Box::pin(ask.send(&engine))).collect();
         let mut others: Vec<Work<'_, Result<(), Refusal>>> = vec![
             Box::pin(async {
                 engine.query(&Caller::local(), QUERIES[0], &Map::new(), None).await.map(drop)
@@ -197,7 +200,7 @@ impl Traffic {
             other => return fault(format!("its status is {other:?}")),
         }
         let late = ask("app", 99, 0, vec![say("s1", 99)]);
-        match self.rig.run(late.put(self.rig.engine())) {
+        match self.rig.run(late.send(self.rig.engine())) {
             Err(refusal) if refusal.code == Code::EngineFailed => self.history.open.push(late),
             other => return fault(format!("the next call returned {other:?}")),
         }
@@ -234,8 +237,8 @@ impl Traffic {
             drop(rig);
             machine.revive(Fault::None);
         }
-        let rig = Rig::open(folder, machine, clock);
-        let rig = rig.map_err(|why| Finding::new("the file opens again", why))?;
+        let rig = Rig::open(folder, machine, clock)
+            .map_err(|why| Finding::new("the file opens again", why))?;
         acknowledged::check(&rig, &history)?;
         rig.close();
         let file = folder.join("abide.db");

@@ -95,7 +95,7 @@ impl SimRequest {
     ///
     /// # Errors
     /// The engine's refusal.
-    pub async fn put(&self, engine: &Engine) -> Result<SimReply, Refusal> {
+    pub async fn send(&self, engine: &Engine) -> Result<SimReply, Refusal> {
         let caller = caller(self.caller);
         let id = Some(self.request_id.as_str());
         if let [call] = self.calls.as_slice() {
@@ -190,7 +190,7 @@ impl Rig {
         config.scheduler = Arc::clone(&director) as _;
         configure(&mut config);
         let engine = Engine::open(&path, config)?;
-        director.gather(THREADS);
+        director.wait_for_threads(THREADS);
         Ok(Rig { clock: Arc::clone(clock), director, path, engine: Some(engine) })
     }
 
@@ -260,7 +260,7 @@ impl Rig {
     /// order.
     pub fn put_together(&self, asks: &[SimRequest]) -> Vec<Result<SimReply, Refusal>> {
         let engine = self.engine();
-        let mut futures: Vec<_> = asks.iter().map(|ask| Box::pin(ask.put(engine))).collect();
+        let mut futures: Vec<_> = asks.iter().map(|ask| Box::pin(ask.send(engine))).collect();
         let mut context = Context::from_waker(Waker::noop());
         let mut answers: Vec<Option<Result<SimReply, Refusal>>> = Vec::new();
         for future in &mut futures {

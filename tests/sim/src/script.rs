@@ -54,7 +54,7 @@ impl ScriptRun<'_> {
         self.runs()?;
         self.collections()?;
         self.crowd()?;
-        self.ends()
+        self.end_sessions()
     }
 
     /// Sends messages until the WAL has at least this many frames.
@@ -70,7 +70,7 @@ impl ScriptRun<'_> {
             // Large while there is space: such a message fills about sixty frames.
             let large = written() + 100 < frames;
             let content = if large { "m".repeat(100_000) } else { "m".to_owned() };
-            self.say("talk", &content).expect("nothing goes wrong yet");
+            self.append_message("talk", &content).expect("nothing goes wrong yet");
             self.commit_rows().expect("nothing goes wrong yet");
         }
     }
@@ -81,9 +81,9 @@ impl ScriptRun<'_> {
             self.call("app", "create_session", args)?;
         }
         for nth in 0..6 {
-            self.say("s1", &format!("{nth} {}", "word ".repeat(40 * nth)))?;
+            self.append_message("s1", &format!("{nth} {}", "word ".repeat(40 * nth)))?;
         }
-        self.say("s2", "hello")?;
+        self.append_message("s2", "hello")?;
         self.call("app", "suspend_session", json!({"session_id": "s2", "reason": "later"}))?;
         self.call("app", "resume_session", json!({"session_id": "s2"}))?;
         let patch = json!({"session_id": "s2", "title": "New", "metadata": {"a": 1}});
@@ -102,11 +102,11 @@ impl ScriptRun<'_> {
         let args = json!({"name": "wire", "needs_approval": true, "approval": approval});
         self.call("app", "register_tool", args)?;
         for (call_id, tool) in [("c1", "look"), ("c2", "pay"), ("c3", "look"), ("c4", "pay")] {
-            self.request(call_id, tool)?;
+            self.request_tool_call(call_id, tool)?;
         }
-        self.request("c5", "wire")?;
-        self.request("c6", "wire")?;
-        self.request("c7", "wire").map(drop)
+        self.request_tool_call("c5", "wire")?;
+        self.request_tool_call("c6", "wire")?;
+        self.request_tool_call("c7", "wire").map(drop)
     }
 
     fn workers(&mut self) -> ScriptResult {
@@ -146,7 +146,7 @@ impl ScriptRun<'_> {
     /// A server asks during a call, and then makes a task of it that outlives a worker.
     fn exchanges(&mut self) -> ScriptResult {
         self.call("app", "register_tool", json!({"name": "tool_input"}))?;
-        self.request("c8", "pay")?;
+        self.request_tool_call("c8", "pay")?;
         let token = self.claim("c8")?;
         let form = json!({"type": "object", "properties": {"to": {"type": "string"}}});
         let asked = json!({"kind": "asked", "data": {"state": "x".repeat(3_000)}});
@@ -331,7 +331,7 @@ impl ScriptRun<'_> {
         self.call("app", "fork_session", json!({"session_id": "s2", "id": "s6"}))?;
         let session = json!({"agent": "support", "id": "long", "scope": {"tenant": "t1"}});
         self.call("app", "create_session", session)?;
-        self.put("app", (0..limits::FORK_STEP_ROWS + 20).map(|nth| BatchCall {
+        self.send("app", (0..limits::FORK_STEP_ROWS + 20).map(|nth| BatchCall {
             reducer: "append_message".to_owned(),
             args: json!({"session_id": "long", "role": "user", "content": format!("{nth}")}),
         }).collect())?;
@@ -426,18 +426,22 @@ impl ScriptRun<'_> {
     fn crowd(&mut self) -> ScriptResult {
         for round in 0..3 {
             let message = |nth: usize| {
-                vec![append("s1", &format!("{round}.{nth} {}", "y".repeat(700 * nth)))]
+                vec![append_call("s1", &format!("{round}.{nth} {}", "y".repeat(700 * nth)))]
             };
-            let asks = (0..4).map(|nth| self.ask("app", message(nth))).collect::<Vec<_>>();
+            let asks = (0..4).map(|nth| self.new_request("app", message(nth))).collect::<Vec<_>>();
             for (ask, answer) in asks.iter().zip(self.rig.put_together(&asks)) {
-                self.keep(ask, answer)?;
+                self.record(ask, answer)?;
             }
-            let batch = vec![append("s2", "one"), append("s2", "two"), append("s3", "three")];
-            self.put("app", batch)?;
-            let refused = vec![append("s2", "not"), append("s_nobody", "there")];
-            self.put("app", refused)?;
+            let batch = vec![
+                append_call("s2", "one"),
+                append_call("s2", "two"),
+                append_call("s3", "three"),
+            ];
+            self.send("app", batch)?;
+            let refused = vec![append_call("s2", "not"), append_call("s_nobody", "there")];
+            self.send("app", refused)?;
         }
-        self.say("s3", &"long ".repeat(6_000))?;
+        self.append_message("s3", &"long ".repeat(6_000))?;
         self.checkpoint();
         Ok(())
     }
@@ -454,8 +458,8 @@ impl ScriptRun<'_> {
             .map(drop)
     }
 
-    fn ends(&mut self) -> ScriptResult {
-        self.say("s4", "hello")?;
+    fn end_sessions(&mut self) -> ScriptResult {
+        self.append_message("s4", "hello")?;
         let completed = json!({"session_id": "s1", "result": {"text": "bye"}});
         self.call("app", "complete_session", completed)?;
         let failed = json!({"session_id": "s3", "code": "boom", "message": "it fell"});
@@ -463,20 +467,20 @@ impl ScriptRun<'_> {
         // More than one cleanup step.
         let timer = json!({"session_id": "s4", "in_ms": 3_600_000});
         let timer = BatchCall { reducer: "set_timer".to_owned(), args: timer };
-        self.put("app", vec![timer; limits::CLEANUP_ROWS + 10])?;
+        self.send("app", vec![timer; limits::CLEANUP_ROWS + 10])?;
         let child = json!({"agent": "support", "id": "s4_child", "parent_id": "s4"});
         self.call("app", "create_session", child)?;
         self.call("app", "cancel_session", json!({"session_id": "s4", "reason": "no"}))?;
         self.pass_ms(1)?;
         self.checkpoint();
-        self.say("s2", "the last word").map(drop)
+        self.append_message("s2", "the last word").map(drop)
     }
 
-    fn say(&mut self, session_id: &str, content: &str) -> ScriptResult<JsonValue> {
-        self.put("app", vec![append(session_id, content)])
+    fn append_message(&mut self, session_id: &str, content: &str) -> ScriptResult<JsonValue> {
+        self.send("app", vec![append_call(session_id, content)])
     }
 
-    fn request(&mut self, call_id: &str, tool_name: &str) -> ScriptResult<JsonValue> {
+    fn request_tool_call(&mut self, call_id: &str, tool_name: &str) -> ScriptResult<JsonValue> {
         let args = json!({"call_id": call_id, "session_id": "s1", "tool_name": tool_name,
             "arguments": {"of": call_id}});
         self.call("app", "request_tool_call", args)
@@ -504,22 +508,22 @@ impl ScriptRun<'_> {
         reducer: &str,
         args: JsonValue,
     ) -> ScriptResult<JsonValue> {
-        self.put(caller, vec![BatchCall { reducer: reducer.to_owned(), args }])
+        self.send(caller, vec![BatchCall { reducer: reducer.to_owned(), args }])
     }
 
-    fn put(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> ScriptResult<JsonValue> {
-        let ask = self.ask(caller, calls);
-        let answer = self.rig.run(ask.put(self.rig.engine()));
-        self.keep(&ask, answer)
+    fn send(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> ScriptResult<JsonValue> {
+        let ask = self.new_request(caller, calls);
+        let answer = self.rig.run(ask.send(self.rig.engine()));
+        self.record(&ask, answer)
     }
 
-    fn ask(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> SimRequest {
+    fn new_request(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> SimRequest {
         self.asked += 1;
         SimRequest { caller, calls, request_id: format!("r{}", self.asked) }
     }
 
     /// Records the response; returns the first result, or null.
-    fn keep(
+    fn record(
         &mut self,
         ask: &SimRequest,
         answer: Result<SimReply, Refusal>,
@@ -574,7 +578,7 @@ fn token(claimed: &JsonValue) -> JsonValue {
     }
 }
 
-fn append(session_id: &str, content: &str) -> BatchCall {
+fn append_call(session_id: &str, content: &str) -> BatchCall {
     let args = json!({"session_id": session_id, "role": "user", "content": content});
     BatchCall { reducer: "append_message".to_owned(), args }
 }

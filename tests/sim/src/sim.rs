@@ -70,8 +70,11 @@ impl Trace {
 /// A checker's finding.
 pub fn run(seed: u64, tells: bool) -> Result<Report, Finding> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build();
-    let runtime = runtime.expect("a runtime without sockets can be had");
+    let runtime = runtime
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without sockets can be had");
     let _inside = runtime.enter();
     let trace = Trace { hash: Sha256::new(), tells };
     world::World::new(seed, trace, &runtime)?.run()

@@ -22,8 +22,7 @@ fn acknowledged_calls_survive_every_fault() {
     let mut run_cases = 0;
     let mut recoveries = 0;
     for case in chosen {
-        let outcome = run(*case);
-        let outcome = outcome.unwrap_or_else(|found| {
+        let outcome = run(*case).unwrap_or_else(|found| {
             panic!("{found}\nrepeat: cargo xtask crash {case}");
         });
         (run_cases, recoveries) = (run_cases + 1, recoveries + outcome.recoveries);

@@ -20,7 +20,7 @@ use serde_json::json;
 const FIRST: i64 = 5;
 
 /// The archive folder of a format.
-fn kept(format: i64) -> PathBuf {
+fn kept_file(format: i64) -> PathBuf {
     let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats");
     formats.join(format.to_string())
 }
@@ -35,7 +35,7 @@ fn open(folder: &Path) -> Result<Rig, OpenError> {
 /// Opens the file of a killed process of that release; and again after a clean close.
 fn check(format: i64) {
     let folder = folder();
-    let history = keep::unpack(&kept(format), folder.path()).unwrap();
+    let history = keep::unpack(&kept_file(format), folder.path()).unwrap();
     let file = folder.path().join("abide.db");
     let before = log::check(&file).unwrap();
     check_replay(&file, format);
@@ -46,7 +46,7 @@ fn check(format: i64) {
         let args = json!({"agent": "support", "id": format!("life{life}")});
         let calls = vec![BatchCall { reducer: "create_session".to_owned(), args }];
         let ask = SimRequest { caller: "app", calls, request_id: format!("life {life}") };
-        rig.run(ask.put(rig.engine())).unwrap();
+        rig.run(ask.send(rig.engine())).unwrap();
         rig.close();
         let after = log::check(&file).unwrap();
         assert!(after.events >= Seq(before.events.0 + life), "format {format}: {after:?}");
@@ -64,13 +64,13 @@ fn check_replay(file: &Path, format: i64) {
 fn a_file_of_every_released_format_opens_verifies_and_replays() {
     let known = abide_store::FORMAT_VERSION;
     for format in FIRST..=known {
-        let is_archived = kept(format).is_dir();
+        let is_archived = kept_file(format).is_dir();
         assert!(is_archived || format == known, "there is no file of format {format}");
         if is_archived {
             check(format);
         }
     }
-    assert!(!kept(known + 1).exists(), "format {} is not known yet", known + 1);
+    assert!(!kept_file(known + 1).exists(), "format {} is not known yet", known + 1);
 }
 
 /// Opens a file as a later release would have left it; checks the error.

@@ -12,8 +12,7 @@ fn the_first_seeds_have_no_findings() {
     let mut crashes = 0;
     let mut lost = 0;
     for seed in 1..=SEEDS {
-        let report = run(seed, false);
-        let report = report.unwrap_or_else(|found| {
+        let report = run(seed, false).unwrap_or_else(|found| {
             panic!("{found}\nrepeat: cargo xtask sim --seed {seed}");
         });
         assert_eq!(run(seed, false).as_ref(), Ok(&report), "seed {seed}: another trace");

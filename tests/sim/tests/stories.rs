@@ -32,10 +32,10 @@ fn nothing_is_checkpointed_after_a_failed_sync() {
         let machine = Arc::new(Machine::new(Fault::None, seed));
         let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
         for nth in 0..20 {
-            rig.run(create(&format!("s{nth}")).put(rig.engine())).unwrap();
+            rig.run(create(&format!("s{nth}")).send(rig.engine())).unwrap();
         }
         machine.revive(Fault::Fail { kind: Kind::Sync, nth: 1, lasting: false });
-        let refusal = rig.run(create("late").put(rig.engine())).unwrap_err();
+        let refusal = rig.run(create("late").send(rig.engine())).unwrap_err();
         assert_eq!(refusal.code, Code::EngineFailed);
         rig.checkpoint();
         if closes {
@@ -68,20 +68,20 @@ fn the_wal_of_a_failed_sync_is_rewritten_at_restart() {
         let clock = VirtualClock::new();
         let machine = Arc::new(Machine::new(Fault::None, seed));
         let rig = Rig::open(folder_before.path(), &machine, &clock).unwrap();
-        rig.run(create("s1").put(rig.engine())).unwrap();
+        rig.run(create("s1").send(rig.engine())).unwrap();
         machine.revive(Fault::Fail { kind: Kind::Sync, nth: 1, lasting: false });
-        rig.run(create("s2").put(rig.engine())).unwrap_err();
+        rig.run(create("s2").send(rig.engine())).unwrap_err();
         machine.cut_power(); // Simulates a kill.
         drop(rig);
         machine.revive(Fault::None);
         let rig = Rig::open(folder_before.path(), &machine, &clock).unwrap();
-        let output = rig.run(create("s3").put(rig.engine())).unwrap();
+        let output = rig.run(create("s3").send(rig.engine())).unwrap();
         machine.cut_power();
         drop(rig);
         machine.restart(folder_after.path(), seed).unwrap();
         let machine = Arc::new(Machine::new(Fault::None, seed));
         let rig = Rig::open(folder_after.path(), &machine, &clock).unwrap();
-        let again = rig.run(create("s3").put(rig.engine())).unwrap();
+        let again = rig.run(create("s3").send(rig.engine())).unwrap();
         assert_eq!((again.results, again.duplicate), (output.results, true), "seed {seed}");
     }
 }
@@ -103,9 +103,9 @@ fn a_partly_created_file_is_completed() {
         assert!(opened.is_ok() || machine.is_down(), "seed {seed}: {opened:?}");
         machine.restart(after.path(), seed).unwrap();
         let machine = Arc::new(Machine::new(Fault::None, seed));
-        let rig = Rig::open(after.path(), &machine, &clock);
-        let rig = rig.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        rig.run(create("s1").put(rig.engine())).unwrap();
+        let rig = Rig::open(after.path(), &machine, &clock)
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        rig.run(create("s1").send(rig.engine())).unwrap();
     }
 }
 
@@ -123,7 +123,7 @@ fn subscribers_learn_that_the_disk_broke() {
         let params = serde_json::Map::new();
         rig.run(listener.subscribe(&SubscribeRequest::new("q", sql, &params))).unwrap();
         machine.revive(Fault::Fail { kind, nth: 1, lasting: true });
-        let refusal = rig.run(create("s1").put(rig.engine())).unwrap_err();
+        let refusal = rig.run(create("s1").send(rig.engine())).unwrap_err();
         assert_eq!(refusal.code, Code::EngineFailed, "{kind}: {refusal}");
         assert!(matches!(rig.run(listener.next()), Update::Snapshot(_)));
         match rig.run(listener.next()) {
@@ -169,7 +169,7 @@ fn a_commit_without_space_in_the_index_loses_nothing() {
         let rig = Rig::open(before.path(), &machine, &clock).unwrap();
         machine.revive(Fault::Fail { kind: Kind::Extend, nth: 1, lasting: true });
         let output = answered_until_full(&rig);
-        let refusal = rig.run(numbered(output).put(rig.engine())).unwrap_err();
+        let refusal = rig.run(numbered(output).send(rig.engine())).unwrap_err();
         assert_eq!(refusal.code, Code::DiskFull, "{refusal}");
         machine.cut_power(); // Simulates a kill.
         drop(rig);
@@ -183,7 +183,7 @@ fn a_commit_without_space_in_the_index_loses_nothing() {
         };
         let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
         for nth in 0..=output {
-            let again = rig.run(numbered(nth).put(rig.engine())).unwrap();
+            let again = rig.run(numbered(nth).send(rig.engine())).unwrap();
             assert_eq!(again.duplicate, nth < output, "seed {seed}: call {nth} of {output}");
         }
     }
@@ -192,7 +192,7 @@ fn a_commit_without_space_in_the_index_loses_nothing() {
 /// Calls, each committed by SQLite, until that fails. Returns the number of answered calls.
 fn answered_until_full(rig: &Rig) -> u64 {
     for nth in 0..2_000 {
-        rig.run(numbered(nth).put(rig.engine())).unwrap();
+        rig.run(numbered(nth).send(rig.engine())).unwrap();
         if let Err(refusal) = rig.commit_rows() {
             assert_eq!(refusal.code, Code::DiskFull, "{refusal}");
             return nth + 1;
@@ -212,12 +212,12 @@ fn a_disk_that_was_full_for_the_index_accepts_calls_again() {
     machine.revive(Fault::Fail { kind: Kind::Extend, nth: 1, lasting: true });
     let output = answered_until_full(&rig);
     for nth in output..output + 100 {
-        let refusal = rig.run(numbered(nth).put(rig.engine())).unwrap_err();
+        let refusal = rig.run(numbered(nth).send(rig.engine())).unwrap_err();
         assert_eq!(refusal.code, Code::DiskFull, "{refusal}");
     }
     machine.plan(Fault::None);
     for nth in output..output + 100 {
-        let answer = rig.run(numbered(nth).put(rig.engine())).unwrap();
+        let answer = rig.run(numbered(nth).send(rig.engine())).unwrap();
         assert!(!answer.duplicate, "call {nth}");
     }
     let head = rig.engine().durable_seq();

@@ -48,9 +48,11 @@ fn run(words: &[String]) -> CheckResult {
         return Ok(());
     };
     let words = Arguments::read(rest)?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|why| format!("no runtime: {why}"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|why| format!("no runtime: {why}"))?;
     match verb.as_str() {
         "overload" => runtime.block_on(overload::run(words)),
         "soak" => runtime.block_on(soak::run(words)),

@@ -28,7 +28,7 @@ pub(crate) async fn run(mut words: Arguments) -> CheckResult {
     let mut fixture = OverloadFixture::set(size).await?;
     fixture.quiet()?;
     queries::run(&fixture).await?;
-    let subscribers = connection_limit::gather(&mut fixture).await?;
+    let subscribers = connection_limit::connect_subscribers(&mut fixture).await?;
     storm::run(&mut fixture, subscribers).await?;
     let slow_clients = slow_senders::begin(&fixture).await?;
     oversize::run(&mut fixture).await?;

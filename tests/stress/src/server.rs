@@ -126,8 +126,8 @@ impl Server {
     /// The current and the peak memory in bytes, as the system reports them.
     pub(crate) fn memory(&self) -> CheckResult<(u64, u64)> {
         let id = self.child.as_ref().ok_or("the server is not running")?.id();
-        let status = fs::read_to_string(format!("/proc/{id}/status"));
-        let status = status.map_err(|why| format!("/proc cannot be read for the server: {why}"))?;
+        let status = fs::read_to_string(format!("/proc/{id}/status"))
+            .map_err(|why| format!("/proc cannot be read for the server: {why}"))?;
         let line = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());

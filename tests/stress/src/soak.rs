@@ -92,7 +92,7 @@ async fn soak(span: Duration, seed: u64, clients: u64) -> CheckResult {
     }
     let ends = Instant::now() + span;
     let mut faults = FaultInjector::new(server, proxy, volume, random);
-    let outcome = faults.make(ends, &client_pool.ledger).await;
+    let outcome = faults.inject_until(ends, &client_pool.ledger).await;
     client_pool.ledger.stop();
     outcome?;
     while let Some(ended) = calling.join_next().await {
@@ -119,7 +119,7 @@ async fn prepare(client_pool: &ClientPool) -> CheckResult {
 }
 
 fn report(faults: &FaultInjector, ledger: &Ledger, counted: &final_checks::Counted) {
-    let did = faults.did();
+    let did = faults.counts();
     println!("soak      faults: {did}");
     println!("soak      results: {counted}, {} calls refused by rules", count(ledger.refused()));
     figure("server processes killed (SIGKILL, SIGTERM)", format!("{}, {}", did.kills, did.stops));
@@ -134,5 +134,5 @@ fn report(faults: &FaultInjector, ledger: &Ledger, counted: &final_checks::Count
     figure("effects run, at-most-once effects never twice", count(counted.effects));
     figure("converged subscriptions", counted.converged);
     figure("acknowledged bytes, all found in the log", count(counted.bytes));
-    figure("rows returned to tenants, none of another tenant", count(ledger.shown()));
+    figure("rows returned to tenants, none of another tenant", count(ledger.row_count()));
 }

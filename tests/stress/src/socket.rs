@@ -31,7 +31,7 @@ impl Socket {
     }
 
     /// Sends a message.
-    pub(crate) async fn say(&mut self, message: &JsonValue) -> Result<(), Error> {
+    pub(crate) async fn send(&mut self, message: &JsonValue) -> Result<(), Error> {
         self.0.send(Message::text(message.to_string())).await
     }
 

@@ -5,7 +5,7 @@ use abide_client::{Abide, Seq};
 use serde_json::Value;
 
 use super::super::markdown::Markdown;
-use super::super::view::result;
+use super::super::view::result_line;
 use crate::failure::Failure;
 use crate::output::print_line;
 use crate::printable::Printable;
@@ -23,11 +23,15 @@ pub(super) async fn show(
 ) -> Result<(), Failure> {
     let sql = "SELECT * FROM agent_state WHERE session_id = :id AND kind IN ('message', 'partial') \
                AND seq <= :until ORDER BY id DESC LIMIT :most";
-    let query = abide.sql(sql).param("id", session_id);
-    let query = query.param("until", until.map_or(i64::MAX, |seq| seq.0));
-    // One more than is shown, to know whether there are more.
-    let mut entries: Vec<AgentState> = query.param("most", max as i64 + 1).fetch().await?;
-    let terminal = Terminal::of_stdout();
+    let mut entries: Vec<AgentState> = abide
+        .sql(sql)
+        .param("id", session_id)
+        .param("until", until.map_or(i64::MAX, |seq| seq.0))
+        // One more than is shown, to know whether there are more.
+        .param("most", max as i64 + 1)
+        .fetch()
+        .await?;
+    let terminal = Terminal::from_stdout();
     if entries.len() > max {
         entries.truncate(max);
         print_line(terminal.dim("… earlier messages:  /history  shows them"))?;
@@ -43,7 +47,7 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
     let data = entry.data.as_ref().map(|data| data.value()).unwrap_or_default();
     match entry.role.as_str() {
         "user" => print_line(terminal.bold(format!("› {text}"))),
-        "tool" => print_line(result(text, &data).shown(terminal)),
+        "tool" => print_line(result_line(text, &data).render(terminal)),
         "assistant" => {
             if !text.is_empty() {
                 let mut markdown = Markdown::default();
@@ -54,9 +58,10 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
                 })?;
             }
             for call in data["calls"].as_array().into_iter().flatten() {
-                let word = |name: &str| call[name].as_str().unwrap_or_default();
-                let call = format!("→ {} {}", word("name"), arguments(word("arguments")));
-                print_line(terminal.dim(Printable::line(&call)))?;
+                let name = call["name"].as_str().unwrap_or_default();
+                let arguments = call["arguments"].as_str().unwrap_or_default();
+                let line = format!("→ {name} {}", compact_json(arguments));
+                print_line(terminal.dim(Printable::line(&line)))?;
             }
             Ok(())
         }
@@ -65,6 +70,6 @@ fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
 }
 
 /// The text of arguments as a run shows it: compact JSON.
-fn arguments(text: &str) -> String {
+fn compact_json(text: &str) -> String {
     serde_json::from_str::<Value>(text).map_or_else(|_| text.to_owned(), |value| value.to_string())
 }

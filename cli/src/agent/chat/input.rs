@@ -70,7 +70,7 @@ struct GateState {
 }
 
 impl ReadGate {
-    fn change(&self, change: impl FnOnce(&mut GateState)) {
+    fn update(&self, change: impl FnOnce(&mut GateState)) {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }
@@ -116,18 +116,18 @@ impl Input {
     /// # Errors
     /// The process cannot handle Ctrl-C.
     pub(super) fn new() -> Result<(Input, InterruptListener), Failure> {
-        let mut input = Input::of_lines();
+        let mut input = Input::from_stdin();
         let signal = signal(SignalKind::interrupt())?;
         let (sender, interrupts) = mpsc::channel(1);
         input.interrupts = Some(interrupts);
-        input.marks = PasteMarks::on();
+        input.marks = PasteMarks::enable();
         input.read_ahead();
         let listener = InterruptListener { signal, presses: input.presses.clone(), sender };
         Ok((input, listener))
     }
 
     /// Reads stdin in a thread of its own. Ctrl-C ends the process.
-    pub(in crate::agent) fn of_lines() -> Input {
+    pub(in crate::agent) fn from_stdin() -> Input {
         let (sender, lines) = mpsc::channel(READ_AHEAD);
         let gate = Arc::new(ReadGate::default());
         let of_thread = Arc::clone(&gate);
@@ -143,13 +143,13 @@ impl Input {
                 let read = stdin.by_ref().take(max).read_until(b'\n', &mut line);
                 let is_last = matches!(read, Ok(0) | Err(_));
                 let block = match read {
-                    Ok(0) => pasted.end().map(Ok),
+                    Ok(0) => pasted.finish().map(Ok),
                     Ok(_) if is_terminal => pasted.add(&line).map(Ok),
                     Ok(_) => Some(Ok(Block::Whole(line))),
                     Err(why) => Some(Err(why)),
                 };
                 let is_gone = block.is_some_and(|block| {
-                    of_thread.change(|state| state.read += 1);
+                    of_thread.update(|state| state.read += 1);
                     sender.blocking_send(block).is_err()
                 });
                 if is_last || is_gone {
@@ -173,7 +173,7 @@ impl Input {
 
     /// Reads lines before they are needed, as while an answer is shown.
     pub(in crate::agent) fn read_ahead(&self) {
-        self.gate.change(|state| state.reads_ahead = true);
+        self.gate.update(|state| state.reads_ahead = true);
     }
 
     /// Opens a text in the editor of the user, after a question was answered.
@@ -182,7 +182,7 @@ impl Input {
         let edited = editor::edit(text).await;
         if had_marks {
             // An editor ends them.
-            self.marks = PasteMarks::on();
+            self.marks = PasteMarks::enable();
         }
         edited
     }
@@ -192,7 +192,7 @@ impl Input {
     }
 
     /// Whether a person is asked to type, from now on.
-    pub(super) fn typing(&self) -> watch::Receiver<bool> {
+    pub(super) fn subscribe_to_typing(&self) -> watch::Receiver<bool> {
         self.is_typing.subscribe()
     }
 
@@ -200,12 +200,12 @@ impl Input {
     ///
     /// # Errors
     /// Stdin cannot be read, or the line is longer than a message.
-    pub(super) async fn next(&mut self) -> Result<Typed, Failure> {
+    pub(super) async fn next_line(&mut self) -> Result<Typed, Failure> {
         self.read_ahead();
         loop {
             let typed = match self.typed_ahead.pop_front() {
                 Some(line) => Typed::Line(line),
-                None => self.typed().await?,
+                None => self.read_typed().await?,
             };
             match typed {
                 Typed::Line(line) if self.is_late(&line) => {}
@@ -234,11 +234,11 @@ impl Input {
     /// The next message. A line that ends with a backslash continues in the next line.
     ///
     /// # Errors
-    /// As [`Input::next`].
-    pub(super) async fn message(&mut self) -> Result<Typed, Failure> {
+    /// As [`Input::next_line`].
+    pub(super) async fn next_message(&mut self) -> Result<Typed, Failure> {
         let mut message = String::new();
         loop {
-            match self.next().await? {
+            match self.next_line().await? {
                 Typed::Line(line) => match line.strip_suffix('\\') {
                     Some(line) if self.is_terminal => message += &format!("{line}\n"),
                     _ => return Ok(Typed::Line(message + &line)),
@@ -251,9 +251,9 @@ impl Input {
     /// Asks a question on stderr. A line that was typed before is not its answer.
     ///
     /// # Errors
-    /// As [`Input::next`].
-    pub(in crate::agent) async fn answer(&mut self, question: &str) -> Result<Typed, Failure> {
-        self.gate.change(|state| state.reads_ahead = false);
+    /// As [`Input::next_line`].
+    pub(in crate::agent) async fn ask(&mut self, question: &str) -> Result<Typed, Failure> {
+        self.gate.update(|state| state.reads_ahead = false);
         if self.is_terminal && self.interrupts.is_none() {
             // A run reads from its first question on. Until then the terminal holds what is typed: it approves nothing.
             rustix::termios::tcflush(io::stdin(), QueueSelector::IFlush)
@@ -262,7 +262,7 @@ impl Input {
         if self.interrupts.is_some() || self.decided.is_some() {
             while let Ok(block) = self.lines.try_recv() {
                 self.received += 1;
-                let Some(line) = text(block?)? else { continue };
+                let Some(line) = decode_block(block?)? else { continue };
                 if !self.is_late(&line) {
                     self.typed_ahead.push_back(line);
                 }
@@ -277,21 +277,21 @@ impl Input {
             write!(out, "{}", Printable::line(question))?;
             out.flush()?;
         }
-        self.typed().await
+        self.read_typed().await
     }
 
     /// A run has ended. An answer that was typed meanwhile had no question, so it is no message either.
     ///
     /// # Errors
-    /// As [`Input::next`].
-    pub(super) fn end_of_run(&mut self) -> Result<(), Failure> {
+    /// As [`Input::next_line`].
+    pub(super) fn discard_answers_after_run(&mut self) -> Result<(), Failure> {
         self.forget_presses();
         if !self.is_terminal || self.decided.is_some() {
             return Ok(());
         }
         while let Ok(block) = self.lines.try_recv() {
             self.received += 1;
-            self.typed_ahead.extend(text(block?)?);
+            self.typed_ahead.extend(decode_block(block?)?);
         }
         self.typed_ahead.retain(|line| {
             if is_answer(line) {
@@ -304,8 +304,8 @@ impl Input {
     }
 
     /// Waits for Ctrl-C.
-    pub(super) async fn interrupted(&mut self) {
-        pressed(&mut self.interrupts).await;
+    pub(super) async fn wait_for_interrupt(&mut self) {
+        recv_interrupt(&mut self.interrupts).await;
     }
 
     /// An answer is complete: the next Ctrl-C is the first one again.
@@ -313,23 +313,23 @@ impl Input {
         self.presses.0.store(0, Ordering::Relaxed);
     }
 
-    async fn typed(&mut self) -> Result<Typed, Failure> {
+    async fn read_typed(&mut self) -> Result<Typed, Failure> {
         self.is_typing.send_replace(self.is_terminal);
-        let typed = self.typed_next().await;
+        let typed = self.read_next_typed().await;
         self.is_typing.send_replace(false);
         typed
     }
 
-    async fn typed_next(&mut self) -> Result<Typed, Failure> {
+    async fn read_next_typed(&mut self) -> Result<Typed, Failure> {
         loop {
-            self.gate.change(|state| state.requested = self.received + 1);
+            self.gate.update(|state| state.requested = self.received + 1);
             tokio::select! {
-                () = pressed(&mut self.interrupts) => return Ok(Typed::Interrupt),
+                () = recv_interrupt(&mut self.interrupts) => return Ok(Typed::Interrupt),
                 block = self.lines.recv() => match block {
                     Some(block) => {
                         self.received += 1;
                         self.forget_presses();
-                        if let Some(line) = text(block?)? {
+                        if let Some(line) = decode_block(block?)? {
                             return Ok(Typed::Line(line));
                         }
                     }
@@ -341,7 +341,7 @@ impl Input {
 }
 
 /// Waits for Ctrl-C, where it does not end the process.
-async fn pressed(interrupts: &mut Option<mpsc::Receiver<()>>) {
+async fn recv_interrupt(interrupts: &mut Option<mpsc::Receiver<()>>) {
     match interrupts {
         // The listener lives as long as the conversation.
         Some(interrupts) => drop(interrupts.recv().await),
@@ -355,7 +355,7 @@ fn is_answer(line: &str) -> bool {
 }
 
 /// A line as text, without its end; `None`, with a message, if the terminal has cut it. Invalid UTF-8 is replaced.
-fn text(block: Block) -> Result<Option<String>, Failure> {
+fn decode_block(block: Block) -> Result<Option<String>, Failure> {
     let line = match block {
         Block::Whole(line) => line,
         Block::Cut => {

@@ -52,12 +52,12 @@ impl PastedLines {
             self.open = Some(block);
             return None;
         }
-        Some(self.whole(block))
+        Some(self.finish_block(block))
     }
 
     /// The rest, at the end of the input.
-    pub(super) fn end(&mut self) -> Option<Block> {
-        self.open.take().map(|block| self.whole(block))
+    pub(super) fn finish(&mut self) -> Option<Block> {
+        self.open.take().map(|block| self.finish_block(block))
     }
 
     /// The bytes of the block that is not complete.
@@ -65,7 +65,7 @@ impl PastedLines {
         self.open.as_ref().map_or(0, Vec::len)
     }
 
-    fn whole(&mut self, block: Vec<u8>) -> Block {
+    fn finish_block(&mut self, block: Vec<u8>) -> Block {
         if std::mem::take(&mut self.is_cut) { Block::Cut } else { Block::Whole(block) }
     }
 }
@@ -78,19 +78,19 @@ pub(super) struct PasteMarks {
 
 impl PasteMarks {
     /// `None` where no terminal can be asked.
-    pub(super) fn on() -> Option<PasteMarks> {
+    pub(super) fn enable() -> Option<PasteMarks> {
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return None;
         }
         let showed_controls = show_controls(false).ok()?;
-        ask("\x1b[?2004h");
+        send_control("\x1b[?2004h");
         Some(PasteMarks { showed_controls })
     }
 }
 
 impl Drop for PasteMarks {
     fn drop(&mut self) {
-        ask("\x1b[?2004l");
+        send_control("\x1b[?2004l");
         if self.showed_controls {
             let _ = show_controls(true);
         }
@@ -98,9 +98,9 @@ impl Drop for PasteMarks {
 }
 
 /// Sends a control sequence. The terminal may be gone.
-fn ask(sequence: &str) {
+fn send_control(sequence: &str) {
     let mut out = io::stderr().lock();
-    let sequence = Printable::of_printable_parts(sequence.to_owned());
+    let sequence = Printable::from_printable_parts(sequence.to_owned());
     let _ = write!(out, "{sequence}").and_then(|()| out.flush());
 }
 
@@ -121,7 +121,7 @@ mod tests {
         let mut pasted = PastedLines::default();
         let mut found: Vec<Block> =
             lines.iter().filter_map(|line| pasted.add(line.as_bytes())).collect();
-        found.extend(pasted.end());
+        found.extend(pasted.finish());
         let shown = found.into_iter().map(|block| match block {
             Block::Whole(text) => String::from_utf8(text).expect("it is text"),
             Block::Cut => "cut".to_owned(),

@@ -26,7 +26,7 @@ impl RecordedRun {
         let recording = Recording::parse(RECORDED).expect("it is a recording");
         let folder = tempfile::tempdir().expect("there is room");
         let file = Abide::open(folder.path().join("demo.db")).expect("it opens");
-        let script = Script::of(vec![recording]);
+        let script = Script::new(vec![recording]);
         let mut played = RecordedRun { script, file, acknowledged: Vec::new(), _folder: folder };
         played.call("create_session", json!({"id": "demo-1", "agent": "agent"})).await;
         played.call("register_tool", json!({"name": "look"})).await;
@@ -66,7 +66,7 @@ impl RecordedRun {
         let path = self.file.engine().expect("it is in this process").path();
         self.file.close().await;
         drop(self.file);
-        let audit = audit(Config::default(), &path, &self.script, self.acknowledged)
+        let audit = audit_file(Config::default(), &path, &self.script, self.acknowledged)
             .await
             .expect("it verifies");
         let Audit { events, lost, differing, pending, .. } = audit;

@@ -28,8 +28,10 @@ fn check(messages: JsonValue, expected: Expect) {
 }
 
 fn calls(ids: &[Option<&str>]) -> JsonValue {
-    let calls = ids.iter().enumerate();
-    let calls = calls.map(|(n, id)| json!({"id": id, "name": "look", "arguments": n.to_string()}));
+    let calls = ids
+        .iter()
+        .enumerate()
+        .map(|(n, id)| json!({"id": id, "name": "look", "arguments": n.to_string()}));
     json!({"role": "assistant", "content": null, "tool_calls": calls.collect::<Vec<_>>()})
 }
 
@@ -173,10 +175,10 @@ fn a_row_holds_a_message_or_it_does_not() {
         run_id: None,
     };
     let data = || Some(json!({"n": 1.0}));
-    assert!(message.is_held_by(&row("tool", Some("ok"), data())));
-    assert!(!message.is_held_by(&row("tool", Some("ok "), data())));
-    assert!(!message.is_held_by(&row("tool", None, data())));
-    assert!(!message.is_held_by(&row("tool", Some("ok"), Some(json!({"n": 1})))));
-    assert!(!message.is_held_by(&row("tool", Some("ok"), None)));
-    assert!(!message.is_held_by(&row("user", Some("ok"), data())));
+    assert!(message.matches_row(&row("tool", Some("ok"), data())));
+    assert!(!message.matches_row(&row("tool", Some("ok "), data())));
+    assert!(!message.matches_row(&row("tool", None, data())));
+    assert!(!message.matches_row(&row("tool", Some("ok"), Some(json!({"n": 1})))));
+    assert!(!message.matches_row(&row("tool", Some("ok"), None)));
+    assert!(!message.matches_row(&row("user", Some("ok"), data())));
 }

@@ -68,14 +68,14 @@ fn between(old: &BTreeMap<i64, Row>, new: &BTreeMap<i64, Row>, keyed: bool) -> C
     let mut changes = Changes::default();
     for (id, row) in old {
         let stays = new.get(id);
-        if stays.is_none() || (!keyed && !stays.is_some_and(|new| same(new, row))) {
+        if stays.is_none() || (!keyed && !stays.is_some_and(|new| is_same_row(new, row))) {
             let key = if keyed { Row::from([Value::Integer(*id)]) } else { row.clone() };
             changes.deletes.push(key);
         }
     }
     for (id, row) in new {
         match old.get(id) {
-            Some(old) if same(old, row) => {}
+            Some(old) if is_same_row(old, row) => {}
             Some(_) if keyed => changes.updates.push(row.clone()),
             _ => changes.inserts.push(row.clone()),
         }
@@ -192,7 +192,7 @@ fn by_positions(mut rows: Vec<Row>, output: &Changes) -> Vec<Row> {
     let positions = output.positions.clone().unwrap_or_default();
     let key = |row: &Row| Row::from([row[0].clone()]);
     for (at, gone) in positions.deletes.iter().zip(&output.deletes) {
-        assert!(same(&key(&rows.remove(*at)), gone), "the key of the row that leaves");
+        assert!(is_same_row(&key(&rows.remove(*at)), gone), "the key of the row that leaves");
     }
     for (at, row) in positions.inserts.iter().zip(&output.inserts) {
         rows.insert(*at, row.clone());
@@ -268,8 +268,8 @@ fn a_top_n_result_has_the_order_of_the_server() {
     );
     assert_eq!(output.deletes, [2, 3].map(|id| Row::from([Value::Integer(id)])));
     assert_eq!((output.inserts.len(), output.updates.len()), (2, 1));
-    let came = |ids: [i64; 3]| ids.map(row).to_vec();
-    assert_eq!(by_positions(came([3, 1, 2]), &output), came([9, 7, 8]));
+    let to_rows = |ids: [i64; 3]| ids.map(row).to_vec();
+    assert_eq!(by_positions(to_rows([3, 1, 2]), &output), to_rows([9, 7, 8]));
 }
 
 #[test]

@@ -6,25 +6,26 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use abide_schema::{Code, Seq};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::command::Command;
 use super::dial::{Dial, Dialing, Socket};
 use super::frame::{Frame, Op, cut};
-use super::shared::Shared;
+use super::mailbox::Mailbox;
 use super::socket_connection::SocketConnection;
 use super::subscriptions::Subscriptions;
 use crate::Error;
-use crate::backend::{AppliedCall, Attempt, BackendReply, Backoff, RawResult};
+use crate::backend::{
+    AppliedCall, Attempt, BackendReply, Backoff, RawResult, Start, SubscriptionQuery,
+};
 
 /// How long to wait for the other side after a close frame.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -47,6 +48,30 @@ enum ConnectionEnd {
     Lost(String),
     /// The client is closed; all pending requests get this error.
     Closed(Error, Option<oneshot::Sender<()>>),
+}
+
+/// The commands of handles and consumers.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Ask { id: u64, text: String, is_query: bool, reply: oneshot::Sender<Attempt> },
+    Cancel { id: u64 },
+    Subscribe { key: u64, query: SubscriptionQuery, start: Start, mailbox: Arc<Mailbox> },
+    Resume { key: u64, start: Start },
+    Unsubscribe { key: u64 },
+    Close { done: oneshot::Sender<()> },
+}
+
+/// State that the actor shares with its handles.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(super) reconnects: AtomicU64,
+    pub(super) connected: watch::Sender<bool>,
+    /// Why there is no connection at the moment.
+    pub(super) last_error: Mutex<Option<String>>,
+    /// The namespace of the caller, from the first message of the last connection.
+    pub(super) namespace: Mutex<Option<String>>,
+    /// Why the client has ended.
+    pub(super) close_reason: OnceLock<Error>,
 }
 
 pub(crate) struct Actor {
@@ -233,34 +258,35 @@ impl Actor {
         })?;
         self.backoff = Backoff::new();
         match frame.op {
-            Op::Snapshot => self.subscriptions.snapshot(frame, connection),
-            Op::Delta => self.subscriptions.delta(frame, connection),
-            Op::Rerun => self.subscriptions.rerun(frame, connection),
-            Op::Progress => self.subscriptions.progress(&frame),
-            Op::Result | Op::Rows => self.answer(frame),
-            Op::Explanation => self.explained(&frame, text),
-            Op::Error => self.refused(&frame),
-            Op::Hello => self.hello(&frame),
+            Op::Snapshot => self.subscriptions.handle_snapshot(frame, connection),
+            Op::Delta => self.subscriptions.handle_delta(frame, connection),
+            Op::Rerun => self.subscriptions.handle_rerun(frame, connection),
+            Op::Progress => self.subscriptions.handle_progress(&frame),
+            Op::Result | Op::Rows => self.handle_answer(frame),
+            Op::Explanation => self.handle_explanation(&frame, text),
+            Op::Error => self.handle_refusal(&frame),
+            Op::Hello => self.handle_hello(&frame),
             Op::Pong | Op::Unknown => {}
         }
         Ok(())
     }
 
     /// The first message of a connection.
-    fn hello(&mut self, frame: &Frame) {
+    fn handle_hello(&mut self, frame: &Frame) {
         let namespace = frame.namespace.clone().unwrap_or_default();
         let mut shared = self.shared.namespace.lock().unwrap_or_else(PoisonError::into_inner);
         *shared = Some(namespace);
-        self.subscriptions.hello(frame);
+        self.subscriptions.handle_hello(frame);
     }
 
-    fn answer(&mut self, mut frame: Frame) {
+    fn handle_answer(&mut self, mut frame: Frame) {
         let Some(request) = self.take_request(&frame) else { return };
         let seq = frame.seq.unwrap_or(Seq::ZERO);
         let duplicate = frame.duplicate;
         let reply = if frame.op == Op::Rows {
             let rows = frame.take_rows().collect();
-            let columns = frame.columns.into_iter().map(|column| column.whole().name).collect();
+            let columns =
+                frame.columns.into_iter().map(|column| column.into_column().name).collect();
             BackendReply::Rows { seq, columns, rows }
         } else if let Some(results) = frame.results {
             let results = results
@@ -273,21 +299,21 @@ impl Actor {
         request.finish(Ok(reply));
     }
 
-    fn explained(&mut self, frame: &Frame, text: &str) {
+    fn handle_explanation(&mut self, frame: &Frame, text: &str) {
         let Some(request) = self.take_request(frame) else { return };
         let explanation =
             serde_json::from_str(text).map(|read| BackendReply::Explained(Box::new(read)));
         request.finish(explanation.map_err(|why| Error::decode("the explanation", why)));
     }
 
-    fn refused(&mut self, frame: &Frame) {
+    fn handle_refusal(&mut self, frame: &Frame) {
         let refusal = frame.refusal();
         if let Some(request) = self.take_request(frame) {
             request.finish(Err(refusal.into()));
         } else if frame.id.is_none() && refusal.code == Code::Unauthenticated {
             // The server closes the connection; its answer to the next one counts.
             tracing::debug!(%refusal, "the credentials are no longer valid");
-        } else if !self.subscriptions.refused(frame.id.as_deref(), refusal) {
+        } else if !self.subscriptions.handle_refusal(frame.id.as_deref(), refusal) {
             let detail = frame.detail.as_deref().map(cut);
             tracing::warn!(id = ?frame.id, ?detail, "the server refused an unknown or abandoned request");
         }

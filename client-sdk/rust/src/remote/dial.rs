@@ -76,31 +76,32 @@ enum Target {
 
 impl Address {
     pub(crate) fn parse(url: &str, token: Option<&str>) -> Result<Address, Error> {
-        let wrong = |why: &str| Error::Address { url: url.to_owned(), why: why.to_owned() };
-        let given: Uri = url.trim_end_matches('/').parse().map_err(|_| wrong("it is not a URL"))?;
+        let address_error = |why: &str| Error::Address { url: url.to_owned(), why: why.to_owned() };
+        let given: Uri =
+            url.trim_end_matches('/').parse().map_err(|_| address_error("it is not a URL"))?;
         match given.scheme_str() {
             Some("http" | "ws") => {}
             Some("https" | "wss") => {
-                return Err(wrong(
+                return Err(address_error(
                     "TLS is not built in yet; use a tunnel, or a proxy that adds it",
                 ));
             }
-            _ => return Err(wrong("it does not begin with http://")),
+            _ => return Err(address_error("it does not begin with http://")),
         }
-        let authority = given.authority().ok_or_else(|| wrong("it has no host"))?;
+        let authority = given.authority().ok_or_else(|| address_error("it has no host"))?;
         if given.query().is_some() || authority.as_str().contains('@') {
-            return Err(wrong(
+            return Err(address_error(
                 "it contains more than a host and a path; pass a token with token(…)",
             ));
         }
         let path = given.path().trim_end_matches('/');
         if path.ends_with("/v1") {
-            return Err(wrong(
+            return Err(address_error(
                 "its path ends with /v1, which the client adds itself; leave it out",
             ));
         }
-        let mut request = upgrade(&format!("ws://{authority}{path}/v1/ws"))
-            .map_err(|_| wrong("it is not a URL"))?;
+        let mut request = upgrade_request(&format!("ws://{authority}{path}/v1/ws"))
+            .map_err(|_| address_error("it is not a URL"))?;
         authorize(&mut request, token)?;
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let port = authority.port_u16().unwrap_or(80);
@@ -109,9 +110,9 @@ impl Address {
     }
 
     /// The engine of a file that programs share.
-    pub(crate) fn shared(file: SharedFile) -> Result<Address, Error> {
+    pub(crate) fn for_shared_file(file: SharedFile) -> Result<Address, Error> {
         let url = file.path.display().to_string();
-        let request = upgrade("ws://localhost/v1/ws").map_err(|why| Error::Address {
+        let request = upgrade_request("ws://localhost/v1/ws").map_err(|why| Error::Address {
             url: url.clone(),
             why: why.to_string().to_lowercase(),
         })?;
@@ -119,7 +120,7 @@ impl Address {
     }
 
     /// The address, restricted to a scope in addition to the current one.
-    pub(crate) fn within(mut self, scope: &Scope) -> Result<Address, Error> {
+    pub(crate) fn restricted_to(mut self, scope: &Scope) -> Result<Address, Error> {
         if scope.is_empty() {
             return Ok(self);
         }
@@ -189,7 +190,7 @@ impl Address {
             return address.handshake_over(connect_unix(&path).await).await;
         }
         let url = engine.url.unwrap_or_default();
-        let address = Address::parse(&url, engine.token.as_deref())?.within(&self.scope)?;
+        let address = Address::parse(&url, engine.token.as_deref())?.restricted_to(&self.scope)?;
         let Target::Tcp { host, port } = &address.target else {
             return Err(Error::Protocol { why: "abide open printed no address".to_owned() });
         };
@@ -228,7 +229,7 @@ async fn connect_unix(_: &str) -> io::Result<Box<dyn Io>> {
 }
 
 /// The request that opens a WebSocket.
-fn upgrade(uri: &str) -> Result<Request, SocketError> {
+fn upgrade_request(uri: &str) -> Result<Request, SocketError> {
     let mut request = uri.into_client_request()?;
     let protocol = HeaderValue::from_static(SUBPROTOCOL);
     request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, protocol);
@@ -284,7 +285,7 @@ pub(crate) async fn handshake(
             }
             Ok(socket)
         }
-        Err(SocketError::Http(response)) => Err(rejected(url, &response)),
+        Err(SocketError::Http(response)) => Err(rejection_error(url, &response)),
         // What answers is not HTTP, or an HTTP of another kind.
         Err(why @ (SocketError::Protocol(_) | SocketError::HttpFormat(_))) => {
             Err(Error::not_abide(url, why))
@@ -294,16 +295,15 @@ pub(crate) async fn handshake(
 }
 
 /// Maps a response that is not a WebSocket upgrade to an error.
-fn rejected(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
+fn rejection_error(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
     let body = response.body().as_deref().unwrap_or_default();
     let problem: JsonValue = serde_json::from_slice(body).unwrap_or_default();
-    let text = |name: &str| problem.get(name).and_then(JsonValue::as_str).map(str::to_owned);
     let status = response.status();
-    if let (Some(code), Some(detail)) = (text("code"), text("detail")) {
-        let code = Code::parse(&code).unwrap_or(Code::Internal);
-        let retry_after_ms = problem.get("retry_after_ms").and_then(JsonValue::as_u64);
-        let hint = text("hint").as_deref().map(cut);
-        let refusal = Refusal::new(code, cut(&detail));
+    if let (Some(code), Some(detail)) = (problem["code"].as_str(), problem["detail"].as_str()) {
+        let code = Code::parse(code).unwrap_or(Code::Internal);
+        let retry_after_ms = problem["retry_after_ms"].as_u64();
+        let hint = problem["hint"].as_str().map(cut);
+        let refusal = Refusal::new(code, cut(detail));
         return Refusal { hint, retry_after_ms, ..refusal }.into();
     }
     let refused = match status.as_u16() {

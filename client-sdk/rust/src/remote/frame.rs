@@ -105,7 +105,7 @@ impl Frame {
         let columns = std::mem::take(&mut self.columns);
         let key = std::mem::take(&mut self.key);
         let order = std::mem::take(&mut self.order);
-        info(columns, key, order, self.top_n, self.plan.take())
+        subscription_info(columns, key, order, self.top_n, self.plan.take())
     }
 
     pub(crate) fn take_rows(&mut self) -> impl Iterator<Item = Row> {
@@ -113,14 +113,14 @@ impl Frame {
     }
 }
 
-fn info(
+fn subscription_info(
     columns: Vec<AnyColumn>,
     key: Vec<String>,
     order: Vec<OrderTerm>,
     top_n: bool,
     plan: Option<Plan>,
 ) -> SubscriptionInfo {
-    let columns = columns.into_iter().map(AnyColumn::whole).collect();
+    let columns = columns.into_iter().map(AnyColumn::into_column).collect();
     // An older server sends no plan.
     SubscriptionInfo { shape: Shape { columns, key, order, top_n }, plan: plan.unwrap_or_default() }
 }
@@ -134,7 +134,7 @@ pub(crate) enum AnyColumn {
 }
 
 impl AnyColumn {
-    pub(crate) fn whole(self) -> Column {
+    pub(crate) fn into_column(self) -> Column {
         match self {
             AnyColumn::Whole(column) => column,
             AnyColumn::Name(name) => Column { name, kind: String::new(), hidden: false },
@@ -186,7 +186,7 @@ enum DeltaItem {
 
 impl Change {
     /// Converts it to an event that leads up to a seq.
-    pub(crate) fn event(mut self, to: Seq) -> Event {
+    pub(crate) fn into_event(mut self, to: Seq) -> Event {
         let checksum = self.checksum;
         let info = self.take_info();
         Event::Delta { to, changes: self.into_changes(), checksum, info }
@@ -197,7 +197,7 @@ impl Change {
         let columns = self.columns.take()?;
         let key = std::mem::take(&mut self.key);
         let order = std::mem::take(&mut self.order);
-        Some(Arc::new(info(columns, key, order, self.top_n, self.plan.take())))
+        Some(Arc::new(subscription_info(columns, key, order, self.top_n, self.plan.take())))
     }
 
     pub(crate) fn into_changes(self) -> Changes {

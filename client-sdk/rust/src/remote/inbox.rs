@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::command::Command;
+use super::actor::Command;
 use super::mailbox::Mailbox;
 use crate::Error;
 use crate::backend::{Event, Source, Start};

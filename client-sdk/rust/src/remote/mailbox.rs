@@ -9,6 +9,7 @@ use abide_schema::{Row, Seq};
 
 use crate::Error;
 use crate::backend::Event;
+use crate::live_result::Changes;
 
 /// Maximum bytes of events that wait for one consumer. One event is always accepted, however large.
 const BYTES: usize = 1 << 20;
@@ -37,7 +38,7 @@ pub(crate) struct Overflow;
 
 impl Mailbox {
     pub(crate) fn push(&self, event: Event) -> Result<(), Overflow> {
-        let weight = weight(&event);
+        let weight = estimate_bytes(&event);
         let mut state = self.lock();
         if state.dropped {
             return Err(Overflow);
@@ -60,7 +61,7 @@ impl Mailbox {
     }
 
     /// Nothing changed up to here.
-    pub(crate) fn progress(&self, seq: Seq) {
+    pub(crate) fn push_progress(&self, seq: Seq) {
         let mut state = self.lock();
         if !state.dropped {
             state.progress = Some(seq);
@@ -88,21 +89,20 @@ fn wake(mut state: MutexGuard<'_, State>) {
 }
 
 /// A bound on the memory of an event: an allocation per row, 24 bytes plus content per cell.
-fn weight(event: &Event) -> usize {
-    let of_rows = |rows: &[Row]| -> usize {
-        rows.iter().map(|row| 32 + row.iter().map(|cell| 24 + cell.size()).sum::<usize>()).sum()
-    };
-    match event {
-        Event::Snapshot { rows, .. } => 64 + of_rows(rows),
+fn estimate_bytes(event: &Event) -> usize {
+    let rows: usize = match event {
+        Event::Snapshot { rows, .. } => rows.iter().map(estimate_row_bytes).sum(),
         Event::Delta { changes, .. } => {
-            let placed = changes.top_n.inserts.iter().chain(&changes.top_n.updates);
-            let placed = placed.map(|placed| of_rows(std::slice::from_ref(&placed.row)));
-            64 + [&changes.deletes, &changes.inserts, &changes.updates]
-                .map(|rows| of_rows(rows))
-                .iter()
-                .sum::<usize>()
-                + placed.sum::<usize>()
+            let Changes { deletes, inserts, updates, top_n, .. } = changes;
+            let rows = deletes.iter().chain(inserts).chain(updates);
+            let placed = top_n.inserts.iter().chain(&top_n.updates).map(|placed| &placed.row);
+            rows.chain(placed).map(estimate_row_bytes).sum()
         }
-        Event::Progress(_) | Event::Ended(_) => 64,
-    }
+        Event::Progress(_) | Event::Ended(_) => 0,
+    };
+    64 + rows
+}
+
+fn estimate_row_bytes(row: &Row) -> usize {
+    32 + row.iter().map(|cell| 24 + cell.size()).sum::<usize>()
 }

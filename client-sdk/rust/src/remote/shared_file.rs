@@ -67,8 +67,8 @@ impl SharedFile {
             binary: binary.clone(),
             source: Arc::new(why),
         };
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        let mut child = child.map_err(not_found)?;
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(not_found)?;
         let mut line = Vec::new();
         if let Some(stdout) = child.stdout.take() {
             stdout.take(LINE_BYTES).read_to_end(&mut line).await.map_err(not_found)?;

@@ -77,7 +77,7 @@ enum State {
 
 impl Subscription {
     /// The seq up to which it is complete, on a connection that has received everything up to `received`.
-    fn at(&self, received: Option<Seq>) -> Option<Seq> {
+    fn complete_up_to(&self, received: Option<Seq>) -> Option<Seq> {
         if self.stale { self.seq } else { self.seq.max(received) }
     }
 }
@@ -106,7 +106,7 @@ impl Subscriptions {
         };
         self.all.insert(key, subscription);
         if let Some(connection) = connection {
-            self.begin(key, connection);
+            self.start(key, connection);
         }
     }
 
@@ -121,7 +121,7 @@ impl Subscriptions {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         (subscription.start, subscription.seq) = (start, start.seq());
         if let Some(connection) = connection {
-            self.begin(key, connection);
+            self.start(key, connection);
         }
     }
 
@@ -144,18 +144,18 @@ impl Subscriptions {
                 continue;
             }
             if let State::Live(_) = subscription.state {
-                subscription.seq = subscription.at(received);
+                subscription.seq = subscription.complete_up_to(received);
             }
             subscription.state = State::Off;
             again.push(*key);
         }
         for key in again {
-            self.begin(key, connection);
+            self.start(key, connection);
         }
     }
 
     /// The first frame of a connection.
-    pub(crate) fn hello(&mut self, frame: &Frame) {
+    pub(crate) fn handle_hello(&mut self, frame: &Frame) {
         self.timeline.clone_from(&frame.timeline);
     }
 
@@ -179,11 +179,15 @@ impl Subscriptions {
             }
         }
         for key in due {
-            self.begin(key, connection);
+            self.start(key, connection);
         }
     }
 
-    pub(crate) fn snapshot(&mut self, mut frame: Frame, connection: &mut SocketConnection<'_>) {
+    pub(crate) fn handle_snapshot(
+        &mut self,
+        mut frame: Frame,
+        connection: &mut SocketConnection<'_>,
+    ) {
         let Some((name, key)) = self.find(frame.id.as_deref()) else { return };
         let Some(subscription) = self.all.get_mut(&key) else { return };
         subscription.parts.extend(frame.take_rows());
@@ -199,12 +203,12 @@ impl Subscriptions {
         subscription.timeline.clone_from(&self.timeline);
         let more_to_come = self.continues_from_past(name, seq);
         if !more_to_come {
-            self.answered(name);
+            self.forget_answered(name);
         }
         let event = Event::Snapshot { seq, info, rows, checksum, history_changed };
         self.deliver(key, event, connection);
         if !more_to_come && self.received.is_some_and(|received| received > seq) {
-            self.begin(key, connection);
+            self.start(key, connection);
         }
     }
 
@@ -220,13 +224,13 @@ impl Subscriptions {
         }
     }
 
-    pub(crate) fn delta(&mut self, frame: Frame, connection: &mut SocketConnection<'_>) {
+    pub(crate) fn handle_delta(&mut self, frame: Frame, connection: &mut SocketConnection<'_>) {
         let (Some(from), Some(to)) = (frame.from, frame.to) else { return };
-        if let Some(name) = self.answer_of(from, &frame.changes) {
+        if let Some(name) = self.find_answered_start(from, &frame.changes) {
             let change = frame.changes.into_iter().next().unwrap_or_default();
-            self.answered(name);
+            self.forget_answered(name);
             if let Some(key) = self.names.get(&name) {
-                self.resumed(*key, from, to, change, connection);
+                self.handle_resumed(*key, from, to, change, connection);
             }
             // Earlier changes for the other subscriptions arrived before the answer.
             self.received = self.received.max(Some(to));
@@ -239,21 +243,21 @@ impl Subscriptions {
         for change in frame.changes {
             let Some((name, key)) = self.find(Some(&change.id)) else { continue };
             let Some(subscription) = self.all.get_mut(&key) else { continue };
-            let at = subscription.at(received);
+            let at = subscription.complete_up_to(received);
             if subscription.state == State::Live(name) && Some(from) <= at && at < Some(to) {
                 if change.stale {
                     (subscription.seq, subscription.stale) = (at, true);
                     continue;
                 }
                 subscription.seq = Some(to);
-                let event = change.event(to);
+                let event = change.into_event(to);
                 self.deliver(key, event, connection);
             }
         }
         self.received = self.received.max(Some(to));
     }
 
-    pub(crate) fn rerun(&mut self, frame: Frame, connection: &mut SocketConnection<'_>) {
+    pub(crate) fn handle_rerun(&mut self, frame: Frame, connection: &mut SocketConnection<'_>) {
         let Some(to) = frame.seq else { return };
         for change in frame.changes {
             let Some((name, key)) = self.find(Some(&change.id)) else { continue };
@@ -262,12 +266,12 @@ impl Subscriptions {
                 continue;
             }
             (subscription.seq, subscription.stale) = (Some(to), change.stale);
-            let event = change.event(to);
+            let event = change.into_event(to);
             self.deliver(key, event, connection);
         }
     }
 
-    pub(crate) fn progress(&mut self, frame: &Frame) {
+    pub(crate) fn handle_progress(&mut self, frame: &Frame) {
         let Some(seq) = frame.seq else { return };
         self.received = self.received.max(Some(seq));
         for subscription in self.all.values_mut() {
@@ -276,14 +280,14 @@ impl Subscriptions {
                 && subscription.seq < Some(seq)
             {
                 subscription.seq = Some(seq);
-                subscription.mailbox.progress(seq);
+                subscription.mailbox.push_progress(seq);
             }
         }
     }
 
     /// The server refuses or ends a subscription; `false` if the id is unknown.
-    pub(crate) fn refused(&mut self, id: Option<&str>, refusal: Refusal) -> bool {
-        let Some(name) = id.and_then(name_of) else { return false };
+    pub(crate) fn handle_refusal(&mut self, id: Option<&str>, refusal: Refusal) -> bool {
+        let Some(name) = id.and_then(parse_subscription_id) else { return false };
         if refusal.code != Code::ResyncRequired {
             // Refusals do not wait for the answers before them.
             self.unanswered.retain(|(other, _)| *other != name);
@@ -298,7 +302,7 @@ impl Subscriptions {
             // Only one that has rows waits for space: the consumer of a new one must hear why it has none.
             code if code.is_temporary() || code == Code::DiskFull && subscription.seq.is_some() => {
                 if subscription.state == State::Live(name) {
-                    subscription.seq = subscription.at(self.received);
+                    subscription.seq = subscription.complete_up_to(self.received);
                 }
                 let again = Instant::now() + subscription.backoff.next();
                 subscription.state = State::Later(again);
@@ -322,10 +326,10 @@ impl Subscriptions {
     }
 
     /// The start that a delta answers, if it is an answer.
-    fn answer_of(&self, from: Seq, changes: &[Change]) -> Option<SubscriptionId> {
+    fn find_answered_start(&self, from: Seq, changes: &[Change]) -> Option<SubscriptionId> {
         let named = match changes {
             [] => None,
-            [change] => Some(name_of(&change.id)?),
+            [change] => Some(parse_subscription_id(&change.id)?),
             _ => return None,
         };
         let mut waiting = self.unanswered.iter();
@@ -336,7 +340,7 @@ impl Subscriptions {
         found.map(|(name, _)| *name)
     }
 
-    fn resumed(
+    fn handle_resumed(
         &mut self,
         key: u64,
         from: Seq,
@@ -346,7 +350,7 @@ impl Subscriptions {
     ) {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         if Some(from) > subscription.seq || self.received.is_some_and(|received| received > to) {
-            self.begin(key, connection);
+            self.start(key, connection);
             return;
         }
         if Some(to) < subscription.seq {
@@ -354,32 +358,32 @@ impl Subscriptions {
         }
         subscription.seq = Some(to);
         // Also without changes: it carries the shape of the result.
-        self.deliver(key, change.event(to), connection);
+        self.deliver(key, change.into_event(to), connection);
     }
 
     /// A frame begins after the end of the previous one: subscriptions behind it restart.
     fn close_gap(&mut self, from: Seq, connection: &mut SocketConnection<'_>) {
         let received = self.received;
         let behind = self.all.iter().filter(|(_, subscription)| {
-            let at = subscription.at(received);
+            let at = subscription.complete_up_to(received);
             matches!(subscription.state, State::Live(_)) && at < Some(from)
         });
         for key in behind.map(|(key, _)| *key).collect::<Vec<_>>() {
             tracing::warn!(%from, "the server left a gap; restarting a subscription");
             if let Some(subscription) = self.all.get_mut(&key) {
-                subscription.seq = subscription.at(received);
+                subscription.seq = subscription.complete_up_to(received);
             }
             self.unsubscribe(key, Some(connection));
-            self.begin(key, connection);
+            self.start(key, connection);
         }
     }
 
     fn find(&self, id: Option<&str>) -> Option<(SubscriptionId, u64)> {
-        let name = name_of(id?)?;
+        let name = parse_subscription_id(id?)?;
         Some((name, *self.names.get(&name)?))
     }
 
-    fn begin(&mut self, key: u64, connection: &mut SocketConnection<'_>) {
+    fn start(&mut self, key: u64, connection: &mut SocketConnection<'_>) {
         self.unsubscribe(key, Some(connection));
         let Some(subscription) = self.all.get_mut(&key) else { return };
         self.next_name += 1;
@@ -403,7 +407,7 @@ impl Subscriptions {
             checksum,
             explain,
         };
-        connection.send(text(&message));
+        connection.send(encode(&message));
         subscription.state = State::Begun(name);
         subscription.stale = false;
         subscription.parts.clear();
@@ -411,7 +415,7 @@ impl Subscriptions {
         self.unanswered.push_back((name, start));
     }
 
-    fn answered(&mut self, name: SubscriptionId) {
+    fn forget_answered(&mut self, name: SubscriptionId) {
         // Answers arrive in order: those before it will not arrive any more.
         if let Some(at) = self.unanswered.iter().position(|(other, _)| *other == name) {
             self.unanswered.drain(..=at);
@@ -430,7 +434,7 @@ impl Subscriptions {
         if let State::Begun(name) | State::Live(name) = subscription.state {
             self.names.remove(&name);
             if let Some(connection) = connection {
-                connection.send(text(&ClientMessage::Unsubscribe { id: format!("q{name}") }));
+                connection.send(encode(&ClientMessage::Unsubscribe { id: format!("q{name}") }));
             }
         }
         subscription.state = State::Off;
@@ -448,10 +452,10 @@ impl Subscriptions {
     }
 }
 
-fn name_of(id: &str) -> Option<SubscriptionId> {
+fn parse_subscription_id(id: &str) -> Option<SubscriptionId> {
     id.strip_prefix('q')?.parse().ok()
 }
 
-fn text(message: &ClientMessage) -> String {
+fn encode(message: &ClientMessage) -> String {
     serde_json::to_string(message).expect("a message has string keys and serialises")
 }

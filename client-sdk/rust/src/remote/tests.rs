@@ -41,13 +41,13 @@ impl Port {
         Arc::new(move || {
             let port = port.clone();
             Box::pin(async move {
-                let refused = |why: &str| Err(Error::unreachable("test", why));
+                let unreachable = |why: &str| Err(Error::unreachable("test", why));
                 if !*port.open.lock().expect("not poisoned") {
-                    return refused("no server is listening");
+                    return unreachable("no server is listening");
                 }
                 let (ours, theirs) = tokio::io::duplex(1 << 16);
                 if port.arrivals.send(theirs).is_err() {
-                    return refused("the test is over");
+                    return unreachable("the test is over");
                 }
                 let address = Address::parse("http://test", Some("secret"))?;
                 let request: Request = address.request();
@@ -79,11 +79,11 @@ impl Peer {
         .await
         .expect("a handshake");
         let mut peer = Peer(socket);
-        peer.say(json!({"op": "hello", "server": "abide", "version": "0", "seq": 0})).await;
+        peer.send(json!({"op": "hello", "server": "abide", "version": "0", "seq": 0})).await;
         peer
     }
 
-    async fn say(&mut self, message: Json) {
+    async fn send(&mut self, message: Json) {
         self.0.send(Said::text(message.to_string())).await.expect("the client is there");
     }
 
@@ -107,8 +107,8 @@ impl Peer {
         (id, message["after_seq"].clone())
     }
 
-    async fn say_snapshot(&mut self, id: &str, seq: i64, rows: Json) {
-        self.say(json!({
+    async fn send_snapshot(&mut self, id: &str, seq: i64, rows: Json) {
+        self.send(json!({
             "op": "snapshot", "id": id, "seq": seq,
             "columns": [{"name": "id", "type": "INTEGER"}, {"name": "v", "type": "TEXT"}],
             "key": ["id"], "order": [], "rows": rows,
@@ -116,12 +116,12 @@ impl Peer {
         .await;
     }
 
-    async fn say_insert(&mut self, ids: &[&str], from: i64, to: i64, row: Json) {
+    async fn send_insert(&mut self, ids: &[&str], from: i64, to: i64, row: Json) {
         let changes: Vec<Json> = ids
             .iter()
             .map(|id| json!({"id": id, "deletes": [], "inserts": [row], "updates": []}))
             .collect();
-        self.say(json!({"op": "delta", "from": from, "to": to, "changes": changes})).await;
+        self.send(json!({"op": "delta", "from": from, "to": to, "changes": changes})).await;
     }
 
     async fn answer(&mut self, call: &Json, seq: i64) {
@@ -129,12 +129,12 @@ impl Peer {
         let result = json!({"ok": seq});
         let answer =
             json!({"op": "result", "id": id, "seq": seq, "result": result, "duplicate": false});
-        self.say(answer).await;
+        self.send(answer).await;
     }
 }
 
 async fn connect(port: &Port, listener: &mut UnboundedReceiver<DuplexStream>) -> (Abide, Peer) {
-    let (remote, peer) = tokio::join!(Remote::over(port.dial()), Peer::accept(listener));
+    let (remote, peer) = tokio::join!(Remote::connect_with(port.dial()), Peer::accept(listener));
     (Abide::remote(remote.expect("it connects"), Duration::from_secs(60)), peer)
 }
 
@@ -143,7 +143,7 @@ async fn subscribe(abide: &Abide, peer: &mut Peer, seq: i64) -> (Subscription, S
     let server = async {
         let (id, from) = peer.receive_subscribe().await;
         assert_eq!(from, Json::Null);
-        peer.say_snapshot(&id, seq, json!([[1, "one"]])).await;
+        peer.send_snapshot(&id, seq, json!([[1, "one"]])).await;
         id
     };
     let (subscription, id) = tokio::join!(abide.subscribe("SELECT * FROM t").start(), server);
@@ -154,7 +154,7 @@ async fn subscribe(abide: &Abide, peer: &mut Peer, seq: i64) -> (Subscription, S
     (subscription, id)
 }
 
-fn held(subscription: &Subscription) -> Vec<i64> {
+fn current_ids(subscription: &Subscription) -> Vec<i64> {
     let rows: Vec<(i64, String)> = subscription.typed_rows().expect("rows");
     rows.into_iter().map(|(id, _)| id).collect()
 }
@@ -225,10 +225,10 @@ async fn overload_is_retried_and_other_refusals_are_returned() {
             let id = &call["id"];
             json!({"op": "error", "id": id, "code": code, "detail": "no", "hint": "h"})
         };
-        peer.say(no("overloaded", &first)).await;
+        peer.send(no("overloaded", &first)).await;
         let again = peer.receive().await;
         assert_eq!(again["request_id"], first["request_id"]);
-        peer.say(no("conflict", &again)).await;
+        peer.send(no("conflict", &again)).await;
     };
     let (answer, ()) = tokio::join!(abide.call_by_name("note", json!({})).send(), server);
     let error = answer.expect_err("it is refused");
@@ -256,7 +256,7 @@ async fn a_subscription_resumes_from_its_seq_on_a_new_connection() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut subscription, id) = subscribe(&abide, &mut peer, 42).await;
-    peer.say_insert(&[&id], 42, 43, json!([2, "two"])).await;
+    peer.send_insert(&[&id], 42, 43, json!([2, "two"])).await;
     subscription.try_next().await.expect("an update");
     port.set_open(false);
     drop(peer);
@@ -269,13 +269,13 @@ async fn a_subscription_resumes_from_its_seq_on_a_new_connection() {
     let (new_id, from) = peer.receive_subscribe().await;
     assert_eq!(from, 43);
     assert_ne!(new_id, id, "frames of the old start must not match the new one");
-    peer.say_insert(&[&new_id], 43, 50, json!([3, "three"])).await;
-    peer.say_insert(&[&new_id], 48, 51, json!([4, "four"])).await;
+    peer.send_insert(&[&new_id], 43, 50, json!([3, "three"])).await;
+    peer.send_insert(&[&new_id], 48, 51, json!([4, "four"])).await;
     let update =
         subscription.try_next().await.expect("it is live").expect("what was missed, in one");
     assert_eq!((update.from, update.seq, update.reset), (Seq(43), Seq(50), false));
     subscription.try_next().await.expect("and then live");
-    assert_eq!((held(&subscription), subscription.seq()), (vec![1, 2, 3, 4], Seq(51)));
+    assert_eq!((current_ids(&subscription), subscription.seq()), (vec![1, 2, 3, 4], Seq(51)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -283,21 +283,21 @@ async fn duplicates_are_skipped_and_a_gap_restarts_from_the_seq() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut subscription, id) = subscribe(&abide, &mut peer, 42).await;
-    peer.say_insert(&[&id], 41, 42, json!([1, "a duplicate"])).await;
-    peer.say_insert(&[&id], 42, 43, json!([2, "two"])).await;
-    peer.say_insert(&[&id], 42, 43, json!([2, "a duplicate"])).await;
+    peer.send_insert(&[&id], 41, 42, json!([1, "a duplicate"])).await;
+    peer.send_insert(&[&id], 42, 43, json!([2, "two"])).await;
+    peer.send_insert(&[&id], 42, 43, json!([2, "a duplicate"])).await;
     subscription.try_next().await.expect("an update");
-    assert_eq!(held(&subscription), [1, 2]);
+    assert_eq!(current_ids(&subscription), [1, 2]);
 
-    peer.say_insert(&[&id], 44, 45, json!([4, "after a gap"])).await;
+    peer.send_insert(&[&id], 44, 45, json!([4, "after a gap"])).await;
     assert_eq!(peer.receive().await, json!({"op": "unsubscribe", "id": id}));
     let (new_id, from) = peer.receive_subscribe().await;
     assert_eq!(from, 43);
-    peer.say_insert(&[&id], 45, 46, json!([9, "of the old one"])).await;
+    peer.send_insert(&[&id], 45, 46, json!([9, "of the old one"])).await;
     let changes = json!([{"id": new_id, "inserts": [[3, "three"], [4, "four"]]}]);
-    peer.say(json!({"op": "delta", "from": 43, "to": 46, "changes": changes})).await;
+    peer.send(json!({"op": "delta", "from": 43, "to": 46, "changes": changes})).await;
     subscription.try_next().await.expect("an update");
-    assert_eq!((held(&subscription), subscription.seq()), (vec![1, 2, 3, 4], Seq(46)));
+    assert_eq!((current_ids(&subscription), subscription.seq()), (vec![1, 2, 3, 4], Seq(46)));
 }
 
 /// The answer to a subscribe with `after_seq` is a delta of one subscription. If it were treated as a commit's
@@ -313,20 +313,20 @@ async fn the_answer_to_a_resume_advances_the_connection() {
     let mut peer = Peer::accept(&mut listener).await;
     let (first, _) = peer.receive_subscribe().await;
     let (second, _) = peer.receive_subscribe().await;
-    peer.say_insert(&[&first], 40, 45, json!([2, "two"])).await;
+    peer.send_insert(&[&first], 40, 45, json!([2, "two"])).await;
     // The second resumes at 47 without changes. Earlier changes for the first arrive before that
     // answer.
-    peer.say_insert(&[&first], 45, 46, json!([3, "three"])).await;
+    peer.send_insert(&[&first], 45, 46, json!([3, "three"])).await;
     let nothing = json!({"id": second, "deletes": [], "inserts": [], "updates": []});
-    peer.say(json!({"op": "delta", "from": 40, "to": 47, "changes": [nothing]})).await;
+    peer.send(json!({"op": "delta", "from": 40, "to": 47, "changes": [nothing]})).await;
     // The next frame begins there, so it leaves no gap for either.
-    peer.say_insert(&[&first, &second], 47, 48, json!([4, "four"])).await;
+    peer.send_insert(&[&first, &second], 47, 48, json!([4, "four"])).await;
     while quiet.seq() < Seq(48) {
         quiet.try_next().await.expect("an update");
     }
-    assert_eq!(held(&quiet), [1, 2, 3, 4]);
+    assert_eq!(current_ids(&quiet), [1, 2, 3, 4]);
     busy.try_next().await.expect("an update");
-    assert_eq!((held(&busy), busy.seq()), (vec![1, 4], Seq(48)));
+    assert_eq!((current_ids(&busy), busy.seq()), (vec![1, 4], Seq(48)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,11 +337,13 @@ async fn a_repeated_snapshot_is_reported_as_a_difference() {
     drop(peer);
     let mut peer = Peer::accept(&mut listener).await;
     let (id, _) = peer.receive_subscribe().await;
-    peer.say(json!({"op": "error", "id": id, "code": "resync_required", "detail": "too long ago"}))
-        .await;
+    peer.send(
+        json!({"op": "error", "id": id, "code": "resync_required", "detail": "too long ago"}),
+    )
+    .await;
     let shape = json!([{"name": "id", "type": "INTEGER"}, {"name": "v", "type": "TEXT"}]);
     for (rows, more) in [(json!([[3, "c"]]), true), (json!([[1, "uno"]]), false)] {
-        peer.say(json!({
+        peer.send(json!({
             "op": "snapshot", "id": id, "seq": 90, "columns": shape, "key": ["id"], "order": [],
             "rows": rows, "more": more, "reset": true,
         }))
@@ -351,7 +353,7 @@ async fn a_repeated_snapshot_is_reported_as_a_difference() {
     assert_eq!((update.from, update.seq, update.reset), (Seq(42), Seq(90), false));
     assert_eq!(update.inserts::<(i64, String)>().expect("rows"), [(3, "c".to_owned())]);
     assert_eq!(update.updates::<(i64, String)>().expect("rows"), [(1, "uno".to_owned())]);
-    assert_eq!(held(&subscription), [1, 3]);
+    assert_eq!(current_ids(&subscription), [1, 3]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -363,7 +365,7 @@ async fn a_slow_consumer_delays_no_other_and_is_caught_up() {
     let large = "x".repeat(1 << 18);
     for n in 0..8 {
         let row = json!([2 + n, large]);
-        peer.say_insert(&[&slow_id, &fast_id], 10 + n, 11 + n, row).await;
+        peer.send_insert(&[&slow_id, &fast_id], 10 + n, 11 + n, row).await;
         fast.try_next().await.expect("an update");
     }
     assert_eq!(fast.rows().len(), 9);
@@ -372,11 +374,11 @@ async fn a_slow_consumer_delays_no_other_and_is_caught_up() {
     let caught_up = async {
         let (id, from) = peer.receive_subscribe().await;
         assert_eq!(from, 10, "pending events were dropped");
-        peer.say_insert(&[&id], 10, 18, json!([5, "all in one"])).await;
+        peer.send_insert(&[&id], 10, 18, json!([5, "all in one"])).await;
     };
     let (update, ()) = tokio::join!(slow.try_next(), caught_up);
     assert_eq!(update.expect("it is live").expect("an update").seq, Seq(18));
-    assert_eq!(held(&slow), [1, 5]);
+    assert_eq!(current_ids(&slow), [1, 5]);
     is_quiet(&mut fast);
 }
 
@@ -401,9 +403,9 @@ async fn a_refused_query_is_an_error_and_overload_is_not() {
         let (id, _) = peer.receive_subscribe().await;
         let no =
             |id: &str, code: &str| json!({"op": "error", "id": id, "code": code, "detail": "no"});
-        peer.say(no(&id, "overloaded")).await;
+        peer.send(no(&id, "overloaded")).await;
         let (id, _) = peer.receive_subscribe().await;
-        peer.say(no(&id, "bad_sql")).await;
+        peer.send(no(&id, "bad_sql")).await;
     };
     let (begun, ()) = tokio::join!(abide.subscribe("SELEC").start(), server);
     assert_eq!(begun.expect_err("it is refused").code(), Some(Code::BadSql));
@@ -417,13 +419,13 @@ async fn a_subscription_with_rows_survives_a_full_disk() {
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let full = |id: &str| json!({"op": "error", "id": id, "code": "disk_full", "detail": "no"});
     let (mut subscription, id) = subscribe(&abide, &mut peer, 1).await;
-    peer.say(full(&id)).await;
+    peer.send(full(&id)).await;
     let (again, after_seq) = peer.receive_subscribe().await;
     assert_eq!((again != id, after_seq), (true, json!(1)));
     is_quiet(&mut subscription);
     let server = async {
         let (id, _) = peer.receive_subscribe().await;
-        peer.say(full(&id)).await;
+        peer.send(full(&id)).await;
     };
     let (begun, ()) = tokio::join!(abide.subscribe("SELECT 1").start(), server);
     assert_eq!(begun.expect_err("there is no space").code(), Some(Code::DiskFull));
@@ -454,7 +456,7 @@ async fn an_unreadable_message_ends_the_connection_with_an_error() {
     let call = abide.call_by_name("note", json!({})).send();
     let (answer, ()) = tokio::join!(call, async {
         peer.receive().await;
-        peer.say(json!({"op": "result", "seq": "high"})).await;
+        peer.send(json!({"op": "result", "seq": "high"})).await;
     });
     assert!(matches!(answer, Err(Error::Protocol { .. })), "{answer:?}");
 }
@@ -479,8 +481,8 @@ fn checksum(rows: &[(i64, &str)]) -> Json {
 
 impl Peer {
     /// Sends a snapshot with a checksum.
-    async fn say_summed(&mut self, id: &str, seq: i64, rows: Json, sum: Json) {
-        self.say(json!({
+    async fn send_summed(&mut self, id: &str, seq: i64, rows: Json, sum: Json) {
+        self.send(json!({
             "op": "snapshot", "id": id, "seq": seq,
             "columns": [{"name": "id", "type": "INTEGER"}, {"name": "v", "type": "TEXT"}],
             "key": ["id"], "order": [], "rows": rows, "checksum": sum,
@@ -499,7 +501,7 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
         let subscribe = peer.receive().await;
         assert_eq!(subscribe["checksum"], true, "{subscribe}");
         let id = subscribe["id"].as_str().expect("an id").to_owned();
-        peer.say_summed(&id, 42, json!([[1, "one"]]), checksum(&[(1, "one")])).await;
+        peer.send_summed(&id, 42, json!([[1, "one"]]), checksum(&[(1, "one")])).await;
         id
     };
     let begin = abide.subscribe("SELECT * FROM t").checksum().start();
@@ -509,15 +511,15 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
 
     let tampered = json!([{"id": id, "inserts": [[2, "tvo"]],
         "checksum": checksum(&[(1, "one"), (2, "two")])}]);
-    peer.say(json!({"op": "delta", "from": 42, "to": 43, "changes": tampered})).await;
+    peer.send(json!({"op": "delta", "from": 42, "to": 43, "changes": tampered})).await;
     // Later frames of the old start are ignored.
-    peer.say_insert(&[&id], 43, 44, json!([3, "three"])).await;
+    peer.send_insert(&[&id], 43, 44, json!([3, "three"])).await;
     let server = async {
         assert_eq!(peer.receive().await, json!({"op": "unsubscribe", "id": id}));
         let (id, from) = peer.receive_subscribe().await;
         assert_eq!(from, Json::Null, "it restarts from a snapshot: the held rows are not trusted");
         let rows = [(1, "one"), (2, "two"), (3, "three")];
-        peer.say_summed(&id, 44, json!(rows), checksum(&rows)).await;
+        peer.send_summed(&id, 44, json!(rows), checksum(&rows)).await;
         id
     };
     let (update, id) = tokio::join!(subscription.try_next(), server);
@@ -529,9 +531,9 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
 
     let all = checksum(&[(1, "one"), (2, "two"), (3, "three"), (4, "four")]);
     let sound = json!([{"id": id, "inserts": [[4, "four"]], "checksum": all}]);
-    peer.say(json!({"op": "delta", "from": 44, "to": 45, "changes": sound})).await;
+    peer.send(json!({"op": "delta", "from": 44, "to": 45, "changes": sound})).await;
     subscription.try_next().await.expect("an update");
-    assert_eq!((held(&subscription), subscription.mismatches()), (vec![1, 2, 3, 4], 1));
+    assert_eq!((current_ids(&subscription), subscription.mismatches()), (vec![1, 2, 3, 4], 1));
 }
 
 /// A server whose own checksums are wrong is not retried for ever.
@@ -544,7 +546,7 @@ async fn repeated_mismatches_end_the_subscription() {
             let message = peer.receive().await;
             if message["op"] == "subscribe" {
                 let id = message["id"].as_str().expect("an id");
-                peer.say_summed(id, 42, json!([[1, "one"]]), checksum(&[])).await;
+                peer.send_summed(id, 42, json!([[1, "one"]]), checksum(&[])).await;
             }
             assert!(asked < 10, "{message}");
         }
@@ -565,30 +567,30 @@ async fn a_subscription_as_of_a_seq_starts_with_snapshot_and_delta() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut other, _) = subscribe(&abide, &mut peer, 45).await;
-    peer.say(json!({"op": "progress", "seq": 45})).await;
+    peer.send(json!({"op": "progress", "seq": 45})).await;
     let server = async {
         let message = peer.receive().await;
         assert_eq!((&message["as_of"], &message["after_seq"]), (&json!(40), &Json::Null));
         let id = message["id"].as_str().expect("an id").to_owned();
-        peer.say_snapshot(&id, 39, json!([[1, "one"]])).await;
-        peer.say_insert(&[&id], 39, 46, json!([2, "two"])).await;
-        peer.say_insert(&[&id], 46, 47, json!([3, "three"])).await;
+        peer.send_snapshot(&id, 39, json!([[1, "one"]])).await;
+        peer.send_insert(&[&id], 39, 46, json!([2, "two"])).await;
+        peer.send_insert(&[&id], 46, 47, json!([3, "three"])).await;
     };
     let (subscription, ()) =
         tokio::join!(abide.subscribe("SELECT * FROM t").as_of(40).start(), server);
     let mut past = subscription.expect("it begins");
-    assert_eq!((held(&past), past.seq()), (vec![1], Seq(39)));
+    assert_eq!((current_ids(&past), past.seq()), (vec![1], Seq(39)));
     past.try_next().await.expect("the result of then");
     past.try_next().await.expect("what changed since");
-    assert_eq!((held(&past), past.seq()), (vec![1, 2], Seq(46)));
+    assert_eq!((current_ids(&past), past.seq()), (vec![1, 2], Seq(46)));
     past.try_next().await.expect("and on");
-    assert_eq!(held(&past), [1, 2, 3]);
+    assert_eq!(current_ids(&past), [1, 2, 3]);
     is_quiet(&mut other);
 
     let server = async {
         let message = peer.receive().await;
         let id = message["id"].as_str().expect("an id").to_owned();
-        peer.say_snapshot(&id, 39, json!([[1, "one"]])).await;
+        peer.send_snapshot(&id, 39, json!([[1, "one"]])).await;
         drop(peer);
         let mut peer = Peer::accept(&mut listener).await;
         let mut asked = Vec::new();
@@ -615,7 +617,7 @@ async fn an_unavailable_past_state_is_refused() {
         let message = peer.receive().await;
         let id = &message["id"];
         let detail = "changes are kept from seq 50 on, not from 40";
-        peer.say(json!({"op": "error", "id": id, "code": "history_expired", "detail": detail}))
+        peer.send(json!({"op": "error", "id": id, "code": "history_expired", "detail": detail}))
             .await;
     };
     let (refused, ()) = tokio::join!(abide.subscribe("SELECT * FROM t").as_of(40).start(), server);

@@ -9,7 +9,7 @@ use serde_json::{Value as JsonValue, json};
 
 use super::DurableSession;
 use super::lease::worker_name;
-use super::live_row::LiveRow;
+use super::stored_row::LiveRow;
 use crate::Error;
 
 /// The tool of all such calls.
@@ -59,8 +59,8 @@ impl DurableSession {
     ) -> Result<DecidedApproval, Error> {
         let args = super::json("the arguments", args)?;
         let call_id = self.request_approval(json!({"prompt": prompt, "args": args}), key).await?;
-        let row = LiveRow::of(&self.abide, APPROVAL, &call_id).await?;
-        let row = row.until(|row: &State| row.decision != ApprovalStatus::Pending).await?;
+        let row = LiveRow::subscribe(&self.abide, APPROVAL, &call_id).await?;
+        let row = row.wait_until(|row: &State| row.decision != ApprovalStatus::Pending).await?;
         let approved = row.decision == ApprovalStatus::Approved;
         if approved && row.status == ToolCallStatus::Pending {
             self.complete_approved(&call_id).await?;

@@ -8,7 +8,7 @@ use abide_reducers::arguments::RequestSupervisorHandoff;
 use serde::{Deserialize, Serialize};
 
 use super::DurableSession;
-use super::live_row::LiveRow;
+use super::stored_row::LiveRow;
 use crate::Error;
 use crate::request::RequestFuture;
 
@@ -74,8 +74,8 @@ impl HandoffStep {
         let handoff = session.abide.call(arguments).request_id(request_id).await?.into_inner();
         let sql = "SELECT status, resolution FROM handoff_requests WHERE id = :id";
         let waits = [HandoffStatus::Pending, HandoffStatus::Claimed];
-        let row = LiveRow::of(&session.abide, sql, &handoff.id).await?;
-        row.until(|row: &Resolution| !waits.contains(&row.status)).await
+        let row = LiveRow::subscribe(&session.abide, sql, &handoff.id).await?;
+        row.wait_until(|row: &Resolution| !waits.contains(&row.status)).await
     }
 }
 

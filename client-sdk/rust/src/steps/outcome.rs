@@ -59,7 +59,7 @@ pub(super) enum Attempt {
 /// # Errors
 /// [`Error::ToolFailed`] if the function failed or the call was cancelled; [`Error::Refused`] if another worker has the
 /// call now: then the result is kept for a settlement.
-pub(super) async fn attempt(
+pub(super) async fn run_attempt(
     abide: &Abide,
     call: &ToolCall,
     lease: Duration,
@@ -72,7 +72,7 @@ pub(super) async fn attempt(
         let call = abide.call(extend).deadline(lease).await?.into_inner();
         Ok(call.cancel_requested_at.is_none())
     };
-    let failed = |status, error: String| Error::ToolFailed {
+    let tool_failed = |status, error: String| Error::ToolFailed {
         call_id: id.clone(),
         status,
         error: Some(error),
@@ -88,12 +88,12 @@ pub(super) async fn attempt(
         }
         WorkEnd::Done(Err(ToolError { message, .. })) => {
             abide.call(FailToolCall::new(id, token, &message)).await?;
-            Err(failed(ToolCallStatus::Failed, message))
+            Err(tool_failed(ToolCallStatus::Failed, message))
         }
         WorkEnd::Cancelled => {
             abide.call(AcknowledgeCancel::new(id, token)).await?;
             let why = "the call was cancelled while it ran".to_owned();
-            Err(failed(ToolCallStatus::Cancelled, why))
+            Err(tool_failed(ToolCallStatus::Cancelled, why))
         }
     }
 }

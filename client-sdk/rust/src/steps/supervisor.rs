@@ -107,7 +107,7 @@ impl Supervisor {
                     let supervisor = self.clone();
                     let function = Arc::clone(&function);
                     running.spawn(async move {
-                        let may_claim_again = supervisor.take(&id, &*function).await;
+                        let may_claim_again = supervisor.claim_and_answer(&id, &*function).await;
                         (id, may_claim_again)
                     });
                 }
@@ -132,7 +132,7 @@ impl Supervisor {
     }
 
     /// Claims and answers a handoff. Returns whether this supervisor may claim it again.
-    async fn take<F, W>(&self, id: &str, function: &F) -> bool
+    async fn claim_and_answer<F, W>(&self, id: &str, function: &F) -> bool
     where
         F: Fn(HandoffRequest) -> W,
         W: Future<Output = Result<HandoffResolution, ToolError>>,

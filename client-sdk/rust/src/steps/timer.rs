@@ -7,8 +7,8 @@ use abide_reducers::{TimerStatus, ToolCallStatus};
 use abide_schema::{Code, Micros};
 use serde::Deserialize;
 
-use super::live_row::LiveRow;
-use super::{DurableSession, stored_id};
+use super::DurableSession;
+use super::stored_row::{LiveRow, find_stored_id};
 use crate::Error;
 
 #[derive(Deserialize)]
@@ -26,8 +26,9 @@ impl DurableSession {
         let due_at = Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX));
         let id = self.set_timer(self.call_id(key), due_at).await?;
         let timer =
-            LiveRow::of(&self.abide, "SELECT status FROM timers WHERE id = :id", &id).await?;
-        let timer = timer.until(|timer: &Timer| timer.status != TimerStatus::Pending).await?;
+            LiveRow::subscribe(&self.abide, "SELECT status FROM timers WHERE id = :id", &id)
+                .await?;
+        let timer = timer.wait_until(|timer: &Timer| timer.status != TimerStatus::Pending).await?;
         if timer.status == TimerStatus::Cancelled {
             let error = Some("the timer was cancelled".to_owned());
             let status = ToolCallStatus::Cancelled;
@@ -45,7 +46,7 @@ impl DurableSession {
             Ok(timer) => Ok(timer.into_inner().id),
             Err(error) if error.code() == Some(Code::Conflict) => {
                 let sql = "SELECT id FROM timers WHERE id = :id";
-                stored_id::find(&self.abide, sql, &id).await?.ok_or(error)
+                find_stored_id(&self.abide, sql, &id).await?.ok_or(error)
             }
             Err(error) => Err(error),
         }

@@ -11,8 +11,8 @@ use serde_json::Value as JsonValue;
 
 use super::DurableSession;
 use super::lease::{LEASE, millis, worker_name};
-use super::live_row::LiveRow;
-use super::outcome::{Attempt, ToolError, attempt};
+use super::outcome::{Attempt, ToolError, run_attempt};
+use super::stored_row::LiveRow;
 use crate::Error;
 use crate::request::Call;
 
@@ -112,12 +112,12 @@ impl ToolStep {
                 },
             };
             let work = async {
-                let args = serde_json::from_value(call.arguments.value());
-                let args = args.map_err(|why| format!("the arguments have another type: {why}"));
+                let args = serde_json::from_value(call.arguments.value())
+                    .map_err(|why| format!("the arguments have another type: {why}"));
                 let result = function(args.map_err(ToolError::new)?).await?;
                 serde_json::to_value(result).map_err(ToolError::from)
             };
-            match attempt(&session.abide, &call, lease, work).await? {
+            match run_attempt(&session.abide, &call, lease, work).await? {
                 Attempt::Succeeded(result) => break result,
                 Attempt::Again => {}
             }
@@ -171,7 +171,7 @@ impl DurableSession {
 
     /// Waits until the call can be claimed, or has ended.
     async fn claim_or_result(&self, call_id: &str, lease: Duration) -> Result<Claim, Error> {
-        let mut row = LiveRow::of(&self.abide, CALL, call_id).await?;
+        let mut row = LiveRow::subscribe(&self.abide, CALL, call_id).await?;
         loop {
             let State { status, retry_at, result, error } = row.next().await?;
             match status {

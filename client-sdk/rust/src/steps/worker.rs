@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::lease::{LEASE, millis, worker_name};
-use super::outcome::{ToolError, attempt};
+use super::outcome::{ToolError, run_attempt};
 use crate::{Abide, Error, Subscription};
 
 /// The calls of a tool that can be claimed. A call that returned to them has another seq, so it counts as a change even
@@ -148,7 +148,7 @@ impl Worker {
         let mut may_claim = true;
         let mut held_back = false;
         loop {
-            let waiting: Vec<String> = waiting(pending);
+            let waiting: Vec<String> = tools_with_calls(pending);
             if may_claim && !waiting.is_empty() && running.len() < self.concurrency {
                 tokio::select! {
                     biased;
@@ -167,7 +167,7 @@ impl Worker {
             }
             tokio::select! {
                 () = &mut stop => return Ok(()),
-                changed = changed(pending) => {
+                changed = wait_for_change(pending) => {
                     changed?;
                     may_claim = true;
                 }
@@ -182,10 +182,11 @@ impl Worker {
     async fn claim(&self, tools: Vec<String>) -> Result<ToolCall, Error> {
         let request_id = Uuid::now_v7().to_string();
         loop {
-            let claim = ClaimNextToolCall::new(tools.clone());
-            let claim = claim.lease_ms(millis(self.lease)).worker(&self.name);
-            let claim = self.abide.call(claim).request_id(&request_id).deadline(CLAIM_TIMEOUT);
-            match claim.await {
+            let claim = ClaimNextToolCall::new(tools.clone())
+                .lease_ms(millis(self.lease))
+                .worker(&self.name);
+            let request = self.abide.call(claim).request_id(&request_id).deadline(CLAIM_TIMEOUT);
+            match request.await {
                 Err(Error::TimedOut { .. }) => {}
                 claimed => return claimed.map(crate::Committed::into_inner),
             }
@@ -200,7 +201,7 @@ impl Worker {
         running.spawn(async move {
             let id = &call.call_id;
             let tool = &call.tool_name;
-            match attempt(&abide, &call, lease, work).await {
+            match run_attempt(&abide, &call, lease, work).await {
                 Ok(_) => {}
                 Err(error @ Error::ToolFailed { .. }) => tracing::info!(id, tool, %error, "failed"),
                 Err(error) => tracing::warn!(
@@ -215,13 +216,16 @@ impl Worker {
 }
 
 /// The tools with calls that can be claimed.
-fn waiting(pending: &[(String, Subscription)]) -> Vec<String> {
-    let some = pending.iter().filter(|(_, calls)| calls.rows().len() > 0);
-    some.map(|(tool, _)| tool.clone()).collect()
+fn tools_with_calls(pending: &[(String, Subscription)]) -> Vec<String> {
+    pending
+        .iter()
+        .filter(|(_, calls)| calls.rows().len() > 0)
+        .map(|(tool, _)| tool.clone())
+        .collect()
 }
 
 /// Waits for a change of the calls that can be claimed.
-async fn changed(pending: &mut [(String, Subscription)]) -> Result<(), Error> {
+async fn wait_for_change(pending: &mut [(String, Subscription)]) -> Result<(), Error> {
     let next = pending.iter_mut().map(|(_, calls)| Box::pin(calls.next()));
     match select_all(next).await.0 {
         Some(update) => update.map(drop),

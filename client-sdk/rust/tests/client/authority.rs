@@ -96,8 +96,10 @@ async fn a_remote_handle_acts_for_a_scope() {
     let admin = Abide::connect(&format!("http://{}", server.address)).await.expect("it connects");
     let scope = |tenant: &str| Scope::from([("tenant".to_owned(), tenant.to_owned())]);
     let acme = admin.acting_for(&scope("acme")).await.expect("it connects");
-    let odd = admin.acting_for(&scope("z\u{e9} \"\\\u{1f600}")).await;
-    let odd = odd.expect("any visible text is a scope");
+    let odd = admin
+        .acting_for(&scope("z\u{e9} \"\\\u{1f600}"))
+        .await
+        .expect("any visible text is a scope");
     let session = acme.call(CreateSession::new("a")).await.expect("it is made");
     assert_eq!(session.value.scope.as_str(), r#"{"tenant":"acme"}"#);
     let made = odd.call(CreateSession::new("a")).await.expect("it is made");

@@ -245,8 +245,11 @@ async fn a_call_with_a_request_id_takes_effect_once(abide: &Abide) {
     assert_eq!((first.seq, &first.value), (again.seq, &again.value));
     let other = abide.call_by_name("keep", json!({"name": "b"})).request_id("once").await;
     assert_eq!(other.expect_err("it is another").code(), Some(Code::RequestIdConflict));
-    let without = abide.call_by_name("keep", json!({"name": "a"})).deadline(Duration::MAX);
-    let without = without.await.expect("it is kept");
+    let without = abide
+        .call_by_name("keep", json!({"name": "a"}))
+        .deadline(Duration::MAX)
+        .await
+        .expect("it is kept");
     assert_ne!(without.value["id"], first.value["id"], "calls without a request id are distinct");
 }
 
@@ -546,8 +549,11 @@ async fn a_top_n_result_holds_the_visible_rows(abide: &Abide) {
 async fn large_results_are_complete(abide: &Abide) {
     let calls = (0..1_000).map(|n| Call::new("keep", json!({"name": format!("{n:04}")})));
     abide.batch(calls).await.expect("they are kept");
-    let sub = abide.subscribe("SELECT id, name FROM samples ORDER BY name DESC").checksum().await;
-    let sub = sub.expect("it begins");
+    let sub = abide
+        .subscribe("SELECT id, name FROM samples ORDER BY name DESC")
+        .checksum()
+        .await
+        .expect("it begins");
     assert_eq!(sub.rows().len(), 1_000, "it came in parts");
     assert_eq!(sub.rows().next().expect("a row")[1], Value::from("0999"));
     let long = "x".repeat(1 << 20);

@@ -22,9 +22,9 @@ impl Grammar<'_> {
             let deeper = depth - 1;
             match self.random.below(16) {
                 0 => {
-                    let items =
-                        (0..2 + self.random.below(2)).map(|_| self.condition(scope, deeper));
-                    let items = items.collect();
+                    let items = (0..2 + self.random.below(2))
+                        .map(|_| self.condition(scope, deeper))
+                        .collect();
                     let between = self.pick(&[" OR ", " OR ", " AND "]);
                     return value![List { open: "(", between, close: ")", least: 1, items }];
                 }

@@ -56,7 +56,7 @@ impl Grammar<'_> {
         if self.takes_params && self.one_in(2) {
             return self.param(kind);
         }
-        let value = literals::of_kind(self.random, kind);
+        let value = literals::random_of_kind(self.random, kind);
         literals::literal_sql(&value)
     }
 

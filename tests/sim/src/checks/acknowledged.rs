@@ -18,8 +18,8 @@ const NAME: &str = "acknowledged is durable";
 /// The first violation.
 pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
     for (ask, output) in &history.acknowledged {
-        let again = rig.run(ask.put(rig.engine()));
-        let again = again.map_err(|refusal| lost(ask, output, &refusal))?;
+        let again =
+            rig.run(ask.send(rig.engine())).map_err(|refusal| lost(ask, output, &refusal))?;
         if again.results != output.results {
             let what = format!("{} got {output:?}, and on retry {again:?}", ask.request_id);
             return Err(Finding::new(NAME, what));
@@ -29,8 +29,8 @@ pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
         }
     }
     for ask in &history.open {
-        let before = rig.run(ask.put(rig.engine()));
-        let again = rig.run(ask.put(rig.engine()));
+        let before = rig.run(ask.send(rig.engine()));
+        let again = rig.run(ask.send(rig.engine()));
         match (&before, &again) {
             (Ok(before), Ok(again)) if before.results == again.results && again.duplicate => {}
             // A call refused by a rule may be refused again.
@@ -49,8 +49,9 @@ pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
 fn not_written(rig: &Rig, ask: &SimRequest) -> Result<(), Finding> {
     let sql = "SELECT seq FROM events WHERE request_id = :id";
     let id = Map::from_iter([("id".to_owned(), ask.request_id.as_str().into())]);
-    let answer = rig.run(rig.engine().query(&Caller::local(), sql, &id, None));
-    let answer = answer.map_err(|refusal| Finding::new(NAME, refusal))?;
+    let answer = rig
+        .run(rig.engine().query(&Caller::local(), sql, &id, None))
+        .map_err(|refusal| Finding::new(NAME, refusal))?;
     match answer.rows.first() {
         None => Ok(()),
         Some(row) => {
@@ -72,8 +73,9 @@ fn once_each(rig: &Rig) -> Result<(), Finding> {
         LEFT JOIN request_ids r ON r.request_id = e.request_id AND r.caller = e.caller ||
         coalesce(nullif(char(9) || json_extract(e.authority, '$.scope'), char(9) || '{}'), '')
         WHERE e.request_id IS NOT NULL GROUP BY e.caller, e.request_id";
-    let answer = rig.run(rig.engine().query(&Caller::local(), sql, &Map::new(), None));
-    let answer = answer.map_err(|refusal| Finding::new(NAME, refusal))?;
+    let answer = rig
+        .run(rig.engine().query(&Caller::local(), sql, &Map::new(), None))
+        .map_err(|refusal| Finding::new(NAME, refusal))?;
     for row in &answer.rows {
         let (Value::Text(id), Value::Integer(events)) = (&row[1], &row[2]) else { continue };
         // A call that an earlier request already made has that request's seq, and no event of its

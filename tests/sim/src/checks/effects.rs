@@ -13,7 +13,7 @@ pub struct Effects(BTreeMap<String, (bool, u32)>);
 
 impl Effects {
     /// Records that a worker ran a call's effect.
-    pub fn ran(&mut self, call_id: &str, once: bool) {
+    pub fn note_run(&mut self, call_id: &str, once: bool) {
         self.0.entry(call_id.to_owned()).or_insert((once, 0)).1 += 1;
     }
 

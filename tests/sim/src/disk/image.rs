@@ -22,11 +22,11 @@ pub(super) struct Image {
 }
 
 impl Image {
-    pub(super) fn of(durable: Vec<u8>) -> Image {
+    pub(super) fn with_content(durable: Vec<u8>) -> Image {
         Image { failures: 0, durable, pending: Vec::new() }
     }
 
-    pub(super) fn note(&mut self, op: Op) {
+    pub(super) fn add_pending(&mut self, op: Op) {
         self.pending.push(op);
     }
 
@@ -38,7 +38,7 @@ impl Image {
     }
 
     /// Makes some of the pending operations durable and drops the others.
-    pub(super) fn lose(&mut self, random: &mut Random) {
+    pub(super) fn lose_pending(&mut self, random: &mut Random) {
         let pending = std::mem::take(&mut self.pending);
         // Sometimes the disk keeps everything or nothing.
         let all = random.one_in(8);
@@ -47,12 +47,12 @@ impl Image {
             if all {
                 apply(&mut self.durable, &op);
             } else if !none {
-                self.lose_some(&op, random);
+                self.lose_part(&op, random);
             }
         }
     }
 
-    fn lose_some(&mut self, op: &Op, random: &mut Random) {
+    fn lose_part(&mut self, op: &Op, random: &mut Random) {
         match (op, random.below(4)) {
             (_, 0 | 1) => apply(&mut self.durable, op),
             (Op::Write { offset, data }, 2) => {
@@ -95,8 +95,10 @@ fn apply(bytes: &mut Vec<u8>, op: &Op) {
 fn sectors(offset: usize, data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let first = (SECTOR - offset % SECTOR).min(data.len());
     let (head, rest) = data.split_at(first);
-    let rest = rest.chunks(SECTOR).enumerate();
-    let rest = rest.map(move |(nth, sector)| (offset + first + nth * SECTOR, sector));
+    let rest = rest
+        .chunks(SECTOR)
+        .enumerate()
+        .map(move |(nth, sector)| (offset + first + nth * SECTOR, sector));
     std::iter::once((offset, head)).chain(rest)
 }
 
@@ -111,14 +113,14 @@ mod tests {
     #[test]
     fn synced_data_survives_later_losses() {
         for seed in 0..50 {
-            let mut image = Image::of(b"old".to_vec());
-            image.note(write(3, b"new"));
+            let mut image = Image::with_content(b"old".to_vec());
+            image.add_pending(write(3, b"new"));
             image.sync();
-            image.note(write(0, b"xxxxxxxxx"));
-            image.note(Op::Truncate { bytes: 1 });
+            image.add_pending(write(0, b"xxxxxxxxx"));
+            image.add_pending(Op::Truncate { bytes: 1 });
             let before = image.durable.clone();
             assert_eq!(before, b"oldnew");
-            image.lose(&mut Random::new(seed));
+            image.lose_pending(&mut Random::new(seed));
             image.sync();
             let kept = image.into_durable();
             let possible: [&[u8]; 4] = [b"oldnew", b"xxxxxxxxx", b"o", b"x"];
@@ -131,10 +133,10 @@ mod tests {
         let mut reordered = false;
         let mut torn = false;
         for seed in 0..200 {
-            let mut image = Image::of(vec![0; 4096]);
-            image.note(write(0, &[1; 2048]));
-            image.note(write(2048, &[2; 512]));
-            image.lose(&mut Random::new(seed));
+            let mut image = Image::with_content(vec![0; 4096]);
+            image.add_pending(write(0, &[1; 2048]));
+            image.add_pending(write(2048, &[2; 512]));
+            image.lose_pending(&mut Random::new(seed));
             let kept = image.into_durable();
             reordered |= kept[0] == 0 && kept[1024] == 0 && kept[2048] == 2;
             torn |= kept[0] != kept[512];

@@ -272,7 +272,7 @@ impl Machine {
         let file = state.last_file;
         let content = content();
         let durable = content.is_some();
-        state.files.insert(file, Image::of(content.unwrap_or_default()));
+        state.files.insert(file, Image::with_content(content.unwrap_or_default()));
         state.names.insert(path.to_owned(), Name { file, durable });
         file
     }
@@ -295,7 +295,7 @@ impl Machine {
             let step = state.tally.steps;
             state.tally.segment_headers.push(step);
         }
-        let verdict = state.fit(verdict, data.len());
+        let verdict = state.check_space(verdict, data.len());
         let done = match verdict {
             // In the step of the power failure, the write may reach the disk in part.
             CallVerdict::Go | CallVerdict::Crash => data.len(),
@@ -304,7 +304,7 @@ impl Machine {
         };
         if done > 0 {
             let op = Op::Write { offset, data: data[..done].to_vec() };
-            state.image(file).note(op);
+            state.image(file).add_pending(op);
         }
         (verdict, done)
     }
@@ -314,7 +314,7 @@ impl Machine {
     pub(super) fn extend(&self, bytes: usize) -> CallVerdict {
         let mut state = self.lock();
         let verdict = state.call(Kind::Extend);
-        state.fit(verdict, bytes)
+        state.check_space(verdict, bytes)
     }
 
     /// Records a truncation, and returns its result.
@@ -322,7 +322,7 @@ impl Machine {
         let mut state = self.lock();
         let verdict = state.call(Kind::Truncate);
         if matches!(verdict, CallVerdict::Go | CallVerdict::Crash) {
-            state.image(file).note(Op::Truncate { bytes });
+            state.image(file).add_pending(Op::Truncate { bytes });
         }
         verdict
     }
@@ -344,7 +344,7 @@ impl Machine {
         };
         if verdict != CallVerdict::Go {
             image.failures += 1;
-            image.lose(random);
+            image.lose_pending(random);
             *reported = image.failures;
             // The pages are clean now and may be evicted at any time; a later read then returns the
             // disk's content.
@@ -422,7 +422,7 @@ impl State {
     }
 
     /// Checks the space for a call that takes this many bytes.
-    fn fit(&mut self, verdict: CallVerdict, taken: usize) -> CallVerdict {
+    fn check_space(&mut self, verdict: CallVerdict, taken: usize) -> CallVerdict {
         let (CallVerdict::Go, Fault::Full { bytes }) = (verdict, self.fault) else {
             return verdict;
         };
@@ -463,7 +463,7 @@ impl State {
                 None => *random.pick(&[old, None]),
             };
             if let Some(mut image) = file.and_then(|file| files.remove(&file)) {
-                image.lose(random);
+                image.lose_pending(random);
                 survivors.push((path, image.into_durable()));
             }
         }

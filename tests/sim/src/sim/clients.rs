@@ -43,16 +43,16 @@ impl SimClients {
                 "approval": {"expires_after_ms": 30_000}}),
         ];
         let mut asks: Vec<SimRequest> =
-            tools.into_iter().map(|args| self.ask("app", "register_tool", args)).collect();
+            tools.into_iter().map(|args| self.single_call("app", "register_tool", args)).collect();
         for _ in 0..2 {
-            asks.push(self.session());
+            asks.push(self.create_session());
         }
         asks
     }
 
     /// The next request of a random caller.
-    pub(super) fn want(&mut self, random: &mut Random) -> SimRequest {
-        let ask = self.anything(random);
+    pub(super) fn next_request(&mut self, random: &mut Random) -> SimRequest {
+        let ask = self.random_request(random);
         // Sometimes a tenant sends it, even if it does not own the rows.
         let whose = ask.calls.iter().all(|call| !call.reducer.ends_with("_policy"));
         if whose && matches!(ask.caller, "app" | "agent") && random.one_in(4) {
@@ -61,22 +61,23 @@ impl SimClients {
         ask
     }
 
-    fn anything(&mut self, random: &mut Random) -> SimRequest {
+    fn random_request(&mut self, random: &mut Random) -> SimRequest {
         match random.below(20) {
-            0 => self.session(),
-            1..=4 => self.message(random),
+            0 => self.create_session(),
+            1..=4 => self.append_message(random),
             5 => {
                 let count = 2 + random.below(3);
-                let calls = (0..count).map(|_| self.message(random).calls.remove(0)).collect();
-                self.put("app", calls)
+                let calls =
+                    (0..count).map(|_| self.append_message(random).calls.remove(0)).collect();
+                self.new_request("app", calls)
             }
-            6..=8 => self.request(random),
+            6..=8 => self.request_tool_call(random),
             9..=11 => self.claim(random),
             12..=15 => self.work(random),
             16 => self.decide(random),
             17 => self.handoff(random),
-            18 => self.settle(random),
-            _ => self.other(random),
+            18 => self.settle_call(random),
+            _ => self.rare_request(random),
         }
     }
 
@@ -98,34 +99,38 @@ impl SimClients {
         }
     }
 
-    fn session(&mut self) -> SimRequest {
+    fn create_session(&mut self) -> SimRequest {
         let id = format!("s{}", self.sessions);
         self.sessions += 1;
         let scope = visibility::scope(self.sessions - 1);
-        self.ask("app", "create_session", json!({"agent": "support", "id": id, "scope": scope}))
+        self.single_call(
+            "app",
+            "create_session",
+            json!({"agent": "support", "id": id, "scope": scope}),
+        )
     }
 
-    fn a_session(&self, random: &mut Random) -> String {
+    fn pick_session(&self, random: &mut Random) -> String {
         // Usually the first session, which the subscribers watch.
         if random.one_in(2) { "s0".to_owned() } else { format!("s{}", random.below(self.sessions)) }
     }
 
-    fn message(&mut self, random: &mut Random) -> SimRequest {
+    fn append_message(&mut self, random: &mut Random) -> SimRequest {
         let long = if random.one_in(6) { 3_000 } else { 20 };
-        let args = json!({"session_id": self.a_session(random), "role": "user",
+        let args = json!({"session_id": self.pick_session(random), "role": "user",
             "content": "m".repeat(random.below(long))});
-        self.ask("app", "append_message", args)
+        self.single_call("app", "append_message", args)
     }
 
-    fn request(&mut self, random: &mut Random) -> SimRequest {
+    fn request_tool_call(&mut self, random: &mut Random) -> SimRequest {
         let call_id = format!("c{}", self.calls);
         self.calls += 1;
-        let args = json!({"call_id": call_id, "session_id": self.a_session(random),
+        let args = json!({"call_id": call_id, "session_id": self.pick_session(random),
             "tool_name": random.pick(&TOOLS), "arguments": {"n": self.calls}});
-        self.ask("agent", "request_tool_call", args)
+        self.single_call("agent", "request_tool_call", args)
     }
 
-    fn a_call(&self, random: &mut Random) -> String {
+    fn pick_call(&self, random: &mut Random) -> String {
         let latest = self.calls.saturating_sub(6);
         format!("c{}", latest + random.below((self.calls - latest).max(1)))
     }
@@ -134,10 +139,10 @@ impl SimClients {
         let lease_ms = *random.pick(&[500, 5_000, 60_000]);
         if random.one_in(2) {
             let args = json!({"tools": TOOLS, "lease_ms": lease_ms});
-            return self.ask("worker", "claim_next_tool_call", args);
+            return self.single_call("worker", "claim_next_tool_call", args);
         }
-        let args = json!({"call_id": self.a_call(random), "lease_ms": lease_ms});
-        self.ask("worker", "claim_tool_call", args)
+        let args = json!({"call_id": self.pick_call(random), "lease_ms": lease_ms});
+        self.single_call("worker", "claim_tool_call", args)
     }
 
     /// A worker with a claimed call: it runs the effect, reports, sends a heartbeat, fails, or
@@ -150,95 +155,103 @@ impl SimClients {
         if !self.holds[at].ran && random.below(3) > 0 {
             let hold = &mut self.holds[at];
             hold.ran = true;
-            self.effects.ran(&hold.call_id, hold.tool != "look");
+            self.effects.note_run(&hold.call_id, hold.tool != "look");
         }
         if random.one_in(6) {
             let WorkerClaim { call_id, token, .. } = self.holds[at].clone();
             let args = json!({"call_id": call_id, "fencing_token": token, "lease_ms": 5_000});
-            return self.ask("worker", "heartbeat_tool_call", args);
+            return self.single_call("worker", "heartbeat_tool_call", args);
         }
         let WorkerClaim { call_id, token, ran, .. } = self.holds.swap_remove(at);
         if random.one_in(5) {
-            return self.message(random); // It crashed; another client sends a message.
+            return self.append_message(random); // It crashed; another client sends a message.
         }
         if ran {
             let args = json!({"call_id": call_id, "fencing_token": token, "result": {"by": token}});
-            return self.ask("worker", "complete_tool_call", args);
+            return self.single_call("worker", "complete_tool_call", args);
         }
         let args = json!({"call_id": call_id, "fencing_token": token, "error": "no line",
             "retryable": true});
-        self.ask("worker", "fail_tool_call", args)
+        self.single_call("worker", "fail_tool_call", args)
     }
 
     fn decide(&mut self, random: &mut Random) -> SimRequest {
         let decision = *random.pick(&["approve", "approve", "reject"]);
-        let args = json!({"call_id": self.a_call(random), "decision": decision});
-        self.ask("supervisor", "decide_approval", args)
+        let args = json!({"call_id": self.pick_call(random), "decision": decision});
+        self.single_call("supervisor", "decide_approval", args)
     }
 
     fn handoff(&mut self, random: &mut Random) -> SimRequest {
         let Some(id) = self.handoffs.last().cloned().filter(|_| random.below(3) > 0) else {
-            let args = json!({"session_id": self.a_session(random), "reason": "over the limit",
+            let args = json!({"session_id": self.pick_session(random), "reason": "over the limit",
                 "required_capability": "refunds", "expires_after_ms": 20_000});
-            return self.ask("agent", "request_supervisor_handoff", args);
+            return self.single_call("agent", "request_supervisor_handoff", args);
         };
         match random.below(3) {
-            0 => self.ask("supervisor", "claim_handoff", json!({"id": id, "lease_ms": 5_000})),
-            1 => self.ask("supervisor", "release_handoff", json!({"id": id})),
+            0 => self.single_call(
+                "supervisor",
+                "claim_handoff",
+                json!({"id": id, "lease_ms": 5_000}),
+            ),
+            1 => self.single_call("supervisor", "release_handoff", json!({"id": id})),
             _ => {
                 self.handoffs.pop();
                 let args = json!({"id": id, "resolution": "approved"});
-                self.ask("supervisor", "resolve_handoff", args)
+                self.single_call("supervisor", "resolve_handoff", args)
             }
         }
     }
 
-    fn settle(&mut self, random: &mut Random) -> SimRequest {
-        let args = json!({"call_id": self.a_call(random), "outcome": "failed"});
-        self.ask("auditor", "settle_tool_call", args)
+    fn settle_call(&mut self, random: &mut Random) -> SimRequest {
+        let args = json!({"call_id": self.pick_call(random), "outcome": "failed"});
+        self.single_call("auditor", "settle_tool_call", args)
     }
 
-    fn other(&mut self, random: &mut Random) -> SimRequest {
-        let session_id = self.a_session(random);
+    fn rare_request(&mut self, random: &mut Random) -> SimRequest {
+        let session_id = self.pick_session(random);
         match random.below(6) {
-            5 => self.policy(random),
+            5 => self.change_policy(random),
             0 => {
                 let args = json!({"in_ms": random.below(20_000), "session_id": session_id,
                     "message": "now"});
-                self.ask("app", "set_timer", args)
+                self.single_call("app", "set_timer", args)
             }
-            1 => self.ask("app", "suspend_session", json!({"session_id": session_id})),
-            2 => self.ask("app", "resume_session", json!({"session_id": session_id})),
-            3 => self.ask("app", "cancel_tool_call", json!({"call_id": self.a_call(random)})),
+            1 => self.single_call("app", "suspend_session", json!({"session_id": session_id})),
+            2 => self.single_call("app", "resume_session", json!({"session_id": session_id})),
+            3 => self.single_call(
+                "app",
+                "cancel_tool_call",
+                json!({"call_id": self.pick_call(random)}),
+            ),
             _ => {
                 // A batch that is refused in the middle.
-                let mut calls = self.message(random).calls;
+                let mut calls = self.append_message(random).calls;
                 let reducer = "suspend_session".to_owned();
                 calls.push(BatchCall { reducer, args: json!({"session_id": "s_nobody"}) });
-                self.put("app", calls)
+                self.new_request("app", calls)
             }
         }
     }
 
     /// Narrows or widens a tenant's visibility of messages.
-    fn policy(&mut self, random: &mut Random) -> SimRequest {
+    fn change_policy(&mut self, random: &mut Random) -> SimRequest {
         let name = *random.pick(&["short", "long"]);
         let args = json!({"table": "agent_state", "role": "app", "name": name});
         if random.one_in(2) {
-            return self.ask("app", "drop_policy", args);
+            return self.single_call("app", "drop_policy", args);
         }
         let condition =
             if name == "short" { "length(content) < 12" } else { "length(content) > 9" };
         let args = json!({"table": "agent_state", "role": "app", "name": name,
             "condition": condition});
-        self.ask("app", "set_policy", args)
+        self.single_call("app", "set_policy", args)
     }
 
-    fn ask(&mut self, caller: &'static str, reducer: &str, args: JsonValue) -> SimRequest {
-        self.put(caller, vec![BatchCall { reducer: reducer.to_owned(), args }])
+    fn single_call(&mut self, caller: &'static str, reducer: &str, args: JsonValue) -> SimRequest {
+        self.new_request(caller, vec![BatchCall { reducer: reducer.to_owned(), args }])
     }
 
-    fn put(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> SimRequest {
+    fn new_request(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> SimRequest {
         self.asked += 1;
         SimRequest { caller, calls, request_id: format!("r{}", self.asked) }
     }

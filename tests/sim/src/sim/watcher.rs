@@ -53,7 +53,7 @@ pub(super) struct Watcher {
 
 impl Watcher {
     /// A watcher of some of the queries.
-    pub(super) fn of(queries: &[&'static str]) -> Watcher {
+    pub(super) fn new(queries: &[&'static str]) -> Watcher {
         let numbered = queries.iter().enumerate();
         let replicas = numbered
             .map(|(nth, sql)| (format!("q{nth}"), Replica { sql, ..Replica::default() }))
@@ -98,11 +98,11 @@ impl Watcher {
                 self.timeline = Some(timeline);
                 // The durable seq. The first frame may repeat earlier changes.
                 (self.output, self.begun) = (seq, false);
-                self.received_of(seq);
+                self.note_received(seq);
             }
-            ServerMessage::Progress { seq } => self.told_up_to(seq),
+            ServerMessage::Progress { seq } => self.advance_to(seq),
             ServerMessage::Snapshot { id, seq, columns, key, rows, more, checksum, .. } => {
-                self.received_of(seq);
+                self.note_received(seq);
                 let replica =
                     self.replicas.get_mut(&id).ok_or_else(|| broken("unknown subscription"))?;
                 for row in &rows {
@@ -119,15 +119,15 @@ impl Watcher {
                 (replica.seq, replica.whole, replica.waits) = (seq, true, false);
                 replica.verify(seq, checksum)?;
             }
-            ServerMessage::Delta { from, to, changes } => self.delta(from, to, &changes)?,
+            ServerMessage::Delta { from, to, changes } => self.apply_delta(from, to, &changes)?,
             ServerMessage::Error { code: Code::ResyncRequired, .. } => {}
             other => return Err(broken(format!("unexpected message {other:?}"))),
         }
         Ok(())
     }
 
-    fn delta(&mut self, from: Seq, to: Seq, changes: &[Change]) -> Result<(), Finding> {
-        self.received_of(to);
+    fn apply_delta(&mut self, from: Seq, to: Seq, changes: &[Change]) -> Result<(), Finding> {
+        self.note_received(to);
         self.deltas += 1;
         let answers =
             changes.iter().any(|change| self.replicas.get(&change.id).is_some_and(|it| it.waits));
@@ -151,19 +151,19 @@ impl Watcher {
             replica.seq = to;
             replica.verify(to, change.checksum)?;
         }
-        self.told_up_to(to.max(self.output));
+        self.advance_to(to.max(self.output));
         Ok(())
     }
 
-    fn told_up_to(&mut self, seq: Seq) {
-        self.received_of(seq);
+    fn advance_to(&mut self, seq: Seq) {
+        self.note_received(seq);
         self.output = self.output.max(seq);
         for replica in self.replicas.values_mut().filter(|replica| !replica.waits) {
             replica.seq = replica.seq.max(seq);
         }
     }
 
-    fn received_of(&mut self, seq: Seq) {
+    fn note_received(&mut self, seq: Seq) {
         self.furthest = self.furthest.max(seq);
     }
 }
@@ -184,8 +184,9 @@ impl Replica {
         }
         for new in &change.updates {
             let row = row_of(cells(new)?)?;
-            let at = self.find(&self.key_of(&row));
-            let at = at.ok_or_else(|| broken(format!("absent row {row:?}")))?;
+            let at = self
+                .find(&self.key_of(&row))
+                .ok_or_else(|| broken(format!("absent row {row:?}")))?;
             self.rows[at] = row;
         }
         Ok(())

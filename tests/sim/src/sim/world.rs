@@ -82,11 +82,16 @@ impl<'a> World<'a> {
         let mut random = Random::new(seed);
         let seats = (0..3).map(|nth| {
             let queries: Vec<_> = QUERIES.into_iter().skip(nth).step_by(1 + nth).collect();
-            WatcherSlot { watcher: Watcher::of(&queries), link: None, slow: nth == 1, tenant: None }
+            WatcherSlot {
+                watcher: Watcher::new(&queries),
+                link: None,
+                slow: nth == 1,
+                tenant: None,
+            }
         });
         let bounded = (0..visibility::TENANTS.len()).map(|nth| {
             let queries: Vec<_> = QUERIES.into_iter().skip(nth).step_by(2).collect();
-            let watcher = Watcher::of(&queries);
+            let watcher = Watcher::new(&queries);
             WatcherSlot { watcher, link: None, slow: nth == 1, tenant: Some(nth) }
         });
         let mut world = World {
@@ -109,7 +114,7 @@ impl<'a> World<'a> {
             calm: false,
             calm_failures: 0,
         };
-        make(&world.folder);
+        create_folder(&world.folder);
         world.open()?;
         world.exchanges = world.clients.begin().into_iter().map(Exchange::new).collect();
         Ok(world)
@@ -119,9 +124,9 @@ impl<'a> World<'a> {
     pub(super) fn run(mut self) -> Result<Report, Finding> {
         for nth in 0..ACTIONS {
             self.act(nth)?;
-            self.look()?;
+            self.check_engine()?;
         }
-        self.calm_down()?;
+        self.run_until_idle()?;
         self.end()
     }
 
@@ -137,7 +142,7 @@ impl<'a> World<'a> {
             0..=46 => self.step(),
             47..=56 => {
                 if self.exchanges.len() < 24 {
-                    let ask = self.clients.want(&mut self.random);
+                    let ask = self.clients.next_request(&mut self.random);
                     self.trace.note(&format!("ask {ask:?}"));
                     self.exchanges.push(Exchange::new(ask));
                 }
@@ -146,7 +151,7 @@ impl<'a> World<'a> {
             57..=75 => self.exchange(),
             76..=87 => self.watch(),
             88..=92 => {
-                self.pass();
+                self.move_clock();
                 Ok(())
             }
             93..=94 => {
@@ -340,7 +345,7 @@ impl<'a> World<'a> {
     }
 
     /// The clock advances or jumps.
-    fn pass(&mut self) {
+    fn move_clock(&mut self) {
         let ms = match self.random.below(12) {
             0 => 45_000,
             1 => -3_000,
@@ -380,7 +385,7 @@ impl<'a> World<'a> {
     }
 
     /// After each action: checks the bounds, and whether the engine still runs.
-    fn look(&mut self) -> Result<(), Finding> {
+    fn check_engine(&mut self) -> Result<(), Finding> {
         let engine = self.rig().engine();
         let frames = self
             .seats
@@ -421,7 +426,7 @@ impl<'a> World<'a> {
         if power {
             self.lives += 1;
             self.folder = self.root.path().join(self.lives.to_string());
-            make(&self.folder);
+            create_folder(&self.folder);
             let seed = self.random.draw();
             self.machine.restart(&self.folder, seed).expect("the folder takes files");
             self.machine = Arc::new(Machine::new(Fault::None, self.random.draw()));
@@ -480,13 +485,13 @@ impl<'a> World<'a> {
 
     /// Stops all faults, and waits until every request has its response and every subscriber is up
     /// to date.
-    fn calm_down(&mut self) -> Result<(), Finding> {
+    fn run_until_idle(&mut self) -> Result<(), Finding> {
         self.calm = true;
         self.machine.plan(Fault::None);
         for _ in 0..20_000 {
             self.rig().settle();
             self.poll()?;
-            self.look()?;
+            self.check_engine()?;
             self.exchange()?;
             self.watch()?;
             if self.exchanges.is_empty() && self.all_level()? {
@@ -559,6 +564,6 @@ impl<'a> World<'a> {
     }
 }
 
-fn make(folder: &std::path::Path) {
+fn create_folder(folder: &std::path::Path) {
     fs::create_dir(folder).expect("the folder is new");
 }

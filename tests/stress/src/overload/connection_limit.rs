@@ -37,7 +37,9 @@ pub(crate) struct SubscriberPool {
 
 /// Opens the connections, fills the outboxes of those that do not read, and checks that all others
 /// receive changes.
-pub(crate) async fn gather(fixture: &mut OverloadFixture) -> CheckResult<SubscriberPool> {
+pub(crate) async fn connect_subscribers(
+    fixture: &mut OverloadFixture,
+) -> CheckResult<SubscriberPool> {
     let size = fixture.size;
     let listeners = size.connections - size.silent - SPARE;
     let begun = Instant::now();
@@ -60,7 +62,7 @@ pub(crate) async fn gather(fixture: &mut OverloadFixture) -> CheckResult<Subscri
     // Opened in advance: some of the refused connections may still be counted after they are
     // closed.
     let mut inside = fixture.http(&fixture.admin).await?;
-    turn_away(fixture).await?;
+    check_refused_connections(fixture).await?;
     all_receive(&mut inside, &received, listeners).await?;
     let waits = caller.stop()?;
     let to_all_ms = (listeners as f64 * bounds::DELIVERY_MS).max(bounds::NOTICED_MS);
@@ -82,10 +84,11 @@ async fn connect(fixture: &OverloadFixture, number: usize, sql: &str) -> CheckRe
     let address = fixture.server.address;
     let token = fixture.admin.as_str();
     let made = stream::iter(0..number).map(|_| async move {
-        let socket = Socket::connect(address, token).await;
-        let mut socket = socket.map_err(|why| format!("a connection failed: {why}"))?;
+        let mut socket = Socket::connect(address, token)
+            .await
+            .map_err(|why| format!("a connection failed: {why}"))?;
         let params = if sql == SQL { json!({"id": "board"}) } else { json!({}) };
-        let asked = socket.say(&subscribe(sql, params, None)).await;
+        let asked = socket.send(&subscribe(sql, params, None)).await;
         asked.map_err(|why| format!("a subscription request failed: {why}"))?;
         let output = socket.receive_of("snapshot").await;
         match output {
@@ -116,8 +119,10 @@ async fn write_often(fixture: &OverloadFixture) -> CheckResult {
     let body = json!({"session_id": "loud", "role": "user", "content": "m".repeat(LOUD_BYTES)});
     let body = body.to_string();
     for _ in 0..fixture.size.messages {
-        let response = http.post("/v1/call/append_message", &body).await;
-        let response = response.map_err(|why| format!("the writing connection failed: {why}"))?;
+        let response = http
+            .post("/v1/call/append_message", &body)
+            .await
+            .map_err(|why| format!("the writing connection failed: {why}"))?;
         if response.status != 200 {
             return Err(format!("unexpected response to a write: {response}"));
         }
@@ -126,7 +131,7 @@ async fn write_often(fixture: &OverloadFixture) -> CheckResult {
 }
 
 /// A connection over the limit receives 503 with Retry-After.
-async fn turn_away(fixture: &OverloadFixture) -> CheckResult {
+async fn check_refused_connections(fixture: &OverloadFixture) -> CheckResult {
     let mut kept = Vec::new();
     let mut away = 0;
     if fixture.size.connections < abide_server() {

@@ -91,7 +91,7 @@ async fn flood(
         all.spawn(async move {
             let mut came = FloodCounts::default();
             while Instant::now() < until {
-                one(&mut http, &body, refusal, &mut came).await?;
+                send_one(&mut http, &body, refusal, &mut came).await?;
             }
             Ok::<FloodCounts, String>(came)
         });
@@ -105,9 +105,16 @@ async fn flood(
     Ok(sum)
 }
 
-async fn one(http: &mut Http, body: &str, refusal: u16, came: &mut FloodCounts) -> CheckResult {
-    let answer = http.post("/v1/call/append_message", body).await;
-    let answer = answer.map_err(|why| format!("a flooding connection failed: {why}"))?;
+async fn send_one(
+    http: &mut Http,
+    body: &str,
+    refusal: u16,
+    came: &mut FloodCounts,
+) -> CheckResult {
+    let answer = http
+        .post("/v1/call/append_message", body)
+        .await
+        .map_err(|why| format!("a flooding connection failed: {why}"))?;
     match (answer.status, answer.retry_after) {
         (200, _) => came.answered += 1,
         (status, Some(_)) if status == refusal => came.refused += 1,

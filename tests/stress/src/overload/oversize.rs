@@ -50,17 +50,17 @@ pub(crate) async fn run(fixture: &mut OverloadFixture) -> CheckResult {
         .hold_memory("oversize", bounds::REST_BYTES + subscribers + number * bounds::MESSAGE_BYTES)
 }
 
-fn text(why: impl std::fmt::Display) -> String {
+fn to_text(why: impl std::fmt::Display) -> String {
     format!("oversize: {why}")
 }
 
 /// A message that is too large but readable: it is refused, and the connection stays open.
 async fn message(socket: Result<Socket, impl std::fmt::Display>) -> CheckResult {
-    let mut socket = socket.map_err(text)?;
+    let mut socket = socket.map_err(to_text)?;
     let content = "x".repeat(MESSAGE_BYTES + (1 << 20));
     let call = json!({"op": "call", "id": "big", "reducer": "append_message",
         "args": {"session_id": "loud", "role": "user", "content": content}});
-    if socket.say(&call).await.is_err() {
+    if socket.send(&call).await.is_err() {
         // There was no room for it, so the rest was not read.
         return Ok(());
     }
@@ -71,8 +71,8 @@ async fn message(socket: Result<Socket, impl std::fmt::Display>) -> CheckResult 
     if output["code"] != "too_large" && output["code"] != "limit_exceeded" {
         return Err(format!("unexpected response to an oversized message: {output}"));
     }
-    socket.say(&json!({"op": "ping"})).await.map_err(text)?;
-    let output = socket.receive_of("pong").await.map_err(text)?;
+    socket.send(&json!({"op": "ping"})).await.map_err(to_text)?;
+    let output = socket.receive_of("pong").await.map_err(to_text)?;
     if output["op"] == "pong" {
         Ok(())
     } else {
@@ -82,11 +82,11 @@ async fn message(socket: Result<Socket, impl std::fmt::Display>) -> CheckResult 
 
 /// A frame with a declared length of one terabyte: the connection is closed without allocating it.
 async fn frame(socket: Result<Socket, impl std::fmt::Display>) -> CheckResult {
-    let mut stream = socket.map_err(text)?.into_stream();
+    let mut stream = socket.map_err(to_text)?.into_stream();
     let mut head = vec![0x81, 0xff];
     head.extend((1_u64 << 40).to_be_bytes());
     head.extend([0; 4]);
-    stream.write_all(&head).await.map_err(text)?;
+    stream.write_all(&head).await.map_err(to_text)?;
     for _ in 0..1_024 {
         // A closed connection accepts no more bytes.
         if stream.write_all(&PIECE).await.is_err() {
@@ -98,9 +98,9 @@ async fn frame(socket: Result<Socket, impl std::fmt::Display>) -> CheckResult {
 
 /// A body of one gigabyte.
 async fn body(http: std::io::Result<Http>) -> CheckResult {
-    let mut http = http.map_err(text)?;
+    let mut http = http.map_err(to_text)?;
     let head = http.head("/v1/call/append_message", 1 << 30);
-    http.stream.write_all(head.as_bytes()).await.map_err(text)?;
+    http.stream.write_all(head.as_bytes()).await.map_err(to_text)?;
     for _ in 0..2_048 {
         if http.stream.write_all(&PIECE).await.is_err() {
             return Ok(());

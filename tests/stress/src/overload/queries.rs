@@ -87,7 +87,7 @@ const CONNECTIONS: usize = 2;
 
 /// Runs each query.
 pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
-    let check = |name: &str, max: f64, waits: [f64; 4]| {
+    let check_waits = |name: &str, max: f64, waits: [f64; 4]| {
         let [write, read, write_longest, read_longest] = waits;
         println!(
             "expensive {name:<30} p99 of a write {write:>6.1} ms, of a read {read:>6.1} ms; \
@@ -107,14 +107,14 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
         Ok(())
     };
     let quiet = timed(fixture, nothing).await?;
-    check("nothing", max, quiet)?;
+    check_waits("nothing", max, quiet)?;
     // On a busy machine, even an idle server is slow.
     let max = max.max(bounds::EXPENSIVE_FACTOR * quiet[0].max(quiet[1]));
     let mut longest: f64 = 0.0;
     for (name, sql) in QUERIES {
         let body = json!({"sql": sql}).to_string();
         let waits = timed(fixture, repeat(fixture, "/v1/sql", &body)).await?;
-        longest = longest.max(check(name, max, waits)?);
+        longest = longest.max(check_waits(name, max, waits)?);
     }
     let message = json!({"session_id": "zeta", "role": "user", "content": "m".repeat(4 << 20)});
     let session = json!({"agent": "stress", "id": "zeta"}).to_string();
@@ -125,9 +125,9 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
     println!("expensive the longest of five syncs of 8 MB: {sync:.1} ms");
     let waits = timed(fixture, repeat(fixture, APPEND, &large)).await?;
     let large_max = bounds::LARGE_CALL_MS.max(bounds::LARGE_CALL_SYNCS * sync);
-    check("messages of 4 MB", large_max, waits)?;
+    check_waits("messages of 4 MB", large_max, waits)?;
     let waits = timed(fixture, listen(fixture)).await?;
-    longest = longest.max(check("a live query of long values", max, waits)?);
+    longest = longest.max(check_waits("a live query of long values", max, waits)?);
     figure(
         "another caller's p99 under any expensive query or subscription",
         format!("{longest:.1} ms, at most {max:.0} ms"),
@@ -202,9 +202,10 @@ async fn request(address: SocketAddr, token: &str, path: &str, body: &str) -> io
 
 /// Subscribes, and then adds rows that make the query expensive.
 async fn listen(fixture: &OverloadFixture) -> CheckResult {
-    let socket = Socket::connect(fixture.server.address, &fixture.attacker).await;
-    let mut socket = socket.map_err(|why| why.to_string())?;
-    let subscribed = socket.say(&subscribe(LIVE, JsonValue::Null, None)).await;
+    let mut socket = Socket::connect(fixture.server.address, &fixture.attacker)
+        .await
+        .map_err(|why| why.to_string())?;
+    let subscribed = socket.send(&subscribe(LIVE, JsonValue::Null, None)).await;
     subscribed.map_err(|why| why.to_string())?;
     let body = json!({"agent": "stress", "title": "boom"}).to_string();
     repeat(fixture, CREATE, &body).await

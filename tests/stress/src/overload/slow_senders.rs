@@ -39,8 +39,9 @@ pub(crate) async fn begin(fixture: &OverloadFixture) -> CheckResult<SlowClients>
         all.spawn(async move { drip("body", plain.stream, body.as_bytes()).await });
     }
     for _ in 0..fixture.size.slow_messages {
-        let socket = Socket::connect(address, &token).await;
-        let socket = socket.map_err(|why| format!("a slow client failed to connect: {why}"))?;
+        let socket = Socket::connect(address, &token)
+            .await
+            .map_err(|why| format!("a slow client failed to connect: {why}"))?;
         // A text message of a megabyte, masked with zeros.
         let mut message = vec![0x81, 0xff];
         message.extend((1_u64 << 20).to_be_bytes());

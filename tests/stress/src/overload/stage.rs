@@ -124,8 +124,10 @@ impl OverloadFixture {
         let mut http = fixture.http(&fixture.admin).await?;
         for id in ["timed", "loud", "board", "flooded"] {
             let session = json!({"agent": "stress", "id": id}).to_string();
-            let made = http.post("/v1/call/create_session", &session).await;
-            let made = made.map_err(|why| why.to_string())?;
+            let made = http
+                .post("/v1/call/create_session", &session)
+                .await
+                .map_err(|why| why.to_string())?;
             if made.status != 200 {
                 return Err(format!("unexpected response to create_session: {made}"));
             }

@@ -42,7 +42,7 @@ pub(crate) async fn run(fixture: &mut OverloadFixture, subscribers: SubscriberPo
     let token = fixture.admin.clone();
     let number = subscribers.seqs.len();
     let all = subscribers.seqs.iter().map(|seq| seq.load(Ordering::Relaxed));
-    let backs = stream::iter(all).map(|seq| come_back(address, &token, seq, begun));
+    let backs = stream::iter(all).map(|seq| reconnect(address, &token, seq, begun));
     let backs: Vec<CheckResult<Reconnection>> = backs.buffer_unordered(number).collect().await;
     let backs = backs.into_iter().collect::<CheckResult<Vec<Reconnection>>>()?;
     let waits = caller.stop()?;
@@ -65,7 +65,7 @@ pub(crate) async fn run(fixture: &mut OverloadFixture, subscribers: SubscriberPo
     fixture.hold_memory("storm", bounds::REST_BYTES + number as u64 * bounds::CONNECTION_BYTES)
 }
 
-async fn come_back(
+async fn reconnect(
     address: std::net::SocketAddr,
     token: &str,
     seq: i64,
@@ -106,7 +106,7 @@ async fn come_back(
 /// broke meanwhile.
 async fn resume(mut socket: Socket, seq: i64, refused: &mut u64) -> CheckResult<Option<Socket>> {
     let resume = subscribe(SQL, json!({"id": "board"}), Some(seq));
-    if socket.say(&resume).await.is_err() {
+    if socket.send(&resume).await.is_err() {
         return Ok(None);
     }
     loop {
@@ -118,7 +118,7 @@ async fn resume(mut socket: Socket, seq: i64, refused: &mut u64) -> CheckResult<
                 *refused += 1;
                 // With growing delays, as the SDK does.
                 pause(Duration::from_millis(100 * *refused)).await;
-                if socket.say(&resume).await.is_err() {
+                if socket.send(&resume).await.is_err() {
                     return Ok(None);
                 }
             }

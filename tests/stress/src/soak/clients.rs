@@ -167,7 +167,7 @@ impl SoakClient {
         match answer.rows.iter().find(|row| row[1].to_json() != json!(own)) {
             Some(row) => Err(format!("tenant {tenant} sees {row:?}")),
             None => {
-                self.ledger.show(answer.rows.len());
+                self.ledger.note_rows(answer.rows.len());
                 Ok(())
             }
         }
@@ -187,7 +187,7 @@ impl SoakClient {
         if self.random.one_in(12) {
             return Ok(()); // Crash before the effect.
         }
-        self.ledger.ran(call_id, claimed["tool_name"] != "look");
+        self.ledger.note_run(call_id, claimed["tool_name"] != "look");
         if self.random.one_in(12) {
             return Ok(()); // Crash after the effect.
         }
@@ -264,7 +264,7 @@ impl SoakClient {
                     return Ok(CallReply::Yes(called.value));
                 }
                 Err(Error::Refused(refusal)) if is_refusal(refusal.code) => {
-                    self.ledger.no();
+                    self.ledger.note_refusal();
                     return Ok(CallReply::No);
                 }
                 Err(why) if begun.elapsed() > PATIENCE => {

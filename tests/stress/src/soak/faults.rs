@@ -64,7 +64,7 @@ impl FaultInjector {
         FaultInjector { server, proxy, volume, random, did }
     }
 
-    pub(crate) fn did(&self) -> FaultCounts {
+    pub(crate) fn counts(&self) -> FaultCounts {
         self.did
     }
 
@@ -73,7 +73,7 @@ impl FaultInjector {
     }
 
     /// Injects faults until `ends`; leaves a running server and a network without faults.
-    pub(crate) async fn make(&mut self, ends: Instant, ledger: &Ledger) -> CheckResult {
+    pub(crate) async fn inject_until(&mut self, ends: Instant, ledger: &Ledger) -> CheckResult {
         let mut received = Instant::now();
         let mut at = ledger.count();
         while Instant::now() < ends && !self.volume.is_nearly_full() {
@@ -85,15 +85,15 @@ impl FaultInjector {
                 15..=17 => self.cut_off().await,
                 _ => {}
             }
-            self.look().await?;
+            self.restart_if_unready().await?;
             if ledger.count() > at {
                 (received, at) = (Instant::now(), ledger.count());
             } else if received.elapsed() > STANDSTILL {
                 return Err(format!("no call was acknowledged for {STANDSTILL:?}"));
             }
         }
-        self.proxy.calm();
-        self.look().await
+        self.proxy.stop_faults();
+        self.restart_if_unready().await
     }
 
     async fn wait(&mut self, most_ms: usize) {
@@ -146,7 +146,7 @@ impl FaultInjector {
     }
 
     /// Restarts a server that is not ready, as a process supervisor does.
-    async fn look(&mut self) -> CheckResult {
+    async fn restart_if_unready(&mut self) -> CheckResult {
         let Ok(mut http) = Http::connect(self.server.address, "").await else {
             return Err("the server exited without being killed".to_owned());
         };

@@ -146,8 +146,13 @@ async fn log(root: &Abide) -> CheckResult<BTreeMap<i64, Event>> {
     let mut log = BTreeMap::new();
     let mut after = 0;
     loop {
-        let page = root.sql(sql).param("after", after).param("last", after + PAGE).rows().await;
-        let page = page.map_err(|why| why.to_string())?;
+        let page = root
+            .sql(sql)
+            .param("after", after)
+            .param("last", after + PAGE)
+            .rows()
+            .await
+            .map_err(|why| why.to_string())?;
         if page.rows.is_empty() {
             return Ok(log);
         }
@@ -178,8 +183,12 @@ fn acknowledged_is_there(output: &[Acknowledged], log: &BTreeMap<i64, Event>) ->
     let mut bytes = 0;
     for output in output {
         let is_whole = |event: &&Event| {
-            let arguments = output.arguments.as_object().into_iter().flatten();
-            let mut arguments = arguments.filter(|(_, value)| !value.is_null());
+            let mut arguments = output
+                .arguments
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(_, value)| !value.is_null());
             event.reducer == output.reducer
                 && arguments.all(|(name, value)| event.arguments[name] == *value)
         };
@@ -204,8 +213,8 @@ async fn asked_again(client_pool: &ClientPool, output: &[Acknowledged]) -> Check
         let again = abide
             .call_by_name(&output.reducer, &output.arguments)
             .request_id(&output.request_id)
-            .await;
-        let again = again.map_err(|why| format!("retry of {output:?} failed: {why}"))?;
+            .await
+            .map_err(|why| format!("retry of {output:?} failed: {why}"))?;
         if !again.duplicate || again.seq.0 != output.seq || again.value != output.result {
             return Err(format!("retry of {output:?} returned {again:?}"));
         }

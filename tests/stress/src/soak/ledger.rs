@@ -44,8 +44,8 @@ impl Ledger {
     }
 
     /// Records that a worker ran an effect; `once` if it must not run twice.
-    pub(crate) fn ran(&self, call_id: &str, once: bool) {
-        lock(&self.effects).ran(call_id, once);
+    pub(crate) fn note_run(&self, call_id: &str, once: bool) {
+        lock(&self.effects).note_run(call_id, once);
     }
 
     pub(crate) fn effects(&self) -> Effects {
@@ -53,7 +53,7 @@ impl Ledger {
     }
 
     /// Records a refusal by a rule.
-    pub(crate) fn no(&self) {
+    pub(crate) fn note_refusal(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -62,11 +62,11 @@ impl Ledger {
     }
 
     /// Records that a tenant received rows, all of them its own.
-    pub(crate) fn show(&self, rows: usize) {
+    pub(crate) fn note_rows(&self, rows: usize) {
         self.shown.fetch_add(rows as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn shown(&self) -> u64 {
+    pub(crate) fn row_count(&self) -> u64 {
         self.shown.load(Ordering::Relaxed)
     }
 

@@ -89,7 +89,7 @@ impl Proxy {
     }
 
     /// Forwards everything without faults from now on.
-    pub(crate) fn calm(&self) {
+    pub(crate) fn stop_faults(&self) {
         self.set_down(false);
         self.inner.is_calm.store(true, Ordering::Relaxed);
     }

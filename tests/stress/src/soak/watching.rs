@@ -51,8 +51,8 @@ impl Watcher {
     pub(crate) async fn start(client_pool: &ClientPool, nth: u64) -> CheckResult<Watcher> {
         let (identity, sql) = QUERIES[(nth / 10) as usize % QUERIES.len()];
         let abide = client_pool.connect(identity).await?;
-        let live = abide.subscribe(sql).checksum();
-        let mut live = live.await.map_err(|why| format!("{sql}: {why}"))?;
+        let mut live =
+            abide.subscribe(sql).checksum().await.map_err(|why| format!("{sql}: {why}"))?;
         let stopped = Arc::clone(&client_pool.ledger);
         let task = tokio::spawn(async move {
             while !stopped.is_stopped() {
@@ -73,8 +73,12 @@ impl Watcher {
         let mut live = self.task.await.map_err(|why| why.to_string())??;
         let until = Instant::now() + PATIENCE;
         loop {
-            let fresh = self.abide.sql(self.sql).rows().await;
-            let fresh = fresh.map_err(|why| format!("{}: {why}", self.sql))?;
+            let fresh = self
+                .abide
+                .sql(self.sql)
+                .rows()
+                .await
+                .map_err(|why| format!("{}: {why}", self.sql))?;
             let wanted = sorted(fresh.rows.iter().map(|row| &**row));
             let soon = Instant::now() + LEVEL;
             while sorted(live.rows()) != wanted && timeout_at(soon, live.next()).await.is_ok() {}
@@ -152,7 +156,7 @@ impl Printer {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let mut rows = into.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Ok(held) = &mut *rows
-                    && let Err(why) = work_in(held, &line)
+                    && let Err(why) = apply_line(held, &line)
                 {
                     *rows = Err(why);
                 }
@@ -169,14 +173,17 @@ impl Printer {
         let until = Instant::now() + PATIENCE;
         loop {
             let fresh = abide.sql(self.sql).rows().await.map_err(|why| why.to_string())?;
-            let rows = fresh.rows.iter().map(|row| row.iter().map(Value::to_json).collect());
-            let rows = rows.map(|row: Vec<JsonValue>| (row[0].to_string(), row.into()));
+            let rows = fresh
+                .rows
+                .iter()
+                .map(|row| row.iter().map(Value::to_json).collect())
+                .map(|row: Vec<JsonValue>| (row[0].to_string(), row.into()));
             let wanted: BTreeMap<String, JsonValue> = rows.collect();
             let soon = Instant::now() + LEVEL;
-            while self.held()? != wanted && Instant::now() < soon {
+            while self.printed_rows()? != wanted && Instant::now() < soon {
                 pause(Duration::from_millis(20)).await;
             }
-            let held = self.held()?;
+            let held = self.printed_rows()?;
             if held == wanted {
                 return self.end();
             }
@@ -200,7 +207,7 @@ impl Printer {
         format!("abide watch {:?}: {why}\n{messages}", self.sql)
     }
 
-    fn held(&self) -> CheckResult<BTreeMap<String, JsonValue>> {
+    fn printed_rows(&self) -> CheckResult<BTreeMap<String, JsonValue>> {
         self.printed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -218,7 +225,7 @@ impl Drop for Printer {
 }
 
 /// Applies one line to the rows: no insert of a present row, no delete of an absent one.
-fn work_in(held: &mut BTreeMap<String, JsonValue>, line: &str) -> CheckResult {
+fn apply_line(held: &mut BTreeMap<String, JsonValue>, line: &str) -> CheckResult {
     let output: JsonValue = serde_json::from_str(line).map_err(|why| format!("{why}: {line}"))?;
     let list = |value: &JsonValue| value.as_array().cloned().unwrap_or_default();
     match output["op"].as_str() {
