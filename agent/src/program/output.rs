@@ -16,7 +16,7 @@ pub(crate) struct ProgramOutput {
     /// Events to record.
     pub(crate) new_events: Vec<NewRunEvent>,
     /// Permission requests, without those that are withdrawn already.
-    pub(crate) asked: Vec<ApprovalRequest>,
+    pub(crate) approval_requests: Vec<ApprovalRequest>,
     /// The ids of withdrawn requests. They were recorded before those in `asked`.
     pub(crate) withdrawn: Vec<String>,
     /// The end: the final answer, or the failure.
@@ -47,7 +47,9 @@ pub(crate) struct ApprovalRequest {
 impl ProgramOutput {
     /// Returns `true` if there are events to record or requests to answer.
     pub(crate) fn is_pending(&self) -> bool {
-        !(self.new_events.is_empty() && self.asked.is_empty() && self.withdrawn.is_empty())
+        !(self.new_events.is_empty()
+            && self.approval_requests.is_empty()
+            && self.withdrawn.is_empty())
     }
 
     /// Returns the calls since the last time, as usage to record.
@@ -111,12 +113,12 @@ impl ProgramOutput {
                 self.push_event(RunEventKind::ToolResult, result);
             }
             ProgramEvent::ApprovalRequested { request_id, tool, input, .. } => {
-                self.asked.push(ApprovalRequest { request_id, tool, input });
+                self.approval_requests.push(ApprovalRequest { request_id, tool, input });
             }
             ProgramEvent::ApprovalWithdrawn { request_id } => {
-                let recorded = self.asked.len();
-                self.asked.retain(|asked| asked.request_id != request_id);
-                if self.asked.len() == recorded {
+                let recorded = self.approval_requests.len();
+                self.approval_requests.retain(|request| request.request_id != request_id);
+                if self.approval_requests.len() == recorded {
                     self.withdrawn.push(request_id);
                 }
             }

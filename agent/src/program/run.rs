@@ -41,11 +41,11 @@ type Decisions = FuturesUnordered<BoxFuture<'static, (String, String, Result<Dec
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let config = driver.agent.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
-    let before = Before::read(driver).await?;
+    let previous = PreviousProgram::read(driver).await?;
     // Also if the run is to be aborted.
-    before.end(&config).await?;
+    previous.end(&config).await?;
     driver.read_state().await?;
-    let mut config = before.resumed(config)?;
+    let mut config = previous.resume_in(config)?;
     inherit(&driver.shared.environment, &mut config)?;
     approvals::take_back_all(driver).await?;
     let deaf = !config.takes_decisions();
@@ -55,7 +55,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     // Its usage is known at its end only. A program that was left behind has ended before, even if nothing is left.
     model::budget::reserve(driver, &ModelRequest::default(), None).await?;
     outgoing::ready(driver, Purpose::Program).await?;
-    let mut running = begin(driver, config, &before).await?;
+    let mut running = begin(driver, config, &previous).await?;
     while output.answer.is_none() {
         tokio::select! {
             biased;
@@ -118,12 +118,12 @@ pub(crate) fn may_be_empty(
 
 /// Starts the program. Its identity is stored before it gets the prompt, and so is the session of a program that reports it
 /// before.
-async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Running> {
+async fn begin(driver: &Driver, config: CliConfig, previous: &PreviousProgram) -> Step<Running> {
     let parser = driver.shared.parsers.parser(&config);
     let kind = config.kind();
-    let running = spawn_paused(config, before.prompt(conversation(driver), kind), parser);
+    let running = spawn_paused(config, previous.prompt(conversation(driver), kind), parser);
     let mut events = Vec::new();
-    if before.has_begun() {
+    if previous.has_begun() {
         events.push(model::restart::program_event(driver).await?);
     }
     if let Some(process) = running.process() {
@@ -182,7 +182,7 @@ async fn record_approvals(
     for request_id in std::mem::take(&mut output.withdrawn) {
         open.withdraw(driver, &request_id).await?;
     }
-    for asked in std::mem::take(&mut output.asked) {
+    for asked in std::mem::take(&mut output.approval_requests) {
         if deaf {
             // Its stdin is closed, so the request cannot be answered. It is published as a status.
             let asks = json!({"status": "thinking", "asks": asked.tool, "input": asked.input});
@@ -228,7 +228,7 @@ async fn stop_program(
 }
 
 /// The records of previous drivers of the run about the program.
-struct Before {
+struct PreviousProgram {
     /// The last process.
     process: Option<ProcessIdentity>,
     /// The program's own session.
@@ -250,8 +250,8 @@ const RESUMED: &str = "The process of this session was ended before its work was
 const TASK_ABOVE: &str = "The messages above are the task. They may be in the session already: then \
     they are not a new task.";
 
-impl Before {
-    async fn read(driver: &Driver) -> Step<Before> {
+impl PreviousProgram {
+    async fn read(driver: &Driver) -> Step<PreviousProgram> {
         let sql = "SELECT EXISTS (SELECT 1 FROM run_events WHERE run_id = :id AND kind = 'line'), \
                    EXISTS (SELECT 1 FROM run_events WHERE run_id = :id \
                            AND kind IN ('token', 'reasoning', 'tool_call', 'tool_result'))";
@@ -260,7 +260,7 @@ impl Before {
         let (has_lines, has_worked) = found.first().copied().unwrap_or_default();
         let process = last_status(driver, "process").await?;
         let session = last_status(driver, "program_session").await?;
-        Ok(Before {
+        Ok(PreviousProgram {
             process: process.and_then(|process| serde_json::from_value(process).ok()),
             session: session.and_then(|session| session.as_str().map(str::to_owned)),
             has_lines,
@@ -292,7 +292,7 @@ impl Before {
     /// Returns the configuration that resumes the program's session. A program that has written nothing is started
     /// again if its format is known: such programs report their session before they do anything. A program with a
     /// protocol of its own is started again whatever it has written: it gets its prompt when its session is stored.
-    fn resumed(&self, mut config: CliConfig) -> Step<CliConfig> {
+    fn resume_in(&self, mut config: CliConfig) -> Step<CliConfig> {
         let kind = config.kind();
         match &self.session {
             Some(session) => config.session = Some(session.clone()),
