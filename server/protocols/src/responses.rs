@@ -90,7 +90,7 @@ async fn answer(
     encoder: ResponseEncoder,
     permit: Option<ParseTurn>,
 ) -> Result<Response, Problem> {
-    let text = whole::encode(move || encoder.response(&follower.turn).to_string()).await?;
+    let text = whole::encode(move || encoder.to_json(&follower.turn).to_string()).await?;
     drop(permit);
     Ok(unsent::response(&app.engine.buffers().account(by), text)?)
 }
