@@ -444,7 +444,7 @@ impl Encoder for AgUiEncoder {
 
 /// The result of a call. What its text does not say is an event of its own before it.
 fn write_tool_result(call: &CallItem, outcome: &CallOutcome, id: &str, out: &mut String) {
-    if let Some(result) = call.result() {
+    if let Some(result) = call.result_details() {
         write_event("CUSTOM", json!({"name": "tool_result", "value": result}), out);
     }
     let result = json!({"messageId": id, "toolCallId": call.call_id,

@@ -271,7 +271,7 @@ impl ChatEncoder {
         } else {
             write_output(&call.call_id, &outcome.output, call.has_failed(), out);
         }
-        if let Some(result) = call.result() {
+        if let Some(result) = call.result_details() {
             write_data_part("tool-result", &call.call_id, result, out);
         }
     }

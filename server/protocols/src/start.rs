@@ -124,7 +124,7 @@ pub(super) async fn undecided_calls(
     let interrupt: JsonValue =
         found.first().and_then(|data| serde_json::from_str(data).ok()).unwrap_or_default();
     let mut pending = Vec::new();
-    for interrupt in Interrupt::of_event(&interrupt) {
+    for interrupt in Interrupt::from_event(&interrupt) {
         let sql = "SELECT call_id FROM approvals WHERE call_id = :id AND status = 'pending'";
         let id = params([("id", json!(interrupt.call_id()))]);
         if !first_texts(engine, by, sql, id).await?.is_empty() {

@@ -349,7 +349,7 @@ async fn send_all(
     check_identity(app, &webhook.caller).await?;
     let caller = webhook.caller.clone();
     let run = start::find(&app.engine, &caller, &webhook.run_id).await?;
-    let ids = TaskIds::of_run(&caller, &run);
+    let ids = TaskIds::for_run(&caller, &run);
     let mut encoder = TaskEncoder::new(ids.clone(), Vec::new(), Framing::Lines);
     encoder.has_pieces = false;
     let session = AuthSession { caller: caller.clone() };

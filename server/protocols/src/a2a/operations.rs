@@ -396,7 +396,7 @@ impl Peer {
 
     /// Returns the ids without the namespace of the caller, which finds them either way.
     pub(super) fn ids(&self, run: &RunRow) -> TaskIds {
-        TaskIds::of_run(self.by(), run)
+        TaskIds::for_run(self.by(), run)
     }
 
     async fn history(&self, ids: &TaskIds, length: Option<u32>) -> A2aResult<Vec<JsonValue>> {

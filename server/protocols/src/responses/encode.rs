@@ -166,7 +166,7 @@ impl ResponseEncoder {
         let mut item = json!({"id": id, "type": "mcp_call", "status": status, "name": call.name,
             "arguments": arguments_text(&call.arguments), "server_label": self.agent, "output": output,
             "error": error, "approval_request_id": null});
-        if let Some(result) = call.result() {
+        if let Some(result) = call.result_details() {
             item["abide"] = result;
         }
         item
