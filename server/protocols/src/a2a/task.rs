@@ -8,7 +8,7 @@ use abide_schema::{Caller, Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use super::error::A2aError;
-use super::params::timestamp;
+use super::params::format_time;
 use super::{legacy, legacy_http};
 use crate::follow::Encoder;
 use crate::start::{self, RunRow};
@@ -51,7 +51,7 @@ fn task_state(turn: &Turn) -> &'static str {
 
 /// Returns the status of a run after the events that were read.
 fn task_status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
-    let mut status = json!({"state": state, "timestamp": timestamp(turn.event_at)});
+    let mut status = json!({"state": state, "timestamp": format_time(turn.event_at)});
     let parts = match (&turn.end, &turn.waits) {
         (Some(TurnEnd::Failed { code, message }), _) => {
             vec![json!({"text": format!("{message} ({code})")})]
@@ -189,10 +189,10 @@ impl Framing {
         let text = match self {
             Framing::Rpc(id) => json!({"jsonrpc": "2.0", "id": id, "result": event}),
             Framing::LegacyRpc(id) => {
-                json!({"jsonrpc": "2.0", "id": id, "result": legacy::event(&event)})
+                json!({"jsonrpc": "2.0", "id": id, "result": legacy::event_to_legacy(&event)})
             }
             Framing::Http => event,
-            Framing::LegacyHttp => legacy_http::event(&event),
+            Framing::LegacyHttp => legacy_http::event_to_legacy(&event),
             Framing::Lines => return out.push_str(&format!("{event}\n")),
         };
         out.push_str(&format!("data: {text}\n\n"));
@@ -204,7 +204,7 @@ impl Framing {
                 json!({"jsonrpc": "2.0", "id": id, "error": error.to_rpc()})
             }
             Framing::Http => error.to_http(),
-            Framing::LegacyHttp => legacy_http::error(error),
+            Framing::LegacyHttp => legacy_http::error_to_legacy(error),
             Framing::Lines => return out.push_str(&format!("{}\n", error.to_line())),
         };
         out.push_str(&format!("data: {text}\n\n"));
@@ -344,7 +344,7 @@ impl Encoder for TaskEncoder {
 impl TaskEncoder {
     /// The task works. What it waits for next, or how it ended, has an event of its own.
     fn write_working_status(&self, turn: &Turn, out: &mut String) {
-        let status = json!({"state": WORKING, "timestamp": timestamp(turn.event_at)});
+        let status = json!({"state": WORKING, "timestamp": format_time(turn.event_at)});
         let update = json!({"taskId": self.ids.task, "contextId": self.ids.context,
             "status": status});
         self.framing.write(json!({"statusUpdate": update}), out);

@@ -10,7 +10,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::error::{A2aError, A2aResult};
-use super::params::{text, time};
+use super::params::{parse_time, text_field};
 use super::task::{CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING};
 use crate::start::params;
 use crate::state::ProtocolState;
@@ -33,7 +33,7 @@ pub(super) struct Filter {
 impl Filter {
     pub(super) fn parse(by: &Caller, agent: &str, given: &JsonValue) -> A2aResult<Filter> {
         let mut params = params([("agent", json!(agent))]);
-        let context = text(given, "contextId")?;
+        let context = text_field(given, "contextId")?;
         let mut from = match context {
             Some(context) => {
                 params.insert("context".to_owned(), json!(context));
@@ -53,16 +53,18 @@ impl Filter {
             }
         }
         .to_owned();
-        if let Some(state) = text(given, "status")?.filter(|it| *it != "TASK_STATE_UNSPECIFIED") {
+        if let Some(state) =
+            text_field(given, "status")?.filter(|it| *it != "TASK_STATE_UNSPECIFIED")
+        {
             from.push_str(" AND ");
             from.push_str(condition(state)?);
         }
-        if let Some(after) = text(given, "statusTimestampAfter")? {
+        if let Some(after) = text_field(given, "statusTimestampAfter")? {
             from.push_str(" AND r.updated_at >= :after");
             if context.is_none() {
                 from.push_str(" AND l.ended_at >= :after");
             }
-            let after = time(after).ok_or_else(|| {
+            let after = parse_time(after).ok_or_else(|| {
                 A2aError::invalid("statusTimestampAfter is not a time of RFC 3339")
             })?;
             params.insert("after".to_owned(), json!(after));

@@ -49,11 +49,11 @@ fn damaged_bytes_are_refused_or_read() {
     let mut deep = Vec::new();
     for _ in 0..1_000 {
         let mut outer = Vec::new();
-        nested(6, &mut outer, |out| bytes_of(1, &deep, out));
+        write_nested(6, &mut outer, |out| write_bytes(1, &deep, out));
         deep = outer;
     }
     let mut part = Vec::new();
-    bytes_of(4, &deep, &mut part);
+    write_bytes(4, &deep, &mut part);
     assert!(decode(PART, &part, DEPTH, &mut { FIELDS }).is_none(), "it is nested too deeply");
 }
 
