@@ -75,7 +75,7 @@ pub(crate) async fn resume(
         Ok(Path(names)) => names,
         Err(_) => return Err(Refusal::new(Code::NotFound, "the path is not UTF-8").into()),
     };
-    let run = thread::newest(&app, &session.caller, &chat).await?;
+    let run = thread::newest_run(&app, &session.caller, &chat).await?;
     let Some(run) = run.filter(|run| run.agent == agent) else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };

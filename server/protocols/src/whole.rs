@@ -15,7 +15,7 @@ use crate::state::ProtocolState;
 ///
 /// # Errors
 /// `limit_exceeded` if its events are too large for one text.
-pub(super) async fn permit_to_load(
+pub(super) async fn acquire_load_permit(
     app: &ProtocolState,
     by: &Caller,
     run: &RunRow,
@@ -28,11 +28,15 @@ pub(super) async fn permit_to_load(
         let hint = format!("read them as a stream: GET /v1/runs/{}/events", run.id);
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
-    Ok(permit(app, by, bytes).await)
+    Ok(acquire_permit(app, by, bytes).await)
 }
 
 /// Waits for the permit to encode what has this size.
-pub(super) async fn permit(app: &ProtocolState, by: &Caller, bytes: usize) -> Option<ParseTurn> {
+pub(super) async fn acquire_permit(
+    app: &ProtocolState,
+    by: &Caller,
+    bytes: usize,
+) -> Option<ParseTurn> {
     app.run_limiter.permit(by, bytes).await
 }
 

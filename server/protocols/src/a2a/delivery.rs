@@ -358,7 +358,7 @@ async fn send_notifications(
     let session = AuthSession { caller: caller.clone() };
     let mut follower = Follower::new(app, session, &run, Turn::span(1, i64::MAX)).await?;
     let mut last = 0;
-    while let Some(events) = follower.existing().await? {
+    while let Some(events) = follower.next_existing().await? {
         for event in &events {
             let mut text = String::new();
             for change in follower.turn.add(event) {

@@ -125,17 +125,17 @@ impl Peer {
         let ids = self.ids(&run);
         let history = self.load_history(&ids, length).await?;
         let mut permit = if returns_immediately {
-            whole::permit_to_load(&self.app, self.by(), &run).await?
+            whole::acquire_load_permit(&self.app, self.by(), &run).await?
         } else {
             None
         };
         let turns = Turn::span(1, run.turn);
         let mut follower = Follower::new(&self.app, self.session.clone(), &run, turns).await?;
         if returns_immediately {
-            follower.until_now().await?
+            follower.read_until_now().await?
         } else {
-            follower.until_end().await?;
-            permit = whole::permit(&self.app, self.by(), follower.turn.bytes()).await;
+            follower.read_until_end().await?;
+            permit = whole::acquire_permit(&self.app, self.by(), follower.turn.bytes()).await;
         }
         let task = encode_task(ids, follower, history).await?;
         Ok(A2aResponse::Value(json!({"task": task}), permit))
@@ -236,8 +236,8 @@ impl Peer {
         // From the first event on.
         let push = self.push_call(push, &id, &id, Some(0))?;
         let session_id = context.to_owned();
-        let session = start::session(&self.app.engine, self.by(), &session_id).await?;
-        let new = |new_session| NewRun {
+        let session = start::find_session_id(&self.app.engine, self.by(), &session_id).await?;
+        let new_run = |new_session| NewRun {
             agent: self.agent.clone(),
             session_id: session_id.clone(),
             new_session,
@@ -248,12 +248,12 @@ impl Peer {
             follow_up: push.clone(),
         };
         let made = NewSession { id: session_id.clone(), metadata: None };
-        let first = new(session.is_none().then_some(made));
+        let first = new_run(session.is_none().then_some(made));
         let begun = start::start(&self.app, self.by(), self.bytes, first, None).await;
         let run = match begun {
             // Another request may have created the session in the meantime.
             Err(refusal) if session.is_none() && refusal.code == Code::Conflict => {
-                start::start(&self.app, self.by(), self.bytes, new(None), None).await?
+                start::start(&self.app, self.by(), self.bytes, new_run(None), None).await?
             }
             begun => begun?,
         };
@@ -289,7 +289,7 @@ impl Peer {
         if run.has_ended {
             return unsupported("has ended; a message with its contextId begins another");
         }
-        let pending = start::undecided(&self.app.engine, self.by(), &run).await?;
+        let pending = start::undecided_call_ids(&self.app.engine, self.by(), &run).await?;
         if pending.is_empty() {
             return unsupported("needs no input; send the message when it does");
         }
@@ -308,7 +308,7 @@ impl Peer {
     async fn get(self, params: &JsonValue) -> A2aResult<A2aResponse> {
         let length = number_field(params, "historyLength")?;
         let run = self.find(required_text(params, "id")?).await?;
-        let permit = whole::permit_to_load(&self.app, self.by(), &run).await?;
+        let permit = whole::acquire_load_permit(&self.app, self.by(), &run).await?;
         Ok(A2aResponse::Value(self.load_task(&run, length).await?, permit))
     }
 
@@ -318,7 +318,7 @@ impl Peer {
         let history = self.load_history(&ids, history_length).await?;
         let turns = Turn::span(1, i64::MAX);
         let mut follower = Follower::new(&self.app, self.session.clone(), run, turns).await?;
-        follower.until_now().await?;
+        follower.read_until_now().await?;
         encode_task(ids, follower, history).await
     }
 
@@ -334,13 +334,13 @@ impl Peer {
             Err(refusal) if refusal.code == Code::BadTransition => return Err(ended()),
             done => drop(done?),
         }
-        let permit = whole::permit_to_load(&self.app, self.by(), &run).await?;
+        let permit = whole::acquire_load_permit(&self.app, self.by(), &run).await?;
         let turns = Turn::span(1, i64::MAX);
         let mut follower = Follower::new(&self.app, self.session.clone(), &run, turns).await?;
         // The driver stops its tools first.
-        match timeout(limits::ABORT_TIMEOUT, follower.until_end()).await {
+        match timeout(limits::ABORT_TIMEOUT, follower.read_until_end()).await {
             Ok(ended) => ended?,
-            Err(_) => follower.until_now().await?,
+            Err(_) => follower.read_until_now().await?,
         }
         let ids = self.ids(&run);
         let history = self.load_history(&ids, None).await?;
@@ -373,7 +373,7 @@ impl Peer {
         let rows = filter.rows(&self.app, self.by(), after.as_ref(), size + 1).await?;
         // One permit for all: the runs are loaded one after the other.
         let permit = if with_artifacts {
-            whole::permit(&self.app, self.by(), limits::WHOLE_RUN_BYTES).await
+            whole::acquire_permit(&self.app, self.by(), limits::WHOLE_RUN_BYTES).await
         } else {
             None
         };

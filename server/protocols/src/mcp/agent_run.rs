@@ -74,7 +74,7 @@ async fn until_end(exchange: &McpRequestContext, run: &RunRow) -> Result<(), Mcp
     let follower = Follower::new(&exchange.app, auth, run, turn).await;
     let mut follower = follower.map_err(to_failure)?;
     while follower.turn.end.is_none() {
-        let Some(changes) = follower.changes().await.map_err(to_failure)? else {
+        let Some(changes) = follower.next_changes().await.map_err(to_failure)? else {
             let id = &run.id;
             let message = format!("the server stops; the run {id} continues after its start");
             let data = Some(json!({"run_id": id, "session_id": run.session_id}));
@@ -167,11 +167,11 @@ const META_TOOL_RESULTS: &str = "abide/toolResults";
 /// Returns the results of the tool calls of a run that its text does not say. `None` if there are none, and if its
 /// events are hidden from the caller or too large for one answer: the result of the run is known without them.
 async fn call_results(exchange: &McpRequestContext, run: &RunRow) -> Option<Vec<JsonValue>> {
-    let _permit = whole::permit_to_load(&exchange.app, exchange.by(), run).await.ok()?;
+    let _permit = whole::acquire_load_permit(&exchange.app, exchange.by(), run).await.ok()?;
     let turns = Turn::span(1, i64::MAX);
     let follower = Follower::new(&exchange.app, exchange.auth.clone(), run, turns).await;
     let mut follower = follower.ok()?;
-    follower.until_now().await.ok()?;
+    follower.read_until_now().await.ok()?;
     Some(follower.turn.call_results()).filter(|results| !results.is_empty())
 }
 

@@ -151,10 +151,11 @@ async fn blocked_result(
 ) -> Result<Option<JsonValue>, McpFailure> {
     let engine = &exchange.app.engine;
     let by = exchange.by();
-    let Some(session) = start::session(engine, by, session_id).await.map_err(to_failure)? else {
+    let Some(session) = start::find_session_id(engine, by, session_id).await.map_err(to_failure)?
+    else {
         return Ok(None);
     };
-    let newest = start::newest(engine, by, &session).await.map_err(to_failure)?;
+    let newest = start::newest_run_id(engine, by, &session).await.map_err(to_failure)?;
     let Some(id) = newest else { return Ok(None) };
     let run = start::find(engine, by, &id).await.map_err(to_failure)?;
     agent_run::not_sent_result(exchange, &run).await

@@ -117,7 +117,7 @@ impl<'a> HandlerCall<'a> {
                 McpReply::Waiting { approvals, result } => {
                     let engine = &exchange.app.engine;
                     let by = exchange.by();
-                    let approvals = start::interrupts(engine, by, approvals).await;
+                    let approvals = start::load_interrupts(engine, by, approvals).await;
                     let approvals = approvals.map_err(to_failure)?;
                     if self.decisions.is_empty() {
                         if form_cancelled || approvals.is_empty() || !input::has_forms(exchange) {

@@ -84,7 +84,7 @@ async fn answer_legacy(
         "logging/setLevel" => {
             let is_known = match exchange.session() {
                 Some(session) => session.set_log_level(request.required_text("level")?),
-                None => crate::mcp_handler::level_of(request.required_text("level")?).is_some(),
+                None => crate::mcp_handler::level_index(request.required_text("level")?).is_some(),
             };
             if is_known { Ok(json!({})) } else { Err(McpFailure::invalid("unknown level")) }
         }

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::limits;
-use crate::mcp_handler::level_of;
+use crate::mcp_handler::level_index;
 
 /// The sessions of all clients.
 #[derive(Debug, Default)]
@@ -226,7 +226,7 @@ impl McpSession {
 
     /// Whether there is such a level.
     pub(super) fn set_log_level(&self, name: &str) -> bool {
-        let Some(level) = level_of(name) else { return false };
+        let Some(level) = level_index(name) else { return false };
         self.level.store(level, Ordering::Relaxed);
         true
     }

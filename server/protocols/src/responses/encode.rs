@@ -6,8 +6,8 @@
 use abide_schema::Refusal;
 use serde_json::{Value as JsonValue, json};
 
-use super::id::response_id;
 use super::request::APPROVAL;
+use super::response_id;
 use crate::call::CallItem;
 use crate::follow::Encoder;
 use crate::start::RunRow;
