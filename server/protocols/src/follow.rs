@@ -8,7 +8,7 @@ use abide_engine::buffers::{Account, Reservation};
 use abide_engine::{Connection, SubscribeRequest, Update};
 use abide_schema::{Code, Refusal, Row, Value};
 use abide_server::port::{
-    AuthSession, ConnectionPermit, PING_INTERVAL, Port, note, rows::hidden, unsent,
+    AuthSession, ConnectionPermit, PING_INTERVAL, Port, note, rows::deny_hidden, unsent,
 };
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -85,7 +85,7 @@ impl Follower {
         connection
             .subscribe(&SubscribeRequest::new("run", EVENTS, &params))
             .await
-            .map_err(hidden)?;
+            .map_err(deny_hidden)?;
         let port = app.port.clone();
         let invalid = Box::pin(async move { port.until_invalid(session).await });
         Ok(Follower {
@@ -291,7 +291,7 @@ impl<E: Encoder> TurnStream<E> {
                     self.encoder.stop(&mut text);
                 }
             }
-            match unsent::count(&self.follower.account, &text) {
+            match unsent::reserve(&self.follower.account, &text) {
                 Ok(hold) => self.hold = hold,
                 Err(refusal) => {
                     text.clear();

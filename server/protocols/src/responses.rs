@@ -10,7 +10,7 @@ use abide_schema::{Code, Refusal};
 use abide_server::port::{
     AuthSession, CallerExtension, ConnectionPermit, ParseTurn, Problem, RequestBody,
     SessionExtension, idempotency_key, invalid_query_string, json_response as as_json, path,
-    rows::hidden, unsent,
+    rows::deny_hidden, unsent,
 };
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
@@ -320,7 +320,7 @@ pub(crate) async fn models(
     by: CallerExtension,
 ) -> Result<Response, Problem> {
     let found = app.engine.query(&by, MODELS, &serde_json::Map::new(), None).await;
-    let found = found.map_err(hidden)?;
+    let found = found.map_err(deny_hidden)?;
     let models = found.rows.iter().map(|row| {
         let cells: Vec<JsonValue> = row.iter().map(abide_schema::Value::to_json).collect();
         let created = cells[1].as_i64().unwrap_or_default() / 1_000_000;

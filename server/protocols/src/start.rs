@@ -6,7 +6,7 @@ use abide_engine::Engine;
 use abide_schema::reducer::{Caller, DERIVED};
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Refusal, Value, limits};
-use abide_server::port::{begin, rows::hidden, rows::objects, runs};
+use abide_server::port::{begin, rows::deny_hidden, rows::objects, runs};
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
@@ -64,7 +64,7 @@ pub(super) async fn find_previous(
     let sql = "SELECT id, turn FROM runs WHERE session_id = :session AND created_at < :before \
                ORDER BY created_at DESC LIMIT 1";
     let params = params([("session", json!(run.session_id)), ("before", json!(run.created_at))]);
-    let found = engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let found = engine.query(by, sql, &params, None).await.map_err(deny_hidden)?;
     Ok(found.rows.first().and_then(|row| match &**row {
         [Value::Text(id), Value::Integer(turn)] => Some((id.to_string(), *turn)),
         _ => None,
@@ -155,7 +155,7 @@ pub(super) async fn load_interrupts(
             }
             // A policy hides them.
             Err(refusal) if refusal.code == Code::Denied => {}
-            Err(refusal) => return Err(hidden(refusal)),
+            Err(refusal) => return Err(deny_hidden(refusal)),
         }
         all.push(Interrupt::new(request));
     }
@@ -168,7 +168,7 @@ pub(super) async fn first_texts(
     sql: &str,
     params: Map<String, JsonValue>,
 ) -> Result<Vec<String>, Refusal> {
-    let found = engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let found = engine.query(by, sql, &params, None).await.map_err(deny_hidden)?;
     let texts = found.rows.iter().filter_map(|row| match row.first() {
         Some(Value::Text(text)) => Some(text.to_string()),
         _ => None,
@@ -222,16 +222,16 @@ impl NewRun {
         let mut calls = Vec::new();
         if let Some(NewSession { id, metadata }) = self.new_session {
             let session = json!({"id": id, "agent": self.agent, "metadata": metadata});
-            calls.push(runs::call("create_session", session));
+            calls.push(runs::reducer_call("create_session", session));
         }
         for Message { role, text } in self.before {
             let message = json!({"session_id": self.session_id, "role": role, "content": text});
-            calls.push(runs::call("append_message", message));
+            calls.push(runs::reducer_call("append_message", message));
         }
         calls.extend(self.record);
         let run = json!({"session_id": self.session_id, "agent": self.agent, "input": self.input,
             "id": self.id});
-        calls.push(runs::call("start_run", run));
+        calls.push(runs::reducer_call("start_run", run));
         let start = calls.len() - 1;
         calls.extend(self.follow_up);
         StartCalls { calls, start }
@@ -296,7 +296,7 @@ pub(super) async fn start(
     key: Option<&str>,
 ) -> Result<RunRow, Refusal> {
     let of_no_run = params([("run", json!(""))]);
-    app.engine.connect(by).check_subscribe(EVENTS, &of_no_run).await.map_err(hidden)?;
+    app.engine.connect(by).check_subscribe(EVENTS, &of_no_run).await.map_err(deny_hidden)?;
     let permit = app.port.admit_call(by, bytes).await?;
     let mut begin_calls = new.into_calls();
     for (number, history) in begin_calls.take_history().into_iter().enumerate() {
@@ -339,7 +339,7 @@ impl Settlement {
     pub(super) fn into_call(self) -> BatchCall {
         let mut args = self.outcome;
         args.insert("call_id".to_owned(), json!(self.call_id));
-        runs::call("settle_tool_call", JsonValue::Object(args))
+        runs::reducer_call("settle_tool_call", JsonValue::Object(args))
     }
 }
 

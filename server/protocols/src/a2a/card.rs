@@ -1,7 +1,9 @@
 //! The cards of agents with `a2a_exposed`.
 
 use abide_schema::{Caller, Code, Refusal, Value, canonical};
-use abide_server::port::{CallerExtension, Problem, json_response as as_json, path, rows::hidden};
+use abide_server::port::{
+    CallerExtension, Problem, json_response as as_json, path, rows::deny_hidden,
+};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH};
@@ -42,7 +44,7 @@ async fn find(app: &ProtocolState, by: &Caller, agent: &str) -> Result<JsonValue
     let params = params([("agent", json!(agent))]);
     let exposed = first_texts(&app.engine, &Caller::local(), &sql, params.clone()).await?;
     let sql = format!("{VISIBLE} AND name = :agent");
-    let visible = app.engine.query(by, &sql, &params, None).await.map_err(hidden)?;
+    let visible = app.engine.query(by, &sql, &params, None).await.map_err(deny_hidden)?;
     let row = visible.rows.first().filter(|_| !exposed.is_empty());
     Ok(row
         .ok_or_else(|| {
@@ -77,10 +79,10 @@ pub(crate) async fn card(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let card = find_card(&app, &by, agent, &app.port.base(&uri, &headers)).await?;
+    let card = find_card(&app, &by, agent, &app.port.base_url(&uri, &headers)).await?;
     Ok(cacheable_response(
         &headers,
-        sign_card(&app, card, &app.port.base(&uri, &headers)).to_string(),
+        sign_card(&app, card, &app.port.base_url(&uri, &headers)).to_string(),
     ))
 }
 
@@ -92,7 +94,7 @@ pub(crate) async fn legacy_card(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let card = find_card(&app, &by, agent, &app.port.base(&uri, &headers)).await?;
+    let card = find_card(&app, &by, agent, &app.port.base_url(&uri, &headers)).await?;
     Ok(cacheable_response(&headers, legacy::card_to_legacy(&card).to_string()))
 }
 
@@ -129,7 +131,7 @@ pub(super) async fn extended_card(
                JOIN tools t ON t.name = named.value \
                WHERE r.agent = :agent AND r.revision = :revision ORDER BY t.name LIMIT 100";
     let params = params([("agent", json!(agent)), ("revision", row[2].clone())]);
-    let tools = app.engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let tools = app.engine.query(by, sql, &params, None).await.map_err(deny_hidden)?;
     if let Some(skills) = card["skills"].as_array_mut() {
         skills.extend(tools.rows.iter().filter_map(|row| {
             let Some(Value::Text(name)) = row.first() else { return None };
@@ -163,9 +165,9 @@ pub(crate) async fn list(
 ) -> Result<Response, Problem> {
     let exposed = first_texts(&app.engine, &Caller::local(), EXPOSED, Map::new()).await?;
     let sql = format!("{VISIBLE} ORDER BY name");
-    let visible = app.engine.query(&by, &sql, &Map::new(), None).await.map_err(hidden)?;
+    let visible = app.engine.query(&by, &sql, &Map::new(), None).await.map_err(deny_hidden)?;
     let is_secured = app.port.requires_credentials().await?;
-    let base = app.port.base(&uri, &headers);
+    let base = app.port.base_url(&uri, &headers);
     let rows = visible.rows.iter().map(|row| row.iter().map(Value::to_json));
     let rows = rows.map(|cells| cells.collect::<JsonValue>());
     let rows = rows.filter(|row| exposed.iter().any(|name| row[0] == name.as_str()));

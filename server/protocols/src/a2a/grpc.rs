@@ -83,7 +83,7 @@ pub(crate) async fn call(
             Some(tenant) => tenant.to_owned(),
             None => card::find_only_agent(&app, &session.caller).await?,
         };
-        let base = app.port.base(&uri, &headers);
+        let base = app.port.base_url(&uri, &headers);
         let bytes = content.bytes.len();
         let hold = content.into_hold();
         let peer = Peer { app, session, place, agent, bytes, hold, base };

@@ -28,7 +28,7 @@ pub(crate) async fn call(
     let Ok(Path((agent, rest))) = names else {
         return A2aError::new(Kind::MethodNotFound, "the path is not UTF-8").into_response();
     };
-    let base = app.port.base(&head.uri, &head.headers);
+    let base = app.port.base_url(&head.uri, &head.headers);
     let legacy = rest.strip_prefix("v1/");
     let turn = content.turn().await;
     let request = read_request(&head, &rest, &content);

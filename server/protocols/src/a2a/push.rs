@@ -42,7 +42,7 @@ impl PushConfig {
     pub(super) fn call(&self, run_id: &str, after: Option<i64>) -> BatchCall {
         let args = json!({"run_id": run_id, "name": self.name, "url": self.url, "token": self.token,
             "scheme": self.scheme, "credentials": self.credentials, "after": after});
-        runs::call("put_webhook", args)
+        runs::reducer_call("put_webhook", args)
     }
 }
 

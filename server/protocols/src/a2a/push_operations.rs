@@ -2,7 +2,7 @@
 
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Value};
-use abide_server::port::rows::hidden;
+use abide_server::port::rows::deny_hidden;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::error::{A2aError, A2aResult, Kind};
@@ -61,7 +61,8 @@ impl Peer {
                    WHERE run_id = :run AND (:name IS NULL OR name = :name) ORDER BY name";
         let params: Map<String, JsonValue> =
             params([("run", json!(run.id)), ("name", json!(name))]);
-        let found = self.app.engine.query(self.by(), sql, &params, None).await.map_err(hidden)?;
+        let found =
+            self.app.engine.query(self.by(), sql, &params, None).await.map_err(deny_hidden)?;
         let task_id = self.ids(run).task;
         let configs = found.rows.iter().filter_map(|row| match &**row {
             [Value::Text(name), Value::Text(url), scheme] => {

@@ -5,7 +5,7 @@
 use abide_schema::limits::A2A_HISTORY;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Refusal, Value};
-use abide_server::port::{rows::hidden, runs};
+use abide_server::port::{rows::deny_hidden, runs};
 use serde_json::{Value as JsonValue, json};
 
 use super::message::Message;
@@ -68,7 +68,7 @@ pub(super) fn record_call(
         {"key": format!("h/{task_id}/{turn:08}"), "data": message.to_json(), "expected_seq": 0},
     ]);
     let args = json!({"collection_id": collection_id(agent), "kind": "a2a", "puts": puts});
-    runs::call("write_entries", args)
+    runs::reducer_call("write_entries", args)
 }
 
 /// Returns the newest messages of a task, in order, at most `max`.
@@ -90,7 +90,7 @@ pub(super) async fn load_history(
         ("to", json!(format!("h/{task_id}0"))),
         ("most", json!(max)),
     ]);
-    let found = app.engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let found = app.engine.query(by, sql, &params, None).await.map_err(deny_hidden)?;
     let messages = found.rows.iter().rev().filter_map(|row| match row.first() {
         Some(Value::Text(text)) => serde_json::from_str(text).ok(),
         _ => None,

@@ -29,7 +29,7 @@ pub(crate) async fn call(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "name of the agent")?;
-    let base = app.port.base(&uri, &headers);
+    let base = app.port.base_url(&uri, &headers);
     let mut id = JsonValue::Null;
     let turn = content.turn().await;
     let request = check_content_type(&headers).and_then(|()| read_request(&content, &mut id));

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use abide_schema::{Caller, Value};
-use abide_server::port::rows::hidden;
+use abide_server::port::rows::deny_hidden;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Map, Value as JsonValue, json};
@@ -76,7 +76,7 @@ impl Filter {
     pub(super) async fn count(&self, app: &ProtocolState, by: &Caller) -> A2aResult<i64> {
         let sql = format!("SELECT count(*) {}", self.from);
         let counted = app.engine.query(by, &sql, &self.params, None).await;
-        let counted = counted.map_err(hidden)?;
+        let counted = counted.map_err(deny_hidden)?;
         Ok(match counted.rows.first().and_then(|row| row.first()) {
             Some(Value::Integer(total)) => *total,
             _ => 0,
@@ -135,7 +135,7 @@ impl Filter {
         let sql = format!(
             "SELECT {COLUMNS} {from} {condition} {page} ORDER BY {at} DESC, {id} DESC LIMIT {most}"
         );
-        let found = app.engine.query(by, &sql, &params, None).await.map_err(hidden)?;
+        let found = app.engine.query(by, &sql, &params, None).await.map_err(deny_hidden)?;
         let rows = found.rows.iter().map(|row| {
             let cells = found.columns.iter().zip(row.iter());
             cells.map(|(name, cell)| (name.clone(), cell.to_json())).collect()

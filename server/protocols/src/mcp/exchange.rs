@@ -6,7 +6,7 @@ use abide_engine::QueryResult;
 use abide_schema::Refusal;
 use abide_schema::reducer::Caller;
 use abide_server::port::{
-    AuthSession, RequestBody, rows::JSON_COLUMNS, rows::hidden, rows::objects_with,
+    AuthSession, RequestBody, rows::JSON_COLUMNS, rows::deny_hidden, rows::objects_with,
 };
 use serde_json::{Map, Value as JsonValue};
 use tokio_util::sync::CancellationToken;
@@ -115,7 +115,7 @@ impl McpRequestContext {
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<QueryResult, Refusal> {
-        self.app.engine.query(self.by(), sql, params, None).await.map_err(hidden)
+        self.app.engine.query(self.by(), sql, params, None).await.map_err(deny_hidden)
     }
 
     /// Returns the rows of such a query over built-in tables as objects.

@@ -19,7 +19,7 @@ pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>,
     let mut all = handler_prompts.clone();
     let mut after = String::new();
     loop {
-        let page = prompts::page(&exchange.app.engine, exchange.by(), &after).await;
+        let page = prompts::find_page(&exchange.app.engine, exchange.by(), &after).await;
         let (_, page) = match page {
             // A policy hides the prompts.
             Err(refusal) if refusal.code == Code::Denied => return Ok(all),
@@ -79,7 +79,7 @@ pub(super) async fn get(
         }
         found => found.map_err(to_failure)?,
     };
-    let text = prompts::rendered(&prompt, &values).map_err(to_failure)?;
+    let text = prompts::render_text(&prompt, &values).map_err(to_failure)?;
     let content = json!({"type": "text", "text": text});
     let mut result = json!({"messages": [{"role": "user", "content": content}]});
     if let Some(description) = prompt["description"].as_str() {

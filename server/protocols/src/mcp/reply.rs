@@ -86,7 +86,7 @@ impl Reply {
             Step::Last(message, _) | Step::Message(message) => encode_event(&message),
         };
         // A client that reads nothing costs only itself.
-        self.hold = unsent::count(&self.account, &text).ok()?;
+        self.hold = unsent::reserve(&self.account, &text).ok()?;
         Some(text)
     }
 
@@ -149,7 +149,7 @@ pub(super) async fn respond(
     loop {
         match reply.next().await {
             Step::Last(message, status) => {
-                let mut response = unsent::answer(&reply.account, message.to_string());
+                let mut response = unsent::committed_response(&reply.account, message.to_string());
                 *response.status_mut() = status;
                 if let Some(id) = started.filter(|_| message.get("result").is_some())
                     && let Ok(id) = HeaderValue::from_str(&id)
