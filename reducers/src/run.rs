@@ -51,7 +51,7 @@ pub use list::RunListEntry;
 pub use reserve::{ReservedUsage, reserve_usage};
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus, WaitLimit};
 pub(crate) use rows::{
-    PAUSED, active, add_consequence, add_status, find, is_former, missing, save,
+    PAUSED, add_consequence, add_status, find, find_active, is_former, save, unknown_run,
 };
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin, must_end};

@@ -23,7 +23,7 @@ pub(super) fn take_steps(ctx: &mut Context<'_>, task: Task) -> Result<CleanupSte
         let left = step.tasks.len();
         // There were no columns of runs.
         let tasks = step.tasks.into_iter().map(|task| Task { run_id: None, ..task });
-        tasks.into_iter().try_for_each(|task| super::leave(ctx, task))?;
+        tasks.into_iter().try_for_each(|task| super::insert_task(ctx, task))?;
         Ok(CleanupStep { rows, left })
     })
 }

@@ -7,8 +7,8 @@ use serde_json::json;
 use super::active_agent::is_before_owners;
 use super::delegated_session::LeftCalls;
 use super::{
-    Run, RunEventKind, RunStatus, active, add_consequence, add_status, delegated_session, save,
-    wait,
+    Run, RunEventKind, RunStatus, add_consequence, add_status, delegated_session, find_active,
+    save, wait,
 };
 use crate::cleanup::{self, Task};
 use crate::session::{self, Session, SessionStatus};
@@ -43,11 +43,11 @@ pub(crate) fn abort_of_session(
     session_id: &str,
     is_cancelled: bool,
 ) -> Result<(), Abort> {
-    let Some(run) = active(ctx, session_id)?.filter(may_continue) else { return Ok(()) };
+    let Some(run) = find_active(ctx, session_id)?.filter(may_continue) else { return Ok(()) };
     let delegated = (!is_cancelled && !cleanup::is_former(ctx)).then(|| Task::delegated(&run));
     let run = stop(ctx, run, Some("the session has ended"))?;
     match delegated {
-        Some(task) if delegation::delegates(ctx, &run.id)? => cleanup::later(ctx, task),
+        Some(task) if delegation::has_delegated(ctx, &run.id)? => cleanup::defer(ctx, task),
         _ => Ok(()),
     }
 }
@@ -180,9 +180,9 @@ pub(super) fn fail(
 /// Aborts all descendants of a run by the rules of version 1 of cleanups, for replays: in one transaction.
 pub(super) fn stop_delegated_at_once(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
     ctx.without_policies(|ctx| {
-        for child in delegation::children(ctx, &run.id)? {
+        for child in delegation::find_children(ctx, &run.id)? {
             if may_continue(&child) {
-                cleanup::later(ctx, Task::abort_alone(&child, ctx.seq))?;
+                cleanup::defer(ctx, Task::abort_alone(&child, ctx.seq))?;
                 stop(ctx, child, Some(CUT_OFF))?;
             }
         }
