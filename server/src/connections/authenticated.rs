@@ -136,7 +136,7 @@ impl AuthenticatedConnection {
         if counted.as_ref().is_some_and(|counted| counted.caller == *caller) {
             return Ok(false);
         }
-        let key = ShareKey::of(caller);
+        let key = ShareKey::for_caller(caller);
         let mut state = self.all.lock();
         let before = counted.as_ref().map(|counted| counted.key.clone());
         if before.as_ref() != Some(&key) {
