@@ -132,9 +132,11 @@ impl Message {
         let comment = data["comment"].as_str().map(str::to_owned);
         let (answer, approved_arguments) = read_changes(data)?;
         match pending {
-            [id] => {
-                Ok(vec![Decision { answer, approved_arguments, ..of_all(id, approve, comment) }])
-            }
+            [id] => Ok(vec![Decision {
+                answer,
+                approved_arguments,
+                ..plain_decision(id, approve, comment)
+            }]),
             _ if answer.is_some() || approved_arguments.is_some() => {
                 let message =
                     r#"several calls wait: name the call, with "decisions": [{"callId": …}]"#;
