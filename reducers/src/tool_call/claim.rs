@@ -103,11 +103,11 @@ pub fn claim_next_tool_call(
             continue;
         }
         let pinned = find_pinned(ctx, &call)?;
-        let capable = check_capable(ctx.caller, &pinned, &call);
-        match capable
-            .err()
-            .map_or_else(|| pace::find_reached_limit(ctx, &tool), |denied| Ok(Some(denied)))?
-        {
+        let refusal = match check_capable(ctx.caller, &pinned, &call) {
+            Ok(()) => pace::find_reached_limit(ctx, &tool)?,
+            Err(denied) => Some(denied),
+        };
+        match refusal {
             Some(refusal) => held_up = Some(refusal),
             None => first = Some((call, tool, pinned)),
         }

@@ -28,7 +28,7 @@ use super::operations::{Operation, Peer};
 use super::proto::{
     CARD, EMPTY, FIELDS, GET_REQUEST, LIST_REQUEST, LIST_RESPONSE, MessageType, NotDecoded,
     PUSH_CONFIG, PUSH_CONFIG_REQUEST, PUSH_CONFIGS, PUSH_CONFIGS_REQUEST, SEND_REQUEST,
-    SEND_RESPONSE, STREAM_RESPONSE, TASK, TASK_REQUEST, TENANT, bytes_of,
+    SEND_RESPONSE, STREAM_RESPONSE, TASK, TASK_REQUEST, TENANT, write_bytes,
 };
 use super::task::Framing;
 use crate::follow::texts_of_turn;
