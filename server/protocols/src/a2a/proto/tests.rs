@@ -54,7 +54,7 @@ fn damaged_bytes_are_refused_or_read() {
     }
     let mut part = Vec::new();
     write_bytes(4, &deep, &mut part);
-    assert!(decode(PART, &part, DEPTH, &mut { FIELDS }).is_none(), "it is nested too deeply");
+    assert!(read_message(PART, &part, DEPTH, &mut { FIELDS }).is_none(), "it is nested too deeply");
 }
 
 /// Half a million objects in 3 MB took 1.4 GB of memory.
