@@ -98,8 +98,11 @@ pub(crate) async fn list(options: &Options, sql: &str, none: &str) -> Result<(),
 /// Runs the statement on the file that this process has opened. The result is printed as it is read, so it is never in memory
 /// as a whole. If the statement fails after some rows, the JSON document stays without an end.
 async fn print_while_reading(engine: &Engine, args: &Sql, params: &Pairs) -> Result<(), Failure> {
-    let printer =
-        JsonPrinter { writer: QueryResponseWriter::response(), last_print: None, printed: Ok(()) };
+    let printer = JsonPrinter {
+        writer: QueryResponseWriter::for_response(),
+        last_print: None,
+        printed: Ok(()),
+    };
     let as_of = args.as_of.map(Seq);
     let caller = Caller::local();
     let read = engine.stream_rows(&caller, &args.sql, &params.values, as_of, printer).await;
@@ -123,7 +126,7 @@ struct JsonPrinter {
 
 impl JsonPrinter {
     fn print(&mut self) -> Result<(), Failure> {
-        print_part(Printable::json(&self.writer.take()))?;
+        print_part(Printable::json(&self.writer.take_text()))?;
         self.last_print = Some(Instant::now());
         Ok(())
     }
@@ -132,7 +135,7 @@ impl JsonPrinter {
     fn finish(mut self) -> Result<(), Failure> {
         self.printed?;
         self.writer.end();
-        print_line(Printable::json(&self.writer.take()))
+        print_line(Printable::json(&self.writer.take_text()))
     }
 }
 
@@ -172,11 +175,11 @@ fn print_result(options: &Options, answer: QueryResult) -> Result<(), Failure> {
 }
 
 fn print_json_result(answer: &QueryResult) -> Result<(), Failure> {
-    let mut writer = QueryResponseWriter::response();
+    let mut writer = QueryResponseWriter::for_response();
     writer.begin(answer.seq, &answer.columns);
     for row in &answer.rows {
         writer.row(row.iter().map(Value::borrowed));
     }
     writer.end();
-    print_line(Printable::json(&writer.take()))
+    print_line(Printable::json(&writer.take_text()))
 }

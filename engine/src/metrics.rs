@@ -108,7 +108,7 @@ pub fn template_series(templates: &[TemplateWork]) -> Vec<Series> {
 fn label(sql: &str) -> String {
     let Some((end, _)) = sql.char_indices().nth(TEMPLATE_LETTERS) else { return sql.to_owned() };
     let text = [Value::Text(sql.to_owned())];
-    format!("{}… {}", &sql[..end], Checksum::of([&text[..]]))
+    format!("{}… {}", &sql[..end], Checksum::from_rows([&text[..]]))
 }
 
 metrics! {

@@ -37,8 +37,8 @@ pub(crate) fn limits_to_column(limits: Option<CallLimits>) -> Result<Option<Json
     let Some(limits) = limits else { return Ok(None) };
     for (name, limit) in [("rate", limits.rate), ("quota", limits.quota)] {
         let Some(RateLimit { calls, per_ms }) = limit else { continue };
-        check::within(&format!("limits.{name}.calls"), Some(calls), &ALLOWED_CALLS)?;
-        check::within(&format!("limits.{name}.per_ms"), Some(per_ms), &ALLOWED_SPAN_MS)?;
+        check::in_range(&format!("limits.{name}.calls"), Some(calls), &ALLOWED_CALLS)?;
+        check::in_range(&format!("limits.{name}.per_ms"), Some(per_ms), &ALLOWED_SPAN_MS)?;
     }
     Ok(limits.is_limited().then(|| Json::from(json!(limits))))
 }

@@ -293,7 +293,7 @@ pub(crate) fn time_limit(
 }
 
 /// Returns the refusal of a run of a retired agent.
-pub(crate) fn retired(name: &str) -> Refusal {
+pub(crate) fn agent_retired(name: &str) -> Refusal {
     let detail = format!("agent {name} is retired and cannot start runs");
     let hint = "use another agent, or restore its file; `register_agent` registers it again";
     Refusal::new(Code::BadTransition, detail).hint(hint)
@@ -310,7 +310,7 @@ pub(crate) enum RunPurpose {
 
 /// Loads an agent that can start a run in a session. `starter` is the caller on whose behalf the run works: for a delegation it is
 /// the one that started the run at the root.
-pub(crate) fn ready(
+pub(crate) fn find_ready(
     ctx: &mut Context<'_>,
     name: &str,
     purpose: RunPurpose,
@@ -322,7 +322,7 @@ pub(crate) fn ready(
     };
     allow::check(ctx, &agent, starter, session_scope)?;
     if agent.retired_at.is_some() {
-        return Err(retired(name).into());
+        return Err(agent_retired(name).into());
     }
     check_mode(&agent, purpose)?;
     Ok(agent)

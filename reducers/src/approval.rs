@@ -183,7 +183,7 @@ pub fn decide_approval(
     }
     let by = ctx.caller.id().to_owned();
     match decision {
-        Decision::Approve if exchange::rows::asker(&call).is_some() => {
+        Decision::Approve if exchange::rows::find_asker(&call).is_some() => {
             let answer = approved_arguments.as_ref();
             let comment = comment.as_deref();
             call.result = Some(exchange::answer::accept(ctx, &call, answer, comment)?);
@@ -191,7 +191,7 @@ pub fn decide_approval(
         }
         Decision::Approve => {
             if let Some(arguments) = approved_arguments.map(Arc::new) {
-                let tool = tool_call::pinned(ctx, &call)?;
+                let tool = tool_call::find_pinned(ctx, &call)?;
                 tool.check_arguments(ctx, &arguments)?;
                 call.arguments = Json::from(&*arguments);
             }
@@ -263,7 +263,7 @@ pub(crate) fn request_with(
         required_capability: policy.required_capability,
         decided_by: None,
         comment: None,
-        expires_at: check::after("expires_after_ms", now, policy.expires_after_ms)?,
+        expires_at: check::time_after("expires_after_ms", now, policy.expires_after_ms)?,
         created_at: now,
         updated_at: now,
         seq,

@@ -76,7 +76,7 @@ pub(crate) fn reserve(ctx: &mut Context<'_>, run: &Run, amount: Amount) -> Resul
     ctx.without_policies(|ctx| {
         release_amount(ctx, run)?;
         let mut budgets = Vec::new();
-        for run in chain(ctx, run)? {
+        for run in find_chain(ctx, run)? {
             budgets.extend(find_or_define(ctx, &run)?);
         }
         for budget in &budgets {
@@ -116,7 +116,7 @@ pub(crate) fn settle(
             return Ok(());
         }
         let reserved = reserved.unwrap_or_default();
-        for run in chain(ctx, run)? {
+        for run in find_chain(ctx, run)? {
             let Some(mut budget) = ctx.get::<RunBudget>(&run.id)? else { continue };
             budget.tokens += tokens.unwrap_or(reserved.tokens);
             budget.cost_micros += cost_micros.unwrap_or(reserved.cost_micros);
@@ -135,7 +135,7 @@ fn release_amount(ctx: &mut Context<'_>, run: &Run) -> Result<Option<Amount>, Ab
     let Some(Reservation { tokens, cost_micros, .. }) = ctx.get::<Reservation>(&run.id)? else {
         return Ok(None);
     };
-    for run in chain(ctx, run)? {
+    for run in find_chain(ctx, run)? {
         let Some(mut budget) = ctx.get::<RunBudget>(&run.id)? else { continue };
         budget.reserved_tokens -= tokens;
         budget.reserved_cost_micros -= cost_micros;
@@ -161,7 +161,7 @@ pub(crate) fn restore(
 }
 
 /// Returns a run and the runs above it.
-fn chain(ctx: &mut Context<'_>, run: &Run) -> Result<Vec<Run>, Abort> {
+fn find_chain(ctx: &mut Context<'_>, run: &Run) -> Result<Vec<Run>, Abort> {
     let mut chain = vec![run.clone()];
     let mut above = run.parent_id.clone();
     while let Some(id) = above

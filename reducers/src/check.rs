@@ -47,7 +47,7 @@ pub(crate) fn characters(what: &str, text: &str) -> Result<(), Refusal> {
 }
 
 /// Checks that an optional number is in a range.
-pub(crate) fn within(
+pub(crate) fn in_range(
     what: &str,
     number: Option<i64>,
     range: &RangeInclusive<i64>,
@@ -63,12 +63,12 @@ pub(crate) fn within(
 }
 
 /// Returns the time after an optional delay.
-pub(crate) fn after(
+pub(crate) fn time_after(
     what: &str,
     now: Micros,
     span_ms: Option<i64>,
 ) -> Result<Option<Micros>, Refusal> {
-    within(what, span_ms, &limits::AHEAD_MS)?;
+    in_range(what, span_ms, &limits::AHEAD_MS)?;
     Ok(span_ms.map(|span_ms| now.plus_ms(span_ms)))
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn capability(
 }
 
 /// When a lease that starts now expires.
-pub(crate) fn lease(now: Micros, lease_ms: i64) -> Result<Micros, Refusal> {
+pub(crate) fn lease_end(now: Micros, lease_ms: i64) -> Result<Micros, Refusal> {
     if !limits::LEASE_MS.contains(&lease_ms) {
         let (least, max) = limits::LEASE_MS.into_inner();
         let detail = format!("lease_ms must be between {least} and {max}, not {lease_ms}");

@@ -59,7 +59,7 @@ pub(crate) fn set(
         for (key, value) in scope.as_object().into_iter().flatten() {
             let Some(value) = value.as_str() else { continue };
             let queue = queue.clone();
-            let part = part(key, value);
+            let part = scope_part(key, value);
             let id = id.to_owned();
             if is_claimable {
                 ctx.insert(WaitingEntry { queue, part, since, id })?;
@@ -72,7 +72,7 @@ pub(crate) fn set(
 }
 
 /// Returns one key of a scope and its value, as text.
-pub(crate) fn part(key: &str, value: &str) -> String {
+pub(crate) fn scope_part(key: &str, value: &str) -> String {
     serde_json::json!([key, value]).to_string()
 }
 
@@ -155,7 +155,7 @@ fn next(
     lookups: &mut usize,
 ) -> Result<QueueHead, Abort> {
     let scope = ctx.caller.scope().clone();
-    let parts: Vec<String> = scope.iter().map(|(key, value)| part(key, value)).collect();
+    let parts: Vec<String> = scope.iter().map(|(key, value)| scope_part(key, value)).collect();
     let (since, id) = behind.unwrap_or((i64::MIN, ""));
     // The first candidate position, and the number of lists that contain it.
     let mut place = (since, id.to_owned());

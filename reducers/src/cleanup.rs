@@ -26,8 +26,8 @@ use crate::tool_call::cancel;
 pub(crate) mod rows;
 
 pub use rows::{Cleanup, CleanupKind, CleanupStep};
-use rows::{Room, leave};
-pub(crate) use rows::{Task, are_any, is_aborting, later};
+use rows::{Room, insert_task};
+pub(crate) use rows::{Task, defer, has_unfinished, is_aborting};
 
 /// The domain.
 #[must_use]
@@ -92,7 +92,7 @@ impl Task {
         let above = std::mem::replace(&mut self.session_id, child.id.clone());
         self.top.get_or_insert(above);
         self.after = None;
-        let has_run = run::active(ctx, &child.id)?.is_some();
+        let has_run = run::find_active(ctx, &child.id)?.is_some();
         session::mark_cancelled(ctx, child, self.reason.as_deref())?;
         Ok(Below::Reached { rows: 1 + usize::from(has_run), bytes })
     }
@@ -163,7 +163,7 @@ fn take_steps(ctx: &mut Context<'_>, mut task: Task) -> Result<CleanupStep, Abor
     ctx.without_policies(|ctx| {
         let is_done = work_on(ctx, &mut task, &mut room)?;
         if !is_done {
-            leave(ctx, task)?;
+            insert_task(ctx, task)?;
         }
         Ok(CleanupStep { rows: limits::CLEANUP_ROWS - room.rows, left: usize::from(!is_done) })
     })

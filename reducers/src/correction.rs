@@ -146,7 +146,7 @@ pub fn correct_run(
             .into());
     }
     let numbers = 1..=run.events;
-    lines.iter().try_for_each(|line| check::within("number", Some(line.number), &numbers))?;
+    lines.iter().try_for_each(|line| check::in_range("number", Some(line.number), &numbers))?;
     let newest = "WHERE run_id = ?1 ORDER BY number DESC LIMIT 1";
     let last = ctx.find::<RunCorrection>(newest, &[Value::from(id.as_str())])?.into_iter().next();
     let after = Json::from(json!(result));
@@ -196,7 +196,7 @@ fn check_result(result: &CorrectedResult) -> Result<(), Refusal> {
     ];
     amounts
         .into_iter()
-        .try_for_each(|(name, amount)| check::within(name, amount, &(0..=i64::MAX)))?;
+        .try_for_each(|(name, amount)| check::in_range(name, amount, &(0..=i64::MAX)))?;
     if let Some(code) = &result.error_code {
         check::name("error_code", code)?;
     }

@@ -17,7 +17,7 @@ use crate::{agent, check, lease, session};
 mod rows;
 
 pub use rows::Delegation;
-pub(crate) use rows::{active_children, delegates, is_cut_off, next_child};
+pub(crate) use rows::{active_children, has_delegated, is_cut_off, next_child};
 
 /// Returns the module.
 #[must_use]
@@ -44,15 +44,15 @@ pub fn start_child_run(
     let mut parent = find_requester(ctx, &call)?;
     let id = format!("{call_id}{DERIVED}run");
     if let Some(mut before) = ctx.get::<Run>(&id)? {
-        lease::hide(ctx, &mut before.fencing_token)?;
-        return repeat(before, &call, &parent, &agent);
+        lease::hide_token(ctx, &mut before.fencing_token)?;
+        return repeat_delegation(before, &call, &parent, &agent);
     }
-    let starter = run::starter::starter(ctx, &parent.id)?;
+    let starter = run::starter::find_starter(ctx, &parent.id)?;
     let scope = session::find(ctx, &call.session_id)?.scope;
-    agent::ready(ctx, &agent, RunPurpose::Delegation, &starter, &scope)?;
-    let place = admit(ctx, &parent)?;
+    agent::find_ready(ctx, &agent, RunPurpose::Delegation, &starter, &scope)?;
+    let place = check_admission(ctx, &parent)?;
     let above = session::find_accepting(ctx, &call.session_id)?;
-    let child = session::make_child(ctx, call_id.clone(), agent.clone(), &above)?;
+    let child = session::create_child(ctx, call_id.clone(), agent.clone(), &above)?;
     let new = NewRun {
         id: Some(id.clone()),
         agent: agent.clone(),
@@ -60,7 +60,7 @@ pub fn start_child_run(
         starter,
         input: Some(input.clone()),
         parent_id: Some(parent.id.clone()),
-        deadline_at: deadline(ctx, &parent, deadline_ms)?,
+        deadline_at: child_deadline(ctx, &parent, deadline_ms)?,
     };
     let data = json!({"from_agent": parent.agent, "to_agent": agent, "task": input,
         "run_id": id, "session_id": child.id});
@@ -74,12 +74,12 @@ pub fn start_child_run(
 }
 
 /// When a child must have ended: by its own limit, by that of its parent, and by that of the parent's agent.
-fn deadline(
+fn child_deadline(
     ctx: &mut Context<'_>,
     parent: &Run,
     deadline_ms: Option<i64>,
 ) -> Result<Option<Micros>, Abort> {
-    let own = check::after("deadline_ms", ctx.now, deadline_ms)?;
+    let own = check::time_after("deadline_ms", ctx.now, deadline_ms)?;
     let of_agent = agent::time_limit(ctx, &parent.agent, parent.revision, parent.created_at)?;
     Ok([own, parent.deadline_at, of_agent].into_iter().flatten().min())
 }
@@ -101,7 +101,7 @@ fn find_requester(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Run, Abort> 
 }
 
 /// Returns an existing child run, if it is the one that would be started.
-fn repeat(
+fn repeat_delegation(
     before: Run,
     call: &ToolCall,
     parent: &Run,
@@ -125,7 +125,7 @@ pub(crate) struct TreePosition {
 }
 
 /// Admits one more run under a parent, if the parent is active and the limits allow it.
-pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition, Abort> {
+pub(crate) fn check_admission(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition, Abort> {
     if !run::stop::may_continue(parent) || is_cut_off(ctx, &parent.id)? {
         let detail =
             format!("run {} has ended or is being aborted, and cannot delegate", parent.id);

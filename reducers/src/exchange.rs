@@ -69,7 +69,7 @@ pub fn record_exchange(
     entries: Vec<NewExchange>,
 ) -> Result<ToolCall, Abort> {
     let call = tool_call::find_claimed(ctx, &call_id, fencing_token)?;
-    record(ctx, &call, entries)?;
+    record_entries(ctx, &call, entries)?;
     Ok(call)
 }
 
@@ -94,15 +94,15 @@ pub fn suspend_tool_call(
         let hint = "end it with acknowledge_cancel, complete_tool_call or fail_tool_call";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
-    let last = record(ctx, &call, entries.unwrap_or_default())?;
+    let last = record_entries(ctx, &call, entries.unwrap_or_default())?;
     call.lease_expires_at = None;
     match (inputs.unwrap_or_default(), retry_ms) {
         (inputs, None) if !inputs.is_empty() => {
-            ask(ctx, &call, last, inputs)?;
+            insert_questions(ctx, &call, last, inputs)?;
             call.status = ToolCallStatus::AwaitingApproval;
         }
         (inputs, Some(retry_ms)) if inputs.is_empty() => {
-            call.retry_at = check::after("retry_ms", ctx.now, Some(retry_ms.max(1)))?;
+            call.retry_at = check::time_after("retry_ms", ctx.now, Some(retry_ms.max(1)))?;
             call.status = ToolCallStatus::Pending;
         }
         _ => {
@@ -139,12 +139,16 @@ pub fn close_exchange(
         task.seq = ctx.seq;
         ctx.without_policies(|ctx| ctx.update(&task))?;
     }
-    lease::hide(ctx, &mut call.fencing_token)?;
+    lease::hide_token(ctx, &mut call.fencing_token)?;
     Ok(call)
 }
 
 /// Adds steps; returns the number of the last one.
-fn record(ctx: &mut Context<'_>, call: &ToolCall, entries: Vec<NewExchange>) -> Result<i64, Abort> {
+fn record_entries(
+    ctx: &mut Context<'_>,
+    call: &ToolCall,
+    entries: Vec<NewExchange>,
+) -> Result<i64, Abort> {
     let newest = "WHERE call_id = ?1 ORDER BY number DESC LIMIT 1";
     let params = [Value::from(call.call_id.as_str())];
     let newest = ctx.without_policies(|ctx| ctx.find::<ToolExchange>(newest, &params))?;
@@ -182,7 +186,7 @@ fn record(ctx: &mut Context<'_>, call: &ToolCall, entries: Vec<NewExchange>) -> 
 }
 
 /// Requests a decision on each question.
-fn ask(
+fn insert_questions(
     ctx: &mut Context<'_>,
     call: &ToolCall,
     step: i64,
@@ -199,7 +203,7 @@ fn ask(
         let hint = "give entries with the request of the server";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
-    let policy = tool_call::pinned(ctx, call)?.approval();
+    let policy = tool_call::find_pinned(ctx, call)?.approval();
     let tool = tool::find(ctx, INPUT_TOOL)?;
     for (index, input) in inputs.into_iter().enumerate() {
         let arguments = Json::from(arguments(ctx, call, &input)?);

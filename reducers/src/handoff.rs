@@ -183,8 +183,8 @@ pub fn request_supervisor_handoff(
         let refusal = Refusal::new(Code::BadArguments, detail).hint("give escalate_after_ms too");
         return Err(refusal.into());
     }
-    let escalate_at = check::after("escalate_after_ms", ctx.now, escalate_after_ms)?;
-    let expires_at = check::after("expires_after_ms", ctx.now, expires_after_ms)?;
+    let escalate_at = check::time_after("escalate_after_ms", ctx.now, escalate_after_ms)?;
+    let expires_at = check::time_after("expires_after_ms", ctx.now, expires_after_ms)?;
     let session = session::find_accepting(ctx, &session_id)?;
     if session.status == SessionStatus::HandedOff {
         let open = "WHERE session_id = ?1 AND status IN ('pending', 'claimed')";
@@ -285,7 +285,7 @@ pub fn claim_handoff(
     handoff.status = HandoffStatus::Claimed;
     handoff.claimed_by = Some(ctx.caller.id().to_owned());
     handoff.fencing_token = Some(ctx.seq.0);
-    handoff.lease_expires_at = Some(check::lease(ctx.now, lease_ms.unwrap_or(LEASE_MS))?);
+    handoff.lease_expires_at = Some(check::lease_end(ctx.now, lease_ms.unwrap_or(LEASE_MS))?);
     save(ctx, handoff)
 }
 
@@ -298,7 +298,7 @@ pub fn heartbeat_handoff(
     fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     let mut handoff = still_capable(ctx, &id, fencing_token)?;
-    let until = check::lease(ctx.now, lease_ms.unwrap_or(LEASE_MS))?;
+    let until = check::lease_end(ctx.now, lease_ms.unwrap_or(LEASE_MS))?;
     handoff.lease_expires_at = handoff.lease_expires_at.max(Some(until));
     save(ctx, handoff)
 }
@@ -312,7 +312,7 @@ pub fn release_handoff(
     fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     let handoff = claimed(ctx, &id, fencing_token)?;
-    put_back(ctx, handoff)
+    return_to_queue(ctx, handoff)
 }
 
 /// Resolves a claimed handoff. The resolution becomes a message of the session, or the result of the tool call that waits for it,
@@ -360,7 +360,7 @@ pub fn lapse_handoff(
     {
         return Err(check::not_due(&id, lease_expires_at).into());
     }
-    put_back(ctx, handoff)
+    return_to_queue(ctx, handoff)
 }
 
 /// Escalates an unclaimed handoff to another capability.
@@ -483,7 +483,10 @@ fn answer_call(
     Ok(true)
 }
 
-fn put_back(ctx: &mut Context<'_>, mut handoff: HandoffRequest) -> Result<HandoffRequest, Abort> {
+fn return_to_queue(
+    ctx: &mut Context<'_>,
+    mut handoff: HandoffRequest,
+) -> Result<HandoffRequest, Abort> {
     handoff.status = HandoffStatus::Pending;
     handoff.claimed_by = None;
     handoff.lease_expires_at = None;

@@ -226,7 +226,7 @@ const SIGNALS: [&str; 4] = ["token_drift", "over_tooling", "context_rot", "repea
 /// Checks measurements that come from outside.
 pub(crate) fn check_health(iteration: i64, health: &NewHealth) -> Result<(), Refusal> {
     let counts = 0..=i64::from(u32::MAX);
-    check::within("iteration", Some(iteration), &(1..=*counts.end()))?;
+    check::in_range("iteration", Some(iteration), &(1..=*counts.end()))?;
     for (what, number) in [
         ("tokens", health.tokens),
         ("token_drift", health.token_drift),
@@ -236,7 +236,7 @@ pub(crate) fn check_health(iteration: i64, health: &NewHealth) -> Result<(), Ref
         ("repeats", health.repeats),
         ("unhealthy", health.unhealthy),
     ] {
-        check::within(what, Some(number), &counts)?;
+        check::in_range(what, Some(number), &counts)?;
     }
     for (what, rate) in [("over_tooling", health.over_tooling), ("context_rot", health.context_rot)]
     {

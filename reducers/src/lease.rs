@@ -23,7 +23,10 @@ pub(crate) fn was_not_the_holder(what: &str, state: &str) -> Refusal {
 }
 
 /// Removes the token from a result for a restricted caller who is not the holder.
-pub(crate) fn hide(ctx: &mut Context<'_>, fencing_token: &mut Option<i64>) -> Result<(), Abort> {
+pub(crate) fn hide_token(
+    ctx: &mut Context<'_>,
+    fencing_token: &mut Option<i64>,
+) -> Result<(), Abort> {
     if let Some(token) = *fencing_token
         && !ctx.caller.is_unrestricted()
         && !is_holder(ctx, token)?

@@ -487,7 +487,7 @@ fn check_fact(ctx: &Context<'_>, fact: &NewMemory) -> Result<(), Refusal> {
     if fact.confidence.is_some_and(|it| !(0.0..=1.0).contains(&it)) {
         return Err(Refusal::new(Code::BadArguments, "confidence must be between 0 and 1"));
     }
-    check::within("source_seq", fact.source_seq, &(1..=ctx.seq.0))
+    check::in_range("source_seq", fact.source_seq, &(1..=ctx.seq.0))
 }
 
 fn check_count(argument: &str, count: usize) -> Result<(), Refusal> {

@@ -132,7 +132,7 @@ pub fn resume_run(
     let is_requested = before.as_ref().is_some_and(|it| it.status == PauseStatus::Requested)
         && !run.status.is_terminal();
     if !is_paused && !is_requested {
-        lease::hide(ctx, &mut run.fencing_token)?;
+        lease::hide_token(ctx, &mut run.fencing_token)?;
         let resumed = before.filter(|it| it.status == PauseStatus::Resumed);
         if let Some(resumed) = resumed.filter(|_| run.status == RunStatus::Running) {
             return Ok(ReducerResult::Duplicate(resumed.seq, run));
@@ -160,11 +160,11 @@ pub fn resume_run(
         ctx.without_policies(|ctx| save(ctx, pause, true))?;
     }
     if !is_paused {
-        lease::hide(ctx, &mut run.fencing_token)?;
+        lease::hide_token(ctx, &mut run.fencing_token)?;
         return Ok(ReducerResult::Fresh(run));
     }
     let mut run = run::continue_after_pause(ctx, run)?;
-    lease::hide(ctx, &mut run.fencing_token)?;
+    lease::hide_token(ctx, &mut run.fencing_token)?;
     Ok(ReducerResult::Fresh(run))
 }
 

@@ -30,10 +30,10 @@ pub(crate) mod scope;
 pub(crate) mod update;
 
 pub(crate) use ancestors::{find_accepting, is_closing};
-pub(crate) use create::{NewSession, insert, make_child};
+pub(crate) use create::{NewSession, create_child, insert};
 pub use create::{create_session, open_session};
 use end::{CANCELLED, end};
-pub(crate) use end::{mark_cancelled, stopped};
+pub(crate) use end::{end_if_stopped, mark_cancelled};
 use rows::wrong_status;
 pub use rows::{Session, SessionStatus};
 pub(crate) use rows::{

@@ -209,9 +209,9 @@ pub fn record_summary(
 
 fn check_numbers(summary: &NewSummary) -> Result<(), Refusal> {
     let NewSummary { folded_id, through_id, goal_id, goal_folded_id, .. } = *summary;
-    check::within("folded_id", Some(folded_id), &(0..=through_id))?;
-    check::within("goal_id", Some(goal_id), &(through_id..=i64::MAX))?;
-    check::within("goal_folded_id", Some(goal_folded_id), &(folded_id..=goal_id))?;
+    check::in_range("folded_id", Some(folded_id), &(0..=through_id))?;
+    check::in_range("goal_id", Some(goal_id), &(through_id..=i64::MAX))?;
+    check::in_range("goal_folded_id", Some(goal_folded_id), &(folded_id..=goal_id))?;
     check::name("origin", &summary.origin)
 }
 

@@ -142,7 +142,7 @@ pub fn set_timer(
         seq,
     };
     if let Some(before) = ctx.get::<Timer>(&timer.id)? {
-        return again(before, &timer, in_ms);
+        return repeat_timer(before, &timer, in_ms);
     }
     if let Some(session_id) = &timer.session_id {
         let session = session::find_accepting(ctx, session_id)?;
@@ -221,7 +221,7 @@ impl Timer {
 }
 
 /// Returns `true` if a session has a timer with this status.
-pub(crate) fn any(
+pub(crate) fn has_any(
     ctx: &mut Context<'_>,
     session_id: &str,
     status: TimerStatus,
@@ -259,7 +259,7 @@ fn resolve_due_at(
     in_ms: Option<i64>,
     due_at: Option<Micros>,
 ) -> Result<Micros, Refusal> {
-    match (check::after("in_ms", now, in_ms)?, due_at) {
+    match (check::time_after("in_ms", now, in_ms)?, due_at) {
         (Some(due_at), None) => Ok(due_at),
         (None, Some(due_at)) => {
             let last = now.plus_ms(*limits::AHEAD_MS.end());
@@ -276,7 +276,11 @@ fn resolve_due_at(
 }
 
 /// Handles a timer whose id exists: identical, or a conflict.
-fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<ReducerResult<Timer>, Abort> {
+fn repeat_timer(
+    before: Timer,
+    timer: &Timer,
+    in_ms: Option<i64>,
+) -> Result<ReducerResult<Timer>, Abort> {
     // A delay counts from the first request.
     let due_at = in_ms.map_or(timer.due_at, |in_ms| before.created_at.plus_ms(in_ms));
     let same = before.due_at == due_at
@@ -315,7 +319,7 @@ fn count(ctx: &mut Context<'_>, timer: &Timer, change: i64) -> Result<(), Abort>
         }
         add(ctx, scope.as_str(), change)?;
         for (key, value) in &entries {
-            let part = part(key, value);
+            let part = scope_part(key, value);
             if part != scope.as_str() {
                 add(ctx, &part, change)?;
             }
@@ -325,7 +329,7 @@ fn count(ctx: &mut Context<'_>, timer: &Timer, change: i64) -> Result<(), Abort>
 }
 
 /// Returns the scope that consists of one key.
-fn part(key: &str, value: &str) -> String {
+fn scope_part(key: &str, value: &str) -> String {
     canonical::to_text(&json!({key: value}))
 }
 
@@ -338,7 +342,7 @@ fn check_limit(ctx: &mut Context<'_>, scope: &str, entries: &Scope) -> Result<()
     if tenant.len() < entries.len() {
         let mut pending_of_tenant = i64::MAX;
         for (key, value) in &tenant {
-            pending_of_tenant = pending_of_tenant.min(pending_in(ctx, &part(key, value))?);
+            pending_of_tenant = pending_of_tenant.min(pending_in(ctx, &scope_part(key, value))?);
         }
         pending = pending.max(pending_of_tenant);
     }

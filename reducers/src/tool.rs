@@ -89,9 +89,9 @@ impl Retry {
     }
 
     fn check(&self) -> Result<(), Refusal> {
-        check::within("max_attempts", self.max_attempts, &limits::ATTEMPTS)?;
-        check::within("backoff_ms", self.backoff_ms, &limits::AHEAD_MS)?;
-        check::within("backoff_max_ms", self.backoff_max_ms, &limits::AHEAD_MS)
+        check::in_range("max_attempts", self.max_attempts, &limits::ATTEMPTS)?;
+        check::in_range("backoff_ms", self.backoff_ms, &limits::AHEAD_MS)?;
+        check::in_range("backoff_max_ms", self.backoff_max_ms, &limits::AHEAD_MS)
     }
 }
 
@@ -140,11 +140,11 @@ pub struct Rate {
 
 impl ToolLimits {
     fn check(&self) -> Result<(), Refusal> {
-        check::within("calls_per_session", self.calls_per_session, &limits::TOOL_CALLS)?;
-        check::within("concurrency", self.concurrency, &limits::TOOL_CALLS)?;
+        check::in_range("calls_per_session", self.calls_per_session, &limits::TOOL_CALLS)?;
+        check::in_range("concurrency", self.concurrency, &limits::TOOL_CALLS)?;
         let Some(Rate { calls, per_ms }) = self.rate else { return Ok(()) };
-        check::within("rate.calls", Some(calls), &limits::TOOL_CALLS)?;
-        check::within("rate.per_ms", Some(per_ms), &limits::LEASE_MS)
+        check::in_range("rate.calls", Some(calls), &limits::TOOL_CALLS)?;
+        check::in_range("rate.per_ms", Some(per_ms), &limits::LEASE_MS)
     }
 }
 
@@ -386,7 +386,7 @@ fn check_policies(
     let decider = approval.and_then(|approval| approval.required_capability.as_deref());
     check::optional_name("approval.required_capability", decider)?;
     let expires_after_ms = approval.and_then(|approval| approval.expires_after_ms);
-    check::within("expires_after_ms", expires_after_ms, &limits::AHEAD_MS)
+    check::in_range("expires_after_ms", expires_after_ms, &limits::AHEAD_MS)
 }
 
 /// Loads a tool that the caller may know: not one that stands for a hidden agent.

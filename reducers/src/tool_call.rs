@@ -34,11 +34,11 @@ pub use cancel::{acknowledge_cancel, cancel_tool_call};
 pub use claim::{claim_next_tool_call, claim_tool_call, heartbeat_tool_call, retry_tool_call};
 pub use finish::{complete_tool_call, fail_tool_call, lapse_tool_call, settle_tool_call};
 pub(crate) use holder::find_claimed;
-use holder::{holds_claim, lost_lease, refusal};
+use holder::{holds_claim, lost_lease, not_held};
 pub use pace::ToolClaim;
 pub use request::request_tool_call;
 pub use rows::{LostLease, Outcome, ToolCall, ToolCallStatus};
-pub(crate) use rows::{RequestedCall, any, find, pinned, save};
+pub(crate) use rows::{RequestedCall, find, find_pinned, has_any, save};
 
 /// Calls with an unknown outcome, with all available information: they must be settled.
 const UNKNOWN_CALLS: &str = "SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,

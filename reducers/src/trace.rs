@@ -63,7 +63,7 @@ pub fn record_trace(
     error: Option<String>,
 ) -> Result<ReducerResult<RunTrace>, Abort> {
     check::name("trace_id", &trace_id)?;
-    check::within("spans", Some(spans), &(0..=i64::from(u32::MAX)))?;
+    check::in_range("spans", Some(spans), &(0..=i64::from(u32::MAX)))?;
     if let Some(bytes) = error.as_ref().map(String::len).filter(|it| *it > limits::REASON_BYTES) {
         let detail = format!("error has {bytes} bytes; the limit is {}", limits::REASON_BYTES);
         return Err(Refusal::new(Code::LimitExceeded, detail).into());

@@ -152,8 +152,8 @@ pub fn put_webhook(
     check_secret("credentials", credentials.as_deref())?;
     check_scheme(scheme.as_deref(), credentials.is_some())?;
     // The event names no session: events of a session are visible to everyone in its scope, with their arguments.
-    let run = ctx.get::<Run>(&run_id)?.ok_or_else(|| run::missing(&run_id))?;
-    check::within("after", after, &(0..=run.events))?;
+    let run = ctx.get::<Run>(&run_id)?.ok_or_else(|| run::unknown_run(&run_id))?;
+    check::in_range("after", after, &(0..=run.events))?;
     let id = format!("{}{DERIVED}{name}", run.id);
     let before = ctx.without_policies(|ctx| ctx.get::<Webhook>(&id))?;
     if before.is_none() {
@@ -238,13 +238,13 @@ pub fn record_delivery(
     let run_id = webhook.run_id.clone();
     let run = ctx
         .without_policies(|ctx| ctx.get::<Run>(&run_id))?
-        .ok_or_else(|| run::missing(&run_id))?;
-    check::within("delivered", Some(delivered), &(webhook.delivered..=run.events))?;
+        .ok_or_else(|| run::unknown_run(&run_id))?;
+    check::in_range("delivered", Some(delivered), &(webhook.delivered..=run.events))?;
     if delivered > webhook.delivered {
         webhook.delivered = delivered;
         webhook.attempts = 0;
     }
-    webhook.due_at = check::after("retry_in_ms", ctx.now, retry_in_ms)?;
+    webhook.due_at = check::time_after("retry_in_ms", ctx.now, retry_in_ms)?;
     match (&error, retry_in_ms) {
         (None, Some(_)) => {
             let detail = "retry_in_ms is valid only with error";

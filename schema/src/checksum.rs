@@ -35,7 +35,7 @@ pub struct Checksum(pub u64);
 
 impl Checksum {
     /// Returns the checksum of these rows.
-    pub fn of<R: AsRef<[Value]>>(rows: impl IntoIterator<Item = R>) -> Checksum {
+    pub fn from_rows<R: AsRef<[Value]>>(rows: impl IntoIterator<Item = R>) -> Checksum {
         let mut sum = Checksum::default();
         rows.into_iter().for_each(|row| sum.add(row.as_ref()));
         sum
@@ -134,7 +134,7 @@ mod tests {
             (&[Value::Blob(vec![0, 255])], "2b7113b1b61a1ccc"),
         ];
         for (row, expected) in cases {
-            assert_eq!(Checksum::of([row]).to_string(), expected, "{row:?}");
+            assert_eq!(Checksum::from_rows([row]).to_string(), expected, "{row:?}");
         }
     }
 
@@ -154,14 +154,14 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         assert!(rows.iter().all(|row| seen.insert(row_hash(row))));
 
-        let all = Checksum::of(&rows);
-        assert_eq!(Checksum::of(rows.iter().rev()), all);
-        let twice = Checksum::of(rows.iter().chain([&rows[0]]));
+        let all = Checksum::from_rows(&rows);
+        assert_eq!(Checksum::from_rows(rows.iter().rev()), all);
+        let twice = Checksum::from_rows(rows.iter().chain([&rows[0]]));
         assert_ne!(twice, all, "a duplicate row counts twice");
         let mut sum = twice;
         sum.remove(&rows[0]);
         assert_eq!(sum, all);
-        assert_eq!(Checksum::of(&rows[..4]).plus(Checksum::of(&rows[4..])), all);
+        assert_eq!(Checksum::from_rows(&rows[..4]).plus(Checksum::from_rows(&rows[4..])), all);
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl ShareKey {
     /// Returns the key of a caller. It is that of the caller that the credential was checked for: a narrower scope adds
     /// no share.
     #[must_use]
-    pub fn of(caller: &Caller) -> ShareKey {
+    pub fn for_caller(caller: &Caller) -> ShareKey {
         let checked = caller.checked_as();
         if checked.is_unrestricted() {
             ShareKey::Operator
@@ -94,25 +94,25 @@ impl Tenants {
         if common.is_empty() || common.len() == scope.len() {
             return checked.namespace().to_owned();
         }
-        namespace(&within(scope, common))
+        namespace(&restrict(scope, common))
     }
 
-    /// Returns the namespace of the tenant that a stored scope belongs to, see [`Tenants::of_scope`].
+    /// Returns the namespace of the tenant that a stored scope belongs to, see [`Tenants::tenant_of`].
     #[must_use]
-    pub fn key_of_scope(&self, scope: &Scope) -> String {
-        namespace(&self.of_scope(scope))
+    pub fn key_for_scope(&self, scope: &Scope) -> String {
+        namespace(&self.tenant_of(scope))
     }
 
     /// Returns the tenant that a stored scope belongs to: the scope without the keys that not all scopes have. It is no
     /// scope of a caller, so it does not change which keys all scopes have.
     #[must_use]
-    pub fn of_scope(&self, scope: &Scope) -> Scope {
+    pub fn tenant_of(&self, scope: &Scope) -> Scope {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &all.0 {
             Some(common)
                 if !common.is_empty() && common.iter().all(|key| scope.contains_key(key)) =>
             {
-                within(scope, common)
+                restrict(scope, common)
             }
             _ => scope.clone(),
         }
@@ -120,7 +120,7 @@ impl Tenants {
 }
 
 /// Returns these keys of a scope.
-fn within(scope: &Scope, keys: &BTreeSet<String>) -> Scope {
+fn restrict(scope: &Scope, keys: &BTreeSet<String>) -> Scope {
     let pairs = scope.iter().filter(|(key, _)| keys.contains(*key));
     pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
@@ -223,7 +223,7 @@ mod tests {
 
     fn key(scope: &[(&str, &str)]) -> ShareKey {
         let pairs = scope.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-        ShareKey::of(&Caller::with("ann", "app", BTreeSet::new(), pairs.collect()))
+        ShareKey::for_caller(&Caller::with("ann", "app", BTreeSet::new(), pairs.collect()))
     }
 
     /// Adds uses until there is no room: their number, and why.
@@ -275,7 +275,11 @@ mod tests {
         let narrowed = Caller::with("ann", "app", BTreeSet::new(), Scope::new());
         let scope = Scope::from([("tenant".to_owned(), "a".to_owned())]);
         let narrowed = narrowed.acting_for(&scope).expect("it has no scope");
-        assert_eq!(ShareKey::of(&narrowed), ShareKey::Scope(Arc::new(scope)), "no credential");
+        assert_eq!(
+            ShareKey::for_caller(&narrowed),
+            ShareKey::Scope(Arc::new(scope)),
+            "no credential"
+        );
     }
 
     #[test]

@@ -324,13 +324,13 @@ pub struct QueryResponseWriter {
 impl QueryResponseWriter {
     /// Starts a response.
     #[must_use]
-    pub fn response() -> QueryResponseWriter {
+    pub fn for_response() -> QueryResponseWriter {
         QueryResponseWriter { text: b"{".to_vec(), has_rows: false }
     }
 
     /// Starts the answer to the `sql` message with this id: a [`ServerMessage::Rows`].
     #[must_use]
-    pub fn message(id: &str) -> QueryResponseWriter {
+    pub fn for_message(id: &str) -> QueryResponseWriter {
         let mut text = br#"{"op":"rows","id":"#.to_vec();
         push_json(&mut text, id);
         text.push(b',');
@@ -372,7 +372,7 @@ impl QueryResponseWriter {
 
     /// Takes the text since the last call.
     #[must_use]
-    pub fn take(&mut self) -> String {
+    pub fn take_text(&mut self) -> String {
         // The next part is probably about as long as this one, unless one row has made this one long.
         let capacity = (self.text.len() + self.text.len() / 8).min(PART_CAPACITY);
         let text = std::mem::replace(&mut self.text, Vec::with_capacity(capacity));
@@ -380,7 +380,7 @@ impl QueryResponseWriter {
     }
 }
 
-/// The largest part for which [`QueryResponseWriter::take`] reserves memory.
+/// The largest part for which [`QueryResponseWriter::take_text`] reserves memory.
 const PART_CAPACITY: usize = 128 << 10;
 
 fn push_json(text: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
@@ -562,26 +562,26 @@ mod tests {
             let rows = vec![cells.iter().map(Value::to_json).collect(); rows];
             let response = QueryResponse { seq: Seq(7), columns: columns.into(), rows };
             let QueryResponse { seq, columns, rows } = &response;
-            let mut writer = QueryResponseWriter::response();
+            let mut writer = QueryResponseWriter::for_response();
             writer.begin(*seq, columns);
-            let mut text = writer.take();
+            let mut text = writer.take_text();
             for _ in rows {
                 writer.row(cells.iter().map(Value::borrowed));
-                text.push_str(&writer.take());
+                text.push_str(&writer.take_text());
             }
             writer.end();
-            text.push_str(&writer.take());
+            text.push_str(&writer.take_text());
             assert_eq!(text, serde_json::to_string(&response).expect("it serialises"));
         }
     }
 
     #[test]
     fn the_message_has_the_id_of_its_request() {
-        let mut writer = QueryResponseWriter::message("\"1\"");
+        let mut writer = QueryResponseWriter::for_message("\"1\"");
         writer.begin(Seq(7), &["a".to_owned()]);
         writer.row([ValueRef::Integer(1)]);
         writer.end();
-        let text = writer.take();
+        let text = writer.take_text();
         let read: JsonValue = serde_json::from_str(&text).expect("it is JSON");
         let rows = json!({"op": "rows", "id": "\"1\"", "seq": 7, "columns": ["a"], "rows": [[1]]});
         assert_eq!(read, rows);

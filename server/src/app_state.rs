@@ -42,14 +42,14 @@ impl AppState {
         by: &Caller,
         bytes: usize,
     ) -> Result<Option<ParseTurn>, Refusal> {
-        let turn = self.parse_turns.permit(by, bytes).await;
+        let turn = self.parse_turns.acquire(by, bytes).await;
         self.engine.check_room(by, bytes)?;
         Ok(turn)
     }
 
     /// Returns the address of this server as the client knows it.
-    pub(crate) fn base(&self, uri: &Uri, headers: &HeaderMap) -> String {
-        public_url::base(self.public_url.as_ref(), uri, headers)
+    pub(crate) fn base_url(&self, uri: &Uri, headers: &HeaderMap) -> String {
+        public_url::base_url(self.public_url.as_ref(), uri, headers)
     }
 }
 

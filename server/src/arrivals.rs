@@ -47,7 +47,7 @@ impl Arrivals {
     }
 
     /// The message is complete: returns its reservation.
-    pub(crate) fn message(&self) -> Option<Reservation> {
+    pub(crate) fn take_message(&self) -> Option<Reservation> {
         let mut message = self.lock()?;
         message.bytes = 0;
         if message.hold.bytes() == 0 {
@@ -58,7 +58,7 @@ impl Arrivals {
     }
 
     /// Subtracts a ping or a pong with this payload, which may arrive within a message.
-    pub(crate) fn control(&self, payload: &[u8]) {
+    pub(crate) fn subtract_control(&self, payload: &[u8]) {
         if let Some(mut message) = self.lock() {
             message.bytes = message.bytes.saturating_sub(CONTROL_HEADER_BYTES + payload.len());
         }

@@ -37,8 +37,8 @@ struct Turns {
 }
 
 impl Turns {
-    async fn permit(&self, bytes: usize) -> Option<ParseTurn> {
-        self.limiter.permit(self.caller.as_ref()?, bytes).await
+    async fn acquire(&self, bytes: usize) -> Option<ParseTurn> {
+        self.limiter.acquire(self.caller.as_ref()?, bytes).await
     }
 }
 
@@ -61,7 +61,7 @@ impl RequestBody {
 
     /// Waits for the turn in which a large body is parsed. A caller has one at a time: drop it before another wait.
     pub async fn turn(&self) -> Option<ParseTurn> {
-        self.turns.permit(self.text.len()).await
+        self.turns.acquire(self.text.len()).await
     }
 
     /// [`RequestBody::value`] in a turn of its own.
@@ -135,25 +135,23 @@ impl RequestBody {
 
     /// Returns the JSON object in the form that a route expects; `example` is shown in the hint.
     pub fn envelope<T: DeserializeOwned>(&self, example: &str) -> Result<T, Refusal> {
-        if self.text.trim_ascii().is_empty() {
-            return Err(Refusal::new(Code::BadRequest, "the body is empty")
-                .hint(format!("send a body like {example}")));
-        }
         let hint = format!("send a body like {example}");
-        let refused = |refusal: Refusal| refusal.hint(hint.clone());
+        if self.text.trim_ascii().is_empty() {
+            return Err(Refusal::new(Code::BadRequest, "the body is empty").hint(hint));
+        }
         if !self.text.trim_ascii_start().starts_with('{') {
             // Serde would accept an array for a struct, its items as the fields in order.
             return Err(match serde_json::from_str::<IgnoredAny>(&self.text) {
                 Err(why) => self.not_json(&why, &hint),
-                Ok(_) => refused(Refusal::new(Code::BadRequest, "the body is not a JSON object")),
+                Ok(_) => Refusal::new(Code::BadRequest, "the body is not a JSON object").hint(hint),
             });
         }
         json_values::check(&self.text)?;
         let envelope = serde_json::from_str(&self.text).map_err(|why| match why.classify() {
-            serde_json::error::Category::Data => refused(Refusal::new(
-                Code::BadRequest,
-                format!("the body has an unexpected form: {why}"),
-            )),
+            serde_json::error::Category::Data => {
+                let detail = format!("the body has an unexpected form: {why}");
+                Refusal::new(Code::BadRequest, detail).hint(&hint)
+            }
             _ => self.not_json(&why, &hint),
         })?;
         integers::check(&self.text)?;
@@ -205,7 +203,7 @@ pub struct RequestBytes {
 impl RequestBytes {
     /// As [`RequestBody::turn`].
     pub async fn turn(&self) -> Option<ParseTurn> {
-        self.turns.permit(self.bytes.len()).await
+        self.turns.acquire(self.bytes.len()).await
     }
 
     /// As [`RequestBody::into_hold`].
@@ -226,12 +224,12 @@ where
         let (parts, body) = request.into_parts();
         let caller = parts.extensions.get::<Caller>();
         let mut hold = caller.map(|caller| port.engine().buffers().reserve(caller));
-        let announced = announced(&parts.headers);
+        let announced = announced_bytes(&parts.headers);
         if announced > MESSAGE_BYTES && parts.headers.contains_key(EXPECT) {
             // The client asked first (`Expect: 100-continue`) and need not send the body.
             return Err(BodyError::Refused(too_large()));
         }
-        let read = timeout(limits::BODY_TIMEOUT, read(body, hold.as_mut()));
+        let read = timeout(limits::BODY_TIMEOUT, read_body(body, hold.as_mut()));
         let bytes = read.await.map_err(|_| BodyError::Late)??;
         let turns =
             Turns { limiter: port.parse_turns().clone(), caller: parts.extensions.get().cloned() };
@@ -239,13 +237,13 @@ where
     }
 }
 
-fn announced(headers: &HeaderMap) -> usize {
+fn announced_bytes(headers: &HeaderMap) -> usize {
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
 /// Reads a body. Received bytes are counted for the caller; a body that arrives too slowly is abandoned.
-async fn read(body: Body, mut hold: Option<&mut Reservation>) -> Result<Vec<u8>, BodyError> {
+async fn read_body(body: Body, mut hold: Option<&mut Reservation>) -> Result<Vec<u8>, BodyError> {
     let mut bytes = Vec::new();
     let mut seen = 0;
     let begun = Instant::now();
@@ -323,7 +321,7 @@ mod tests {
             Some((Ok::<_, Infallible>(vec![b' '; 1 << 10]), ()))
         });
         let begun = Instant::now();
-        let answer = read(Body::from_stream(slow), None).await;
+        let answer = read_body(Body::from_stream(slow), None).await;
         assert!(matches!(answer, Err(BodyError::Late)));
         let waited = begun.elapsed();
         assert!(
@@ -336,7 +334,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             (nth < 20).then(|| (Ok::<_, Infallible>(vec![b' '; 64 << 10]), nth + 1))
         });
-        let answer = read(Body::from_stream(quick), None).await;
+        let answer = read_body(Body::from_stream(quick), None).await;
         assert!(answer.is_ok_and(|bytes| bytes.len() == 20 * (64 << 10)));
     }
 }

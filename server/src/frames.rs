@@ -116,7 +116,7 @@ struct BatchContent<'a> {
 }
 
 /// Returns the first message of a WebSocket of a caller.
-pub fn hello(engine: &Engine, caller: &Caller) -> String {
+pub fn encode_hello(engine: &Engine, caller: &Caller) -> String {
     let hello = ServerMessage::Hello {
         server: "abide".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -128,7 +128,7 @@ pub fn hello(engine: &Engine, caller: &Caller) -> String {
 }
 
 /// Returns an update of a connection.
-pub fn update(update: &Update) -> String {
+pub fn encode_update(update: &Update) -> String {
     let frame = match update {
         Update::Snapshot(part) => UpdateFrame::Snapshot {
             id: &part.id,
@@ -149,61 +149,63 @@ pub fn update(update: &Update) -> String {
             UpdateFrame::Rerun { seq: *seq, changes: [ChangeFrame::new(change, *stale)] }
         }
         Update::Progress { seq } => return ServerMessage::Progress { seq: *seq }.to_text(),
-        Update::Error { id, refusal } => return error(Some(id), refusal),
+        Update::Error { id, refusal } => return encode_error(Some(id), refusal),
     };
-    text(&frame, size(update))
+    to_json_text(&frame, update_size(update))
 }
 
 /// About how long the text of an update is.
-pub(crate) fn size(update: &Update) -> usize {
-    let of_change =
-        |change: &Change| change.id.len() + change.delta.json().map_or(0, DeltaJson::bytes) + 100;
+pub(crate) fn update_size(update: &Update) -> usize {
     match update {
         Update::Snapshot(part) => 256 + size_of_cells(&part.rows),
-        Update::Delta { changes, .. } => 64 + changes.iter().map(of_change).sum::<usize>(),
-        Update::Rerun { change, .. } => 96 + of_change(change),
+        Update::Delta { changes, .. } => 64 + changes.iter().map(change_size).sum::<usize>(),
+        Update::Rerun { change, .. } => 96 + change_size(change),
         Update::Progress { .. } | Update::Error { .. } => 256,
     }
 }
 
+fn change_size(change: &Change) -> usize {
+    change.id.len() + change.delta.json().map_or(0, DeltaJson::bytes) + 100
+}
+
 /// Returns a refusal. `id` is the request that it concerns, if known.
-pub fn error(id: Option<&str>, refusal: &Refusal) -> String {
+pub fn encode_error(id: Option<&str>, refusal: &Refusal) -> String {
     crate::problem::note(refusal);
     ServerMessage::error(id.map(str::to_owned), refusal).to_text()
 }
 
 /// Returns the answer to `ping`.
-pub(crate) fn pong() -> String {
+pub(crate) fn encode_pong() -> String {
     ServerMessage::Pong.to_text()
 }
 
 /// Returns the result of a call.
-pub fn call(id: Option<&str>, done: &CommittedCall) -> String {
-    answer("result", id, CallContent::new(done, Some(done.duplicate)), done.result.len())
+pub fn encode_call(id: Option<&str>, done: &CommittedCall) -> String {
+    encode_answer("result", id, CallContent::new(done, Some(done.duplicate)), done.result.len())
 }
 
 /// Returns the result of a batch.
-pub fn batch(id: Option<&str>, done: &CommittedBatch) -> String {
+pub fn encode_batch(id: Option<&str>, done: &CommittedBatch) -> String {
     let CommittedBatch { seq, results, duplicate } = done;
     let bytes = results.iter().map(|done| done.result.len() + 64).sum();
     let results = results.iter().map(|done| CallContent::new(done, None)).collect();
-    answer("result", id, BatchContent { seq: *seq, results, duplicate: *duplicate }, bytes)
+    encode_answer("result", id, BatchContent { seq: *seq, results, duplicate: *duplicate }, bytes)
 }
 
 /// Returns the result of a query that is in memory.
-pub fn rows(id: &str, answered: &QueryResult) -> String {
-    let mut writer = QueryResponseWriter::message(id);
+pub fn encode_rows(id: &str, answered: &QueryResult) -> String {
+    let mut writer = QueryResponseWriter::for_message(id);
     writer.begin(answered.seq, &answered.columns);
     for row in &answered.rows {
         writer.row(row.iter().map(Value::borrowed));
     }
     writer.end();
-    writer.take()
+    writer.take_text()
 }
 
 /// Returns the answer to `explain`.
-pub(crate) fn explanation(id: Option<&str>, explanation: &Explanation) -> String {
-    answer("explanation", id, explanation, 1 << 10)
+pub(crate) fn encode_explanation(id: Option<&str>, explanation: &Explanation) -> String {
+    encode_answer("explanation", id, explanation, 1 << 10)
 }
 
 /// The result of a query, encoded while it is read.
@@ -225,13 +227,13 @@ pub(crate) struct CountedText {
 
 impl EncodedResult {
     /// For a response over HTTP. `reservation` is an empty one of the caller.
-    pub(crate) fn response(reservation: Reservation) -> EncodedResult {
-        EncodedResult::new(QueryResponseWriter::response(), reservation)
+    pub(crate) fn for_response(reservation: Reservation) -> EncodedResult {
+        EncodedResult::new(QueryResponseWriter::for_response(), reservation)
     }
 
     /// For a message on a WebSocket, which answers the one with this id.
-    pub(crate) fn message(id: &str, reservation: Reservation) -> EncodedResult {
-        EncodedResult::new(QueryResponseWriter::message(id), reservation)
+    pub(crate) fn for_message(id: &str, reservation: Reservation) -> EncodedResult {
+        EncodedResult::new(QueryResponseWriter::for_message(id), reservation)
     }
 
     fn new(writer: QueryResponseWriter, reservation: Reservation) -> EncodedResult {
@@ -247,7 +249,7 @@ impl EncodedResult {
         let mut text = text?;
         writer.end();
         if text.parts.is_empty() && writer.pending_bytes() < COUNTED_BYTES {
-            text.parts.push(writer.take());
+            text.parts.push(writer.take_text());
         } else {
             text.push(&mut writer)?;
         }
@@ -291,7 +293,7 @@ impl CountedText {
             );
         }
         self.reservation.grow(bytes)?;
-        self.parts.push(writer.take());
+        self.parts.push(writer.take_text());
         Ok(())
     }
 
@@ -306,18 +308,23 @@ impl CountedText {
 }
 
 /// Returns an answer whose content has about this many bytes.
-fn answer(op: &'static str, id: Option<&str>, content: impl Serialize, bytes: usize) -> String {
-    text(&Answer { op: id.map(|_| op), id, content }, bytes)
+fn encode_answer(
+    op: &'static str,
+    id: Option<&str>,
+    content: impl Serialize,
+    bytes: usize,
+) -> String {
+    to_json_text(&Answer { op: id.map(|_| op), id, content }, bytes)
 }
 
 /// Returns a message as text, of about this many bytes: a buffer that has to grow is copied.
-fn text(message: &impl Serialize, bytes: usize) -> String {
+fn to_json_text(message: &impl Serialize, bytes: usize) -> String {
     let mut json = Vec::with_capacity(bytes + 256);
-    write(&mut json, message);
+    write_json(&mut json, message);
     String::from_utf8(json).expect("JSON is UTF-8")
 }
 
-fn write(json: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+fn write_json(json: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     serde_json::to_writer(json, value).expect("writing JSON into memory cannot fail");
 }
 

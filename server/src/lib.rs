@@ -43,7 +43,9 @@ mod websocket;
 /// The messages of `abide.v1`, for transports other than sockets, such as a simulator: decoding of
 /// client messages and encoding of replies.
 pub mod protocol {
-    pub use crate::frames::{batch, call, error, hello, rows, update};
+    pub use crate::frames::{
+        encode_batch, encode_call, encode_error, encode_hello, encode_rows, encode_update,
+    };
     pub use crate::websocket::read;
 }
 

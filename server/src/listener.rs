@@ -64,7 +64,7 @@ impl SharedListener {
     /// # Errors
     /// The system's error: the path exists, or is too long; or the secret cannot be sent in a header.
     pub fn at_socket(path: &Path, secret: &str) -> io::Result<SharedListener> {
-        let access = AccessConfig::of_socket(secret);
+        let access = AccessConfig::for_socket(secret);
         let access =
             access.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why.detail))?;
         let listener = UnixListener::bind(path)?;

@@ -22,7 +22,7 @@ pub(crate) async fn metrics(
     State(app): State<AppState>,
     by: CallerExtension,
 ) -> Result<Response, Problem> {
-    only_unscoped(&app, &by, "/metrics")?;
+    check_unscoped(&app, &by, "/metrics")?;
     let engine = &app.engine;
     let lifecycle = &app.lifecycle;
     let seq = engine.durable_seq().0.unsigned_abs();
@@ -46,7 +46,7 @@ pub(crate) async fn metrics(
     ];
     let mut text = MetricsText::default();
     for (name, meaning, value) in gauges.into_iter().chain(engine.metrics().read()) {
-        text.head(name, meaning).sample(name, None, value);
+        text.write_head(name, meaning).write_sample(name, None, value);
     }
     // Unavailable while the engine closes or is poisoned.
     let templates = engine.live_templates().await.unwrap_or_default();
@@ -55,22 +55,22 @@ pub(crate) async fn metrics(
     let of_modules = engine.module_series().await.unwrap_or_default();
     let labelled = engine.metrics().read_labelled().into_iter();
     for series in labelled.chain(templates).chain(of_modules) {
-        text.head(series.name, series.meaning);
+        text.write_head(series.name, series.meaning);
         for (label, value) in &series.values {
-            text.sample(series.name, Some((series.label, label)), *value);
+            text.write_sample(series.name, Some((series.label, label)), *value);
         }
     }
     for family in app.agents.iter().flat_map(|agents| agents.metrics()) {
-        text.family(&family);
+        text.write_family(&family);
     }
     let version = Some(("version", env!("CARGO_PKG_VERSION")));
-    text.head("build_info", "The running version.").sample("build_info", version, 1);
+    text.write_head("build_info", "The running version.").write_sample("build_info", version, 1);
     let answer = ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0);
     Ok(answer.into_response())
 }
 
 /// Refuses data of all scopes to a caller with a scope.
-fn only_unscoped(app: &AppState, by: &Caller, what: &str) -> Result<(), Refusal> {
+fn check_unscoped(app: &AppState, by: &Caller, what: &str) -> Result<(), Refusal> {
     if by.scope().is_empty() {
         return Ok(());
     }
@@ -84,39 +84,44 @@ fn only_unscoped(app: &AppState, by: &Caller, what: &str) -> Result<(), Refusal>
 struct MetricsText(String);
 
 impl MetricsText {
-    fn head(&mut self, name: &str, meaning: &str) -> &mut MetricsText {
+    fn write_head(&mut self, name: &str, meaning: &str) -> &mut MetricsText {
         let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        self.head_of(name, meaning, kind)
+        self.write_head_of_kind(name, meaning, kind)
     }
 
-    fn head_of(&mut self, name: &str, meaning: &str, kind: &str) -> &mut MetricsText {
+    fn write_head_of_kind(&mut self, name: &str, meaning: &str, kind: &str) -> &mut MetricsText {
         // Writing into a String cannot fail.
         let _ = write!(self.0, "# HELP abide_{name} {meaning}\n# TYPE abide_{name} {kind}\n");
         self
     }
 
     /// Samples of an agent host.
-    fn family(&mut self, family: &AgentMetricFamily) {
+    fn write_family(&mut self, family: &AgentMetricFamily) {
         let AgentMetricFamily { name, meaning, kind, samples } = family;
-        self.head_of(name, meaning, kind);
+        self.write_head_of_kind(name, meaning, kind);
         for AgentMetricSample { suffix, labels, value } in samples {
             let labels =
-                labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
+                labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape_label(value)));
             let labels = labels.collect::<Vec<_>>().join(",");
             let _ = writeln!(self.0, "abide_{name}{suffix}{{{labels}}} {value}");
         }
     }
 
     /// One value, with a label if it has one.
-    fn sample(&mut self, name: &str, label: Option<(&str, &str)>, value: u64) -> &mut MetricsText {
-        let label = label.map(|(name, value)| format!("{{{name}=\"{}\"}}", escaped(value)));
+    fn write_sample(
+        &mut self,
+        name: &str,
+        label: Option<(&str, &str)>,
+        value: u64,
+    ) -> &mut MetricsText {
+        let label = label.map(|(name, value)| format!("{{{name}=\"{}\"}}", escape_label(value)));
         let _ = writeln!(self.0, "abide_{name}{} {value}", label.unwrap_or_default());
         self
     }
 }
 
 /// Escapes a label's value: one line, with quotes and backslashes escaped.
-fn escaped(value: &str) -> String {
+fn escape_label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -134,7 +139,7 @@ mod tests {
             value,
         };
         let mut text = MetricsText::default();
-        text.family(&AgentMetricFamily {
+        text.write_family(&AgentMetricFamily {
             name: "agent_tool_call_seconds",
             meaning: "Durations of calls of tools by agents.",
             kind: "histogram",
@@ -152,9 +157,9 @@ mod tests {
     #[test]
     fn label_values_are_escaped() {
         let mut text = MetricsText::default();
-        text.head("live_template_steps_total", "Steps of live queries, by template.");
+        text.write_head("live_template_steps_total", "Steps of live queries, by template.");
         for template in [r#"SELECT "id" FROM t"#, "two\nlines", r"back\slash", "é{}=,"] {
-            text.sample("live_template_steps_total", Some(("template", template)), 7);
+            text.write_sample("live_template_steps_total", Some(("template", template)), 7);
         }
         expect![[r##"
             # HELP abide_live_template_steps_total Steps of live queries, by template.

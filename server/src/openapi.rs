@@ -12,7 +12,7 @@ use abide_schema::Code;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::auth::protected_resource;
-use elements::{PLACE, answers, idempotency_key, object, schema_ref};
+use elements::{PLACE, answers, described_text, idempotency_key, list_of, object, schema_ref};
 
 /// Returns the document, from the engine's description and the paths of the protocols.
 pub(crate) fn document(
@@ -27,7 +27,7 @@ pub(crate) fn document(
     }
     let of_agents = agents::paths()
         .into_iter()
-        .chain(agents::contract())
+        .chain(agents::contract_paths())
         .chain(prompts::paths())
         .chain(sessions::paths());
     for (path, item) in fixed_paths().into_iter().chain(of_agents) {
@@ -156,7 +156,7 @@ fn reducer_path(name: &str, reducer: &JsonValue, components: &mut Components) ->
     }})
 }
 
-fn post(id: &str, meaning: &str, body: &str, answer: &str) -> JsonValue {
+fn post_path(id: &str, meaning: &str, body: &str, answer: &str) -> JsonValue {
     let mut operation = json!({
         "operationId": id,
         "tags": ["engine"],
@@ -173,7 +173,7 @@ fn post(id: &str, meaning: &str, body: &str, answer: &str) -> JsonValue {
     json!({"post": operation})
 }
 
-fn get(id: &str, meaning: &str, kind: &str) -> JsonValue {
+fn get_path(id: &str, meaning: &str, kind: &str) -> JsonValue {
     let schema = if kind == "application/json" {
         json!({"type": "object"})
     } else {
@@ -193,28 +193,28 @@ fn fixed_paths() -> [(&'static str, JsonValue); 13] {
     [
         (
             "/v1/batch",
-            post("batch", "Runs several reducers in one transaction.", "batch", "batched"),
+            post_path("batch", "Runs several reducers in one transaction.", "batch", "batched"),
         ),
-        ("/v1/sql", post("sql", "Runs one read-only statement.", "query", "rows")),
+        ("/v1/sql", post_path("sql", "Runs one read-only statement.", "query", "rows")),
         (
             "/v1/explain",
-            post(
+            post_path(
                 "explain",
                 "Explains how a query would be maintained live, and at what cost.",
                 "explained_query",
                 "explanation",
             ),
         ),
-        ("/v1/subscribe", subscribe()),
-        ("/v1/ws", websocket()),
-        ("/v1/schema", get("schema", "Tables, columns and reducers.", json)),
-        ("/openapi.json", get("openapi", "This document.", json)),
-        ("/health", get("health", "The process is running.", json)),
-        ("/ready", get("ready", "The server accepts calls.", json)),
-        ("/metrics", get("metrics", "Metrics for Prometheus.", "text/plain")),
+        ("/v1/subscribe", subscribe_path()),
+        ("/v1/ws", websocket_path()),
+        ("/v1/schema", get_path("schema", "Tables, columns and reducers.", json)),
+        ("/openapi.json", get_path("openapi", "This document.", json)),
+        ("/health", get_path("health", "The process is running.", json)),
+        ("/ready", get_path("ready", "The server accepts calls.", json)),
+        ("/metrics", get_path("metrics", "Metrics for Prometheus.", "text/plain")),
         (protected_resource::PATH, resource_metadata("resource_metadata")),
         (protected_resource::PATH_OF_MCP, resource_metadata("mcp_resource_metadata")),
-        ("/", get("page", "A page for people.", "text/html")),
+        ("/", get_path("page", "A page for people.", "text/html")),
     ]
 }
 
@@ -225,41 +225,51 @@ fn resource_metadata(id: &str) -> JsonValue {
         "responses": answers("Done.", "application/json", schema)}})
 }
 
-fn subscribe() -> JsonValue {
-    let parameter = |name: &str, place: &str, required: bool, meaning: &str| {
-        let kind = match name {
-            "after_seq" | "as_of" => "integer",
-            "checksum" | "explain" => "boolean",
-            _ => "string",
-        };
-        json!({
-            "name": name, "in": place, "required": required, "description": meaning,
-            "schema": {"type": kind},
-        })
-    };
+fn subscribe_path() -> JsonValue {
     json!({"get": {
         "operationId": "subscribe",
         "tags": ["engine"],
         "description": "A live query as server-sent events: snapshot, delta, progress, error. \
             The id of an event is the seq to resume from.",
         "parameters": [
-            parameter("sql", "query", true, "One SELECT."),
-            parameter("params", "query", false, "Its parameters, as a JSON object."),
-            parameter("after_seq", "query", false, "Only the changes after this seq."),
-            parameter("timeline", "query", false, "The timeline of after_seq."),
-            parameter(
+            subscribe_parameter("sql", "query", true, "One SELECT."),
+            subscribe_parameter("params", "query", false, "Its parameters, as a JSON object."),
+            subscribe_parameter("after_seq", "query", false, "Only the changes after this seq."),
+            subscribe_parameter("timeline", "query", false, "The timeline of after_seq."),
+            subscribe_parameter(
                 "as_of", "query", false,
                 "The result as of this seq, followed by the changes since.",
             ),
-            parameter("checksum", "query", false, "Send the result's checksum with each change."),
-            parameter("explain", "query", false, "Send the statements that produce the deltas."),
-            parameter("Last-Event-ID", "header", false, "The last event's id; it has priority."),
+            subscribe_parameter(
+                "checksum", "query", false,
+                "Send the result's checksum with each change.",
+            ),
+            subscribe_parameter(
+                "explain", "query", false,
+                "Send the statements that produce the deltas.",
+            ),
+            subscribe_parameter(
+                "Last-Event-ID", "header", false,
+                "The last event's id; it has priority.",
+            ),
         ],
         "responses": answers("The events.", "text/event-stream", json!({"type": "string"})),
     }})
 }
 
-fn websocket() -> JsonValue {
+fn subscribe_parameter(name: &str, place: &str, required: bool, meaning: &str) -> JsonValue {
+    let kind = match name {
+        "after_seq" | "as_of" => "integer",
+        "checksum" | "explain" => "boolean",
+        _ => "string",
+    };
+    json!({
+        "name": name, "in": place, "required": required, "description": meaning,
+        "schema": {"type": kind},
+    })
+}
+
+fn websocket_path() -> JsonValue {
     json!({"get": {
         "operationId": "websocket",
         "tags": ["engine"],
@@ -275,33 +285,32 @@ fn websocket() -> JsonValue {
 /// Request and response schemas of the fixed routes.
 fn fixed_schemas() -> Map<String, JsonValue> {
     let codes: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
-    let seq = || schema_ref("seq");
-    let any = || json!(true);
-    let list = |of: JsonValue| json!({"type": "array", "items": of});
-    let text = || json!({"type": "string"});
-    let map = || json!({"type": "object"});
-    let called = object(json!({"reducer": text(), "args": map()}), &["reducer"]);
-    let done = object(json!({"seq": seq(), "result": any()}), &["seq", "result"]);
+    let seq = schema_ref("seq");
+    let any = json!(true);
+    let string = json!({"type": "string"});
+    let map = json!({"type": "object"});
+    let called = object(json!({"reducer": string, "args": map}), &["reducer"]);
+    let done = object(json!({"seq": seq, "result": any}), &["seq", "result"]);
     let schemas = json!({
         "seq": {
             "type": "integer", "minimum": 0,
             "description": "A position in the event log: 1 for the first event, dense.",
         },
-        "batch": object(json!({"calls": list(called)}), &["calls"]),
+        "batch": object(json!({"calls": list_of(called)}), &["calls"]),
         "batched": object(
-            json!({"seq": seq(), "results": list(done), "duplicate": {"type": "boolean"}}),
+            json!({"seq": seq, "results": list_of(done), "duplicate": {"type": "boolean"}}),
             &["seq", "results", "duplicate"],
         ),
-        "query": object(json!({"sql": text(), "params": map(), "as_of": seq()}), &["sql"]),
+        "query": object(json!({"sql": string, "params": map, "as_of": seq}), &["sql"]),
         "rows": object(
-            json!({"seq": seq(), "columns": list(text()), "rows": list(list(any()))}),
+            json!({"seq": seq, "columns": list_of(string.clone()), "rows": list_of(list_of(any))}),
             &["seq", "columns", "rows"],
         ),
-        "explained_query": object(json!({"sql": text(), "params": map()}), &["sql"]),
-        "explanation": explanation(),
+        "explained_query": object(json!({"sql": string, "params": map}), &["sql"]),
+        "explanation": explanation_schema(),
         "problem": object(
             json!({
-                "type": text(), "title": text(), "status": {"type": "integer"},
+                "type": string, "title": string, "status": {"type": "integer"},
                 "code": {"type": "string", "enum": codes},
                 "detail": {"type": "string", "description": "One sentence."},
                 "hint": {"type": "string", "description": "How to fix it."},
@@ -322,39 +331,37 @@ fn fixed_schemas() -> Map<String, JsonValue> {
 }
 
 /// Returns the response of `/v1/explain`.
-fn explanation() -> JsonValue {
-    let text = |what: &str| json!({"type": "string", "description": what});
-    let list = |of: JsonValue| json!({"type": "array", "items": of});
+fn explanation_schema() -> JsonValue {
     let name = json!({"type": "string"});
     let any = json!({"type": "object"});
     let plan = object(
         json!({
-            "rule": text("The rule that produces its deltas."),
-            "cost": text("The cost of a commit that affects it."),
-            "state": text("The memory that it uses while it has subscribers."),
-            "statements": list(text("A statement that produces its deltas.")),
+            "rule": described_text("The rule that produces its deltas."),
+            "cost": described_text("The cost of a commit that affects it."),
+            "state": described_text("The memory that it uses while it has subscribers."),
+            "statements": list_of(described_text("A statement that produces its deltas.")),
         }),
         &["rule", "cost", "state"],
     );
     let scan = object(
         json!({
-            "table": name, "columns": list(name.clone()), "statement": name,
+            "table": name, "columns": list_of(name.clone()), "statement": name,
             "part": {"type": "string", "enum": ["term", "lookup", "evaluation"]},
-            "declare": text("The index that avoids it, as a table declares it."),
-            "create": text("The same index as SQL."),
+            "declare": described_text("The index that avoids it, as a table declares it."),
+            "create": described_text("The same index as SQL."),
         }),
         &["table", "columns", "part", "statement"],
     );
     object(
         json!({
             "plan": plan,
-            "routed_by": list(
-                text("The equalities that a changed row must match to affect the query.")
+            "routed_by": list_of(
+                described_text("The equalities that a changed row must match to affect the query.")
             ),
-            "scans": list(scan),
-            "snapshot": text("The SELECT of the whole result."),
-            "params": list(json!(true)),
-            "columns": list(any.clone()), "key": list(name.clone()), "order": list(any),
+            "scans": list_of(scan),
+            "snapshot": described_text("The SELECT of the whole result."),
+            "params": list_of(json!(true)),
+            "columns": list_of(any.clone()), "key": list_of(name.clone()), "order": list_of(any),
             "top_n": {"type": "boolean", "description": "Deltas contain positions, not keys."},
             "refused": schema_ref("problem"),
         }),

@@ -40,22 +40,22 @@ pub mod single {
 
 /// Texts of responses, counted for their caller until they are sent.
 pub mod unsent {
-    pub use crate::unsent::{answer, count, response};
+    pub use crate::unsent::{committed_response, reserve, response};
 }
 
 /// Rows of the built-in tables, as JSON objects.
 pub mod rows {
-    pub use crate::routes::rows::{JSON_COLUMNS, Object, hidden, objects, objects_with};
+    pub use crate::routes::rows::{JSON_COLUMNS, Object, deny_hidden, objects, objects_with};
 }
 
 /// Runs, as the REST routes read and change them.
 pub mod runs {
-    pub use crate::routes::runs::{call, find};
+    pub use crate::routes::runs::{find, reducer_call};
 }
 
 /// Prompts, as the REST routes read them.
 pub mod prompts {
-    pub use crate::routes::prompts::{LATEST, find, page, rendered};
+    pub use crate::routes::prompts::{LATEST, find, find_page, render_text};
 }
 
 /// Parts of descriptions for `GET /openapi.json`.
@@ -125,12 +125,12 @@ impl Port {
 
     /// Returns when the server stops. Requests in progress have some seconds to finish.
     pub async fn until_draining(&self) {
-        self.0.lifecycle.until(Phase::Draining).await;
+        self.0.lifecycle.wait_for(Phase::Draining).await;
     }
 
     /// Waits for the turn in which a message of this size is parsed. Small messages need none.
     pub async fn parse_turn(&self, by: &Caller, bytes: usize) -> Option<ParseTurn> {
-        self.0.parse_turns.permit(by, bytes).await
+        self.0.parse_turns.acquire(by, bytes).await
     }
 
     pub(crate) fn parse_turns(&self) -> &ParseTurns {
@@ -152,8 +152,8 @@ impl Port {
 
     /// Returns the public URL of the server: the configured one, or the one that the client has used.
     #[must_use]
-    pub fn base(&self, uri: &Uri, headers: &HeaderMap) -> String {
-        self.0.base(uri, headers)
+    pub fn base_url(&self, uri: &Uri, headers: &HeaderMap) -> String {
+        self.0.base_url(uri, headers)
     }
 }
 

@@ -17,39 +17,46 @@ impl PublicUrl {
     /// # Errors
     /// It is not an address of HTTP, or it has more than a scheme, a host and a port.
     pub fn parse(text: &str) -> Result<PublicUrl, Refusal> {
-        let bad = || {
+        PublicUrl::parse_parts(text).ok_or_else(|| {
             let detail = format!("{text:?} is not the public URL of a server");
             Refusal::new(Code::BadArguments, detail)
                 .hint("write a scheme, a host and a port if needed: https://agents.example")
-        };
-        let (scheme, authority) = text.split_once("://").ok_or_else(bad)?;
+        })
+    }
+
+    fn parse_parts(text: &str) -> Option<PublicUrl> {
+        let (scheme, authority) = text.split_once("://")?;
         let authority = authority.strip_suffix('/').unwrap_or(authority);
-        let uri: Uri = format!("{scheme}://{authority}").parse().map_err(|_| bad())?;
-        let is_http = ["http", "https"].contains(&scheme);
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
+        let uri: Uri = format!("{scheme}://{authority}").parse().ok()?;
+        let host = uri.host().filter(|host| !host.is_empty())?;
         let has_port = authority.len() > host.len();
-        if is_http && has_port == uri.port_u16().is_some() && authority.chars().all(is_part) {
-            Ok(PublicUrl(format!("{scheme}://{}", authority.to_ascii_lowercase())))
-        } else {
-            Err(bad())
-        }
+        let is_valid = ["http", "https"].contains(&scheme)
+            && has_port == uri.port_u16().is_some()
+            && authority.chars().all(is_authority_char);
+        is_valid.then(|| PublicUrl(format!("{scheme}://{}", authority.to_ascii_lowercase())))
     }
 }
 
-/// Returns the address of this server: the configured one, else what the client has written. A proxy with TLS says so.
-pub(crate) fn base(configured: Option<&PublicUrl>, uri: &Uri, headers: &HeaderMap) -> String {
+/// Returns the configured public URL, or the request's `Host`. A proxy with TLS sends `X-Forwarded-Proto`.
+pub(crate) fn base_url(configured: Option<&PublicUrl>, uri: &Uri, headers: &HeaderMap) -> String {
     if let Some(PublicUrl(url)) = configured {
         return url.clone();
     }
-    let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let host = text(&HOST).or(uri.authority().map(|it| it.as_str()));
-    let host = host.filter(|host| host.chars().all(is_part)).unwrap_or("localhost");
-    let scheme = text(&X_FORWARDED_PROTO).filter(|scheme| *scheme == "https").unwrap_or("http");
+    let host = header_text(headers, &HOST)
+        .or(uri.authority().map(|it| it.as_str()))
+        .filter(|host| host.chars().all(is_authority_char))
+        .unwrap_or("localhost");
+    let is_https = header_text(headers, &X_FORWARDED_PROTO) == Some("https");
+    let scheme = if is_https { "https" } else { "http" };
     format!("{scheme}://{host}")
 }
 
-/// Returns a name or an address and a port, and nothing that would change where an address leads.
-fn is_part(c: char) -> bool {
+fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Returns `true` for the characters of a name or an address and a port. No other one changes where an address leads.
+fn is_authority_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || ".-_:[]".contains(c)
 }
 
@@ -84,9 +91,9 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, "evil.example".parse().expect("it is a value"));
         let uri = Uri::from_static("http://evil.example/");
-        assert_eq!(base(None, &uri, &headers), "http://evil.example");
+        assert_eq!(base_url(None, &uri, &headers), "http://evil.example");
         let configured = PublicUrl::parse("https://agents.example").expect("it is an address");
         headers.insert("x-forwarded-proto", "http".parse().expect("it is a value"));
-        assert_eq!(base(Some(&configured), &uri, &headers), "https://agents.example");
+        assert_eq!(base_url(Some(&configured), &uri, &headers), "https://agents.example");
     }
 }

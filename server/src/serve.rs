@@ -81,7 +81,7 @@ pub async fn serve_with(
         .map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
     let seq = engine.durable_seq();
     tracing::info!(%address, ?access, requires_token, %seq, "serving");
-    let lifecycle = Lifecycle::new(descriptors::connections());
+    let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
     run(engine, Listener::Tcp(listener), access, services, &lifecycle, shutdown).await;
     tracing::info!(%address, "served");
     Ok(())
@@ -98,12 +98,12 @@ pub async fn serve_shared(
     let seq = engine.durable_seq();
     tracing::info!(?listener, %seq, "serving");
     let (listener, access) = listener.parts();
-    let lifecycle = Lifecycle::new(descriptors::connections());
+    let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
     let ends = lifecycle.clone();
     let shutdown = async move {
         tokio::select! {
             () = shutdown => {}
-            () = ends.unused(limits::FIRST_CONNECTION_TIMEOUT, limits::IDLE_ENGINE_TIMEOUT) => {}
+            () = ends.wait_until_unused(limits::FIRST_CONNECTION_TIMEOUT, limits::IDLE_ENGINE_TIMEOUT) => {}
         }
     };
     run(engine, listener, access, services, &lifecycle, shutdown).await;
@@ -142,15 +142,15 @@ async fn run(
     accept(&listener, &router, &full, lifecycle, shutdown).await;
     drop(listener);
 
-    lifecycle.go(Phase::Draining);
+    lifecycle.enter_phase(Phase::Draining);
     if let Err(why) = background.await {
         tracing::error!(%why, "the work of the protocols beside the requests has failed");
     }
-    if timeout(limits::SHUTDOWN_GRACE, lifecycle.empty()).await.is_err() {
+    if timeout(limits::SHUTDOWN_GRACE, lifecycle.wait_until_empty()).await.is_err() {
         let left = lifecycle.connections();
         tracing::warn!(left, "connections were closed: they did not finish in time");
-        lifecycle.go(Phase::Over);
-        lifecycle.empty().await;
+        lifecycle.enter_phase(Phase::Over);
+        lifecycle.wait_until_empty().await;
     }
 }
 
@@ -165,7 +165,7 @@ pub async fn check_listens(
 ) -> Result<bool, Refusal> {
     let required =
         Authenticator::new(access.clone(), engine.clone()).requires_credentials().await?;
-    AccessConfig::check(address, required)?;
+    AccessConfig::check_listens(address, required)?;
     Ok(required)
 }
 
@@ -183,7 +183,7 @@ async fn accept(
         rejected: Arc::new(Semaphore::new(limits::REJECTED_CONNECTIONS)),
         lifecycle: lifecycle.clone(),
     };
-    let pending_connections = UnauthenticatedConnections::new(lifecycle.room());
+    let pending_connections = UnauthenticatedConnections::new(lifecycle.max_connections());
     let mut shutdown = pin!(shutdown);
     loop {
         let accepted = tokio::select! {
@@ -205,7 +205,7 @@ async fn accept(
             tokio::spawn(async move {
                 let pending = tokio::select! {
                     pending = queued.enter() => pending,
-                    () = context.lifecycle.until(Phase::Draining) => return,
+                    () = context.lifecycle.wait_for(Phase::Draining) => return,
                 };
                 context.admit(socket, pending);
             });
@@ -262,7 +262,7 @@ struct ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.place.ended();
+        self.place.mark_ended();
     }
 }
 
@@ -309,20 +309,20 @@ async fn connection(
     let mut connection = pin!(connection);
     let overdue = async {
         match &slot {
-            Some(slot) => slot.pending.overdue().await,
+            Some(slot) => slot.pending.wait_until_overdue().await,
             None => std::future::pending().await,
         }
     };
     let must_finish = async {
         let replaced = async {
             match &slot {
-                Some(slot) => slot.place.replaced().await,
+                Some(slot) => slot.place.wait_until_replaced().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             () = replaced => {}
-            () = lifecycle.until(Phase::Draining) => {}
+            () = lifecycle.wait_for(Phase::Draining) => {}
         }
     };
     let ended = tokio::select! {
@@ -332,7 +332,7 @@ async fn connection(
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = &mut connection => ended,
-                () = lifecycle.until(Phase::Over) => return,
+                () = lifecycle.wait_for(Phase::Over) => return,
             }
         }
     };

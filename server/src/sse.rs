@@ -61,10 +61,10 @@ pub(crate) async fn subscribe(
                  only sql is required; there are also timeline, as_of, checksum and explain",
         )
     })?;
-    let params = query.params.as_deref().map_or_else(|| Ok(Map::new()), params)?;
+    let params = query.params.as_deref().map_or_else(|| Ok(Map::new()), parse_params)?;
     let QueryString { sql, after_seq, timeline, as_of, checksum, explain, .. } = query;
     // A reconnect repeats the original address; Last-Event-ID is newer than its parameters.
-    let (start, timeline) = match last_event_id(&headers)? {
+    let (start, timeline) = match read_last_event_id(&headers)? {
         Some((seq, timeline)) => (Start::After(seq), timeline),
         None => (Start::from_message(after_seq, as_of)?, timeline),
     };
@@ -100,7 +100,7 @@ pub(crate) async fn subscribe(
     Ok((headers, [("x-accel-buffering", "no")], Body::from_stream(events)).into_response())
 }
 
-fn params(text: &str) -> Result<Map<String, JsonValue>, Refusal> {
+fn parse_params(text: &str) -> Result<Map<String, JsonValue>, Refusal> {
     integers::check_surrogates(text)?;
     let params = serde_json::from_str(text).map_err(|why| {
         Refusal::new(Code::BadRequest, format!("params is not a JSON object: {why}"))
@@ -111,7 +111,7 @@ fn params(text: &str) -> Result<Map<String, JsonValue>, Refusal> {
 }
 
 /// Where a reconnect resumes: the seq and the timeline of an event's id, `42@9f2c…`, or only a seq.
-fn last_event_id(headers: &HeaderMap) -> Result<Option<(Seq, Option<String>)>, Refusal> {
+fn read_last_event_id(headers: &HeaderMap) -> Result<Option<(Seq, Option<String>)>, Refusal> {
     let Some(id) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let position = id.to_str().ok().and_then(|id| {
         let (seq, timeline) =
@@ -141,7 +141,7 @@ struct Events {
 }
 
 impl Events {
-    fn receive(&mut self, update: &Update) {
+    fn note_staleness(&mut self, update: &Update) {
         match update {
             Update::Snapshot(_) => self.stale = false,
             Update::Rerun { stale, .. } => self.stale = *stale,
@@ -159,22 +159,25 @@ impl Events {
             return None;
         }
         let lifecycle = self.lifecycle.clone();
-        let mut draining = pin!(lifecycle.until(Phase::Draining));
+        let mut draining = pin!(lifecycle.wait_for(Phase::Draining));
         tokio::select! {
             () = &mut draining => None,
             refusal = &mut self.invalid => {
                 self.ended = true;
                 let update = Update::Error { id: ID.into(), refusal };
-                Some(event(&update, self.stale, &self.timeline))
+                Some(encode_event(&update, self.stale, &self.timeline))
             }
             update = timeout(limits::PING_INTERVAL, self.connection.next()) => match update {
                 Ok(update) => {
                     self.ended = matches!(&update, Update::Error { refusal, .. }
                         if refusal.code != Code::ResyncRequired);
-                    self.receive(&update);
-                    let (stale, timeline) = (self.stale, self.timeline.clone());
-                    let encode = move |update: &_| event(update, stale, &timeline);
-                    let (text, hold) = unsent::encode(&self.account, update, encode).await?;
+                    self.note_staleness(&update);
+                    let stale = self.stale;
+                    let timeline = self.timeline.clone();
+                    let encoded = unsent::encode(&self.account, update, move |update| {
+                        encode_event(update, stale, &timeline)
+                    });
+                    let (text, hold) = encoded.await?;
                     self.hold = hold;
                     Some(text)
                 }
@@ -184,7 +187,7 @@ impl Events {
     }
 }
 
-fn event(update: &Update, stale: bool, timeline: &str) -> String {
+fn encode_event(update: &Update, stale: bool, timeline: &str) -> String {
     let (name, at) = match update {
         Update::Snapshot(part) => ("snapshot", (!part.more).then_some(part.seq)),
         Update::Rerun { seq, .. } => ("rerun", Some(*seq)),
@@ -192,7 +195,7 @@ fn event(update: &Update, stale: bool, timeline: &str) -> String {
         Update::Progress { seq } => ("progress", (!stale).then_some(*seq)),
         Update::Error { .. } => ("error", None),
     };
-    let data = frames::update(update);
+    let data = frames::encode_update(update);
     let id = at.map(|seq| format!("id: {seq}@{timeline}\n")).unwrap_or_default();
     format!("event: {name}\n{id}data: {data}\n\n")
 }

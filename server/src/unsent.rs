@@ -26,7 +26,7 @@ pub(crate) async fn encode(
     update: Update,
     encode: impl FnOnce(&Update) -> String,
 ) -> Option<Unsent> {
-    let bytes = frames::size(&update);
+    let bytes = frames::update_size(&update);
     if bytes < COUNTED_BYTES {
         return Some((encode(&update), None));
     }
@@ -40,7 +40,7 @@ pub(crate) async fn encode(
 ///
 /// # Errors
 /// `overloaded`.
-pub fn count(account: &Account, text: &str) -> Result<Option<Reservation>, Refusal> {
+pub fn reserve(account: &Account, text: &str) -> Result<Option<Reservation>, Refusal> {
     if text.len() < COUNTED_BYTES {
         return Ok(None);
     }
@@ -55,7 +55,7 @@ pub fn count(account: &Account, text: &str) -> Result<Option<Reservation>, Refus
 /// `overloaded`.
 pub fn response(account: &Account, text: String) -> Result<Response, Refusal> {
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(match count(account, &text)? {
+    Ok(match reserve(account, &text)? {
         None => ([kind], text).into_response(),
         Some(hold) => {
             let length = (CONTENT_LENGTH, HeaderValue::from(text.len()));
@@ -70,7 +70,7 @@ pub fn response(account: &Account, text: String) -> Result<Response, Refusal> {
 
 /// Returns the result of a call as a response. A committed call cannot be refused: if there is no room for its result,
 /// the connection ends without it, and the caller retries with its request id.
-pub fn answer(account: &Account, text: String) -> Response {
+pub fn committed_response(account: &Account, text: String) -> Response {
     response(account, text).unwrap_or_else(|refusal| {
         tracing::info!(%refusal, "closing a connection: its caller reads no responses");
         let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -89,14 +89,14 @@ async fn run_session(
 ) {
     let counted = app.lifecycle.count_websocket();
     tokio::select! {
-        () = converse(&app, session, socket, arrivals) => {}
-        () = app.lifecycle.until(Phase::Over) => {}
+        () = run_halves(&app, session, socket, arrivals) => {}
+        () = app.lifecycle.wait_for(Phase::Over) => {}
     }
     drop((counted, place));
 }
 
 /// Runs both halves of a session to their end, then closes the socket.
-async fn converse(
+async fn run_halves(
     app: &AppState,
     session: AuthSession,
     socket: WebSocket,
@@ -108,7 +108,7 @@ async fn converse(
     // The writer sets it when a blocked write succeeds. A peer that only reads is then not ended as silent.
     let moved = AtomicBool::new(false);
     let account = app.engine.buffers().account(&session.caller);
-    let hello = frames::hello(&app.engine, &session.caller);
+    let hello = frames::encode_hello(&app.engine, &session.caller);
     let writer = Writer {
         connection: app.engine.connect(&session.caller),
         sender: SocketSender::new(sink, to_send, &moved, account.clone()),
@@ -135,7 +135,7 @@ async fn converse(
         SessionEnd::Gone => return,
         SessionEnd::Closed => {
             // Reading on lets the WebSocket library answer the peer's close frame.
-            let _ = timeout(limits::CLOSE_TIMEOUT, closed(&mut stream)).await;
+            let _ = timeout(limits::CLOSE_TIMEOUT, read_until_closed(&mut stream)).await;
             return;
         }
         SessionEnd::Close(code, reason) => (code, reason),
@@ -145,7 +145,7 @@ async fn converse(
     let close = CloseFrame { code, reason: reason.into() };
     if sink.send(Message::Close(Some(close))).await.is_ok() {
         // A peer that does not answer in time is abandoned.
-        let _ = timeout(limits::CLOSE_TIMEOUT, closed(&mut stream)).await;
+        let _ = timeout(limits::CLOSE_TIMEOUT, read_until_closed(&mut stream)).await;
     }
     if code != close_code::AWAY {
         tracing::info!(code, reason, "a websocket was closed with an error");
@@ -153,6 +153,6 @@ async fn converse(
 }
 
 /// Reads until the peer has closed too.
-async fn closed(stream: &mut SplitStream<WebSocket>) {
+async fn read_until_closed(stream: &mut SplitStream<WebSocket>) {
     while let Some(Ok(_)) = stream.next().await {}
 }

@@ -277,7 +277,11 @@ async fn received_by_zeta(seed: u64, version: u64) -> Vec<String> {
         }
         client.read_to(world.engine().durable_seq()).await;
         for (table, replica) in &client.replicas {
-            received.push(format!("{table} {} {:?}", Checksum::of(&replica.rows), replica.rows));
+            received.push(format!(
+                "{table} {} {:?}",
+                Checksum::from_rows(&replica.rows),
+                replica.rows
+            ));
         }
     }
     received.push(world.engine().describe_for(&zeta).to_string());

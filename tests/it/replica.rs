@@ -138,7 +138,11 @@ impl Client {
                 let replica = self.replicas.get_mut(&*change.id).expect("it is subscribed");
                 assert!(seq >= replica.seq, "{}: a result goes back", change.id);
                 replica.apply(Some(change.delta.rows()));
-                assert_eq!(change.checksum, Some(Checksum::of(&replica.rows)), "of the rerun");
+                assert_eq!(
+                    change.checksum,
+                    Some(Checksum::from_rows(&replica.rows)),
+                    "of the rerun"
+                );
                 (replica.seq, replica.stale) = (seq, stale);
             }
             Update::Progress { seq } => {
@@ -166,7 +170,7 @@ impl Client {
         assert!(part.reset || part.seq >= replica.seq, "a result goes back");
         replica.shape = part.info.shape.clone();
         replica.rows = std::mem::take(&mut replica.parts);
-        assert_eq!(part.checksum, Some(Checksum::of(&replica.rows)), "of the snapshot");
+        assert_eq!(part.checksum, Some(Checksum::from_rows(&replica.rows)), "of the snapshot");
         (replica.seq, replica.resync, replica.stale) = (part.seq, false, false);
         replica.begun = match replica.begun {
             Some(Start::AsOf(past)) => {
@@ -202,7 +206,7 @@ impl Client {
             assert!(from <= at && at <= to, "{id}: a frame {from}..{to} for a result at {at}");
             replica.apply(Some(delta));
             replica.seq = to;
-            let sum = Checksum::of(&replica.rows);
+            let sum = Checksum::from_rows(&replica.rows);
             let sql = &replica.sql;
             assert_eq!(change.checksum, Some(sum), "{id} at {to}: {sql}");
             if let Some(opening) = &change.info {

@@ -207,7 +207,7 @@ fn over_budget(commit: u64, statement: u64) -> usize {
     (0..20).for_each(|_| drop(world.commit()));
     let tenant = |name: &str| {
         let scope = Scope::from([("tenant".to_owned(), name.to_owned())]);
-        ShareKey::of(&Caller::with("ann", "worker", BTreeSet::new(), scope))
+        ShareKey::for_caller(&Caller::with("ann", "worker", BTreeSet::new(), scope))
     };
     let mut attach = |number: usize, by: &ShareKey| {
         let sql = format!("SELECT b, count(*), sum(a) FROM r WHERE abs(a) <> {number} GROUP BY b");

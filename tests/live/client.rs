@@ -34,7 +34,7 @@ impl Client {
                     .expect("a key is a column")
             })
             .collect();
-        let checksum = Checksum::of(&rows);
+        let checksum = Checksum::from_rows(&rows);
         Client { shape: shape.clone(), key, top_n, rows, checksum }
     }
 
@@ -50,7 +50,7 @@ impl Client {
             self.apply_rows(delta)?;
         }
         self.checksum = self.checksum.plus(delta.checksum_change());
-        let right = self.checksum == Checksum::of(&self.rows);
+        let right = self.checksum == Checksum::from_rows(&self.rows);
         require(right, || "the checksum does not match the rows".into())
     }
 

@@ -340,14 +340,14 @@ fn rows_that_change_as_their_policy_hides_them_disappear() {
                 world.run(row_change);
                 let changes = net(&before, &read_state(&world.fixture.db.0, &TABLES));
                 let expected = world.result(&binding);
-                let checksum = Checksum::of(&expected);
-                changed_results += usize::from(checksum != Checksum::of(&client.rows));
+                let checksum = Checksum::from_rows(&expected);
+                changed_results += usize::from(checksum != Checksum::from_rows(&client.rows));
                 for (_, delta) in router.commit(&changes, &mut world.fixture.db) {
                     let applied = client.apply(&delta.expect("the budget is unlimited"));
                     applied.unwrap_or_else(|why| panic!("{why}, of {sql}"));
                 }
                 assert!(
-                    checksum == Checksum::of(&client.rows),
+                    checksum == Checksum::from_rows(&client.rows),
                     "{row_change}, s1 is {status}: {sql}\n{:?}\ninstead of {expected:?}",
                     client.rows
                 );

@@ -91,7 +91,7 @@ struct Outcomes {
 
 pub(crate) fn payer(tenant: &str) -> ShareKey {
     let scope = Scope::from([("tenant".to_owned(), tenant.to_owned())]);
-    ShareKey::of(&Caller::with("ann", "worker", BTreeSet::new(), scope))
+    ShareKey::for_caller(&Caller::with("ann", "worker", BTreeSet::new(), scope))
 }
 
 fn bind(

@@ -155,7 +155,7 @@ fn inserted(a: i64, c: &str) -> Changes {
 /// The share of a tenant, of the limit of queries without a key.
 fn tenant(name: &str) -> ShareKey {
     let scope = Scope::from([("tenant".to_owned(), name.to_owned())]);
-    ShareKey::of(&Caller::with("ann", "worker", BTreeSet::new(), scope))
+    ShareKey::for_caller(&Caller::with("ann", "worker", BTreeSet::new(), scope))
 }
 
 /// Attaches queries of a caller until one is refused: their number, and the refusal.

@@ -152,7 +152,7 @@ impl Rows {
             layout.check_width(row)?;
         }
         let by_key = layout.index_by_key(&rows)?;
-        let checksum = expected.map(|_| Checksum::of(&rows));
+        let checksum = expected.map(|_| Checksum::from_rows(&rows));
         check_checksum(checksum, expected)?;
         let mut sorted = rows;
         let is_top_n = shape.top_n;
@@ -211,7 +211,7 @@ impl Rows {
             }
         }
         debug_assert!(
-            self.checksum.is_none_or(|sum| sum == Checksum::of(&self.sorted)),
+            self.checksum.is_none_or(|sum| sum == Checksum::from_rows(&self.sorted)),
             "the local checksum matches the rows"
         );
         Ok(changes.with_positions())

@@ -104,7 +104,7 @@ impl Delta {
     pub fn checksum_change(&self) -> Checksum {
         let placed = self.top_n.inserts.iter().chain(&self.top_n.updates);
         let rows = self.inserts.iter().chain(&self.updates).chain(placed.map(|placed| &placed.row));
-        let mut change = Checksum::of(rows);
+        let mut change = Checksum::from_rows(rows);
         self.gone.iter().for_each(|row| change.remove(row));
         change
     }

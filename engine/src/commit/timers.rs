@@ -410,7 +410,7 @@ impl Lanes {
             return Arc::clone(lane);
         }
         let parsed: Scope = serde_json::from_str(scope).unwrap_or_default();
-        let lane: Arc<str> = self.tenants.key_of_scope(&parsed).into();
+        let lane: Arc<str> = self.tenants.key_for_scope(&parsed).into();
         if self.lane_names.len() >= CACHED_SCOPES {
             self.lane_names.clear();
         }

@@ -284,7 +284,7 @@ impl Transaction for GroupTransaction {
     }
 
     fn tenant_of(&self, scope: &Scope) -> Scope {
-        self.tenants.of_scope(scope)
+        self.tenants.tenant_of(scope)
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {

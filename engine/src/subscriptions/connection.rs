@@ -94,7 +94,7 @@ impl Connection {
             lagging: false,
             reruns: PendingReruns::new(account),
             engine,
-            share: ShareKey::of(&caller),
+            share: ShareKey::for_caller(&caller),
             caller,
         }
     }

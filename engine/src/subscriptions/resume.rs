@@ -85,7 +85,7 @@ pub(crate) fn begin(
         Start::After(from) => match resume_in(&state, tables, binding, from, shared)? {
             ResumeResult::Delta { from, seq, delta, .. } if wants_checksum => {
                 // The client's current rows are unknown here, so the new result is read.
-                let sum = Checksum::of(rows(&state, binding, binding.snapshot_sql())?);
+                let sum = Checksum::from_rows(rows(&state, binding, binding.snapshot_sql())?);
                 Ok(ResumeResult::Delta { from, seq, delta, checksum: Some(sum) })
             }
             resumed => Ok(resumed),

@@ -110,7 +110,7 @@ pub fn create_token(
         hash,
         last_four,
         label,
-        expires_at: check::after("expires_in_ms", ctx.now, expires_in_ms)?,
+        expires_at: check::time_after("expires_in_ms", ctx.now, expires_in_ms)?,
         revoked_at: None,
         created_by: ctx.caller.id().to_owned(),
         created_at: ctx.now,

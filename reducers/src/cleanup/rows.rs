@@ -115,7 +115,7 @@ impl Room {
 }
 
 /// Returns `true` if there is an unfinished cleanup. If there is none, every descendant that must end is marked.
-pub(crate) fn are_any(ctx: &mut Context<'_>) -> Result<bool, Abort> {
+pub(crate) fn has_unfinished(ctx: &mut Context<'_>) -> Result<bool, Abort> {
     const FIRST: &str = "WHERE id = (SELECT min(id) FROM cleanups)";
     Ok(ctx.count_everywhere::<Cleanup>(FIRST, &[])? > 0)
 }
@@ -128,11 +128,11 @@ pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool
 }
 
 /// Defers a cleanup to later steps: for one of many caused by one call.
-pub(crate) fn later(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
-    ctx.without_policies(|ctx| leave(ctx, task))
+pub(crate) fn defer(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
+    ctx.without_policies(|ctx| insert_task(ctx, task))
 }
 
-pub(super) fn leave(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
+pub(super) fn insert_task(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     let Task { kind, session_id, reason, after, up_to, run_id, top } = task;
     let id = ctx.new_id("cl");
     let due_at = ctx.now;

@@ -32,7 +32,7 @@ pub struct Delegation {
 }
 
 /// Returns `true` if a run has delegated to a run that is active and not marked as aborted.
-pub(crate) fn delegates(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abort> {
+pub(crate) fn has_delegated(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abort> {
     // At most as many are looked at as a run may have descendants.
     let of_run = "WHERE parent_id = ?1 AND EXISTS (SELECT 1 FROM runs AS r WHERE r.id = run_id
         AND r.status IN ('running', 'waiting') AND r.abort_requested_at IS NULL)";
@@ -67,7 +67,7 @@ const ABOVE: &str = "WITH RECURSIVE above(id, depth) AS (
 /// Returns `true` if an ancestor of a run has ended or is being aborted, so that a cleanup will abort this run. Such a
 /// run starts nothing new.
 pub(crate) fn is_cut_off(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abort> {
-    if !cleanup::are_any(ctx)? {
+    if !cleanup::has_unfinished(ctx)? {
         return Ok(false);
     }
     let above = format!(

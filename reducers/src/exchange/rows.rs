@@ -84,7 +84,7 @@ fn is_number(text: &str) -> bool {
 }
 
 /// Returns the call that asks, if a call stands for a question.
-pub(crate) fn asker(call: &ToolCall) -> Option<&str> {
+pub(crate) fn find_asker(call: &ToolCall) -> Option<&str> {
     asked_by(&call.call_id).filter(|_| call.tool_name == INPUT_TOOL)
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Progress {
 }
 
 /// How far the exchange of a call has come.
-pub(crate) fn progress(ctx: &mut Context<'_>, call_id: &str) -> Result<Progress, Abort> {
+pub(crate) fn find_progress(ctx: &mut Context<'_>, call_id: &str) -> Result<Progress, Abort> {
     let has_task = !open_tasks(ctx, call_id)?.is_empty();
     let asked = "WHERE call_id = ?1 AND kind = 'asked'";
     let params = [Value::from(call_id)];
@@ -113,7 +113,10 @@ pub(crate) fn open_tasks(ctx: &mut Context<'_>, call_id: &str) -> Result<Vec<Too
 }
 
 /// Returns the undecided questions of a call.
-pub(crate) fn questions(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Vec<ToolCall>, Abort> {
+pub(crate) fn find_questions(
+    ctx: &mut Context<'_>,
+    call: &ToolCall,
+) -> Result<Vec<ToolCall>, Abort> {
     // Their ids have this prefix, and end before the next character.
     let first = format!("{}{INPUT}", question_prefix(&call.call_id));
     let end = format!("{}/", first.trim_end_matches('.'));
@@ -122,15 +125,17 @@ pub(crate) fn questions(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Vec<To
         ORDER BY call_id";
     let params = [Value::from(first.as_str()), Value::from(end.as_str())];
     let found = ctx.without_policies(|ctx| ctx.find::<ToolCall>(undecided, &params))?;
-    Ok(found.into_iter().filter(|it| asker(it) == Some(&call.call_id)).collect())
+    Ok(found.into_iter().filter(|it| find_asker(it) == Some(&call.call_id)).collect())
 }
 
 /// Lets the call that asks go on, if this was its last undecided question.
 pub(crate) fn resume_asker(ctx: &mut Context<'_>, question: &ToolCall) -> Result<(), Abort> {
-    let Some(asker) = asker(question) else { return Ok(()) };
+    let Some(asker) = find_asker(question) else { return Ok(()) };
     ctx.without_policies(|ctx| {
         let Some(mut call) = ctx.get::<ToolCall>(asker)? else { return Ok(()) };
-        if call.status != ToolCallStatus::AwaitingApproval || !questions(ctx, &call)?.is_empty() {
+        if call.status != ToolCallStatus::AwaitingApproval
+            || !find_questions(ctx, &call)?.is_empty()
+        {
             return Ok(());
         }
         call.status = ToolCallStatus::Pending;

@@ -3,7 +3,7 @@
 use abide_schema::{Abort, Context};
 
 use super::{Run, RunStatus};
-use crate::cleanup::{Task, later};
+use crate::cleanup::{Task, defer};
 use crate::handoff;
 use crate::session::{self, Session, SessionStatus};
 use crate::timer::{self, TimerStatus};
@@ -29,7 +29,7 @@ pub(super) fn end(ctx: &mut Context<'_>, run: &Run, calls: LeftCalls) -> Result<
             return Ok(());
         };
         if needs_cleanup(ctx, &session.id, calls)? {
-            later(ctx, Task::end(&session.id))?;
+            defer(ctx, Task::end(&session.id))?;
         }
         let session = match session.status {
             SessionStatus::HandedOff => {
@@ -59,9 +59,9 @@ fn goes_on(session: &Session) -> bool {
 fn needs_cleanup(ctx: &mut Context<'_>, session_id: &str, calls: LeftCalls) -> Result<bool, Abort> {
     use ToolCallStatus::{AwaitingApproval, Claimed, Pending};
     for status in [AwaitingApproval, Claimed, Pending] {
-        if calls == LeftCalls::Stay && tool_call::any(ctx, session_id, status)? {
+        if calls == LeftCalls::Stay && tool_call::has_any(ctx, session_id, status)? {
             return Ok(true);
         }
     }
-    timer::any(ctx, session_id, TimerStatus::Pending)
+    timer::has_any(ctx, session_id, TimerStatus::Pending)
 }

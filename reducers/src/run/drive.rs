@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
 use super::rows::add_event;
-use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, missing, save, starter};
+use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, save, starter, unknown_run};
 use crate::claim_queue::{self, ClaimBudget, QueueScan};
 use crate::pause::rows::Pause;
 use crate::session::{self, Session};
@@ -137,7 +137,7 @@ fn find_waiting_behind(
 }
 
 fn take(ctx: &mut Context<'_>, mut run: Run, driver: String, lease_ms: i64) -> Result<Run, Abort> {
-    run.lease_expires_at = Some(check::lease(ctx.now, lease_ms)?);
+    run.lease_expires_at = Some(check::lease_end(ctx.now, lease_ms)?);
     run.driver = Some(driver);
     run.fencing_token = Some(ctx.seq.0);
     save(ctx, run)
@@ -152,7 +152,7 @@ pub fn heartbeat_run(
     lease_ms: i64,
 ) -> Result<Run, Abort> {
     let mut run = find_claimed(ctx, &id, fencing_token)?;
-    run.lease_expires_at = Some(check::lease(ctx.now, lease_ms)?);
+    run.lease_expires_at = Some(check::lease_end(ctx.now, lease_ms)?);
     save(ctx, run)
 }
 
@@ -179,7 +179,7 @@ pub fn record_run(
         check_unchanged(ctx, &run, Seq(known))?;
     }
     if let Some(lease_ms) = lease_ms {
-        run.lease_expires_at = Some(check::lease(ctx.now, lease_ms)?);
+        run.lease_expires_at = Some(check::lease_end(ctx.now, lease_ms)?);
     }
     if let Some(spent) = spent {
         add_usage(&mut run, &spent)?;
@@ -245,10 +245,10 @@ fn check_unchanged(ctx: &mut Context<'_>, run: &Run, known: Seq) -> Result<(), A
 
 fn add_usage(run: &mut Run, spent: &ModelUsage) -> Result<(), Refusal> {
     let counts = 0..=i64::from(u32::MAX);
-    check::within("tool_calls", Some(spent.tool_calls), &counts)?;
-    check::within("input_tokens", spent.input_tokens, &counts)?;
-    check::within("output_tokens", spent.output_tokens, &counts)?;
-    check::within("cost_micros", spent.cost_micros, &counts)?;
+    check::in_range("tool_calls", Some(spent.tool_calls), &counts)?;
+    check::in_range("input_tokens", spent.input_tokens, &counts)?;
+    check::in_range("output_tokens", spent.output_tokens, &counts)?;
+    check::in_range("cost_micros", spent.cost_micros, &counts)?;
     run.iterations += i64::from(spent.iteration);
     run.tool_calls += spent.tool_calls;
     run.input_tokens += spent.input_tokens.unwrap_or(0);
@@ -304,7 +304,7 @@ pub(crate) fn find_claimed_unnamed(
     id: &str,
     fencing_token: i64,
 ) -> Result<Run, Abort> {
-    let run = ctx.get::<Run>(id)?.ok_or_else(|| missing(id))?;
+    let run = ctx.get::<Run>(id)?.ok_or_else(|| unknown_run(id))?;
     let has_driver = run.status == RunStatus::Running && run.driver.is_some();
     // The current claim's token determines the holder: the given token could be any event of the caller.
     let is_holder = match run.fencing_token {

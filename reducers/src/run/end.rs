@@ -97,7 +97,7 @@ pub fn finish_run(
 /// descendants, so none is missed.
 fn stop_delegated(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
     // The call that marked the run has started their cleanup.
-    if run.abort_requested_at.is_some() || !delegation::delegates(ctx, &run.id)? {
+    if run.abort_requested_at.is_some() || !delegation::has_delegated(ctx, &run.id)? {
         return Ok(());
     }
     cleanup::begin(ctx, Task::delegated(run))
@@ -131,7 +131,7 @@ pub fn abort_run(
 ) -> Result<ReducerResult<Run>, Abort> {
     let mut run = find(ctx, &id)?;
     if run.status == RunStatus::Aborted || run.abort_requested_at.is_some() {
-        lease::hide(ctx, &mut run.fencing_token)?;
+        lease::hide_token(ctx, &mut run.fencing_token)?;
         return Ok(ReducerResult::Duplicate(run.seq, run));
     }
     if run.status.is_terminal() {
@@ -141,7 +141,7 @@ pub fn abort_run(
     let task = Task::abort(&run, ctx.seq);
     let mut run = stop_alone(ctx, run, reason.as_deref())?;
     cleanup::begin(ctx, task)?;
-    lease::hide(ctx, &mut run.fencing_token)?;
+    lease::hide_token(ctx, &mut run.fencing_token)?;
     Ok(ReducerResult::Fresh(run))
 }
 

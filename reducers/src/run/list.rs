@@ -42,20 +42,20 @@ pub(crate) struct ListedRun<'a> {
 }
 
 /// Adds a new run.
-pub(crate) fn begin(ctx: &mut Context<'_>, run: &ListedRun<'_>) -> Result<(), Abort> {
-    each(ctx, run, |ctx, entry| ctx.insert(entry).map(drop))
+pub(crate) fn insert_entries(ctx: &mut Context<'_>, run: &ListedRun<'_>) -> Result<(), Abort> {
+    for_each_entry(ctx, run, |ctx, entry| ctx.insert(entry).map(drop))
 }
 
 /// Moves a run that has ended to its place.
-pub(super) fn end(ctx: &mut Context<'_>, run: &ListedRun<'_>) -> Result<(), Abort> {
-    each(ctx, run, |ctx, entry| {
+pub(super) fn move_entries(ctx: &mut Context<'_>, run: &ListedRun<'_>) -> Result<(), Abort> {
+    for_each_entry(ctx, run, |ctx, entry| {
         ctx.delete::<RunListEntry>((&*entry.agent, &*entry.part, ACTIVE, &*entry.run_id))?;
         ctx.insert(entry).map(drop)
     })
 }
 
 /// The entries of a run at its place now.
-fn each(
+fn for_each_entry(
     ctx: &mut Context<'_>,
     run: &ListedRun<'_>,
     act: impl Fn(&mut Context<'_>, RunListEntry) -> Result<(), Abort>,
@@ -67,7 +67,8 @@ fn each(
         let session = ctx.get::<Session>(run.session_id)?;
         let scope = session.map(|session| session.scope.value()).unwrap_or_default();
         let texts = scope.as_object().into_iter().flatten();
-        let parts = texts.filter_map(|(key, value)| Some(claim_queue::part(key, value.as_str()?)));
+        let parts =
+            texts.filter_map(|(key, value)| Some(claim_queue::scope_part(key, value.as_str()?)));
         for part in parts.chain([String::new()]) {
             let entry = RunListEntry {
                 agent: run.agent.to_owned(),

@@ -31,8 +31,8 @@ pub fn reserve_usage(
 ) -> Result<ReservedUsage, Abort> {
     let run = find_continuing(ctx, &id, fencing_token)?;
     let counts = 0..=i64::from(u32::MAX);
-    check::within("tokens", Some(tokens), &counts)?;
-    check::within("cost_micros", cost_micros, &counts)?;
+    check::in_range("tokens", Some(tokens), &counts)?;
+    check::in_range("cost_micros", cost_micros, &counts)?;
     let amount = budget::Amount { tokens, cost_micros: cost_micros.unwrap_or(0) };
     Ok(ReservedUsage { budgets: budget::reserve(ctx, &run, amount)? })
 }

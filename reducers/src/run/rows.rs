@@ -231,18 +231,18 @@ impl Run {
 
 /// Loads a run; the event will name its session.
 pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Run, Abort> {
-    let run = ctx.get::<Run>(id)?.ok_or_else(|| missing(id))?;
+    let run = ctx.get::<Run>(id)?.ok_or_else(|| unknown_run(id))?;
     ctx.about(&run.session_id);
     Ok(run)
 }
 
-pub(crate) fn missing(id: &str) -> Refusal {
+pub(crate) fn unknown_run(id: &str) -> Refusal {
     Refusal::new(Code::NotFound, format!("there is no run {id}"))
         .hint_query("SELECT id, session_id, status FROM runs")
 }
 
 /// Returns the active run of a session, if any.
-pub(crate) fn active(ctx: &mut Context<'_>, session_id: &str) -> Result<Option<Run>, Abort> {
+pub(crate) fn find_active(ctx: &mut Context<'_>, session_id: &str) -> Result<Option<Run>, Abort> {
     let active = "WHERE session_id = ?1 AND status IN ('running', 'waiting')";
     Ok(ctx.find::<Run>(active, &[Value::from(session_id)])?.into_iter().next())
 }
@@ -349,7 +349,7 @@ pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     let before = ctx.without_policies(|ctx| ctx.get::<Run>(&run.id))?;
     ctx.update(&run)?;
     if run.status.is_terminal() && before.as_ref().is_some_and(|it| !it.status.is_terminal()) {
-        list::end(ctx, &run.listed())?;
+        list::move_entries(ctx, &run.listed())?;
     }
     let was_claimable = before.is_some_and(|before| before.is_claimable());
     if was_claimable != run.is_claimable() {

@@ -4,7 +4,7 @@ use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, reducer};
 
 use super::active_agent::last_of_session;
-use super::{Run, RunStatus, active, add_status, list, save, starter};
+use super::{Run, RunStatus, add_status, find_active, list, save, starter};
 use crate::agent::RunPurpose;
 use crate::message::rows::{NewEntry, append};
 use crate::session::{self, Session, SessionStatus};
@@ -33,12 +33,12 @@ pub fn start_run(
     if let Some(id) = &id {
         check::name("id", id)?;
         if let Some(before) = ctx.get::<Run>(id)? {
-            return repeat(ctx, before, &session_id, agent.as_deref());
+            return repeat_start(ctx, before, &session_id, agent.as_deref());
         }
     }
     let session = session::find_accepting(ctx, &session_id)?;
     let agent = agent.unwrap_or_else(|| session.agent.clone());
-    let deadline_at = check::after("deadline_ms", ctx.now, deadline_ms)?;
+    let deadline_at = check::time_after("deadline_ms", ctx.now, deadline_ms)?;
     let purpose = RunPurpose::Session;
     let starter = ctx.caller.clone();
     let new = NewRun { id, agent, purpose, starter, input, parent_id: None, deadline_at };
@@ -65,11 +65,11 @@ pub(crate) fn begin(
     NewRun { id, agent, purpose, starter, input, parent_id, deadline_at }: NewRun,
 ) -> Result<Run, Abort> {
     let session_id = session.id.clone();
-    let agent = agent::ready(ctx, &agent, purpose, &starter, &session.scope)?;
+    let agent = agent::find_ready(ctx, &agent, purpose, &starter, &session.scope)?;
     if purpose == RunPurpose::Session {
         check_owner(ctx, &session, &agent.name)?;
     }
-    if let Some(active) = ctx.without_policies(|ctx| active(ctx, &session_id))? {
+    if let Some(active) = ctx.without_policies(|ctx| find_active(ctx, &session_id))? {
         return Err(session_has_run(ctx, &session_id, &active)?.into());
     }
     let session = open(ctx, session, input)?;
@@ -109,7 +109,7 @@ pub(crate) fn begin(
     };
     starter::insert(ctx, &run, &starter)?;
     claim_queue::set(ctx, run.entry(), true)?;
-    list::begin(ctx, &run.listed())?;
+    list::insert_entries(ctx, &run.listed())?;
     add_status(ctx, &mut run, "thinking")?;
     session::touch(ctx, session)?;
     save(ctx, run)
@@ -178,7 +178,7 @@ fn open(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Resul
     }
 }
 
-fn repeat(
+fn repeat_start(
     ctx: &mut Context<'_>,
     mut before: Run,
     session_id: &str,
@@ -187,7 +187,7 @@ fn repeat(
     ctx.about(&before.session_id);
     let is_same = before.session_id == session_id && before.parent_id.is_none();
     if is_same && agent.is_none_or(|agent| agent == before.agent) {
-        lease::hide(ctx, &mut before.fencing_token)?;
+        lease::hide_token(ctx, &mut before.fencing_token)?;
         return Ok(ReducerResult::Duplicate(before.seq, before));
     }
     let detail = if before.session_id == session_id {

@@ -4,7 +4,7 @@
 use abide_schema::{Abort, Caller, Context, Json, Seq, table};
 use serde_json::Value as JsonValue;
 
-use super::{Run, active, active_agent};
+use super::{Run, active_agent, find_active};
 use crate::agent::{Agent, allow};
 use crate::session::Session;
 
@@ -27,7 +27,7 @@ pub struct RunStarter {
 }
 
 /// Returns the caller that started a run.
-pub(crate) fn starter(ctx: &mut Context<'_>, run_id: &str) -> Result<Caller, Abort> {
+pub(crate) fn find_starter(ctx: &mut Context<'_>, run_id: &str) -> Result<Caller, Abort> {
     let row = ctx.without_policies(|ctx| ctx.get::<RunStarter>(run_id))?;
     Ok(row.map_or_else(Caller::system, |row| {
         Caller::recorded(&row.caller, Some(row.authority.as_str()))
@@ -56,7 +56,7 @@ pub(crate) fn check_allowed(
     run: &Run,
     by: Option<&Caller>,
 ) -> Result<(), Abort> {
-    let starter = starter(ctx, &run.id)?;
+    let starter = find_starter(ctx, &run.id)?;
     let mut agents = active_agent::find_names(ctx, &run.id)?;
     agents.insert(0, run.agent.clone());
     for agent in &agents {
@@ -68,13 +68,13 @@ pub(crate) fn check_allowed(
 
 /// Refuses to continue the run of a session, if it has one and its starter may no longer start runs of its agents.
 pub(crate) fn check_continues(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
-    let run = ctx.without_policies(|ctx| active(ctx, session_id))?;
+    let run = ctx.without_policies(|ctx| find_active(ctx, session_id))?;
     run.map_or(Ok(()), |run| check_allowed(ctx, &run, None))
 }
 
 /// Refuses to let another agent take over the turn of a run if the starter of the run may not use it.
 pub(super) fn check_handoff(ctx: &mut Context<'_>, run: &Run, to: &str) -> Result<(), Abort> {
-    let starter = starter(ctx, &run.id)?;
+    let starter = find_starter(ctx, &run.id)?;
     check_agent(ctx, run, to, &starter)
 }
 

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::delegated_session::LeftCalls;
 use super::{
-    Run, RunEventKind, RunStatus, active, add_consequence, add_status, delegated_session, save,
-    wait,
+    Run, RunEventKind, RunStatus, add_consequence, add_status, delegated_session, find_active,
+    save, wait,
 };
 use crate::cleanup::{self, Task};
 use crate::session::{self, Session, SessionStatus};
@@ -34,11 +34,11 @@ pub(crate) fn abort_of_session(
     session_id: &str,
     is_cancelled: bool,
 ) -> Result<(), Abort> {
-    let Some(run) = active(ctx, session_id)?.filter(may_continue) else { return Ok(()) };
+    let Some(run) = find_active(ctx, session_id)?.filter(may_continue) else { return Ok(()) };
     let delegated = (!is_cancelled).then(|| Task::delegated(&run));
     let run = stop(ctx, run, Some("the session has ended"))?;
     match delegated {
-        Some(task) if delegation::delegates(ctx, &run.id)? => cleanup::later(ctx, task),
+        Some(task) if delegation::has_delegated(ctx, &run.id)? => cleanup::defer(ctx, task),
         _ => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as JsonValue};
 
 use super::drive::find_continuing;
 use super::{
-    PAUSED, Run, RunEventKind, RunStatus, WaitLimit, active, add_consequence, add_status, save,
+    PAUSED, Run, RunEventKind, RunStatus, WaitLimit, add_consequence, add_status, find_active, save,
 };
 use crate::session::{self, Session, SessionStatus};
 use crate::tool_call::{self, ToolCallStatus};
@@ -26,7 +26,7 @@ pub fn wait_run(
     let mut run = find_continuing(ctx, &id, fencing_token)?;
     let session = session::find(ctx, &run.session_id)?;
     let is_suspended = session.status == SessionStatus::Suspended;
-    let own = awaited(ctx, &session)?.or_else(|| is_suspended.then(|| RESUME.to_owned()));
+    let own = find_awaited(ctx, &session)?.or_else(|| is_suspended.then(|| RESUME.to_owned()));
     let reason = match own {
         Some(own) => Some(own),
         None => awaited_below(ctx, &run)?,
@@ -65,14 +65,14 @@ pub(crate) fn limit_wait(
 const RESUME: &str = "resume";
 
 /// Returns the reason for which a session's run has to wait before it can continue, if any.
-fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
+fn find_awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
     use ToolCallStatus::{AwaitingApproval, Unknown};
     // A call that waits for a supervisor waits for no approval.
     if session.status == SessionStatus::HandedOff {
         return Ok(Some("handoff".to_owned()));
     }
     for (status, what) in [(AwaitingApproval, "approval"), (Unknown, "settlement")] {
-        if tool_call::any(ctx, &session.id, status)? {
+        if tool_call::has_any(ctx, &session.id, status)? {
             return Ok(Some(what.to_owned()));
         }
     }
@@ -111,7 +111,7 @@ pub(super) fn wake_above(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> 
 pub(crate) fn continue_if_decided(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     ctx.without_policies(|ctx| {
         continue_run(ctx, session_id)?;
-        if active(ctx, session_id)?.is_none() {
+        if find_active(ctx, session_id)?.is_none() {
             activate_session(ctx, session_id)?;
         }
         Ok(())
@@ -127,11 +127,11 @@ pub(crate) fn suspend_for_call(ctx: &mut Context<'_>, session_id: &str) -> Resul
     ctx.without_policies(|ctx| {
         let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
         if !matches!(session.status, SessionStatus::Created | SessionStatus::Active)
-            || active(ctx, session_id)?.is_some()
+            || find_active(ctx, session_id)?.is_some()
         {
             return Ok(());
         }
-        let Some(what) = awaited(ctx, &session)? else { return Ok(()) };
+        let Some(what) = find_awaited(ctx, &session)? else { return Ok(()) };
         let reason = format!("{CALL_WAITS}{what}");
         session::to_status(ctx, session, SessionStatus::Suspended, |it| it.reason = Some(reason))
             .map(drop)
@@ -147,7 +147,7 @@ pub(crate) fn is_suspended_for_call(session: &Session) -> bool {
 /// Activates a session without a run that was suspended for the decision on a call.
 fn activate_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
-    if !is_suspended_for_call(&session) || awaited(ctx, &session)?.is_some() {
+    if !is_suspended_for_call(&session) || find_awaited(ctx, &session)?.is_some() {
         return Ok(());
     }
     session::to_status(ctx, session, SessionStatus::Active, |_| {}).map(drop)
@@ -167,7 +167,7 @@ fn continue_run(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     // A suspended session is woken by resume_session; a decision alone does not wake it.
     let needs_resume =
         session.status == SessionStatus::Suspended && run.reason.as_deref() == Some(RESUME);
-    if needs_resume || session.status.is_terminal() || awaited(ctx, &session)?.is_some() {
+    if needs_resume || session.status.is_terminal() || find_awaited(ctx, &session)?.is_some() {
         return Ok(());
     }
     if session.status == SessionStatus::Suspended {

@@ -21,7 +21,7 @@ pub(crate) fn is_closing(ctx: &mut Context<'_>, session: &Session) -> Result<boo
     if session.cancel_requested_at.is_some() || session.status.is_terminal() {
         return Ok(true);
     }
-    if session.parent_id.is_none() || !cleanup::are_any(ctx)? {
+    if session.parent_id.is_none() || !cleanup::has_unfinished(ctx)? {
         return Ok(false);
     }
     let above = format!("WHERE cancel_requested_at IS NOT NULL AND id IN ({ABOVE})");

@@ -34,7 +34,7 @@ pub fn create_session(
         Some(id) => {
             check::name("id", &id)?;
             if ctx.get::<Session>(&id)?.is_some() {
-                return Err(exists(&id).hint("omit id to get a generated one").into());
+                return Err(session_exists(&id).hint("omit id to get a generated one").into());
             }
             id
         }
@@ -42,7 +42,7 @@ pub fn create_session(
     };
     let scope = scope.unwrap_or_default();
     let metadata = metadata.unwrap_or_default();
-    make(ctx, NewSession { id, agent, title, parent_id, scope, metadata })
+    create(ctx, NewSession { id, agent, title, parent_id, scope, metadata })
 }
 
 /// Finds the session with an id, or creates it. A session that exists is returned unchanged: the call adds no event, and
@@ -78,11 +78,12 @@ pub fn open_session(
     };
     let scope = scope.unwrap_or_default();
     let metadata = metadata.unwrap_or_default();
-    make(ctx, NewSession { id, agent, title, parent_id, scope, metadata }).map(ReducerResult::Fresh)
+    create(ctx, NewSession { id, agent, title, parent_id, scope, metadata })
+        .map(ReducerResult::Fresh)
 }
 
 /// Creates a session that a caller asked for, within its parent.
-fn make(ctx: &mut Context<'_>, mut new: NewSession) -> Result<Session, Abort> {
+fn create(ctx: &mut Context<'_>, mut new: NewSession) -> Result<Session, Abort> {
     agent::check_owns_sessions(ctx, &new.agent)?;
     if let Some(parent) = &new.parent_id {
         let parent = find_accepting(ctx, parent)?;
@@ -94,14 +95,14 @@ fn make(ctx: &mut Context<'_>, mut new: NewSession) -> Result<Session, Abort> {
 
 /// Creates the session of a run that was started for a tool call: its id is that of the call, and it has the scope of
 /// the call's session.
-pub(crate) fn make_child(
+pub(crate) fn create_child(
     ctx: &mut Context<'_>,
     id: String,
     agent: String,
     parent: &Session,
 ) -> Result<Session, Abort> {
     if ctx.get::<Session>(&id)?.is_some() {
-        return Err(exists(&id).into());
+        return Err(session_exists(&id).into());
     }
     check_depth(ctx, parent)?;
     let mut scope = serde_json::Map::new();
@@ -148,6 +149,6 @@ pub(crate) fn insert(ctx: &mut Context<'_>, new: NewSession) -> Result<Session, 
     })
 }
 
-fn exists(id: &str) -> Refusal {
+fn session_exists(id: &str) -> Refusal {
     Refusal::new(Code::Conflict, format!("session {id} already exists"))
 }

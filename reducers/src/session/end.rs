@@ -18,14 +18,14 @@ pub(crate) fn mark_cancelled(
 ) -> Result<Session, Abort> {
     session.cancel_requested_at = Some(ctx.now);
     session.cancel_reason = reason.map(str::to_owned);
-    if !tool_call::any(ctx, &session.id, ToolCallStatus::Claimed)? {
+    if !tool_call::has_any(ctx, &session.id, ToolCallStatus::Claimed)? {
         return end_cancelled(ctx, session);
     }
     // Marked first: the end of its run must not end it before its workers have stopped.
     session.updated_at = ctx.now;
     session.seq = ctx.seq;
     ctx.update(&session)?;
-    release(ctx, &session)?;
+    end_contents(ctx, &session)?;
     if session.status == SessionStatus::HandedOff {
         return to_status(ctx, session, SessionStatus::Active, |_| {});
     }
@@ -33,12 +33,12 @@ pub(crate) fn mark_cancelled(
 }
 
 /// Called after a call of a cancelled session has stopped: if it was the last, the session ends.
-pub(crate) fn stopped(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
+pub(crate) fn end_if_stopped(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
     ctx.without_policies(|ctx| match ctx.get::<Session>(id)? {
         Some(session)
             if session.cancel_requested_at.is_some()
                 && !session.status.is_terminal()
-                && !tool_call::any(ctx, id, ToolCallStatus::Claimed)? =>
+                && !tool_call::has_any(ctx, id, ToolCallStatus::Claimed)? =>
         {
             end_cancelled(ctx, session).map(drop)
         }
@@ -63,12 +63,12 @@ pub(crate) fn end(
     with: impl FnOnce(&mut Session),
 ) -> Result<Session, Abort> {
     let session = to_status(ctx, session, status, with)?;
-    release(ctx, &session)?;
+    end_contents(ctx, &session)?;
     Ok(session)
 }
 
 /// Ends the run and the handoff of a session, even if its caller cannot see them.
-fn release(ctx: &mut Context<'_>, session: &Session) -> Result<(), Abort> {
+fn end_contents(ctx: &mut Context<'_>, session: &Session) -> Result<(), Abort> {
     ctx.without_policies(|ctx| {
         run::stop::abort_of_session(ctx, &session.id, session.cancel_requested_at.is_some())?;
         handoff::cancel_of_session(ctx, &session.id)

@@ -304,7 +304,7 @@ impl SnapshotContext {
         }
         match &self.plan {
             Some(plan) => {
-                check::within("version", Some(plan.version), &(1..=i64::from(u32::MAX)))?;
+                check::in_range("version", Some(plan.version), &(1..=i64::from(u32::MAX)))?;
                 plan::check_steps(&plan.steps)
             }
             None => Ok(()),
@@ -315,22 +315,22 @@ impl SnapshotContext {
 impl SnapshotSummary {
     fn check(&self, messages: i64) -> Result<(), Refusal> {
         let counts = 0..=i64::from(u32::MAX);
-        check::within("number", Some(self.number), &(1..=*counts.end()))?;
-        check::within("through", Some(self.through), &(1..=messages))?;
-        check::within("folded", Some(self.folded), &(0..=self.through))?;
-        check::within("goal", Some(self.goal), &(self.through..=messages))?;
-        check::within("goal_folded", Some(self.goal_folded), &(self.folded..=self.goal))?;
-        check::within("answers", Some(self.answers), &(0..=messages))?;
-        check::within("tokens_before", Some(self.tokens_before), &(0..=(1 << 53)))?;
+        check::in_range("number", Some(self.number), &(1..=*counts.end()))?;
+        check::in_range("through", Some(self.through), &(1..=messages))?;
+        check::in_range("folded", Some(self.folded), &(0..=self.through))?;
+        check::in_range("goal", Some(self.goal), &(self.through..=messages))?;
+        check::in_range("goal_folded", Some(self.goal_folded), &(self.folded..=self.goal))?;
+        check::in_range("answers", Some(self.answers), &(0..=messages))?;
+        check::in_range("tokens_before", Some(self.tokens_before), &(0..=(1 << 53)))?;
         check::name("origin", &self.origin)?;
         for number in &self.kept {
-            check::within("kept", Some(*number), &(1..=self.folded))?;
+            check::in_range("kept", Some(*number), &(1..=self.folded))?;
         }
         let mut known = BTreeSet::new();
         for result in &self.archived {
-            check::within("message", Some(result.message), &(1..=self.through))?;
-            check::within("number", Some(result.number), &(1..=self.number))?;
-            check::within("characters", Some(result.characters), &counts)?;
+            check::in_range("message", Some(result.message), &(1..=self.through))?;
+            check::in_range("number", Some(result.number), &(1..=self.number))?;
+            check::in_range("characters", Some(result.characters), &counts)?;
             check::name("tool_name", &result.tool_name)?;
             if !known.insert(result.message) {
                 let detail = format!("the result in message {} is archived twice", result.message);

@@ -51,7 +51,7 @@ pub(super) fn call_ids(data: &JsonValue) -> Vec<&str> {
 }
 
 /// Returns the agents that take over in a message or in the result of a handoff, with their revisions.
-pub(super) fn handoffs(value: &JsonValue) -> Option<(&str, i64)> {
+pub(super) fn read_handoff(value: &JsonValue) -> Option<(&str, i64)> {
     let handoff = &value["handoff"];
     Some((handoff["agent"].as_str()?, handoff["revision"].as_i64()?))
 }

@@ -9,7 +9,7 @@ use abide_schema::{
 use serde_json::{Map, Value as JsonValue};
 
 use super::context::{self, SnapshotContext};
-use super::conversation::{NamedCalls, each_message, handoffs};
+use super::conversation::{NamedCalls, each_message, read_handoff};
 use super::format::{
     FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus, SnapshotMessage,
     SnapshotRun, VERSION, check_tag,
@@ -195,7 +195,7 @@ impl Export {
             let hint = "export the run when the supervisor has resolved the handoff";
             return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
         }
-        if tool_call::any(ctx, &session.id, ToolCallStatus::Claimed)? {
+        if tool_call::has_any(ctx, &session.id, ToolCallStatus::Claimed)? {
             let detail = format!("a tool call of session {} is running", session.id);
             let hint = "export the run when the call has ended; cancel_tool_call asks it to stop";
             return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
@@ -273,7 +273,7 @@ impl Export {
         let data = data.map(|data| data.value());
         if let Some(data) = &data {
             named_calls.add(data);
-            if let Some((agent, revision)) = handoffs(data) {
+            if let Some((agent, revision)) = read_handoff(data) {
                 self.add_agent(ctx, agent, revision)?;
             }
         }
@@ -295,7 +295,7 @@ impl Export {
             matches!(status, SnapshotCallStatus::Succeeded | SnapshotCallStatus::Failed);
         let result = call.result.map(|result| result.value());
         let content = result.as_ref().map(|result| &result["content"]);
-        if let Some((agent, revision)) = content.and_then(handoffs) {
+        if let Some((agent, revision)) = content.and_then(read_handoff) {
             self.add_agent(ctx, agent, revision)?;
         }
         calls.push(SnapshotCall {
@@ -357,7 +357,7 @@ fn selected_tools(
     definition: &Map<String, JsonValue>,
 ) -> Result<BTreeSet<String>, Abort> {
     let mut tools = BTreeSet::new();
-    for name in names(definition, "tools") {
+    for name in listed_names(definition, "tools") {
         let Some(prefix) = name.strip_suffix('*') else {
             tools.insert(name.to_owned());
             continue;
@@ -371,14 +371,14 @@ fn selected_tools(
             tools.extend(found.into_iter().map(|tool| tool.name));
         }
     }
-    for excluded in names(definition, "excluded_tools") {
+    for excluded in listed_names(definition, "excluded_tools") {
         tools.remove(excluded);
     }
     Ok(tools)
 }
 
 /// Returns the names that a member of a definition lists.
-fn names<'a>(
+fn listed_names<'a>(
     definition: &'a Map<String, JsonValue>,
     member: &str,
 ) -> impl Iterator<Item = &'a str> {

@@ -286,7 +286,7 @@ impl SnapshotRun {
             ("stage_iteration", self.stage_iteration),
             ("turn", self.turn),
         ] {
-            check::within(name, number, &counts)?;
+            check::in_range(name, number, &counts)?;
         }
         // As large as the sum of the counts of many answers.
         let sums = 0..=(1 << 53);
@@ -298,7 +298,7 @@ impl SnapshotRun {
             ("budget_cost_micros", Some(self.budget_cost_micros)),
             ("worked_us", self.worked_us),
         ] {
-            check::within(name, number, &sums)?;
+            check::in_range(name, number, &sums)?;
         }
         self.check_times(ctx.now)?;
         self.context.check(self.messages.len())?;
@@ -306,7 +306,7 @@ impl SnapshotRun {
         for call in &self.calls {
             check::name("call_id", &call.call_id)?;
             check::name("tool_name", &call.tool_name)?;
-            check::within("attempt", Some(call.attempt), &counts)?;
+            check::in_range("attempt", Some(call.attempt), &counts)?;
             if !ids.insert(call.call_id.as_str()) {
                 return Err(invalid(format!("calls contains call {} twice", call.call_id)));
             }

@@ -63,7 +63,7 @@ fn check_agents(
         );
     }
     let starter = ctx.caller.clone();
-    agent::ready(ctx, to, RunPurpose::Delegation, &starter, session_scope)?;
+    agent::find_ready(ctx, to, RunPurpose::Delegation, &starter, session_scope)?;
     let revision = revisions.get(from).copied().unwrap_or_default();
     let definition = ctx.without_policies(|ctx| ctx.get::<AgentRevision>((from, revision)))?;
     let allowed = definition.map(|it| agent::subagents(from, &it.definition.value()));

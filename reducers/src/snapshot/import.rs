@@ -55,13 +55,13 @@ pub fn import_run(
     };
     check::name("id", &id)?;
     check::name("session_id", &session_id)?;
-    let before = imported(ctx, &snapshot.id)?;
+    let before = find_imported(ctx, &snapshot.id)?;
     if let Some(before) = before.filter(|before| !snapshot.is_copy || before.id == id) {
-        return again(ctx, before, &id);
+        return repeat_import(ctx, before, &id);
     }
     check_free(ctx, &id, &session_id)?;
     check_tools(ctx, &snapshot)?;
-    let revisions = revisions(ctx, &snapshot, any_definition == Some(true))?;
+    let revisions = find_revisions(ctx, &snapshot, any_definition == Some(true))?;
     let mut import = Import { snapshot: &snapshot, revisions, runs: BTreeMap::new() };
     let mut first = None;
     for (at, source) in snapshot.runs.iter().enumerate() {
@@ -89,7 +89,7 @@ pub fn import_run(
 const NEW: IdArgumentKind = IdArgumentKind::New;
 
 /// Returns the run of this snapshot, if it was imported before.
-fn imported(ctx: &mut Context<'_>, snapshot_id: &str) -> Result<Option<Run>, Abort> {
+fn find_imported(ctx: &mut Context<'_>, snapshot_id: &str) -> Result<Option<Run>, Abort> {
     let of_snapshot = "WHERE snapshot_id = ?1 ORDER BY run_id LIMIT 1";
     let found = ctx.find::<RunImport>(of_snapshot, &[Value::from(snapshot_id)])?;
     match found.first() {
@@ -98,10 +98,14 @@ fn imported(ctx: &mut Context<'_>, snapshot_id: &str) -> Result<Option<Run>, Abo
     }
 }
 
-fn again(ctx: &mut Context<'_>, mut before: Run, id: &str) -> Result<ReducerResult<Run>, Abort> {
+fn repeat_import(
+    ctx: &mut Context<'_>,
+    mut before: Run,
+    id: &str,
+) -> Result<ReducerResult<Run>, Abort> {
     ctx.about(&before.session_id);
     if before.id == id {
-        lease::hide(ctx, &mut before.fencing_token)?;
+        lease::hide_token(ctx, &mut before.fencing_token)?;
         return Ok(ReducerResult::Duplicate(before.seq, before));
     }
     let detail = format!("this snapshot was imported as run {}", before.id);
@@ -146,7 +150,7 @@ fn check_tools(ctx: &mut Context<'_>, snapshot: &RunSnapshot) -> Result<(), Abor
 }
 
 /// Returns the revisions of the agents in this file.
-fn revisions(
+fn find_revisions(
     ctx: &mut Context<'_>,
     snapshot: &RunSnapshot,
     any_definition: bool,
@@ -156,7 +160,7 @@ fn revisions(
         check::name("the name of an agent", &source.name)?;
         let agent = agent::find(ctx, &source.name)?;
         if agent.retired_at.is_some() {
-            return Err(agent::retired(&agent.name).into());
+            return Err(agent::agent_retired(&agent.name).into());
         }
         revisions.insert(source.name.clone(), agent.revision);
         if !any_definition {
@@ -310,8 +314,8 @@ impl Import<'_> {
         let above = session::find_accepting(ctx, &parent.session_id)?;
         let starter = ctx.caller.clone();
         let purpose = RunPurpose::Delegation;
-        let agent = agent::ready(ctx, &source.agent, purpose, &starter, &above.scope)?;
-        let place = delegation::admit(ctx, &parent)?;
+        let agent = agent::find_ready(ctx, &source.agent, purpose, &starter, &above.scope)?;
+        let place = delegation::check_admission(ctx, &parent)?;
         let id = format!("{call_id}{DERIVED}run");
         let source = SnapshotRun { agent: agent.name, ..source.clone() };
         let run = self.add(ctx, &source, id, call_id.clone(), Some(&parent))?;
@@ -330,12 +334,12 @@ impl Import<'_> {
         let session = match parent {
             Some(parent) => {
                 let above = session::find_accepting(ctx, &parent.session_id)?;
-                session::make_child(ctx, session_id, source.agent.clone(), &above)?
+                session::create_child(ctx, session_id, source.agent.clone(), &above)?
             }
             None => {
                 let starter = ctx.caller.clone();
                 let scope = Json::from(json!(source.scope));
-                agent::ready(ctx, &source.agent, RunPurpose::Session, &starter, &scope)?;
+                agent::find_ready(ctx, &source.agent, RunPurpose::Session, &starter, &scope)?;
                 let scope = source.scope.clone();
                 let metadata = source.metadata.clone();
                 let agent = source.agent.clone();
@@ -548,7 +552,7 @@ impl Import<'_> {
         let starter = ctx.caller.clone();
         run::starter::insert(ctx, &run, &starter)?;
         claim_queue::set(ctx, run.entry(), true)?;
-        run::list::begin(ctx, &run.listed())?;
+        run::list::insert_entries(ctx, &run.listed())?;
         let mut from = json!({"status": "imported", "snapshot_id": self.snapshot.id,
             "origin_run_id": source.id, "iterations": run.iterations});
         if let Some(tag) = &self.snapshot.tag {

@@ -5,7 +5,7 @@ use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Refusal, Seq, reducer};
 
 use super::holder::settlement_hint;
-use super::{ToolCall, ToolCallStatus, find, finish, holds_claim, refusal, save};
+use super::{ToolCall, ToolCallStatus, find, finish, holds_claim, not_held, save};
 use crate::cleanup::rows::Room;
 use crate::{approval, exchange, lease, run};
 
@@ -21,7 +21,7 @@ pub fn cancel_tool_call(
     match call.status {
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval => {
             call.error = reason.or(call.error);
-            let questions = exchange::rows::questions(ctx, &call)?;
+            let questions = exchange::rows::find_questions(ctx, &call)?;
             let call = drop_waiting(ctx, call)?;
             for question in questions {
                 drop_waiting(ctx, question)?;
@@ -32,11 +32,11 @@ pub fn cancel_tool_call(
         ToolCallStatus::Claimed if call.cancel_requested_at.is_none() => {
             call.error = reason.or(call.error);
             let mut call = ask_to_stop(ctx, call)?;
-            lease::hide(ctx, &mut call.fencing_token)?;
+            lease::hide_token(ctx, &mut call.fencing_token)?;
             Ok(ReducerResult::Fresh(call))
         }
         ToolCallStatus::Claimed | ToolCallStatus::Cancelled => {
-            lease::hide(ctx, &mut call.fencing_token)?;
+            lease::hide_token(ctx, &mut call.fencing_token)?;
             Ok(ReducerResult::Duplicate(call.seq, call))
         }
         ToolCallStatus::Unknown => {
@@ -67,7 +67,7 @@ pub fn acknowledge_cancel(
         if again && lease::is_holder(ctx, fencing_token)? {
             return Ok(ReducerResult::Duplicate(call.seq, call));
         }
-        return Err(refusal(ctx, &call, fencing_token)?.into());
+        return Err(not_held(ctx, &call, fencing_token)?.into());
     }
     if call.cancel_requested_at.is_none() {
         let detail = format!("no cancellation of call {call_id} was requested");

@@ -4,7 +4,9 @@ use abide_schema::reducer::DERIVED;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, Value, limits, reducer};
 
 use super::holder::settlement_hint;
-use super::{ToolCall, ToolCallStatus, find, finish, holds_claim, pace, pinned, refusal, save};
+use super::{
+    ToolCall, ToolCallStatus, find, find_pinned, finish, holds_claim, not_held, pace, save,
+};
 use crate::claim_queue::{self, ClaimBudget, QueueScan};
 use crate::run::{self, Run};
 use crate::session::{self, Session};
@@ -28,22 +30,22 @@ pub fn claim_tool_call(
     check::optional_name("worker", worker.as_deref())?;
     let call = find(ctx, &call_id)?;
     let lease_ms = lease_ms.unwrap_or(LEASE_MS);
-    check::lease(ctx.now, lease_ms)?;
+    check::lease_end(ctx.now, lease_ms)?;
     let lapsed = call.status == ToolCallStatus::Claimed
         && call.lease_expires_at.is_some_and(|until| until <= ctx.now);
     let (call, pinned) = if lapsed {
         // The lease has expired but its deadline has not run yet. If the call can be retried, claim it now.
-        let pinned = pinned(ctx, &call)?;
-        let progress = exchange::rows::progress(ctx, &call.call_id)?;
+        let pinned = find_pinned(ctx, &call)?;
+        let progress = exchange::rows::find_progress(ctx, &call.call_id)?;
         let after = finish::after_lapse(&pinned, &call, &progress, ctx.now);
         if after.status != ToolCallStatus::Pending || after.retry_at.is_some() {
             return Err(not_to_be_claimed(&call).into());
         }
-        finish::note_lost(ctx, &call)?;
+        finish::insert_lost_lease(ctx, &call)?;
         (after, pinned)
     } else if call.status == ToolCallStatus::Pending && call.retry_at.is_none_or(|at| at <= ctx.now)
     {
-        let pinned = pinned(ctx, &call)?;
+        let pinned = find_pinned(ctx, &call)?;
         (call, pinned)
     } else {
         return Err(not_to_be_claimed(&call).into());
@@ -56,7 +58,7 @@ pub fn claim_tool_call(
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     let tool = tool::find(ctx, &call.tool_name)?;
-    if let Some(refusal) = pace::held_up(ctx, &tool)? {
+    if let Some(refusal) = pace::find_reached_limit(ctx, &tool)? {
         return Err(refusal.into());
     }
     take_and_save(ctx, &tool, &pinned, call, lease_ms, worker)
@@ -77,7 +79,7 @@ pub fn claim_next_tool_call(
 ) -> Result<ToolCall, Abort> {
     check::optional_name("worker", worker.as_deref())?;
     let lease_ms = lease_ms.unwrap_or(LEASE_MS);
-    check::lease(ctx.now, lease_ms)?;
+    check::lease_end(ctx.now, lease_ms)?;
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
         let count = tools.len();
         let max = limits::TOOLS_OF_A_CLAIM;
@@ -94,15 +96,18 @@ pub fn claim_next_tool_call(
     let mut held_up = None;
     for ToolSearch { tool, found, is_closing, .. } in searches {
         let Some(call) = found else {
-            held_up = held_up.or_else(|| is_closing.then(|| closing(&tool.name)));
+            held_up = held_up.or_else(|| is_closing.then(|| calls_are_closing(&tool.name)));
             continue;
         };
         if first.as_ref().is_some_and(|(first, ..)| first.created_seq <= call.created_seq) {
             continue;
         }
-        let pinned = pinned(ctx, &call)?;
-        let capable = check_capable(ctx.caller, &pinned, &call);
-        match capable.err().map_or_else(|| pace::held_up(ctx, &tool), |denied| Ok(Some(denied)))? {
+        let pinned = find_pinned(ctx, &call)?;
+        let refusal = match check_capable(ctx.caller, &pinned, &call) {
+            Ok(()) => pace::find_reached_limit(ctx, &tool)?,
+            Err(denied) => Some(denied),
+        };
+        match refusal {
             Some(refusal) => held_up = Some(refusal),
             None => first = Some((call, tool, pinned)),
         }
@@ -127,10 +132,10 @@ pub fn heartbeat_tool_call(
 ) -> Result<ToolCall, Abort> {
     let mut call = find(ctx, &call_id)?;
     if !holds_claim(ctx, &call, fencing_token)? {
-        return Err(refusal(ctx, &call, fencing_token)?.into());
+        return Err(not_held(ctx, &call, fencing_token)?.into());
     }
-    let until = check::lease(ctx.now, lease_ms.unwrap_or(LEASE_MS))?;
-    let pinned = pinned(ctx, &call)?;
+    let until = check::lease_end(ctx.now, lease_ms.unwrap_or(LEASE_MS))?;
+    let pinned = find_pinned(ctx, &call)?;
     let until = within_timeout(&pinned, call.claimed_at, until);
     call.lease_expires_at = call.lease_expires_at.max(Some(until));
     save(ctx, call)
@@ -167,9 +172,9 @@ pub(super) fn take(
     lease_ms: i64,
     worker: Option<String>,
 ) -> Result<(), Abort> {
-    pace::note(ctx, tool)?;
+    pace::record_attempt(ctx, tool)?;
     call.claimed_at = Some(ctx.now);
-    let until = check::lease(ctx.now, lease_ms)?;
+    let until = check::lease_end(ctx.now, lease_ms)?;
     call.lease_expires_at = Some(within_timeout(pinned, call.claimed_at, until));
     call.retry_at = None;
     call.status = ToolCallStatus::Claimed;
@@ -215,13 +220,13 @@ pub(super) fn may_run(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Ab
         if run.is_some_and(|run| run.abort_requested_at.is_some()) {
             return Ok(false);
         }
-        if !cleanup::are_any(ctx)? {
+        if !cleanup::has_unfinished(ctx)? {
             return Ok(true);
         }
         if cleanup::is_aborting(ctx, call)? {
             return Ok(false);
         }
-        match run::active(ctx, &call.session_id)? {
+        match run::find_active(ctx, &call.session_id)? {
             Some(run) => Ok(!delegation::is_cut_off(ctx, &run.id)?),
             None => Ok(true),
         }
@@ -288,7 +293,7 @@ fn search(ctx: &mut Context<'_>, searches: &mut [ToolSearch]) -> Result<(), Abor
     Ok(())
 }
 
-fn closing(tool: &str) -> Refusal {
+fn calls_are_closing(tool: &str) -> Refusal {
     let detail = format!(
         "the oldest pending calls of {tool} are being cancelled with their runs or sessions"
     );

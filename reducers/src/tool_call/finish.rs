@@ -6,8 +6,8 @@ use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, reducer};
 use serde_json::{Value as JsonValue, json};
 
 use super::{
-    LostLease, Outcome, ToolCall, ToolCallStatus, find, holder, holds_claim, lost_lease, pinned,
-    refusal, save,
+    LostLease, Outcome, ToolCall, ToolCallStatus, find, find_pinned, holder, holds_claim,
+    lost_lease, not_held, save,
 };
 use crate::exchange::rows::{self, Progress};
 use crate::tool::{self, Tool};
@@ -51,7 +51,7 @@ pub fn complete_tool_call(
     let report =
         Report { outcome: Some(Outcome::Succeeded), result: Some(Json::from(result)), error: None };
     if !holds_claim(ctx, &call, fencing_token)? {
-        return after_the_end(ctx, call, fencing_token, report);
+        return handle_late_report(ctx, call, fencing_token, report);
     }
     call.status = ToolCallStatus::Succeeded;
     call.result = report.result;
@@ -78,13 +78,13 @@ pub fn fail_tool_call(
     may_have_run: Option<bool>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
-    let tool = pinned(ctx, &call)?;
+    let tool = find_pinned(ctx, &call)?;
     let is_unknown = may_have_run == Some(true) && !tool.effect.may_run_again();
     let result = exit_code.map(|code| Json::from(json!({ "exit_code": code })));
     let outcome = (!is_unknown).then_some(Outcome::Failed);
     let report = Report { outcome, result, error: Some(error) };
     if !holds_claim(ctx, &call, fencing_token)? {
-        return after_the_end(ctx, call, fencing_token, report);
+        return handle_late_report(ctx, call, fencing_token, report);
     }
     let retry = tool.retry();
     call.result = report.result;
@@ -92,8 +92,8 @@ pub fn fail_tool_call(
     call.status = match retryable {
         _ if is_unknown => ToolCallStatus::Unknown,
         Some(true) if call.cancel_requested_at.is_some() => ToolCallStatus::Cancelled,
-        Some(true) if attempts(ctx, &call)? < retry.max_attempts() => {
-            call = put_back(call, &retry, ctx.now);
+        Some(true) if count_attempts(ctx, &call)? < retry.max_attempts() => {
+            call = schedule_retry(call, &retry, ctx.now);
             ToolCallStatus::Pending
         }
         _ => ToolCallStatus::Failed,
@@ -117,7 +117,7 @@ pub fn settle_tool_call(
     evidence: Option<JsonValue>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
-    let entitled = pinned(ctx, &call)?.required_capability;
+    let entitled = find_pinned(ctx, &call)?.required_capability;
     let what = format!("settling a call of {}", call.tool_name);
     check::capability(ctx.caller, entitled.as_deref(), &what)?;
     let report = match outcome {
@@ -184,9 +184,9 @@ pub fn lapse_tool_call(
     {
         return Err(check::not_due(&call_id, lease_expires_at).into());
     }
-    note_lost(ctx, &call)?;
-    let tool = pinned(ctx, &call)?;
-    let progress = rows::progress(ctx, &call.call_id)?;
+    insert_lost_lease(ctx, &call)?;
+    let tool = find_pinned(ctx, &call)?;
+    let progress = rows::find_progress(ctx, &call.call_id)?;
     let mut after = after_lapse(&tool, &call, &progress, ctx.now);
     // The error of an earlier attempt, which did not run, is not the reason.
     let is_unknown = after.status == ToolCallStatus::Unknown;
@@ -215,7 +215,7 @@ pub(super) fn after_lapse(
         ToolCallStatus::Cancelled
     } else if progress.has_task || call.attempt - progress.requests_for_input < retry.max_attempts()
     {
-        after = put_back(after, &retry, now);
+        after = schedule_retry(after, &retry, now);
         ToolCallStatus::Pending
     } else {
         let max = retry.max_attempts();
@@ -226,7 +226,7 @@ pub(super) fn after_lapse(
 }
 
 /// Stores a lost lease, for later reports of its holder.
-pub(super) fn note_lost(ctx: &mut Context<'_>, call: &ToolCall) -> Result<(), Abort> {
+pub(super) fn insert_lost_lease(ctx: &mut Context<'_>, call: &ToolCall) -> Result<(), Abort> {
     let lost_at = call.lease_expires_at.unwrap_or(ctx.now);
     let seq = ctx.seq;
     let lost = LostLease {
@@ -249,7 +249,7 @@ pub(super) fn note_lost(ctx: &mut Context<'_>, call: &ToolCall) -> Result<(), Ab
 pub(super) fn end(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
     let call = save(ctx, call)?;
     if call.cancel_requested_at.is_some() {
-        session::stopped(ctx, &call.session_id)?;
+        session::end_if_stopped(ctx, &call.session_id)?;
     }
     if call.status == ToolCallStatus::Unknown {
         run::suspend_for_call(ctx, &call.session_id)?;
@@ -258,11 +258,11 @@ pub(super) fn end(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abo
 }
 
 /// Returns the attempts of a call, without those that only continued it with answers.
-fn attempts(ctx: &mut Context<'_>, call: &ToolCall) -> Result<i64, Abort> {
-    Ok(call.attempt - rows::progress(ctx, &call.call_id)?.requests_for_input)
+fn count_attempts(ctx: &mut Context<'_>, call: &ToolCall) -> Result<i64, Abort> {
+    Ok(call.attempt - rows::find_progress(ctx, &call.call_id)?.requests_for_input)
 }
 
-fn put_back(mut call: ToolCall, retry: &tool::Retry, now: Micros) -> ToolCall {
+fn schedule_retry(mut call: ToolCall, retry: &tool::Retry, now: Micros) -> ToolCall {
     let wait_ms = retry.wait_ms(call.attempt);
     call.retry_at = (wait_ms > 0).then(|| now.plus_ms(wait_ms));
     call.lease_expires_at = None;
@@ -270,7 +270,7 @@ fn put_back(mut call: ToolCall, retry: &tool::Retry, now: Micros) -> ToolCall {
 }
 
 /// Handles a report by a caller that does not hold the call: a repeated one, or one that is too late.
-fn after_the_end(
+fn handle_late_report(
     ctx: &mut Context<'_>,
     call: ToolCall,
     fencing_token: i64,
@@ -281,11 +281,11 @@ fn after_the_end(
         if again && lease::is_holder(ctx, fencing_token)? {
             return Ok(ReducerResult::Duplicate(call.seq, call));
         }
-        return Err(refusal(ctx, &call, fencing_token)?.into());
+        return Err(not_held(ctx, &call, fencing_token)?.into());
     };
     if !lease::is_holder(ctx, fencing_token)? {
         // Reports of other callers are not stored.
-        return Err(refusal(ctx, &call, fencing_token)?.into());
+        return Err(not_held(ctx, &call, fencing_token)?.into());
     }
     let id = &call.call_id;
     let status = call.status;

@@ -3,7 +3,7 @@
 use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::{Abort, Caller, Code, Context, Refusal};
 
-use super::{LostLease, ToolCall, ToolCallStatus, find, pinned};
+use super::{LostLease, ToolCall, ToolCallStatus, find, find_pinned};
 use crate::{check, lease};
 
 /// Loads a call, if the caller holds it with this token.
@@ -16,7 +16,7 @@ pub(crate) fn find_claimed(
     if holds_claim(ctx, &call, fencing_token)? {
         Ok(call)
     } else {
-        Err(refusal(ctx, &call, fencing_token)?.into())
+        Err(not_held(ctx, &call, fencing_token)?.into())
     }
 }
 
@@ -32,7 +32,7 @@ pub(super) fn holds_claim(
         return Ok(false);
     }
     if !ctx.caller.can(Caller::EVERY_CAPABILITY) {
-        let required = pinned(ctx, call)?.required_capability;
+        let required = find_pinned(ctx, call)?.required_capability;
         let what = format!("running a call of {}", call.tool_name);
         check::capability(ctx.caller, required.as_deref(), &what)?;
     }
@@ -41,7 +41,7 @@ pub(super) fn holds_claim(
 
 /// Why a caller cannot end a call, or extend its lease, with a token. The current or former holder learns how the
 /// lease was lost; other callers learn only that they do not hold it.
-pub(super) fn refusal(
+pub(super) fn not_held(
     ctx: &mut Context<'_>,
     call: &ToolCall,
     fencing_token: i64,

@@ -26,7 +26,10 @@ pub struct ToolClaim {
 const FORGOTTEN_AT_ONCE: i64 = 4;
 
 /// Why no call of a tool can be claimed now, if a limit is reached.
-pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refusal>, Abort> {
+pub(super) fn find_reached_limit(
+    ctx: &mut Context<'_>,
+    tool: &Tool,
+) -> Result<Option<Refusal>, Abort> {
     if tool.limits.is_none() {
         return Ok(None);
     }
@@ -57,7 +60,7 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
 }
 
 /// Records the start of an attempt.
-pub(super) fn note(ctx: &mut Context<'_>, tool: &Tool) -> Result<(), Abort> {
+pub(super) fn record_attempt(ctx: &mut Context<'_>, tool: &Tool) -> Result<(), Abort> {
     let Some(Rate { per_ms, .. }) = tool.limits.as_ref().and_then(|_| tool.limits().rate) else {
         return Ok(());
     };

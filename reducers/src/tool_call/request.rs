@@ -50,7 +50,7 @@ pub fn request_tool_call(
         let arguments = Json::from(arguments);
         let needs_approval = needs_approval == Some(true);
         check_same(ctx, &stored, &session_id, &tool_name, &arguments, needs_approval)?;
-        lease::hide(ctx, &mut stored.fencing_token)?;
+        lease::hide_token(ctx, &mut stored.fencing_token)?;
         return Ok(ReducerResult::Duplicate(stored.created_seq, stored));
     }
     let session = session::find_accepting(ctx, &session_id)?;
@@ -81,7 +81,7 @@ pub fn request_tool_call(
     if waits_for_approval {
         call.status = ToolCallStatus::AwaitingApproval;
     } else if let Some(lease_ms) = claim_lease_ms {
-        check::lease(ctx.now, lease_ms)?;
+        check::lease_end(ctx.now, lease_ms)?;
         if runs_next(ctx, &session, run_id.as_deref())? {
             claim_at_once(ctx, &tool, &mut call, lease_ms, worker)?;
         }
@@ -118,7 +118,7 @@ fn claim_at_once(
     worker: Option<String>,
 ) -> Result<(), Abort> {
     let capable = tool.required_capability.as_deref().is_none_or(|it| ctx.caller.can(it));
-    if capable && claim::may_run(ctx, call)? && pace::held_up(ctx, tool)?.is_none() {
+    if capable && claim::may_run(ctx, call)? && pace::find_reached_limit(ctx, tool)?.is_none() {
         claim::take(ctx, tool, tool, call, lease_ms, worker)?;
     }
     Ok(())

@@ -191,7 +191,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, call_id: &str) -> Result<ToolCall, Abo
 }
 
 /// Returns `true` if a session has a call with this status, visible or not.
-pub(crate) fn any(
+pub(crate) fn has_any(
     ctx: &mut Context<'_>,
     session_id: &str,
     status: ToolCallStatus,
@@ -232,7 +232,7 @@ impl ToolCall {
 }
 
 /// Returns the tool of a call, in the version with which the call was requested.
-pub(crate) fn pinned(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Tool, Abort> {
+pub(crate) fn find_pinned(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Tool, Abort> {
     let newest = tool::find(ctx, &call.tool_name)?;
     if newest.version == call.tool_version {
         return Ok(newest);

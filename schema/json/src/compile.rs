@@ -33,21 +33,21 @@ enum Draft {
 }
 
 pub(crate) fn compile(root: &Value) -> Result<Schema, String> {
-    let draft = draft(root)?;
+    let draft = detect_draft(root)?;
     let ids = HashMap::new();
     let nodes = Vec::new();
     let todo = VecDeque::new();
     let room = PATTERNS_BYTES;
     let anchors = None;
     let mut compiler = Compiler { root, draft, ids, nodes, todo, room, anchors };
-    compiler.place(root);
+    compiler.node_id(root);
     while let Some((id, schema)) = compiler.todo.pop_front() {
-        compiler.nodes[id] = compiler.subschema(schema)?;
+        compiler.nodes[id] = compiler.compile_node(schema)?;
     }
     Ok(Schema { nodes: compiler.nodes })
 }
 
-fn draft(root: &Value) -> Result<Draft, String> {
+fn detect_draft(root: &Value) -> Result<Draft, String> {
     let Some(schema) = root.get("$schema") else { return Ok(Draft::Of2020) };
     let text = schema.as_str().unwrap_or_default();
     let known = [
@@ -82,7 +82,7 @@ type Compiled<T> = Result<T, String>;
 
 impl<'a> Compiler<'a> {
     /// The node index of a subschema.
-    fn place(&mut self, schema: &'a Value) -> Id {
+    fn node_id(&mut self, schema: &'a Value) -> Id {
         *self.ids.entry(std::ptr::from_ref(schema)).or_insert_with(|| {
             let id = self.nodes.len();
             self.nodes.push(Node::default());
@@ -91,7 +91,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn subschema(&mut self, schema: &'a Value) -> Compiled<Node> {
+    fn compile_node(&mut self, schema: &'a Value) -> Compiled<Node> {
         let mut node = Node::default();
         let members = match schema {
             Value::Bool(true) => return Ok(node),
@@ -108,25 +108,25 @@ impl<'a> Compiler<'a> {
             return Err("$id in a subschema is not supported".to_owned());
         }
         let keywords = &mut node.keywords;
-        self.references(members, keywords)?;
+        self.compile_references(members, keywords)?;
         if self.draft <= Draft::Seven && !keywords.is_empty() {
             // The siblings of a reference are ignored.
             return Ok(node);
         }
-        self.any_value(members, keywords)?;
-        self.numbers(members, keywords)?;
-        self.texts(members, keywords)?;
-        self.objects(members, keywords)?;
-        self.arrays(members, keywords)?;
-        self.combinations(members, keywords)?;
+        self.compile_any_value(members, keywords)?;
+        self.compile_numbers(members, keywords)?;
+        self.compile_texts(members, keywords)?;
+        self.compile_objects(members, keywords)?;
+        self.compile_arrays(members, keywords)?;
+        self.compile_combinations(members, keywords)?;
         if self.draft >= Draft::Of2019 {
-            node.unevaluated = self.unevaluated(members);
+            node.unevaluated = self.compile_unevaluated(members);
         }
         Ok(node)
     }
 
     /// The document has one base URI (a nested `$id` is refused), so a dynamic reference has only one target.
-    fn references(
+    fn compile_references(
         &mut self,
         members: &'a Map<String, Value>,
         into: &mut Vec<Keyword>,
@@ -139,13 +139,13 @@ impl<'a> Compiler<'a> {
         for name in iter::once("$ref").chain(dynamic) {
             if let Some(target) = members.get(name) {
                 let found = self.resolve(name, target)?;
-                into.push(Keyword::Ref(self.place(found)));
+                into.push(Keyword::Ref(self.node_id(found)));
             }
         }
         Ok(())
     }
 
-    fn unevaluated(&mut self, members: &'a Map<String, Value>) -> Option<Unevaluated> {
+    fn compile_unevaluated(&mut self, members: &'a Map<String, Value>) -> Option<Unevaluated> {
         let properties = members.get("unevaluatedProperties");
         let items = members.get("unevaluatedItems");
         if properties.is_none() && items.is_none() {
@@ -153,18 +153,18 @@ impl<'a> Compiler<'a> {
         }
         Some(Unevaluated {
             constrains: properties.iter().chain(&items).any(|it| **it != Value::Bool(true)),
-            properties: properties.map(|it| self.place(it)),
-            items: items.map(|it| self.place(it)),
+            properties: properties.map(|it| self.node_id(it)),
+            items: items.map(|it| self.node_id(it)),
         })
     }
 
     fn resolve(&mut self, name: &str, target: &Value) -> Compiled<&'a Value> {
-        let text = target.as_str().ok_or_else(|| wrong(name, target, "a string"))?;
-        self.find(text).ok_or_else(|| format!("unknown reference {text:?}"))
+        let text = target.as_str().ok_or_else(|| unexpected_value(name, target, "a string"))?;
+        self.find_reference(text).ok_or_else(|| format!("unknown reference {text:?}"))
     }
 
     /// Returns the subschema that a reference within the document leads to.
-    fn find(&mut self, reference: &str) -> Option<&'a Value> {
+    fn find_reference(&mut self, reference: &str) -> Option<&'a Value> {
         let root = self.root;
         let id = root.get("$id").and_then(Value::as_str).unwrap_or_default().trim_end_matches('#');
         let fragment = reference
@@ -174,20 +174,21 @@ impl<'a> Compiler<'a> {
         if fragment.is_empty() || fragment.starts_with('/') {
             return root.pointer(&fragment);
         }
-        let anchors = self.anchors.get_or_insert_with(|| anchors(root));
+        let anchors = self.anchors.get_or_insert_with(|| collect_anchors(root));
         anchors.get(&*fragment).copied()
     }
 
-    fn any_value(
+    fn compile_any_value(
         &mut self,
         members: &'a Map<String, Value>,
         into: &mut Vec<Keyword>,
     ) -> Compiled<()> {
         if let Some(types) = members.get("type") {
-            into.push(Keyword::Type(self.types(types)?));
+            into.push(Keyword::Type(self.compile_types(types)?));
         }
         if let Some(values) = members.get("enum") {
-            let values = values.as_array().ok_or_else(|| wrong("enum", values, "an array"))?;
+            let values =
+                values.as_array().ok_or_else(|| unexpected_value("enum", values, "an array"))?;
             into.push(Keyword::Enum(values.clone()));
         }
         if let (Some(value), true) = (members.get("const"), self.draft >= Draft::Six) {
@@ -196,19 +197,23 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn types(&self, value: &Value) -> Compiled<Types> {
+    fn compile_types(&self, value: &Value) -> Compiled<Types> {
         let accepted = match value {
             Value::Array(names) if !names.is_empty() => {
-                names.iter().map(json_type).collect::<Compiled<Vec<_>>>()?
+                names.iter().map(read_type).collect::<Compiled<Vec<_>>>()?
             }
-            name => vec![json_type(name)?],
+            name => vec![read_type(name)?],
         };
         Ok(Types { accepted, by_notation: self.draft == Draft::Four })
     }
 
-    fn numbers(&mut self, members: &Map<String, Value>, into: &mut Vec<Keyword>) -> Compiled<()> {
-        let minimum = limit(members, "minimum")?;
-        let maximum = limit(members, "maximum")?;
+    fn compile_numbers(
+        &mut self,
+        members: &Map<String, Value>,
+        into: &mut Vec<Keyword>,
+    ) -> Compiled<()> {
+        let minimum = read_number(members, "minimum")?;
+        let maximum = read_number(members, "maximum")?;
         if self.draft == Draft::Four {
             // Here the exclusive keywords are flags of the inclusive ones.
             into.extend(minimum.map(if is_true(members, "exclusiveMinimum") {
@@ -224,10 +229,10 @@ impl<'a> Compiler<'a> {
         } else {
             into.extend(minimum.map(Keyword::Minimum));
             into.extend(maximum.map(Keyword::Maximum));
-            into.extend(limit(members, "exclusiveMinimum")?.map(Keyword::ExclusiveMinimum));
-            into.extend(limit(members, "exclusiveMaximum")?.map(Keyword::ExclusiveMaximum));
+            into.extend(read_number(members, "exclusiveMinimum")?.map(Keyword::ExclusiveMinimum));
+            into.extend(read_number(members, "exclusiveMaximum")?.map(Keyword::ExclusiveMaximum));
         }
-        if let Some(divisor) = limit(members, "multipleOf")? {
+        if let Some(divisor) = read_number(members, "multipleOf")? {
             if number::compare(&divisor, &Number::from(0)).is_le() {
                 return Err(format!("multipleOf must be greater than 0, not {divisor}"));
             }
@@ -236,17 +241,22 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn texts(&mut self, members: &Map<String, Value>, into: &mut Vec<Keyword>) -> Compiled<()> {
-        into.extend(count(members, "minLength")?.map(Keyword::MinLength));
-        into.extend(count(members, "maxLength")?.map(Keyword::MaxLength));
+    fn compile_texts(
+        &mut self,
+        members: &Map<String, Value>,
+        into: &mut Vec<Keyword>,
+    ) -> Compiled<()> {
+        into.extend(read_count(members, "minLength")?.map(Keyword::MinLength));
+        into.extend(read_count(members, "maxLength")?.map(Keyword::MaxLength));
         if let Some(source) = members.get("pattern") {
-            let text = source.as_str().ok_or_else(|| wrong("pattern", source, "a string"))?;
-            into.push(Keyword::Pattern(self.pattern(text)?));
+            let text =
+                source.as_str().ok_or_else(|| unexpected_value("pattern", source, "a string"))?;
+            into.push(Keyword::Pattern(self.compile_pattern(text)?));
         }
         Ok(())
     }
 
-    fn pattern(&mut self, source: &str) -> Compiled<Pattern> {
+    fn compile_pattern(&mut self, source: &str) -> Compiled<Pattern> {
         let translated =
             jsonschema_regex::to_rust_regex(source).map_err(|()| unsupported_pattern(source))?;
         for (bytes, steps_per_byte) in PATTERN_SIZES {
@@ -265,33 +275,33 @@ impl<'a> Compiler<'a> {
         Err(format!("the patterns up to {} are too large", quote_text(source)))
     }
 
-    fn objects(
+    fn compile_objects(
         &mut self,
         members: &'a Map<String, Value>,
         into: &mut Vec<Keyword>,
     ) -> Compiled<()> {
-        into.extend(count(members, "minProperties")?.map(Keyword::MinProperties));
-        into.extend(count(members, "maxProperties")?.map(Keyword::MaxProperties));
+        into.extend(read_count(members, "minProperties")?.map(Keyword::MinProperties));
+        into.extend(read_count(members, "maxProperties")?.map(Keyword::MaxProperties));
         if let Some(required) = members.get("required") {
-            into.push(Keyword::Required(names("required", required)?));
+            into.push(Keyword::Required(read_names("required", required)?));
         }
-        let properties = self.by_name(members, "properties")?;
+        let properties = self.compile_by_name(members, "properties")?;
         let mut patterns = Vec::new();
-        for (source, id) in self.by_name(members, "patternProperties")? {
-            patterns.push((self.pattern(&source)?, id));
+        for (source, id) in self.compile_by_name(members, "patternProperties")? {
+            patterns.push((self.compile_pattern(&source)?, id));
         }
-        let rest = members.get("additionalProperties").map(|rest| self.place(rest));
+        let rest = members.get("additionalProperties").map(|rest| self.node_id(rest));
         if !properties.is_empty() || !patterns.is_empty() || rest.is_some() {
             into.push(Keyword::Properties { properties, patterns, rest });
         }
         if let (Some(schema), true) = (members.get("propertyNames"), self.draft >= Draft::Six) {
-            into.push(Keyword::PropertyNames(self.place(schema)));
+            into.push(Keyword::PropertyNames(self.node_id(schema)));
         }
-        self.dependencies(members, into)?;
+        self.compile_dependencies(members, into)?;
         Ok(())
     }
 
-    fn dependencies(
+    fn compile_dependencies(
         &mut self,
         members: &'a Map<String, Value>,
         into: &mut Vec<Keyword>,
@@ -299,17 +309,17 @@ impl<'a> Compiler<'a> {
         let mut required = Vec::new();
         let mut schemas = Vec::new();
         // Later drafts keep it for compatibility.
-        for (name, value) in object(members, "dependencies")? {
+        for (name, value) in read_object(members, "dependencies")? {
             match value {
-                Value::Array(_) => required.push((name.clone(), names(name, value)?)),
-                schema => schemas.push((name.clone(), self.place(schema))),
+                Value::Array(_) => required.push((name.clone(), read_names(name, value)?)),
+                schema => schemas.push((name.clone(), self.node_id(schema))),
             }
         }
         if self.draft >= Draft::Of2019 {
-            for (name, value) in object(members, "dependentRequired")? {
-                required.push((name.clone(), names(name, value)?));
+            for (name, value) in read_object(members, "dependentRequired")? {
+                required.push((name.clone(), read_names(name, value)?));
             }
-            schemas.extend(self.by_name(members, "dependentSchemas")?);
+            schemas.extend(self.compile_by_name(members, "dependentSchemas")?);
         }
         if !required.is_empty() {
             into.push(Keyword::DependentRequired(required));
@@ -320,9 +330,13 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn arrays(&mut self, members: &'a Map<String, Value>, into: &mut Vec<Keyword>) -> Compiled<()> {
-        into.extend(count(members, "minItems")?.map(Keyword::MinItems));
-        into.extend(count(members, "maxItems")?.map(Keyword::MaxItems));
+    fn compile_arrays(
+        &mut self,
+        members: &'a Map<String, Value>,
+        into: &mut Vec<Keyword>,
+    ) -> Compiled<()> {
+        into.extend(read_count(members, "minItems")?.map(Keyword::MinItems));
+        into.extend(read_count(members, "maxItems")?.map(Keyword::MaxItems));
         if members.get("uniqueItems") == Some(&Value::Bool(true)) {
             into.push(Keyword::UniqueItems);
         }
@@ -334,34 +348,37 @@ impl<'a> Compiler<'a> {
                 items => (None, items),
             }
         };
-        let prefix = tuple.map_or(Ok(Vec::new()), |tuple| self.list("items", tuple))?;
-        let rest = rest.map(|rest| self.place(rest));
+        let prefix = tuple.map_or(Ok(Vec::new()), |tuple| self.compile_list("items", tuple))?;
+        let rest = rest.map(|rest| self.node_id(rest));
         if !prefix.is_empty() || rest.is_some() {
             into.push(Keyword::Items { prefix, rest });
         }
         if let (Some(schema), true) = (members.get("contains"), self.draft >= Draft::Six) {
             let (min, max) = if self.draft >= Draft::Of2019 {
-                (count(members, "minContains")?.unwrap_or(1), count(members, "maxContains")?)
+                (
+                    read_count(members, "minContains")?.unwrap_or(1),
+                    read_count(members, "maxContains")?,
+                )
             } else {
                 (1, None)
             };
             let evaluates = self.draft == Draft::Of2020;
-            let schema = self.place(schema);
+            let schema = self.node_id(schema);
             into.push(Keyword::Contains(Contains { schema, min, max, evaluates }));
         }
         Ok(())
     }
 
-    fn combinations(
+    fn compile_combinations(
         &mut self,
         members: &'a Map<String, Value>,
         into: &mut Vec<Keyword>,
     ) -> Compiled<()> {
         for name in ["allOf", "anyOf", "oneOf"] {
             if let Some(list) = members.get(name) {
-                let ids = self.list(name, list)?;
+                let ids = self.compile_list(name, list)?;
                 if ids.is_empty() {
-                    return Err(wrong(name, list, "an array of schemas"));
+                    return Err(unexpected_value(name, list, "an array of schemas"));
                 }
                 into.push(match name {
                     "allOf" => Keyword::AllOf(ids),
@@ -371,55 +388,56 @@ impl<'a> Compiler<'a> {
             }
         }
         if let Some(schema) = members.get("not") {
-            into.push(Keyword::Not(self.place(schema)));
+            into.push(Keyword::Not(self.node_id(schema)));
         }
         if let (Some(test), true) = (members.get("if"), self.draft >= Draft::Seven) {
-            let test = self.place(test);
-            let then = members.get("then").map(|then| self.place(then));
-            let otherwise = members.get("else").map(|otherwise| self.place(otherwise));
+            let test = self.node_id(test);
+            let then = members.get("then").map(|then| self.node_id(then));
+            let otherwise = members.get("else").map(|otherwise| self.node_id(otherwise));
             into.push(Keyword::If { test, then, otherwise });
         }
         Ok(())
     }
 
-    fn list(&mut self, name: &str, value: &'a Value) -> Compiled<Vec<Id>> {
-        let list = value.as_array().ok_or_else(|| wrong(name, value, "an array of schemas"))?;
-        Ok(list.iter().map(|schema| self.place(schema)).collect())
+    fn compile_list(&mut self, name: &str, value: &'a Value) -> Compiled<Vec<Id>> {
+        let list =
+            value.as_array().ok_or_else(|| unexpected_value(name, value, "an array of schemas"))?;
+        Ok(list.iter().map(|schema| self.node_id(schema)).collect())
     }
 
-    fn by_name(
+    fn compile_by_name(
         &mut self,
         members: &'a Map<String, Value>,
         name: &str,
     ) -> Compiled<BTreeMap<String, Id>> {
-        let all = object(members, name)?;
-        Ok(all.map(|(name, schema)| (name.clone(), self.place(schema))).collect())
+        let all = read_object(members, name)?;
+        Ok(all.map(|(name, schema)| (name.clone(), self.node_id(schema))).collect())
     }
 }
 
-fn object<'a>(
+fn read_object<'a>(
     members: &'a Map<String, Value>,
     name: &str,
 ) -> Compiled<impl Iterator<Item = (&'a String, &'a Value)>> {
     let object = match members.get(name) {
         None => None,
         Some(Value::Object(object)) => Some(object),
-        Some(other) => return Err(wrong(name, other, "an object")),
+        Some(other) => return Err(unexpected_value(name, other, "an object")),
     };
     Ok(object.into_iter().flatten())
 }
 
-fn json_type(name: &Value) -> Compiled<JsonType> {
+fn read_type(name: &Value) -> Compiled<JsonType> {
     name.as_str()
         .and_then(JsonType::from_name)
-        .ok_or_else(|| wrong("type", name, "the name of a type"))
+        .ok_or_else(|| unexpected_value("type", name, "the name of a type"))
 }
 
-fn limit(members: &Map<String, Value>, name: &str) -> Compiled<Option<Number>> {
+fn read_number(members: &Map<String, Value>, name: &str) -> Compiled<Option<Number>> {
     match members.get(name) {
         None => Ok(None),
         Some(Value::Number(number)) => Ok(Some(number.clone())),
-        Some(other) => Err(wrong(name, other, "a number")),
+        Some(other) => Err(unexpected_value(name, other, "a number")),
     }
 }
 
@@ -436,22 +454,25 @@ fn unsupported_pattern(source: &str) -> String {
     }
 }
 
-fn names(name: &str, value: &Value) -> Compiled<Vec<String>> {
-    let list = value.as_array().ok_or_else(|| wrong(name, value, "an array of names"))?;
+fn read_names(name: &str, value: &Value) -> Compiled<Vec<String>> {
+    let list =
+        value.as_array().ok_or_else(|| unexpected_value(name, value, "an array of names"))?;
     list.iter()
-        .map(|item| item.as_str().map(str::to_owned).ok_or_else(|| wrong(name, item, "a name")))
+        .map(|item| {
+            item.as_str().map(str::to_owned).ok_or_else(|| unexpected_value(name, item, "a name"))
+        })
         .collect()
 }
 
-fn count(members: &Map<String, Value>, name: &str) -> Compiled<Option<u64>> {
+fn read_count(members: &Map<String, Value>, name: &str) -> Compiled<Option<u64>> {
     let Some(value) = members.get(name) else { return Ok(None) };
     // 2.0 is a count too.
     let whole = value.as_f64().filter(|float| float.fract() == 0.0 && *float >= 0.0);
     let count = value.as_u64().or(whole.map(|float| float as u64));
-    count.map(Some).ok_or_else(|| wrong(name, value, "a count"))
+    count.map(Some).ok_or_else(|| unexpected_value(name, value, "a count"))
 }
 
-fn wrong(name: &str, value: &Value, expected: &str) -> String {
+fn unexpected_value(name: &str, value: &Value, expected: &str) -> String {
     format!("{name} must be {expected}, not {}", quote(value))
 }
 
@@ -472,7 +493,7 @@ fn percent_decode(fragment: &str) -> Option<String> {
 }
 
 /// Returns the subschemas with an anchor.
-fn anchors(root: &Value) -> HashMap<String, &Value> {
+fn collect_anchors(root: &Value) -> HashMap<String, &Value> {
     let mut found = HashMap::new();
     let mut todo = vec![root];
     while let Some(value) = todo.pop() {

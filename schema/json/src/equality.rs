@@ -11,7 +11,11 @@ use crate::mismatch::BudgetExhausted;
 use crate::number;
 
 /// Returns `true` if two values are equal.
-pub(crate) fn equal(budget: &mut Budget, a: &Value, b: &Value) -> Result<bool, BudgetExhausted> {
+pub(crate) fn are_equal(
+    budget: &mut Budget,
+    a: &Value,
+    b: &Value,
+) -> Result<bool, BudgetExhausted> {
     budget.spend(1)?;
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => Ok(number::compare(a, b) == Ordering::Equal),
@@ -24,7 +28,7 @@ pub(crate) fn equal(budget: &mut Budget, a: &Value, b: &Value) -> Result<bool, B
                 return Ok(false);
             }
             for (a, b) in a.iter().zip(b) {
-                if !equal(budget, a, b)? {
+                if !are_equal(budget, a, b)? {
                     return Ok(false);
                 }
             }
@@ -37,7 +41,7 @@ pub(crate) fn equal(budget: &mut Budget, a: &Value, b: &Value) -> Result<bool, B
             for (name, a) in a {
                 budget.spend(1 + name.len() / BYTES_PER_STEP)?;
                 let Some(b) = b.get(name) else { return Ok(false) };
-                if !equal(budget, a, b)? {
+                if !are_equal(budget, a, b)? {
                     return Ok(false);
                 }
             }
@@ -52,7 +56,7 @@ pub(crate) fn are_unique(budget: &mut Budget, items: &[Value]) -> Result<bool, B
     let mut seen = BTreeSet::new();
     for item in items {
         let mut text = String::new();
-        canonical(budget, item, &mut text)?;
+        write_canonical(budget, item, &mut text)?;
         if !seen.insert(text) {
             return Ok(false);
         }
@@ -61,14 +65,18 @@ pub(crate) fn are_unique(budget: &mut Budget, items: &[Value]) -> Result<bool, B
 }
 
 /// Writes a text that is the same for equal values.
-fn canonical(budget: &mut Budget, value: &Value, into: &mut String) -> Result<(), BudgetExhausted> {
+fn write_canonical(
+    budget: &mut Budget,
+    value: &Value,
+    into: &mut String,
+) -> Result<(), BudgetExhausted> {
     budget.spend(1)?;
     match value {
-        Value::Number(number) => into.push_str(&number::canonical(number)),
+        Value::Number(number) => into.push_str(&number::canonical_text(number)),
         Value::Array(items) => {
             into.push('[');
             for item in items {
-                canonical(budget, item, into)?;
+                write_canonical(budget, item, into)?;
                 into.push(',');
             }
             into.push(']');
@@ -78,20 +86,20 @@ fn canonical(budget: &mut Budget, value: &Value, into: &mut String) -> Result<()
             let mut names: Vec<&String> = members.keys().collect();
             names.sort_unstable();
             for name in names {
-                quoted(budget, name, into)?;
+                write_quoted(budget, name, into)?;
                 into.push(':');
-                canonical(budget, &members[name], into)?;
+                write_canonical(budget, &members[name], into)?;
                 into.push(',');
             }
             into.push('}');
         }
-        Value::String(text) => quoted(budget, text, into)?,
+        Value::String(text) => write_quoted(budget, text, into)?,
         Value::Null | Value::Bool(_) => into.push_str(&value.to_string()),
     }
     Ok(())
 }
 
-fn quoted(budget: &mut Budget, text: &str, into: &mut String) -> Result<(), BudgetExhausted> {
+fn write_quoted(budget: &mut Budget, text: &str, into: &mut String) -> Result<(), BudgetExhausted> {
     budget.spend(1 + text.len() / BYTES_PER_STEP)?;
     write!(into, "{text:?}").expect("a String takes everything");
     Ok(())

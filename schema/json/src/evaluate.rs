@@ -6,7 +6,7 @@ use std::mem;
 
 use serde_json::{Map, Number, Value};
 
-use crate::equality::{are_unique, equal};
+use crate::equality::{are_equal, are_unique};
 use crate::mismatch::{BudgetExhausted, Failure, Mismatch, MismatchKind};
 use crate::number::{compare, is_multiple};
 use crate::schema::{Contains, DEPTH, Id, Keyword, Pattern, Schema, Types, Unevaluated};
@@ -31,7 +31,7 @@ type EvaluationResult = Result<bool, BudgetExhausted>;
 
 pub(crate) fn check(schema: &Schema, value: &Value, steps: u64) -> Result<(), Failure> {
     let mut evaluation = Evaluation::new(schema, steps);
-    match evaluation.schema(0, value) {
+    match evaluation.evaluate_node(0, value) {
         Err(BudgetExhausted) => Err(Failure::OverBudget),
         Ok(true) => Ok(()),
         Ok(false) => {
@@ -51,7 +51,7 @@ pub(crate) fn mismatches(
     let mut evaluation = Evaluation::new(schema, steps);
     evaluation.collects = true;
     evaluation.room = most.max(1);
-    evaluation.schema(0, value)?;
+    evaluation.evaluate_node(0, value)?;
     Ok(evaluation.mismatches)
 }
 
@@ -96,7 +96,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         }
     }
 
-    fn schema(&mut self, id: Id, value: &'v Value) -> EvaluationResult {
+    fn evaluate_node(&mut self, id: Id, value: &'v Value) -> EvaluationResult {
         self.budget.spend(1)?;
         if self.depth == DEPTH {
             return Err(BudgetExhausted);
@@ -108,10 +108,11 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         if outer.is_some() || constrained.is_some() {
             self.evaluated = Some(BTreeSet::new());
         }
-        let mut fits = self.all(node.keywords.iter(), |this, it| this.keyword(it, value))?;
+        let mut fits =
+            self.all(node.keywords.iter(), |this, it| this.evaluate_keyword(it, value))?;
         // After a mismatch, members that the mismatched keyword would have evaluated are not known.
         if let (true, Some(rest), Some(_)) = (fits, &node.unevaluated, &self.evaluated) {
-            fits = self.unevaluated(rest, value)?;
+            fits = self.check_unevaluated(rest, value)?;
         }
         let own = mem::replace(&mut self.evaluated, outer);
         if let (true, Some(own), Some(outer)) = (fits, own, &mut self.evaluated) {
@@ -131,7 +132,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         let mut all = true;
         for item in items {
             all &= fits(self, item)?;
-            let goes_on = all || self.collects && self.records();
+            let goes_on = all || self.collects && self.is_recording();
             if !goes_on {
                 return Ok(false);
             }
@@ -140,50 +141,50 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     /// Returns `true` if a mismatch would be recorded.
-    fn records(&self) -> bool {
+    fn is_recording(&self) -> bool {
         self.quiet == 0 && self.room > 0
     }
 
     /// Evaluates without recording an error.
-    fn quietly(&mut self, id: Id, value: &'v Value) -> EvaluationResult {
+    fn evaluate_quietly(&mut self, id: Id, value: &'v Value) -> EvaluationResult {
         self.quiet += 1;
-        let fits = self.schema(id, value)?;
+        let fits = self.evaluate_node(id, value)?;
         self.quiet -= 1;
         Ok(fits)
     }
 
     /// Evaluates without recording an error, and without effect on `unevaluatedProperties` and `unevaluatedItems`.
-    fn apart(&mut self, id: Id, value: &'v Value) -> EvaluationResult {
+    fn evaluate_apart(&mut self, id: Id, value: &'v Value) -> EvaluationResult {
         let outer = self.evaluated.take();
-        let fits = self.quietly(id, value)?;
+        let fits = self.evaluate_quietly(id, value)?;
         self.evaluated = outer;
         Ok(fits)
     }
 
-    fn within(&mut self, part: Part<'v>, id: Id, value: &'v Value) -> EvaluationResult {
+    fn evaluate_part(&mut self, part: Part<'v>, id: Id, value: &'v Value) -> EvaluationResult {
         let outer = self.evaluated.take();
         self.path.push(part);
-        let fits = self.schema(id, value)?;
+        let fits = self.evaluate_node(id, value)?;
         self.path.pop();
         self.evaluated = outer;
         Ok(fits)
     }
 
     /// A keyword applied to the member or item at this position.
-    fn mark(&mut self, position: usize) {
+    fn mark_evaluated(&mut self, position: usize) {
         if let Some(all) = &mut self.evaluated {
             all.insert(position);
         }
     }
 
     /// Checks a condition; records a mismatch.
-    fn hold(&mut self, holds: bool, what: impl FnOnce() -> String) -> EvaluationResult {
+    fn require(&mut self, holds: bool, what: impl FnOnce() -> String) -> EvaluationResult {
         if holds { Ok(true) } else { self.reject(|| (MismatchKind::Other, what())) }
     }
 
     /// Records a mismatch.
     fn reject(&mut self, why: impl FnOnce() -> (MismatchKind, String)) -> EvaluationResult {
-        if !self.records() {
+        if !self.is_recording() {
             return Ok(false);
         }
         let mut path = String::new();
@@ -206,53 +207,53 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Ok(false)
     }
 
-    fn keyword(&mut self, keyword: &'s Keyword, value: &'v Value) -> EvaluationResult {
+    fn evaluate_keyword(&mut self, keyword: &'s Keyword, value: &'v Value) -> EvaluationResult {
         match keyword {
             Keyword::False => {
-                self.hold(false, || format!("False schema does not allow {}", quote(value)))
+                self.require(false, || format!("False schema does not allow {}", quote(value)))
             }
-            Keyword::Ref(target) => self.follow(*target, value),
-            Keyword::Type(types) => self.types(types, value),
-            Keyword::Enum(values) => self.enumeration(values, value),
+            Keyword::Ref(target) => self.follow_reference(*target, value),
+            Keyword::Type(types) => self.check_types(types, value),
+            Keyword::Enum(values) => self.check_enum(values, value),
             Keyword::Const(expected) => {
-                let equal = equal(&mut self.budget, expected, value)?;
-                self.hold(equal, || format!("{} was expected", quote(expected)))
+                let equal = are_equal(&mut self.budget, expected, value)?;
+                self.require(equal, || format!("{} was expected", quote(expected)))
             }
-            Keyword::AllOf(ids) => self.all(ids.iter(), |this, id| this.schema(*id, value)),
-            Keyword::AnyOf(ids) => self.any_of(ids, value),
-            Keyword::OneOf(ids) => self.exactly_one_of(ids, value),
+            Keyword::AllOf(ids) => self.all(ids.iter(), |this, id| this.evaluate_node(*id, value)),
+            Keyword::AnyOf(ids) => self.check_any_of(ids, value),
+            Keyword::OneOf(ids) => self.check_one_of(ids, value),
             Keyword::Not(id) => {
-                let fits = self.apart(*id, value)?;
-                self.hold(!fits, || format!("{} is not allowed by \"not\"", quote(value)))
+                let fits = self.evaluate_apart(*id, value)?;
+                self.require(!fits, || format!("{} is not allowed by \"not\"", quote(value)))
             }
             Keyword::If { test, then, otherwise } => {
-                let chosen = if self.quietly(*test, value)? { then } else { otherwise };
-                chosen.map_or(Ok(true), |id| self.schema(id, value))
+                let chosen = if self.evaluate_quietly(*test, value)? { then } else { otherwise };
+                chosen.map_or(Ok(true), |id| self.evaluate_node(id, value))
             }
             keyword => match value {
-                Value::Number(number) => self.number(keyword, number),
-                Value::String(text) => self.text(keyword, text, value),
-                Value::Array(items) => self.array(keyword, items, value),
-                Value::Object(members) => self.object(keyword, members, value),
+                Value::Number(number) => self.check_number(keyword, number),
+                Value::String(text) => self.check_text(keyword, text, value),
+                Value::Array(items) => self.check_array(keyword, items, value),
+                Value::Object(members) => self.check_object(keyword, members, value),
                 Value::Null | Value::Bool(_) => Ok(true),
             },
         }
     }
 
     /// Follows a reference. One that returns to itself for the same value imposes no constraint.
-    fn follow(&mut self, target: Id, value: &'v Value) -> EvaluationResult {
+    fn follow_reference(&mut self, target: Id, value: &'v Value) -> EvaluationResult {
         let following = (target, std::ptr::from_ref(value));
         self.budget.spend(self.followed.len() / 8)?;
         if self.followed.contains(&following) {
             return Ok(true);
         }
         self.followed.push(following);
-        let fits = self.schema(target, value)?;
+        let fits = self.evaluate_node(target, value)?;
         self.followed.pop();
         Ok(fits)
     }
 
-    fn types(&mut self, types: &Types, value: &Value) -> EvaluationResult {
+    fn check_types(&mut self, types: &Types, value: &Value) -> EvaluationResult {
         if types.accept(value) {
             return Ok(true);
         }
@@ -265,19 +266,19 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         })
     }
 
-    fn enumeration(&mut self, values: &[Value], value: &Value) -> EvaluationResult {
+    fn check_enum(&mut self, values: &[Value], value: &Value) -> EvaluationResult {
         for one in values {
-            if equal(&mut self.budget, one, value)? {
+            if are_equal(&mut self.budget, one, value)? {
                 return Ok(true);
             }
         }
-        self.hold(false, || format!("{} is not one of {}", quote(value), quote_all(values)))
+        self.require(false, || format!("{} is not one of {}", quote(value), quote_all(values)))
     }
 
-    fn any_of(&mut self, ids: &[Id], value: &'v Value) -> EvaluationResult {
+    fn check_any_of(&mut self, ids: &[Id], value: &'v Value) -> EvaluationResult {
         // All that match count for `unevaluatedProperties` and `unevaluatedItems`.
         let enough = if self.evaluated.is_some() { usize::MAX } else { 1 };
-        let (found, branches) = self.alternatives(ids, value, enough)?;
+        let (found, branches) = self.count_matches(ids, value, enough)?;
         if found > 0 {
             return Ok(true);
         }
@@ -287,8 +288,8 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         })
     }
 
-    fn exactly_one_of(&mut self, ids: &[Id], value: &'v Value) -> EvaluationResult {
-        let (found, branches) = self.alternatives(ids, value, 2)?;
+    fn check_one_of(&mut self, ids: &[Id], value: &'v Value) -> EvaluationResult {
+        let (found, branches) = self.count_matches(ids, value, 2)?;
         if found == 1 {
             return Ok(true);
         }
@@ -305,7 +306,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     /// How many of the subschemas match, counted up to `enough`; if none does, the mismatches with each.
-    fn alternatives(
+    fn count_matches(
         &mut self,
         ids: &[Id],
         value: &'v Value,
@@ -317,7 +318,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         let detailed = self.collects && self.quiet == 0 && self.room > 1;
         if !detailed {
             for id in ids {
-                found += usize::from(self.quietly(*id, value)?);
+                found += usize::from(self.evaluate_quietly(*id, value)?);
                 if found == enough {
                     break;
                 }
@@ -329,7 +330,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         let outer = mem::take(&mut self.mismatches);
         for id in ids {
             // After the last place is used, a branch is evaluated without recording.
-            found += usize::from(self.schema(*id, value)?);
+            found += usize::from(self.evaluate_node(*id, value)?);
             branches.push(mem::take(&mut self.mismatches));
             if found == enough {
                 break;
@@ -340,54 +341,56 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Ok((found, branches))
     }
 
-    fn number(&mut self, keyword: &Keyword, number: &Number) -> EvaluationResult {
+    fn check_number(&mut self, keyword: &Keyword, number: &Number) -> EvaluationResult {
         match keyword {
-            Keyword::Minimum(limit) => self.hold(compare(number, limit).is_ge(), || {
+            Keyword::Minimum(limit) => self.require(compare(number, limit).is_ge(), || {
                 format!("{number} is less than the minimum of {limit}")
             }),
-            Keyword::Maximum(limit) => self.hold(compare(number, limit).is_le(), || {
+            Keyword::Maximum(limit) => self.require(compare(number, limit).is_le(), || {
                 format!("{number} is greater than the maximum of {limit}")
             }),
-            Keyword::ExclusiveMinimum(limit) => self.hold(compare(number, limit).is_gt(), || {
-                format!("{number} is less than or equal to the minimum of {limit}")
-            }),
-            Keyword::ExclusiveMaximum(limit) => self.hold(compare(number, limit).is_lt(), || {
-                format!("{number} is greater than or equal to the maximum of {limit}")
-            }),
-            Keyword::MultipleOf(divisor) => self.hold(is_multiple(number, divisor), || {
+            Keyword::ExclusiveMinimum(limit) => self
+                .require(compare(number, limit).is_gt(), || {
+                    format!("{number} is less than or equal to the minimum of {limit}")
+                }),
+            Keyword::ExclusiveMaximum(limit) => self
+                .require(compare(number, limit).is_lt(), || {
+                    format!("{number} is greater than or equal to the maximum of {limit}")
+                }),
+            Keyword::MultipleOf(divisor) => self.require(is_multiple(number, divisor), || {
                 format!("{number} is not a multiple of {divisor}")
             }),
             _ => Ok(true),
         }
     }
 
-    fn text(&mut self, keyword: &Keyword, text: &str, value: &Value) -> EvaluationResult {
+    fn check_text(&mut self, keyword: &Keyword, text: &str, value: &Value) -> EvaluationResult {
         let (holds, what) = match keyword {
             Keyword::MinLength(least) => {
                 self.budget.spend(text.len() / BYTES_PER_STEP)?;
-                (chars(text) >= *least, format!("is shorter than {least} characters"))
+                (count_chars(text) >= *least, format!("is shorter than {least} characters"))
             }
             Keyword::MaxLength(most) => {
                 self.budget.spend(text.len() / BYTES_PER_STEP)?;
-                (chars(text) <= *most, format!("is longer than {most} characters"))
+                (count_chars(text) <= *most, format!("is longer than {most} characters"))
             }
             Keyword::Pattern(pattern) => {
-                let matches = self.matches(pattern, text)?;
+                let matches = self.matches_pattern(pattern, text)?;
                 (matches, format!("does not match {}", quote_text(&pattern.source)))
             }
             _ => return Ok(true),
         };
-        self.hold(holds, || format!("{} {what}", quote(value)))
+        self.require(holds, || format!("{} {what}", quote(value)))
     }
 
-    fn matches(&mut self, pattern: &Pattern, text: &str) -> EvaluationResult {
+    fn matches_pattern(&mut self, pattern: &Pattern, text: &str) -> EvaluationResult {
         let bytes = text.len();
         self.budget
             .spend(1 + bytes / BYTES_PER_STEP + bytes.saturating_mul(pattern.steps_per_byte))?;
         Ok(pattern.regex.is_match(text))
     }
 
-    fn array(
+    fn check_array(
         &mut self,
         keyword: &'s Keyword,
         items: &'v [Value],
@@ -395,28 +398,28 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     ) -> EvaluationResult {
         let count = items.len() as u64;
         match keyword {
-            Keyword::MinItems(least) => self
-                .hold(count >= *least, || format!("{} has less than {least} items", quote(value))),
-            Keyword::MaxItems(most) => {
-                self.hold(count <= *most, || format!("{} has more than {most} items", quote(value)))
-            }
+            Keyword::MinItems(least) => self.require(count >= *least, || {
+                format!("{} has less than {least} items", quote(value))
+            }),
+            Keyword::MaxItems(most) => self
+                .require(count <= *most, || format!("{} has more than {most} items", quote(value))),
             Keyword::UniqueItems => {
                 let unique = are_unique(&mut self.budget, items)?;
-                self.hold(unique, || format!("{} has non-unique elements", quote(value)))
+                self.require(unique, || format!("{} has non-unique elements", quote(value)))
             }
             Keyword::Items { prefix, rest } => {
                 self.all(items.iter().enumerate(), |this, (at, item)| {
                     let Some(id) = prefix.get(at).or(rest.as_ref()) else { return Ok(true) };
-                    this.mark(at);
-                    this.within(Part::Item(at), *id, item)
+                    this.mark_evaluated(at);
+                    this.evaluate_part(Part::Item(at), *id, item)
                 })
             }
-            Keyword::Contains(contains) => self.contains(contains, items, value),
+            Keyword::Contains(contains) => self.check_contains(contains, items, value),
             _ => Ok(true),
         }
     }
 
-    fn contains(
+    fn check_contains(
         &mut self,
         contains: &Contains,
         items: &'v [Value],
@@ -426,10 +429,10 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         let marks = *evaluates && self.evaluated.is_some();
         let mut found = 0;
         for (at, item) in items.iter().enumerate() {
-            if self.apart(*schema, item)? {
+            if self.evaluate_apart(*schema, item)? {
                 found += 1;
                 if marks {
-                    self.mark(at);
+                    self.mark_evaluated(at);
                 }
             }
             let decided = max.map_or(found >= *min, |max| found > max);
@@ -438,10 +441,12 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             }
         }
         let enough = found >= *min && max.is_none_or(|max| found <= max);
-        self.hold(enough, || format!("{} has {found} items that match \"contains\"", quote(value)))
+        self.require(enough, || {
+            format!("{} has {found} items that match \"contains\"", quote(value))
+        })
     }
 
-    fn object(
+    fn check_object(
         &mut self,
         keyword: &'s Keyword,
         members: &'v Map<String, Value>,
@@ -449,18 +454,20 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     ) -> EvaluationResult {
         let count = members.len() as u64;
         match keyword {
-            Keyword::MinProperties(least) => self.hold(count >= *least, || {
+            Keyword::MinProperties(least) => self.require(count >= *least, || {
                 format!("{} has less than {least} properties", quote(value))
             }),
-            Keyword::MaxProperties(most) => self.hold(count <= *most, || {
+            Keyword::MaxProperties(most) => self.require(count <= *most, || {
                 format!("{} has more than {most} properties", quote(value))
             }),
             Keyword::Required(names) => self.all(names.iter(), |this, name| {
                 this.budget.spend(1)?;
-                this.has(members, name, || format!("{} is a required property", quote_text(name)))
+                this.require_member(members, name, || {
+                    format!("{} is a required property", quote_text(name))
+                })
             }),
-            Keyword::Properties { .. } => self.properties(keyword, members),
-            Keyword::PropertyNames(id) => self.names(*id, members),
+            Keyword::Properties { .. } => self.check_properties(keyword, members),
+            Keyword::PropertyNames(id) => self.check_names(*id, members),
             Keyword::DependentRequired(all) => self.all(all.iter(), |this, (name, required)| {
                 this.budget.spend(1)?;
                 if !members.contains_key(name) {
@@ -468,7 +475,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                 }
                 this.all(required.iter(), |this, required| {
                     this.budget.spend(1)?;
-                    this.has(members, required, || {
+                    this.require_member(members, required, || {
                         let required = quote_text(required);
                         format!("{required} is required if {} is present", quote_text(name))
                     })
@@ -476,14 +483,14 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             }),
             Keyword::DependentSchemas(all) => self.all(all.iter(), |this, (name, id)| {
                 this.budget.spend(1)?;
-                if members.contains_key(name) { this.schema(*id, value) } else { Ok(true) }
+                if members.contains_key(name) { this.evaluate_node(*id, value) } else { Ok(true) }
             }),
             _ => Ok(true),
         }
     }
 
     /// Checks that a member exists.
-    fn has(
+    fn require_member(
         &mut self,
         members: &Map<String, Value>,
         name: &str,
@@ -495,7 +502,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         self.reject(|| (MismatchKind::Missing(name.to_owned()), what()))
     }
 
-    fn properties(
+    fn check_properties(
         &mut self,
         keyword: &'s Keyword,
         members: &'v Map<String, Value>,
@@ -508,38 +515,38 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             let mut known = false;
             if let Some(id) = properties.get(name) {
                 known = true;
-                fits &= this.within(Part::Name(name), *id, member)?;
+                fits &= this.evaluate_part(Part::Name(name), *id, member)?;
             }
             for (pattern, id) in patterns {
-                if this.matches(pattern, name)? {
+                if this.matches_pattern(pattern, name)? {
                     known = true;
-                    fits &= this.within(Part::Name(name), *id, member)?;
+                    fits &= this.evaluate_part(Part::Name(name), *id, member)?;
                 }
             }
             if known || rest.is_some() {
-                this.mark(at);
+                this.mark_evaluated(at);
             }
             let (false, Some(rest)) = (known, rest) else { return Ok(fits) };
             if this.refuses_all(*rest) {
                 unexpected.push(name);
                 return Ok(false);
             }
-            this.within(Part::Name(name), *rest, member)
+            this.evaluate_part(Part::Name(name), *rest, member)
         })?;
         if unexpected.is_empty() {
             return Ok(fits);
         }
-        self.unexpected("properties", unexpected.iter().map(|name| quote_name(name)))
+        self.reject_unexpected("properties", unexpected.iter().map(|name| quote_name(name)))
     }
 
     /// Rejects members or items that are not allowed.
-    fn unexpected(
+    fn reject_unexpected(
         &mut self,
         what: &str,
         all: impl ExactSizeIterator<Item = String>,
     ) -> EvaluationResult {
         let verb = if all.len() == 1 { "was" } else { "were" };
-        self.hold(false, || {
+        self.require(false, || {
             format!("Additional {what} are not allowed ({} {verb} unexpected)", join_first(all))
         })
     }
@@ -548,7 +555,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         matches!(self.schema.nodes[id].keywords.as_slice(), [Keyword::False])
     }
 
-    fn unevaluated(&mut self, rest: &Unevaluated, value: &'v Value) -> EvaluationResult {
+    fn check_unevaluated(&mut self, rest: &Unevaluated, value: &'v Value) -> EvaluationResult {
         let (what, id, parts): (_, _, Vec<(Part<'v>, &'v Value)>) = match value {
             Value::Object(members) => {
                 let parts = members.iter().map(|(name, member)| (Part::Name(name), member));
@@ -566,9 +573,9 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         let mut unexpected = Vec::new();
         let left = parts.into_iter().enumerate().filter(|(at, _)| !known.contains(at));
         let fits = self.all(left, |this, (at, (part, value))| {
-            this.mark(at);
+            this.mark_evaluated(at);
             if !this.refuses_all(id) {
-                return this.within(part, id, value);
+                return this.evaluate_part(part, id, value);
             }
             unexpected.push(match part {
                 Part::Name(name) => quote_name(name),
@@ -579,25 +586,25 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         if unexpected.is_empty() {
             return Ok(fits);
         }
-        self.unexpected(what, unexpected.into_iter())
+        self.reject_unexpected(what, unexpected.into_iter())
     }
 
     /// Checks member names against a schema. They are not part of the value, so they get their own scope.
-    fn names(&mut self, id: Id, members: &Map<String, Value>) -> EvaluationResult {
+    fn check_names(&mut self, id: Id, members: &Map<String, Value>) -> EvaluationResult {
         self.all(members.keys(), |this, name| {
             this.budget.spend(1 + name.len() / BYTES_PER_STEP)?;
             let name = Value::String(name.clone());
             let mut inner = Evaluation::new(this.schema, this.budget.left);
             inner.depth = this.depth;
             inner.quiet = 1;
-            let result = inner.schema(id, &name);
+            let result = inner.evaluate_node(id, &name);
             this.budget.left = inner.budget.left;
             let fits = result?;
-            this.hold(fits, || format!("{} is not an allowed property name", quote(&name)))
+            this.require(fits, || format!("{} is not an allowed property name", quote(&name)))
         })
     }
 }
 
-fn chars(text: &str) -> u64 {
+fn count_chars(text: &str) -> u64 {
     text.chars().count() as u64
 }

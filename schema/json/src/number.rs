@@ -6,27 +6,28 @@ use serde_json::Number;
 
 /// Compares two numbers by value.
 pub(crate) fn compare(a: &Number, b: &Number) -> Ordering {
-    match (integer(a), integer(b)) {
+    match (to_integer(a), to_integer(b)) {
         (Some(a), Some(b)) => a.cmp(&b),
-        (Some(a), None) => against(a, float(b)),
-        (None, Some(b)) => against(b, float(a)).reverse(),
-        (None, None) => float(a).partial_cmp(&float(b)).unwrap_or(Ordering::Equal),
+        (Some(a), None) => compare_with_float(a, to_float(b)),
+        (None, Some(b)) => compare_with_float(b, to_float(a)).reverse(),
+        (None, None) => to_float(a).partial_cmp(&to_float(b)).unwrap_or(Ordering::Equal),
     }
 }
 
 /// Returns `true` if the value is whole, even if written as a float.
 pub(crate) fn is_whole(number: &Number) -> bool {
-    integer(number).is_some() || float(number).fract() == 0.0
+    to_integer(number).is_some() || to_float(number).fract() == 0.0
 }
 
 /// Returns `true` if it is written as a whole number.
 pub(crate) fn is_written_whole(number: &Number) -> bool {
-    integer(number).is_some()
+    to_integer(number).is_some()
 }
 
 /// Returns `true` if one is a multiple of the other, exactly: as decimals if both are short enough.
 pub(crate) fn is_multiple(number: &Number, divisor: &Number) -> bool {
-    is_decimal_multiple(number, divisor).unwrap_or_else(|| float(number) % float(divisor) == 0.0)
+    is_decimal_multiple(number, divisor)
+        .unwrap_or_else(|| to_float(number) % to_float(divisor) == 0.0)
 }
 
 /// Returns `None` if the decimals are too long.
@@ -38,11 +39,11 @@ fn is_decimal_multiple(number: &Number, divisor: &Number) -> Option<bool> {
 }
 
 /// Returns a text that is the same for equal numbers.
-pub(crate) fn canonical(number: &Number) -> String {
-    match integer(number) {
+pub(crate) fn canonical_text(number: &Number) -> String {
+    match to_integer(number) {
         Some(whole) => whole.to_string(),
         None => {
-            let float = float(number);
+            let float = to_float(number);
             // Exact: a whole float below 2^100 is an integer.
             if float.fract() == 0.0 && float.abs() < 1e30 {
                 (float as i128).to_string()
@@ -53,15 +54,15 @@ pub(crate) fn canonical(number: &Number) -> String {
     }
 }
 
-fn integer(number: &Number) -> Option<i128> {
+fn to_integer(number: &Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }
 
-fn float(number: &Number) -> f64 {
+fn to_float(number: &Number) -> f64 {
     number.as_f64().unwrap_or(f64::MAX)
 }
 
-fn against(whole: i128, float: f64) -> Ordering {
+fn compare_with_float(whole: i128, float: f64) -> Ordering {
     // Beyond all 64-bit integers.
     if float.abs() > 1e30 {
         return if float > 0.0 { Ordering::Less } else { Ordering::Greater };

@@ -12,12 +12,12 @@ const LISTED: usize = 12;
 
 /// Returns a value as JSON, truncated if long. The time does not depend on the size of the value.
 pub(crate) fn quote(value: &Value) -> String {
-    truncated(|into| serde_json::to_writer(into, value).is_err())
+    write_truncated(|into| serde_json::to_writer(into, value).is_err())
 }
 
 /// Returns a text as JSON, truncated if long.
 pub(crate) fn quote_text(text: &str) -> String {
-    truncated(|into| serde_json::to_writer(into, text).is_err())
+    write_truncated(|into| serde_json::to_writer(into, text).is_err())
 }
 
 /// Returns the first values of a list as JSON.
@@ -42,7 +42,7 @@ pub(crate) fn quote_name(name: &str) -> String {
     format!("'{}{cut}'", &name[..end])
 }
 
-fn truncated(write: impl FnOnce(&mut TruncatedText) -> bool) -> String {
+fn write_truncated(write: impl FnOnce(&mut TruncatedText) -> bool) -> String {
     let mut quoted = TruncatedText(Vec::new());
     let cut = write(&mut quoted);
     let mut text = String::from_utf8_lossy(&quoted.0).trim_end_matches('\u{fffd}').to_owned();

@@ -15,7 +15,6 @@ mod http;
 mod legacy;
 mod legacy_http;
 mod message;
-mod operation;
 mod operations;
 mod params;
 mod paths;

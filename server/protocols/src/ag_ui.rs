@@ -94,7 +94,7 @@ impl Seen {
     }
 
     /// Returns the part of a piece of a text that the client does not have.
-    fn rest<'a>(&mut self, id: &str, piece: &'a str) -> &'a str {
+    fn take_unseen<'a>(&mut self, id: &str, piece: &'a str) -> &'a str {
         let Some(known) = self.texts.get_mut(id) else { return piece };
         let rest = match known.strip_prefix(piece) {
             Some(more) => {
@@ -141,7 +141,7 @@ pub(crate) async fn run(
     let thread = wanted.thread_id.clone();
     let hold = app.engine.buffers().reserve(&session.caller);
     let seen = Seen::from_messages(&wanted.messages, hold)?;
-    let request = read(agent, wanted)?;
+    let request = read_request(agent, wanted)?;
     let sent = thread::send(&app, &session.caller, &content, request).await;
     drop(content);
     let (run, turns) = sent?;
@@ -151,26 +151,26 @@ pub(crate) async fn run(
     Ok(stream_turn(follower, encoder, place))
 }
 
-fn bad(detail: &str) -> Refusal {
+fn bad_body(detail: &str) -> Refusal {
     Refusal::new(Code::BadArguments, detail).hint(format!("send {EXAMPLE_BODY}"))
 }
 
-fn read(agent: String, wanted: RunAgentInput) -> Result<ThreadRequest, Refusal> {
+fn read_request(agent: String, wanted: RunAgentInput) -> Result<ThreadRequest, Refusal> {
     let RunAgentInput { thread_id: thread, mut messages, resume, .. } = wanted;
     let resume = resume.unwrap_or_default();
     let input = if resume.is_empty() {
         let at = messages.iter().rposition(|message| message.role == "user");
-        let at = at.ok_or_else(|| bad("there is no message of the user"))?;
+        let at = at.ok_or_else(|| bad_body("there is no message of the user"))?;
         let last = messages.drain(at..).next();
-        ThreadInput::Message(last.ok_or_else(|| bad("there is no message"))?.into_input()?)
+        ThreadInput::Message(last.ok_or_else(|| bad_body("there is no message"))?.into_input()?)
     } else {
         let mut decisions = Vec::new();
         let mut settlements = Vec::new();
         for entry in resume {
             decision::check_members("an entry of resume", &entry.others, &ENTRY_MEMBERS)?;
-            match settlement(&entry)? {
+            match read_settlement(&entry)? {
                 Some(settlement) => settlements.push(settlement),
-                None => decisions.push(decision(entry)?),
+                None => decisions.push(read_decision(entry)?),
             }
         }
         ThreadInput::Decisions(decisions, settlements)
@@ -185,13 +185,16 @@ impl AgMessage {
         match &self.content {
             Some(JsonValue::String(text)) => Ok(text.clone()),
             Some(JsonValue::Array(parts)) => {
-                let text = |part: &JsonValue| match (part["type"].as_str(), part["text"].as_str()) {
-                    (Some("text"), Some(text)) => Ok(text.to_owned()),
-                    _ => Err(bad("each part of a message must be a text part")),
-                };
-                parts.iter().map(text).collect()
+                let mut whole = String::new();
+                for part in parts {
+                    match (part["type"].as_str(), part["text"].as_str()) {
+                        (Some("text"), Some(text)) => whole.push_str(text),
+                        _ => return Err(bad_body("each part of a message must be a text part")),
+                    }
+                }
+                Ok(whole)
             }
-            _ => Err(bad("the message of the user has no text")),
+            _ => Err(bad_body("the message of the user has no text")),
         }
     }
 
@@ -223,7 +226,7 @@ const OUTCOME: [&str; 4] = ["outcome", "result", "error", "evidence"];
 const ENTRY_MEMBERS: [&str; 4] = ["interruptId", "status", "payload", "metadata"];
 
 /// Returns the outcome of a call, if the answer has one.
-fn settlement(entry: &ResumeEntry) -> Result<Option<Settlement>, Refusal> {
+fn read_settlement(entry: &ResumeEntry) -> Result<Option<Settlement>, Refusal> {
     let payload = entry.payload.as_object().filter(|_| entry.status == ResumeStatus::Resolved);
     let Some(payload) = payload.filter(|payload| payload.contains_key("outcome")) else {
         return Ok(None);
@@ -241,7 +244,7 @@ const EDITED: &str = "editedArgs";
 const PAYLOAD_MEMBERS: [&str; 4] = ["approved", "reason", "answer", EDITED];
 
 /// Returns an answer to an interrupt. An abandoned one is a rejection.
-fn decision(entry: ResumeEntry) -> Result<Decision, Refusal> {
+fn read_decision(entry: ResumeEntry) -> Result<Decision, Refusal> {
     let ResumeEntry { interrupt_id, status, payload, others: _ } = entry;
     let members = payload.as_object().into_iter().flatten();
     decision::check_members("the payload of an interrupt", members, &PAYLOAD_MEMBERS)?;
@@ -279,7 +282,7 @@ struct AgUiEncoder {
 
 impl AgUiEncoder {
     /// Returns the id of an item. It is the same in all streams of the run.
-    fn id(&self, turn: &Turn, at: usize) -> String {
+    fn item_id(&self, turn: &Turn, at: usize) -> String {
         let item = &turn.items[at];
         let prefix = match &item.content {
             Content::Message(_) => "msg",
@@ -290,65 +293,65 @@ impl AgUiEncoder {
         format!("{prefix}_{}_{}", item.opened_by, self.run_id)
     }
 
-    fn opened(&mut self, turn: &Turn, at: usize, out: &mut String) {
+    fn encode_opened(&mut self, turn: &Turn, at: usize, out: &mut String) {
         let item = &turn.items[at];
         // A text that was replaced before this client could get it.
         if item.state == ItemState::Void {
             return;
         }
         self.shown.insert(at);
-        let id = self.id(turn, at);
+        let id = self.item_id(turn, at);
         match &item.content {
             Content::Message(_) => {
                 let start = json!({"messageId": id, "role": "assistant"});
-                event("TEXT_MESSAGE_START", start, out);
+                write_event("TEXT_MESSAGE_START", start, out);
             }
             Content::Reasoning(_) => {
-                event("REASONING_START", json!({"messageId": id}), out);
+                write_event("REASONING_START", json!({"messageId": id}), out);
                 let start = json!({"messageId": id, "role": "reasoning"});
-                event("REASONING_MESSAGE_START", start, out);
+                write_event("REASONING_MESSAGE_START", start, out);
             }
             // The client has it from the turn that requested it.
             Content::Call(call) if call.is_earlier || self.seen.calls.contains(&call.call_id) => {}
             Content::Call(CallItem { call_id, name, arguments, .. }) => {
                 let start = json!({"toolCallId": call_id, "toolCallName": name});
-                event("TOOL_CALL_START", start, out);
+                write_event("TOOL_CALL_START", start, out);
                 let text = match arguments {
                     JsonValue::String(text) => text.clone(),
                     other => other.to_string(),
                 };
-                event("TOOL_CALL_ARGS", json!({"toolCallId": call_id, "delta": text}), out);
-                event("TOOL_CALL_END", json!({"toolCallId": call_id}), out);
+                write_event("TOOL_CALL_ARGS", json!({"toolCallId": call_id, "delta": text}), out);
+                write_event("TOOL_CALL_END", json!({"toolCallId": call_id}), out);
             }
             // An interrupt at the end of the run.
             Content::Approval(_) => {}
         }
     }
 
-    fn closed(&self, turn: &Turn, at: usize, out: &mut String) {
-        let id = self.id(turn, at);
+    fn encode_closed(&self, turn: &Turn, at: usize, out: &mut String) {
+        let id = self.item_id(turn, at);
         match &turn.items[at].content {
-            Content::Message(_) => event("TEXT_MESSAGE_END", json!({"messageId": id}), out),
+            Content::Message(_) => write_event("TEXT_MESSAGE_END", json!({"messageId": id}), out),
             Content::Reasoning(_) => {
-                event("REASONING_MESSAGE_END", json!({"messageId": id}), out);
-                event("REASONING_END", json!({"messageId": id}), out);
+                write_event("REASONING_MESSAGE_END", json!({"messageId": id}), out);
+                write_event("REASONING_END", json!({"messageId": id}), out);
             }
             Content::Call(call) => {
                 if let Some(outcome) = &call.outcome
                     && !self.seen.results.contains(&call.call_id)
                 {
-                    tool_result(call, outcome, &id, out);
+                    write_tool_result(call, outcome, &id, out);
                 }
             }
             Content::Approval(_) => {}
         }
     }
 
-    fn ended(&self, turn: &Turn, out: &mut String) {
+    fn encode_end(&self, turn: &Turn, out: &mut String) {
         let outcome = match &turn.end {
             Some(TurnEnd::Failed { code, .. }) if code == "aborted" => json!({"type": "cancelled"}),
             Some(TurnEnd::Failed { code, message }) => {
-                return event("RUN_ERROR", json!({"message": message, "code": code}), out);
+                return write_event("RUN_ERROR", json!({"message": message, "code": code}), out);
             }
             Some(TurnEnd::Waits(reason)) => {
                 json!({"type": "interrupt", "interrupts": self.interrupts(turn, reason)})
@@ -357,7 +360,7 @@ impl AgUiEncoder {
         };
         let finished = json!({"threadId": self.thread, "runId": self.run_of_client,
             "outcome": outcome});
-        event("RUN_FINISHED", finished, out);
+        write_event("RUN_FINISHED", finished, out);
     }
 
     /// Returns the approvals that wait, or what else the run waits for.
@@ -410,9 +413,9 @@ impl Encoder for AgUiEncoder {
         match change {
             Change::Started => {
                 let started = json!({"threadId": self.thread, "runId": self.run_of_client});
-                event("RUN_STARTED", started, out);
+                write_event("RUN_STARTED", started, out);
             }
-            Change::Opened(at) => self.opened(turn, *at, out),
+            Change::Opened(at) => self.encode_opened(turn, *at, out),
             Change::Text(at, _) | Change::Closed(at) if !self.shown.contains(at) => {}
             Change::Text(at, text) => {
                 let kind = if turn.items[*at].is_message() {
@@ -420,36 +423,36 @@ impl Encoder for AgUiEncoder {
                 } else {
                     "REASONING_MESSAGE_CONTENT"
                 };
-                let id = self.id(turn, *at);
-                match self.seen.rest(&id, text) {
+                let id = self.item_id(turn, *at);
+                match self.seen.take_unseen(&id, text) {
                     "" => {}
-                    rest => event(kind, json!({"messageId": id, "delta": rest}), out),
+                    rest => write_event(kind, json!({"messageId": id, "delta": rest}), out),
                 }
             }
-            Change::Closed(at) => self.closed(turn, *at, out),
+            Change::Closed(at) => self.encode_closed(turn, *at, out),
             // The result has the arguments that ran: the protocol cannot change those of a call.
             Change::Edited(_) | Change::CallsRun | Change::Waits | Change::Continues => {}
-            Change::Ended => self.ended(turn, out),
+            Change::Ended => self.encode_end(turn, out),
         }
     }
 
     fn refuse(&mut self, refusal: &Refusal, out: &mut String) {
         let error = json!({"message": refusal.to_string(), "code": refusal.code.as_str()});
-        event("RUN_ERROR", error, out);
+        write_event("RUN_ERROR", error, out);
     }
 }
 
 /// The result of a call. What its text does not say is an event of its own before it.
-fn tool_result(call: &CallItem, outcome: &CallOutcome, id: &str, out: &mut String) {
-    if let Some(result) = call.result() {
-        event("CUSTOM", json!({"name": "tool_result", "value": result}), out);
+fn write_tool_result(call: &CallItem, outcome: &CallOutcome, id: &str, out: &mut String) {
+    if let Some(result) = call.result_details() {
+        write_event("CUSTOM", json!({"name": "tool_result", "value": result}), out);
     }
     let result = json!({"messageId": id, "toolCallId": call.call_id,
         "content": outcome.labelled_output(), "role": "tool"});
-    event("TOOL_CALL_RESULT", result, out);
+    write_event("TOOL_CALL_RESULT", result, out);
 }
 
-fn event(kind: &str, mut data: JsonValue, out: &mut String) {
+fn write_event(kind: &str, mut data: JsonValue, out: &mut String) {
     data["type"] = json!(kind);
     out.push_str(&format!("data: {data}\n\n"));
 }

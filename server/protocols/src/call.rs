@@ -45,14 +45,19 @@ pub(super) enum CallStatus {
 
 impl CallItem {
     /// Returns the call of a `tool_call` event.
-    pub(super) fn of_event(data: &JsonValue) -> CallItem {
-        CallItem::new(text(&data["id"]), text(&data["name"]), data["args"].clone())
+    pub(super) fn from_event(data: &JsonValue) -> CallItem {
+        CallItem::new(
+            text_or_empty(&data["id"]),
+            text_or_empty(&data["name"]),
+            data["args"].clone(),
+        )
     }
 
     /// Returns the calls of an `interrupt` event whose outcome is unknown.
     pub(super) fn unsettled(interrupt: &JsonValue) -> impl Iterator<Item = CallItem> {
-        requests(interrupt, "unknown").map(|request| {
-            let [id, name] = ["tool_call_id", "tool_name"].map(|name| text(&request[name]));
+        requests_with_status(interrupt, "unknown").map(|request| {
+            let [id, name] =
+                ["tool_call_id", "tool_name"].map(|name| text_or_empty(&request[name]));
             let why_unknown = request["error"].as_str().map(str::to_owned);
             CallItem { why_unknown, ..CallItem::new(id, name, request["args"].clone()) }
         })
@@ -83,7 +88,7 @@ impl CallItem {
 
     /// Returns what the output of a call that has ended does not say: its status, its exit code, and the arguments that an
     /// approver has changed. `None` for a call that succeeded with the arguments of the model.
-    pub(super) fn result(&self) -> Option<JsonValue> {
+    pub(super) fn result_details(&self) -> Option<JsonValue> {
         let outcome = self.outcome.as_ref()?;
         if outcome.status == CallStatus::Succeeded && !self.is_edited {
             return None;
@@ -102,7 +107,7 @@ impl CallItem {
 
 impl CallOutcome {
     /// Returns the outcome of a `tool_result` event. An event of another driver may have no status.
-    pub(super) fn of_event(data: &JsonValue) -> CallOutcome {
+    pub(super) fn from_event(data: &JsonValue) -> CallOutcome {
         let output = match &data["output"] {
             JsonValue::String(text) => text.clone(),
             other => other.to_string(),
@@ -165,8 +170,8 @@ pub(super) struct Interrupt {
 
 impl Interrupt {
     /// Returns the calls for whose decision an `interrupt` event asks.
-    pub(super) fn of_event(data: &JsonValue) -> impl Iterator<Item = Interrupt> {
-        requests(data, "awaiting_approval").map(|request| {
+    pub(super) fn from_event(data: &JsonValue) -> impl Iterator<Item = Interrupt> {
+        requests_with_status(data, "awaiting_approval").map(|request| {
             let mut request = request.clone();
             // Only calls of delegated runs name theirs.
             for name in ["agent", "session_id"] {
@@ -184,11 +189,11 @@ impl Interrupt {
     }
 
     pub(super) fn call_id(&self) -> &str {
-        text(&self.request["tool_call_id"])
+        text_or_empty(&self.request["tool_call_id"])
     }
 
     pub(super) fn tool(&self) -> &str {
-        text(&self.request["tool_name"])
+        text_or_empty(&self.request["tool_name"])
     }
 
     /// Returns the interrupt in the form of the event, for a client that reads runs.
@@ -241,7 +246,8 @@ impl Interrupt {
 
     /// Returns the question of a tool.
     fn question(&self) -> Option<String> {
-        let [tool, message] = ["tool", "message"].map(|name| text(&self.arguments()[name]));
+        let [tool, message] =
+            ["tool", "message"].map(|name| text_or_empty(&self.arguments()[name]));
         (self.tool() == QUESTION).then(|| format!("{tool} asks: {message}"))
     }
 
@@ -272,11 +278,14 @@ impl Interrupt {
 }
 
 /// Returns the entries with this status of `action_requests` of an `interrupt` event.
-fn requests<'a>(data: &'a JsonValue, status: &str) -> impl Iterator<Item = &'a JsonValue> {
+fn requests_with_status<'a>(
+    data: &'a JsonValue,
+    status: &str,
+) -> impl Iterator<Item = &'a JsonValue> {
     let requests = data["action_requests"].as_array().into_iter().flatten();
     requests.filter(move |request| request["status"] == status)
 }
 
-fn text(value: &JsonValue) -> &str {
+fn text_or_empty(value: &JsonValue) -> &str {
     value.as_str().unwrap_or_default()
 }

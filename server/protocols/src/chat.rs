@@ -55,8 +55,8 @@ pub(crate) async fn send(
 ) -> Result<Response, Problem> {
     let agent = path(agent, "name of the agent")?;
     let wanted: ChatRequest = content.envelope_in_turn(EXAMPLE_BODY).await?;
-    let request = read(agent, wanted)?;
-    let rejected = rejected(&request.input);
+    let request = read_request(agent, wanted)?;
+    let rejected = rejected_calls(&request.input);
     let sent = thread::send(&app, &session.caller, &content, request).await;
     drop(content);
     let (run, turns) = sent?;
@@ -75,7 +75,7 @@ pub(crate) async fn resume(
         Ok(Path(names)) => names,
         Err(_) => return Err(Refusal::new(Code::NotFound, "the path is not UTF-8").into()),
     };
-    let run = thread::newest(&app, &session.caller, &chat).await?;
+    let run = thread::newest_run(&app, &session.caller, &chat).await?;
     let Some(run) = run.filter(|run| run.agent == agent) else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
@@ -96,15 +96,16 @@ fn streamed(
     response
 }
 
-fn read(agent: String, mut wanted: ChatRequest) -> Result<ThreadRequest, Refusal> {
+fn bad_body(detail: &str) -> Refusal {
+    Refusal::new(Code::BadArguments, detail).hint(format!("send {EXAMPLE_BODY}"))
+}
+
+fn read_request(agent: String, mut wanted: ChatRequest) -> Result<ThreadRequest, Refusal> {
     if wanted.trigger.as_deref() == Some("regenerate-message") {
         let detail = "a message of the assistant cannot be generated again";
         return Err(Refusal::new(Code::BadArguments, detail).hint(NO_BRANCHES));
     }
-    let bad = |detail: &str| {
-        Refusal::new(Code::BadArguments, detail).hint(format!("send {EXAMPLE_BODY}"))
-    };
-    let last = wanted.messages.pop().ok_or_else(|| bad("there is no message"))?;
+    let last = wanted.messages.pop().ok_or_else(|| bad_body("there is no message"))?;
     let input = match last.role.as_str() {
         "user" => {
             let id = last.id.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
@@ -113,19 +114,22 @@ fn read(agent: String, mut wanted: ChatRequest) -> Result<ThreadRequest, Refusal
                 let detail = format!("the message {id} cannot be edited");
                 return Err(Refusal::new(Code::BadArguments, detail).hint(NO_BRANCHES));
             }
-            let text =
-                last.text().ok_or_else(|| bad("each part of a message must be a text part"))?;
+            let text = last
+                .text()
+                .ok_or_else(|| bad_body("each part of a message must be a text part"))?;
             ThreadInput::Message(UserMessage { id, text })
         }
         "assistant" => {
-            let decisions = last.parts.iter().filter_map(|part| decision(part).transpose());
-            let decisions = decisions.collect::<Result<Vec<Decision>, Refusal>>()?;
+            let mut decisions = Vec::new();
+            for part in &last.parts {
+                decisions.extend(read_decision(part)?);
+            }
             if decisions.is_empty() {
-                return Err(bad("the last message is neither of the user nor has a decision"));
+                return Err(bad_body("the last message is neither of the user nor has a decision"));
             }
             ThreadInput::Decisions(decisions, Vec::new())
         }
-        _ => return Err(bad("the last message is not of the user or the assistant")),
+        _ => return Err(bad_body("the last message is not of the user or the assistant")),
     };
     let history = wanted.messages.iter().filter_map(UiMessage::to_shown).collect();
     Ok(ThreadRequest { agent, thread: wanted.id, history, input })
@@ -156,7 +160,7 @@ impl UiMessage {
 const MESSAGE: &str = "msg_";
 
 /// Returns the calls that the client has rejected. It shows them as denied, with the reason that it has.
-fn rejected(input: &ThreadInput) -> HashSet<String> {
+fn rejected_calls(input: &ThreadInput) -> HashSet<String> {
     let decisions = match input {
         ThreadInput::Decisions(decisions, _) => decisions.as_slice(),
         ThreadInput::Message(_) => &[],
@@ -166,7 +170,7 @@ fn rejected(input: &ThreadInput) -> HashSet<String> {
 }
 
 /// Returns the user's decision on a tool call, if this part of a message has one that did not take effect yet.
-fn decision(part: &JsonValue) -> Result<Option<Decision>, Refusal> {
+fn read_decision(part: &JsonValue) -> Result<Option<Decision>, Refusal> {
     let approval = &part["approval"];
     let (Some(call_id), Some(approve)) = (approval["id"].as_str(), approval["approved"].as_bool())
     else {
@@ -213,7 +217,7 @@ struct ChatEncoder {
 }
 
 impl ChatEncoder {
-    fn opened(&mut self, turn: &Turn, at: usize, out: &mut String) {
+    fn encode_opened(&mut self, turn: &Turn, at: usize, out: &mut String) {
         let item = &turn.items[at];
         match &item.content {
             // At the end: one that was decided is not shown again to a client that loads the chat.
@@ -231,56 +235,56 @@ impl ChatEncoder {
                 }
                 self.shown.insert(at);
                 let kind = if item.is_message() { "text-start" } else { "reasoning-start" };
-                part(kind, json!({"id": id(at)}), out);
+                write_part(kind, json!({"id": item_id(at)}), out);
             }
         }
     }
 
     fn show_call(&mut self, turn: &Turn, at: usize, out: &mut String) {
         self.shown.insert(at);
-        show_call(turn, at, out);
+        write_call(turn, at, out);
     }
 
-    fn closed(&mut self, turn: &Turn, at: usize, out: &mut String) {
+    fn encode_closed(&mut self, turn: &Turn, at: usize, out: &mut String) {
         match &turn.items[at].content {
             Content::Message(_) if self.shown.contains(&at) => {
-                part("text-end", json!({"id": id(at)}), out);
+                write_part("text-end", json!({"id": item_id(at)}), out);
             }
             Content::Reasoning(_) if self.shown.contains(&at) => {
-                part("reasoning-end", json!({"id": id(at)}), out);
+                write_part("reasoning-end", json!({"id": item_id(at)}), out);
             }
             Content::Call(call) => {
                 self.show_before_result(turn, at, out);
-                self.output(call, out);
+                self.encode_outcome(call, out);
             }
             Content::Message(_) | Content::Reasoning(_) | Content::Approval(_) => {}
         }
     }
 
     /// The output of a call that has ended. What its text does not say is a part of its own.
-    fn output(&self, call: &CallItem, out: &mut String) {
+    fn encode_outcome(&self, call: &CallItem, out: &mut String) {
         let Some(outcome) = &call.outcome else { return };
         let is_denied =
             outcome.status == CallStatus::Rejected && self.rejected.contains(&call.call_id);
         if is_denied {
-            part("tool-output-denied", json!({"toolCallId": call.call_id}), out);
+            write_part("tool-output-denied", json!({"toolCallId": call.call_id}), out);
         } else {
-            output(&call.call_id, &outcome.output, call.has_failed(), out);
+            write_output(&call.call_id, &outcome.output, call.has_failed(), out);
         }
-        if let Some(result) = call.result() {
-            data_part("tool-result", &call.call_id, result, out);
+        if let Some(result) = call.result_details() {
+            write_data_part("tool-result", &call.call_id, result, out);
         }
     }
 
     /// The arguments that run, in place of those of the model. A client cannot change a call of an earlier stream, so it gets them
     /// with the result.
-    fn edited(&self, turn: &Turn, at: usize, out: &mut String) {
+    fn encode_edited(&self, turn: &Turn, at: usize, out: &mut String) {
         let is_here = match &turn.items[at].content {
             Content::Call(call) => !call.is_earlier && self.shown.contains(&at),
             _ => false,
         };
         if is_here {
-            show_call(turn, at, out);
+            write_call(turn, at, out);
         }
     }
 
@@ -300,8 +304,8 @@ impl ChatEncoder {
     }
 
     /// The run waits. If it waits for approvals, it shows only the calls that need them: the others have not started.
-    fn waits(&mut self, turn: &Turn, out: &mut String) {
-        let awaited: HashSet<&str> = ids(&turn.awaited_approvals());
+    fn encode_wait(&mut self, turn: &Turn, out: &mut String) {
+        let awaited: HashSet<&str> = call_ids(&turn.awaited_approvals());
         for (at, _) in std::mem::take(&mut self.held) {
             let needs_approval = match &turn.items[at].content {
                 Content::Call(call) => awaited.contains(call.call_id.as_str()),
@@ -315,36 +319,36 @@ impl ChatEncoder {
         }
     }
 
-    fn ended(&mut self, turn: &Turn, out: &mut String) {
+    fn encode_end(&mut self, turn: &Turn, out: &mut String) {
         self.release(turn, out);
-        let usage = turn.usage.as_ref().map(usage);
+        let usage = turn.usage.as_ref().map(usage_to_json);
         let finish = |reason: &str| json!({"finishReason": reason, "messageMetadata": usage});
         let awaited = turn.awaited_approvals();
         if !awaited.is_empty() {
-            self.suspend_running_calls(turn, &ids(&awaited), out);
+            self.suspend_running_calls(turn, &call_ids(&awaited), out);
         }
         for interrupt in awaited {
             let call_id = interrupt.call_id();
             let request = json!({"approvalId": call_id, "toolCallId": call_id});
-            part("tool-approval-request", request, out);
+            write_part("tool-approval-request", request, out);
             // The request itself has no place for the question.
             let mut data = interrupt.to_json();
             data["message"] = json!(interrupt.message());
-            data_part("approval", call_id, data, out);
+            write_data_part("approval", call_id, data, out);
         }
-        if let Some(data) = turn.waits.as_ref().and_then(waiting) {
-            data_part("waiting", "waiting", data, out);
+        if let Some(data) = turn.waits.as_ref().and_then(describe_wait) {
+            write_data_part("waiting", "waiting", data, out);
         }
-        part("finish-step", json!({}), out);
+        write_part("finish-step", json!({}), out);
         match &turn.end {
             Some(TurnEnd::Failed { code, .. }) if code == "aborted" => {
-                part("abort", json!({"reason": "the run was aborted"}), out);
+                write_part("abort", json!({"reason": "the run was aborted"}), out);
             }
             Some(TurnEnd::Failed { code, message }) => {
-                part("error", json!({"errorText": format!("{message} ({code})")}), out);
+                write_part("error", json!({"errorText": format!("{message} ({code})")}), out);
             }
-            Some(TurnEnd::Waits(_)) => part("finish", finish("tool-calls"), out),
-            Some(TurnEnd::Done) | None => part("finish", finish("stop"), out),
+            Some(TurnEnd::Waits(_)) => write_part("finish", finish("tool-calls"), out),
+            Some(TurnEnd::Done) | None => write_part("finish", finish("stop"), out),
         }
         out.push_str("data: [DONE]\n\n");
     }
@@ -356,22 +360,22 @@ impl ChatEncoder {
             let Content::Call(call) = &item.content else { continue };
             let is_running = item.state == ItemState::Open && self.shown.contains(&at);
             if is_running && !awaited.contains(call.call_id.as_str()) {
-                output(&call.call_id, "The call waits for a decision.", false, out);
+                write_output(&call.call_id, "The call waits for a decision.", false, out);
             }
         }
     }
 }
 
 /// What a run waits for, unless it is only approvals, which have their own parts.
-fn waiting(wait: &Wait) -> Option<JsonValue> {
+fn describe_wait(wait: &Wait) -> Option<JsonValue> {
     if wait.has_approvals && wait.unsettled.is_empty() {
         return None;
     }
-    let call = |call: &CallItem| {
-        json!({"toolCallId": call.call_id, "toolName": call.name,
-            "input": call.arguments, "why": call.why_unknown()})
-    };
-    let calls: Vec<JsonValue> = wait.unsettled.iter().map(call).collect();
+    let mut calls = Vec::new();
+    for call in &wait.unsettled {
+        calls.push(json!({"toolCallId": call.call_id, "toolName": call.name,
+            "input": call.arguments, "why": call.why_unknown()}));
+    }
     let mut data = json!({"reason": wait.reason(), "message": wait.message(), "calls": calls});
     if let Some(handoff) = &wait.handoff {
         data["handoff"] = handoff.to_json();
@@ -379,26 +383,26 @@ fn waiting(wait: &Wait) -> Option<JsonValue> {
     Some(data)
 }
 
-fn ids<'a>(awaited: &[&'a Interrupt]) -> HashSet<&'a str> {
+fn call_ids<'a>(awaited: &[&'a Interrupt]) -> HashSet<&'a str> {
     awaited.iter().map(|interrupt| interrupt.call_id()).collect()
 }
 
-fn show_call(turn: &Turn, at: usize, out: &mut String) {
+fn write_call(turn: &Turn, at: usize, out: &mut String) {
     if let Content::Call(CallItem { call_id, name, arguments, .. }) = &turn.items[at].content {
         let call = json!({"toolCallId": call_id, "toolName": name, "input": arguments,
             "dynamic": true, "providerExecuted": true});
-        part("tool-input-available", call, out);
+        write_part("tool-input-available", call, out);
     }
 }
 
-fn output(call_id: &str, text: &str, is_error: bool, out: &mut String) {
+fn write_output(call_id: &str, text: &str, is_error: bool, out: &mut String) {
     let mut data = json!({"toolCallId": call_id, "dynamic": true, "providerExecuted": true});
     if is_error {
         data["errorText"] = json!(text);
-        part("tool-output-error", data, out);
+        write_part("tool-output-error", data, out);
     } else {
         data["output"] = json!(text);
-        part("tool-output-available", data, out);
+        write_part("tool-output-available", data, out);
     }
 }
 
@@ -409,22 +413,22 @@ impl Encoder for ChatEncoder {
                 let metadata = json!({"runId": self.run_id});
                 let message = format!("{MESSAGE}{}", self.run_id);
                 let start = json!({"messageId": message, "messageMetadata": metadata});
-                part("start", start, out);
-                part("start-step", json!({}), out);
+                write_part("start", start, out);
+                write_part("start-step", json!({}), out);
             }
-            Change::Opened(at) => self.opened(turn, *at, out),
+            Change::Opened(at) => self.encode_opened(turn, *at, out),
             Change::Text(at, _) if !self.shown.contains(at) => {}
             Change::Text(at, text) => {
                 let kind =
                     if turn.items[*at].is_message() { "text-delta" } else { "reasoning-delta" };
-                part(kind, json!({"id": id(*at), "delta": text}), out);
+                write_part(kind, json!({"id": item_id(*at), "delta": text}), out);
             }
-            Change::Edited(at) => self.edited(turn, *at, out),
-            Change::Closed(at) => self.closed(turn, *at, out),
+            Change::Edited(at) => self.encode_edited(turn, *at, out),
+            Change::Closed(at) => self.encode_closed(turn, *at, out),
             Change::CallsRun => self.release(turn, out),
-            Change::Waits => self.waits(turn, out),
+            Change::Waits => self.encode_wait(turn, out),
             Change::Continues => {}
-            Change::Ended => self.ended(turn, out),
+            Change::Ended => self.encode_end(turn, out),
         }
     }
 
@@ -439,25 +443,25 @@ impl Encoder for ChatEncoder {
     }
 
     fn refuse(&mut self, refusal: &Refusal, out: &mut String) {
-        part("error", json!({"errorText": refusal.to_string()}), out);
+        write_part("error", json!({"errorText": refusal.to_string()}), out);
     }
 }
 
-fn id(at: usize) -> String {
+fn item_id(at: usize) -> String {
     format!("item_{at}")
 }
 
 /// A part that pages can show in their own way. A later one with the same name and id replaces it.
-fn data_part(name: &str, id: &str, data: JsonValue, out: &mut String) {
-    part(&format!("data-{name}"), json!({"id": id, "data": data}), out);
+fn write_data_part(name: &str, id: &str, data: JsonValue, out: &mut String) {
+    write_part(&format!("data-{name}"), json!({"id": id, "data": data}), out);
 }
 
-fn part(kind: &str, mut data: JsonValue, out: &mut String) {
+fn write_part(kind: &str, mut data: JsonValue, out: &mut String) {
     data["type"] = json!(kind);
     out.push_str(&format!("data: {data}\n\n"));
 }
 
-fn usage(usage: &Usage) -> JsonValue {
+fn usage_to_json(usage: &Usage) -> JsonValue {
     json!({"usage": {"inputTokens": usage.input, "outputTokens": usage.output,
         "totalTokens": usage.input + usage.output, "cachedInputTokens": usage.cached,
         "reasoningTokens": usage.reasoning}})

@@ -29,7 +29,7 @@ impl Decision {
         if let Some(arguments) = approved_arguments.or(answer) {
             args["approved_arguments"] = arguments;
         }
-        runs::call("decide_approval", args)
+        runs::reducer_call("decide_approval", args)
     }
 }
 

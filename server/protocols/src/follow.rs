@@ -8,7 +8,7 @@ use abide_engine::buffers::{Account, Reservation};
 use abide_engine::{Connection, SubscribeRequest, Update};
 use abide_schema::{Code, Refusal, Row, Value};
 use abide_server::port::{
-    AuthSession, ConnectionPermit, PING_INTERVAL, Port, note, rows::hidden, unsent,
+    AuthSession, ConnectionPermit, PING_INTERVAL, Port, note, rows::deny_hidden, unsent,
 };
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -85,7 +85,7 @@ impl Follower {
         connection
             .subscribe(&SubscribeRequest::new("run", EVENTS, &params))
             .await
-            .map_err(hidden)?;
+            .map_err(deny_hidden)?;
         let port = app.port.clone();
         let invalid = Box::pin(async move { port.until_invalid(session).await });
         Ok(Follower {
@@ -101,7 +101,7 @@ impl Follower {
     }
 
     /// Reads the events that exist.
-    pub(super) async fn until_now(&mut self) -> Result<(), Refusal> {
+    pub(super) async fn read_until_now(&mut self) -> Result<(), Refusal> {
         while !self.caught_up && self.turn.end.is_none() {
             match self.next().await {
                 Next::Events(events) => self.add(&events)?,
@@ -115,8 +115,8 @@ impl Follower {
 
     /// Returns the next events that exist and are not read yet, for a caller that adds them to the turn; `None` after
     /// the last one.
-    pub(super) async fn existing(&mut self) -> Result<Option<Vec<RunEvent>>, Refusal> {
-        self.count()?;
+    pub(super) async fn next_existing(&mut self) -> Result<Option<Vec<RunEvent>>, Refusal> {
+        self.count_items()?;
         if self.caught_up || self.turn.end.is_some() {
             return Ok(None);
         }
@@ -129,7 +129,7 @@ impl Follower {
     }
 
     /// Reads until the turn has ended, or the server stops.
-    pub(super) async fn until_end(&mut self) -> Result<(), Refusal> {
+    pub(super) async fn read_until_end(&mut self) -> Result<(), Refusal> {
         while self.turn.end.is_none() {
             match self.next().await {
                 Next::Events(events) => self.add(&events)?,
@@ -142,14 +142,14 @@ impl Follower {
     }
 
     /// Waits for changes of the turn. Empty if nothing has happened for a while, `None` if the server stops.
-    pub(super) async fn changes(&mut self) -> Result<Option<Vec<Change>>, Refusal> {
+    pub(super) async fn next_changes(&mut self) -> Result<Option<Vec<Change>>, Refusal> {
         let mut changes = Vec::new();
         match self.next().await {
             Next::Events(events) => {
                 for event in &events {
                     changes.extend(self.turn.add(event));
                 }
-                self.count()?;
+                self.count_items()?;
             }
             Next::Silence => {}
             Next::Refused(refusal) => return Err(refusal),
@@ -183,11 +183,11 @@ impl Follower {
         for event in events {
             self.turn.add(event);
         }
-        self.count()
+        self.count_items()
     }
 
     /// Counts the items of the turn for the caller.
-    fn count(&mut self) -> Result<(), Refusal> {
+    fn count_items(&mut self) -> Result<(), Refusal> {
         let bytes = self.turn.bytes();
         if bytes > limits::TURN_UNCOUNTED_BYTES && bytes > self.hold.bytes() {
             self.hold.grow(bytes - self.hold.bytes())?;
@@ -199,18 +199,18 @@ impl Follower {
         let mut all = Vec::new();
         match update {
             Update::Snapshot(part) => {
-                self.rows(&part.rows, &mut all);
+                self.add_rows(&part.rows, &mut all);
                 self.caught_up |= !part.more;
             }
             Update::Delta { changes, .. } => {
                 for change in changes {
                     let delta = change.delta.rows();
-                    self.rows(&delta.inserts, &mut all);
+                    self.add_rows(&delta.inserts, &mut all);
                 }
             }
             Update::Rerun { change, .. } => {
                 let delta = change.delta.rows();
-                self.rows(&delta.inserts, &mut all);
+                self.add_rows(&delta.inserts, &mut all);
             }
             Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {
                 return Err(refusal.clone());
@@ -221,8 +221,8 @@ impl Follower {
     }
 
     /// The new events of rows, in order. A repeated snapshot has old ones too.
-    fn rows(&mut self, rows: &[Row], all: &mut Vec<RunEvent>) {
-        let mut events: Vec<RunEvent> = rows.iter().filter_map(event).collect();
+    fn add_rows(&mut self, rows: &[Row], all: &mut Vec<RunEvent>) {
+        let mut events: Vec<RunEvent> = rows.iter().filter_map(event_from_row).collect();
         events.sort_by_key(|event| event.number);
         for event in events {
             if event.number > self.read {
@@ -233,7 +233,7 @@ impl Follower {
     }
 }
 
-fn event(row: &Row) -> Option<RunEvent> {
+fn event_from_row(row: &Row) -> Option<RunEvent> {
     let [
         Value::Integer(number),
         Value::Integer(turn),
@@ -279,7 +279,7 @@ impl<E: Encoder> TurnStream<E> {
                         }
                     }
                     self.ended = self.follower.turn.end.is_some();
-                    if let Err(refusal) = self.follower.count() {
+                    if let Err(refusal) = self.follower.count_items() {
                         self.refuse(&refusal, &mut text);
                     }
                 }
@@ -291,7 +291,7 @@ impl<E: Encoder> TurnStream<E> {
                     self.encoder.stop(&mut text);
                 }
             }
-            match unsent::count(&self.follower.account, &text) {
+            match unsent::reserve(&self.follower.account, &text) {
                 Ok(hold) => self.hold = hold,
                 Err(refusal) => {
                     text.clear();

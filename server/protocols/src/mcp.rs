@@ -23,7 +23,6 @@ mod state_seal;
 mod subscriptions;
 mod tasks;
 mod tools;
-mod versions;
 
 use std::sync::Arc;
 
@@ -60,10 +59,10 @@ async fn receive(incoming: Incoming) -> Result<Response, HttpFailure> {
     let permit = app.port.parse_turn(&auth.caller, content.bytes()).await;
     let message = Message::parse(&content)?;
     drop(permit);
-    let session = session_of(&app, &auth, headers)?;
+    let session = find_session(&app, &auth, headers)?;
     match message {
         Message::Request(request) => {
-            let era = headers::era(&request, headers, session)?;
+            let era = headers::read_generation(&request, headers, session)?;
             let (out, outgoing) = mpsc::channel(limits::MCP_OUTBOX);
             let notifier = McpNotifier::new(out, request.progress_token(), era.log_level(&request));
             let cancelled = CancellationToken::new();
@@ -105,12 +104,12 @@ async fn receive(incoming: Incoming) -> Result<Response, HttpFailure> {
 }
 
 /// Returns the session that a request names, if it belongs to the caller.
-fn session_of(
+fn find_session(
     app: &ProtocolState,
     auth: &AuthSession,
     headers: &HeaderMap,
 ) -> Result<Option<Arc<McpSession>>, HttpFailure> {
-    let id = headers::header(headers, &MCP_SESSION_ID)
+    let id = headers::read_header(headers, &MCP_SESSION_ID)
         .map_err(|failure| HttpFailure::bad_request(JsonValue::Null, failure))?;
     let Some(id) = id else { return Ok(None) };
     let found = app.mcp.sessions.find(id, &auth.caller, || {
@@ -127,7 +126,8 @@ fn session_of(
 /// Returns the notifications of a session, as server-sent events.
 pub(crate) async fn get(incoming: Incoming) -> Response {
     let Incoming { app, session: auth, place, headers, content } = incoming;
-    let checked = headers::check_origin(&headers).and_then(|()| session_of(&app, &auth, &headers));
+    let checked =
+        headers::check_origin(&headers).and_then(|()| find_session(&app, &auth, &headers));
     let session = match checked {
         Ok(Some(session)) if headers::accepts_events(&headers) => session,
         Ok(_) => return StatusCode::METHOD_NOT_ALLOWED.into_response(),
@@ -159,7 +159,8 @@ pub(crate) async fn delete(
     Extension(auth): SessionExtension,
     headers: HeaderMap,
 ) -> Response {
-    let checked = headers::check_origin(&headers).and_then(|()| session_of(&app, &auth, &headers));
+    let checked =
+        headers::check_origin(&headers).and_then(|()| find_session(&app, &auth, &headers));
     match checked {
         Ok(Some(session)) => {
             app.mcp.sessions.end(&session);

@@ -158,7 +158,7 @@ impl McpNotifier {
         progress_token: Option<JsonValue>,
         level: Option<&str>,
     ) -> McpNotifier {
-        let level = level.and_then(level_of);
+        let level = level.and_then(level_index);
         McpNotifier { out, progress_token, level }
     }
 
@@ -177,7 +177,7 @@ impl McpNotifier {
 
     /// Sends a log message, if the client wants messages of this level.
     pub async fn log(&self, level: &str, data: JsonValue) {
-        let (Some(least), Some(at)) = (self.level, level_of(level)) else { return };
+        let (Some(least), Some(at)) = (self.level, level_index(level)) else { return };
         if at >= least {
             self.notify("notifications/message", json!({"level": level, "data": data})).await;
         }
@@ -194,6 +194,6 @@ impl McpNotifier {
 }
 
 /// Returns the index of a level.
-pub(crate) fn level_of(name: &str) -> Option<usize> {
+pub(crate) fn level_index(name: &str) -> Option<usize> {
     LEVELS.iter().position(|level| *level == name)
 }

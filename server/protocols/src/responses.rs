@@ -3,7 +3,6 @@
 
 mod encode;
 mod error;
-mod id;
 mod request;
 
 use abide_schema::reducer::Caller;
@@ -11,7 +10,7 @@ use abide_schema::{Code, Refusal};
 use abide_server::port::{
     AuthSession, CallerExtension, ConnectionPermit, ParseTurn, Problem, RequestBody,
     SessionExtension, idempotency_key, invalid_query_string, json_response as as_json, path,
-    rows::hidden, unsent,
+    rows::deny_hidden, unsent,
 };
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
@@ -29,17 +28,47 @@ use crate::turn::Turn;
 use crate::{limits, whole};
 use encode::{Echo, ResponseEncoder};
 pub(crate) use error::add_error;
-use id::{ResponseId, missing, response_id};
 use request::{CreateResponse, Input};
+
+/// The id of a response: a turn of a run. It contains both, so it needs no storage.
+struct ResponseId<'a> {
+    turn: i64,
+    run_id: &'a str,
+}
+
+impl ResponseId<'_> {
+    /// Parses `resp_<turn>_<run>`.
+    fn parse(id: &str) -> Result<ResponseId<'_>, Refusal> {
+        let parts = id.strip_prefix("resp_").and_then(|rest| rest.split_once('_'));
+        let parsed = parts.and_then(|(turn, run_id)| {
+            let number: i64 = turn.parse().ok()?;
+            // One response has one id.
+            let is_canonical = number > 0 && turn == number.to_string();
+            is_canonical.then_some(ResponseId { turn: number, run_id })
+        });
+        parsed.ok_or_else(|| unknown_response(id))
+    }
+}
+
+/// Returns the id of the response for a turn.
+fn response_id(run_id: &str, turn: i64) -> String {
+    format!("resp_{turn}_{run_id}")
+}
+
+/// Returns the refusal for an id without a response.
+fn unknown_response(id: &str) -> Refusal {
+    Refusal::new(Code::NotFound, format!("there is no response {id}"))
+        .hint("use the id of a response that POST /v1/responses has returned")
+}
 
 /// Returns the run of a response, if it has that turn.
 async fn find(app: &ProtocolState, by: &Caller, id: &str) -> Result<(RunRow, i64), Refusal> {
     let ResponseId { turn, run_id } = ResponseId::parse(id)?;
     let run = start::find(&app.engine, by, run_id).await.map_err(|refusal| match refusal.code {
-        Code::NotFound => missing(id),
+        Code::NotFound => unknown_response(id),
         _ => refusal,
     })?;
-    if turn <= run.turn { Ok((run, turn)) } else { Err(missing(id)) }
+    if turn <= run.turn { Ok((run, turn)) } else { Err(unknown_response(id)) }
 }
 
 /// `POST /v1/responses`: sends input to an agent, and returns its answer.
@@ -51,24 +80,24 @@ pub(crate) async fn create(incoming: Incoming) -> Result<Response, Problem> {
     let stream = wanted.stream == Some(true);
     let background = wanted.background == Some(true);
     let instructions = json!(wanted.instructions);
-    let (run, turn) = begin(&app, &session.caller, &content, wanted, key).await?;
+    let (run, turn) = begin_run(&app, &session.caller, &content, wanted, key).await?;
     drop(content);
-    let encoder = encoder(&app, &session.caller, &run, turn, instructions).await?;
+    let encoder = new_encoder(&app, &session.caller, &run, turn, instructions).await?;
     if background && !stream {
-        return now(&app, session, &run, turn, encoder).await;
+        return respond_now(&app, session, &run, turn, encoder).await;
     }
     let by = session.caller.clone();
     let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     if stream {
         return Ok(stream_turn(follower, encoder, place));
     }
-    follower.until_end().await?;
-    let permit = whole::permit(&app, &by, follower.turn.bytes()).await;
-    answer(&app, &by, follower, encoder, permit).await
+    follower.read_until_end().await?;
+    let permit = whole::acquire_permit(&app, &by, follower.turn.bytes()).await;
+    respond_whole(&app, &by, follower, encoder, permit).await
 }
 
 /// A response as it is now.
-async fn now(
+async fn respond_now(
     app: &ProtocolState,
     session: AuthSession,
     run: &RunRow,
@@ -76,28 +105,28 @@ async fn now(
     encoder: ResponseEncoder,
 ) -> Result<Response, Problem> {
     let by = session.caller.clone();
-    let permit = whole::permit_to_load(app, &by, run).await?;
+    let permit = whole::acquire_load_permit(app, &by, run).await?;
     let mut follower = Follower::new(app, session, run, Turn::new(turn)).await?;
-    follower.until_now().await?;
-    answer(app, &by, follower, encoder, permit).await
+    follower.read_until_now().await?;
+    respond_whole(app, &by, follower, encoder, permit).await
 }
 
 /// Returns the turn that was read, as one text.
-async fn answer(
+async fn respond_whole(
     app: &ProtocolState,
     by: &Caller,
     follower: Follower,
     encoder: ResponseEncoder,
     permit: Option<ParseTurn>,
 ) -> Result<Response, Problem> {
-    let text = whole::encode(move || encoder.response(&follower.turn).to_string()).await?;
+    let text = whole::encode(move || encoder.to_json(&follower.turn).to_string()).await?;
     drop(permit);
     Ok(unsent::response(&app.engine.buffers().account(by), text)?)
 }
 
 /// Starts a run, or continues the one that waits for the decisions of the request. Returns it, and the turn of the
 /// response.
-async fn begin(
+async fn begin_run(
     app: &ProtocolState,
     by: &Caller,
     content: &RequestBody,
@@ -158,7 +187,7 @@ async fn check_is_newest(
     run: &RunRow,
     repeated: Option<&str>,
 ) -> Result<(), Refusal> {
-    let newest = start::newest(&app.engine, by, &run.session_id).await?;
+    let newest = start::newest_run_id(&app.engine, by, &run.session_id).await?;
     let newest = newest.unwrap_or_else(|| run.id.clone());
     // A repeated request finds the run that it has started.
     let is_own = repeated.is_some_and(|id| newest == format!("{}{id}", by.namespace()));
@@ -183,7 +212,7 @@ async fn decide(
 
 /// Returns the encoder of a response. `instructions` are those of the request; they are stored as a message of the
 /// session.
-async fn encoder(
+async fn new_encoder(
     app: &ProtocolState,
     by: &Caller,
     run: &RunRow,
@@ -191,16 +220,20 @@ async fn encoder(
     instructions: JsonValue,
 ) -> Result<ResponseEncoder, Refusal> {
     let previous = match turn {
-        1 => start::previous(&app.engine, by, run).await?,
+        1 => start::find_previous(&app.engine, by, run).await?,
         _ => Some((run.id.clone(), turn - 1)),
     };
     let previous = previous.map(|(run_id, turn)| response_id(&run_id, turn));
-    let metadata = metadata(app, by, run).await?;
+    let metadata = load_session_metadata(app, by, run).await?;
     Ok(ResponseEncoder::new(run, turn, previous, Echo { instructions, metadata }))
 }
 
 /// Returns the metadata of the session of a run; empty if the caller may not see them.
-async fn metadata(app: &ProtocolState, by: &Caller, run: &RunRow) -> Result<JsonValue, Refusal> {
+async fn load_session_metadata(
+    app: &ProtocolState,
+    by: &Caller,
+    run: &RunRow,
+) -> Result<JsonValue, Refusal> {
     let sql = "SELECT metadata FROM sessions WHERE id = :id";
     let params = start::params([("id", json!(run.session_id))]);
     let found = match start::first_texts(&app.engine, by, sql, params).await {
@@ -232,9 +265,9 @@ pub(crate) async fn retrieve(
             .hint("only stream=true and starting_after=NUMBER are supported")
     })?;
     let (run, turn) = find(&app, &session.caller, &id).await?;
-    let encoder = encoder(&app, &session.caller, &run, turn, JsonValue::Null).await?;
+    let encoder = new_encoder(&app, &session.caller, &run, turn, JsonValue::Null).await?;
     if !wanted.stream {
-        return now(&app, session, &run, turn, encoder).await;
+        return respond_now(&app, session, &run, turn, encoder).await;
     }
     let follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     let encoder = encoder.after(wanted.starting_after.unwrap_or(-1));
@@ -250,21 +283,25 @@ pub(crate) async fn cancel(
     let id = path(id, "id of the response")?;
     let (run, turn) = find(&app, &session.caller, &id).await?;
     if turn == run.turn && !run.has_ended {
-        abort(&app, &session, &run).await?;
+        abort_run(&app, &session, &run).await?;
     }
     let by = session.caller.clone();
-    let encoder = encoder(&app, &by, &run, turn, JsonValue::Null).await?;
-    let permit = whole::permit_to_load(&app, &by, &run).await?;
+    let encoder = new_encoder(&app, &by, &run, turn, JsonValue::Null).await?;
+    let permit = whole::acquire_load_permit(&app, &by, &run).await?;
     let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     // The driver stops its tools first.
-    match timeout(limits::ABORT_TIMEOUT, follower.until_end()).await {
+    match timeout(limits::ABORT_TIMEOUT, follower.read_until_end()).await {
         Ok(ended) => ended?,
-        Err(_) => follower.until_now().await?,
+        Err(_) => follower.read_until_now().await?,
     }
-    answer(&app, &by, follower, encoder, permit).await
+    respond_whole(&app, &by, follower, encoder, permit).await
 }
 
-async fn abort(app: &ProtocolState, session: &AuthSession, run: &RunRow) -> Result<(), Refusal> {
+async fn abort_run(
+    app: &ProtocolState,
+    session: &AuthSession,
+    run: &RunRow,
+) -> Result<(), Refusal> {
     let args = json!({"id": run.id, "reason": "the response was cancelled"});
     match app.engine.call(&session.caller, "abort_run", &args, None).await {
         // The run has ended in the meantime.
@@ -283,7 +320,7 @@ pub(crate) async fn models(
     by: CallerExtension,
 ) -> Result<Response, Problem> {
     let found = app.engine.query(&by, MODELS, &serde_json::Map::new(), None).await;
-    let found = found.map_err(hidden)?;
+    let found = found.map_err(deny_hidden)?;
     let models = found.rows.iter().map(|row| {
         let cells: Vec<JsonValue> = row.iter().map(abide_schema::Value::to_json).collect();
         let created = cells[1].as_i64().unwrap_or_default() / 1_000_000;

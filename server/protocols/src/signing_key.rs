@@ -35,14 +35,10 @@ impl SigningKey {
     /// # Errors
     /// `bad_arguments` if the file cannot be read or has another form.
     pub fn open(path: &Path) -> Result<SigningKey, Refusal> {
-        let bad = |why: String| {
-            let detail = format!("{}: {why}", path.display());
-            let hint = "create a key: `openssl genpkey -algorithm ed25519 -out signing.pem`";
-            Refusal::new(Code::BadArguments, detail).hint(hint)
-        };
-        let text = std::fs::read_to_string(path).map_err(|why| bad(why.to_string()))?;
+        let text =
+            std::fs::read_to_string(path).map_err(|why| unusable_key(path, &why.to_string()))?;
         SigningKey::parse(&text)
-            .ok_or_else(|| bad("the file is not an Ed25519 key in PKCS#8 PEM".to_owned()))
+            .ok_or_else(|| unusable_key(path, "the file is not an Ed25519 key in PKCS#8 PEM"))
     }
 
     fn parse(pem: &str) -> Option<SigningKey> {
@@ -66,9 +62,8 @@ impl SigningKey {
     /// the address of the JWKS.
     pub(crate) fn sign_detached(&self, payload: &str, keys: &str) -> (String, String) {
         let header = json!({"alg": "EdDSA", "kid": self.id, "jku": keys, "typ": "JOSE"});
-        let encode = |text: &str| BASE64_URL_SAFE_NO_PAD.encode(text);
-        let protected = encode(&header.to_string());
-        let input = format!("{protected}.{}", encode(payload));
+        let protected = BASE64_URL_SAFE_NO_PAD.encode(header.to_string());
+        let input = format!("{protected}.{}", BASE64_URL_SAFE_NO_PAD.encode(payload));
         let signature = self.key.sign(input.as_bytes()).to_bytes();
         (protected, BASE64_URL_SAFE_NO_PAD.encode(signature))
     }
@@ -78,6 +73,12 @@ impl SigningKey {
         json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": self.public, "kid": self.id,
             "alg": "EdDSA", "use": "sig"}]})
     }
+}
+
+fn unusable_key(path: &Path, why: &str) -> Refusal {
+    let detail = format!("{}: {why}", path.display());
+    let hint = "create a key: `openssl genpkey -algorithm ed25519 -out signing.pem`";
+    Refusal::new(Code::BadArguments, detail).hint(hint)
 }
 
 #[cfg(test)]

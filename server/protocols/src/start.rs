@@ -6,7 +6,7 @@ use abide_engine::Engine;
 use abide_schema::reducer::{Caller, DERIVED};
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Refusal, Value, limits};
-use abide_server::port::{begin, rows::hidden, rows::objects, runs};
+use abide_server::port::{begin, rows::deny_hidden, rows::objects, runs};
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
@@ -56,7 +56,7 @@ pub(super) fn id_for_caller<'a>(by: &Caller, id: &'a str) -> &'a str {
 }
 
 /// Returns the run of the same session that was started before it.
-pub(super) async fn previous(
+pub(super) async fn find_previous(
     engine: &Engine,
     by: &Caller,
     run: &RunRow,
@@ -64,7 +64,7 @@ pub(super) async fn previous(
     let sql = "SELECT id, turn FROM runs WHERE session_id = :session AND created_at < :before \
                ORDER BY created_at DESC LIMIT 1";
     let params = params([("session", json!(run.session_id)), ("before", json!(run.created_at))]);
-    let found = engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let found = engine.query(by, sql, &params, None).await.map_err(deny_hidden)?;
     Ok(found.rows.first().and_then(|row| match &**row {
         [Value::Text(id), Value::Integer(turn)] => Some((id.to_string(), *turn)),
         _ => None,
@@ -72,7 +72,7 @@ pub(super) async fn previous(
 }
 
 /// Returns the newest run of a session.
-pub(super) async fn newest(
+pub(super) async fn newest_run_id(
     engine: &Engine,
     by: &Caller,
     session_id: &str,
@@ -85,7 +85,7 @@ pub(super) async fn newest(
 }
 
 /// Returns the id under which a session is stored, if the caller can see it.
-pub(super) async fn session(
+pub(super) async fn find_session_id(
     engine: &Engine,
     by: &Caller,
     id: &str,
@@ -101,7 +101,7 @@ pub(super) async fn session(
 }
 
 /// Returns the ids of [`undecided_calls`].
-pub(super) async fn undecided(
+pub(super) async fn undecided_call_ids(
     engine: &Engine,
     by: &Caller,
     run: &RunRow,
@@ -124,7 +124,7 @@ pub(super) async fn undecided_calls(
     let interrupt: JsonValue =
         found.first().and_then(|data| serde_json::from_str(data).ok()).unwrap_or_default();
     let mut pending = Vec::new();
-    for interrupt in Interrupt::of_event(&interrupt) {
+    for interrupt in Interrupt::from_event(&interrupt) {
         let sql = "SELECT call_id FROM approvals WHERE call_id = :id AND status = 'pending'";
         let id = params([("id", json!(interrupt.call_id()))]);
         if !first_texts(engine, by, sql, id).await?.is_empty() {
@@ -135,7 +135,7 @@ pub(super) async fn undecided_calls(
 }
 
 /// Returns the interrupts for calls that wait outside of a run, with what the caller may see of their approvals.
-pub(super) async fn interrupts(
+pub(super) async fn load_interrupts(
     engine: &Engine,
     by: &Caller,
     requests: Vec<JsonValue>,
@@ -155,7 +155,7 @@ pub(super) async fn interrupts(
             }
             // A policy hides them.
             Err(refusal) if refusal.code == Code::Denied => {}
-            Err(refusal) => return Err(hidden(refusal)),
+            Err(refusal) => return Err(deny_hidden(refusal)),
         }
         all.push(Interrupt::new(request));
     }
@@ -168,7 +168,7 @@ pub(super) async fn first_texts(
     sql: &str,
     params: Map<String, JsonValue>,
 ) -> Result<Vec<String>, Refusal> {
-    let found = engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let found = engine.query(by, sql, &params, None).await.map_err(deny_hidden)?;
     let texts = found.rows.iter().filter_map(|row| match row.first() {
         Some(Value::Text(text)) => Some(text.to_string()),
         _ => None,
@@ -217,25 +217,32 @@ pub(super) struct NewRun {
 }
 
 impl NewRun {
-    /// Returns the calls, and the position of the one that begins the run.
-    fn calls(self) -> (Vec<BatchCall>, usize) {
+    /// Returns the calls of the request.
+    fn into_calls(self) -> StartCalls {
         let mut calls = Vec::new();
         if let Some(NewSession { id, metadata }) = self.new_session {
             let session = json!({"id": id, "agent": self.agent, "metadata": metadata});
-            calls.push(runs::call("create_session", session));
+            calls.push(runs::reducer_call("create_session", session));
         }
         for Message { role, text } in self.before {
             let message = json!({"session_id": self.session_id, "role": role, "content": text});
-            calls.push(runs::call("append_message", message));
+            calls.push(runs::reducer_call("append_message", message));
         }
         calls.extend(self.record);
         let run = json!({"session_id": self.session_id, "agent": self.agent, "input": self.input,
             "id": self.id});
-        calls.push(runs::call("start_run", run));
+        calls.push(runs::reducer_call("start_run", run));
         let start = calls.len() - 1;
         calls.extend(self.follow_up);
-        (calls, start)
+        StartCalls { calls, start }
     }
+}
+
+/// The calls that begin a run.
+struct StartCalls {
+    calls: Vec<BatchCall>,
+    /// The position of the call that begins the run. The messages of its session are before it.
+    start: usize,
 }
 
 /// The events of a run.
@@ -248,27 +255,34 @@ const HISTORY_BATCH_BYTES: usize = limits::BATCH_BYTES / 2;
 /// Messages in one batch of a history, with room for the calls that begin the run.
 const HISTORY_BATCH_CALLS: usize = limits::BATCH_CALLS / 2;
 
-/// Takes the first messages of a long history from the calls that begin a run, as batches that a restricted caller may send.
-fn split_history(calls: &mut Vec<BatchCall>, start: &mut usize) -> Vec<Vec<BatchCall>> {
-    let mut batches = Vec::new();
-    let mut taken = 0;
-    let mut bytes = 0;
-    for (position, call) in calls[..*start].iter().enumerate() {
-        let own_bytes = call.args["content"].as_str().map_or(0, str::len);
-        bytes += own_bytes;
-        let is_full = bytes > HISTORY_BATCH_BYTES || position - taken == HISTORY_BATCH_CALLS;
-        if is_full && position > taken {
-            batches.push(position - taken);
-            (taken, bytes) = (position, own_bytes);
+impl StartCalls {
+    /// Takes the first messages of a long history from the calls, as batches that a restricted caller may send.
+    fn take_history(&mut self) -> Vec<Vec<BatchCall>> {
+        let mut counts = Vec::new();
+        let mut taken = 0;
+        let mut bytes = 0;
+        for (position, call) in self.calls[..self.start].iter().enumerate() {
+            let own_bytes = call.args["content"].as_str().map_or(0, str::len);
+            bytes += own_bytes;
+            let is_full = bytes > HISTORY_BATCH_BYTES || position - taken == HISTORY_BATCH_CALLS;
+            if is_full && position > taken {
+                counts.push(position - taken);
+                taken = position;
+                bytes = own_bytes;
+            }
         }
+        // The last batch has the input besides, which may be its largest call.
+        if bytes > HISTORY_BATCH_BYTES {
+            counts.push(self.start - taken);
+            taken = self.start;
+        }
+        self.start -= taken;
+        let mut batches = Vec::new();
+        for count in counts {
+            batches.push(self.calls.drain(..count).collect());
+        }
+        batches
     }
-    // The last batch has the input besides, which may be its largest call.
-    if bytes > HISTORY_BATCH_BYTES {
-        batches.push(*start - taken);
-        taken = *start;
-    }
-    *start -= taken;
-    batches.into_iter().map(|count| calls.drain(..count).collect()).collect()
 }
 
 /// Begins a run. A history that is longer than one batch may be is stored before, without effect until the run begins; all
@@ -282,20 +296,20 @@ pub(super) async fn start(
     key: Option<&str>,
 ) -> Result<RunRow, Refusal> {
     let of_no_run = params([("run", json!(""))]);
-    app.engine.connect(by).check_subscribe(EVENTS, &of_no_run).await.map_err(hidden)?;
+    app.engine.connect(by).check_subscribe(EVENTS, &of_no_run).await.map_err(deny_hidden)?;
     let permit = app.port.admit_call(by, bytes).await?;
-    let (mut calls, mut start) = new.calls();
-    for (number, history) in split_history(&mut calls, &mut start).into_iter().enumerate() {
+    let mut begin_calls = new.into_calls();
+    for (number, history) in begin_calls.take_history().into_iter().enumerate() {
         // Each has its own request id, so that a repeated request continues where it ended.
         let key = key.map(|key| format!("{key} {number}"));
         let stored = app.engine.batch(by, &history, key.as_deref()).await;
         stored.map_err(Refusal::outside_batch)?;
     }
-    let begun = begin(permit, app.engine.batch(by, &calls, key)).await;
+    let begun = begin(permit, app.engine.batch(by, &begin_calls.calls, key)).await;
     let done = begun.map_err(Refusal::outside_batch)?;
     let result = done
         .results
-        .get(start)
+        .get(begin_calls.start)
         .ok_or_else(|| Refusal::new(Code::Internal, "the batch has no result"))?;
     Ok(RunRow::from_row(&serde_json::from_str(&result.result).unwrap_or_default()))
 }
@@ -325,7 +339,7 @@ impl Settlement {
     pub(super) fn into_call(self) -> BatchCall {
         let mut args = self.outcome;
         args.insert("call_id".to_owned(), json!(self.call_id));
-        runs::call("settle_tool_call", JsonValue::Object(args))
+        runs::reducer_call("settle_tool_call", JsonValue::Object(args))
     }
 }
 
@@ -340,7 +354,7 @@ pub(super) async fn decide(
     before: Vec<BatchCall>,
 ) -> Result<RunRow, Refusal> {
     check_calls(&app.engine, by, run, decisions.iter().map(|it| it.call_id.as_str())).await?;
-    let pending = undecided(&app.engine, by, run).await?;
+    let pending = undecided_call_ids(&app.engine, by, run).await?;
     if let Some(missing) = pending.iter().find(|id| !decisions.iter().any(|it| it.call_id == **id))
     {
         let detail = format!("there is no decision on the call {missing}");

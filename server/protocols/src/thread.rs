@@ -66,7 +66,7 @@ pub(super) async fn send(
     content: &RequestBody,
     request: ThreadRequest,
 ) -> Result<(RunRow, Turn), Refusal> {
-    let session = start::session(&app.engine, by, &request.thread).await?;
+    let session = start::find_session_id(&app.engine, by, &request.thread).await?;
     if let Some(session) = &session {
         check_history(app, by, session, &request).await?;
     }
@@ -74,7 +74,7 @@ pub(super) async fn send(
     match input {
         ThreadInput::Message(message) => {
             let run_id = message.run_id(by, &thread);
-            let new = |new_session| NewRun {
+            let new_run = |new_session| NewRun {
                 agent: agent.clone(),
                 session_id: thread.clone(),
                 new_session,
@@ -84,22 +84,23 @@ pub(super) async fn send(
                 record: None,
                 follow_up: None,
             };
-            let first =
-                new(session.is_none().then(|| NewSession { id: thread.clone(), metadata: None }));
+            let first = new_run(
+                session.is_none().then(|| NewSession { id: thread.clone(), metadata: None }),
+            );
             let started = start::start(app, by, content.bytes(), first, None).await;
             let run = match started {
                 // Another request has created the session in the meantime.
                 Err(refusal) if session.is_none() && refusal.code == Code::Conflict => {
-                    start::start(app, by, content.bytes(), new(None), None).await?
+                    start::start(app, by, content.bytes(), new_run(None), None).await?
                 }
-                Err(refusal) => return Err(with_way_out(app, by, &thread, refusal).await),
+                Err(refusal) => return Err(hint_at_abort(app, by, &thread, refusal).await),
                 Ok(run) => run,
             };
             let turns = Turn::span(1, run.turn);
             Ok((run, turns))
         }
         ThreadInput::Decisions(decisions, settlements) => {
-            let run = newest(app, by, &thread).await?.filter(|run| run.agent == agent);
+            let run = newest_run(app, by, &thread).await?.filter(|run| run.agent == agent);
             let run = run.ok_or_else(|| {
                 Refusal::new(Code::NotFound, format!("agent {agent} has no run in {thread}"))
                     .hint("send a message first")
@@ -149,7 +150,7 @@ async fn check_history(
     let found = start::first_texts(&app.engine, by, sql, params).await?;
     let runs: HashMap<&str, &str> = found.iter().map(|id| (&id[..length], id.as_str())).collect();
     // The run of a message of the session.
-    let run_of = |message: &UserMessage| -> Result<Option<&str>, Refusal> {
+    let find_run_id = |message: &UserMessage| -> Result<Option<&str>, Refusal> {
         let Some(run) = runs.get(own(message.run_prefix(by, thread)).as_str()) else {
             return Ok(None);
         };
@@ -162,16 +163,16 @@ async fn check_history(
     let mut last = None;
     for shown in history {
         last = match shown {
-            ShownMessage::User(message) => run_of(message)?.or(last),
+            ShownMessage::User(message) => find_run_id(message)?.or(last),
             ShownMessage::OfRun(run) => Some(run.as_str()),
         };
     }
     // A message that is repeated has a run, whatever has followed.
     let Some(message) = input else { return Ok(()) };
-    let (None, Some(last)) = (run_of(message)?, last) else { return Ok(()) };
-    let newest = newest(app, by, thread).await?.filter(|run| run.agent == *agent);
+    let (None, Some(last)) = (find_run_id(message)?, last) else { return Ok(()) };
+    let newest = newest_run(app, by, thread).await?.filter(|run| run.agent == *agent);
     match newest {
-        Some(newest) if newest.id != last && is_of(app, by, last, session).await? => {
+        Some(newest) if newest.id != last && is_in_session(app, by, last, session).await? => {
             let detail = format!(
                 "the message {} does not follow the end of the session: run {} has followed run {last}",
                 message.id, newest.id
@@ -187,7 +188,7 @@ pub(super) const NO_BRANCHES: &str =
     "load the messages of the session and send another one: a session has no branches";
 
 /// Returns `true` if a run belongs to a session.
-async fn is_of(
+async fn is_in_session(
     app: &ProtocolState,
     by: &Caller,
     run_id: &str,
@@ -227,9 +228,14 @@ async fn check_answers(
 
 /// Names the route that ends the run which keeps a message from being sent: the page of the thread may have stopped reading
 /// without stopping the run.
-async fn with_way_out(app: &ProtocolState, by: &Caller, thread: &str, refusal: Refusal) -> Refusal {
+async fn hint_at_abort(
+    app: &ProtocolState,
+    by: &Caller,
+    thread: &str,
+    refusal: Refusal,
+) -> Refusal {
     let is_active = refusal.code == Code::Conflict
-        && matches!(newest(app, by, thread).await, Ok(Some(run)) if !run.has_ended);
+        && matches!(newest_run(app, by, thread).await, Ok(Some(run)) if !run.has_ended);
     if is_active {
         refusal.hint(format!("wait until it ends, or stop it: POST /v1/sessions/{thread}/abort"))
     } else {
@@ -238,13 +244,15 @@ async fn with_way_out(app: &ProtocolState, by: &Caller, thread: &str, refusal: R
 }
 
 /// Returns the newest run of a thread, if there is one.
-pub(super) async fn newest(
+pub(super) async fn newest_run(
     app: &ProtocolState,
     by: &Caller,
     thread: &str,
 ) -> Result<Option<RunRow>, Refusal> {
-    let Some(session) = start::session(&app.engine, by, thread).await? else { return Ok(None) };
-    match start::newest(&app.engine, by, &session).await? {
+    let Some(session) = start::find_session_id(&app.engine, by, thread).await? else {
+        return Ok(None);
+    };
+    match start::newest_run_id(&app.engine, by, &session).await? {
         Some(id) => start::find(&app.engine, by, &id).await.map(Some),
         None => Ok(None),
     }

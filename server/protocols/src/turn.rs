@@ -115,10 +115,10 @@ pub(super) struct OpenHandoff {
 }
 
 impl OpenHandoff {
-    fn of_event(data: &JsonValue) -> Option<OpenHandoff> {
+    fn from_event(data: &JsonValue) -> Option<OpenHandoff> {
         let handoff = &data["handoff"];
         let id = handoff["id"].as_str()?.to_owned();
-        Some(OpenHandoff { id, reason: text(&handoff["reason"]).to_owned() })
+        Some(OpenHandoff { id, reason: text_or_empty(&handoff["reason"]).to_owned() })
     }
 
     /// Returns the request as programs read it.
@@ -248,7 +248,7 @@ impl Turn {
     /// Returns the results of tool calls that failed, did not run, or ran with other arguments than those of the model.
     pub(super) fn call_results(&self) -> Vec<JsonValue> {
         let calls = self.items.iter().filter_map(|item| match &item.content {
-            Content::Call(call) => call.result(),
+            Content::Call(call) => call.result_details(),
             _ => None,
         });
         calls.collect()
@@ -270,7 +270,7 @@ impl Turn {
         (self.event, self.event_at) = (event.number, event.created_at);
         self.event_turn = event.turn;
         if event.turn < self.first {
-            self.remember(event);
+            self.remember_call(event);
             return changes;
         }
         if event.turn > self.last || self.end.is_some() {
@@ -285,8 +285,12 @@ impl Turn {
         }
         let data = &event.data;
         match event.kind.as_str() {
-            "token" => self.chunk(TextKind::Message, text(&data["content"]), &mut changes),
-            "reasoning" => self.chunk(TextKind::Reasoning, text(&data["content"]), &mut changes),
+            "token" => {
+                self.add_chunk(TextKind::Message, text_or_empty(&data["content"]), &mut changes)
+            }
+            "reasoning" => {
+                self.add_chunk(TextKind::Reasoning, text_or_empty(&data["content"]), &mut changes)
+            }
             // After a complete answer it is the next one that starts again.
             "restart" if !self.parts.is_empty() && !self.answered => {
                 self.replay = Some(Replay { part: 0, text: String::new() });
@@ -298,20 +302,20 @@ impl Turn {
             }
             "tool_call" => {
                 self.close_answer(ItemState::Complete, &mut changes);
-                self.open(Content::Call(CallItem::of_event(data)), &mut changes);
+                self.open(Content::Call(CallItem::from_event(data)), &mut changes);
             }
-            "tool_result" => self.result(data, &mut changes),
-            "status" => self.status(data, &mut changes),
+            "tool_result" => self.record_result(data, &mut changes),
+            "status" => self.record_status(data, &mut changes),
             "interrupt" => {
                 self.close_answer(ItemState::Complete, &mut changes);
                 self.ask_for_approvals(data, &mut changes);
-                let reason = text(&data["reason"]).to_owned();
+                let reason = text_or_empty(&data["reason"]).to_owned();
                 self.waits = Some(Wait {
                     reason: reason.clone(),
                     event: event.number,
-                    has_approvals: Interrupt::of_event(data).next().is_some(),
+                    has_approvals: Interrupt::from_event(data).next().is_some(),
                     unsettled: CallItem::unsettled(data).collect(),
-                    handoff: OpenHandoff::of_event(data),
+                    handoff: OpenHandoff::from_event(data),
                 });
                 changes.push(Change::Waits);
                 if event.turn == self.last {
@@ -319,14 +323,15 @@ impl Turn {
                 }
             }
             "done" => {
-                self.answer(&data["assistant_data"], &mut changes);
+                self.record_answer(&data["assistant_data"], &mut changes);
                 self.finish(event, TurnEnd::Done, &mut changes);
             }
             "error" => {
                 self.replay = None;
                 self.close_answer(ItemState::Incomplete, &mut changes);
                 self.cancel_calls(&mut changes);
-                let [code, message] = ["code", "message"].map(|name| text(&data[name]).to_owned());
+                let [code, message] =
+                    ["code", "message"].map(|name| text_or_empty(&data[name]).to_owned());
                 self.finish(event, TurnEnd::Failed { code, message }, &mut changes);
             }
             _ => {}
@@ -335,23 +340,23 @@ impl Turn {
     }
 
     /// Calls of earlier turns whose results can be in this one.
-    fn remember(&mut self, event: &RunEvent) {
+    fn remember_call(&mut self, event: &RunEvent) {
         let data = &event.data;
         match event.kind.as_str() {
             "tool_call" => {
-                let call = CallItem::of_event(data);
+                let call = CallItem::from_event(data);
                 self.earlier.insert(call.call_id.clone(), call);
             }
             "interrupt" => {
-                for call in Interrupt::of_event(data).map(|interrupt| interrupt.call()) {
+                for call in Interrupt::from_event(data).map(|interrupt| interrupt.call()) {
                     self.earlier.insert(call.call_id.clone(), call);
                 }
             }
             "tool_result" => {
-                self.earlier.remove(text(&data["tool_call_id"]));
+                self.earlier.remove(text_or_empty(&data["tool_call_id"]));
             }
             "status" if data["child"]["event"] == "tool_result" => {
-                self.earlier.remove(text(&data["child"]["data"]["tool_call_id"]));
+                self.earlier.remove(text_or_empty(&data["child"]["data"]["tool_call_id"]));
             }
             _ => {}
         }
@@ -382,18 +387,18 @@ impl Turn {
     }
 
     /// A piece of an answer.
-    fn chunk(&mut self, kind: TextKind, text: &str, changes: &mut Vec<Change>) {
+    fn add_chunk(&mut self, kind: TextKind, text: &str, changes: &mut Vec<Change>) {
         if self.answered {
             self.close_answer(ItemState::Complete, changes);
         }
         match self.replay.take() {
-            Some(replay) => self.repeat(replay, kind, text, changes),
-            None => self.append(kind, text, changes),
+            Some(replay) => self.add_repeated_text(replay, kind, text, changes),
+            None => self.append_text(kind, text, changes),
         }
     }
 
     /// Adds text to the last part of the answer, or to a new part.
-    fn append(&mut self, kind: TextKind, text: &str, changes: &mut Vec<Change>) {
+    fn append_text(&mut self, kind: TextKind, text: &str, changes: &mut Vec<Change>) {
         if text.is_empty() {
             return;
         }
@@ -424,7 +429,7 @@ impl Turn {
     }
 
     /// A piece of an answer that has started again: nothing changes while it is the same as before.
-    fn repeat(
+    fn add_repeated_text(
         &mut self,
         mut replay: Replay,
         kind: TextKind,
@@ -439,12 +444,12 @@ impl Turn {
             if replay.text != before {
                 let part = std::mem::take(&mut replay.text);
                 self.replace_from(replay.part, stored, &part, changes);
-                self.append(kind, text, changes);
+                self.append_text(kind, text, changes);
             } else if is_last {
-                self.append(kind, text, changes);
+                self.append_text(kind, text, changes);
             } else {
                 replay = Replay { part: replay.part + 1, text: String::new() };
-                self.repeat(replay, kind, text, changes);
+                self.add_repeated_text(replay, kind, text, changes);
             }
             return;
         }
@@ -456,7 +461,7 @@ impl Turn {
             self.replay = Some(replay);
         } else if is_last && replay.text.starts_with(before) {
             let rest = replay.text[before.len()..].to_owned();
-            self.append(kind, &rest, changes);
+            self.append_text(kind, &rest, changes);
         } else {
             self.replace_from(replay.part, kind, &replay.text, changes);
         }
@@ -467,7 +472,7 @@ impl Turn {
         for at in self.parts.split_off(part) {
             self.close(at, ItemState::Void, changes);
         }
-        self.append(kind, text, changes);
+        self.append_text(kind, text, changes);
     }
 
     /// The answer is complete: an answer that has started again can be shorter than before.
@@ -493,7 +498,7 @@ impl Turn {
     }
 
     /// What the runtime says about a run.
-    fn status(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
+    fn record_status(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
         let child = &data["child"];
         if data["status"] == "working" || !child.is_null() {
             changes.push(Change::CallsRun);
@@ -502,16 +507,16 @@ impl Turn {
             && data.get("approved_args").is_some()
             && let Some(at) = self.open_call(data, changes)
         {
-            self.edit(at, data, changes);
+            self.edit_arguments(at, data, changes);
         }
         // Of a delegated run, whose calls are known if they needed an approval.
         if child["event"] == "tool_result" {
-            self.result(&child["data"], changes);
+            self.record_result(&child["data"], changes);
         }
     }
 
     /// The arguments that the approver of a call has put in place of those of the model, with the first event that has them.
-    fn edit(&mut self, at: usize, data: &JsonValue, changes: &mut Vec<Change>) {
+    fn edit_arguments(&mut self, at: usize, data: &JsonValue, changes: &mut Vec<Change>) {
         let Some(arguments) = data.get("approved_args") else { return };
         if let Content::Call(call) = &mut self.items[at].content
             && !call.is_edited
@@ -524,7 +529,7 @@ impl Turn {
 
     /// Returns the index of the open call that an event is about. A call of an earlier turn becomes an item.
     fn open_call(&mut self, data: &JsonValue, changes: &mut Vec<Change>) -> Option<usize> {
-        let call_id = text(&data["tool_call_id"]);
+        let call_id = text_or_empty(&data["tool_call_id"]);
         let open = self.items.iter().position(|item| match &item.content {
             Content::Call(call) => call.call_id == call_id && item.state == ItemState::Open,
             _ => false,
@@ -537,10 +542,10 @@ impl Turn {
         Some(self.open(Content::Call(call), changes))
     }
 
-    fn result(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
+    fn record_result(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
         let Some(at) = self.open_call(data, changes) else { return };
-        self.edit(at, data, changes);
-        let outcome = CallOutcome::of_event(data);
+        self.edit_arguments(at, data, changes);
+        let outcome = CallOutcome::from_event(data);
         self.bytes += outcome.output.len();
         if let Content::Call(call) = &mut self.items[at].content {
             call.outcome = Some(outcome);
@@ -560,7 +565,7 @@ impl Turn {
     }
 
     fn ask_for_approvals(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
-        for interrupt in Interrupt::of_event(data) {
+        for interrupt in Interrupt::from_event(data) {
             let is_known = self.earlier.contains_key(interrupt.call_id())
                 || self.items.iter().any(|item| match &item.content {
                     Content::Call(other) => other.call_id == interrupt.call_id(),
@@ -576,22 +581,22 @@ impl Turn {
     }
 
     /// The answer of the run. It is normally the text of the last message.
-    fn answer(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
+    fn record_answer(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
         self.settle_replay(changes);
-        let answer = text(&data["content"]);
+        let answer = text_or_empty(&data["content"]);
         let last = self.items.iter().rposition(Item::is_message);
         let before = last.map_or("", |at| self.items[at].text()).to_owned();
         if before != answer {
             let is_open = last.is_some_and(|at| self.parts.last() == Some(&at));
             match answer.strip_prefix(before.as_str()).filter(|_| is_open) {
-                Some(rest) => self.append(TextKind::Message, rest, changes),
+                Some(rest) => self.append_text(TextKind::Message, rest, changes),
                 None => {
                     for at in std::mem::take(&mut self.parts) {
                         let is_message = self.items[at].is_message();
                         let state = if is_message { ItemState::Void } else { ItemState::Complete };
                         self.close(at, state, changes);
                     }
-                    self.append(TextKind::Message, answer, changes);
+                    self.append_text(TextKind::Message, answer, changes);
                 }
             }
         }
@@ -659,7 +664,7 @@ impl Item {
     }
 }
 
-fn text(value: &JsonValue) -> &str {
+fn text_or_empty(value: &JsonValue) -> &str {
     value.as_str().unwrap_or_default()
 }
 

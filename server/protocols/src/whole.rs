@@ -3,7 +3,7 @@
 
 use abide_engine::Engine;
 use abide_schema::{Caller, Code, Refusal, Value};
-use abide_server::port::{ParseTurn, rows::hidden};
+use abide_server::port::{ParseTurn, rows::deny_hidden};
 use serde_json::json;
 use tokio::task::spawn_blocking;
 
@@ -15,7 +15,7 @@ use crate::state::ProtocolState;
 ///
 /// # Errors
 /// `limit_exceeded` if its events are too large for one text.
-pub(super) async fn permit_to_load(
+pub(super) async fn acquire_load_permit(
     app: &ProtocolState,
     by: &Caller,
     run: &RunRow,
@@ -28,12 +28,16 @@ pub(super) async fn permit_to_load(
         let hint = format!("read them as a stream: GET /v1/runs/{}/events", run.id);
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
-    Ok(permit(app, by, bytes).await)
+    Ok(acquire_permit(app, by, bytes).await)
 }
 
 /// Waits for the permit to encode what has this size.
-pub(super) async fn permit(app: &ProtocolState, by: &Caller, bytes: usize) -> Option<ParseTurn> {
-    app.run_limiter.permit(by, bytes).await
+pub(super) async fn acquire_permit(
+    app: &ProtocolState,
+    by: &Caller,
+    bytes: usize,
+) -> Option<ParseTurn> {
+    app.run_limiter.acquire(by, bytes).await
 }
 
 /// Returns the size of the events of a run.
@@ -48,7 +52,7 @@ pub(super) async fn size_of_events(
     // It reads the sizes of large values, and not the values.
     let sql = "SELECT sum(octet_length(data)) FROM run_events WHERE run_id = :run";
     let params = params([("run", json!(run_id))]);
-    let found = engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let found = engine.query(by, sql, &params, None).await.map_err(deny_hidden)?;
     match found.rows.first().and_then(|row| row.first()) {
         Some(Value::Integer(bytes)) => Ok(usize::try_from(*bytes).unwrap_or_default()),
         _ => Ok(0),

@@ -118,7 +118,7 @@ async fn authenticate(
     headers: &HeaderMap,
 ) -> Result<AuthSession, Refusal> {
     single::check(uri, headers)?;
-    let token = token(uri, headers)?;
+    let token = read_token(uri, headers)?;
     let required = authenticator.requires_credentials().await?;
     if !required {
         refuse_other_origins(method, uri, headers)?;
@@ -143,12 +143,12 @@ pub(crate) async fn authenticate_request(
         Ok(session) => {
             // Before the connection counts as authenticated: a refused one is closed after a few seconds.
             if let Some(place) = request.extensions().get::<ConnectionPermit>()
-                && let Err(refusal) = place.authenticated(&session.caller)
+                && let Err(refusal) = place.mark_authenticated(&session.caller)
             {
                 return refuse_connection(refusal);
             }
             if let Some(pending) = request.extensions().get::<Arc<UnauthenticatedConnection>>() {
-                pending.admitted();
+                pending.mark_admitted();
             }
             request.extensions_mut().insert(session.caller.clone());
             request.extensions_mut().insert(session);
@@ -180,7 +180,7 @@ fn refuse_connection(refusal: Refusal) -> Response {
 }
 
 /// Returns the token of a request. It is in one place: of two tokens a proxy could check the other one.
-fn token(uri: &Uri, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+fn read_token(uri: &Uri, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let in_header = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
@@ -340,7 +340,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_socket_has_a_secret_and_no_host() {
-        let socket = TestServer::new(AccessConfig::of_socket("s3cret").expect("a good secret"));
+        let socket = TestServer::new(AccessConfig::for_socket("s3cret").expect("a good secret"));
         for (pairs, expected) in [
             (&[][..], "unauthenticated"),
             (&[("authorization", "Bearer s3cre")], "unauthenticated"),

@@ -16,13 +16,13 @@ pub struct AccessConfig {
     token: Option<Arc<str>>,
     jwt: Option<Jwt>,
     /// The bearer of the server's own token is the local admin.
-    of_socket: bool,
+    is_socket: bool,
 }
 
 impl std::fmt::Debug for AccessConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let token = match self.token {
-            Some(_) if self.of_socket => "socket",
+            Some(_) if self.is_socket => "socket",
             Some(_) => "token",
             None => "loopback",
         };
@@ -38,7 +38,7 @@ impl AccessConfig {
     /// the id `local`.
     #[must_use]
     pub fn loopback() -> AccessConfig {
-        AccessConfig { token: None, jwt: None, of_socket: false }
+        AccessConfig { token: None, jwt: None, is_socket: false }
     }
 
     /// Additionally accepts this token: its bearer is an admin with the id `token`.
@@ -63,8 +63,8 @@ impl AccessConfig {
     ///
     /// # Errors
     /// As [`AccessConfig::bearer`].
-    pub(crate) fn of_socket(secret: &str) -> Result<AccessConfig, Refusal> {
-        Ok(AccessConfig { of_socket: true, ..AccessConfig::bearer(secret)? })
+    pub(crate) fn for_socket(secret: &str) -> Result<AccessConfig, Refusal> {
+        Ok(AccessConfig { is_socket: true, ..AccessConfig::bearer(secret)? })
     }
 
     /// Additionally accepts JSON Web Tokens of an issuer.
@@ -84,10 +84,10 @@ impl AccessConfig {
     }
 
     /// Returns the caller that the server's own token names.
-    pub(crate) fn bearer_of(&self, shown: &str) -> Option<Caller> {
+    pub(crate) fn find_bearer(&self, shown: &str) -> Option<Caller> {
         let own = self.token.as_ref()?;
         let is_own = bool::from(shown.as_bytes().ct_eq(own.as_bytes()));
-        is_own.then(|| if self.of_socket { Caller::local() } else { Caller::new("token") })
+        is_own.then(|| if self.is_socket { Caller::local() } else { Caller::new("token") })
     }
 
     /// Whether a server with this access may listen at an address, for a file without tokens or one that does not
@@ -96,7 +96,7 @@ impl AccessConfig {
     /// # Errors
     /// As [`check_listens`](crate::check_listens).
     pub fn check_alone(&self, listens: SocketAddr) -> Result<(), Refusal> {
-        AccessConfig::check(listens, self.requires_credentials())
+        AccessConfig::check_listens(listens, self.requires_credentials())
     }
 
     /// Whether a server may listen at an address; `required` says whether credentials are
@@ -104,7 +104,7 @@ impl AccessConfig {
     ///
     /// # Errors
     /// `denied` for a non-loopback address while no credentials exist.
-    pub(crate) fn check(listens: SocketAddr, required: bool) -> Result<(), Refusal> {
+    pub(crate) fn check_listens(listens: SocketAddr, required: bool) -> Result<(), Refusal> {
         if required || is_loopback(listens.ip()) {
             return Ok(());
         }
@@ -128,12 +128,16 @@ mod tests {
     #[test]
     fn without_credentials_the_server_listens_only_on_loopback() {
         let check = |address: &str| {
-            AccessConfig::check(address.parse().expect("an address"), false).map_err(|why| why.code)
+            AccessConfig::check_listens(address.parse().expect("an address"), false)
+                .map_err(|why| why.code)
         };
         assert_eq!(check("127.0.0.1:0"), Ok(()));
         assert_eq!(check("[::1]:0"), Ok(()));
         assert_eq!(check("0.0.0.0:0"), Err(Code::Denied));
         assert_eq!(check("[::]:0"), Err(Code::Denied));
-        assert_eq!(AccessConfig::check("0.0.0.0:0".parse().expect("an address"), true), Ok(()));
+        assert_eq!(
+            AccessConfig::check_listens("0.0.0.0:0".parse().expect("an address"), true),
+            Ok(())
+        );
     }
 }

@@ -51,15 +51,15 @@ impl Authenticator {
     /// Admits the bearer of a token.
     pub(crate) async fn admit(&self, shown: &str) -> Result<AuthSession, Refusal> {
         // Its permission cannot be revoked, as that of a program that embeds the engine.
-        if let Some(caller) = self.access.bearer_of(shown) {
+        if let Some(caller) = self.access.find_bearer(shown) {
             return Ok(AuthSession { caller });
         }
         if let Some((id, hash)) = token_parts(shown) {
-            return Ok(AuthSession { caller: self.token(&id, &hash).await? });
+            return Ok(AuthSession { caller: self.admit_token(&id, &hash).await? });
         }
         let Some(jwt) = self.access.jwt() else { return Err(unknown()) };
         let claimed = jwt.verify(shown, self.engine.now())?;
-        let caller = self.claimed(&claimed.caller, claimed.expires_at).await?;
+        let caller = self.admit_claims(&claimed.caller, claimed.expires_at).await?;
         Ok(AuthSession { caller })
     }
 
@@ -80,9 +80,9 @@ impl Authenticator {
                 let credential = AdmittedCredential { credential: Credential::Anonymous, state };
                 checked.clone().admitted(credential)
             }
-            Credential::Token { id, hash, .. } => self.token(id, hash).await?,
+            Credential::Token { id, hash, .. } => self.admit_token(id, hash).await?,
             Credential::Claims { capabilities, expires_at } => {
-                self.claimed(&claimed(checked, capabilities), *expires_at).await?
+                self.admit_claims(&claimed(checked, capabilities), *expires_at).await?
             }
         };
         if caller != *checked {
@@ -104,7 +104,7 @@ impl Authenticator {
                     return refusal;
                 }
                 // The lookup failed temporarily.
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(LOOKUP_RETRY_PAUSE).await;
                 continue;
             }
             let credential = session.caller.credential();
@@ -120,7 +120,7 @@ impl Authenticator {
             };
             let expires = async {
                 match expires_at {
-                    Some(at) => tokio::time::sleep(until(self.engine.now(), at)).await,
+                    Some(at) => tokio::time::sleep(time_until(self.engine.now(), at)).await,
                     None => std::future::pending().await,
                 }
             };
@@ -135,9 +135,9 @@ impl Authenticator {
         self.credential_store.as_ref().map_or(Seq::ZERO, CredentialStore::state)
     }
 
-    async fn token(&self, id: &str, hash: &str) -> Result<Caller, Refusal> {
+    async fn admit_token(&self, id: &str, hash: &str) -> Result<Caller, Refusal> {
         let entry = match &self.credential_store {
-            Some(credential_store) => credential_store.token(id).await?,
+            Some(credential_store) => credential_store.find_token(id).await?,
             None => None,
         };
         let Some(entry) = entry else { return Err(unknown()) };
@@ -153,14 +153,14 @@ impl Authenticator {
     }
 
     /// Returns the caller named by an issuer's claims, with the role's additions from the database.
-    async fn claimed(&self, claimed: &Caller, expires_at: Micros) -> Result<Caller, Refusal> {
+    async fn admit_claims(&self, claimed: &Caller, expires_at: Micros) -> Result<Caller, Refusal> {
         let state = self.state();
         let Some(credential_store) = &self.credential_store else {
             return Ok(RoleEntry::default().admit(claimed, expires_at, state));
         };
-        let role = credential_store.role(claimed.role()).await?;
+        let role = credential_store.find_role(claimed.role()).await?;
         let caller = role.admit(claimed, expires_at, state);
-        if credential_store.disables(&caller).await? {
+        if credential_store.is_disabled(&caller).await? {
             let refused = disabled(caller.id());
             self.engine.note_denied(&caller, "authenticate", &refused.detail);
             return Err(refused);
@@ -170,10 +170,10 @@ impl Authenticator {
 }
 
 /// Pause after a failed lookup.
-const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(200);
+const LOOKUP_RETRY_PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// Time until a moment, plus a little, so that it has passed; at most an hour, because clocks may be changed.
-fn until(now: Micros, at: Micros) -> std::time::Duration {
+fn time_until(now: Micros, at: Micros) -> std::time::Duration {
     let us = u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0);
     let us = us.saturating_add(1_000);
     std::time::Duration::from_micros(us).min(std::time::Duration::from_secs(3_600))

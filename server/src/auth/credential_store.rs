@@ -121,21 +121,21 @@ impl CredentialStore {
     /// Returns `true` if credentials are required: once a token has been created.
     pub(crate) async fn requires_credentials(&self) -> Result<bool, Refusal> {
         let state = self.state();
-        if let Some(required) = self.at(state).required {
+        if let Some(required) = self.lock_cache(state).required {
             return Ok(required);
         }
-        let rows = self.ask(self.spec.requires_credentials, Map::new()).await?;
+        let rows = self.query(self.spec.requires_credentials, Map::new()).await?;
         let required = rows.first().is_some_and(|row| row.first() == Some(&Value::Integer(1)));
-        self.at(state).required = Some(required);
+        self.lock_cache(state).required = Some(required);
         Ok(required)
     }
 
     /// Looks up a token by id.
-    pub(crate) async fn token(&self, id: &str) -> Result<Option<Arc<TokenEntry>>, Refusal> {
-        if let Some(remembered) = self.remembered(self.state(), id) {
+    pub(crate) async fn find_token(&self, id: &str) -> Result<Option<Arc<TokenEntry>>, Refusal> {
+        if let Some(remembered) = self.cached(self.state(), id) {
             return Ok(remembered);
         }
-        let is_former = self.at(self.state()).former.contains(id);
+        let is_former = self.lock_cache(self.state()).former.contains(id);
         let slots = Arc::clone(if is_former { &self.renewals } else { &self.lookups });
         let waiting = slots.wait()?;
         let credential_queries = self.clone();
@@ -161,18 +161,18 @@ impl CredentialStore {
         let _turn = slots.permit.acquire().await.ok();
         // The previous lookup may have been for the same id.
         let state = self.state();
-        if let Some(remembered) = self.remembered(state, id) {
+        if let Some(remembered) = self.cached(state, id) {
             return Ok(remembered);
         }
-        let rows = self.ask(self.spec.token, parameter("id", id)).await?;
+        let rows = self.query(self.spec.token, one_parameter("id", id)).await?;
         let entry = match rows.first() {
             Some(row) => {
                 let entry = TokenEntry::from_row(id, row, state);
-                Some(Arc::new(entry.ok_or_else(unreadable)?))
+                Some(Arc::new(entry.ok_or_else(unreadable_row)?))
             }
             None => None,
         };
-        let mut known = self.at(state);
+        let mut known = self.lock_cache(state);
         // The result may belong to a later state; then it must not be cached.
         if self.state() == state {
             known.remember(id, entry.as_ref());
@@ -181,26 +181,26 @@ impl CredentialStore {
     }
 
     /// Returns the cached result for an id: its token, or that it is unknown.
-    fn remembered(&self, state: Seq, id: &str) -> Option<Option<Arc<TokenEntry>>> {
-        let known = self.at(state);
+    fn cached(&self, state: Seq, id: &str) -> Option<Option<Arc<TokenEntry>>> {
+        let known = self.lock_cache(state);
         let entry = known.tokens.get(id).map(|entry| Some(Arc::clone(entry)));
         entry.or_else(|| known.unknown.contains(id).then_some(None))
     }
 
     /// Returns the permissions of a role; `None` for a built-in role.
-    pub(crate) async fn role(&self, name: &str) -> Result<RoleEntry, Refusal> {
-        let rows = self.ask(self.spec.role, parameter("name", name)).await?;
+    pub(crate) async fn find_role(&self, name: &str) -> Result<RoleEntry, Refusal> {
+        let rows = self.query(self.spec.role, one_parameter("name", name)).await?;
         let Some(row) = rows.first() else { return Ok(RoleEntry::default()) };
-        RoleEntry::from_row(row).ok_or_else(unreadable)
+        RoleEntry::from_row(row).ok_or_else(unreadable_row)
     }
 
     /// Returns `true` if an identity of the caller's id disables it.
-    pub(crate) async fn disables(&self, caller: &Caller) -> Result<bool, Refusal> {
-        let rows = self.ask(self.spec.disabled, parameter("id", caller.id())).await?;
+    pub(crate) async fn is_disabled(&self, caller: &Caller) -> Result<bool, Refusal> {
+        let rows = self.query(self.spec.disabled, one_parameter("id", caller.id())).await?;
         Ok(rows.first().is_some_and(|row| disables(row, caller)))
     }
 
-    async fn ask(&self, sql: &str, params: Map<String, JsonValue>) -> Result<Vec<Row>, Refusal> {
+    async fn query(&self, sql: &str, params: Map<String, JsonValue>) -> Result<Vec<Row>, Refusal> {
         let answer = self.engine.look_up(sql, &params).await;
         answer.map(|answer| answer.rows).map_err(|why| match why.code {
             Code::EngineFailed | Code::DiskFull => why,
@@ -213,7 +213,7 @@ impl CredentialStore {
     }
 
     /// Returns the cache of a state.
-    fn at(&self, state: Seq) -> MutexGuard<'_, CredentialCache> {
+    fn lock_cache(&self, state: Seq) -> MutexGuard<'_, CredentialCache> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.state != state {
             let CredentialCache { tokens, mut former, .. } = std::mem::take(&mut *known);
@@ -227,11 +227,11 @@ impl CredentialStore {
     }
 }
 
-fn parameter(name: &str, value: &str) -> Map<String, JsonValue> {
+fn one_parameter(name: &str, value: &str) -> Map<String, JsonValue> {
     [(name.to_owned(), JsonValue::from(value))].into_iter().collect()
 }
 
-fn unreadable() -> Refusal {
+fn unreadable_row() -> Refusal {
     tracing::error!("a credential row has an unexpected form");
     Refusal::new(Code::Internal, "the credentials cannot be read")
 }
@@ -247,12 +247,12 @@ mod tests {
 
     use super::*;
 
-    async fn identity(engine: &Engine, id: &str) {
+    async fn create_identity(engine: &Engine, id: &str) {
         let args = json!({"id": id, "role": "app"});
         engine.call(&Caller::local(), "create_identity", &args, None).await.expect("it is made");
     }
 
-    async fn token(engine: &Engine, id: &str) {
+    async fn create_token(engine: &Engine, id: &str) {
         let hash = "0".repeat(64);
         let args = json!({"id": id, "identity_id": "ann", "hash": hash, "last_four": "0000"});
         engine.call(&Caller::local(), "create_token", &args, None).await.expect("it is made");
@@ -270,12 +270,12 @@ mod tests {
         for left in 0..20 {
             let one = format!("one{left}");
             let another = format!("another{left}");
-            let mut half_way = std::pin::pin!(credential_queries.token(&one));
+            let mut half_way = std::pin::pin!(credential_queries.find_token(&one));
             let begun = poll_fn(|context| Poll::Ready(half_way.as_mut().poll(context))).await;
             assert!(begun.is_pending(), "the lookup is pending");
             let patience = std::time::Duration::from_secs(30);
             let looked_up =
-                tokio::time::timeout(patience, credential_queries.token(&another)).await;
+                tokio::time::timeout(patience, credential_queries.find_token(&another)).await;
             assert!(looked_up.expect("it has its turn").expect("it is asked").is_none());
         }
         engine.close();
@@ -288,16 +288,16 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
-        identity(&engine, "ann").await;
-        token(&engine, "token001").await;
+        create_identity(&engine, "ann").await;
+        create_token(&engine, "token001").await;
         let store = CredentialStore::for_engine(&engine).expect("there is one");
-        assert!(store.token("token001").await.expect("it is asked").is_some());
-        identity(&engine, "bob").await;
+        assert!(store.find_token("token001").await.expect("it is asked").is_some());
+        create_identity(&engine, "bob").await;
         let waiting: Vec<_> =
             (0..limits::TOKEN_LOOKUPS).map(|_| store.lookups.wait().expect("a place")).collect();
-        let refusal = store.token("made-up").await.expect_err("all places are taken");
+        let refusal = store.find_token("made-up").await.expect_err("all places are taken");
         assert_eq!(refusal.code, Code::Overloaded);
-        assert!(store.token("token001").await.expect("it has its own queue").is_some());
+        assert!(store.find_token("token001").await.expect("it has its own queue").is_some());
         drop(waiting);
         engine.close();
     }
@@ -309,33 +309,33 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
-        identity(&engine, "ann").await;
-        token(&engine, "goodgood").await;
+        create_identity(&engine, "ann").await;
+        create_token(&engine, "goodgood").await;
         let credential_queries = CredentialStore::for_engine(&engine).expect("there is one");
-        assert!(credential_queries.token("goodgood").await.expect("it is known").is_some());
+        assert!(credential_queries.find_token("goodgood").await.expect("it is known").is_some());
 
         let made_up: Vec<String> = (0..10 * limits::TOKEN_LOOKUPS).map(|n| n.to_string()).collect();
-        let output = join_all(made_up.iter().map(|id| credential_queries.token(id))).await;
+        let output = join_all(made_up.iter().map(|id| credential_queries.find_token(id))).await;
         let refused = output.iter().filter(|output| output.is_err()).count();
         assert_eq!(refused, 9 * limits::TOKEN_LOOKUPS, "the number of waiters is limited");
         assert!(output.into_iter().flatten().all(|entry| entry.is_none()));
         assert_eq!(
-            credential_queries.at(credential_queries.state()).unknown.len(),
+            credential_queries.lock_cache(credential_queries.state()).unknown.len(),
             limits::TOKEN_LOOKUPS
         );
         assert!(
-            credential_queries.remembered(credential_queries.state(), "goodgood").is_some(),
+            credential_queries.cached(credential_queries.state(), "goodgood").is_some(),
             "a known token stays cached"
         );
         assert!(
-            credential_queries.remembered(credential_queries.state(), "0").is_some(),
+            credential_queries.cached(credential_queries.state(), "0").is_some(),
             "an unknown id stays cached"
         );
 
-        token(&engine, "newnewnew").await;
-        assert!(credential_queries.token("newnewnew").await.expect("it is known").is_some());
+        create_token(&engine, "newnewnew").await;
+        assert!(credential_queries.find_token("newnewnew").await.expect("it is known").is_some());
         assert!(
-            credential_queries.remembered(credential_queries.state(), "0").is_none(),
+            credential_queries.cached(credential_queries.state(), "0").is_none(),
             "the cache belongs to one state"
         );
         engine.close();

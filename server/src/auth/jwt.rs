@@ -34,7 +34,7 @@ struct Config {
     /// Required value of `aud`, or one of its values.
     audience: String,
     /// Allowed clock difference.
-    #[serde(default = "thirty")]
+    #[serde(default = "default_leeway_s")]
     leeway_s: u32,
     /// The role of callers whose token has none.
     role: Option<String>,
@@ -61,7 +61,7 @@ impl Default for Claims {
     }
 }
 
-fn thirty() -> u32 {
+fn default_leeway_s() -> u32 {
     30
 }
 
@@ -141,7 +141,7 @@ impl Jwt {
     /// # Errors
     /// `bad_arguments` if the file, or that of the keys, is unreadable or invalid.
     pub fn open(path: &Path) -> Result<Jwt, Refusal> {
-        let mut config: Config = read(path)?;
+        let mut config: Config = read_json(path)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         config.jwks = folder.join(&config.jwks);
         if config.issuer.contains('#') || forbidden_character(&config.issuer).is_some() {
@@ -151,8 +151,8 @@ impl Jwt {
                 .hint("an issuer is a URL without a fragment (OpenID Connect Core, section 2)"));
         }
         // Before it is read, so that a concurrent change is noticed at the next check.
-        let changed_at = changed_at(&config.jwks);
-        let keys = KeySet { keys: keys(&config.jwks)?, changed_at, looked_at: Micros(0) };
+        let changed_at = modified_at(&config.jwks);
+        let keys = KeySet { keys: read_keys(&config.jwks)?, changed_at, looked_at: Micros(0) };
         Ok(Jwt { keys: Arc::new(Mutex::new(keys)), config: Arc::new(config) })
     }
 
@@ -164,12 +164,14 @@ impl Jwt {
         if token.len() > limits::JWT_BYTES {
             let bytes = token.len();
             let max = limits::JWT_BYTES;
-            return Err(refused(format!("the token has {bytes} bytes; the limit is {max}")));
+            return Err(unauthenticated(format!(
+                "the token has {bytes} bytes; the limit is {max}"
+            )));
         }
         let header = decode_header(token).map_err(|_| unknown())?;
-        let key = self.key(header.kid.as_deref(), now)?;
+        let key = self.find_key(header.kid.as_deref(), now)?;
         if header.alg != key.algorithm {
-            return Err(refused(
+            return Err(unauthenticated(
                 "the token is signed with an algorithm that does not match its key",
             ));
         }
@@ -179,40 +181,39 @@ impl Jwt {
         validation.set_audience(&[audience]);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         // Times are checked against the engine's clock, below.
-        (validation.validate_exp, validation.validate_nbf) = (false, false);
+        validation.validate_exp = false;
+        validation.validate_nbf = false;
         let decoded = decode::<UniqueObject>(token, &key.key, &validation);
-        let UniqueObject(claims) = decoded.map_err(|why| explain(&why))?.claims;
+        let UniqueObject(claims) = decoded.map_err(|why| explain_failure(&why))?.claims;
         // The library also accepts an array that contains the issuer (RFC 7519 specifies a text).
         if claims.get("iss").and_then(JsonValue::as_str) != Some(issuer) {
-            return Err(refused("the token is from another issuer"));
+            return Err(unauthenticated("the token is from another issuer"));
         }
-        let expires_at = moment(&claims, "exp", *leeway_s)?.ok_or_else(unknown)?;
+        let expires_at = time_claim(&claims, "exp", *leeway_s)?.ok_or_else(unknown)?;
         if expires_at <= now {
             return Err(expired("the token", expires_at));
         }
-        let not_before = moment(&claims, "nbf", 0)?;
+        let not_before = time_claim(&claims, "nbf", 0)?;
         let leeway_us = i64::from(*leeway_s) * 1_000_000;
         if let Some(from) = not_before.filter(|from| from.0 > now.0.saturating_add(leeway_us)) {
-            return Err(refused(format!("the token is not valid before {from}")));
+            return Err(unauthenticated(format!("the token is not valid before {from}")));
         }
-        Ok(VerifiedClaims { caller: self.caller(&claims)?, expires_at })
+        Ok(VerifiedClaims { caller: self.read_caller(&claims)?, expires_at })
     }
 
     /// Returns the key that a token names, or the only one if it names none.
-    fn key(&self, id: Option<&str>, now: Micros) -> Result<Key, Refusal> {
-        let find = |keys: &[Key]| match (id, keys) {
-            (Some(id), keys) => keys.iter().find(|key| key.id.as_deref() == Some(id)).cloned(),
-            (None, [only]) => Some(only.clone()),
-            (None, _) => None,
-        };
-        let found = find(&self.keys(now, limits::KEY_FILE_CHECK_US));
-        let found = found.or_else(|| find(&self.keys(now, limits::UNKNOWN_KEY_CHECK_US)));
-        found.ok_or_else(|| refused("the token names an unknown key"))
+    fn find_key(&self, id: Option<&str>, now: Micros) -> Result<Key, Refusal> {
+        if let Some(key) = select_key(&self.current_keys(now, limits::KEY_FILE_CHECK_US), id) {
+            return Ok(key);
+        }
+        // The issuer may have added the key since the file was read.
+        select_key(&self.current_keys(now, limits::UNKNOWN_KEY_CHECK_US), id)
+            .ok_or_else(|| unauthenticated("the token names an unknown key"))
     }
 
     /// Returns the issuer's keys. Checks the file if the last check was longer ago, and reads it if it has changed. If
     /// that fails, the keys stay unchanged.
-    fn keys(&self, now: Micros, every_us: i64) -> Arc<[Key]> {
+    fn current_keys(&self, now: Micros, every_us: i64) -> Arc<[Key]> {
         let mut known = self.lock();
         // A clock set back must not postpone it.
         if now.0.saturating_sub(known.looked_at.0).unsigned_abs() < every_us.unsigned_abs() {
@@ -220,9 +221,9 @@ impl Jwt {
         }
         known.looked_at = now;
         let path = &self.config.jwks;
-        let changed_at = changed_at(path);
+        let changed_at = modified_at(path);
         if changed_at != known.changed_at {
-            match keys(path) {
+            match read_keys(path) {
                 Ok(keys) => {
                     tracing::info!(keys = keys.len(), "the issuer's keys were read again");
                     (known.keys, known.changed_at) = (keys, changed_at);
@@ -239,20 +240,20 @@ impl Jwt {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn caller(&self, claims: &Map<String, JsonValue>) -> Result<Caller, Refusal> {
+    fn read_caller(&self, claims: &Map<String, JsonValue>) -> Result<Caller, Refusal> {
         let Claims { id, role, capabilities, scope } = &self.config.claims;
         // In a form that no identity of the database has: the issuer's `ann` is not the local one. The issuer contains
         // no `#`, so that no two pairs of issuer and subject give the same id.
-        let id = format!("{}{}#{}", Caller::ISSUED, self.config.issuer, text(claims, id)?);
+        let id = format!("{}{}#{}", Caller::ISSUED, self.config.issuer, text_claim(claims, id)?);
         if id.len() > bounds::NAME_BYTES {
             let max = bounds::NAME_BYTES;
-            return Err(refused(format!("issuer and subject have more than {max} bytes")));
+            return Err(unauthenticated(format!("issuer and subject have more than {max} bytes")));
         }
         let role_claim = role.as_ref().filter(|claim| claims.contains_key(*claim));
         let role = match (role_claim, &self.config.role) {
-            (Some(claim), _) => text(claims, claim)?,
+            (Some(claim), _) => text_claim(claims, claim)?,
             (None, Some(role)) => role.clone(),
-            (None, None) => return Err(refused("the token names no role")),
+            (None, None) => return Err(unauthenticated("the token names no role")),
         };
         let capabilities = match capabilities.as_ref().and_then(|claim| claims.get(claim)) {
             None => BTreeSet::new(),
@@ -260,24 +261,32 @@ impl Jwt {
                 several.split_whitespace().map(str::to_owned).collect()
             }
             Some(several) => serde_json::from_value(several.clone())
-                .map_err(|_| refused("the capabilities of the token must be strings"))?,
+                .map_err(|_| unauthenticated("the capabilities of the token must be strings"))?,
         };
         let scope = scope
             .iter()
-            .map(|(key, claim)| Ok((key.clone(), text(claims, claim)?)))
+            .map(|(key, claim)| Ok((key.clone(), text_claim(claims, claim)?)))
             .collect::<Result<Scope, Refusal>>()?;
         Ok(Caller::with(id, role, capabilities, scope))
     }
 }
 
-fn changed_at(path: &Path) -> Option<SystemTime> {
+fn select_key(keys: &[Key], id: Option<&str>) -> Option<Key> {
+    match (id, keys) {
+        (Some(id), keys) => keys.iter().find(|key| key.id.as_deref() == Some(id)).cloned(),
+        (None, [only]) => Some(only.clone()),
+        (None, _) => None,
+    }
+}
+
+fn modified_at(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
 /// Returns the usable keys of a file.
-fn keys(path: &Path) -> Result<Arc<[Key]>, Refusal> {
-    let set: JwkSet = read(path)?;
-    let keys: Vec<Key> = set.keys.iter().filter_map(key).collect();
+fn read_keys(path: &Path) -> Result<Arc<[Key]>, Refusal> {
+    let set: JwkSet = read_json(path)?;
+    let keys: Vec<Key> = set.keys.iter().filter_map(usable_key).collect();
     if keys.is_empty() {
         let detail = format!("{} has no key for HS256, EdDSA or RS256", path.display());
         return Err(Refusal::new(Code::BadArguments, detail).hint(
@@ -287,19 +296,19 @@ fn keys(path: &Path) -> Result<Arc<[Key]>, Refusal> {
     Ok(keys.into())
 }
 
-fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Refusal> {
-    let wrong = |why: String| {
-        Refusal::new(Code::BadArguments, format!("{}: {why}", path.display())).hint(
-            "--jwt names a JSON file about the issuer; its field `jwks` is the path of the keys",
-        )
-    };
-    let text =
-        std::fs::read_to_string(path).map_err(|why| wrong(why.to_string().to_lowercase()))?;
-    serde_json::from_str(&text).map_err(|why| wrong(why.to_string().to_lowercase()))
+fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Refusal> {
+    let text = std::fs::read_to_string(path).map_err(|why| unusable_file(path, &why))?;
+    serde_json::from_str(&text).map_err(|why| unusable_file(path, &why))
+}
+
+fn unusable_file(path: &Path, why: &impl fmt::Display) -> Refusal {
+    let why = why.to_string().to_lowercase();
+    Refusal::new(Code::BadArguments, format!("{}: {why}", path.display()))
+        .hint("--jwt names a JSON file about the issuer; its field `jwks` is the path of the keys")
 }
 
 /// Returns a usable key. A key marked for another use is ignored.
-fn key(jwk: &jsonwebtoken::jwk::Jwk) -> Option<Key> {
+fn usable_key(jwk: &jsonwebtoken::jwk::Jwk) -> Option<Key> {
     let (algorithm, named) = match &jwk.algorithm {
         AlgorithmParameters::OctetKey(_) => (Algorithm::HS256, KeyAlgorithm::HS256),
         AlgorithmParameters::RSA(_) => (Algorithm::RS256, KeyAlgorithm::RS256),
@@ -322,10 +331,10 @@ fn is_strong(key: &DecodingKey) -> bool {
     }
 }
 
-fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> {
+fn text_claim(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> {
     match claims.get(name) {
         Some(JsonValue::String(text)) if forbidden_character(text).is_some() => {
-            Err(refused(format!("the token's claim {name} has an invisible character")))
+            Err(unauthenticated(format!("the token's claim {name} has an invisible character")))
         }
         Some(JsonValue::String(text)) if (1..=bounds::NAME_BYTES).contains(&text.len()) => {
             Ok(text.clone())
@@ -333,38 +342,41 @@ fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> 
         Some(JsonValue::String(text)) => {
             let bytes = text.len();
             let max = bounds::NAME_BYTES;
-            Err(refused(format!("claim {name} has {bytes} bytes; it must have 1 to {max}")))
+            Err(unauthenticated(format!("claim {name} has {bytes} bytes; it must have 1 to {max}")))
         }
-        _ => Err(refused(format!("claim {name} is missing or not a string"))),
+        _ => Err(unauthenticated(format!("claim {name} is missing or not a string"))),
     }
 }
 
 /// Returns a claim's time, in whole or fractional seconds since 1970 (RFC 7519, section 2), with the leeway.
-fn moment(
+fn time_claim(
     claims: &Map<String, JsonValue>,
     name: &str,
     leeway_s: u32,
 ) -> Result<Option<Micros>, Refusal> {
     let Some(claim) = claims.get(name) else { return Ok(None) };
-    let seconds = claim.as_f64().filter(|seconds| (0.0..1e11).contains(seconds));
-    let seconds = seconds
-        .ok_or_else(|| refused(format!("claim {name} must be a number of seconds since 1970")))?;
+    let seconds =
+        claim.as_f64().filter(|seconds| (0.0..1e11).contains(seconds)).ok_or_else(|| {
+            unauthenticated(format!("claim {name} must be a number of seconds since 1970"))
+        })?;
     Ok(Some(Micros((seconds * 1e6) as i64 + i64::from(leeway_s) * 1_000_000)))
 }
 
-fn explain(why: &jsonwebtoken::errors::Error) -> Refusal {
+fn explain_failure(why: &jsonwebtoken::errors::Error) -> Refusal {
     use jsonwebtoken::errors::ErrorKind;
     match why.kind() {
-        ErrorKind::InvalidIssuer => refused("the token is from another issuer"),
-        ErrorKind::InvalidAudience => refused("the token is for another audience"),
+        ErrorKind::InvalidIssuer => unauthenticated("the token is from another issuer"),
+        ErrorKind::InvalidAudience => unauthenticated("the token is for another audience"),
         ErrorKind::Json(_) => {
-            refused("the claims are not a JSON object, or contain a duplicate claim")
+            unauthenticated("the claims are not a JSON object, or contain a duplicate claim")
         }
-        ErrorKind::MissingRequiredClaim(claim) => refused(format!("the token has no {claim}")),
+        ErrorKind::MissingRequiredClaim(claim) => {
+            unauthenticated(format!("the token has no {claim}"))
+        }
         _ => unknown(),
     }
 }
 
-fn refused(detail: impl Into<String>) -> Refusal {
+fn unauthenticated(detail: impl Into<String>) -> Refusal {
     Refusal::new(Code::Unauthenticated, detail).hint("get a new token from the issuer")
 }

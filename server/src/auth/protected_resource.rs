@@ -29,7 +29,7 @@ pub(crate) async fn metadata(
             .hint("abide serve --jwt names one: docs/authority.md")
     })?;
     let endpoint = uri.path().strip_prefix(PATH).unwrap_or_default();
-    let resource = format!("{}{endpoint}", app.base(&uri, &headers));
+    let resource = format!("{}{endpoint}", app.base_url(&uri, &headers));
     Ok(Json(json!({
         "resource": resource,
         "authorization_servers": [jwt.issuer()],
@@ -42,7 +42,7 @@ pub(crate) async fn metadata(
 pub(crate) fn challenge(app: &AppState, response: &mut Response, uri: &Uri, headers: &HeaderMap) {
     let path = if uri.path() == "/mcp" { PATH_OF_MCP } else { PATH };
     let error = if headers.contains_key(AUTHORIZATION) { "error=\"invalid_token\", " } else { "" };
-    let value = format!("Bearer {error}resource_metadata=\"{}{path}\"", app.base(uri, headers));
+    let value = format!("Bearer {error}resource_metadata=\"{}{path}\"", app.base_url(uri, headers));
     if let Ok(value) = HeaderValue::from_str(&value) {
         response.headers_mut().insert(WWW_AUTHENTICATE, value);
     }

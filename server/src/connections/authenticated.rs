@@ -56,7 +56,7 @@ impl AuthenticatedConnections {
     }
 
     /// Returns a connection that is not authenticated yet.
-    pub(crate) fn connection(&self) -> Arc<AuthenticatedConnection> {
+    pub(crate) fn new_connection(&self) -> Arc<AuthenticatedConnection> {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
@@ -131,12 +131,12 @@ impl AuthenticatedConnection {
     ///
     /// # Errors
     /// `overloaded` if the callers of its tenant, or all callers, have too many connections.
-    pub(crate) fn authenticated(self: &Arc<Self>, caller: &Caller) -> Result<bool, Refusal> {
+    pub(crate) fn mark_authenticated(self: &Arc<Self>, caller: &Caller) -> Result<bool, Refusal> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if counted.as_ref().is_some_and(|counted| counted.caller == *caller) {
             return Ok(false);
         }
-        let key = ShareKey::of(caller);
+        let key = ShareKey::for_caller(caller);
         let mut state = self.all.lock();
         let before = counted.as_ref().map(|counted| counted.key.clone());
         if before.as_ref() != Some(&key) {
@@ -155,12 +155,12 @@ impl AuthenticatedConnection {
     }
 
     /// The connection serves no further requests. An upgrade continues.
-    pub(crate) fn ended(&self) {
+    pub(crate) fn mark_ended(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
     /// Returns when the connection must be closed, because it is idle and another one needs its place.
-    pub(crate) async fn replaced(&self) {
+    pub(crate) async fn wait_until_replaced(&self) {
         self.close.notified().await;
     }
 }
@@ -194,8 +194,8 @@ mod tests {
     ) -> (Vec<[Arc<AuthenticatedConnection>; 2]>, String) {
         let mut open = Vec::new();
         loop {
-            let connection = all.connection();
-            match connection.authenticated(caller) {
+            let connection = all.new_connection();
+            match connection.mark_authenticated(caller) {
                 Ok(is_first) => assert!(is_first),
                 Err(refusal) => return (open, refusal.to_string()),
             }
@@ -221,8 +221,16 @@ mod tests {
         assert!(why.contains("the server has reached its connection limit"), "{why}");
         assert_eq!(open(&all, &Caller::local()).0.len(), 10, "the reserve of the operator");
         drop(others);
-        assert_eq!(of_b[0][0].authenticated(&b), Ok(false), "the next request of a connection");
-        assert_eq!(of_b[0][0].authenticated(&caller(&[("tenant", "e")])), Ok(false), "a proxy's");
+        assert_eq!(
+            of_b[0][0].mark_authenticated(&b),
+            Ok(false),
+            "the next request of a connection"
+        );
+        assert_eq!(
+            of_b[0][0].mark_authenticated(&caller(&[("tenant", "e")])),
+            Ok(false),
+            "a proxy's"
+        );
         assert_eq!(open(&all, &b).0.len(), 1, "it is counted for the caller of its last request");
         drop((of_a, of_b));
         assert!(all.lock().callers.is_empty() && all.lock().shares.total() == 0);
@@ -235,14 +243,15 @@ mod tests {
         let (mut of_b, _) = open(&all, &b);
         let [idle, request] = of_b.swap_remove(3);
         drop(request);
-        let new = all.connection();
-        assert_eq!(new.authenticated(&b), Ok(true));
+        let new = all.new_connection();
+        assert_eq!(new.mark_authenticated(&b), Ok(true));
         assert!(
-            idle.replaced().now_or_never().is_some() && new.replaced().now_or_never().is_none()
+            idle.wait_until_replaced().now_or_never().is_some()
+                && new.wait_until_replaced().now_or_never().is_none()
         );
         let request = Arc::clone(&new);
         drop(idle);
-        assert!(all.connection().authenticated(&b).is_err(), "none is idle");
+        assert!(all.new_connection().mark_authenticated(&b).is_err(), "none is idle");
         drop((new, request, of_b));
         assert_eq!(all.lock().shares.total(), 0);
     }

@@ -11,7 +11,7 @@ use crate::limits;
 const RESERVED: u64 = 112 + 4 * READERS as u64;
 
 /// Raises the soft limit of open files to the hard limit. Returns how many connections fit.
-pub(crate) fn connections() -> u32 {
+pub(crate) fn raise_connection_limit() -> u32 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let needed = u64::from(limits::CONNECTIONS) * 2 + RESERVED;
     let raised = maximum.map_or(needed, |maximum| maximum.min(needed));
@@ -22,7 +22,7 @@ pub(crate) fn connections() -> u32 {
             Err(why) => tracing::warn!(%why, "the limit of open files could not be raised"),
         }
     }
-    let fit = within(limit);
+    let fit = connections_within(limit);
     if fit < limits::CONNECTIONS {
         tracing::warn!(
             connections = fit,
@@ -33,7 +33,7 @@ pub(crate) fn connections() -> u32 {
 }
 
 /// Returns the number of connections within a limit of open files.
-fn within(limit: Option<u64>) -> u32 {
+fn connections_within(limit: Option<u64>) -> u32 {
     let Some(limit) = limit else { return limits::CONNECTIONS };
     let left = limit.saturating_sub(RESERVED).max(limit / 4).max(1);
     left.min(u64::from(limits::CONNECTIONS)) as u32
@@ -45,10 +45,10 @@ mod tests {
 
     #[test]
     fn connections_leave_a_reserve() {
-        assert_eq!(within(None), limits::CONNECTIONS);
-        assert_eq!(within(Some(1_000_000)), limits::CONNECTIONS);
-        assert_eq!(within(Some(250)), 250 - RESERVED as u32);
-        assert_eq!(within(Some(64)), 16);
-        assert_eq!(within(Some(0)), 1);
+        assert_eq!(connections_within(None), limits::CONNECTIONS);
+        assert_eq!(connections_within(Some(1_000_000)), limits::CONNECTIONS);
+        assert_eq!(connections_within(Some(250)), 250 - RESERVED as u32);
+        assert_eq!(connections_within(Some(64)), 16);
+        assert_eq!(connections_within(Some(0)), 1);
     }
 }

@@ -57,8 +57,8 @@ impl ConnectionPermit {
     ///
     /// # Errors
     /// `overloaded` if the callers of its tenant, or all callers, have too many connections.
-    pub(crate) fn authenticated(&self, caller: &Caller) -> Result<(), Refusal> {
-        self.share.authenticated(caller)?;
+    pub(crate) fn mark_authenticated(&self, caller: &Caller) -> Result<(), Refusal> {
+        self.share.mark_authenticated(caller)?;
         if !self.open.is_authenticated.swap(true, Ordering::Relaxed) {
             self.open.in_use.send_modify(|in_use| *in_use += 1);
         }
@@ -66,13 +66,13 @@ impl ConnectionPermit {
     }
 
     /// Returns when the connection must be closed, because it is idle and another one needs its place.
-    pub(crate) async fn replaced(&self) {
-        self.share.replaced().await;
+    pub(crate) async fn wait_until_replaced(&self) {
+        self.share.wait_until_replaced().await;
     }
 
     /// The connection serves no further requests. An upgrade continues.
-    pub(crate) fn ended(&self) {
-        self.share.ended();
+    pub(crate) fn mark_ended(&self) {
+        self.share.mark_ended();
     }
 }
 
@@ -110,7 +110,7 @@ impl Lifecycle {
     }
 
     /// Returns the maximum number of connections.
-    pub(crate) fn room(&self) -> u32 {
+    pub(crate) fn max_connections(&self) -> u32 {
         self.connections
     }
 
@@ -124,7 +124,7 @@ impl Lifecycle {
             is_authenticated: AtomicBool::new(false),
             _place,
         });
-        Some(ConnectionPermit { open, share: self.authenticated.connection() })
+        Some(ConnectionPermit { open, share: self.authenticated.new_connection() })
     }
 
     /// Returns the number of open connections of any kind.
@@ -143,19 +143,19 @@ impl Lifecycle {
     }
 
     /// Enters a phase.
-    pub(crate) fn go(&self, phase: Phase) {
+    pub(crate) fn enter_phase(&self, phase: Phase) {
         self.phase.send_replace(phase);
     }
 
     /// Waits for a phase.
-    pub(crate) async fn until(&self, phase: Phase) {
+    pub(crate) async fn wait_for(&self, phase: Phase) {
         // `self` holds the sender, so it cannot be dropped.
         let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 
     /// Waits until there has been no authenticated connection for a time: the first time counts until the first one, the
     /// second one from the end of the last one. A stranger who only connects does not keep the server running.
-    pub(crate) async fn unused(&self, before_first: Duration, after_last: Duration) {
+    pub(crate) async fn wait_until_unused(&self, before_first: Duration, after_last: Duration) {
         let mut in_use = self.in_use.subscribe();
         let mut patience = before_first;
         // `self` holds the sender, so it cannot be dropped. Every change restarts the time, also a connection that has
@@ -172,7 +172,7 @@ impl Lifecycle {
     }
 
     /// Waits until all connections are closed.
-    pub(crate) async fn empty(&self) {
+    pub(crate) async fn wait_until_empty(&self) {
         // The semaphore is never closed.
         let _ = self.room.acquire_many(self.connections).await;
     }
@@ -192,7 +192,7 @@ mod tests {
         let lifecycle = Lifecycle::new(4);
         let stranger = lifecycle.enter();
         let begun = Instant::now();
-        lifecycle.unused(FIRST, LAST).await;
+        lifecycle.wait_until_unused(FIRST, LAST).await;
         assert_eq!(begun.elapsed(), FIRST, "a connection without a credential does not count");
         drop(stranger);
 
@@ -200,8 +200,8 @@ mod tests {
             let user = lifecycle.enter().expect("there is room");
             // Each of its requests is authenticated.
             let caller = Caller::local();
-            user.authenticated(&caller).expect("there is room");
-            user.authenticated(&caller).expect("it is counted already");
+            user.mark_authenticated(&caller).expect("there is room");
+            user.mark_authenticated(&caller).expect("it is counted already");
             user
         };
         let first = user();
@@ -209,7 +209,10 @@ mod tests {
         assert_eq!(lifecycle.connections(), 2);
         let minute = Duration::from_secs(60);
         let begun = Instant::now();
-        assert!(timeout(minute, lifecycle.unused(FIRST, LAST)).await.is_err(), "it is in use");
+        assert!(
+            timeout(minute, lifecycle.wait_until_unused(FIRST, LAST)).await.is_err(),
+            "it is in use"
+        );
         let ends = async {
             drop(first);
             // tidy: on the paused clock of the test, it takes no time
@@ -219,7 +222,7 @@ mod tests {
             tokio::time::sleep(LAST / 2).await;
             drop(user());
         };
-        tokio::join!(lifecycle.unused(FIRST, LAST), ends);
+        tokio::join!(lifecycle.wait_until_unused(FIRST, LAST), ends);
         assert_eq!(begun.elapsed(), 2 * minute + LAST / 2 + LAST, "since the end of the last one");
     }
 }

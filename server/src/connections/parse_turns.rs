@@ -61,7 +61,7 @@ impl ParseTurns {
     }
 
     /// Waits for the turn of a message of this size. Small messages do not wait, and get no turn.
-    pub async fn permit(&self, caller: &Caller, bytes: usize) -> Option<ParseTurn> {
+    pub async fn acquire(&self, caller: &Caller, bytes: usize) -> Option<ParseTurn> {
         if bytes < limits::LARGE_BYTES {
             return None;
         }
@@ -127,14 +127,14 @@ mod tests {
         let order = Mutex::new(Vec::new());
         let flood = caller("zeta/0");
         let ann = caller("acme/ann");
-        let first = limiter.permit(&flood, limits::LARGE_BYTES).await;
+        let first = limiter.acquire(&flood, limits::LARGE_BYTES).await;
         assert!(first.is_some());
-        assert!(limiter.permit(&ann, limits::LARGE_BYTES - 1).await.is_none(), "it is small");
+        assert!(limiter.acquire(&ann, limits::LARGE_BYTES - 1).await.is_none(), "it is small");
         let wait = |who: &'static str| {
             let limiter = limiter.clone();
             let order = &order;
             async move {
-                let permit = limiter.permit(&caller(who), limits::LARGE_BYTES).await;
+                let permit = limiter.acquire(&caller(who), limits::LARGE_BYTES).await;
                 order.lock().expect("no thread panics").push(who);
                 drop(permit);
             }
@@ -159,10 +159,10 @@ mod tests {
         let limiter = ParseTurns::with_permits(1, &Tenants::default());
         let ann = caller("acme/ann");
         let (started, hear) = tokio::sync::oneshot::channel();
-        let permit = limiter.permit(&ann, limits::LARGE_BYTES).await;
+        let permit = limiter.acquire(&ann, limits::LARGE_BYTES).await;
         let waits = begin(permit, async { hear.await.expect("the sender is alive") });
         let next = async {
-            let permit = limiter.permit(&ann, limits::LARGE_BYTES).await;
+            let permit = limiter.acquire(&ann, limits::LARGE_BYTES).await;
             assert!(permit.is_some(), "the turn ends when the first waits for its answer");
             started.send(7).expect("the receiver is alive");
         };

@@ -64,12 +64,12 @@ impl UnauthenticatedConnections {
 
     /// Admits a connection if it does not have to wait.
     pub(crate) fn enter_now(&self, address: IpAddr) -> Option<UnauthenticatedConnection> {
-        self.try_enter(network(address)).ok()
+        self.try_enter(counted_network(address)).ok()
     }
 
     /// Queues a connection; `None` if too many of its address, or in total, are queued.
     pub(crate) fn queue(&self, address: IpAddr) -> Option<QueuedConnection> {
-        let address = network(address);
+        let address = counted_network(address);
         let mut waiting = self.lock();
         let all: usize = waiting.queued.values().sum();
         let own = waiting.queued.entry(address).or_default();
@@ -182,7 +182,7 @@ impl Drop for QueuedConnection {
 
 impl UnauthenticatedConnection {
     /// The connection is authenticated.
-    pub(crate) fn admitted(&self) {
+    pub(crate) fn mark_admitted(&self) {
         let was = self.all.lock().remove(self.address, self.number);
         if was {
             self.all.0.left.notify_waiters();
@@ -191,16 +191,17 @@ impl UnauthenticatedConnection {
 
     /// Returns when the connection must be closed: another one needs its place, or its time is over. Never returns for
     /// an authenticated one.
-    pub(crate) async fn overdue(&self) {
+    pub(crate) async fn wait_until_overdue(&self) {
         tokio::select! {
             () = self.close.notified() => return,
             () = sleep_until(self.since + limits::UNAUTHENTICATED_TIMEOUT) => {}
         }
-        let waits = |waiting: &PendingState| {
+        let is_pending = {
+            let waiting = self.all.lock();
             let own = waiting.addresses.get(&self.address);
             own.is_some_and(|entries| entries.contains_key(&self.number))
         };
-        if !waits(&self.all.lock()) {
+        if !is_pending {
             std::future::pending::<()>().await;
         }
     }
@@ -208,12 +209,12 @@ impl UnauthenticatedConnection {
 
 impl Drop for UnauthenticatedConnection {
     fn drop(&mut self) {
-        self.admitted();
+        self.mark_admitted();
     }
 }
 
 /// Returns the unit of counting for an address: for IPv6 the network, since each host has 2^64 addresses in it.
-fn network(address: IpAddr) -> IpAddr {
+fn counted_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let network = u128::from(address) & !u128::from(u64::MAX);
@@ -234,7 +235,9 @@ mod tests {
     }
 
     async fn is_closed(connection: &UnauthenticatedConnection) -> bool {
-        tokio::time::timeout(Duration::from_millis(1), connection.overdue()).await.is_ok()
+        tokio::time::timeout(Duration::from_millis(1), connection.wait_until_overdue())
+            .await
+            .is_ok()
     }
 
     /// 10,000 incomplete request heads blocked all other clients for 30 seconds.
@@ -254,7 +257,7 @@ mod tests {
         let before = Instant::now();
         let other = pending_connections.enter(address(2)).await;
         assert_eq!(before.elapsed(), Duration::ZERO, "another address does not wait");
-        other.admitted();
+        other.mark_admitted();
         // tidy: on the paused clock of the test, it takes no time
         tokio::time::sleep(limits::UNAUTHENTICATED_TIMEOUT).await;
         assert!(is_closed(&held[99]).await, "its time is over");
@@ -278,7 +281,7 @@ mod tests {
         };
         let shows = async {
             tokio::task::yield_now().await;
-            first.admitted();
+            first.mark_admitted();
         };
         let before = Instant::now();
         tokio::join!(third, shows);
@@ -313,7 +316,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_counts_as_one_address() {
-        let of = |text: &str| network(text.parse().expect("an address"));
+        let of = |text: &str| counted_network(text.parse().expect("an address"));
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8:0:1::1"), of("2001:db8::1"));
         assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));

@@ -2,44 +2,44 @@
 
 use serde_json::{Value as JsonValue, json};
 
-use super::elements::{answers, idempotency_key, object, schema_ref};
+use super::elements::{answers, described_text, idempotency_key, object, schema_ref};
 
 /// `/agents`, `/capabilities` and the routes of runs.
 pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
-    let name = || parameter("name", "path", "string", "The agent.");
-    let id = || parameter("id", "path", "string", "The run.");
+    let name = parameter("name", "path", "string", "The agent.");
+    let id = parameter("id", "path", "string", "The run.");
     let reason = object(json!({"reason": {"type": "string"}}), &[]);
     let definition = json!({"type": "object",
         "description": "An agent definition, see docs/agents.md."});
-    let mut create = operation("create_agent", "Registers a new agent.", agent());
-    create["requestBody"] = body(&definition);
+    let mut create = operation("create_agent", "Registers a new agent.", agent_schema());
+    create["requestBody"] = json_body(&definition);
     create["parameters"] = json!([idempotency_key()]);
     let mut change = operation(
         "change_agent",
         "Changes an agent with a JSON merge patch of its definition, which is checked as a whole.",
-        agent(),
+        agent_schema(),
     );
-    change["requestBody"] = body(&definition);
+    change["requestBody"] = json_body(&definition);
     change["parameters"] = json!([
-        name(),
+        name,
         idempotency_key(),
         parameter("If-Match", "header", "string", "The expected revision, from ETag.")
     ]);
     let mut retire = operation(
         "remove_agent",
         "Retires an agent and its inline agents: they start no more runs, and active runs continue.",
-        agent(),
+        agent_schema(),
     );
-    retire["parameters"] = json!([name(), idempotency_key()]);
+    retire["parameters"] = json!([name, idempotency_key()]);
     let mut start =
-        operation("begin_run", "Starts a run, in a new session or an existing one.", run());
-    start["requestBody"] = body(&request_body());
-    start["parameters"] = json!([name(), idempotency_key()]);
-    let mut abort = operation("abort_a_run", "Aborts a run.", run());
+        operation("begin_run", "Starts a run, in a new session or an existing one.", run_answer());
+    start["requestBody"] = json_body(&request_body());
+    start["parameters"] = json!([name, idempotency_key()]);
+    let mut abort = operation("abort_a_run", "Aborts a run.", run_answer());
     abort["requestBody"] = json!({"content": {"application/json": {"schema": reason}}});
-    abort["parameters"] = json!([id(), idempotency_key()]);
+    abort["parameters"] = json!([id, idempotency_key()]);
     let agents = object(
-        json!({"seq": schema_ref("seq"), "agents": {"type": "array", "items": agent()}}),
+        json!({"seq": schema_ref("seq"), "agents": {"type": "array", "items": agent_schema()}}),
         &["seq", "agents"],
     );
     let meaning = "Only agents that can own a session, or only those that can get tasks.";
@@ -48,13 +48,14 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
     [
         (
             "/agents",
-            json!({"get": with(operation("agents", "Lists the agents.", agents), kind),
+            json!({"get": with_parameter(operation("agents", "Lists the agents.", agents), kind),
                 "post": as_created(create)}),
         ),
         (
             "/agents/{name}",
             json!({
-                "get": with(operation("agent", "Returns an agent.", agent()), name()),
+                "get":
+                    with_parameter(operation("agent", "Returns an agent.", agent_schema()), name),
                 "patch": change,
                 "delete": retire,
             }),
@@ -65,53 +66,55 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
                 json!({"type": "object"}))}),
         ),
         ("/v1/agents/{name}/runs", json!({"post": as_created(start)})),
-        ("/v1/runs/{id}", json!({"get": with(operation("run", "Returns a run.", run()), id())})),
+        (
+            "/v1/runs/{id}",
+            json!({"get":
+                with_parameter(operation("run", "Returns a run.", run_answer()), id.clone())}),
+        ),
         ("/v1/runs/{id}/abort", json!({"post": abort})),
-        ("/v1/runs/{id}/events", json!({"get": events(id())})),
-        ("/v1/runs/{id}/pause", json!({"post": pause(id())})),
-        ("/v1/runs/{id}/resume", json!({"post": resume(id())})),
-        ("/v1/runs/{id}/export", json!({"post": export(id())})),
-        ("/v1/imports", json!({"post": as_created(import())})),
-        ("/v1/sessions/{id}/fork", json!({"post": as_created(fork())})),
+        ("/v1/runs/{id}/events", json!({"get": events_operation(id.clone())})),
+        ("/v1/runs/{id}/pause", json!({"post": pause_operation(id.clone())})),
+        ("/v1/runs/{id}/resume", json!({"post": resume_operation(id.clone())})),
+        ("/v1/runs/{id}/export", json!({"post": export_operation(id)})),
+        ("/v1/imports", json!({"post": as_created(import_operation())})),
+        ("/v1/sessions/{id}/fork", json!({"post": as_created(fork_operation())})),
     ]
 }
 
 /// Returns the runtime contract: invoke, state, checkpoints and abort.
-pub(super) fn contract() -> [(&'static str, JsonValue); 4] {
+pub(super) fn contract_paths() -> [(&'static str, JsonValue); 4] {
     let name = parameter("name", "path", "string", "The agent.");
     let id = parameter("id", "path", "string", "The run.");
     [
-        ("/v1/agents/{name}/invoke", json!({"post": invoke(name)})),
-        ("/v1/runs/{id}/checkpoints", json!({"get": checkpoints(id)})),
-        ("/v1/sessions/{id}/state", json!({"get": state()})),
-        ("/v1/sessions/{id}/abort", json!({"post": abort_session()})),
+        ("/v1/agents/{name}/invoke", json!({"post": invoke_operation(name)})),
+        ("/v1/runs/{id}/checkpoints", json!({"get": checkpoints_operation(id)})),
+        ("/v1/sessions/{id}/state", json!({"get": state_operation()})),
+        ("/v1/sessions/{id}/abort", json!({"post": abort_session_operation()})),
     ]
 }
 
-fn invoke(name: JsonValue) -> JsonValue {
+fn invoke_operation(name: JsonValue) -> JsonValue {
     let mut request_body = request_body();
     request_body["properties"]["wait_ms"] = json!({"type": "integer", "minimum": 0, "maximum": 600_000,
         "description": "How long the request waits, in milliseconds; 60,000 if omitted."});
-    let mut answer = run();
+    let mut answer = run_answer();
     answer["properties"]["event"] = json!({"type": ["object", "null"],
         "description": "The event that ends the turn: done, error or interrupt."});
     let meaning = "Starts a run, and waits until its turn ends. The answer is 202 if the time is \
         over; the run continues, and the same request waits for it again if it names the run or \
         has the same key.";
     let mut invoke = operation("invoke_agent", meaning, answer.clone());
-    invoke["requestBody"] = body(&request_body);
+    invoke["requestBody"] = json_body(&request_body);
     invoke["parameters"] = json!([name, idempotency_key()]);
     invoke["responses"]["202"] = json!({"description": "The time is over.",
         "content": {"application/json": {"schema": answer}}});
     invoke
 }
 
-fn checkpoints(id: JsonValue) -> JsonValue {
-    let number = || json!({"type": "integer"});
-    let one = object(
-        json!({"at": number(), "turn": number(), "events": number()}),
-        &["at", "turn", "events"],
-    );
+fn checkpoints_operation(id: JsonValue) -> JsonValue {
+    let number = json!({"type": "integer"});
+    let one =
+        object(json!({"at": number, "turn": number, "events": number}), &["at", "turn", "events"]);
     let all = object(
         json!({"seq": schema_ref("seq"), "session_id": {"type": "string"},
             "checkpoints": {"type": "array", "items": one},
@@ -120,7 +123,7 @@ fn checkpoints(id: JsonValue) -> JsonValue {
     );
     let meaning = "Lists the points from which a run can be continued, at most 500. `at` is for \
         the state of its session.";
-    let mut list = with(operation("run_checkpoints", meaning, all), id);
+    let mut list = with_parameter(operation("run_checkpoints", meaning, all), id);
     let after = parameter("after", "query", "integer", "Only checkpoints with more events.");
     match list["parameters"].as_array_mut() {
         Some(parameters) => parameters.push(after),
@@ -129,15 +132,13 @@ fn checkpoints(id: JsonValue) -> JsonValue {
     list
 }
 
-fn state() -> JsonValue {
-    let row = |table: &str| {
-        let description = format!("The row of `{table}`.");
-        json!({"type": ["object", "null"], "description": description})
-    };
+fn state_operation() -> JsonValue {
+    let session = json!({"type": ["object", "null"], "description": "The row of `sessions`."});
+    let run = json!({"type": ["object", "null"], "description": "The row of `runs`."});
     let rows = json!({"type": "array", "items": {"type": "object"},
         "description": "The last rows of `agent_state`."});
     let answer = object(
-        json!({"seq": schema_ref("seq"), "session": row("sessions"), "run": row("runs"),
+        json!({"seq": schema_ref("seq"), "session": session, "run": run,
             "messages": rows}),
         &["seq", "session", "run", "messages"],
     );
@@ -159,7 +160,7 @@ fn state() -> JsonValue {
     state
 }
 
-fn abort_session() -> JsonValue {
+fn abort_session_operation() -> JsonValue {
     let answer = object(
         json!({"seq": schema_ref("seq"), "aborted": {"type": "boolean"},
             "run": {"type": ["object", "null"], "description": "The row of `runs`."}}),
@@ -172,65 +173,64 @@ fn abort_session() -> JsonValue {
     abort
 }
 
-fn pause(id: JsonValue) -> JsonValue {
+fn pause_operation(id: JsonValue) -> JsonValue {
     let stage = json!({"type": "string",
         "enum": ["before_guardrails", "after_agent", "after_tools", "after_loop"],
         "description": "The stage; the next one if omitted."});
     let body = object(json!({"stage": stage, "reason": {"type": "string"}}), &[]);
-    let answer = of_row("pause", "The row of `pauses`.");
+    let answer = row_answer("pause", "The row of `pauses`.");
     let mut pause = operation("pause_a_run", "Requests that a run pauses at a stage.", answer);
     pause["requestBody"] = json!({"content": {"application/json": {"schema": body}}});
     pause["parameters"] = json!([id, idempotency_key()]);
     pause
 }
 
-fn resume(id: JsonValue) -> JsonValue {
-    let mut resume = operation("resume_a_run", "Resumes a paused run.", run());
+fn resume_operation(id: JsonValue) -> JsonValue {
+    let mut resume = operation("resume_a_run", "Resumes a paused run.", run_answer());
     resume["parameters"] = json!([id, idempotency_key()]);
     resume
 }
 
-fn export(id: JsonValue) -> JsonValue {
+fn export_operation(id: JsonValue) -> JsonValue {
     let meaning = "Exports a run that waits. It ends here with the code `moved`, unless `copy` is \
         set.";
     let body = object(json!({"copy": {"type": "boolean"}, "tag": {"type": "string"}}), &[]);
-    let answer = of_row("snapshot", "The snapshot, see docs/agent-runs.md.");
+    let answer = row_answer("snapshot", "The snapshot, see docs/agent-runs.md.");
     let mut export = operation("export_a_run", meaning, answer);
     export["requestBody"] = json!({"content": {"application/json": {"schema": body}}});
     export["parameters"] = json!([id, idempotency_key()]);
     export
 }
 
-fn import() -> JsonValue {
-    let text = |meaning: &str| json!({"type": "string", "description": meaning});
+fn import_operation() -> JsonValue {
     let request_body = object(
         json!({
             "snapshot": {"type": "object", "description": "A snapshot of an exported run."},
-            "id": text("The id of the run here; that of the origin if omitted."),
-            "session_id": text("The id of its session here; that of the run if omitted."),
+            "id": described_text("The id of the run here; that of the origin if omitted."),
+            "session_id": described_text("The id of its session here; that of the run if omitted."),
             "any_definition": {"type": "boolean",
                 "description": "Continue with the definitions here, even if they differ."},
         }),
         &["snapshot"],
     );
-    let mut import = operation("import_a_run", "Imports a snapshot: the run continues.", run());
-    import["requestBody"] = body(&request_body);
+    let mut import =
+        operation("import_a_run", "Imports a snapshot: the run continues.", run_answer());
+    import["requestBody"] = json_body(&request_body);
     import["parameters"] = json!([idempotency_key()]);
     import
 }
 
-fn fork() -> JsonValue {
-    let text = |meaning: &str| json!({"type": "string", "description": meaning});
+fn fork_operation() -> JsonValue {
     let request_body = object(
         json!({
             "at": {"type": "integer",
                 "description": "The last event of the log to include; the newest if omitted."},
-            "id": text("The id of the new session."),
-            "title": text("The title of the new session."),
+            "id": described_text("The id of the new session."),
+            "title": described_text("The title of the new session."),
         }),
         &[],
     );
-    let answer = of_row("fork", "The row of `session_forks`.");
+    let answer = row_answer("fork", "The row of `session_forks`.");
     let meaning = "Creates a session with the history of another one up to an event.";
     let mut fork = operation("fork_a_session", meaning, answer);
     fork["requestBody"] = json!({"content": {"application/json": {"schema": request_body}}});
@@ -240,7 +240,7 @@ fn fork() -> JsonValue {
 }
 
 /// Returns an answer with one object, `seq` and `duplicate`.
-pub(super) fn of_row(name: &str, meaning: &str) -> JsonValue {
+pub(super) fn row_answer(name: &str, meaning: &str) -> JsonValue {
     let row = json!({"type": "object", "description": meaning});
     object(
         json!({"seq": schema_ref("seq"), name: row, "duplicate": {"type": "boolean"}}),
@@ -248,7 +248,7 @@ pub(super) fn of_row(name: &str, meaning: &str) -> JsonValue {
     )
 }
 
-fn events(id: JsonValue) -> JsonValue {
+fn events_operation(id: JsonValue) -> JsonValue {
     let meaning = "The events of a run as server-sent events, until the run ends. \
         The id of an event is its number in the run.";
     let mut answers = answers("The events.", "text/event-stream", json!({"type": "string"}));
@@ -281,12 +281,12 @@ pub(super) fn as_created(mut operation: JsonValue) -> JsonValue {
     operation
 }
 
-pub(super) fn with(mut operation: JsonValue, parameter: JsonValue) -> JsonValue {
+pub(super) fn with_parameter(mut operation: JsonValue, parameter: JsonValue) -> JsonValue {
     operation["parameters"] = json!([parameter]);
     operation
 }
 
-pub(super) fn body(schema: &JsonValue) -> JsonValue {
+pub(super) fn json_body(schema: &JsonValue) -> JsonValue {
     json!({"required": true, "content": {"application/json": {"schema": schema}}})
 }
 
@@ -295,20 +295,21 @@ pub(super) fn parameter(name: &str, place: &str, kind: &str, meaning: &str) -> J
         "schema": {"type": kind}})
 }
 
-fn agent() -> JsonValue {
-    let text = || json!({"type": ["string", "null"]});
-    let flag = || json!({"type": "boolean"});
-    let names = || json!({"type": "array", "items": {"type": "string"}});
+fn agent_schema() -> JsonValue {
+    let nullable_text = json!({"type": ["string", "null"]});
+    let flag = json!({"type": "boolean"});
+    let names = json!({"type": "array", "items": {"type": "string"}});
     object(
         json!({
             "name": {"type": "string"}, "revision": {"type": "integer"},
             "mode": {"type": "string", "enum": ["primary", "subagent", "all"]},
-            "description": text(), "hidden": flag(), "native": flag(), "a2a_exposed": flag(),
-            "mcp_exposed": flag(),
+            "description": nullable_text, "hidden": flag, "native": flag, "a2a_exposed": flag,
+            "mcp_exposed": flag,
             "retired_at": {"type": ["integer", "null"]},
-            "provider": text(), "model": text(), "temperature": {"type": ["number", "null"]},
+            "provider": nullable_text, "model": nullable_text,
+            "temperature": {"type": ["number", "null"]},
             "response_format": {"type": ["object", "null"]}, "interrupt_on": {"type": "object"},
-            "tools": names(), "skills": names(),
+            "tools": names, "skills": names,
             "system_prompt": {"type": ["string", "null"],
                 "description": "At most 500 characters of the prompt."},
         }),
@@ -316,7 +317,7 @@ fn agent() -> JsonValue {
     )
 }
 
-fn run() -> JsonValue {
+fn run_answer() -> JsonValue {
     object(
         json!({"seq": schema_ref("seq"), "run": {"type": "object",
             "description": "The row of `runs`."}, "duplicate": {"type": "boolean"}}),
@@ -325,16 +326,15 @@ fn run() -> JsonValue {
 }
 
 fn request_body() -> JsonValue {
-    let text = |meaning: &str| json!({"type": "string", "description": meaning});
     object(
         json!({
             "input": {"type": ["string", "object", "array"],
                 "description": "The user's message. The agent gets JSON as JSON text."},
-            "session_id": text("The session; created if omitted."),
-            "id": text("An id chosen by the caller. The same id means the same run."),
+            "session_id": described_text("The session; created if omitted."),
+            "id": described_text("An id chosen by the caller. The same id means the same run."),
             "deadline_ms": {"type": "integer",
                 "description": "Time limit of the run in milliseconds."},
-            "title": text("For a new session."),
+            "title": described_text("For a new session."),
             "scope": {"type": "object", "description": "For a new session."},
             "metadata": {"description": "For a new session."},
         }),

@@ -18,6 +18,15 @@ pub fn answers(meaning: &str, kind: &str, schema: JsonValue) -> JsonValue {
     })
 }
 
+/// Returns the schema of a string with a description.
+pub(super) fn described_text(meaning: &str) -> JsonValue {
+    json!({"type": "string", "description": meaning})
+}
+
+pub(super) fn list_of(items: JsonValue) -> JsonValue {
+    json!({"type": "array", "items": items})
+}
+
 pub(super) fn object(properties: JsonValue, required: &[&str]) -> JsonValue {
     json!({
         "type": "object",

@@ -2,33 +2,35 @@
 
 use serde_json::{Value as JsonValue, json};
 
-use super::agents::{body, of_row, operation, parameter};
+use super::agents::{json_body, operation, parameter, row_answer};
 use super::elements::{idempotency_key, object, schema_ref};
 
 /// `/v1/prompts`.
 pub(super) fn paths() -> [(&'static str, JsonValue); 4] {
-    let name = || parameter("name", "path", "string", "The prompt.");
-    let names =
-        || json!([name(), parameter("label", "path", "string", "The label."), idempotency_key()]);
+    let name = parameter("name", "path", "string", "The prompt.");
+    let label_name = parameter("label", "path", "string", "The label.");
     let all = object(
-        json!({"seq": schema_ref("seq"), "prompts": {"type": "array", "items": prompt(false)},
+        json!({"seq": schema_ref("seq"), "prompts": {"type": "array", "items": prompt_schema(false)},
             "next": {"type": ["string", "null"], "description": "`after` of the next page."}}),
         &["seq", "prompts", "next"],
     );
     let mut list = operation("prompts", "Lists prompts by name, at most 500.", all);
     list["parameters"] =
         json!([parameter("after", "query", "string", "Only names after this one.")]);
-    let one = object(json!({"seq": schema_ref("seq"), "prompt": prompt(true)}), &["seq", "prompt"]);
+    let one = object(
+        json!({"seq": schema_ref("seq"), "prompt": prompt_schema(true)}),
+        &["seq", "prompt"],
+    );
     let mut get = operation("prompt", "Returns a version of a prompt.", one);
     get["parameters"] = json!([
-        name(),
+        name,
         parameter("at", "query", "string", "A version or a label; the newest if omitted.")
     ]);
-    let row = || of_row("prompt", "The row of `prompts`.");
+    let prompt_row = row_answer("prompt", "The row of `prompts`.");
     let meaning = "Adds a version to a prompt, and creates the prompt if there is none.";
-    let mut put = operation("add_prompt_version", meaning, row());
-    put["parameters"] = json!([name(), idempotency_key()]);
-    put["requestBody"] = body(&version());
+    let mut put = operation("add_prompt_version", meaning, prompt_row);
+    put["parameters"] = json!([name, idempotency_key()]);
+    put["requestBody"] = json_body(&version_schema());
     let text = object(
         json!({"seq": schema_ref("seq"), "name": {"type": "string"},
             "version": {"type": "integer"}, "text": {"type": "string"}}),
@@ -36,19 +38,21 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 4] {
     );
     let meaning = "Returns the text of a version with values for its variables.";
     let mut render = operation("render_prompt", meaning, text);
-    render["parameters"] = json!([name()]);
+    render["parameters"] = json!([name]);
     let values = object(
         json!({"at": {"type": "string"},
             "variables": {"type": "object", "additionalProperties": {"type": "string"}}}),
         &[],
     );
     render["requestBody"] = json!({"content": {"application/json": {"schema": values}}});
-    let row = || of_row("label", "The row of `prompt_labels`.");
-    let mut label = operation("set_prompt_label", "Points a label to a version.", row());
-    label["parameters"] = names();
-    label["requestBody"] = body(&object(json!({"version": {"type": "integer"}}), &["version"]));
-    let mut unlabel = operation("remove_prompt_label", "Removes a label.", row());
-    unlabel["parameters"] = names();
+    let label_row = row_answer("label", "The row of `prompt_labels`.");
+    let mut label =
+        operation("set_prompt_label", "Points a label to a version.", label_row.clone());
+    label["parameters"] = json!([name, label_name, idempotency_key()]);
+    label["requestBody"] =
+        json_body(&object(json!({"version": {"type": "integer"}}), &["version"]));
+    let mut unlabel = operation("remove_prompt_label", "Removes a label.", label_row);
+    unlabel["parameters"] = json!([name, label_name, idempotency_key()]);
     [
         ("/v1/prompts", json!({"get": list})),
         ("/v1/prompts/{name}", json!({"get": get, "put": put})),
@@ -57,7 +61,7 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 4] {
     ]
 }
 
-fn prompt(with_text: bool) -> JsonValue {
+fn prompt_schema(with_text: bool) -> JsonValue {
     let names = json!({"type": "array", "items": {"type": "string"}});
     let mut all = object(
         json!({"name": {"type": "string"}, "description": {"type": ["string", "null"]},
@@ -74,7 +78,7 @@ fn prompt(with_text: bool) -> JsonValue {
     all
 }
 
-fn version() -> JsonValue {
+fn version_schema() -> JsonValue {
     object(
         json!({
             "text": {"type": "string", "description": "The text, with variables as `{{name}}`."},

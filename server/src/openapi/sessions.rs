@@ -2,30 +2,30 @@
 
 use serde_json::{Value as JsonValue, json};
 
-use super::agents::{as_created, body, of_row, operation, parameter, with};
-use super::elements::{idempotency_key, object, schema_ref};
+use super::agents::{as_created, json_body, operation, parameter, row_answer, with_parameter};
+use super::elements::{described_text, idempotency_key, object, schema_ref};
 
 /// `/v1/sessions`, one session, and its messages.
 pub(super) fn paths() -> [(&'static str, JsonValue); 3] {
     [
-        ("/v1/sessions", json!({"get": list(), "post": as_created(create())})),
-        ("/v1/sessions/{id}", json!({"get": get(), "patch": change()})),
-        ("/v1/sessions/{id}/messages", json!({"get": messages()})),
+        ("/v1/sessions", json!({"get": list_operation(), "post": as_created(create_operation())})),
+        ("/v1/sessions/{id}", json!({"get": get_operation(), "patch": change_operation()})),
+        ("/v1/sessions/{id}/messages", json!({"get": messages_operation()})),
     ]
 }
 
-fn id() -> JsonValue {
+fn id_parameter() -> JsonValue {
     parameter("id", "path", "string", "The session.")
 }
 
-fn limit() -> JsonValue {
+fn limit_parameter() -> JsonValue {
     let mut limit = parameter("limit", "query", "integer", "Rows of the page; 100 if omitted.");
     limit["schema"]["minimum"] = json!(1);
     limit["schema"]["maximum"] = json!(500);
     limit
 }
 
-fn list() -> JsonValue {
+fn list_operation() -> JsonValue {
     let rows = json!({"type": "array", "items": {"type": "object"},
         "description": "Rows of `sessions`, in descending order of their ids."});
     let page = object(
@@ -42,37 +42,36 @@ fn list() -> JsonValue {
         status,
         parameter("parent_id", "query", "string", "Only children of this session."),
         parameter("before", "query", "string", "Only smaller ids."),
-        limit(),
+        limit_parameter(),
     ]);
     list
 }
 
-fn create() -> JsonValue {
-    let text = |meaning: &str| json!({"type": "string", "description": meaning});
+fn create_operation() -> JsonValue {
     let request_body = object(
         json!({
-            "agent": text("The agent that owns it."),
-            "id": text("Its id; generated if omitted."),
-            "title": text("A title for people."),
-            "parent_id": text("The parent session."),
+            "agent": described_text("The agent that owns it."),
+            "id": described_text("Its id; generated if omitted."),
+            "title": described_text("A title for people."),
+            "parent_id": described_text("The parent session."),
             "scope": {"type": "object", "description": "Keys that decide who can see it."},
             "metadata": {"type": "object", "description": "Other data to store with it."},
         }),
         &["agent"],
     );
-    let mut create = operation("make_session", "Creates a session.", row());
-    create["requestBody"] = body(&request_body);
+    let mut create = operation("make_session", "Creates a session.", session_answer());
+    create["requestBody"] = json_body(&request_body);
     create["parameters"] = json!([idempotency_key()]);
     create
 }
 
-fn get() -> JsonValue {
+fn get_operation() -> JsonValue {
     let session = json!({"type": "object", "description": "The row of `sessions`."});
     let answer = object(json!({"seq": schema_ref("seq"), "session": session}), &["seq", "session"]);
-    with(operation("session", "Returns a session.", answer), id())
+    with_parameter(operation("session", "Returns a session.", answer), id_parameter())
 }
 
-fn change() -> JsonValue {
+fn change_operation() -> JsonValue {
     let patch = object(
         json!({
             "title": {"type": ["string", "null"], "description": "The title; null removes it."},
@@ -82,13 +81,13 @@ fn change() -> JsonValue {
         &[],
     );
     let meaning = "Changes the title and the metadata of a session by a JSON merge patch.";
-    let mut change = operation("change_session", meaning, row());
-    change["requestBody"] = body(&patch);
-    change["parameters"] = json!([id(), idempotency_key()]);
+    let mut change = operation("change_session", meaning, session_answer());
+    change["requestBody"] = json_body(&patch);
+    change["parameters"] = json!([id_parameter(), idempotency_key()]);
     change
 }
 
-fn messages() -> JsonValue {
+fn messages_operation() -> JsonValue {
     let rows = json!({"type": "array", "items": {"type": "object"},
         "description": "Rows of `agent_state`, the oldest first."});
     let page = object(
@@ -99,15 +98,15 @@ fn messages() -> JsonValue {
     let mut messages =
         operation("session_messages", "Returns a page of the messages of a session.", page);
     messages["parameters"] = json!([
-        id(),
+        id_parameter(),
         parameter("after", "query", "integer", "Only later messages, from the oldest."),
         parameter("before", "query", "integer", "Only earlier messages, from the newest."),
-        limit(),
+        limit_parameter(),
     ]);
     messages
 }
 
 /// Returns the answer of a change: the row of `sessions`.
-fn row() -> JsonValue {
-    of_row("session", "The row of `sessions`.")
+fn session_answer() -> JsonValue {
+    row_answer("session", "The row of `sessions`.")
 }

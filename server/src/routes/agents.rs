@@ -19,7 +19,7 @@ use crate::body::RequestBody;
 use crate::problem::Problem;
 use crate::query_string;
 use crate::routes::idempotency_key::idempotency_key;
-use crate::routes::rows::hidden;
+use crate::routes::rows::deny_hidden;
 
 /// Number of characters of a prompt that are shown.
 const PROMPT_CHARS: usize = 500;
@@ -28,7 +28,7 @@ const PROMPT_CHARS: usize = 500;
 const EXAMPLE_BODY: &str =
     r#"{"name": "clerk", "system_prompt": "…", "tools": ["…"]}, as docs/agents.md says"#;
 
-/// The columns that [`shown`] reads, in its order. The last is NULL for a caller that may not read definitions.
+/// The columns that [`agent_to_json`] reads, in its order. The last is NULL for a caller that may not read definitions.
 const COLUMNS: &str = "a.name, a.revision, a.mode, a.description, a.hidden, a.native, \
     a.retired_at, r.definition FROM agents a \
     LEFT JOIN agent_revisions r ON r.agent = a.name AND r.revision = a.revision";
@@ -71,8 +71,8 @@ pub(super) async fn list(
          AND a.mode <> :excluded_mode ORDER BY a.name"
     );
     let params = Map::from_iter([("excluded_mode".to_owned(), json!(excluded_mode))]);
-    let answer = ask(&app.engine, &by, &sql, &params).await?;
-    let agents: Vec<JsonValue> = answer.rows.iter().map(|row| public_form(row)).collect();
+    let answer = query_agents(&app.engine, &by, &sql, &params).await?;
+    let agents: Vec<JsonValue> = answer.rows.iter().map(|row| agent_to_json(row)).collect();
     Ok(as_json(json!({"seq": answer.seq, "agents": agents}).to_string()))
 }
 
@@ -82,9 +82,9 @@ pub(super) async fn get(
     by: CallerExtension,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    let name = name_of(name)?;
-    let (_, agent) = find(&app.engine, &by, &name).await?;
-    Ok(answered(StatusCode::OK, &agent))
+    let name = read_name(name)?;
+    let (_, agent) = find_agent(&app.engine, &by, &name).await?;
+    Ok(agent_response(StatusCode::OK, &agent))
 }
 
 /// Registers a new agent, or a retired one again.
@@ -94,10 +94,10 @@ pub(super) async fn create(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let definition = read(&app, &by, &content).await?;
+    let definition = read_object(&app, &by, &content).await?;
     let key = idempotency_key(&headers)?;
     let name = definition.get("name").and_then(JsonValue::as_str).unwrap_or_default();
-    let expected = match find(&app.engine, &by, name).await {
+    let expected = match find_agent(&app.engine, &by, name).await {
         Ok((_, agent)) => {
             let newest = agent["revision"].as_i64().unwrap_or_default();
             let is_retired = !agent["retired_at"].is_null();
@@ -106,8 +106,8 @@ pub(super) async fn create(
         Err(_) => ExpectedRevision { revision: 0, newest: 0 },
     };
     let name = register(&app, &by, definition.into(), expected, key).await?;
-    let (_, agent) = find(&app.engine, &by, &name).await?;
-    let mut response = answered(StatusCode::CREATED, &agent);
+    let (_, agent) = find_agent(&app.engine, &by, &name).await?;
+    let mut response = agent_response(StatusCode::CREATED, &agent);
     if let Ok(place) = format!("/agents/{name}").parse() {
         response.headers_mut().insert(LOCATION, place);
     }
@@ -123,8 +123,8 @@ pub(super) async fn change(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let name = name_of(name)?;
-    let patch = read(&app, &by, &content).await?;
+    let name = read_name(name)?;
+    let patch = read_object(&app, &by, &content).await?;
     let key = idempotency_key(&headers)?;
     if patch.get("name").is_some_and(|other| other.as_str() != Some(name.as_str())) {
         let detail = format!("agent {name} cannot be renamed");
@@ -132,7 +132,7 @@ pub(super) async fn change(
             .hint("POST /agents creates one")
             .into());
     }
-    let (mut definition, agent) = find(&app.engine, &by, &name).await?;
+    let (mut definition, agent) = find_agent(&app.engine, &by, &name).await?;
     if definition.is_null() {
         let detail = format!("a policy hides the definition of agent {name}");
         return Err(Refusal::new(Code::Denied, detail)
@@ -142,10 +142,10 @@ pub(super) async fn change(
     let newest = agent["revision"].as_i64().unwrap_or_default();
     let revision = if_match(&headers)?.unwrap_or(newest);
     let expected = ExpectedRevision { revision, newest };
-    merge(&mut definition, patch.into());
+    merge_patch(&mut definition, patch.into());
     register(&app, &by, definition, expected, key).await?;
-    let (_, agent) = find(&app.engine, &by, &name).await?;
-    Ok(answered(StatusCode::OK, &agent))
+    let (_, agent) = find_agent(&app.engine, &by, &name).await?;
+    Ok(agent_response(StatusCode::OK, &agent))
 }
 
 /// Retires an agent with its inline agents: they start no more runs, and active runs continue.
@@ -155,24 +155,28 @@ pub(super) async fn retire(
     name: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let name = name_of(name)?;
+    let name = read_name(name)?;
     let key = idempotency_key(&headers)?;
-    find(&app.engine, &by, &name).await?;
-    let mut names = inline_of(&app.engine, &by, &name).await?;
+    find_agent(&app.engine, &by, &name).await?;
+    let mut names = find_inline_agents(&app.engine, &by, &name).await?;
     names.push(name.clone());
-    let calls: Vec<BatchCall> = names.iter().map(|name| retirement(name)).collect();
+    let calls: Vec<BatchCall> = names.iter().map(|name| retire_call(name)).collect();
     app.engine.batch(&by, &calls, key).await.map_err(Refusal::outside_batch)?;
-    let (_, agent) = find(&app.engine, &by, &name).await?;
-    Ok(answered(StatusCode::OK, &agent))
+    let (_, agent) = find_agent(&app.engine, &by, &name).await?;
+    Ok(agent_response(StatusCode::OK, &agent))
 }
 
-fn retirement(name: &str) -> BatchCall {
+fn retire_call(name: &str) -> BatchCall {
     BatchCall { reducer: "retire_agent".to_owned(), args: json!({"name": name}) }
 }
 
 /// Returns the inline agents that an agent has or had: their names begin with its name. A retry of a request finds the
 /// same ones, so that it is the same call.
-async fn inline_of(engine: &Engine, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
+async fn find_inline_agents(
+    engine: &Engine,
+    by: &Caller,
+    name: &str,
+) -> Result<Vec<String>, Refusal> {
     // `0` follows `/`, so that the index of the names is used.
     let sql = "SELECT name FROM agents WHERE name >= :name || '/' AND name < :name || '0' \
                ORDER BY name";
@@ -204,13 +208,13 @@ pub(super) async fn capabilities(State(app): State<AppState>, by: CallerExtensio
         "scope": {"keys": "any", "yours": by.scope()},
     });
     if let Some(agents) = &app.agents {
-        merge(&mut reply, agents.capabilities());
+        merge_patch(&mut reply, agents.capabilities());
     }
     as_json(reply.to_string())
 }
 
 /// Parses the object of a body. Its turn ends here: the rest waits for files and for the disk.
-async fn read(
+async fn read_object(
     app: &AppState,
     by: &Caller,
     content: &RequestBody,
@@ -243,8 +247,7 @@ async fn register(
     refuse_without_permission(&app.engine, by, &definition).await?;
     let mut registrations = if by.scope().is_empty() {
         // Checking reads prompts, and files of prompts and skills.
-        let checked = move || agents.registrations(definition);
-        let checked = tokio::task::spawn_blocking(checked).await;
+        let checked = tokio::task::spawn_blocking(move || agents.registrations(definition)).await;
         checked.map_err(|why| {
             Refusal::new(Code::Internal, format!("the definition could not be checked: {why}"))
         })??
@@ -257,13 +260,14 @@ async fn register(
     own["expected_revision"] = json!(expected.revision);
     let name = own["name"].as_str().unwrap_or_default().to_owned();
     // Inline agents that the definition no longer has.
-    let mut gone = inline_of(&app.engine, by, &name).await?;
+    let mut gone = find_inline_agents(&app.engine, by, &name).await?;
     gone.retain(|old| registrations.iter().all(|new| new["name"] != **old));
     let own = registrations.len() - 1;
     let calls = registrations
         .into_iter()
         .map(|args| BatchCall { reducer: "register_agent".to_owned(), args });
-    let mut calls: Vec<BatchCall> = calls.chain(gone.iter().map(|name| retirement(name))).collect();
+    let mut calls: Vec<BatchCall> =
+        calls.chain(gone.iter().map(|name| retire_call(name))).collect();
     let mut registered = app.engine.batch(by, &calls, key).await;
     if registered.as_ref().is_err_and(|refusal| refusal.code == Code::RequestIdConflict) {
         // A retry of the request that has made the newest revision: it replaced the revision before.
@@ -295,7 +299,7 @@ async fn refuse_without_permission(
 const NO_AGENTS: &str = "start it with `abide serve --agents FOLDER`";
 
 /// Queries [`COLUMNS`]: without the definition if a policy hides it from the caller.
-async fn ask(
+async fn query_agents(
     engine: &Engine,
     by: &Caller,
     sql: &str,
@@ -304,30 +308,34 @@ async fn ask(
     match engine.query(by, sql, params, None).await {
         Err(refusal) if refusal.code == Code::BadSql => {
             let without = sql.replace("r.definition", "NULL");
-            engine.query(by, &without, params, None).await.map_err(hidden)
+            engine.query(by, &without, params, None).await.map_err(deny_hidden)
         }
         answer => answer,
     }
 }
 
 /// Returns an agent's definition, and its public form.
-async fn find(engine: &Engine, by: &Caller, name: &str) -> Result<(JsonValue, JsonValue), Refusal> {
+async fn find_agent(
+    engine: &Engine,
+    by: &Caller,
+    name: &str,
+) -> Result<(JsonValue, JsonValue), Refusal> {
     let sql = format!("SELECT {COLUMNS} WHERE a.name = :name");
     let params = Map::from_iter([("name".to_owned(), json!(name))]);
-    let QueryResult { rows, .. } = ask(engine, by, &sql, &params).await?;
+    let QueryResult { rows, .. } = query_agents(engine, by, &sql, &params).await?;
     let row = rows.first().ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no agent {name}"))
             .hint("GET /agents lists them")
     })?;
-    let mut definition = definition_of(row);
+    let mut definition = read_definition(row);
     // Added again with every registration.
     if let Some(definition) = definition.as_object_mut() {
         definition.remove("instructions");
     }
-    Ok((definition, public_form(row)))
+    Ok((definition, agent_to_json(row)))
 }
 
-fn definition_of(row: &[Value]) -> JsonValue {
+fn read_definition(row: &[Value]) -> JsonValue {
     match row.last() {
         Some(Value::Text(text)) => serde_json::from_str(text).unwrap_or_default(),
         _ => JsonValue::Null,
@@ -335,18 +343,10 @@ fn definition_of(row: &[Value]) -> JsonValue {
 }
 
 /// Returns the public form of an agent, from a row of [`COLUMNS`].
-fn public_form(row: &[Value]) -> JsonValue {
+fn agent_to_json(row: &[Value]) -> JsonValue {
     let cell = |at: usize| row.get(at).map_or(JsonValue::Null, Value::to_json);
-    let definition = definition_of(row);
+    let definition = read_definition(row);
     let config = &definition["config"];
-    let list = |name: &str| match &definition[name] {
-        JsonValue::Null => json!([]),
-        list => list.clone(),
-    };
-    let interrupt_on = match &definition["interrupt_on"] {
-        JsonValue::Null => json!({}),
-        map => map.clone(),
-    };
     json!({
         "name": cell(0), "revision": cell(1), "mode": cell(2), "description": cell(3),
         "hidden": cell(4) == 1, "native": cell(5) == 1, "retired_at": cell(6),
@@ -354,13 +354,19 @@ fn public_form(row: &[Value]) -> JsonValue {
         "mcp_exposed": definition["mcp_exposed"].as_bool().unwrap_or(false),
         "provider": config["provider"], "model": config["model"],
         "temperature": config["temperature"], "response_format": definition["response_format"],
-        "interrupt_on": interrupt_on, "tools": list("tools"), "skills": list("skills"),
-        "system_prompt": prompt(&definition),
+        "interrupt_on": unless_null(&definition["interrupt_on"], json!({})),
+        "tools": unless_null(&definition["tools"], json!([])),
+        "skills": unless_null(&definition["skills"], json!([])),
+        "system_prompt": prompt_excerpt(&definition),
     })
 }
 
+fn unless_null(value: &JsonValue, default: JsonValue) -> JsonValue {
+    if value.is_null() { default } else { value.clone() }
+}
+
 /// Returns the beginning of a prompt: inline, or as read from its file.
-fn prompt(definition: &JsonValue) -> JsonValue {
+fn prompt_excerpt(definition: &JsonValue) -> JsonValue {
     let text = match &definition["system_prompt"] {
         JsonValue::Null => return JsonValue::Null,
         JsonValue::String(text) => text.as_str(),
@@ -370,7 +376,7 @@ fn prompt(definition: &JsonValue) -> JsonValue {
 }
 
 /// Merges one JSON value into another: null removes a member (RFC 7396).
-fn merge(into: &mut JsonValue, patch: JsonValue) {
+fn merge_patch(into: &mut JsonValue, patch: JsonValue) {
     let JsonValue::Object(patch) = patch else {
         *into = patch;
         return;
@@ -383,12 +389,12 @@ fn merge(into: &mut JsonValue, patch: JsonValue) {
         if value.is_null() {
             into.remove(&name);
         } else {
-            merge(into.entry(name).or_insert(JsonValue::Null), value);
+            merge_patch(into.entry(name).or_insert(JsonValue::Null), value);
         }
     }
 }
 
-fn name_of(name: Result<Path<String>, PathRejection>) -> Result<String, Refusal> {
+fn read_name(name: Result<Path<String>, PathRejection>) -> Result<String, Refusal> {
     let Path(name) = name.map_err(|_| {
         Refusal::new(Code::NotFound, "the agent's name is not UTF-8").hint("GET /agents")
     })?;
@@ -405,7 +411,7 @@ fn if_match(headers: &HeaderMap) -> Result<Option<i64>, Refusal> {
     })
 }
 
-fn answered(status: StatusCode, agent: &JsonValue) -> Response {
+fn agent_response(status: StatusCode, agent: &JsonValue) -> Response {
     let mut response = (status, as_json(agent.to_string())).into_response();
     if let Ok(tag) = format!("\"{}\"", agent["revision"]).parse() {
         response.headers_mut().insert(ETAG, tag);
@@ -433,7 +439,7 @@ mod tests {
             (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
         ];
         for (mut into, patch, expected) in cases {
-            merge(&mut into, patch);
+            merge_patch(&mut into, patch);
             assert_eq!(into, expected);
         }
     }
@@ -441,10 +447,10 @@ mod tests {
     #[test]
     fn prompts_are_truncated_to_500_characters() {
         let long = "é".repeat(501);
-        let cut = prompt(&json!({"system_prompt": long}));
+        let cut = prompt_excerpt(&json!({"system_prompt": long}));
         assert_eq!(cut.as_str().map(|cut| cut.chars().count()), Some(500));
-        assert_eq!(prompt(&json!({})), JsonValue::Null);
+        assert_eq!(prompt_excerpt(&json!({})), JsonValue::Null);
         let read = json!({"system_prompt": {"file": "x"}, "instructions": "Be kind."});
-        assert_eq!(prompt(&read), "Be kind.");
+        assert_eq!(prompt_excerpt(&read), "Be kind.");
     }
 }

@@ -32,7 +32,10 @@ pub(super) async fn call(
     let permit = app.admit_call(&by, content.bytes()).await?;
     let args = content.arguments()?;
     let done = begin(permit, app.engine.call(&by, &reducer, args, request_id)).await?;
-    Ok(unsent::answer(&app.engine.buffers().account(&by), frames::call(None, &done)))
+    Ok(unsent::committed_response(
+        &app.engine.buffers().account(&by),
+        frames::encode_call(None, &done),
+    ))
 }
 
 #[derive(Deserialize)]
@@ -53,5 +56,8 @@ pub(super) async fn batch(
     let BatchBody { calls } = content.envelope(example)?;
     let request_id = idempotency_key(&headers)?;
     let done = begin(permit, app.engine.batch(&by, calls, request_id)).await?;
-    Ok(unsent::answer(&app.engine.buffers().account(&by), frames::batch(None, &done)))
+    Ok(unsent::committed_response(
+        &app.engine.buffers().account(&by),
+        frames::encode_batch(None, &done),
+    ))
 }

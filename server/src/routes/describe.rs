@@ -11,7 +11,7 @@ use crate::{limits, openapi};
 
 /// A description takes as long as a large message to process, so it waits for the same turns.
 async fn turn(app: &AppState, by: &CallerExtension) -> Option<ParseTurn> {
-    app.parse_turns.permit(by, limits::LARGE_BYTES).await
+    app.parse_turns.acquire(by, limits::LARGE_BYTES).await
 }
 
 /// Tables, columns and reducers.

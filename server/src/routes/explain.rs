@@ -29,5 +29,5 @@ pub(super) async fn explain(
         .envelope_in_turn(r#"{"sql": "SELECT …", "params": {…}}, the last optional"#)
         .await?;
     let explanation = app.engine.explain(&by, &sql, &params).await?;
-    Ok(json(frames::explanation(None, &explanation)))
+    Ok(json(frames::encode_explanation(None, &explanation)))
 }

@@ -13,7 +13,7 @@ use serde_json::{Value as JsonValue, json};
 
 use super::reducer_route::{ReducerRoute, arguments};
 use super::response::json as as_json;
-use super::rows::{Object, rows, stored_ids};
+use super::rows::{Object, query_rows, stored_ids};
 use super::runs::path;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
@@ -46,13 +46,13 @@ pub const LATEST: &str = "latest";
 ///
 /// # Errors
 /// `denied` if a policy hides the prompts.
-pub async fn page(
+pub async fn find_page(
     engine: &Engine,
     by: &Caller,
     after: &str,
 ) -> Result<(Seq, Vec<Object>), Refusal> {
     let params = [("after", json!(after)), ("limit", json!(PAGE + 1))];
-    rows(engine, by, LIST, params, None).await
+    query_rows(engine, by, LIST, params, None).await
 }
 
 /// Returns a version of a prompt, by its number or a label.
@@ -68,10 +68,10 @@ pub async fn find(
     let number = at.strip_prefix('v').unwrap_or(at).parse().unwrap_or(0_i64);
     for stored in stored_ids(by, name) {
         let params = [("name", json!(stored)), ("version", json!(number)), ("at", json!(at))];
-        let (seq, found) = rows(engine, by, ONE, params, None).await?;
+        let (seq, found) = query_rows(engine, by, ONE, params, None).await?;
         if let Some(mut prompt) = found.into_iter().next() {
             let of_prompt = [("name", json!(stored))];
-            let (_, labels) = rows(engine, by, LABELS, of_prompt, None).await?;
+            let (_, labels) = query_rows(engine, by, LABELS, of_prompt, None).await?;
             let pairs = labels.into_iter().filter_map(|mut row| {
                 Some((row.remove("label")?.as_str()?.to_owned(), row.remove("version")?))
             });
@@ -90,7 +90,7 @@ pub async fn find(
 ///
 /// # Errors
 /// `bad_arguments` if the values do not match the variables.
-pub fn rendered(prompt: &Object, values: &template::Values) -> Result<String, Refusal> {
+pub fn render_text(prompt: &Object, values: &template::Values) -> Result<String, Refusal> {
     let text = prompt.get("text").and_then(JsonValue::as_str).unwrap_or_default();
     template::render(text, values).map_err(|why| {
         Refusal::new(Code::BadArguments, why.to_string())
@@ -119,7 +119,7 @@ pub(super) async fn list(
     query: Result<Query<After>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let after = query_parameters(query, "?after=NAME")?.after.unwrap_or_default();
-    let (seq, mut prompts) = page(&app.engine, &by, &after).await?;
+    let (seq, mut prompts) = find_page(&app.engine, &by, &after).await?;
     let has_more = prompts.len() > PAGE;
     prompts.truncate(PAGE);
     let next = has_more.then(|| prompts.last().and_then(|last| last.get("name"))).flatten();
@@ -178,7 +178,7 @@ pub(super) async fn render(
         }
     };
     let (seq, prompt) = find(&app.engine, &by, &name, at.as_deref().unwrap_or(LATEST)).await?;
-    let text = rendered(&prompt, &variables)?;
+    let text = render_text(&prompt, &variables)?;
     let reply =
         json!({"seq": seq, "name": prompt["name"], "version": prompt["version"], "text": text});
     Ok(as_json(reply.to_string()))

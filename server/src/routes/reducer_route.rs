@@ -8,7 +8,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use super::idempotency_key::idempotency_key;
 use super::response::json as as_json;
 use super::rows::row_of_result;
-use super::runs::call;
+use super::runs::reducer_call;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::parse_turns::begin;
@@ -50,7 +50,7 @@ impl ReducerRoute {
     ) -> Result<Response, Problem> {
         let permit = app.admit_call(by, content.bytes()).await?;
         let key = idempotency_key(headers)?;
-        let BatchCall { reducer, args } = call(self.reducer, args);
+        let BatchCall { reducer, args } = reducer_call(self.reducer, args);
         let done = begin(permit, app.engine.call(by, &reducer, &args, key)).await?;
         let result = row_of_result(&done.result);
         let body =

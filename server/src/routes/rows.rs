@@ -24,7 +24,7 @@ pub const JSON_COLUMNS: [&str; 10] = [
 ];
 
 /// Runs a query with the rights of the caller, now or as of an event. JSON columns become JSON.
-pub(in crate::routes) async fn rows<const N: usize>(
+pub(in crate::routes) async fn query_rows<const N: usize>(
     engine: &Engine,
     by: &Caller,
     sql: &str,
@@ -32,7 +32,7 @@ pub(in crate::routes) async fn rows<const N: usize>(
     at: Option<Seq>,
 ) -> Result<(Seq, Vec<Object>), Refusal> {
     let params = params.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let found = engine.query(by, sql, &params, at).await.map_err(hidden)?;
+    let found = engine.query(by, sql, &params, at).await.map_err(deny_hidden)?;
     Ok((found.seq, objects(&found)))
 }
 
@@ -45,13 +45,14 @@ pub fn objects(found: &QueryResult) -> Vec<Object> {
 /// Returns the rows of a query, of which these columns are JSON.
 #[must_use]
 pub fn objects_with(found: &QueryResult, json_columns: &[&str]) -> Vec<Object> {
-    let object = |row: &abide_schema::Row| {
+    let mut objects = Vec::with_capacity(found.rows.len());
+    for row in &found.rows {
         let cells = found.columns.iter().zip(row.iter());
         let mut object = cells.map(|(name, cell)| (name.clone(), cell.to_json())).collect();
         decode_columns(&mut object, json_columns);
-        object
-    };
-    found.rows.iter().map(object).collect()
+        objects.push(object);
+    }
+    objects
 }
 
 /// The result of a built-in reducer that returns a row, in the same form as the row of a query.
@@ -87,7 +88,7 @@ pub(in crate::routes) fn stored_ids(by: &Caller, id: &str) -> Vec<String> {
 /// Maps the refusal of a route's own query. Such a query names only existing tables and columns, so an
 /// unknown one is hidden from the caller.
 #[must_use]
-pub fn hidden(refusal: Refusal) -> Refusal {
+pub fn deny_hidden(refusal: Refusal) -> Refusal {
     match refusal.code {
         Code::BadSql => {
             Refusal::new(Code::Denied, "a policy hides rows or columns that this route needs")

@@ -22,7 +22,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use super::response::json as as_json;
-use super::rows::{row_of_result, rows, stored_ids};
+use super::rows::{query_rows, row_of_result, stored_ids};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::parse_turns::{ParseTurn, begin};
@@ -88,7 +88,7 @@ pub(super) async fn start(
     let StartedRun { seq, run, duplicate } = request.start(&app, &by, &agent, key).await?;
     let reply = json!({"seq": seq, "run": run, "duplicate": duplicate});
     let mut response = (StatusCode::CREATED, as_json(reply.to_string())).into_response();
-    if let Some(location) = location_of(&run) {
+    if let Some(location) = run_location(&run) {
         response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
@@ -124,7 +124,7 @@ impl RunRequest {
         key: Option<&str>,
     ) -> Result<StartedRun, Refusal> {
         let is_named = self.body.id.is_some();
-        let calls = calls_that_start(by, agent, self.body, key)?;
+        let calls = start_calls(by, agent, self.body, key)?;
         let done = match (begin(self.permit, app.engine.batch(by, &calls, key)).await, &*calls) {
             // A retry: the session exists, and the run confirms that it is the same one.
             (Err(refusal), [_, run]) if is_named && refusal.code == Code::Conflict => {
@@ -141,12 +141,12 @@ impl RunRequest {
 }
 
 /// Returns the address of a run.
-fn location_of(run: &JsonValue) -> Option<HeaderValue> {
-    format!("/v1/runs/{}", segment(run["id"].as_str().unwrap_or_default())).parse().ok()
+fn run_location(run: &JsonValue) -> Option<HeaderValue> {
+    format!("/v1/runs/{}", encode_segment(run["id"].as_str().unwrap_or_default())).parse().ok()
 }
 
 /// Returns the calls that start a run: create the session, if necessary, and start the run. All or nothing.
-fn calls_that_start(
+fn start_calls(
     by: &Caller,
     agent: &str,
     body: StartRunBody,
@@ -167,19 +167,19 @@ fn calls_that_start(
             let session_id = new_session_id(by, agent, id.as_deref(), key);
             let arguments = json!({"id": session_id, "agent": agent, "title": title, "scope": scope,
                 "metadata": metadata});
-            calls.push(call("create_session", arguments));
+            calls.push(reducer_call("create_session", arguments));
             session_id
         }
     };
     let arguments = json!({"session_id": session_id, "agent": agent, "input": input.into_text(),
         "id": id, "deadline_ms": deadline_ms});
-    calls.push(call("start_run", arguments));
+    calls.push(reducer_call("start_run", arguments));
     Ok(calls)
 }
 
 /// Returns a reducer call without its null arguments.
 #[must_use]
-pub fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
+pub fn reducer_call(reducer: &str, mut args: JsonValue) -> BatchCall {
     if let Some(args) = args.as_object_mut() {
         args.retain(|_, value| !value.is_null());
     }
@@ -236,7 +236,8 @@ pub(super) async fn abort(
     let id = path(id, "id of the run")?;
     let reason = abort_reason(&content).await?;
     let key = idempotency_key(&headers)?;
-    let BatchCall { reducer, args } = call("abort_run", json!({"id": id, "reason": reason}));
+    let BatchCall { reducer, args } =
+        reducer_call("abort_run", json!({"id": id, "reason": reason}));
     let done = app.engine.call(&by, &reducer, &args, key).await?;
     let run = row_of_result(&done.result);
     let reply = json!({"seq": done.seq, "run": run, "duplicate": done.duplicate});
@@ -251,7 +252,7 @@ pub async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonVa
     let sql = "SELECT * FROM runs WHERE id = :id";
     for stored in stored_ids(by, id) {
         let of_run = [("id", json!(stored))];
-        let (seq, found) = rows(engine, by, sql, of_run, None).await?;
+        let (seq, found) = query_rows(engine, by, sql, of_run, None).await?;
         if let Some(run) = found.into_iter().next() {
             return Ok((seq, JsonValue::Object(run)));
         }
@@ -261,7 +262,7 @@ pub async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonVa
 }
 
 /// Encodes an id as one path segment.
-fn segment(id: &str) -> String {
+fn encode_segment(id: &str) -> String {
     id.bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

@@ -15,8 +15,8 @@ use serde_json::{Value as JsonValue, json};
 use super::idempotency_key::idempotency_key;
 use super::reducer_route::{ReducerRoute, arguments};
 use super::response::json as as_json;
-use super::rows::{row_of_result, rows, stored_ids};
-use super::runs::{abort_reason, call, find as find_run, path};
+use super::rows::{query_rows, row_of_result, stored_ids};
+use super::runs::{abort_reason, find as find_run, path, reducer_call};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
@@ -78,9 +78,9 @@ pub(super) async fn get(
     let (seq, session) = find(&app.engine, &by, &id, at.map(Seq)).await?;
     // The other queries read the same point in time.
     let of_session = [("id", session["id"].clone())];
-    let (_, runs) = rows(&app.engine, &by, RUN, of_session, Some(seq)).await?;
+    let (_, runs) = query_rows(&app.engine, &by, RUN, of_session, Some(seq)).await?;
     let of_messages = [("id", session["id"].clone()), ("last", json!(last))];
-    let (_, mut messages) = rows(&app.engine, &by, MESSAGES, of_messages, Some(seq)).await?;
+    let (_, mut messages) = query_rows(&app.engine, &by, MESSAGES, of_messages, Some(seq)).await?;
     messages.reverse();
     let run = runs.into_iter().next();
     let reply = json!({"seq": seq, "session": session, "run": run, "messages": messages});
@@ -117,7 +117,7 @@ pub(super) async fn checkpoints(
         ("after", json!(after.unwrap_or(0))),
         ("limit", json!(CHECKPOINTS + 1)),
     ];
-    let (seq, mut found) = rows(&app.engine, &by, STEPS, of_run, None).await?;
+    let (seq, mut found) = query_rows(&app.engine, &by, STEPS, of_run, None).await?;
     let has_more = found.len() > CHECKPOINTS;
     found.truncate(CHECKPOINTS);
     let next = found.last().filter(|_| has_more).map(|last| last["events"].clone());
@@ -125,11 +125,11 @@ pub(super) async fn checkpoints(
     // Nothing follows the end of a run, so its last checkpoint stays where it is.
     let end = run["seq"].as_i64().filter(|_| !run["ended_at"].is_null());
     let last = end.unwrap_or(seq.0);
-    let at = |next: &JsonValue| next.as_i64().map_or(last, |next| next - 1);
-    let all: Vec<JsonValue> = found
-        .iter()
-        .map(|it| json!({"at": at(&it["next"]), "turn": it["turn"], "events": it["events"]}))
-        .collect();
+    let mut all = Vec::new();
+    for step in &found {
+        let at = step["next"].as_i64().map_or(last, |next| next - 1);
+        all.push(json!({"at": at, "turn": step["turn"], "events": step["events"]}));
+    }
     let reply = json!({"seq": seq, "session_id": run["session_id"], "checkpoints": all,
         "next": next});
     Ok(as_json(reply.to_string()))
@@ -153,10 +153,10 @@ pub(super) async fn abort(
     }
     let (seq, session) = find(&app.engine, &by, &id, None).await?;
     let of_session = [("id", session["id"].clone())];
-    let (_, active) = rows(&app.engine, &by, ACTIVE, of_session, None).await?;
+    let (_, active) = query_rows(&app.engine, &by, ACTIVE, of_session, None).await?;
     let mut reply = json!({"seq": seq, "aborted": false, "run": null});
     if let Some(run) = active.first() {
-        let abort = call("abort_run", json!({"id": run["id"], "reason": reason}));
+        let abort = reducer_call("abort_run", json!({"id": run["id"], "reason": reason}));
         match app.engine.call(&by, &abort.reducer, &abort.args, None).await {
             Ok(done) => {
                 let run = row_of_result(&done.result);
@@ -194,7 +194,8 @@ async fn check_begun(engine: &Engine, by: &Caller, id: &str, at: i64) -> Result<
     let sql = "SELECT min(seq) AS first FROM events WHERE session_id = :id";
     for stored in stored_ids(by, id) {
         // A policy can hide the events; then the fork is made.
-        let Ok((_, found)) = rows(engine, by, sql, [("id", json!(stored))], None).await else {
+        let Ok((_, found)) = query_rows(engine, by, sql, [("id", json!(stored))], None).await
+        else {
             continue;
         };
         let first = found.first().and_then(|row| row["first"].as_i64());
@@ -216,7 +217,7 @@ async fn find(
 ) -> Result<(Seq, JsonValue), Refusal> {
     for stored in stored_ids(by, id) {
         let of_session = [("id", json!(stored))];
-        let (seq, found) = rows(engine, by, SESSION, of_session, at).await?;
+        let (seq, found) = query_rows(engine, by, SESSION, of_session, at).await?;
         if let Some(session) = found.into_iter().next() {
             return Ok((seq, JsonValue::Object(session)));
         }

@@ -39,7 +39,7 @@ pub(super) async fn sql(
 ) -> Result<Response, Problem> {
     let example = r#"{"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional"#;
     let SqlBody { sql, params, as_of } = content.envelope_in_turn(example).await?;
-    let sink = EncodedResult::response(app.engine.buffers().reserve(&by));
+    let sink = EncodedResult::for_response(app.engine.buffers().reserve(&by));
     let result = app.engine.read_rows(&by, &sql, &params, as_of, sink).await?;
     // The credential may have been revoked while the query waited for a reader.
     app.authenticator.check(&mut session).await?;

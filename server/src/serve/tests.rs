@@ -28,7 +28,7 @@ impl TestListener {
         let router = Router::new().route(
             "/",
             get(|Extension(pending): Extension<Arc<UnauthenticatedConnection>>| async move {
-                pending.admitted();
+                pending.mark_admitted();
                 "in"
             }),
         );
@@ -71,7 +71,7 @@ async fn a_full_server_refuses_and_recovers() {
     assert!(received_second.contains(r#""code":"overloaded""#), "{received_second}");
 
     drop(first);
-    listener.lifecycle.empty().await;
+    listener.lifecycle.wait_until_empty().await;
     let mut third = listener.connect().await;
     third.write_all(LAST).await.expect("it reads");
     assert!(received(&mut third).await.ends_with("\r\n\r\nin"));
@@ -89,7 +89,7 @@ async fn an_incomplete_head_times_out() {
         waited >= limits::UNAUTHENTICATED_TIMEOUT && waited < limits::HEAD_TIMEOUT,
         "{waited:?}"
     );
-    listener.lifecycle.empty().await;
+    listener.lifecycle.wait_until_empty().await;
 }
 
 /// Incomplete heads from one address blocked a client at the same address for 30 seconds: they used all places.

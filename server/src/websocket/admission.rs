@@ -68,8 +68,8 @@ impl Admissions {
         caller: &Caller,
         text: &str,
     ) -> Result<(ReadMessage, Admission), (Option<String>, Refusal)> {
-        let message_bytes = self.arrivals.message();
-        let mut turn = self.parse_turns.permit(caller, text.len()).await;
+        let message_bytes = self.arrivals.take_message();
+        let mut turn = self.parse_turns.acquire(caller, text.len()).await;
         let message = message::read(text)?;
         let room = match weight(&message, text.len()) {
             None => {
@@ -81,7 +81,7 @@ impl Admissions {
                 Err(_) => {
                     drop(turn);
                     let room = Arc::clone(&self.in_flight).acquire_many_owned(weight).await;
-                    turn = self.parse_turns.permit(caller, text.len()).await;
+                    turn = self.parse_turns.acquire(caller, text.len()).await;
                     room.ok()
                 }
             },
@@ -93,18 +93,18 @@ impl Admissions {
 
     /// Returns what a message has taken that is not parsed.
     pub(super) fn discard(&self) {
-        drop(self.arrivals.message());
+        drop(self.arrivals.take_message());
     }
 
     /// Subtracts a ping or a pong, which may arrive within a message.
-    pub(super) fn control(&self, payload: &[u8]) {
-        self.arrivals.control(payload);
+    pub(super) fn subtract_control(&self, payload: &[u8]) {
+        self.arrivals.subtract_control(payload);
     }
 }
 
 impl Admission {
     /// Takes the turn out, for the first poll of the work.
-    pub(super) fn turn(&mut self) -> Option<ParseTurn> {
+    pub(super) fn take_turn(&mut self) -> Option<ParseTurn> {
         self.turn.take()
     }
 
@@ -121,7 +121,7 @@ impl Admission {
     pub(super) fn count_answer(&mut self, text: &str) -> Result<(), Refusal> {
         self.message_bytes = None;
         if self.answer_bytes.is_none() {
-            self.answer_bytes = unsent::count(&self.account, text)?;
+            self.answer_bytes = unsent::reserve(&self.account, text)?;
         }
         Ok(())
     }

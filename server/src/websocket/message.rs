@@ -47,12 +47,12 @@ pub fn read(text: &str) -> Result<ReadMessage, (Option<String>, Refusal)> {
     } else {
         Err(serde_json::Error::custom("no object"))
     };
-    let message = message.map_err(|why| misread(text, &why))?;
+    let message = message.map_err(|why| explain_unreadable(text, &why))?;
     if let Err(refusal) = check_values(&message, text) {
-        let id = id(&message).filter(|id| id.len() <= NAME_BYTES);
+        let id = message_id(&message).filter(|id| id.len() <= NAME_BYTES);
         return Err((id.map(str::to_owned), refusal));
     }
-    match id(&message) {
+    match message_id(&message) {
         // It is repeated in every reply and every delta.
         Some(id) if id.len() > NAME_BYTES => {
             let detail = format!("the id has {} bytes; the limit is {NAME_BYTES}", id.len());
@@ -91,7 +91,7 @@ fn check_values(message: &ReadMessage, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn id(message: &ReadMessage) -> Option<&str> {
+fn message_id(message: &ReadMessage) -> Option<&str> {
     match message {
         ClientMessage::Subscribe { id, .. }
         | ClientMessage::Unsubscribe { id }
@@ -104,12 +104,11 @@ fn id(message: &ReadMessage) -> Option<&str> {
     }
 }
 
-fn misread(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
-    let bad = |detail: String| Refusal::new(Code::BadRequest, detail);
+fn explain_unreadable(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
     let object = match serde_json::from_str(text) {
         Ok(JsonValue::Object(object)) => object,
         Ok(_) => {
-            let refusal = bad("the message is not a JSON object".to_owned());
+            let refusal = Refusal::new(Code::BadRequest, "the message is not a JSON object");
             return (None, refusal.hint("abide.v1 is one JSON object per text message"));
         }
         Err(why) => {
@@ -118,7 +117,8 @@ fn misread(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
                 let id = id.ok().map(|named| named.id).filter(|id| id.len() <= NAME_BYTES);
                 return (id, found.into());
             }
-            let refusal = bad(format!("the message is not JSON: {why}"));
+            let detail = format!("the message is not JSON: {why}");
+            let refusal = Refusal::new(Code::BadRequest, detail);
             return (None, refusal.hint("abide.v1 is one JSON object per text message"));
         }
     };
@@ -126,16 +126,15 @@ fn misread(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
     let given = object.get("op").and_then(JsonValue::as_str);
     let known = given.and_then(|given| OPS.iter().find(|(op, _)| *op == given));
     let refusal = match (known, given) {
-        (Some((op, looks)), _) => {
-            bad(format!("{op}: {why}")).hint(format!("send a message like {looks}"))
-        }
+        (Some((op, looks)), _) => Refusal::new(Code::BadRequest, format!("{op}: {why}"))
+            .hint(format!("send a message like {looks}")),
         (None, given) => {
             let names = OPS.map(|(op, _)| op).join(", ");
             let detail = given.map_or_else(
                 || "the message has no op".to_owned(),
                 |given| format!("unknown op {given:?}"),
             );
-            bad(detail).hint(format!("\"op\" is one of {names}"))
+            Refusal::new(Code::BadRequest, detail).hint(format!("\"op\" is one of {names}"))
         }
     };
     (id.map(str::to_owned), refusal)

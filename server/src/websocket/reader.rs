@@ -67,7 +67,7 @@ impl Reader<'_> {
     /// channels are dropped.
     pub(super) async fn run(mut self, stream: &mut SplitStream<WebSocket>) -> SessionEnd {
         let lifecycle = self.lifecycle.clone();
-        let mut draining = pin!(lifecycle.until(Phase::Draining));
+        let mut draining = pin!(lifecycle.wait_for(Phase::Draining));
         let authenticator = self.authenticator.clone();
         let mut invalid = pin!(authenticator.until_invalid(self.session.clone()));
         loop {
@@ -83,7 +83,7 @@ impl Reader<'_> {
                 Err(_) if self.moved.swap(false, Ordering::Relaxed) => continue,
                 Err(_) => return SessionEnd::Gone,
                 Ok(None) => return SessionEnd::Gone,
-                Ok(Some(Err(why))) => return self.broken(why).await,
+                Ok(Some(Err(why))) => return self.end_broken(why).await,
                 Ok(Some(Ok(message))) => message,
             };
             // Once a revocation is acknowledged, no later message may use the credential.
@@ -96,16 +96,16 @@ impl Reader<'_> {
                     self.admissions.discard();
                     let refusal = Refusal::new(Code::BadRequest, "the message is binary")
                         .hint("abide.v1 is one JSON object per text message");
-                    self.answer(frames::error(None, &refusal)).await
+                    self.answer(frames::encode_error(None, &refusal)).await
                 }
                 Message::Ping(payload) => {
-                    self.admissions.control(&payload);
+                    self.admissions.subtract_control(&payload);
                     // The library's pong waits for the socket like other answers: a client that does not read them is
                     // not read from.
                     self.send(OutgoingMessage { text: None, _admission: None }).await
                 }
                 Message::Pong(payload) => {
-                    self.admissions.control(&payload);
+                    self.admissions.subtract_control(&payload);
                     Ok(())
                 }
                 Message::Close(_) => return SessionEnd::Closed,
@@ -118,7 +118,7 @@ impl Reader<'_> {
 
     /// The credentials are no longer valid.
     async fn end_invalid(&self, refusal: &Refusal) -> SessionEnd {
-        match self.answer(frames::error(None, refusal)).await {
+        match self.answer(frames::encode_error(None, refusal)).await {
             Ok(()) => SessionEnd::Close(close_code::POLICY, "the credentials are no longer valid"),
             Err(WriterGone) => SessionEnd::Gone,
         }
@@ -134,7 +134,7 @@ impl Reader<'_> {
         let (message, admission) = match admitted {
             Ok(admitted) => admitted,
             Err((id, refusal)) => {
-                return self.answer(frames::error(id.as_deref(), &refusal)).await;
+                return self.answer(frames::encode_error(id.as_deref(), &refusal)).await;
             }
         };
         tracing::trace!(name: "admitted", "the message is parsed and admitted");
@@ -144,13 +144,19 @@ impl Reader<'_> {
             ClientMessage::Call { id, reducer, args, request_id } => {
                 self.start(id, admission, |id, admission| async move {
                     let done = engine.call(&caller, &reducer, args, request_id.as_deref()).await;
-                    Some((reply(&id, done.map(|done| frames::call(Some(&id), &done))), admission))
+                    Some((
+                        reply_text(&id, done.map(|done| frames::encode_call(Some(&id), &done))),
+                        admission,
+                    ))
                 });
             }
             ClientMessage::Batch { id, calls, request_id } => {
                 self.start(id, admission, |id, admission| async move {
                     let done = engine.batch(&caller, calls, request_id.as_deref()).await;
-                    Some((reply(&id, done.map(|done| frames::batch(Some(&id), &done))), admission))
+                    Some((
+                        reply_text(&id, done.map(|done| frames::encode_batch(Some(&id), &done))),
+                        admission,
+                    ))
                 });
             }
             ClientMessage::Sql { id, sql, params, as_of } => {
@@ -160,9 +166,10 @@ impl Reader<'_> {
                 self.start_cancellable(id, admission, |id, admission| async move {
                     let explained = engine.explain(&caller, &sql, &params).await;
                     (
-                        reply(
+                        reply_text(
                             &id,
-                            explained.map(|explained| frames::explanation(Some(&id), &explained)),
+                            explained
+                                .map(|explained| frames::encode_explanation(Some(&id), &explained)),
                         ),
                         admission,
                     )
@@ -180,16 +187,18 @@ impl Reader<'_> {
             } => {
                 let start = match Start::from_message(after_seq, as_of) {
                     Ok(start) => start,
-                    Err(refusal) => return self.answer(frames::error(Some(&id), &refusal)).await,
+                    Err(refusal) => {
+                        return self.answer(frames::encode_error(Some(&id), &refusal)).await;
+                    }
                 };
                 let subscribe = Subscribe { id, sql, params, start, timeline, checksum, explain };
-                return self.command(Command::Subscribe(Box::new(subscribe), admission)).await;
+                return self.send_command(Command::Subscribe(Box::new(subscribe), admission)).await;
             }
             ClientMessage::Unsubscribe { id } => {
-                return self.command(Command::Unsubscribe { id }).await;
+                return self.send_command(Command::Unsubscribe { id }).await;
             }
             ClientMessage::Cancel { id } => self.running.cancel(&id),
-            ClientMessage::Ping => return self.answer(frames::pong()).await,
+            ClientMessage::Ping => return self.answer(frames::encode_pong()).await,
             // A resume names its seq; the server keeps no acknowledgements.
             ClientMessage::Ack { .. } => {}
         }
@@ -210,7 +219,7 @@ impl Reader<'_> {
         let mut session = self.session.clone();
         self.start_cancellable(id, admission, |id, mut admission| async move {
             let caller = session.caller.clone();
-            let sink = frames::EncodedResult::message(&id, engine.buffers().reserve(&caller));
+            let sink = frames::EncodedResult::for_message(&id, engine.buffers().reserve(&caller));
             let result = engine.read_rows(&caller, &sql, &params, as_of, sink).await;
             // The credential may have been revoked while the query waited for a reader.
             let result = match result {
@@ -222,7 +231,7 @@ impl Reader<'_> {
                 admission.hold_result(reservation);
                 text
             });
-            (reply(&id, answer), admission)
+            (reply_text(&id, answer), admission)
         });
     }
 
@@ -260,7 +269,7 @@ impl Reader<'_> {
     ) {
         let answers = self.answers.clone();
         let full = Arc::clone(&self.full);
-        let turn = admission.turn();
+        let turn = admission.take_turn();
         let work = work(id.clone(), admission);
         let mut work = Box::pin(async move {
             // Without this, a panicked task would leave the client waiting for its answer.
@@ -272,7 +281,7 @@ impl Reader<'_> {
                     // A committed call cannot be refused: the connection ends without its result.
                     Err(_) => return full.notify_one(),
                 },
-                Err(_) => (frames::error(Some(&id), &failed()), None),
+                Err(_) => (frames::encode_error(Some(&id), &internal_error()), None),
             };
             tracing::trace!(name: "answered", bytes = text.len(), "the message has an answer");
             // If the writer has ended, the answer is dropped.
@@ -283,7 +292,7 @@ impl Reader<'_> {
         }
     }
 
-    async fn command(&self, command: Command) -> Result<(), WriterGone> {
+    async fn send_command(&self, command: Command) -> Result<(), WriterGone> {
         self.commands.send(command).await.map_err(|_| WriterGone)
     }
 
@@ -297,7 +306,7 @@ impl Reader<'_> {
     }
 
     /// After a socket error nothing more can be read.
-    async fn broken(&self, why: axum::Error) -> SessionEnd {
+    async fn end_broken(&self, why: axum::Error) -> SessionEnd {
         let why = why.into_inner();
         let (code, refusal, reason) = match why.downcast_ref::<SocketError>() {
             Some(SocketError::Capacity(_)) => {
@@ -308,7 +317,7 @@ impl Reader<'_> {
                     .hint("encode text as UTF-8");
                 (close_code::INVALID, refusal, "a message was not UTF-8")
             }
-            Some(SocketError::Io(why)) if let Some(refusal) = refusal_of(why) => {
+            Some(SocketError::Io(why)) if let Some(refusal) = find_refusal(why) => {
                 (close_code::AGAIN, refusal.clone(), UNREAD)
             }
             Some(SocketError::Protocol(why)) => {
@@ -320,7 +329,7 @@ impl Reader<'_> {
                 return SessionEnd::Gone;
             }
         };
-        match self.answer(frames::error(None, &refusal)).await {
+        match self.answer(frames::encode_error(None, &refusal)).await {
             Ok(()) => SessionEnd::Close(code, reason),
             Err(WriterGone) => SessionEnd::Gone,
         }
@@ -331,15 +340,15 @@ impl Reader<'_> {
 const UNREAD: &str = "too many bytes of the caller wait to be sent or received";
 
 /// Returns the refusal that stopped reading from a socket.
-fn refusal_of(why: &std::io::Error) -> Option<&Refusal> {
+fn find_refusal(why: &std::io::Error) -> Option<&Refusal> {
     why.get_ref()?.downcast_ref()
 }
 
-fn failed() -> Refusal {
+fn internal_error() -> Refusal {
     tracing::error!("processing a message panicked");
     Refusal::new(Code::Internal, "the server failed with an internal error").hint(SEE_LOG)
 }
 
-fn reply(id: &str, outcome: Result<String, Refusal>) -> String {
-    outcome.unwrap_or_else(|refusal| frames::error(Some(id), &refusal))
+fn reply_text(id: &str, outcome: Result<String, Refusal>) -> String {
+    outcome.unwrap_or_else(|refusal| frames::encode_error(Some(id), &refusal))
 }

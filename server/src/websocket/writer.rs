@@ -134,7 +134,7 @@ impl<'a> Writer<'a> {
     async fn send_updates(&mut self, mut update: Update) -> Result<(), WriterStop> {
         let mut bytes = 0;
         loop {
-            let encoded = unsent::encode(&self.sender.account, update, frames::update).await;
+            let encoded = unsent::encode(&self.sender.account, update, frames::encode_update).await;
             // No room for too long: treated like a socket that accepts no data.
             let (text, hold) = encoded.ok_or(WriterStop::Broken)?;
             bytes += text.len();
@@ -183,7 +183,7 @@ impl<'a> Writer<'a> {
     }
 
     async fn refuse(&mut self, id: &str, refusal: &Refusal) -> Result<(), WriterStop> {
-        self.sender.send_text(frames::error(Some(id), refusal)).await
+        self.sender.send_text(frames::encode_error(Some(id), refusal)).await
     }
 }
 
@@ -221,14 +221,14 @@ impl<'a> SocketSender<'a> {
     /// Sends it.
     async fn send_outgoing(&mut self, outgoing: Outgoing) -> Result<(), WriterStop> {
         match outgoing {
-            Outgoing::Answer(answer) => self.answer(answer).await,
+            Outgoing::Answer(answer) => self.send_answers(answer).await,
             Outgoing::Ping => self.send(Message::Ping(Default::default())).await,
             Outgoing::End => Err(WriterStop::Done),
         }
     }
 
     /// Sends an answer together with those that already wait, in one write.
-    async fn answer(&mut self, answer: OutgoingMessage) -> Result<(), WriterStop> {
+    async fn send_answers(&mut self, answer: OutgoingMessage) -> Result<(), WriterStop> {
         let mut answer = Some(answer);
         while let Some(OutgoingMessage { text, _admission: admission }) = answer {
             tracing::trace!(name: "sending", "the socket has an answer to send");

@@ -195,8 +195,8 @@ async fn every_change_has_a_checksum() {
         })
         .collect();
     assert_eq!(rows[0].len(), 2, "hidden columns are included");
-    assert_eq!(output[0]["checksum"], Checksum::of(&rows[..1]).to_string());
-    assert_eq!(output[1]["checksum"], Checksum::of(&rows).to_string());
+    assert_eq!(output[0]["checksum"], Checksum::from_rows(&rows[..1]).to_string());
+    assert_eq!(output[1]["checksum"], Checksum::from_rows(&rows).to_string());
     // A resume includes it too, although the client's rows are unknown.
     socket.say(&format!(r#"{{"op":"subscribe","id":"r",{query},"after_seq":1}}"#)).await;
     assert_eq!(socket.receive().await["changes"][0]["checksum"], output[1]["checksum"]);

@@ -31,7 +31,7 @@ fn shape(keyed: bool, term: Option<(bool, bool, &str)>) -> Shape {
 
 /// The server's checksum of these rows.
 fn output<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<Checksum> {
-    Some(Checksum::of(rows))
+    Some(Checksum::from_rows(rows))
 }
 
 fn any_value() -> impl Strategy<Value = Value> {

@@ -476,7 +476,7 @@ async fn dropping_everything_closes_the_connection() {
 /// Checksum of rows, in its wire form.
 fn checksum(rows: &[(i64, &str)]) -> Json {
     let rows = rows.iter().map(|(id, v)| [Value::Integer(*id), Value::from(*v)]);
-    json!(Checksum::of(rows))
+    json!(Checksum::from_rows(rows))
 }
 
 impl Peer {

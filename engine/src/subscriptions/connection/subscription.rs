@@ -124,7 +124,7 @@ impl Subscription {
     ) -> Vec<QueuedUpdate> {
         self.seq = seq;
         self.last_result = None;
-        self.checksum = self.checksum.map(|_| Checksum::of(result.iter()));
+        self.checksum = self.checksum.map(|_| Checksum::from_rows(result.iter()));
         let mut parts = Vec::new();
         let reset = why.is_some();
         let history_changed = why.as_ref().is_some_and(|why| why.history_changed);

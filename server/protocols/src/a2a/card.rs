@@ -1,7 +1,9 @@
 //! The cards of agents with `a2a_exposed`.
 
 use abide_schema::{Caller, Code, Refusal, Value, canonical};
-use abide_server::port::{CallerExtension, Problem, json_response as as_json, path, rows::hidden};
+use abide_server::port::{
+    CallerExtension, Problem, json_response as as_json, path, rows::deny_hidden,
+};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH};
@@ -42,7 +44,7 @@ async fn find(app: &ProtocolState, by: &Caller, agent: &str) -> Result<JsonValue
     let params = params([("agent", json!(agent))]);
     let exposed = first_texts(&app.engine, &Caller::local(), &sql, params.clone()).await?;
     let sql = format!("{VISIBLE} AND name = :agent");
-    let visible = app.engine.query(by, &sql, &params, None).await.map_err(hidden)?;
+    let visible = app.engine.query(by, &sql, &params, None).await.map_err(deny_hidden)?;
     let row = visible.rows.first().filter(|_| !exposed.is_empty());
     Ok(row
         .ok_or_else(|| {
@@ -55,7 +57,7 @@ async fn find(app: &ProtocolState, by: &Caller, agent: &str) -> Result<JsonValue
 }
 
 /// Returns the only exposed agent that the caller can see: a client of gRPC need not name it.
-pub(super) async fn only(app: &ProtocolState, by: &Caller) -> Result<String, Refusal> {
+pub(super) async fn find_only_agent(app: &ProtocolState, by: &Caller) -> Result<String, Refusal> {
     let exposed = first_texts(&app.engine, &Caller::local(), EXPOSED, Map::new()).await?;
     let visible = first_texts(&app.engine, by, VISIBLE, Map::new()).await?;
     let mut names = visible.into_iter().filter(|name| exposed.contains(name));
@@ -77,8 +79,11 @@ pub(crate) async fn card(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let card = of_path(&app, &by, agent, &app.port.base(&uri, &headers)).await?;
-    Ok(cached(&headers, signed(&app, card, &app.port.base(&uri, &headers)).to_string()))
+    let card = find_card(&app, &by, agent, &app.port.base_url(&uri, &headers)).await?;
+    Ok(cacheable_response(
+        &headers,
+        sign_card(&app, card, &app.port.base_url(&uri, &headers)).to_string(),
+    ))
 }
 
 /// `GET /a2a/{agent}/v0.3/.well-known/agent-card.json`: the card in the form of version 0.3.
@@ -89,11 +94,11 @@ pub(crate) async fn legacy_card(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let card = of_path(&app, &by, agent, &app.port.base(&uri, &headers)).await?;
-    Ok(cached(&headers, legacy::card(&card).to_string()))
+    let card = find_card(&app, &by, agent, &app.port.base_url(&uri, &headers)).await?;
+    Ok(cacheable_response(&headers, legacy::card_to_legacy(&card).to_string()))
 }
 
-async fn of_path(
+async fn find_card(
     app: &ProtocolState,
     by: &Caller,
     agent: Result<Path<String>, PathRejection>,
@@ -101,18 +106,18 @@ async fn of_path(
 ) -> Result<JsonValue, Problem> {
     let row = find(app, by, &path(agent, "name of the agent")?).await?;
     let is_secured = app.port.requires_credentials().await?;
-    Ok(of_agent(app, &row, base, is_secured))
+    Ok(agent_card(app, &row, base, is_secured))
 }
 
 /// `GET /.well-known/jwks.json`: the key that verifies signatures of cards and push notifications.
 pub(crate) async fn signing_keys(State(app): State<ProtocolState>, headers: HeaderMap) -> Response {
     let keys = app.signing_key.as_ref().map(SigningKey::public_keys);
-    cached(&headers, keys.unwrap_or_else(|| json!({"keys": []})).to_string())
+    cacheable_response(&headers, keys.unwrap_or_else(|| json!({"keys": []})).to_string())
 }
 
 /// Returns the card with what only authenticated clients learn: the tools of the agent that the caller can see, as
 /// skills.
-pub(super) async fn extended(
+pub(super) async fn extended_card(
     app: &ProtocolState,
     by: &Caller,
     agent: &str,
@@ -120,13 +125,13 @@ pub(super) async fn extended(
 ) -> Result<JsonValue, Refusal> {
     let row = find(app, by, agent).await?;
     let is_secured = app.port.requires_credentials().await?;
-    let mut card = of_agent(app, &row, base, is_secured);
+    let mut card = agent_card(app, &row, base, is_secured);
     let sql = "SELECT t.name, t.description FROM agent_revisions r \
                JOIN json_each(r.definition, '$.tools') AS named \
                JOIN tools t ON t.name = named.value \
                WHERE r.agent = :agent AND r.revision = :revision ORDER BY t.name LIMIT 100";
     let params = params([("agent", json!(agent)), ("revision", row[2].clone())]);
-    let tools = app.engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let tools = app.engine.query(by, sql, &params, None).await.map_err(deny_hidden)?;
     if let Some(skills) = card["skills"].as_array_mut() {
         skills.extend(tools.rows.iter().filter_map(|row| {
             let Some(Value::Text(name)) = row.first() else { return None };
@@ -138,11 +143,11 @@ pub(super) async fn extended(
                 "description": description, "tags": ["tool"]}))
         }));
     }
-    Ok(signed(app, card, base))
+    Ok(sign_card(app, card, base))
 }
 
 /// Returns the card with a signature, if the server has a key.
-fn signed(app: &ProtocolState, mut card: JsonValue, base: &str) -> JsonValue {
+fn sign_card(app: &ProtocolState, mut card: JsonValue, base: &str) -> JsonValue {
     if let Some(key) = &app.signing_key {
         let keys = format!("{base}/.well-known/jwks.json");
         let (protected, signature) = key.sign_detached(&canonical::to_text(&card), &keys);
@@ -160,18 +165,18 @@ pub(crate) async fn list(
 ) -> Result<Response, Problem> {
     let exposed = first_texts(&app.engine, &Caller::local(), EXPOSED, Map::new()).await?;
     let sql = format!("{VISIBLE} ORDER BY name");
-    let visible = app.engine.query(&by, &sql, &Map::new(), None).await.map_err(hidden)?;
+    let visible = app.engine.query(&by, &sql, &Map::new(), None).await.map_err(deny_hidden)?;
     let is_secured = app.port.requires_credentials().await?;
-    let base = app.port.base(&uri, &headers);
+    let base = app.port.base_url(&uri, &headers);
     let rows = visible.rows.iter().map(|row| row.iter().map(Value::to_json));
     let rows = rows.map(|cells| cells.collect::<JsonValue>());
     let rows = rows.filter(|row| exposed.iter().any(|name| row[0] == name.as_str()));
-    let cards = rows.map(|row| signed(&app, of_agent(&app, &row, &base, is_secured), &base));
+    let cards = rows.map(|row| sign_card(&app, agent_card(&app, &row, &base, is_secured), &base));
     let cards: Vec<JsonValue> = cards.collect();
-    Ok(cached(&headers, json!({"agents": cards}).to_string()))
+    Ok(cacheable_response(&headers, json!({"agents": cards}).to_string()))
 }
 
-fn of_agent(app: &ProtocolState, row: &JsonValue, base: &str, is_secured: bool) -> JsonValue {
+fn agent_card(app: &ProtocolState, row: &JsonValue, base: &str, is_secured: bool) -> JsonValue {
     let name = row[0].as_str().unwrap_or_default();
     let description = row[1].as_str().unwrap_or("An agent on Abide.");
     let url = format!("{base}/a2a/{}", utf8_percent_encode(name, NON_ALPHANUMERIC));
@@ -205,7 +210,7 @@ fn of_agent(app: &ProtocolState, row: &JsonValue, base: &str, is_secured: bool) 
 }
 
 /// Returns a response that a client may keep for a minute, and then only confirms. Another caller gets its own.
-fn cached(headers: &HeaderMap, text: String) -> Response {
+fn cacheable_response(headers: &HeaderMap, text: String) -> Response {
     let tag = format!("\"{}\"", hex::encode(&Sha256::digest(text.as_bytes())[..16]));
     let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     let is_known = known.flat_map(|list| list.split(',')).any(|known| known.trim() == tag);

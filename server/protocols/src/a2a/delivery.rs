@@ -62,13 +62,14 @@ async fn serve(app: &ProtocolState, sender: &Arc<dyn WebhookSender>) -> Refusal 
     let mut outbox = Outbox { tenants: app.engine.tenants().clone(), ..Outbox::default() };
     let mut deliveries: JoinSet<Option<i64>> = JoinSet::new();
     loop {
-        while let Some((id, looked_at)) = outbox.take() {
+        while let Some((id, looked_at)) = outbox.take_due() {
             let app = app.clone();
             let sender = Arc::clone(sender);
             let webhook = id.clone();
-            let delivery = async move { deliver(&app, &*sender, &webhook, looked_at).await };
+            let delivery =
+                async move { deliver_webhook(&app, &*sender, &webhook, looked_at).await };
             let task = deliveries.spawn(delivery).id();
-            outbox.begun(task, id);
+            outbox.mark_begun(task, id);
         }
         tokio::select! {
             update = connection.next() => {
@@ -82,8 +83,8 @@ async fn serve(app: &ProtocolState, sender: &Arc<dyn WebhookSender>) -> Refusal 
                 }
             }
             Some(done) = deliveries.join_next_with_id() => match done {
-                Ok((task, looked_at)) => outbox.finished(task, looked_at),
-                Err(panicked) => outbox.finished(panicked.id(), None),
+                Ok((task, looked_at)) => outbox.mark_finished(task, looked_at),
+                Err(panicked) => outbox.mark_finished(panicked.id(), None),
             },
         }
     }
@@ -126,17 +127,17 @@ impl Outbox {
                     self.waiting.clear();
                 }
                 self.is_snapshot = part.more;
-                self.change(&[], part.rows.iter());
+                self.apply_change(&[], part.rows.iter());
             }
             Update::Delta { changes, .. } => {
                 for change in changes {
                     let delta = change.delta.rows();
-                    self.change(&delta.deletes, delta.inserts.iter().chain(&delta.updates));
+                    self.apply_change(&delta.deletes, delta.inserts.iter().chain(&delta.updates));
                 }
             }
             Update::Rerun { change, .. } => {
                 let delta = change.delta.rows();
-                self.change(&delta.deletes, delta.inserts.iter().chain(&delta.updates));
+                self.apply_change(&delta.deletes, delta.inserts.iter().chain(&delta.updates));
             }
             Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {
                 return Err(refusal.clone());
@@ -146,17 +147,17 @@ impl Outbox {
         Ok(())
     }
 
-    fn change<'a>(&mut self, deletes: &[Row], new: impl Iterator<Item = &'a Row>) {
-        let ids = deletes.iter().filter_map(|row| text(row.first()?));
+    fn apply_change<'a>(&mut self, deletes: &[Row], new: impl Iterator<Item = &'a Row>) {
+        let ids = deletes.iter().filter_map(|row| as_text(row.first()?));
         let former: HashMap<&str, Option<Waiting>> =
             ids.map(|id| (id, self.waiting.remove(id))).collect();
         for row in new {
             let [Value::Text(id), Value::Text(set_by), authority, set_seq, events] = &**row else {
                 continue;
             };
-            let share = self.tenants.key(&Caller::recorded(set_by, text(authority)));
-            let set_seq = number(set_seq);
-            let events = number(events);
+            let share = self.tenants.key(&Caller::recorded(set_by, as_text(authority)));
+            let set_seq = integer_or_zero(set_seq);
+            let events = integer_or_zero(events);
             let before = former.get(&**id).and_then(Option::as_ref);
             let same = before.or_else(|| self.waiting.get(&**id));
             let looked_at = same.filter(|it| it.set_seq == set_seq).map(|it| it.looked_at);
@@ -170,7 +171,7 @@ impl Outbox {
     }
 
     /// Returns the next webhook to serve, and how many events of its run were looked at. Shares take turns.
-    fn take(&mut self) -> Option<(String, i64)> {
+    fn take_due(&mut self) -> Option<(String, i64)> {
         if self.busy.len() >= limits::WEBHOOK_DELIVERIES {
             return None;
         }
@@ -196,14 +197,14 @@ impl Outbox {
     }
 
     /// A task serves a webhook.
-    fn begun(&mut self, task: tokio::task::Id, id: String) {
+    fn mark_begun(&mut self, task: tokio::task::Id, id: String) {
         let share = self.waiting.get(&id).map(|waiting| waiting.share.clone());
         self.busy.insert(id.clone(), share.unwrap_or_default());
         self.tasks.insert(task, id);
     }
 
     /// A webhook is no longer served. Without a number it waits for the next event, or for a change of its row.
-    fn finished(&mut self, task: tokio::task::Id, looked_at: Option<i64>) {
+    fn mark_finished(&mut self, task: tokio::task::Id, looked_at: Option<i64>) {
         let Some(id) = self.tasks.remove(&task) else { return };
         self.busy.remove(&id);
         if self.came_again.remove(&id) {
@@ -215,14 +216,14 @@ impl Outbox {
     }
 }
 
-fn number(value: &Value) -> i64 {
+fn integer_or_zero(value: &Value) -> i64 {
     match value {
         Value::Integer(number) => *number,
         _ => 0,
     }
 }
 
-fn text(value: &Value) -> Option<&str> {
+fn as_text(value: &Value) -> Option<&str> {
     match value {
         Value::Text(text) => Some(text),
         _ => None,
@@ -230,7 +231,7 @@ fn text(value: &Value) -> Option<&str> {
 }
 
 fn owned_text(value: &Value) -> Option<String> {
-    text(value).map(str::to_owned)
+    as_text(value).map(str::to_owned)
 }
 
 /// A webhook that is served.
@@ -267,28 +268,30 @@ impl From<Refusal> for Stop {
 
 /// Sends the events of a webhook that are not delivered. Returns how many events of the run it has looked at; `None` if there is
 /// nothing to send to it.
-async fn deliver(
+async fn deliver_webhook(
     app: &ProtocolState,
     sender: &dyn WebhookSender,
     id: &str,
     looked_at: i64,
 ) -> Option<i64> {
     let delivered = async {
-        let Some(mut webhook) = find(app, id).await? else { return Ok(None) };
+        let Some(mut webhook) = find_webhook(app, id).await? else { return Ok(None) };
         let events = webhook.events;
         if !is_worth_a_look(app, &webhook, looked_at).await? {
             return Ok(Some(events));
         }
         let before = webhook.delivered;
-        let stop = send_all(app, sender, &mut webhook).await.err();
+        let stop = send_notifications(app, sender, &mut webhook).await.err();
         let has_progress = webhook.delivered > before;
         let Some(stop) = stop else { return Ok(Some(events)) };
         let attempts = if has_progress { 0 } else { webhook.attempts } + 1;
         let (why, retry) = match stop {
-            Stop::Later(why) if attempts < limits::WEBHOOK_ATTEMPTS => (why, Some(pause(attempts))),
+            Stop::Later(why) if attempts < limits::WEBHOOK_ATTEMPTS => {
+                (why, Some(retry_pause(attempts)))
+            }
             Stop::Later(why) | Stop::Failed(why) => (why, None),
         };
-        record(app, &webhook, Some((why, retry))).await?;
+        record_delivery(app, &webhook, Some((why, retry))).await?;
         Ok::<_, Refusal>(Some(events))
     };
     match delivered.await {
@@ -303,7 +306,7 @@ async fn deliver(
 }
 
 /// Returns the webhook, if there is something to send to it.
-async fn find(app: &ProtocolState, id: &str) -> Result<Option<Webhook>, Refusal> {
+async fn find_webhook(app: &ProtocolState, id: &str) -> Result<Option<Webhook>, Refusal> {
     let sql = "SELECT w.run_id, w.url, w.token, w.scheme, w.credentials, w.delivered, w.attempts, \
                w.set_by, w.authority, w.set_seq, r.events \
                FROM webhooks w JOIN runs r ON r.id = w.run_id \
@@ -318,11 +321,11 @@ async fn find(app: &ProtocolState, id: &str) -> Result<Option<Webhook>, Refusal>
         token: owned_text(&row[2]),
         scheme: owned_text(&row[3]),
         credentials: owned_text(&row[4]),
-        delivered: number(&row[5]),
-        attempts: number(&row[6]),
-        caller: Caller::recorded(text(&row[7]).unwrap_or_default(), text(&row[8])),
-        set_seq: number(&row[9]),
-        events: number(&row[10]),
+        delivered: integer_or_zero(&row[5]),
+        attempts: integer_or_zero(&row[6]),
+        caller: Caller::recorded(as_text(&row[7]).unwrap_or_default(), as_text(&row[8])),
+        set_seq: integer_or_zero(&row[9]),
+        events: integer_or_zero(&row[10]),
     }))
 }
 
@@ -341,7 +344,7 @@ async fn is_worth_a_look(
 }
 
 /// Sends the notifications after the last one, in order, and records each event.
-async fn send_all(
+async fn send_notifications(
     app: &ProtocolState,
     sender: &dyn WebhookSender,
     webhook: &mut Webhook,
@@ -349,13 +352,13 @@ async fn send_all(
     check_identity(app, &webhook.caller).await?;
     let caller = webhook.caller.clone();
     let run = start::find(&app.engine, &caller, &webhook.run_id).await?;
-    let ids = TaskIds::of_run(&caller, &run);
+    let ids = TaskIds::for_run(&caller, &run);
     let mut encoder = TaskEncoder::new(ids.clone(), Vec::new(), Framing::Lines);
     encoder.has_pieces = false;
     let session = AuthSession { caller: caller.clone() };
     let mut follower = Follower::new(app, session, &run, Turn::span(1, i64::MAX)).await?;
     let mut last = 0;
-    while let Some(events) = follower.existing().await? {
+    while let Some(events) = follower.next_existing().await? {
         for event in &events {
             let mut text = String::new();
             for change in follower.turn.add(event) {
@@ -367,16 +370,16 @@ async fn send_all(
             }
             for (nth, body) in text.lines().enumerate() {
                 let id = format!("{}.{}.{}", ids.task, event.number, nth + 1);
-                send(app, sender, webhook, id, body).await?;
+                send_notification(app, sender, webhook, id, body).await?;
             }
             webhook.delivered = event.number;
-            record(app, webhook, None).await?;
+            record_delivery(app, webhook, None).await?;
         }
     }
     let has_ended = matches!(follower.turn.end, Some(TurnEnd::Done | TurnEnd::Failed { .. }));
     if has_ended && last > webhook.delivered {
         webhook.delivered = last;
-        record(app, webhook, None).await?;
+        record_delivery(app, webhook, None).await?;
     }
     Ok(())
 }
@@ -394,7 +397,7 @@ async fn check_identity(app: &ProtocolState, caller: &Caller) -> Result<(), Stop
 }
 
 /// Sends one notification.
-async fn send(
+async fn send_notification(
     app: &ProtocolState,
     sender: &dyn WebhookSender,
     webhook: &Webhook,
@@ -411,7 +414,7 @@ async fn send(
         headers.push(("x-a2a-notification-token", token.clone()));
     }
     let signed = format!("{id}.{seconds}.{body}");
-    let signatures = signatures(app, webhook.token.as_deref(), signed.as_bytes());
+    let signatures = sign_notification(app, webhook.token.as_deref(), signed.as_bytes());
     if !signatures.is_empty() {
         headers.push(("webhook-signature", signatures.join(" ")));
     }
@@ -428,7 +431,7 @@ async fn send(
 
 /// Returns the signatures of a notification, as Standard Webhooks describes them: with the token of the receiver, and
 /// with the key of the server.
-fn signatures(app: &ProtocolState, token: Option<&str>, signed: &[u8]) -> Vec<String> {
+fn sign_notification(app: &ProtocolState, token: Option<&str>, signed: &[u8]) -> Vec<String> {
     let mut all = Vec::new();
     if let Some(token) = token {
         let key = EncodingKey::from_secret(token.as_bytes());
@@ -441,7 +444,7 @@ fn signatures(app: &ProtocolState, token: Option<&str>, signed: &[u8]) -> Vec<St
 }
 
 /// Records what is delivered, and the failure after it: why, and the pause before the next attempt.
-async fn record(
+async fn record_delivery(
     app: &ProtocolState,
     webhook: &Webhook,
     failure: Option<(String, Option<Duration>)>,
@@ -456,7 +459,7 @@ async fn record(
 
 /// Returns the pause after an attempt: it doubles, and varies by half, so that receivers that failed together are not
 /// tried together.
-fn pause(attempts: i64) -> Duration {
+fn retry_pause(attempts: i64) -> Duration {
     let doubled = limits::WEBHOOK_PAUSE.saturating_mul(1 << (attempts - 1).clamp(0, 20));
     let max = doubled.min(limits::WEBHOOK_PAUSE_MAX);
     let random =
@@ -479,9 +482,9 @@ mod tests {
     fn served(outbox: &mut Outbox) -> Vec<String> {
         let mut all = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");
-        while let Some((id, _)) = outbox.take() {
+        while let Some((id, _)) = outbox.take_due() {
             let task = runtime.spawn(std::future::pending::<()>()).id();
-            outbox.begun(task, id.clone());
+            outbox.mark_begun(task, id.clone());
             all.push(id);
         }
         all
@@ -492,9 +495,9 @@ mod tests {
     fn a_scope_has_a_share_and_scopes_take_turns() {
         let mut outbox = Outbox::default();
         for n in 0..100 {
-            outbox.change(&[], [row(&format!("a{n:02}"), "acme", 1)].iter());
+            outbox.apply_change(&[], [row(&format!("a{n:02}"), "acme", 1)].iter());
         }
-        outbox.change(&[], [row("z1", "zeta", 1), row("z2", "zeta", 1)].iter());
+        outbox.apply_change(&[], [row("z1", "zeta", 1), row("z2", "zeta", 1)].iter());
         let begun = served(&mut outbox);
         assert_eq!(begun[..4], ["a00", "z1", "a01", "z2"]);
         let of_acme = begun.iter().filter(|id| id.starts_with('a')).count();
@@ -504,17 +507,17 @@ mod tests {
     #[test]
     fn a_webhook_is_looked_at_again_after_new_events_only() {
         let mut outbox = Outbox::default();
-        outbox.change(&[], [row("a", "acme", 3)].iter());
+        outbox.apply_change(&[], [row("a", "acme", 3)].iter());
         assert_eq!(served(&mut outbox), ["a"]);
         let task = *outbox.tasks.keys().next().expect("it is served");
-        outbox.finished(task, Some(3));
-        assert_eq!(outbox.take(), None);
-        outbox.change(&[row("a", "acme", 3)], [row("a", "acme", 4)].iter());
-        assert_eq!(outbox.take(), Some(("a".to_owned(), 3)));
+        outbox.mark_finished(task, Some(3));
+        assert_eq!(outbox.take_due(), None);
+        outbox.apply_change(&[row("a", "acme", 3)], [row("a", "acme", 4)].iter());
+        assert_eq!(outbox.take_due(), Some(("a".to_owned(), 3)));
         // After a pause it is tried again, although there is no new event.
-        outbox.change(&[row("a", "acme", 4)], [].iter());
-        outbox.change(&[], [row("a", "acme", 4)].iter());
-        assert_eq!(outbox.take(), Some(("a".to_owned(), 0)));
+        outbox.apply_change(&[row("a", "acme", 4)], [].iter());
+        outbox.apply_change(&[], [row("a", "acme", 4)].iter());
+        assert_eq!(outbox.take_due(), Some(("a".to_owned(), 0)));
     }
 
     /// The end of a pause arrived before the end of the task that had recorded it. The webhook was then marked as looked at,
@@ -522,13 +525,13 @@ mod tests {
     #[test]
     fn a_webhook_that_comes_again_while_it_is_served_is_served_again() {
         let mut outbox = Outbox::default();
-        outbox.change(&[], [row("a", "acme", 3)].iter());
+        outbox.apply_change(&[], [row("a", "acme", 3)].iter());
         assert_eq!(served(&mut outbox), ["a"]);
         let task = *outbox.tasks.keys().next().expect("it is served");
-        outbox.change(&[row("a", "acme", 3)], [].iter());
-        outbox.change(&[], [row("a", "acme", 3)].iter());
-        outbox.finished(task, Some(3));
-        assert_eq!(outbox.take(), Some(("a".to_owned(), 0)));
+        outbox.apply_change(&[row("a", "acme", 3)], [].iter());
+        outbox.apply_change(&[], [row("a", "acme", 3)].iter());
+        outbox.mark_finished(task, Some(3));
+        assert_eq!(outbox.take_due(), Some(("a".to_owned(), 0)));
     }
 
     #[test]
@@ -536,7 +539,7 @@ mod tests {
         for (attempts, least_ms, most_ms) in
             [(1, 500, 1_000), (4, 4_000, 8_000), (11, 450_000, 900_000), (99, 450_000, 900_000)]
         {
-            let all: BTreeSet<u128> = (0..20).map(|_| pause(attempts).as_millis()).collect();
+            let all: BTreeSet<u128> = (0..20).map(|_| retry_pause(attempts).as_millis()).collect();
             assert!(all.iter().all(|ms| (least_ms..=most_ms).contains(ms)), "{all:?}");
             assert!(all.len() > 5, "{all:?}");
         }

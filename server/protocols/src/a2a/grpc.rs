@@ -24,12 +24,11 @@ use serde_json::Value as JsonValue;
 use super::binding::{A2aResponse, TaskStream, check_version};
 use super::card;
 use super::error::{A2aError, A2aResult, Kind, Status};
-use super::operation::Operation;
-use super::operations::Peer;
+use super::operations::{Operation, Peer};
 use super::proto::{
     CARD, EMPTY, FIELDS, GET_REQUEST, LIST_REQUEST, LIST_RESPONSE, MessageType, NotDecoded,
     PUSH_CONFIG, PUSH_CONFIG_REQUEST, PUSH_CONFIGS, PUSH_CONFIGS_REQUEST, SEND_REQUEST,
-    SEND_RESPONSE, STREAM_RESPONSE, TASK, TASK_REQUEST, TENANT, bytes_of,
+    SEND_RESPONSE, STREAM_RESPONSE, TASK, TASK_REQUEST, TENANT, write_bytes,
 };
 use super::task::Framing;
 use crate::follow::texts_of_turn;
@@ -37,7 +36,7 @@ use crate::state::ProtocolState;
 use crate::whole;
 
 /// Returns the types of the request and the response of an operation.
-fn types(operation: Operation) -> (MessageType, MessageType) {
+fn message_types(operation: Operation) -> (MessageType, MessageType) {
     match operation {
         Operation::SendMessage => (SEND_REQUEST, SEND_RESPONSE),
         Operation::SendStreamingMessage => (SEND_REQUEST, STREAM_RESPONSE),
@@ -68,8 +67,8 @@ pub(crate) async fn call(
         let operation = Operation::from_name(&method)
             .ok_or_else(|| A2aError::new(Kind::MethodNotFound, format!("there is no {method}")))?;
         check_version(&headers, None)?;
-        let (request, response) = types(operation);
-        let message = one_message(&content.bytes)?;
+        let (request, response) = message_types(operation);
+        let message = unframe_message(&content.bytes)?;
         let turn = content.turn().await;
         let params = request.decode(message).map_err(|why| match why {
             NotDecoded::Malformed => A2aError::invalid("the message is not valid for this method"),
@@ -82,9 +81,9 @@ pub(crate) async fn call(
         drop(turn);
         let agent = match params["tenant"].as_str().filter(|tenant| !tenant.is_empty()) {
             Some(tenant) => tenant.to_owned(),
-            None => card::only(&app, &session.caller).await?,
+            None => card::find_only_agent(&app, &session.caller).await?,
         };
-        let base = app.port.base(&uri, &headers);
+        let base = app.port.base_url(&uri, &headers);
         let bytes = content.bytes.len();
         let hold = content.into_hold();
         let peer = Peer { app, session, place, agent, bytes, hold, base };
@@ -92,7 +91,8 @@ pub(crate) async fn call(
     };
     match answer.await {
         Ok((A2aResponse::Value(value, permit), kind)) => {
-            let sent = encode(&account, permit, move || frame(&kind.encode(&value))).await;
+            let sent =
+                encode_counted(&account, permit, move || frame_message(&kind.encode(&value))).await;
             match sent {
                 Ok((message, hold)) => {
                     respond(stream::iter([Ok(message), Err(OK)]).map(move |part| {
@@ -103,13 +103,13 @@ pub(crate) async fn call(
                 Err(error) => respond(stream::iter([Err(error.to_status())])),
             }
         }
-        Ok((A2aResponse::Stream(task), _)) => respond(messages(*task)),
+        Ok((A2aResponse::Stream(task), _)) => respond(message_stream(*task)),
         Err(error) => respond(stream::iter([Err(error.to_status())])),
     }
 }
 
 /// Returns a message, and its reservation until it is sent.
-async fn encode(
+async fn encode_counted(
     account: &Account,
     permit: Option<ParseTurn>,
     encode: impl FnOnce() -> Bytes + Send + 'static,
@@ -124,7 +124,7 @@ async fn encode(
 }
 
 /// Returns the message in the body of a request.
-fn one_message(body: &[u8]) -> A2aResult<&[u8]> {
+fn unframe_message(body: &[u8]) -> A2aResult<&[u8]> {
     let (head, message) = body
         .split_at_checked(5)
         .ok_or_else(|| A2aError::invalid("the body is not a message of gRPC"))?;
@@ -140,7 +140,7 @@ fn one_message(body: &[u8]) -> A2aResult<&[u8]> {
 }
 
 /// Returns a message with its length.
-fn frame(message: &[u8]) -> Bytes {
+fn frame_message(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     let mut framed = vec![0];
     framed.extend_from_slice(&length.to_be_bytes());
@@ -152,30 +152,29 @@ fn frame(message: &[u8]) -> Bytes {
 const OK: Status = Status { code: 0, message: String::new(), reason: String::new(), domain: "" };
 
 /// Returns the messages of a stream, and its status.
-fn messages(task: TaskStream) -> impl Stream<Item = Result<Bytes, Status>> + Send {
+fn message_stream(task: TaskStream) -> impl Stream<Item = Result<Bytes, Status>> + Send {
     let TaskStream { follower, encoder, place } = task;
     let texts = texts_of_turn(follower, encoder, place);
     // Without an error among the texts, the end of the texts is the end of the task.
     let ended = stream::iter([Err(OK)]);
-    texts.flat_map(|text| stream::iter(items(&text))).chain(ended)
+    texts.flat_map(|text| stream::iter(messages_from_lines(&text))).chain(ended)
 }
 
 /// Returns the messages of lines. Text between the lines keeps the connection of other bindings alive.
-fn items(text: &str) -> Vec<Result<Bytes, Status>> {
+fn messages_from_lines(text: &str) -> Vec<Result<Bytes, Status>> {
     let lines = text.lines().filter_map(|line| serde_json::from_str::<JsonValue>(line).ok());
     let items = lines.map(|line| match line.get("error") {
         Some(error) => {
-            let text = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
             let code = error["code"].as_u64().and_then(|code| u8::try_from(code).ok());
             let is_ours = error["domain"] == "abide";
             Err(Status {
                 code: code.unwrap_or(2),
-                message: text("message"),
-                reason: text("reason"),
+                message: error["message"].as_str().unwrap_or_default().to_owned(),
+                reason: error["reason"].as_str().unwrap_or_default().to_owned(),
                 domain: if is_ours { "abide" } else { "a2a-protocol.org" },
             })
         }
-        None => Ok(frame(&STREAM_RESPONSE.encode(&line))),
+        None => Ok(frame_message(&STREAM_RESPONSE.encode(&line))),
     });
     items.collect()
 }
@@ -212,7 +211,7 @@ impl HttpBody for GrpcBody {
             Poll::Ready(Some(Ok(message))) => Poll::Ready(Some(Ok(Frame::data(message)))),
             Poll::Ready(Some(Err(status))) => {
                 self.messages = None;
-                Poll::Ready(Some(Ok(Frame::trailers(trailers(&status)))))
+                Poll::Ready(Some(Ok(Frame::trailers(status_trailers(&status)))))
             }
             Poll::Ready(None) => Poll::Ready(None),
         }
@@ -222,31 +221,34 @@ impl HttpBody for GrpcBody {
 /// The characters that the message of a status percent-encodes.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
-fn trailers(status: &Status) -> HeaderMap {
+fn status_trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();
-    let mut add = |name: &'static str, value: String| {
-        if let Ok(value) = HeaderValue::try_from(value) {
-            trailers.insert(HeaderName::from_static(name), value);
-        }
-    };
-    add("grpc-status", status.code.to_string());
+    insert_trailer(&mut trailers, "grpc-status", status.code.to_string());
     if status.code != 0 {
-        add("grpc-message", utf8_percent_encode(&status.message, ESCAPED).to_string());
-        add("grpc-status-details-bin", BASE64_STANDARD_NO_PAD.encode(details(status)));
+        let message = utf8_percent_encode(&status.message, ESCAPED).to_string();
+        insert_trailer(&mut trailers, "grpc-message", message);
+        let details = BASE64_STANDARD_NO_PAD.encode(status_details(status));
+        insert_trailer(&mut trailers, "grpc-status-details-bin", details);
     }
     trailers
 }
 
+fn insert_trailer(trailers: &mut HeaderMap, name: &'static str, value: String) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        trailers.insert(HeaderName::from_static(name), value);
+    }
+}
+
 /// Returns a `google.rpc.Status` with a `google.rpc.ErrorInfo`.
-fn details(status: &Status) -> Vec<u8> {
+fn status_details(status: &Status) -> Vec<u8> {
     let mut info = Vec::new();
     let mut any = Vec::new();
-    bytes_of(1, status.reason.as_bytes(), &mut info);
-    bytes_of(2, status.domain.as_bytes(), &mut info);
-    bytes_of(1, b"type.googleapis.com/google.rpc.ErrorInfo", &mut any);
-    bytes_of(2, &info, &mut any);
+    write_bytes(1, status.reason.as_bytes(), &mut info);
+    write_bytes(2, status.domain.as_bytes(), &mut info);
+    write_bytes(1, b"type.googleapis.com/google.rpc.ErrorInfo", &mut any);
+    write_bytes(2, &info, &mut any);
     let mut out = vec![1 << 3, status.code];
-    bytes_of(2, status.message.as_bytes(), &mut out);
-    bytes_of(3, &any, &mut out);
+    write_bytes(2, status.message.as_bytes(), &mut out);
+    write_bytes(3, &any, &mut out);
     out
 }

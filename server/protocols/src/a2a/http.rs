@@ -11,8 +11,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::binding::{A2aResponse, check_content_type, check_version, respond};
 use super::error::{A2aError, A2aResult, Kind};
-use super::operation::Operation;
-use super::operations::Peer;
+use super::operations::{Operation, Peer};
 use super::task::Framing;
 use super::{legacy_http, paths};
 use crate::state::ProtocolState;
@@ -29,20 +28,20 @@ pub(crate) async fn call(
     let Ok(Path((agent, rest))) = names else {
         return A2aError::new(Kind::MethodNotFound, "the path is not UTF-8").into_response();
     };
-    let base = app.port.base(&head.uri, &head.headers);
+    let base = app.port.base_url(&head.uri, &head.headers);
     let legacy = rest.strip_prefix("v1/");
     let turn = content.turn().await;
-    let request = read(&head, &rest, &content);
+    let request = read_request(&head, &rest, &content);
     drop(turn);
     let bytes = content.bytes();
     let account = app.engine.buffers().account(&session.caller);
     let peer = Peer { app, session, place, agent, bytes, hold: content.into_hold(), base };
     let answer = match request {
         Ok((operation, params)) if legacy.is_some() => {
-            let params = legacy_http::params(operation, &params);
+            let params = legacy_http::params_from_legacy(operation, &params);
             match peer.perform(operation, params, Framing::LegacyHttp).await {
                 Ok(A2aResponse::Value(value, permit)) => {
-                    Ok(A2aResponse::Value(legacy_http::result(operation, &value), permit))
+                    Ok(A2aResponse::Value(legacy_http::result_to_legacy(operation, &value), permit))
                 }
                 other => other,
             }
@@ -52,7 +51,7 @@ pub(crate) async fn call(
     };
     match answer {
         Err(error) if legacy.is_some() => {
-            let body = legacy_http::error(&error);
+            let body = legacy_http::error_to_legacy(&error);
             error.into_response_with(&body)
         }
         Ok(A2aResponse::Stream(stream)) => stream.into_response(),
@@ -65,7 +64,11 @@ pub(crate) async fn call(
 }
 
 /// Returns the operation of a request, and its parameters.
-fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation, JsonValue)> {
+fn read_request(
+    head: &Parts,
+    rest: &str,
+    content: &RequestBody,
+) -> A2aResult<(Operation, JsonValue)> {
     let method = &head.method;
     let headers = &head.headers;
     let query = head.uri.query();
@@ -78,7 +81,7 @@ fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation
         check_version(headers, query)?;
     }
     let mut params = match content.bytes() {
-        0 => fields_of(query.unwrap_or_default()),
+        0 => parse_query(query.unwrap_or_default()),
         _ => {
             check_content_type(headers)?;
             content.check_values(A2A_VALUES)?;
@@ -95,7 +98,7 @@ fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation
 }
 
 /// Returns the parameters of a query.
-fn fields_of(query: &str) -> JsonValue {
+fn parse_query(query: &str) -> JsonValue {
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let fields: Map<String, JsonValue> = pairs
         .filter_map(|(name, value)| {

@@ -1,16 +1,16 @@
 //! A2A 0.3 over JSON-RPC: its methods, and its form of messages, tasks and cards. A request is converted to 1.0, and its result
 //! back, so that both versions are the same operations.
 
-use serde_json::{Map, Value as JsonValue, json};
+use serde_json::{Value as JsonValue, json};
 
-use super::operation::Operation;
+use super::operations::Operation;
 use super::params::field;
 
 /// The version, as cards name it.
 pub(super) const VERSION: &str = "0.3.0";
 
 /// Returns the operation with the name of 0.3.
-pub(super) fn operation(method: &str) -> Option<Operation> {
+pub(super) fn operation_from_name(method: &str) -> Option<Operation> {
     Some(match method {
         "message/send" => Operation::SendMessage,
         "message/stream" => Operation::SendStreamingMessage,
@@ -29,31 +29,27 @@ pub(super) fn operation(method: &str) -> Option<Operation> {
 }
 
 /// Returns the parameters in the form of 1.0.
-pub(super) fn params(operation: Operation, given: &JsonValue) -> JsonValue {
-    let copied = |pairs: &[(&str, &str)]| -> JsonValue {
-        let copies = pairs.iter().map(|(from, to)| ((*to).to_owned(), given[*from].clone()));
-        copies.collect::<Map<_, _>>().into()
-    };
+pub(super) fn params_from_legacy(operation: Operation, given: &JsonValue) -> JsonValue {
     match operation {
         Operation::SendMessage | Operation::SendStreamingMessage => {
-            json!({"message": message_of(&given["message"]),
-                "configuration": configuration_of(&given["configuration"]),
+            json!({"message": message_from_legacy(&given["message"]),
+                "configuration": configuration_from_legacy(&given["configuration"]),
                 "metadata": given["metadata"]})
         }
         Operation::CreatePushConfig => {
-            let mut config = push_config_of(&given["pushNotificationConfig"]);
+            let mut config = push_config_from_legacy(&given["pushNotificationConfig"]);
             config["taskId"] = given["taskId"].clone();
             config
         }
         Operation::GetPushConfig | Operation::DeletePushConfig => {
-            copied(&[("id", "taskId"), ("pushNotificationConfigId", "id")])
+            json!({"taskId": given["id"], "id": given["pushNotificationConfigId"]})
         }
-        Operation::ListPushConfigs => copied(&[("id", "taskId")]),
-        _ => copied(&[("id", "id"), ("historyLength", "historyLength")]),
+        Operation::ListPushConfigs => json!({"taskId": given["id"]}),
+        _ => json!({"id": given["id"], "historyLength": given["historyLength"]}),
     }
 }
 
-fn message_of(message: &JsonValue) -> JsonValue {
+fn message_from_legacy(message: &JsonValue) -> JsonValue {
     // A value that is not an object is refused in the form of 1.0.
     let JsonValue::Object(given) = message else { return message.clone() };
     let mut message = given.clone();
@@ -64,13 +60,13 @@ fn message_of(message: &JsonValue) -> JsonValue {
         _ => {}
     }
     if let Some(parts) = given.get("parts").and_then(JsonValue::as_array) {
-        let parts: JsonValue = parts.iter().map(part_of).collect();
+        let parts: JsonValue = parts.iter().map(part_from_legacy).collect();
         message.insert("parts".to_owned(), parts);
     }
     message.into()
 }
 
-fn part_of(part: &JsonValue) -> JsonValue {
+fn part_from_legacy(part: &JsonValue) -> JsonValue {
     let mut new = json!({"metadata": part["metadata"]});
     match part["kind"].as_str() {
         Some("text") => new["text"] = part["text"].clone(),
@@ -88,7 +84,7 @@ fn part_of(part: &JsonValue) -> JsonValue {
     new
 }
 
-fn configuration_of(given: &JsonValue) -> JsonValue {
+fn configuration_from_legacy(given: &JsonValue) -> JsonValue {
     if !given.is_object() {
         return given.clone();
     }
@@ -98,13 +94,14 @@ fn configuration_of(given: &JsonValue) -> JsonValue {
         new["returnImmediately"] = json!(!blocking);
     }
     if given["pushNotificationConfig"].is_object() {
-        new["taskPushNotificationConfig"] = push_config_of(&given["pushNotificationConfig"]);
+        new["taskPushNotificationConfig"] =
+            push_config_from_legacy(&given["pushNotificationConfig"]);
     }
     new
 }
 
 /// Returns the configuration of a push notification, from the form of 0.3.
-pub(super) fn push_config_of(given: &JsonValue) -> JsonValue {
+pub(super) fn push_config_from_legacy(given: &JsonValue) -> JsonValue {
     let mut new = json!({"id": given["id"], "url": given["url"], "token": given["token"]});
     let authentication = &given["authentication"];
     if authentication.is_object() {
@@ -115,16 +112,16 @@ pub(super) fn push_config_of(given: &JsonValue) -> JsonValue {
 }
 
 /// Returns the result of an operation in the form of 0.3.
-pub(super) fn result(operation: Operation, result: &JsonValue) -> JsonValue {
+pub(super) fn result_to_legacy(operation: Operation, result: &JsonValue) -> JsonValue {
     match operation {
-        Operation::SendMessage => task(&result["task"]),
-        Operation::GetTask | Operation::CancelTask => task(result),
-        Operation::CreatePushConfig | Operation::GetPushConfig => push_config(result),
+        Operation::SendMessage => task_to_legacy(&result["task"]),
+        Operation::GetTask | Operation::CancelTask => task_to_legacy(result),
+        Operation::CreatePushConfig | Operation::GetPushConfig => push_config_to_legacy(result),
         Operation::ListPushConfigs => {
-            result["configs"].as_array().into_iter().flatten().map(push_config).collect()
+            result["configs"].as_array().into_iter().flatten().map(push_config_to_legacy).collect()
         }
         Operation::DeletePushConfig => JsonValue::Null,
-        Operation::GetExtendedAgentCard => card(result),
+        Operation::GetExtendedAgentCard => card_to_legacy(result),
         Operation::SendStreamingMessage | Operation::SubscribeToTask | Operation::ListTasks => {
             result.clone()
         }
@@ -132,19 +129,19 @@ pub(super) fn result(operation: Operation, result: &JsonValue) -> JsonValue {
 }
 
 /// Returns an event of a stream in the form of 0.3.
-pub(super) fn event(event: &JsonValue) -> JsonValue {
+pub(super) fn event_to_legacy(event: &JsonValue) -> JsonValue {
     let [all, update, artifact] = ["task", "statusUpdate", "artifactUpdate"].map(|it| &event[it]);
     if all.is_object() {
-        return task(all);
+        return task_to_legacy(all);
     }
     if update.is_object() {
         let is_final = is_final(&update["status"]);
         return json!({"kind": "status-update", "taskId": update["taskId"],
-            "contextId": update["contextId"], "status": status(&update["status"]),
+            "contextId": update["contextId"], "status": status_to_legacy(&update["status"]),
             "final": is_final});
     }
     json!({"kind": "artifact-update", "taskId": artifact["taskId"],
-        "contextId": artifact["contextId"], "artifact": with_parts(&artifact["artifact"]),
+        "contextId": artifact["contextId"], "artifact": parts_to_legacy(&artifact["artifact"]),
         "append": artifact["append"], "lastChunk": artifact["lastChunk"]})
 }
 
@@ -154,31 +151,31 @@ pub(super) fn is_final(status: &JsonValue) -> bool {
     matches!(state, Some("COMPLETED" | "FAILED" | "CANCELED" | "REJECTED" | "INPUT_REQUIRED"))
 }
 
-fn task(task: &JsonValue) -> JsonValue {
+fn task_to_legacy(task: &JsonValue) -> JsonValue {
     let mut new = json!({"kind": "task", "id": task["id"], "contextId": task["contextId"],
-        "status": status(&task["status"])});
+        "status": status_to_legacy(&task["status"])});
     if let Some(artifacts) = task["artifacts"].as_array() {
-        new["artifacts"] = artifacts.iter().map(with_parts).collect();
+        new["artifacts"] = artifacts.iter().map(parts_to_legacy).collect();
     }
     if let Some(history) = task["history"].as_array() {
-        new["history"] = history.iter().map(message).collect();
+        new["history"] = history.iter().map(message_to_legacy).collect();
     }
     new
 }
 
-fn status(status: &JsonValue) -> JsonValue {
+fn status_to_legacy(status: &JsonValue) -> JsonValue {
     let state = status["state"].as_str().unwrap_or_default();
     let state = state.strip_prefix("TASK_STATE_").unwrap_or(state);
     let mut new = json!({"state": state.to_ascii_lowercase().replace('_', "-"),
         "timestamp": status["timestamp"]});
     if status["message"].is_object() {
-        new["message"] = message(&status["message"]);
+        new["message"] = message_to_legacy(&status["message"]);
     }
     new
 }
 
-fn message(message: &JsonValue) -> JsonValue {
-    let mut new = with_parts(message);
+fn message_to_legacy(message: &JsonValue) -> JsonValue {
+    let mut new = parts_to_legacy(message);
     new["kind"] = json!("message");
     let is_of_user = field(message, "role") == "ROLE_USER";
     new["role"] = json!(if is_of_user { "user" } else { "agent" });
@@ -186,29 +183,24 @@ fn message(message: &JsonValue) -> JsonValue {
 }
 
 /// Returns an artifact or a message with its parts in the form of 0.3.
-fn with_parts(of: &JsonValue) -> JsonValue {
+fn parts_to_legacy(of: &JsonValue) -> JsonValue {
     let mut new = of.clone();
-    new["parts"] = of["parts"].as_array().into_iter().flatten().map(part).collect();
+    new["parts"] = of["parts"].as_array().into_iter().flatten().map(part_to_legacy).collect();
     new
 }
 
-fn part(part: &JsonValue) -> JsonValue {
-    let file = |member: &str, content: &JsonValue| {
-        let mut file = json!({member: content});
-        for (from, to) in [("mediaType", "mimeType"), ("filename", "name")] {
-            if !part[from].is_null() {
-                file[to] = part[from].clone();
-            }
-        }
-        json!({"kind": "file", "file": file})
-    };
-    let mut new = match part {
-        _ if part["text"].is_string() => json!({"kind": "text", "text": part["text"]}),
-        _ if part["raw"].is_string() => file("bytes", &part["raw"]),
-        _ if part["url"].is_string() => file("uri", &part["url"]),
-        _ if part["data"].is_object() => json!({"kind": "data", "data": part["data"]}),
+fn part_to_legacy(part: &JsonValue) -> JsonValue {
+    let mut new = if part["text"].is_string() {
+        json!({"kind": "text", "text": part["text"]})
+    } else if part["raw"].is_string() {
+        json!({"kind": "file", "file": file_to_legacy(part, "bytes", &part["raw"])})
+    } else if part["url"].is_string() {
+        json!({"kind": "file", "file": file_to_legacy(part, "uri", &part["url"])})
+    } else if part["data"].is_object() {
+        json!({"kind": "data", "data": part["data"]})
+    } else {
         // The data of 0.3 is an object.
-        _ => json!({"kind": "data", "data": {"value": part["data"]}}),
+        json!({"kind": "data", "data": {"value": part["data"]}})
     };
     if part["metadata"].is_object() {
         new["metadata"] = part["metadata"].clone();
@@ -216,7 +208,18 @@ fn part(part: &JsonValue) -> JsonValue {
     new
 }
 
-fn push_config(config: &JsonValue) -> JsonValue {
+/// Returns the file of a part, with its content as the member with this name.
+pub(super) fn file_to_legacy(part: &JsonValue, member: &str, content: &JsonValue) -> JsonValue {
+    let mut file = json!({member: content});
+    for (from, to) in [("mediaType", "mimeType"), ("filename", "name")] {
+        if !part[from].is_null() {
+            file[to] = part[from].clone();
+        }
+    }
+    file
+}
+
+fn push_config_to_legacy(config: &JsonValue) -> JsonValue {
     let mut of_task = json!({"id": config["id"], "url": config["url"]});
     let scheme = &config["authentication"]["scheme"];
     if scheme.is_string() {
@@ -226,7 +229,7 @@ fn push_config(config: &JsonValue) -> JsonValue {
 }
 
 /// Returns the card of an agent in the form of 0.3.
-pub(super) fn card(card: &JsonValue) -> JsonValue {
+pub(super) fn card_to_legacy(card: &JsonValue) -> JsonValue {
     let url = &card["supportedInterfaces"][0]["url"];
     let capabilities = &card["capabilities"];
     let mut new = json!({

@@ -6,19 +6,19 @@ use serde_json::{Value as JsonValue, json};
 
 use super::error::{A2aError, Kind};
 use super::legacy;
-use super::operation::Operation;
+use super::operations::Operation;
 use super::params::field;
 
 /// Returns the parameters in the form of 1.0.
-pub(super) fn params(operation: Operation, given: &JsonValue) -> JsonValue {
+pub(super) fn params_from_legacy(operation: Operation, given: &JsonValue) -> JsonValue {
     match operation {
         Operation::SendMessage | Operation::SendStreamingMessage => {
             let message = match field(given, "message") {
                 JsonValue::Null => &given["request"],
                 message => message,
             };
-            json!({"message": message_of(message), "metadata": given["metadata"],
-                "configuration": configuration_of(field(given, "configuration"))})
+            json!({"message": message_from_legacy(message), "metadata": given["metadata"],
+                "configuration": configuration_from_legacy(field(given, "configuration"))})
         }
         Operation::CreatePushConfig => {
             // The body is the configuration with its name, or a request that has it.
@@ -26,7 +26,8 @@ pub(super) fn params(operation: Operation, given: &JsonValue) -> JsonValue {
                 JsonValue::Null => given,
                 config => config,
             };
-            let mut config = legacy::push_config_of(field(named, "pushNotificationConfig"));
+            let mut config =
+                legacy::push_config_from_legacy(field(named, "pushNotificationConfig"));
             config["taskId"] = given["taskId"].clone();
             config
         }
@@ -34,17 +35,17 @@ pub(super) fn params(operation: Operation, given: &JsonValue) -> JsonValue {
     }
 }
 
-fn message_of(message: &JsonValue) -> JsonValue {
+fn message_from_legacy(message: &JsonValue) -> JsonValue {
     // What is not an object is refused in the form of 1.0.
     let JsonValue::Object(given) = message else { return message.clone() };
     let mut new = given.clone();
     if let Some(JsonValue::Array(content)) = new.remove("content") {
-        new.insert("parts".to_owned(), content.iter().map(part_of).collect());
+        new.insert("parts".to_owned(), content.iter().map(part_from_legacy).collect());
     }
     new.into()
 }
 
-fn part_of(part: &JsonValue) -> JsonValue {
+fn part_from_legacy(part: &JsonValue) -> JsonValue {
     let mut new = json!({"metadata": part["metadata"]});
     if part["text"].is_string() {
         new["text"] = part["text"].clone();
@@ -62,7 +63,7 @@ fn part_of(part: &JsonValue) -> JsonValue {
     new
 }
 
-fn configuration_of(given: &JsonValue) -> JsonValue {
+fn configuration_from_legacy(given: &JsonValue) -> JsonValue {
     if !given.is_object() {
         return given.clone();
     }
@@ -75,22 +76,22 @@ fn configuration_of(given: &JsonValue) -> JsonValue {
     }
     let push = field(given, "pushNotification");
     if push.is_object() {
-        new["taskPushNotificationConfig"] = legacy::push_config_of(push);
+        new["taskPushNotificationConfig"] = legacy::push_config_from_legacy(push);
     }
     new
 }
 
 /// Returns the result of an operation in the form of 0.3.
-pub(super) fn result(operation: Operation, result: &JsonValue) -> JsonValue {
+pub(super) fn result_to_legacy(operation: Operation, result: &JsonValue) -> JsonValue {
     match operation {
-        Operation::SendMessage => json!({"task": task(&result["task"])}),
-        Operation::GetTask | Operation::CancelTask => task(result),
-        Operation::CreatePushConfig | Operation::GetPushConfig => push_config(result),
+        Operation::SendMessage => json!({"task": task_to_legacy(&result["task"])}),
+        Operation::GetTask | Operation::CancelTask => task_to_legacy(result),
+        Operation::CreatePushConfig | Operation::GetPushConfig => push_config_to_legacy(result),
         Operation::ListPushConfigs => {
             let configs = result["configs"].as_array().into_iter().flatten();
-            json!({"configs": configs.map(push_config).collect::<JsonValue>()})
+            json!({"configs": configs.map(push_config_to_legacy).collect::<JsonValue>()})
         }
-        Operation::GetExtendedAgentCard => legacy::card(result),
+        Operation::GetExtendedAgentCard => legacy::card_to_legacy(result),
         Operation::DeletePushConfig => json!({}),
         Operation::SendStreamingMessage | Operation::SubscribeToTask | Operation::ListTasks => {
             result.clone()
@@ -99,76 +100,71 @@ pub(super) fn result(operation: Operation, result: &JsonValue) -> JsonValue {
 }
 
 /// Returns an event of a stream in the form of 0.3.
-pub(super) fn event(event: &JsonValue) -> JsonValue {
+pub(super) fn event_to_legacy(event: &JsonValue) -> JsonValue {
     if event["task"].is_object() {
-        return json!({"task": task(&event["task"])});
+        return json!({"task": task_to_legacy(&event["task"])});
     }
     let mut new = event.clone();
     if let Some(update) = new.get_mut("statusUpdate") {
         update["final"] = json!(legacy::is_final(&update["status"]));
-        update["status"] = status(&update["status"]);
+        update["status"] = status_to_legacy(&update["status"]);
     }
     if let Some(update) = new.get_mut("artifactUpdate") {
-        update["artifact"] = artifact(&update["artifact"]);
+        update["artifact"] = artifact_to_legacy(&update["artifact"]);
     }
     new
 }
 
-fn task(task: &JsonValue) -> JsonValue {
+fn task_to_legacy(task: &JsonValue) -> JsonValue {
     let mut new = task.clone();
-    new["status"] = status(&task["status"]);
+    new["status"] = status_to_legacy(&task["status"]);
     if let Some(artifacts) = task["artifacts"].as_array() {
-        new["artifacts"] = artifacts.iter().map(artifact).collect();
+        new["artifacts"] = artifacts.iter().map(artifact_to_legacy).collect();
     }
     if let Some(history) = task["history"].as_array() {
-        new["history"] = history.iter().map(message).collect();
+        new["history"] = history.iter().map(message_to_legacy).collect();
     }
     new
 }
 
-fn status(status: &JsonValue) -> JsonValue {
+fn status_to_legacy(status: &JsonValue) -> JsonValue {
     let mut new = status.clone();
     if status["state"] == "TASK_STATE_CANCELED" {
         new["state"] = json!("TASK_STATE_CANCELLED");
     }
     if status["message"].is_object() {
-        new["message"] = message(&status["message"]);
+        new["message"] = message_to_legacy(&status["message"]);
     }
     new
 }
 
-fn message(message: &JsonValue) -> JsonValue {
+fn message_to_legacy(message: &JsonValue) -> JsonValue {
     let JsonValue::Object(given) = message else { return message.clone() };
     let mut new = given.clone();
     if let Some(JsonValue::Array(parts)) = new.remove("parts") {
-        new.insert("content".to_owned(), parts.iter().map(part).collect());
+        new.insert("content".to_owned(), parts.iter().map(part_to_legacy).collect());
     }
     new.into()
 }
 
-fn artifact(artifact: &JsonValue) -> JsonValue {
+fn artifact_to_legacy(artifact: &JsonValue) -> JsonValue {
     let mut new = artifact.clone();
-    new["parts"] = artifact["parts"].as_array().into_iter().flatten().map(part).collect();
+    new["parts"] = artifact["parts"].as_array().into_iter().flatten().map(part_to_legacy).collect();
     new
 }
 
-fn part(part: &JsonValue) -> JsonValue {
-    let file = |member: &str, content: &JsonValue| {
-        let mut file = json!({member: content});
-        for (from, to) in [("mediaType", "mimeType"), ("filename", "name")] {
-            if !part[from].is_null() {
-                file[to] = part[from].clone();
-            }
-        }
-        json!({"file": file})
-    };
-    let mut new = match part {
-        _ if part["text"].is_string() => json!({"text": part["text"]}),
-        _ if part["raw"].is_string() => file("fileWithBytes", &part["raw"]),
-        _ if part["url"].is_string() => file("fileWithUri", &part["url"]),
-        _ if part["data"].is_object() => json!({"data": {"data": part["data"]}}),
+fn part_to_legacy(part: &JsonValue) -> JsonValue {
+    let mut new = if part["text"].is_string() {
+        json!({"text": part["text"]})
+    } else if part["raw"].is_string() {
+        json!({"file": legacy::file_to_legacy(part, "fileWithBytes", &part["raw"])})
+    } else if part["url"].is_string() {
+        json!({"file": legacy::file_to_legacy(part, "fileWithUri", &part["url"])})
+    } else if part["data"].is_object() {
+        json!({"data": {"data": part["data"]}})
+    } else {
         // The data of 0.3 is an object.
-        _ => json!({"data": {"data": {"value": part["data"]}}}),
+        json!({"data": {"data": {"value": part["data"]}}})
     };
     if part["metadata"].is_object() {
         new["metadata"] = part["metadata"].clone();
@@ -176,9 +172,10 @@ fn part(part: &JsonValue) -> JsonValue {
     new
 }
 
-fn push_config(config: &JsonValue) -> JsonValue {
-    let text = |name: &str| config[name].as_str().unwrap_or_default();
-    let name = format!("tasks/{}/pushNotificationConfigs/{}", text("taskId"), text("id"));
+fn push_config_to_legacy(config: &JsonValue) -> JsonValue {
+    let task_id = config["taskId"].as_str().unwrap_or_default();
+    let id = config["id"].as_str().unwrap_or_default();
+    let name = format!("tasks/{task_id}/pushNotificationConfigs/{id}");
     let mut of_task = json!({"id": config["id"], "url": config["url"]});
     let scheme = &config["authentication"]["scheme"];
     if scheme.is_string() {
@@ -188,7 +185,7 @@ fn push_config(config: &JsonValue) -> JsonValue {
 }
 
 /// Returns the body of an error: the name of its type, as the SDKs of 0.3 have it.
-pub(super) fn error(error: &A2aError) -> JsonValue {
+pub(super) fn error_to_legacy(error: &A2aError) -> JsonValue {
     let name = match error.kind {
         Kind::TaskNotFound => "TaskNotFoundError",
         Kind::TaskNotCancelable => "TaskNotCancelableError",

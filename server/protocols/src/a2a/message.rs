@@ -8,7 +8,7 @@ use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use super::error::{A2aError, A2aResult, Kind};
-use super::params::{field, required, text};
+use super::params::{field, required_text, text_field};
 use crate::decision::{self, Decision};
 
 /// A message of a client.
@@ -29,7 +29,7 @@ impl Message {
         if !message.is_object() {
             return Err(A2aError::invalid("message is missing"));
         }
-        let id = required(message, "messageId")?.to_owned();
+        let id = required_text(message, "messageId")?.to_owned();
         if id.len() > A2A_MESSAGE_ID_BYTES {
             let detail = format!("messageId has more than {A2A_MESSAGE_ID_BYTES} bytes");
             return Err(Refusal::new(Code::LimitExceeded, detail).into());
@@ -47,7 +47,7 @@ impl Message {
             let detail = format!("a message has at most {A2A_PARTS} parts");
             return Err(Refusal::new(Code::LimitExceeded, detail).into());
         }
-        let parts: Vec<JsonValue> = parts.iter().map(part).collect::<Result<_, _>>()?;
+        let parts: Vec<JsonValue> = parts.iter().map(read_part).collect::<Result<_, _>>()?;
         let mut json = json!({"messageId": id, "role": "ROLE_USER", "parts": parts});
         for name in ["metadata", "extensions", "referenceTaskIds"] {
             match field(message, name) {
@@ -55,7 +55,7 @@ impl Message {
                 value => json[name] = value.clone(),
             }
         }
-        let [task_id, context_id] = ["taskId", "contextId"].map(|name| text(message, name));
+        let [task_id, context_id] = ["taskId", "contextId"].map(|name| text_field(message, name));
         let task_id = task_id?.map(str::to_owned);
         let context_id = context_id?.map(str::to_owned);
         let all = json!([task_id, json]);
@@ -64,7 +64,7 @@ impl Message {
     }
 
     /// Returns the message as the history of a task has it.
-    pub(super) fn stored(&self) -> JsonValue {
+    pub(super) fn to_json(&self) -> JsonValue {
         self.json.clone()
     }
 
@@ -79,7 +79,7 @@ impl Message {
                 return Ok(format!("[{name}: {url}]"));
             }
             match part["raw"].as_str() {
-                Some(raw) => raw_text(raw),
+                Some(raw) => decode_text(raw),
                 None => Ok(part["data"].to_string()),
             }
         });
@@ -94,11 +94,14 @@ impl Message {
         let mut objects = self.parts().iter().map(|part| &part["data"]).filter(|it| it.is_object());
         let Some(data) = objects.next() else {
             let said = self.prompt()?;
-            let (approve, comment) = match said_decision(&said) {
+            let (approve, comment) = match parse_decision(&said) {
                 Some(approve) => (approve, None),
                 None => (false, Some(said)),
             };
-            return Ok(pending.iter().map(|id| of_all(id, approve, comment.clone())).collect());
+            return Ok(pending
+                .iter()
+                .map(|id| plain_decision(id, approve, comment.clone()))
+                .collect());
         };
         if objects.next().is_some() {
             return Err(A2aError::invalid(
@@ -114,30 +117,34 @@ impl Message {
                 let others = others.join(", ");
                 return Err(A2aError::invalid(format!("data has both decisions and {others}")));
             }
-            return decisions.iter().map(decision).collect();
+            return decisions.iter().map(read_decision).collect();
         }
         let Some(approve) = data["approve"].as_bool() else {
             let message = r#"data has neither "approve": true or false nor "decisions""#;
             return Err(A2aError::invalid(message));
         };
         let texts = self.parts().iter().filter_map(|part| part["text"].as_str());
-        if texts.filter_map(said_decision).any(|said| said != approve) {
+        if texts.filter_map(parse_decision).any(|said| said != approve) {
             return Err(A2aError::invalid(
                 "the text and the data of the message decide differently",
             ));
         }
         let comment = data["comment"].as_str().map(str::to_owned);
-        let (answer, approved_arguments) = changes(data)?;
+        let (answer, approved_arguments) = read_changes(data)?;
         match pending {
-            [id] => {
-                Ok(vec![Decision { answer, approved_arguments, ..of_all(id, approve, comment) }])
-            }
+            [id] => Ok(vec![Decision {
+                answer,
+                approved_arguments,
+                ..plain_decision(id, approve, comment)
+            }]),
             _ if answer.is_some() || approved_arguments.is_some() => {
                 let message =
                     r#"several calls wait: name the call, with "decisions": [{"callId": …}]"#;
                 Err(A2aError::invalid(message))
             }
-            _ => Ok(pending.iter().map(|id| of_all(id, approve, comment.clone())).collect()),
+            _ => {
+                Ok(pending.iter().map(|id| plain_decision(id, approve, comment.clone())).collect())
+            }
         }
     }
 
@@ -158,7 +165,7 @@ const DECISION_MEMBERS: [&str; 7] =
 const APPROVED_ARGUMENTS: &str = "approvedArguments";
 
 /// What a text decides on its own; `None` if it only explains.
-fn said_decision(text: &str) -> Option<bool> {
+fn parse_decision(text: &str) -> Option<bool> {
     match text.trim().to_lowercase().as_str() {
         "approve" | "yes" => Some(true),
         "reject" | "no" => Some(false),
@@ -166,35 +173,39 @@ fn said_decision(text: &str) -> Option<bool> {
     }
 }
 
-/// Returns a decision as on all calls.
-fn of_all(call_id: &str, approve: bool, comment: Option<String>) -> Decision {
-    let answer = None;
-    let approved_arguments = None;
-    Decision { call_id: call_id.to_owned(), approve, comment, answer, approved_arguments }
+/// Returns a decision without an answer and without changed arguments.
+fn plain_decision(call_id: &str, approve: bool, comment: Option<String>) -> Decision {
+    Decision {
+        call_id: call_id.to_owned(),
+        approve,
+        comment,
+        answer: None,
+        approved_arguments: None,
+    }
 }
 
 /// Returns the answer to a question, and the arguments that the approver has changed.
-fn changes(data: &JsonValue) -> A2aResult<(Option<JsonValue>, Option<JsonValue>)> {
+fn read_changes(data: &JsonValue) -> A2aResult<(Option<JsonValue>, Option<JsonValue>)> {
     let answer = data.get("answer").filter(|answer| !answer.is_null());
     let value = field(data, APPROVED_ARGUMENTS);
     let arguments = decision::approved_arguments(APPROVED_ARGUMENTS, value, answer)?;
     Ok((answer.cloned(), arguments))
 }
 
-fn decision(data: &JsonValue) -> A2aResult<Decision> {
+fn read_decision(data: &JsonValue) -> A2aResult<Decision> {
     let members = data.as_object().into_iter().flatten();
     decision::check_members("a decision", members, &DECISION_MEMBERS)?;
     let approve = data["approve"].as_bool();
     let approve = approve.ok_or_else(|| A2aError::invalid("a decision needs approve"))?;
     let comment = data["comment"].as_str().map(str::to_owned);
-    let (answer, approved_arguments) = changes(data)?;
-    let call_id = required(data, "callId")?.to_owned();
+    let (answer, approved_arguments) = read_changes(data)?;
+    let call_id = required_text(data, "callId")?.to_owned();
     Ok(Decision { call_id, approve, comment, answer, approved_arguments })
 }
 
 /// Returns a part, with only its known fields.
-fn part(part: &JsonValue) -> A2aResult<JsonValue> {
-    let media_type = text(part, "mediaType")?;
+fn read_part(part: &JsonValue) -> A2aResult<JsonValue> {
+    let media_type = text_field(part, "mediaType")?;
     let mut known = json!({});
     let given: Vec<&str> =
         ["text", "raw", "url", "data"].into_iter().filter(|name| !part[*name].is_null()).collect();
@@ -210,7 +221,7 @@ fn part(part: &JsonValue) -> A2aResult<JsonValue> {
         return Err(A2aError::new(Kind::ContentTypeNotSupported, message));
     }
     if kind == "raw" {
-        raw_text(part[kind].as_str().unwrap_or_default())?;
+        decode_text(part[kind].as_str().unwrap_or_default())?;
     }
     known[kind] = part[kind].clone();
     for name in ["metadata", "filename", "mediaType"] {
@@ -228,7 +239,7 @@ fn is_text(media_type: &str) -> bool {
     name == "text" || name.starts_with("text/") || name == "application/json"
 }
 
-fn raw_text(raw: &str) -> A2aResult<String> {
+fn decode_text(raw: &str) -> A2aResult<String> {
     let bytes = BASE64_STANDARD.decode(raw);
     let bytes = bytes.map_err(|_| A2aError::invalid("raw of a part is not base64"))?;
     String::from_utf8(bytes).map_err(|_| {

@@ -13,10 +13,9 @@ use tokio::time::timeout;
 use super::binding::{A2aResponse, TaskStream};
 use super::error::{A2aError, A2aResult, Kind};
 use super::message::Message;
-use super::operation::Operation;
-use super::params::{field, flag, number, required, text, timestamp};
+use super::params::{bool_field, field, format_time, number_field, required_text, text_field};
 use super::push::PushConfig;
-use super::task::{Framing, TaskEncoder, TaskIds, task};
+use super::task::{Framing, TaskEncoder, TaskIds, task_to_json};
 use super::task_list::{Filter, PageToken, state_of_row};
 use super::{card, push, records};
 use crate::follow::Follower;
@@ -24,6 +23,42 @@ use crate::start::{self, NewRun, NewSession, RunRow};
 use crate::state::ProtocolState;
 use crate::turn::Turn;
 use crate::{limits, whole};
+
+/// An operation, by its name in version 1.0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    SendMessage,
+    SendStreamingMessage,
+    GetTask,
+    ListTasks,
+    CancelTask,
+    SubscribeToTask,
+    CreatePushConfig,
+    GetPushConfig,
+    ListPushConfigs,
+    DeletePushConfig,
+    GetExtendedAgentCard,
+}
+
+impl Operation {
+    /// Returns the operation with the name of the protocol.
+    pub(super) fn from_name(name: &str) -> Option<Operation> {
+        Some(match name {
+            "SendMessage" => Operation::SendMessage,
+            "SendStreamingMessage" => Operation::SendStreamingMessage,
+            "GetTask" => Operation::GetTask,
+            "ListTasks" => Operation::ListTasks,
+            "CancelTask" => Operation::CancelTask,
+            "SubscribeToTask" => Operation::SubscribeToTask,
+            "CreateTaskPushNotificationConfig" => Operation::CreatePushConfig,
+            "GetTaskPushNotificationConfig" => Operation::GetPushConfig,
+            "ListTaskPushNotificationConfigs" => Operation::ListPushConfigs,
+            "DeleteTaskPushNotificationConfig" => Operation::DeletePushConfig,
+            "GetExtendedAgentCard" => Operation::GetExtendedAgentCard,
+            _ => return None,
+        })
+    }
+}
 
 /// A client of an agent.
 pub(super) struct Peer {
@@ -72,7 +107,8 @@ impl Peer {
                 self.delete_push_config(params).await.map(A2aResponse::small)
             }
             Operation::GetExtendedAgentCard => {
-                let card = card::extended(&self.app, self.by(), &self.agent, &self.base).await?;
+                let card =
+                    card::extended_card(&self.app, self.by(), &self.agent, &self.base).await?;
                 Ok(A2aResponse::small(card))
             }
         }
@@ -80,36 +116,36 @@ impl Peer {
 
     async fn send(mut self, params: JsonValue) -> A2aResult<A2aResponse> {
         let configuration = field(&params, "configuration");
-        let length = number(configuration, "historyLength")?;
-        let returns_immediately = flag(configuration, "returnImmediately")?;
+        let length = number_field(configuration, "historyLength")?;
+        let returns_immediately = bool_field(configuration, "returnImmediately")?;
         let Sent { run, .. } = self.accept(&params).await?;
         // The task may take long.
         drop(params);
         self.hold = None;
         let ids = self.ids(&run);
-        let history = self.history(&ids, length).await?;
+        let history = self.load_history(&ids, length).await?;
         let mut permit = if returns_immediately {
-            whole::permit_to_load(&self.app, self.by(), &run).await?
+            whole::acquire_load_permit(&self.app, self.by(), &run).await?
         } else {
             None
         };
         let turns = Turn::span(1, run.turn);
         let mut follower = Follower::new(&self.app, self.session.clone(), &run, turns).await?;
         if returns_immediately {
-            follower.until_now().await?
+            follower.read_until_now().await?
         } else {
-            follower.until_end().await?;
-            permit = whole::permit(&self.app, self.by(), follower.turn.bytes()).await;
+            follower.read_until_end().await?;
+            permit = whole::acquire_permit(&self.app, self.by(), follower.turn.bytes()).await;
         }
         let task = encode_task(ids, follower, history).await?;
         Ok(A2aResponse::Value(json!({"task": task}), permit))
     }
 
     async fn stream(self, params: JsonValue, framing: Framing) -> A2aResult<A2aResponse> {
-        let length = number(field(&params, "configuration"), "historyLength")?;
+        let length = number_field(field(&params, "configuration"), "historyLength")?;
         let Sent { run, first_turn } = self.accept(&params).await?;
         let ids = self.ids(&run);
-        let history = self.history(&ids, length).await?;
+        let history = self.load_history(&ids, length).await?;
         let mut encoder = TaskEncoder::new(ids, history, framing);
         encoder.first_turn = first_turn;
         let turns = Turn::span(1, run.turn);
@@ -121,15 +157,15 @@ impl Peer {
     async fn accept(&self, params: &JsonValue) -> A2aResult<Sent> {
         let configuration = field(params, "configuration");
         let push = field(configuration, "taskPushNotificationConfig");
-        let turn = self.turn().await;
+        let turn = self.wait_for_turn().await;
         let message = Message::parse(field(params, "message"))?;
         drop(turn);
         let run = match &message.task_id {
             Some(task_id) => Some(self.find(task_id).await?),
             None => None,
         };
-        let context = self.context_of(&message, run.as_ref())?;
-        if let Some(sent) = self.accepted(&message, &context).await? {
+        let context = self.context_for(&message, run.as_ref())?;
+        if let Some(sent) = self.find_accepted(&message, &context).await? {
             return Ok(sent);
         }
         let sent = match run {
@@ -139,7 +175,7 @@ impl Peer {
         match sent {
             // The same message may have arrived twice at the same time.
             Err(error) if error.kind == Kind::Refused(Code::Conflict) => {
-                self.accepted(&message, &context).await?.ok_or(error)
+                self.find_accepted(&message, &context).await?.ok_or(error)
             }
             sent => sent,
         }
@@ -148,7 +184,7 @@ impl Peer {
     /// Returns the context of a message, in which its id is used once. A message that names neither a task nor a
     /// context begins a context whose id follows from the message: an equal one is a repetition, and another one with
     /// the same id is not.
-    fn context_of(&self, message: &Message, run: Option<&RunRow>) -> A2aResult<String> {
+    fn context_for(&self, message: &Message, run: Option<&RunRow>) -> A2aResult<String> {
         let by = self.by();
         let given = message.context_id.as_deref();
         let given = given.map(|id| start::id_for_caller(by, id));
@@ -167,12 +203,12 @@ impl Peer {
     }
 
     /// Waits for the turn in which a large message is processed.
-    async fn turn(&self) -> Option<ParseTurn> {
+    async fn wait_for_turn(&self) -> Option<ParseTurn> {
         self.app.port.parse_turn(self.by(), self.bytes).await
     }
 
     /// Returns the task of a message that was accepted before.
-    async fn accepted(&self, message: &Message, context: &str) -> A2aResult<Option<Sent>> {
+    async fn find_accepted(&self, message: &Message, context: &str) -> A2aResult<Option<Sent>> {
         let record = records::find(&self.app, self.by(), &self.agent, context, &message.id);
         let Some(record) = record.await? else { return Ok(None) };
         if record.digest != message.digest {
@@ -192,7 +228,7 @@ impl Peer {
         context: &str,
         push: &JsonValue,
     ) -> A2aResult<Sent> {
-        let turn = self.turn().await;
+        let turn = self.wait_for_turn().await;
         let input = message.prompt()?;
         drop(turn);
         let name = json!([self.agent, context, message.id]).to_string();
@@ -200,24 +236,24 @@ impl Peer {
         // From the first event on.
         let push = self.push_call(push, &id, &id, Some(0))?;
         let session_id = context.to_owned();
-        let session = start::session(&self.app.engine, self.by(), &session_id).await?;
-        let new = |new_session| NewRun {
+        let session = start::find_session_id(&self.app.engine, self.by(), &session_id).await?;
+        let new_run = |new_session| NewRun {
             agent: self.agent.clone(),
             session_id: session_id.clone(),
             new_session,
             before: Vec::new(),
             input: input.clone(),
             id: Some(id.clone()),
-            record: Some(records::write(self.by(), &self.agent, context, message, &id, 1)),
+            record: Some(records::record_call(self.by(), &self.agent, context, message, &id, 1)),
             follow_up: push.clone(),
         };
         let made = NewSession { id: session_id.clone(), metadata: None };
-        let first = new(session.is_none().then_some(made));
+        let first = new_run(session.is_none().then_some(made));
         let begun = start::start(&self.app, self.by(), self.bytes, first, None).await;
         let run = match begun {
             // Another request may have created the session in the meantime.
             Err(refusal) if session.is_none() && refusal.code == Code::Conflict => {
-                start::start(&self.app, self.by(), self.bytes, new(None), None).await?
+                start::start(&self.app, self.by(), self.bytes, new_run(None), None).await?
             }
             begun => begun?,
         };
@@ -253,13 +289,14 @@ impl Peer {
         if run.has_ended {
             return unsupported("has ended; a message with its contextId begins another");
         }
-        let pending = start::undecided(&self.app.engine, self.by(), &run).await?;
+        let pending = start::undecided_call_ids(&self.app.engine, self.by(), &run).await?;
         if pending.is_empty() {
             return unsupported("needs no input; send the message when it does");
         }
         let decisions = message.decisions(&pending)?;
         let TaskIds { task, context } = &ids;
-        let record = records::write(self.by(), &self.agent, context, message, task, run.turn + 1);
+        let record =
+            records::record_call(self.by(), &self.agent, context, message, task, run.turn + 1);
         let push = self.push_call(push, &run.id, &ids.task, None)?;
         let calls = iter::once(record).chain(push).collect();
         let before = run.turn;
@@ -269,24 +306,24 @@ impl Peer {
     }
 
     async fn get(self, params: &JsonValue) -> A2aResult<A2aResponse> {
-        let length = number(params, "historyLength")?;
-        let run = self.find(required(params, "id")?).await?;
-        let permit = whole::permit_to_load(&self.app, self.by(), &run).await?;
-        Ok(A2aResponse::Value(self.task(&run, length).await?, permit))
+        let length = number_field(params, "historyLength")?;
+        let run = self.find(required_text(params, "id")?).await?;
+        let permit = whole::acquire_load_permit(&self.app, self.by(), &run).await?;
+        Ok(A2aResponse::Value(self.load_task(&run, length).await?, permit))
     }
 
     /// A task as it is now, with its artifacts.
-    async fn task(&self, run: &RunRow, history_length: Option<u32>) -> A2aResult<JsonValue> {
+    async fn load_task(&self, run: &RunRow, history_length: Option<u32>) -> A2aResult<JsonValue> {
         let ids = self.ids(run);
-        let history = self.history(&ids, history_length).await?;
+        let history = self.load_history(&ids, history_length).await?;
         let turns = Turn::span(1, i64::MAX);
         let mut follower = Follower::new(&self.app, self.session.clone(), run, turns).await?;
-        follower.until_now().await?;
+        follower.read_until_now().await?;
         encode_task(ids, follower, history).await
     }
 
     async fn cancel(self, params: &JsonValue) -> A2aResult<A2aResponse> {
-        let run = self.find(required(params, "id")?).await?;
+        let run = self.find(required_text(params, "id")?).await?;
         let task_id = self.ids(&run).task;
         let ended = || A2aError::new(Kind::TaskNotCancelable, format!("task {task_id} has ended"));
         if run.has_ended {
@@ -297,21 +334,21 @@ impl Peer {
             Err(refusal) if refusal.code == Code::BadTransition => return Err(ended()),
             done => drop(done?),
         }
-        let permit = whole::permit_to_load(&self.app, self.by(), &run).await?;
+        let permit = whole::acquire_load_permit(&self.app, self.by(), &run).await?;
         let turns = Turn::span(1, i64::MAX);
         let mut follower = Follower::new(&self.app, self.session.clone(), &run, turns).await?;
         // The driver stops its tools first.
-        match timeout(limits::ABORT_TIMEOUT, follower.until_end()).await {
+        match timeout(limits::ABORT_TIMEOUT, follower.read_until_end()).await {
             Ok(ended) => ended?,
-            Err(_) => follower.until_now().await?,
+            Err(_) => follower.read_until_now().await?,
         }
         let ids = self.ids(&run);
-        let history = self.history(&ids, None).await?;
+        let history = self.load_history(&ids, None).await?;
         Ok(A2aResponse::Value(encode_task(ids, follower, history).await?, permit))
     }
 
     async fn subscribe(self, params: &JsonValue, framing: Framing) -> A2aResult<A2aResponse> {
-        let run = self.find(required(params, "id")?).await?;
+        let run = self.find(required_text(params, "id")?).await?;
         let ids = self.ids(&run);
         if run.has_ended {
             let message = format!("task {} has ended (use GetTask)", ids.task);
@@ -325,18 +362,18 @@ impl Peer {
 
     async fn list(self, params: &JsonValue) -> A2aResult<A2aResponse> {
         let filter = Filter::parse(self.by(), &self.agent, params)?;
-        let size = number(params, "pageSize")?.map_or(A2A_PAGE / 2, |size| size as usize);
+        let size = number_field(params, "pageSize")?.map_or(A2A_PAGE / 2, |size| size as usize);
         if size == 0 || size > A2A_PAGE {
             return Err(A2aError::invalid(format!("pageSize must be from 1 to {A2A_PAGE}")));
         }
-        let after = text(params, "pageToken")?.map(PageToken::parse).transpose()?;
-        let length = number(params, "historyLength")?;
-        let with_artifacts = flag(params, "includeArtifacts")?;
+        let after = text_field(params, "pageToken")?.map(PageToken::parse).transpose()?;
+        let length = number_field(params, "historyLength")?;
+        let with_artifacts = bool_field(params, "includeArtifacts")?;
         let total = filter.count(&self.app, self.by()).await?;
         let rows = filter.rows(&self.app, self.by(), after.as_ref(), size + 1).await?;
         // One permit for all: the runs are loaded one after the other.
         let permit = if with_artifacts {
-            whole::permit(&self.app, self.by(), limits::WHOLE_RUN_BYTES).await
+            whole::acquire_permit(&self.app, self.by(), limits::WHOLE_RUN_BYTES).await
         } else {
             None
         };
@@ -358,15 +395,15 @@ impl Peer {
                 }
             }
             let mut task = if is_whole {
-                self.task(&run, Some(0)).await?
+                self.load_task(&run, Some(0)).await?
             } else {
                 let ids = self.ids(&run);
                 let updated_at = row["updated_at"].as_i64().unwrap_or_default();
                 json!({"id": ids.task, "contextId": ids.context, "status":
-                        {"state": state_of_row(row), "timestamp": timestamp(updated_at)}})
+                        {"state": state_of_row(row), "timestamp": format_time(updated_at)}})
             };
             if length.is_some_and(|length| length > 0) {
-                let history = self.history(&self.ids(&run), length).await?;
+                let history = self.load_history(&self.ids(&run), length).await?;
                 if !history.is_empty() {
                     task["history"] = json!(history);
                 }
@@ -396,12 +433,12 @@ impl Peer {
 
     /// Returns the ids without the namespace of the caller, which finds them either way.
     pub(super) fn ids(&self, run: &RunRow) -> TaskIds {
-        TaskIds::of_run(self.by(), run)
+        TaskIds::for_run(self.by(), run)
     }
 
-    async fn history(&self, ids: &TaskIds, length: Option<u32>) -> A2aResult<Vec<JsonValue>> {
+    async fn load_history(&self, ids: &TaskIds, length: Option<u32>) -> A2aResult<Vec<JsonValue>> {
         let mut history =
-            records::history(&self.app, self.by(), &self.agent, &ids.task, length).await?;
+            records::load_history(&self.app, self.by(), &self.agent, &ids.task, length).await?;
         for message in &mut history {
             message["taskId"] = json!(ids.task);
             message["contextId"] = json!(ids.context);
@@ -416,7 +453,7 @@ async fn encode_task(
     follower: Follower,
     history: Vec<JsonValue>,
 ) -> A2aResult<JsonValue> {
-    Ok(whole::encode(move || task(&ids, &follower.turn, &history, true)).await?)
+    Ok(whole::encode(move || task_to_json(&ids, &follower.turn, &history, true)).await?)
 }
 
 /// The run of a message, and the turn of it that the message began.

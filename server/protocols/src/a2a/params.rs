@@ -25,7 +25,7 @@ fn snake_case(name: &str) -> String {
 }
 
 /// Returns a text; `None` if it is absent or empty, which `ProtoJSON` does not distinguish.
-pub(super) fn text<'a>(object: &'a JsonValue, name: &str) -> A2aResult<Option<&'a str>> {
+pub(super) fn text_field<'a>(object: &'a JsonValue, name: &str) -> A2aResult<Option<&'a str>> {
     match field(object, name) {
         JsonValue::Null => Ok(None),
         JsonValue::String(text) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
@@ -34,12 +34,12 @@ pub(super) fn text<'a>(object: &'a JsonValue, name: &str) -> A2aResult<Option<&'
 }
 
 /// Returns a text that must be there.
-pub(super) fn required<'a>(object: &'a JsonValue, name: &str) -> A2aResult<&'a str> {
-    text(object, name)?.ok_or_else(|| A2aError::invalid(format!("{name} is missing")))
+pub(super) fn required_text<'a>(object: &'a JsonValue, name: &str) -> A2aResult<&'a str> {
+    text_field(object, name)?.ok_or_else(|| A2aError::invalid(format!("{name} is missing")))
 }
 
 /// Returns a number that is not negative.
-pub(super) fn number(object: &JsonValue, name: &str) -> A2aResult<Option<u32>> {
+pub(super) fn number_field(object: &JsonValue, name: &str) -> A2aResult<Option<u32>> {
     let number = match field(object, name) {
         JsonValue::Null => return Ok(None),
         JsonValue::String(text) => text.parse().ok(),
@@ -50,7 +50,7 @@ pub(super) fn number(object: &JsonValue, name: &str) -> A2aResult<Option<u32>> {
         .ok_or_else(|| A2aError::invalid(format!("{name} must be a number from 0 to {}", u32::MAX)))
 }
 
-pub(super) fn flag(object: &JsonValue, name: &str) -> A2aResult<bool> {
+pub(super) fn bool_field(object: &JsonValue, name: &str) -> A2aResult<bool> {
     match field(object, name) {
         JsonValue::Null => Ok(false),
         JsonValue::Bool(flag) => Ok(*flag),
@@ -60,23 +60,25 @@ pub(super) fn flag(object: &JsonValue, name: &str) -> A2aResult<bool> {
     }
 }
 
+/// Parses a range of a text that has only digits.
+fn parse_digits(text: &str, from: usize, to: usize) -> Option<i64> {
+    let digits = text.get(from..to)?;
+    if digits.bytes().all(|byte| byte.is_ascii_digit()) { digits.parse().ok() } else { None }
+}
+
 /// Parses a time as RFC 3339 describes it, to microseconds.
-pub(super) fn time(text: &str) -> Option<i64> {
+pub(super) fn parse_time(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();
-    let number = |from: usize, to: usize| -> Option<i64> {
-        let digits = text.get(from..to)?;
-        digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
-    };
     let marks = [(4, b"-".as_slice()), (7, b"-"), (10, b"Tt "), (13, b":"), (16, b":")];
     if !marks.iter().all(|(at, signs)| bytes.get(*at).is_some_and(|it| signs.contains(it))) {
         return None;
     }
-    let year = number(0, 4)?;
-    let month = number(5, 7)?;
-    let day = number(8, 10)?;
-    let hour = number(11, 13)?;
-    let minute = number(14, 16)?;
-    let second = number(17, 19)?;
+    let year = parse_digits(text, 0, 4)?;
+    let month = parse_digits(text, 5, 7)?;
+    let day = parse_digits(text, 8, 10)?;
+    let hour = parse_digits(text, 11, 13)?;
+    let minute = parse_digits(text, 14, 16)?;
+    let second = parse_digits(text, 17, 19)?;
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let days = match month {
         2 => 28 + i64::from(is_leap),
@@ -99,8 +101,8 @@ pub(super) fn time(text: &str) -> Option<i64> {
         ("Z" | "z", _) => 0,
         (_, [sign @ (b'+' | b'-'), _, _, b':', _, _]) => {
             let from = text.len() - 6;
-            let hours = number(from + 1, from + 3)?;
-            let minutes = number(from + 4, from + 6)?;
+            let hours = parse_digits(text, from + 1, from + 3)?;
+            let minutes = parse_digits(text, from + 4, from + 6)?;
             if hours > 23 || minutes > 59 {
                 return None;
             }
@@ -121,7 +123,7 @@ pub(super) fn time(text: &str) -> Option<i64> {
 }
 
 /// Returns a time in microseconds, as the protocol shows it: with milliseconds.
-pub(super) fn timestamp(micros: i64) -> String {
+pub(super) fn format_time(micros: i64) -> String {
     let text = abide_schema::Micros(micros).to_string();
     let ms = micros.rem_euclid(1_000_000) / 1_000;
     format!("{}.{ms:03}Z", text.trim_end_matches('Z'))
@@ -140,7 +142,7 @@ mod tests {
             ("2000-02-29 00:00:00-00:30", "2000-02-29T00:30:00.000Z"),
             ("1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.999Z"),
         ] {
-            assert_eq!(time(text).map(timestamp).as_deref(), Some(shown), "{text}");
+            assert_eq!(parse_time(text).map(format_time).as_deref(), Some(shown), "{text}");
         }
         for text in [
             "",
@@ -155,7 +157,7 @@ mod tests {
             "+026-11-21T14:02:11Z",
             "2026-11-21T14:02:1é",
         ] {
-            assert_eq!(time(text), None, "{text}");
+            assert_eq!(parse_time(text), None, "{text}");
         }
     }
 }

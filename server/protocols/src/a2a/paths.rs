@@ -2,7 +2,7 @@
 
 use axum::http::Method;
 
-use super::operation::Operation;
+use super::operations::Operation;
 
 /// Returns the operation of a path, and the ids in it.
 pub(super) fn operation<'a>(method: &Method, path: &'a str) -> Option<(Operation, PathIds<'a>)> {

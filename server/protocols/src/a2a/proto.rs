@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Number, Value as JsonValue, json};
 
-use super::params::{field, time, timestamp};
+use super::params::{field, format_time, parse_time};
 
 /// The type of a field.
 enum Type {
@@ -224,14 +224,14 @@ impl MessageType {
     /// Encodes a message. Fields that it does not have, and values of another type, are omitted.
     pub(super) fn encode(self, message: &JsonValue) -> Vec<u8> {
         let mut out = Vec::new();
-        fields(self.0, message, &mut out);
+        write_fields(self.0, message, &mut out);
         out
     }
 
     /// Decodes a message.
     pub(super) fn decode(self, bytes: &[u8]) -> Result<JsonValue, NotDecoded> {
         let mut left = FIELDS;
-        match decode(self.0, bytes, DEPTH, &mut left) {
+        match read_message(self.0, bytes, DEPTH, &mut left) {
             Some(message) => Ok(message),
             None if left == 0 => Err(NotDecoded::TooManyFields),
             None => Err(NotDecoded::Malformed),
@@ -239,54 +239,54 @@ impl MessageType {
     }
 }
 
-fn fields(types: &[Field], message: &JsonValue, out: &mut Vec<u8>) {
+fn write_fields(types: &[Field], message: &JsonValue, out: &mut Vec<u8>) {
     for Field { number, name, kind, is_list } in types {
         match (is_list, field(message, name)) {
             (_, JsonValue::Null) => {}
             (true, values) => {
                 for value in values.as_array().into_iter().flatten() {
-                    value_of(kind, *number, value, out);
+                    write_value(kind, *number, value, out);
                 }
             }
-            (false, value) => value_of(kind, *number, value, out),
+            (false, value) => write_value(kind, *number, value, out),
         }
     }
 }
 
-fn value_of(kind: &Type, number: u32, value: &JsonValue, out: &mut Vec<u8>) {
+fn write_value(kind: &Type, number: u32, value: &JsonValue, out: &mut Vec<u8>) {
     match kind {
-        Text => bytes_of(number, value.as_str().unwrap_or_default().as_bytes(), out),
+        Text => write_bytes(number, value.as_str().unwrap_or_default().as_bytes(), out),
         Bytes => {
             let bytes = BASE64_STANDARD.decode(value.as_str().unwrap_or_default());
-            bytes_of(number, &bytes.unwrap_or_default(), out);
+            write_bytes(number, &bytes.unwrap_or_default(), out);
         }
-        Bool => number_of(number, u64::from(value == &JsonValue::Bool(true)), out),
+        Bool => write_number(number, u64::from(value == &JsonValue::Bool(true)), out),
         // Sign-extended, as the encoding wants.
-        Int32 => number_of(number, value.as_i64().unwrap_or_default().cast_unsigned(), out),
+        Int32 => write_number(number, value.as_i64().unwrap_or_default().cast_unsigned(), out),
         Type::Enum(names) => {
             let position = names.iter().position(|name| value == *name);
-            number_of(number, position.unwrap_or_default() as u64, out);
+            write_number(number, position.unwrap_or_default() as u64, out);
         }
-        Message(types) => nested(number, out, |out| fields(types, value, out)),
+        Message(types) => write_nested(number, out, |out| write_fields(types, value, out)),
         Type::Map(types) => {
             for (name, value) in value.as_object().into_iter().flatten() {
-                nested(number, out, |out| {
-                    bytes_of(1, name.as_bytes(), out);
-                    nested(2, out, |out| fields(types, value, out));
+                write_nested(number, out, |out| {
+                    write_bytes(1, name.as_bytes(), out);
+                    write_nested(2, out, |out| write_fields(types, value, out));
                 });
             }
         }
-        Struct => nested(number, out, |out| struct_of(value, out)),
-        Type::Value => nested(number, out, |out| json_of(value, out)),
-        Timestamp => nested(number, out, |out| {
-            let micros = value.as_str().and_then(time).unwrap_or_default();
-            number_of(1, micros.div_euclid(1_000_000).cast_unsigned(), out);
-            number_of(2, (micros.rem_euclid(1_000_000) * 1_000).cast_unsigned(), out);
+        Struct => write_nested(number, out, |out| write_struct(value, out)),
+        Type::Value => write_nested(number, out, |out| write_json(value, out)),
+        Timestamp => write_nested(number, out, |out| {
+            let micros = value.as_str().and_then(parse_time).unwrap_or_default();
+            write_number(1, micros.div_euclid(1_000_000).cast_unsigned(), out);
+            write_number(2, (micros.rem_euclid(1_000_000) * 1_000).cast_unsigned(), out);
         }),
     }
 }
 
-fn varint(mut value: u64, out: &mut Vec<u8>) {
+fn write_varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -294,45 +294,45 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-fn number_of(number: u32, value: u64, out: &mut Vec<u8>) {
-    varint(u64::from(number) << 3, out);
-    varint(value, out);
+fn write_number(number: u32, value: u64, out: &mut Vec<u8>) {
+    write_varint(u64::from(number) << 3, out);
+    write_varint(value, out);
 }
 
-pub(super) fn bytes_of(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
-    varint(u64::from(number) << 3 | 2, out);
-    varint(bytes.len() as u64, out);
+pub(super) fn write_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
+    write_varint(u64::from(number) << 3 | 2, out);
+    write_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
 
-fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+fn write_nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let mut inner = Vec::new();
     write(&mut inner);
-    bytes_of(number, &inner, out);
+    write_bytes(number, &inner, out);
 }
 
-fn struct_of(value: &JsonValue, out: &mut Vec<u8>) {
+fn write_struct(value: &JsonValue, out: &mut Vec<u8>) {
     for (name, value) in value.as_object().into_iter().flatten() {
-        nested(1, out, |out| {
-            bytes_of(1, name.as_bytes(), out);
-            nested(2, out, |out| json_of(value, out));
+        write_nested(1, out, |out| {
+            write_bytes(1, name.as_bytes(), out);
+            write_nested(2, out, |out| write_json(value, out));
         });
     }
 }
 
-fn json_of(value: &JsonValue, out: &mut Vec<u8>) {
+fn write_json(value: &JsonValue, out: &mut Vec<u8>) {
     match value {
-        JsonValue::Null => number_of(1, 0, out),
+        JsonValue::Null => write_number(1, 0, out),
         JsonValue::Number(number) => {
-            varint(2 << 3 | 1, out);
+            write_varint(2 << 3 | 1, out);
             out.extend_from_slice(&number.as_f64().unwrap_or_default().to_le_bytes());
         }
-        JsonValue::String(text) => bytes_of(3, text.as_bytes(), out),
-        JsonValue::Bool(flag) => number_of(4, u64::from(*flag), out),
-        JsonValue::Object(_) => nested(5, out, |out| struct_of(value, out)),
-        JsonValue::Array(values) => nested(6, out, |out| {
+        JsonValue::String(text) => write_bytes(3, text.as_bytes(), out),
+        JsonValue::Bool(flag) => write_number(4, u64::from(*flag), out),
+        JsonValue::Object(_) => write_nested(5, out, |out| write_struct(value, out)),
+        JsonValue::Array(values) => write_nested(6, out, |out| {
             for value in values {
-                nested(1, out, |out| json_of(value, out));
+                write_nested(1, out, |out| write_json(value, out));
             }
         }),
     }
@@ -360,24 +360,24 @@ enum Sent<'a> {
 }
 
 /// Takes the next field of a message: its number and its value. `left` is the number of fields that may follow.
-fn next<'a>(rest: &mut &'a [u8], left: &mut usize) -> Option<(u32, Sent<'a>)> {
+fn read_field<'a>(rest: &mut &'a [u8], left: &mut usize) -> Option<(u32, Sent<'a>)> {
     *left = left.checked_sub(1)?;
     let tag = read_varint(rest)?;
     let number = u32::try_from(tag >> 3).ok().filter(|number| *number > 0)?;
     let sent = match tag & 7 {
         0 => Sent::Varint(read_varint(rest)?),
-        1 => Sent::Fixed(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?)),
+        1 => Sent::Fixed(u64::from_le_bytes(take_bytes(rest, 8)?.try_into().ok()?)),
         2 => {
             let length = usize::try_from(read_varint(rest)?).ok()?;
-            Sent::Bytes(take(rest, length)?)
+            Sent::Bytes(take_bytes(rest, length)?)
         }
-        5 => Sent::Fixed(u64::from(u32::from_le_bytes(take(rest, 4)?.try_into().ok()?))),
+        5 => Sent::Fixed(u64::from(u32::from_le_bytes(take_bytes(rest, 4)?.try_into().ok()?))),
         _ => return None,
     };
     Some((number, sent))
 }
 
-fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+fn take_bytes<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     let (taken, left) = rest.split_at_checked(length)?;
     *rest = left;
     Some(taken)
@@ -386,7 +386,7 @@ fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 fn read_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
-        let byte = *take(rest, 1)?.first()?;
+        let byte = *take_bytes(rest, 1)?.first()?;
         value |= u64::from(byte & 0x7F) << shift;
         if byte < 0x80 {
             return Some(value);
@@ -395,17 +395,22 @@ fn read_varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn decode(types: &[Field], mut rest: &[u8], depth: usize, left: &mut usize) -> Option<JsonValue> {
+fn read_message(
+    types: &[Field],
+    mut rest: &[u8],
+    depth: usize,
+    left: &mut usize,
+) -> Option<JsonValue> {
     let depth = depth.checked_sub(1)?;
     let mut message = Map::new();
     while !rest.is_empty() {
-        let (number, sent) = next(&mut rest, left)?;
+        let (number, sent) = read_field(&mut rest, left)?;
         let Some(Field { name, kind, is_list, .. }) =
             types.iter().find(|field| field.number == number)
         else {
             continue;
         };
-        let value = read(kind, &sent, depth, left)?;
+        let value = read_value(kind, &sent, depth, left)?;
         if !is_list {
             message.insert((*name).to_owned(), value);
         } else if let Some(values) =
@@ -417,7 +422,7 @@ fn decode(types: &[Field], mut rest: &[u8], depth: usize, left: &mut usize) -> O
     Some(message.into())
 }
 
-fn read(kind: &Type, sent: &Sent<'_>, depth: usize, left: &mut usize) -> Option<JsonValue> {
+fn read_value(kind: &Type, sent: &Sent<'_>, depth: usize, left: &mut usize) -> Option<JsonValue> {
     Some(match (kind, sent) {
         (Text, Sent::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
         (Bytes, Sent::Bytes(bytes)) => json!(BASE64_STANDARD.encode(bytes)),
@@ -427,7 +432,7 @@ fn read(kind: &Type, sent: &Sent<'_>, depth: usize, left: &mut usize) -> Option<
             let name = usize::try_from(*value).ok().and_then(|value| names.get(value));
             name.map_or_else(|| json!(value), |name| json!(name))
         }
-        (Message(types), Sent::Bytes(bytes)) => decode(types, bytes, depth, left)?,
+        (Message(types), Sent::Bytes(bytes)) => read_message(types, bytes, depth, left)?,
         (Struct, Sent::Bytes(bytes)) => read_struct(bytes, depth, left)?,
         (Type::Value, Sent::Bytes(bytes)) => read_json(bytes, depth, left)?,
         (Timestamp, Sent::Bytes(bytes)) => {
@@ -435,7 +440,7 @@ fn read(kind: &Type, sent: &Sent<'_>, depth: usize, left: &mut usize) -> Option<
             let mut seconds = 0_i64;
             let mut nanos = 0_i64;
             while !rest.is_empty() {
-                match next(&mut rest, left)? {
+                match read_field(&mut rest, left)? {
                     (1, Sent::Varint(value)) => seconds = value.cast_signed(),
                     (2, Sent::Varint(value)) => nanos = value.cast_signed(),
                     _ => {}
@@ -444,7 +449,7 @@ fn read(kind: &Type, sent: &Sent<'_>, depth: usize, left: &mut usize) -> Option<
             // The years 1 to 9999.
             let seconds =
                 Some(seconds).filter(|it| (-62_135_596_800..253_402_300_800).contains(it))?;
-            json!(timestamp(seconds * 1_000_000 + nanos.clamp(0, 999_999_999) / 1_000))
+            json!(format_time(seconds * 1_000_000 + nanos.clamp(0, 999_999_999) / 1_000))
         }
         _ => return None,
     })
@@ -454,11 +459,11 @@ fn read_struct(mut rest: &[u8], depth: usize, left: &mut usize) -> Option<JsonVa
     let depth = depth.checked_sub(1)?;
     let mut object = Map::new();
     while !rest.is_empty() {
-        let (1, Sent::Bytes(mut entry)) = next(&mut rest, left)? else { continue };
+        let (1, Sent::Bytes(mut entry)) = read_field(&mut rest, left)? else { continue };
         let mut name = "";
         let mut value = JsonValue::Null;
         while !entry.is_empty() {
-            match next(&mut entry, left)? {
+            match read_field(&mut entry, left)? {
                 (1, Sent::Bytes(bytes)) => name = std::str::from_utf8(bytes).ok()?,
                 (2, Sent::Bytes(bytes)) => value = read_json(bytes, depth, left)?,
                 _ => {}
@@ -473,16 +478,16 @@ fn read_json(mut rest: &[u8], depth: usize, left: &mut usize) -> Option<JsonValu
     let depth = depth.checked_sub(1)?;
     let mut value = JsonValue::Null;
     while !rest.is_empty() {
-        value = match next(&mut rest, left)? {
+        value = match read_field(&mut rest, left)? {
             (1, Sent::Varint(_)) => JsonValue::Null,
-            (2, Sent::Fixed(bits)) => number(f64::from_bits(bits))?,
+            (2, Sent::Fixed(bits)) => number_to_json(f64::from_bits(bits))?,
             (3, Sent::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
             (4, Sent::Varint(flag)) => json!(flag != 0),
             (5, Sent::Bytes(bytes)) => read_struct(bytes, depth, left)?,
             (6, Sent::Bytes(mut list)) => {
                 let mut values = Vec::new();
                 while !list.is_empty() {
-                    if let (1, Sent::Bytes(bytes)) = next(&mut list, left)? {
+                    if let (1, Sent::Bytes(bytes)) = read_field(&mut list, left)? {
                         values.push(read_json(bytes, depth, left)?);
                     }
                 }
@@ -495,7 +500,7 @@ fn read_json(mut rest: &[u8], depth: usize, left: &mut usize) -> Option<JsonValu
 }
 
 /// Returns a number of JSON: whole numbers have no fraction. `None` if it is not finite.
-fn number(value: f64) -> Option<JsonValue> {
+fn number_to_json(value: f64) -> Option<JsonValue> {
     /// The largest number below which all whole numbers are exact.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() < EXACT {

@@ -6,7 +6,7 @@ use abide_server::port::runs;
 use serde_json::{Value as JsonValue, json};
 
 use super::error::{A2aError, A2aResult, Kind};
-use super::params::{field, required, text};
+use super::params::{field, required_text, text_field};
 use crate::state::ProtocolState;
 use crate::webhooks::WebhookSender;
 
@@ -26,11 +26,11 @@ impl PushConfig {
         sender: &dyn WebhookSender,
         name: &str,
     ) -> A2aResult<PushConfig> {
-        let url = required(given, "url")?;
+        let url = required_text(given, "url")?;
         sender.check(url).map_err(A2aError::invalid)?;
         let authentication = field(given, "authentication");
         Ok(PushConfig {
-            name: text(given, "id")?.unwrap_or(name).to_owned(),
+            name: text_field(given, "id")?.unwrap_or(name).to_owned(),
             url: url.to_owned(),
             token: owned_text(given, "token")?,
             scheme: owned_text(authentication, "scheme")?,
@@ -42,12 +42,12 @@ impl PushConfig {
     pub(super) fn call(&self, run_id: &str, after: Option<i64>) -> BatchCall {
         let args = json!({"run_id": run_id, "name": self.name, "url": self.url, "token": self.token,
             "scheme": self.scheme, "credentials": self.credentials, "after": after});
-        runs::call("put_webhook", args)
+        runs::reducer_call("put_webhook", args)
     }
 }
 
 fn owned_text(object: &JsonValue, name: &str) -> A2aResult<Option<String>> {
-    text(object, name).map(|text| text.map(str::to_owned))
+    text_field(object, name).map(|text| text.map(str::to_owned))
 }
 
 /// Returns the sender; refused if the server sends no push notifications.

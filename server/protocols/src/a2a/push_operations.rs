@@ -2,18 +2,18 @@
 
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Value};
-use abide_server::port::rows::hidden;
+use abide_server::port::rows::deny_hidden;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::error::{A2aError, A2aResult, Kind};
 use super::operations::Peer;
-use super::params::required;
+use super::params::required_text;
 use super::push::{PushConfig, sender};
 use crate::start::{RunRow, params};
 
 impl Peer {
     pub(super) async fn create_push_config(self, given: &JsonValue) -> A2aResult<JsonValue> {
-        let run = self.find(required(given, "taskId")?).await?;
+        let run = self.find(required_text(given, "taskId")?).await?;
         let task_id = self.ids(&run).task;
         let config = PushConfig::parse(given, sender(&self.app)?, &task_id)?;
         let BatchCall { reducer, args } = config.call(&run.id, None);
@@ -23,14 +23,14 @@ impl Peer {
 
     pub(super) async fn get_push_config(self, given: &JsonValue) -> A2aResult<JsonValue> {
         sender(&self.app)?;
-        let run = self.find(required(given, "taskId")?).await?;
-        self.push_config(&run, required(given, "id")?).await
+        let run = self.find(required_text(given, "taskId")?).await?;
+        self.push_config(&run, required_text(given, "id")?).await
     }
 
     /// Returns the configurations of a task. There are few, so they are one page.
     pub(super) async fn list_push_configs(self, given: &JsonValue) -> A2aResult<JsonValue> {
         sender(&self.app)?;
-        let run = self.find(required(given, "taskId")?).await?;
+        let run = self.find(required_text(given, "taskId")?).await?;
         let configs = self.push_configs(&run, None).await?;
         Ok(json!({"configs": configs, "nextPageToken": ""}))
     }
@@ -38,8 +38,8 @@ impl Peer {
     /// Deletes a configuration. One that does not exist is not an error.
     pub(super) async fn delete_push_config(self, given: &JsonValue) -> A2aResult<JsonValue> {
         sender(&self.app)?;
-        let run = self.find(required(given, "taskId")?).await?;
-        let id = format!("{}~{}", run.id, required(given, "id")?);
+        let run = self.find(required_text(given, "taskId")?).await?;
+        let id = format!("{}~{}", run.id, required_text(given, "id")?);
         match self.app.engine.call(self.by(), "delete_webhook", &json!({"id": id}), None).await {
             Err(refusal) if refusal.code != Code::NotFound => Err(refusal.into()),
             _ => Ok(json!({})),
@@ -61,7 +61,8 @@ impl Peer {
                    WHERE run_id = :run AND (:name IS NULL OR name = :name) ORDER BY name";
         let params: Map<String, JsonValue> =
             params([("run", json!(run.id)), ("name", json!(name))]);
-        let found = self.app.engine.query(self.by(), sql, &params, None).await.map_err(hidden)?;
+        let found =
+            self.app.engine.query(self.by(), sql, &params, None).await.map_err(deny_hidden)?;
         let task_id = self.ids(run).task;
         let configs = found.rows.iter().filter_map(|row| match &**row {
             [Value::Text(name), Value::Text(url), scheme] => {

@@ -5,7 +5,7 @@
 use abide_schema::limits::A2A_HISTORY;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Refusal, Value};
-use abide_server::port::{rows::hidden, runs};
+use abide_server::port::{rows::deny_hidden, runs};
 use serde_json::{Value as JsonValue, json};
 
 use super::message::Message;
@@ -20,7 +20,7 @@ pub(super) struct Record {
     pub(super) turn: i64,
 }
 
-fn collection(agent: &str) -> String {
+fn collection_id(agent: &str) -> String {
     format!("a2a/{agent}")
 }
 
@@ -39,21 +39,22 @@ pub(super) async fn find(
     message_id: &str,
 ) -> Result<Option<Record>, Refusal> {
     let sql = "SELECT data FROM entries WHERE collection_id = :collection AND key = :key";
-    let collection = format!("{}{}", by.namespace(), collection(agent));
+    let collection = format!("{}{}", by.namespace(), collection_id(agent));
     let key = result_key(by, context, message_id);
     let params = params([("collection", json!(collection)), ("key", json!(key))]);
     let found = first_texts(&app.engine, by, sql, params).await?;
-    Ok(found.first().map(|data| {
-        let data: JsonValue = serde_json::from_str(data).unwrap_or_default();
-        let text = |name: &str| data[name].as_str().unwrap_or_default().to_owned();
-        let turn = data["turn"].as_i64().unwrap_or(1);
-        Record { digest: text("digest"), task_id: text("task"), turn }
+    let Some(data) = found.first() else { return Ok(None) };
+    let data: JsonValue = serde_json::from_str(data).unwrap_or_default();
+    Ok(Some(Record {
+        digest: data["digest"].as_str().unwrap_or_default().to_owned(),
+        task_id: data["task"].as_str().unwrap_or_default().to_owned(),
+        turn: data["turn"].as_i64().unwrap_or(1),
     }))
 }
 
 /// Returns the call that stores a message of a context. It is a conflict if the context has one with this id, or
 /// another one that begins the same turn.
-pub(super) fn write(
+pub(super) fn record_call(
     by: &Caller,
     agent: &str,
     context: &str,
@@ -64,14 +65,14 @@ pub(super) fn write(
     let record = json!({"digest": message.digest, "task": task_id, "turn": turn});
     let puts = json!([
         {"key": result_key(by, context, &message.id), "data": record, "expected_seq": 0},
-        {"key": format!("h/{task_id}/{turn:08}"), "data": message.stored(), "expected_seq": 0},
+        {"key": format!("h/{task_id}/{turn:08}"), "data": message.to_json(), "expected_seq": 0},
     ]);
-    let args = json!({"collection_id": collection(agent), "kind": "a2a", "puts": puts});
-    runs::call("write_entries", args)
+    let args = json!({"collection_id": collection_id(agent), "kind": "a2a", "puts": puts});
+    runs::reducer_call("write_entries", args)
 }
 
 /// Returns the newest messages of a task, in order, at most `max`.
-pub(super) async fn history(
+pub(super) async fn load_history(
     app: &ProtocolState,
     by: &Caller,
     agent: &str,
@@ -82,14 +83,14 @@ pub(super) async fn history(
     // `0` follows `/`.
     let sql = "SELECT data FROM entries WHERE collection_id = :collection AND key > :from \
                AND key < :to ORDER BY key DESC LIMIT :most";
-    let collection = format!("{}{}", by.namespace(), collection(agent));
+    let collection = format!("{}{}", by.namespace(), collection_id(agent));
     let params = params([
         ("collection", json!(collection)),
         ("from", json!(format!("h/{task_id}/"))),
         ("to", json!(format!("h/{task_id}0"))),
         ("most", json!(max)),
     ]);
-    let found = app.engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let found = app.engine.query(by, sql, &params, None).await.map_err(deny_hidden)?;
     let messages = found.rows.iter().rev().filter_map(|row| match row.first() {
         Some(Value::Text(text)) => serde_json::from_str(text).ok(),
         _ => None,

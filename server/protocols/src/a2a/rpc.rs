@@ -14,8 +14,7 @@ use serde_json::{Value as JsonValue, json};
 use super::binding::{A2aResponse, check_content_type, check_version, respond, version};
 use super::error::{A2aError, A2aResult, Kind};
 use super::legacy;
-use super::operation::Operation;
-use super::operations::Peer;
+use super::operations::{Operation, Peer};
 use super::task::Framing;
 use crate::state::ProtocolState;
 
@@ -30,10 +29,10 @@ pub(crate) async fn call(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "name of the agent")?;
-    let base = app.port.base(&uri, &headers);
+    let base = app.port.base_url(&uri, &headers);
     let mut id = JsonValue::Null;
     let turn = content.turn().await;
-    let request = check_content_type(&headers).and_then(|()| read(&content, &mut id));
+    let request = check_content_type(&headers).and_then(|()| read_request(&content, &mut id));
     drop(turn);
     let bytes = content.bytes();
     let account = app.engine.buffers().account(&session.caller);
@@ -43,7 +42,7 @@ pub(crate) async fn call(
             let version = version(&headers, uri.query());
             // A request without a version is one of 0.3. Its methods have other names than those of 1.0.
             let is_legacy = version.is_empty() || version == "0.3" || version.starts_with("0.3.");
-            match legacy::operation(&method).filter(|_| is_legacy) {
+            match legacy::operation_from_name(&method).filter(|_| is_legacy) {
                 Some(operation) => perform_legacy(peer, operation, params, &id).await,
                 None => match check_version(&headers, uri.query()) {
                     Ok(()) => perform(peer, &method, params, &id).await,
@@ -94,17 +93,17 @@ async fn perform_legacy(
     params: JsonValue,
     id: &JsonValue,
 ) -> A2aResult<A2aResponse> {
-    let params = legacy::params(operation, &params);
+    let params = legacy::params_from_legacy(operation, &params);
     match peer.perform(operation, params, Framing::LegacyRpc(id.clone())).await? {
         A2aResponse::Value(value, permit) => {
-            Ok(A2aResponse::Value(legacy::result(operation, &value), permit))
+            Ok(A2aResponse::Value(legacy::result_to_legacy(operation, &value), permit))
         }
         stream => Ok(stream),
     }
 }
 
 /// Returns the method and the parameters of a request. `id` is set as soon as it is known.
-fn read(content: &RequestBody, id: &mut JsonValue) -> A2aResult<(String, JsonValue)> {
+fn read_request(content: &RequestBody, id: &mut JsonValue) -> A2aResult<(String, JsonValue)> {
     let value = content.check_values(A2A_VALUES).and_then(|()| content.value());
     let mut value = value.map_err(|refusal| match refusal.code {
         // The message is JSON: its sender waits for a response to its request.

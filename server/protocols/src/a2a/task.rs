@@ -8,7 +8,7 @@ use abide_schema::{Caller, Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use super::error::A2aError;
-use super::params::timestamp;
+use super::params::format_time;
 use super::{legacy, legacy_http};
 use crate::follow::Encoder;
 use crate::start::{self, RunRow};
@@ -22,7 +22,7 @@ pub(super) struct TaskIds {
 }
 
 impl TaskIds {
-    pub(super) fn of_run(by: &Caller, run: &RunRow) -> TaskIds {
+    pub(super) fn for_run(by: &Caller, run: &RunRow) -> TaskIds {
         TaskIds {
             task: start::id_for_caller(by, &run.id).to_owned(),
             context: start::id_for_caller(by, &run.session_id).to_owned(),
@@ -38,7 +38,7 @@ pub(super) const FAILED: &str = "TASK_STATE_FAILED";
 pub(super) const CANCELED: &str = "TASK_STATE_CANCELED";
 
 /// Returns the state of a run after the events that were read.
-fn state(turn: &Turn) -> &'static str {
+fn task_state(turn: &Turn) -> &'static str {
     match &turn.end {
         Some(TurnEnd::Done) => COMPLETED,
         Some(TurnEnd::Failed { code, .. }) if code == "aborted" => CANCELED,
@@ -50,13 +50,13 @@ fn state(turn: &Turn) -> &'static str {
 }
 
 /// Returns the status of a run after the events that were read.
-fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
-    let mut status = json!({"state": state, "timestamp": timestamp(turn.event_at)});
+fn task_status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
+    let mut status = json!({"state": state, "timestamp": format_time(turn.event_at)});
     let parts = match (&turn.end, &turn.waits) {
         (Some(TurnEnd::Failed { code, message }), _) => {
             vec![json!({"text": format!("{message} ({code})")})]
         }
-        (_, Some(wait)) => match questions(turn) {
+        (_, Some(wait)) => match approval_questions(turn) {
             parts if parts.is_empty() => {
                 let text = if wait.handoff.is_some() || !wait.unsettled.is_empty() {
                     wait.message()
@@ -78,7 +78,7 @@ fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
 }
 
 /// Returns the decisions of a message to the task: for people, and for programs.
-fn questions(turn: &Turn) -> Vec<JsonValue> {
+fn approval_questions(turn: &Turn) -> Vec<JsonValue> {
     let calls = turn.awaited_approvals();
     if calls.is_empty() {
         return Vec::new();
@@ -90,7 +90,7 @@ fn questions(turn: &Turn) -> Vec<JsonValue> {
 }
 
 /// Returns the metadata of a task: the results of its tool calls that its text does not say.
-fn metadata(turn: &Turn) -> Option<JsonValue> {
+fn task_metadata(turn: &Turn) -> Option<JsonValue> {
     let results = turn.call_results();
     (!results.is_empty()).then(|| json!({"toolResults": results}))
 }
@@ -103,16 +103,16 @@ fn answer_id(turn: &Turn, at: usize) -> String {
 }
 
 /// Returns the artifact of a piece of text.
-fn answer(turn: &Turn, at: usize, text: &str) -> JsonValue {
-    artifact(&answer_id(turn, at), text)
+fn answer_artifact(turn: &Turn, at: usize, text: &str) -> JsonValue {
+    text_artifact(&answer_id(turn, at), text)
 }
 
-fn artifact(id: &str, text: &str) -> JsonValue {
+fn text_artifact(id: &str, text: &str) -> JsonValue {
     json!({"artifactId": id, "name": "answer", "parts": [{"text": text}]})
 }
 
 /// Returns the artifacts of a run besides its texts: `structured` and `files` of its output.
-fn outputs(turn: &Turn) -> Vec<JsonValue> {
+fn output_artifacts(turn: &Turn) -> Vec<JsonValue> {
     let mut all = Vec::new();
     if let Some(value) = turn.output.get("structured") {
         all.push(json!({"artifactId": "structured", "name": "structured",
@@ -135,32 +135,32 @@ fn outputs(turn: &Turn) -> Vec<JsonValue> {
     all
 }
 
-fn artifacts(turn: &Turn) -> Vec<JsonValue> {
+fn task_artifacts(turn: &Turn) -> Vec<JsonValue> {
     let mut all = Vec::new();
     let mut before = 0;
     for item in turn.items.iter().filter(|item| item.is_message()) {
         if !item.text().is_empty() {
-            all.push(artifact(&format!("answer-{}", before + 1), item.text()));
+            all.push(text_artifact(&format!("answer-{}", before + 1), item.text()));
         }
         before += usize::from(item.state != ItemState::Void);
     }
-    all.extend(outputs(turn));
+    all.extend(output_artifacts(turn));
     all
 }
 
 /// Returns the task after the events that were read.
-pub(super) fn task(
+pub(super) fn task_to_json(
     ids: &TaskIds,
     turn: &Turn,
     history: &[JsonValue],
     with_artifacts: bool,
 ) -> JsonValue {
     let mut task = json!({"id": ids.task, "contextId": ids.context,
-        "status": status(ids, turn, state(turn))});
+        "status": task_status(ids, turn, task_state(turn))});
     if with_artifacts {
-        task["artifacts"] = json!(artifacts(turn));
+        task["artifacts"] = json!(task_artifacts(turn));
     }
-    if let Some(metadata) = metadata(turn) {
+    if let Some(metadata) = task_metadata(turn) {
         task["metadata"] = metadata;
     }
     if !history.is_empty() {
@@ -189,22 +189,22 @@ impl Framing {
         let text = match self {
             Framing::Rpc(id) => json!({"jsonrpc": "2.0", "id": id, "result": event}),
             Framing::LegacyRpc(id) => {
-                json!({"jsonrpc": "2.0", "id": id, "result": legacy::event(&event)})
+                json!({"jsonrpc": "2.0", "id": id, "result": legacy::event_to_legacy(&event)})
             }
             Framing::Http => event,
-            Framing::LegacyHttp => legacy_http::event(&event),
+            Framing::LegacyHttp => legacy_http::event_to_legacy(&event),
             Framing::Lines => return out.push_str(&format!("{event}\n")),
         };
         out.push_str(&format!("data: {text}\n\n"));
     }
 
-    fn refuse(&self, error: &A2aError, out: &mut String) {
+    fn write_error(&self, error: &A2aError, out: &mut String) {
         let text = match self {
             Framing::Rpc(id) | Framing::LegacyRpc(id) => {
                 json!({"jsonrpc": "2.0", "id": id, "error": error.to_rpc()})
             }
             Framing::Http => error.to_http(),
-            Framing::LegacyHttp => legacy_http::error(error),
+            Framing::LegacyHttp => legacy_http::error_to_legacy(error),
             Framing::Lines => return out.push_str(&format!("{}\n", error.to_line())),
         };
         out.push_str(&format!("data: {text}\n\n"));
@@ -242,38 +242,38 @@ impl TaskEncoder {
         }
     }
 
-    fn status(&self, turn: &Turn, state: &str, out: &mut String) {
+    fn write_status(&self, turn: &Turn, state: &str, out: &mut String) {
         let mut update = json!({"taskId": self.ids.task, "contextId": self.ids.context,
-            "status": status(&self.ids, turn, state)});
-        if let Some(metadata) = metadata(turn) {
+            "status": task_status(&self.ids, turn, state)});
+        if let Some(metadata) = task_metadata(turn) {
             update["metadata"] = metadata;
         }
         self.framing.write(json!({"statusUpdate": update}), out);
     }
 
-    fn artifact(&self, artifact: JsonValue, append: bool, is_last: bool, out: &mut String) {
+    fn write_artifact(&self, artifact: JsonValue, append: bool, is_last: bool, out: &mut String) {
         let update = json!({"taskId": self.ids.task, "contextId": self.ids.context,
             "artifact": artifact, "append": append, "lastChunk": is_last});
         self.framing.write(json!({"artifactUpdate": update}), out);
     }
 
-    fn begin(&mut self, turn: &Turn, out: &mut String) {
+    fn write_task(&mut self, turn: &Turn, out: &mut String) {
         self.begun = true;
         self.submitted = turn.event <= 1;
         let texts = 0..turn.items.len();
         self.shown.extend(texts.filter(|at| !turn.items[*at].text().is_empty()));
-        let task = task(&self.ids, turn, &self.history, !turn.items.is_empty());
+        let task = task_to_json(&self.ids, turn, &self.history, !turn.items.is_empty());
         self.framing.write(json!({"task": task}), out);
     }
 
-    fn ended(&self, turn: &Turn, out: &mut String) {
+    fn write_end(&self, turn: &Turn, out: &mut String) {
         match turn.end {
             None | Some(TurnEnd::Waits(_)) => {}
             _ => {
-                for artifact in outputs(turn) {
-                    self.artifact(artifact, false, true, out);
+                for artifact in output_artifacts(turn) {
+                    self.write_artifact(artifact, false, true, out);
                 }
-                self.status(turn, state(turn), out);
+                self.write_status(turn, task_state(turn), out);
             }
         }
     }
@@ -285,33 +285,33 @@ impl TaskEncoder {
         if !self.begun {
             // The first event of a turn; an aborted run has only its end.
             if turn.event_turn >= self.first_turn || *change == Change::Ended {
-                self.begin(turn, out);
+                self.write_task(turn, out);
             }
             return;
         }
         if self.submitted && *change != Change::Ended {
             self.submitted = false;
-            self.status_working(turn, out);
+            self.write_working_status(turn, out);
         }
         match change {
             Change::Text(at, text) if self.has_pieces && turn.items[*at].is_message() => {
                 let append = !self.shown.insert(*at);
-                self.artifact(answer(turn, *at, text), append, false, out);
+                self.write_artifact(answer_artifact(turn, *at, text), append, false, out);
             }
             Change::Closed(at) if !self.has_pieces && turn.items[*at].is_message() => {
                 let text = turn.items[*at].text();
                 if turn.items[*at].state != ItemState::Void && !text.is_empty() {
-                    self.artifact(answer(turn, *at, text), false, true, out);
+                    self.write_artifact(answer_artifact(turn, *at, text), false, true, out);
                 }
             }
             Change::Closed(at) if turn.items[*at].is_message() && self.shown.contains(at) => {
                 if turn.items[*at].state != ItemState::Void {
-                    self.artifact(answer(turn, *at, ""), true, true, out);
+                    self.write_artifact(answer_artifact(turn, *at, ""), true, true, out);
                 }
             }
-            Change::Waits => self.status(turn, state(turn), out),
-            Change::Continues => self.status_working(turn, out),
-            Change::Ended => self.ended(turn, out),
+            Change::Waits => self.write_status(turn, task_state(turn), out),
+            Change::Continues => self.write_working_status(turn, out),
+            Change::Ended => self.write_end(turn, out),
             Change::Started
             | Change::Opened(_)
             | Change::Text(..)
@@ -328,7 +328,7 @@ impl Encoder for TaskEncoder {
     }
 
     fn refuse(&mut self, refusal: &Refusal, out: &mut String) {
-        self.framing.refuse(&A2aError::from(refusal.clone()), out);
+        self.framing.write_error(&A2aError::from(refusal.clone()), out);
     }
 
     /// The end of a stream of gRPC would have the status OK, as if the task had ended. The streams of the other bindings have no
@@ -343,8 +343,8 @@ impl Encoder for TaskEncoder {
 
 impl TaskEncoder {
     /// The task works. What it waits for next, or how it ended, has an event of its own.
-    fn status_working(&self, turn: &Turn, out: &mut String) {
-        let status = json!({"state": WORKING, "timestamp": timestamp(turn.event_at)});
+    fn write_working_status(&self, turn: &Turn, out: &mut String) {
+        let status = json!({"state": WORKING, "timestamp": format_time(turn.event_at)});
         let update = json!({"taskId": self.ids.task, "contextId": self.ids.context,
             "status": status});
         self.framing.write(json!({"statusUpdate": update}), out);

@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 
 use abide_schema::{Caller, Value};
-use abide_server::port::rows::hidden;
+use abide_server::port::rows::deny_hidden;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::error::{A2aError, A2aResult};
-use super::params::{text, time};
+use super::params::{parse_time, text_field};
 use super::task::{CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING};
 use crate::start::params;
 use crate::state::ProtocolState;
@@ -33,7 +33,7 @@ pub(super) struct Filter {
 impl Filter {
     pub(super) fn parse(by: &Caller, agent: &str, given: &JsonValue) -> A2aResult<Filter> {
         let mut params = params([("agent", json!(agent))]);
-        let context = text(given, "contextId")?;
+        let context = text_field(given, "contextId")?;
         let mut from = match context {
             Some(context) => {
                 params.insert("context".to_owned(), json!(context));
@@ -53,16 +53,18 @@ impl Filter {
             }
         }
         .to_owned();
-        if let Some(state) = text(given, "status")?.filter(|it| *it != "TASK_STATE_UNSPECIFIED") {
+        if let Some(state) =
+            text_field(given, "status")?.filter(|it| *it != "TASK_STATE_UNSPECIFIED")
+        {
             from.push_str(" AND ");
             from.push_str(condition(state)?);
         }
-        if let Some(after) = text(given, "statusTimestampAfter")? {
+        if let Some(after) = text_field(given, "statusTimestampAfter")? {
             from.push_str(" AND r.updated_at >= :after");
             if context.is_none() {
                 from.push_str(" AND l.ended_at >= :after");
             }
-            let after = time(after).ok_or_else(|| {
+            let after = parse_time(after).ok_or_else(|| {
                 A2aError::invalid("statusTimestampAfter is not a time of RFC 3339")
             })?;
             params.insert("after".to_owned(), json!(after));
@@ -74,7 +76,7 @@ impl Filter {
     pub(super) async fn count(&self, app: &ProtocolState, by: &Caller) -> A2aResult<i64> {
         let sql = format!("SELECT count(*) {}", self.from);
         let counted = app.engine.query(by, &sql, &self.params, None).await;
-        let counted = counted.map_err(hidden)?;
+        let counted = counted.map_err(deny_hidden)?;
         Ok(match counted.rows.first().and_then(|row| row.first()) {
             Some(Value::Integer(total)) => *total,
             _ => 0,
@@ -133,7 +135,7 @@ impl Filter {
         let sql = format!(
             "SELECT {COLUMNS} {from} {condition} {page} ORDER BY {at} DESC, {id} DESC LIMIT {most}"
         );
-        let found = app.engine.query(by, &sql, &params, None).await.map_err(hidden)?;
+        let found = app.engine.query(by, &sql, &params, None).await.map_err(deny_hidden)?;
         let rows = found.rows.iter().map(|row| {
             let cells = found.columns.iter().zip(row.iter());
             cells.map(|(name, cell)| (name.clone(), cell.to_json())).collect()

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::exchange::McpRequestContext;
 use super::input;
-use super::message::refused;
+use super::message::to_failure;
 use crate::call::Interrupt;
 use crate::follow::Follower;
 use crate::mcp_handler::{McpCancellation, McpFailure};
@@ -22,13 +22,13 @@ pub(super) async fn decide(
 ) -> Result<(RunRow, bool), McpFailure> {
     let app = &exchange.app;
     let by = exchange.by();
-    let pending = start::undecided_calls(&app.engine, by, &run).await.map_err(refused)?;
-    let decided = input::decided(&pending, responses).map_err(refused)?;
+    let pending = start::undecided_calls(&app.engine, by, &run).await.map_err(to_failure)?;
+    let decided = input::read_decisions(&pending, responses).map_err(to_failure)?;
     if decided.decisions.is_empty() {
         return Ok((run, decided.form_cancelled));
     }
     let decided_run = start::decide_some(app, by, &run, decided.decisions, Vec::new());
-    let run = decided_run.await.map_err(refused)?;
+    let run = decided_run.await.map_err(to_failure)?;
     Ok((run, decided.form_cancelled))
 }
 
@@ -44,25 +44,25 @@ pub(super) async fn finish(
         let turn = run.turn;
         tokio::select! {
             followed = until_end(exchange, &run) => followed?,
-            how = exchange.cancellation() => return Err(cancel(exchange, &run, how).await),
+            how = exchange.cancellation() => return Err(abort_run(exchange, &run, how).await),
         }
-        run = start::find(&app.engine, by, &run.id).await.map_err(refused)?;
+        run = start::find(&app.engine, by, &run.id).await.map_err(to_failure)?;
         if run.has_ended {
-            return result(exchange, &run).await;
+            return ended_result(exchange, &run).await;
         }
-        let pending = start::undecided_calls(&app.engine, by, &run).await.map_err(refused)?;
+        let pending = start::undecided_calls(&app.engine, by, &run).await.map_err(to_failure)?;
         if run.turn > turn {
             // It was continued elsewhere.
             continue;
         }
         if pending.is_empty() || form_cancelled || !input::has_forms(exchange) {
-            return waiting(exchange, &run, &pending).await;
+            return waiting_result(exchange, &run, &pending).await;
         }
-        let requests = input::approvals(&pending);
+        let requests = input::approval_forms(&pending);
         if exchange.is_modern() {
-            return Ok(input::required(requests, Some(run.id)));
+            return Ok(input::input_required(requests, Some(run.id)));
         }
-        let responses = input::ask(exchange, requests).await?;
+        let responses = input::ask_client(exchange, requests).await?;
         (run, form_cancelled) = decide(exchange, run, &responses).await?;
     }
 }
@@ -72,16 +72,16 @@ async fn until_end(exchange: &McpRequestContext, run: &RunRow) -> Result<(), Mcp
     let auth = exchange.auth.clone();
     let turn = Turn::new(run.turn);
     let follower = Follower::new(&exchange.app, auth, run, turn).await;
-    let mut follower = follower.map_err(refused)?;
+    let mut follower = follower.map_err(to_failure)?;
     while follower.turn.end.is_none() {
-        let Some(changes) = follower.changes().await.map_err(refused)? else {
+        let Some(changes) = follower.next_changes().await.map_err(to_failure)? else {
             let id = &run.id;
             let message = format!("the server stops; the run {id} continues after its start");
             let data = Some(json!({"run_id": id, "session_id": run.session_id}));
             return Err(McpFailure { code: -32603, message, data });
         };
         for change in &changes {
-            let Some(message) = progress(&follower.turn, change) else { continue };
+            let Some(message) = progress_message(&follower.turn, change) else { continue };
             #[expect(clippy::cast_precision_loss, reason = "a run has far less than 2^52 events")]
             let progress = follower.turn.event as f64;
             exchange.notifier.progress(progress, None, Some(&message)).await;
@@ -91,7 +91,7 @@ async fn until_end(exchange: &McpRequestContext, run: &RunRow) -> Result<(), Mcp
 }
 
 /// Returns the message for a change of a run, if it has one.
-fn progress(turn: &Turn, change: &Change) -> Option<String> {
+fn progress_message(turn: &Turn, change: &Change) -> Option<String> {
     match change {
         Change::Opened(at) => Some(match &turn.items[*at].content {
             Content::Call(call) => format!("calls {}", call.name),
@@ -116,7 +116,7 @@ fn progress(turn: &Turn, change: &Change) -> Option<String> {
 }
 
 /// Aborts the run of a call that the client has cancelled.
-async fn cancel(exchange: &McpRequestContext, run: &RunRow, how: McpCancellation) -> McpFailure {
+async fn abort_run(exchange: &McpRequestContext, run: &RunRow, how: McpCancellation) -> McpFailure {
     let reason = match how {
         McpCancellation::Requested => "the MCP client has cancelled the call",
         McpCancellation::Disconnected => "the MCP client has closed the connection of the call",
@@ -124,18 +124,18 @@ async fn cancel(exchange: &McpRequestContext, run: &RunRow, how: McpCancellation
     let args = json!({"id": run.id, "reason": reason});
     let aborted = exchange.app.engine.call(exchange.by(), "abort_run", &args, None).await;
     if let Err(refusal) = aborted {
-        return refused(refusal);
+        return to_failure(refusal);
     }
     McpFailure { code: -32800, message: "the call was cancelled".to_owned(), data: None }
 }
 
 /// Returns the result of a run that has ended.
-pub(super) async fn result(
+pub(super) async fn ended_result(
     exchange: &McpRequestContext,
     row: &RunRow,
 ) -> Result<JsonValue, McpFailure> {
     let found = runs::find(&exchange.app.engine, exchange.by(), &row.id).await;
-    let (_, run) = found.map_err(refused)?;
+    let (_, run) = found.map_err(to_failure)?;
     let mut structured = json!({"run_id": run["id"], "session_id": run["session_id"],
         "status": run["status"]});
     let (text, is_error) = match run["status"].as_str() {
@@ -167,28 +167,28 @@ const META_TOOL_RESULTS: &str = "abide/toolResults";
 /// Returns the results of the tool calls of a run that its text does not say. `None` if there are none, and if its
 /// events are hidden from the caller or too large for one answer: the result of the run is known without them.
 async fn call_results(exchange: &McpRequestContext, run: &RunRow) -> Option<Vec<JsonValue>> {
-    let _permit = whole::permit_to_load(&exchange.app, exchange.by(), run).await.ok()?;
+    let _permit = whole::acquire_load_permit(&exchange.app, exchange.by(), run).await.ok()?;
     let turns = Turn::span(1, i64::MAX);
     let follower = Follower::new(&exchange.app, exchange.auth.clone(), run, turns).await;
     let mut follower = follower.ok()?;
-    follower.until_now().await.ok()?;
+    follower.read_until_now().await.ok()?;
     Some(follower.turn.call_results()).filter(|results| !results.is_empty())
 }
 
 /// Returns the result of a call whose run waits for something that the client does not decide.
-async fn waiting(
+async fn waiting_result(
     exchange: &McpRequestContext,
     run: &RunRow,
     pending: &[Interrupt],
 ) -> Result<JsonValue, McpFailure> {
     let found = runs::find(&exchange.app.engine, exchange.by(), &run.id).await;
-    let (_, row) = found.map_err(refused)?;
+    let (_, row) = found.map_err(to_failure)?;
     let text = match pending {
         [] => {
             let reason = row["reason"].as_str().unwrap_or("something else");
             format!("The run {} waits for: {reason}.", run.id)
         }
-        calls => format!("The run {} waits for a decision. {}", run.id, questions(calls)),
+        calls => format!("The run {} waits for a decision. {}", run.id, describe_calls(calls)),
     };
     let approvals: Vec<&JsonValue> = pending.iter().map(Interrupt::request).collect();
     let structured = json!({"run_id": run.id, "session_id": run.session_id, "status": "waiting",
@@ -198,7 +198,7 @@ async fn waiting(
 }
 
 /// Returns the calls in words.
-pub(super) fn questions(pending: &[Interrupt]) -> String {
+pub(super) fn describe_calls(pending: &[Interrupt]) -> String {
     pending
         .iter()
         .map(|it| format!("{} (call {})", it.description(), it.call_id()))
@@ -207,19 +207,19 @@ pub(super) fn questions(pending: &[Interrupt]) -> String {
 }
 
 /// Returns the result of a message to a session whose run waits for decisions; `None` if it does not.
-pub(super) async fn not_sent(
+pub(super) async fn not_sent_result(
     exchange: &McpRequestContext,
     run: &RunRow,
 ) -> Result<Option<JsonValue>, McpFailure> {
     let pending = start::undecided_calls(&exchange.app.engine, exchange.by(), run);
-    let pending = pending.await.map_err(refused)?;
+    let pending = pending.await.map_err(to_failure)?;
     let Some(first) = pending.first().filter(|_| !run.has_ended) else { return Ok(None) };
     let id = &run.id;
     let call = first.call_id();
     let text = format!(
         "The message was not sent: the run {id} of the session waits for a decision. {} Decide first: \
          tasks/result of the task {id} asks for it, or  abide call decide_approval call_id={call} decision=approve",
-        questions(&pending)
+        describe_calls(&pending)
     );
     let approvals: Vec<&JsonValue> = pending.iter().map(Interrupt::request).collect();
     let structured = json!({"run_id": id, "session_id": run.session_id, "status": "waiting",
@@ -231,10 +231,10 @@ pub(super) async fn not_sent(
 /// Returns a refusal as the result of a tool: the model reads it.
 pub(super) fn refusal_result(refusal: Refusal) -> JsonValue {
     abide_server::port::note(&refusal);
-    failed(&refusal.to_string())
+    failed_result(&refusal.to_string())
 }
 
 /// Returns the result of a call that failed.
-pub(super) fn failed(text: &str) -> JsonValue {
+pub(super) fn failed_result(text: &str) -> JsonValue {
     json!({"content": [{"type": "text", "text": text}], "isError": true})
 }

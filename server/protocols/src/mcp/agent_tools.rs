@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use abide_schema::{Caller, Code, Value};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::agent_run::{self, decide, failed, finish, refusal_result};
+use super::agent_run::{self, decide, failed_result, finish, refusal_result};
 use super::exchange::McpRequestContext;
 use super::input;
-use super::message::refused;
+use super::message::to_failure;
 use super::tasks;
 use crate::mcp_handler::McpFailure;
 use crate::start::{self, NewRun, NewSession};
@@ -27,35 +27,39 @@ const EXPOSED: &str = "SELECT a.name FROM agents a \
 
 /// Returns the tools of exposed agents.
 pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>, McpFailure> {
-    let agents = exposed(exchange).await?;
-    Ok(agents.iter().map(|(name, description)| tool(name, description.as_deref())).collect())
+    let agents = exposed_agents(exchange).await?;
+    Ok(agents.iter().map(|(name, description)| agent_tool(name, description.as_deref())).collect())
 }
 
 /// Returns the names and descriptions of exposed agents.
-async fn exposed(
+async fn exposed_agents(
     exchange: &McpRequestContext,
 ) -> Result<Vec<(String, Option<String>)>, McpFailure> {
     let server = Caller::local();
     let found = exchange.app.engine.query(&server, EXPOSED, &Map::new(), None).await;
-    let found = found.map_err(refused)?;
-    let names: HashSet<String> = found.rows.iter().filter_map(|row| text(row.first())).collect();
+    let found = found.map_err(to_failure)?;
+    let names: HashSet<String> =
+        found.rows.iter().filter_map(|row| text_cell(row.first())).collect();
     let visible = match exchange.query(VISIBLE, &Map::new()).await {
         // A policy hides the agents.
         Err(refusal) if refusal.code == Code::Denied => return Ok(Vec::new()),
-        visible => visible.map_err(refused)?,
+        visible => visible.map_err(to_failure)?,
     };
-    let agents = visible.rows.iter().filter_map(|row| Some((text(row.first())?, text(row.get(1)))));
+    let agents = visible
+        .rows
+        .iter()
+        .filter_map(|row| Some((text_cell(row.first())?, text_cell(row.get(1)))));
     Ok(agents.filter(|(name, _)| names.contains(name)).collect())
 }
 
-fn text(cell: Option<&Value>) -> Option<String> {
+fn text_cell(cell: Option<&Value>) -> Option<String> {
     match cell {
         Some(Value::Text(text)) => Some(text.to_string()),
         _ => None,
     }
 }
 
-fn tool(name: &str, description: Option<&str>) -> JsonValue {
+fn agent_tool(name: &str, description: Option<&str>) -> JsonValue {
     let described = description.map_or_else(|| format!("Asks the agent {name}."), str::to_owned);
     json!({
         "name": format!("{PREFIX}{name}"),
@@ -77,7 +81,7 @@ pub(super) async fn find(
     tool: &str,
 ) -> Result<Option<String>, McpFailure> {
     let Some(name) = tool.strip_prefix(PREFIX) else { return Ok(None) };
-    let agents = exposed(exchange).await?;
+    let agents = exposed_agents(exchange).await?;
     Ok(agents.into_iter().map(|(agent, _)| agent).find(|agent| agent == name))
 }
 
@@ -90,17 +94,19 @@ pub(super) async fn call(
     if let Some(state) = params.get("requestState") {
         return resume(exchange, &agent, state, params).await;
     }
-    let arguments = params.get("arguments").and_then(JsonValue::as_object);
-    let text = |name: &str| arguments.and_then(|all| all.get(name)).and_then(JsonValue::as_str);
-    let unknown = arguments.into_iter().flat_map(Map::keys);
-    let unknown = unknown.filter(|name| !["message", "session_id"].contains(&name.as_str()));
-    let (Some(input), 0) = (text("message"), unknown.count()) else {
-        return Ok(failed("bad_arguments: send the string message, and optionally session_id"));
+    let empty = Map::new();
+    let arguments = params.get("arguments").and_then(JsonValue::as_object).unwrap_or(&empty);
+    let has_unknown = arguments.keys().any(|name| name != "message" && name != "session_id");
+    let message = arguments.get("message").and_then(JsonValue::as_str);
+    let Some(input) = message.filter(|_| !has_unknown) else {
+        return Ok(failed_result(
+            "bad_arguments: send the string message, and optionally session_id",
+        ));
     };
     let by = exchange.by();
     let key = exchange.key.as_deref();
     let name = key.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
-    let (session_id, new_session) = match text("session_id") {
+    let (session_id, new_session) = match arguments.get("session_id").and_then(JsonValue::as_str) {
         Some(id) => (id.to_owned(), None),
         None => {
             let id = start::derived_id("s_", by, "mcp", &name);
@@ -124,14 +130,14 @@ pub(super) async fn call(
         Ok(run) => run,
         Err(refusal) => {
             let blocked = match continued.filter(|_| refusal.code == Code::Conflict) {
-                Some(session_id) => blocked(exchange, &session_id).await?,
+                Some(session_id) => blocked_result(exchange, &session_id).await?,
                 None => None,
             };
             return Ok(blocked.unwrap_or_else(|| refusal_result(refusal)));
         }
     };
     if tasks::wants_task(exchange, params) {
-        tasks::created(exchange, &run.id).await
+        tasks::task_result(exchange, &run.id).await
     } else {
         finish(exchange, run, false).await
     }
@@ -139,19 +145,20 @@ pub(super) async fn call(
 
 /// Returns the result of a message to a session whose run waits: what it waits for, and how to go on. The message is
 /// not sent.
-async fn blocked(
+async fn blocked_result(
     exchange: &McpRequestContext,
     session_id: &str,
 ) -> Result<Option<JsonValue>, McpFailure> {
     let engine = &exchange.app.engine;
     let by = exchange.by();
-    let Some(session) = start::session(engine, by, session_id).await.map_err(refused)? else {
+    let Some(session) = start::find_session_id(engine, by, session_id).await.map_err(to_failure)?
+    else {
         return Ok(None);
     };
-    let newest = start::newest(engine, by, &session).await.map_err(refused)?;
+    let newest = start::newest_run_id(engine, by, &session).await.map_err(to_failure)?;
     let Some(id) = newest else { return Ok(None) };
-    let run = start::find(engine, by, &id).await.map_err(refused)?;
-    agent_run::not_sent(exchange, &run).await
+    let run = start::find(engine, by, &id).await.map_err(to_failure)?;
+    agent_run::not_sent_result(exchange, &run).await
 }
 
 /// Returns a repeated call, with decisions. The state is the id of the run, which is looked up with the rights of the
@@ -168,7 +175,7 @@ async fn resume(
     if run.agent != agent {
         return Err(invalid());
     }
-    let responses = input::responses(params)?;
+    let responses = input::read_responses(params)?;
     let (run, form_cancelled) = decide(exchange, run, &responses).await?;
     finish(exchange, run, form_cancelled).await
 }

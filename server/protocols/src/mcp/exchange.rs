@@ -6,15 +6,27 @@ use abide_engine::QueryResult;
 use abide_schema::Refusal;
 use abide_schema::reducer::Caller;
 use abide_server::port::{
-    AuthSession, RequestBody, rows::JSON_COLUMNS, rows::hidden, rows::objects_with,
+    AuthSession, RequestBody, rows::JSON_COLUMNS, rows::deny_hidden, rows::objects_with,
 };
 use serde_json::{Map, Value as JsonValue};
 use tokio_util::sync::CancellationToken;
 
-use super::message::{Request, refused};
+use super::message::{Request, to_failure};
 use super::sessions::McpSession;
 use crate::mcp_handler::{McpCancellation, McpFailure, McpHandler, McpNotifier};
 use crate::state::ProtocolState;
+
+/// The version without sessions.
+pub(super) const MODERN: &str = "2026-07-28";
+
+/// The versions with sessions, the newest first.
+pub(super) const LEGACY: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
+
+/// Returns the version for a client that begins with `initialize`.
+pub(super) fn legacy_version(request: &Request) -> &'static str {
+    let wanted = request.params.get("protocolVersion").and_then(JsonValue::as_str);
+    LEGACY.into_iter().find(|version| Some(*version) == wanted).unwrap_or(LEGACY[0])
+}
 
 /// The facts about the client in a request of 2026-07-28.
 #[derive(Debug)]
@@ -103,7 +115,7 @@ impl McpRequestContext {
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<QueryResult, Refusal> {
-        self.app.engine.query(self.by(), sql, params, None).await.map_err(hidden)
+        self.app.engine.query(self.by(), sql, params, None).await.map_err(deny_hidden)
     }
 
     /// Returns the rows of such a query over built-in tables as objects.
@@ -122,7 +134,7 @@ impl McpRequestContext {
         params: &Map<String, JsonValue>,
         json_columns: &[&str],
     ) -> Result<Vec<Map<String, JsonValue>>, McpFailure> {
-        let found = self.query(sql, params).await.map_err(refused)?;
+        let found = self.query(sql, params).await.map_err(to_failure)?;
         Ok(objects_with(&found, json_columns))
     }
 }

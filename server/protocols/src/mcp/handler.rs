@@ -5,8 +5,8 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::agent_run;
 use super::exchange::McpRequestContext;
-use super::input::{self, Decided};
-use super::message::{Request, refused};
+use super::input::{self, ClientDecisions};
+use super::message::{Request, to_failure};
 use super::sessions::identity;
 use crate::call::Interrupt;
 use crate::decision::Decision;
@@ -58,7 +58,7 @@ impl<'a> HandlerCall<'a> {
         let audience = format!("{} {}", request.method, name.unwrap_or(&JsonValue::Null));
         let key = exchange.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
         let id = start::derived_id(ID, exchange.by(), &audience, &key);
-        let responses = input::responses(&request.params)?;
+        let responses = input::read_responses(&request.params)?;
         let mut call = HandlerCall {
             exchange,
             handler,
@@ -106,44 +106,44 @@ impl<'a> HandlerCall<'a> {
             match asked.await? {
                 McpReply::Complete(result) => return Ok(result),
                 McpReply::InputRequired { requests, state } => {
-                    input::check(exchange, &requests)?;
+                    input::check_capabilities(exchange, &requests)?;
                     if exchange.is_modern() {
-                        let signed = state.map(|state| self.sign(state)).transpose()?;
-                        return Ok(input::required(requests, signed));
+                        let signed = state.map(|state| self.sign_state(state)).transpose()?;
+                        return Ok(input::input_required(requests, signed));
                     }
-                    self.responses = input::ask(exchange, requests).await?;
+                    self.responses = input::ask_client(exchange, requests).await?;
                     self.state = state;
                 }
                 McpReply::Waiting { approvals, result } => {
                     let engine = &exchange.app.engine;
                     let by = exchange.by();
-                    let approvals = start::interrupts(engine, by, approvals).await;
-                    let approvals = approvals.map_err(refused)?;
+                    let approvals = start::load_interrupts(engine, by, approvals).await;
+                    let approvals = approvals.map_err(to_failure)?;
                     if self.decisions.is_empty() {
                         if form_cancelled || approvals.is_empty() || !input::has_forms(exchange) {
-                            return Ok(with_questions(result, &approvals));
+                            return Ok(add_questions(result, &approvals));
                         }
-                        let requests = input::approvals(&approvals);
+                        let requests = input::approval_forms(&approvals);
                         if exchange.is_modern() {
-                            return Ok(input::required(requests, Some(self.id.clone())));
+                            return Ok(input::input_required(requests, Some(self.id.clone())));
                         }
-                        self.decisions = input::ask(exchange, requests).await?;
+                        self.decisions = input::ask_client(exchange, requests).await?;
                     }
-                    form_cancelled = self.decide(&approvals).await?;
+                    form_cancelled = self.record_decisions(&approvals).await?;
                 }
             }
         }
     }
 
-    fn sign(&self, state: JsonValue) -> Result<String, McpFailure> {
+    fn sign_state(&self, state: JsonValue) -> Result<String, McpFailure> {
         self.exchange.app.mcp.seal.sign(&identity(self.exchange.by()), &self.audience, state)
     }
 
     /// Records the decisions of the client with the rights of the caller. Returns whether a form was closed without one.
-    async fn decide(&mut self, approvals: &[Interrupt]) -> Result<bool, McpFailure> {
+    async fn record_decisions(&mut self, approvals: &[Interrupt]) -> Result<bool, McpFailure> {
         let responses = std::mem::take(&mut self.decisions);
-        let decided = input::decided(approvals, &responses).map_err(refused)?;
-        let Decided { decisions, form_cancelled } = decided;
+        let decided = input::read_decisions(approvals, &responses).map_err(to_failure)?;
+        let ClientDecisions { decisions, form_cancelled } = decided;
         let calls: Vec<_> = decisions.into_iter().map(Decision::into_call).collect();
         if calls.is_empty() {
             return Ok(form_cancelled);
@@ -151,18 +151,18 @@ impl<'a> HandlerCall<'a> {
         match self.exchange.app.engine.batch(self.exchange.by(), &calls, None).await {
             // It was decided elsewhere; the handler reads the row.
             Err(refusal) if refusal.code == Code::Conflict => Ok(form_cancelled),
-            Err(refusal) => Err(refused(refusal.outside_batch())),
+            Err(refusal) => Err(to_failure(refusal.outside_batch())),
             Ok(_) => Ok(form_cancelled),
         }
     }
 }
 
 /// Returns the result of a call that waits for decisions, with what they are about.
-fn with_questions(mut result: JsonValue, approvals: &[Interrupt]) -> JsonValue {
+fn add_questions(mut result: JsonValue, approvals: &[Interrupt]) -> JsonValue {
     let requests: Vec<&JsonValue> = approvals.iter().map(Interrupt::request).collect();
     result["structuredContent"]["approvals"] = json!(requests);
     if let Some(content) = result["content"].as_array_mut() {
-        content.push(json!({"type": "text", "text": agent_run::questions(approvals)}));
+        content.push(json!({"type": "text", "text": agent_run::describe_calls(approvals)}));
     }
     result
 }

@@ -9,10 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value as JsonValue, json};
 
-use super::exchange::{Modern, ProtocolGeneration};
+use super::exchange::{LEGACY, MODERN, Modern, ProtocolGeneration};
 use super::message::{HttpFailure, Request};
 use super::sessions::McpSession;
-use super::versions::{LEGACY, MODERN};
 use crate::mcp_handler::McpFailure;
 
 pub(super) const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -46,11 +45,11 @@ pub(super) fn accepts_events(headers: &HeaderMap) -> bool {
 }
 
 /// Returns the value of a header.
-pub(super) fn header<'a>(
+pub(super) fn read_header<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
 ) -> Result<Option<&'a str>, McpFailure> {
-    single::header(headers, name).map_err(|refusal| mismatch(refusal.detail))
+    single::header(headers, name).map_err(|refusal| header_mismatch(refusal.detail))
 }
 
 /// Returns a key that is the same when a client repeats a call: the header `Idempotency-Key`, or `abide/request_id` in
@@ -59,41 +58,41 @@ pub(super) fn idempotency_key(
     request: &Request,
     headers: &HeaderMap,
 ) -> Result<Option<String>, McpFailure> {
-    let in_header = header(headers, &single::IDEMPOTENCY_KEY)?;
+    let in_header = read_header(headers, &single::IDEMPOTENCY_KEY)?;
     Ok(in_header
         .or_else(|| request.meta("abide/request_id").and_then(JsonValue::as_str))
         .map(str::to_owned))
 }
 
-fn mismatch(message: String) -> McpFailure {
+fn header_mismatch(message: String) -> McpFailure {
     McpFailure { code: -32020, message, data: None }
 }
 
 /// Returns the generation of a request, after a check of its headers.
-pub(super) fn era(
+pub(super) fn read_generation(
     request: &Request,
     headers: &HeaderMap,
     session: Option<Arc<McpSession>>,
 ) -> Result<ProtocolGeneration, HttpFailure> {
     let refused = |failure| HttpFailure::bad_request(request.id.clone(), failure);
-    let in_header = header(headers, &MCP_PROTOCOL_VERSION).map_err(refused)?;
+    let in_header = read_header(headers, &MCP_PROTOCOL_VERSION).map_err(refused)?;
     let in_meta = request.meta(META_VERSION).and_then(JsonValue::as_str);
     let is_modern = in_meta.is_some()
         || request.method == "server/discover"
         || in_header.is_some_and(|version| version >= MODERN && session.is_none());
     if is_modern && !(request.method == "initialize" && in_meta.is_none()) {
-        let modern = modern(request, headers, in_header, in_meta).map_err(refused)?;
+        let modern = read_modern(request, headers, in_header, in_meta).map_err(refused)?;
         return Ok(ProtocolGeneration::Modern(modern));
     }
     match in_header {
         Some(version) if request.method != "initialize" && !LEGACY.contains(&version) => {
-            Err(refused(unsupported(version)))
+            Err(refused(unsupported_version(version)))
         }
         _ => Ok(ProtocolGeneration::Legacy(session)),
     }
 }
 
-fn modern(
+fn read_modern(
     request: &Request,
     headers: &HeaderMap,
     in_header: Option<&str>,
@@ -106,17 +105,17 @@ fn modern(
     };
     if in_header != Some(version) {
         let message = format!("the header MCP-Protocol-Version is not {version}, as in _meta");
-        return Err(mismatch(message));
+        return Err(header_mismatch(message));
     }
     if version != MODERN {
-        return Err(unsupported(version));
+        return Err(unsupported_version(version));
     }
     check_standard(request, headers)?;
     let log_level = request.meta(META_LOG_LEVEL).and_then(JsonValue::as_str);
     Ok(Modern { capabilities: capabilities.clone(), log_level: log_level.map(str::to_owned) })
 }
 
-fn unsupported(version: &str) -> McpFailure {
+fn unsupported_version(version: &str) -> McpFailure {
     let supported: Vec<&str> = [MODERN].into_iter().chain(LEGACY).collect();
     let message = format!("unsupported protocol version {version}");
     let data = json!({"supported": supported, "requested": version});
@@ -125,9 +124,9 @@ fn unsupported(version: &str) -> McpFailure {
 
 /// Proxies route by these headers, so they must say what the body says.
 fn check_standard(request: &Request, headers: &HeaderMap) -> Result<(), McpFailure> {
-    let method = header(headers, &MCP_METHOD)?;
+    let method = read_header(headers, &MCP_METHOD)?;
     if method != Some(request.method.as_str()) {
-        return Err(mismatch(format!("the header Mcp-Method is not {}", request.method)));
+        return Err(header_mismatch(format!("the header Mcp-Method is not {}", request.method)));
     }
     let member = match request.method.as_str() {
         "tools/call" | "prompts/get" => "name",
@@ -136,15 +135,15 @@ fn check_standard(request: &Request, headers: &HeaderMap) -> Result<(), McpFailu
         _ => return Ok(()),
     };
     let Some(name) = request.params.get(member).and_then(JsonValue::as_str) else { return Ok(()) };
-    let in_header = header(headers, &MCP_NAME)?.and_then(decoded);
+    let in_header = read_header(headers, &MCP_NAME)?.and_then(decode_value);
     match in_header {
         Some(given) if given == name => Ok(()),
-        _ => Err(mismatch(format!("the header Mcp-Name is not {name:?}, as {member}"))),
+        _ => Err(header_mismatch(format!("the header Mcp-Name is not {name:?}, as {member}"))),
     }
 }
 
 /// A value that is not visible ASCII is sent as `=?base64?…?=`.
-fn decoded(value: &str) -> Option<String> {
+fn decode_value(value: &str) -> Option<String> {
     let inner = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
     match inner {
         Some(encoded) => String::from_utf8(STANDARD.decode(encoded).ok()?).ok(),

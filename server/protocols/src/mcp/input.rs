@@ -11,7 +11,7 @@ use crate::decision::{self, Decision};
 use crate::mcp_handler::McpFailure;
 
 /// Returns the capability that a client must have for a request.
-fn capability(method: &str) -> &'static str {
+fn required_capability(method: &str) -> &'static str {
     match method {
         "sampling/createMessage" => "sampling",
         "roots/list" => "roots",
@@ -28,12 +28,12 @@ pub(super) fn has_forms(exchange: &McpRequestContext) -> bool {
 }
 
 /// Checks that the client has declared what the requests need.
-pub(super) fn check(
+pub(super) fn check_capabilities(
     exchange: &McpRequestContext,
     requests: &Map<String, JsonValue>,
 ) -> Result<(), McpFailure> {
     for request in requests.values() {
-        let needed = capability(request["method"].as_str().unwrap_or_default());
+        let needed = required_capability(request["method"].as_str().unwrap_or_default());
         if !exchange.capabilities()[needed].is_object() {
             return Err(McpFailure {
                 code: -32021,
@@ -46,7 +46,7 @@ pub(super) fn check(
 }
 
 /// Returns a result that asks.
-pub(super) fn required(requests: Map<String, JsonValue>, state: Option<String>) -> JsonValue {
+pub(super) fn input_required(requests: Map<String, JsonValue>, state: Option<String>) -> JsonValue {
     let mut result = json!({"resultType": "input_required", "inputRequests": requests});
     if let Some(state) = state {
         result["requestState"] = json!(state);
@@ -55,7 +55,7 @@ pub(super) fn required(requests: Map<String, JsonValue>, state: Option<String>) 
 }
 
 /// Sends requests to a client with a session, and waits for the responses.
-pub(super) async fn ask(
+pub(super) async fn ask_client(
     exchange: &McpRequestContext,
     requests: Map<String, JsonValue>,
 ) -> Result<Map<String, JsonValue>, McpFailure> {
@@ -92,26 +92,26 @@ pub(super) async fn ask(
 const META_APPROVAL: &str = "abide/approval";
 
 /// Returns the forms for the calls that wait for a decision, by the id of the call.
-pub(super) fn approvals(pending: &[Interrupt]) -> Map<String, JsonValue> {
-    let form = |interrupt: &Interrupt| {
-        let approve = || {
+pub(super) fn approval_forms(pending: &[Interrupt]) -> Map<String, JsonValue> {
+    let mut forms = Map::new();
+    for interrupt in pending {
+        // The form of a question of another server is passed on.
+        let schema = interrupt.form().cloned().unwrap_or_else(|| {
             json!({"type": "object", "required": ["approve"], "properties": {
                 "approve": {"type": "boolean", "title": "Approve"},
                 "comment": {"type": "string", "title": "Comment for the agent"}}})
-        };
-        // The form of a question of another server is passed on.
-        let schema = interrupt.form().cloned().unwrap_or_else(approve);
+        });
         let params = json!({"mode": "form", "message": interrupt.description(),
             "requestedSchema": schema, "_meta": {META_APPROVAL: interrupt.to_json()}});
         let request = json!({"method": "elicitation/create", "params": params});
-        (interrupt.call_id().to_owned(), request)
-    };
-    pending.iter().map(form).collect()
+        forms.insert(interrupt.call_id().to_owned(), request);
+    }
+    forms
 }
 
 /// The decisions of a client.
 #[derive(Default)]
-pub(super) struct Decided {
+pub(super) struct ClientDecisions {
     pub(super) decisions: Vec<Decision>,
     /// A person has closed a form without an answer.
     pub(super) form_cancelled: bool,
@@ -121,11 +121,11 @@ pub(super) struct Decided {
 ///
 /// # Errors
 /// `bad_arguments`: the content of a form has members that the form does not have.
-pub(super) fn decided(
+pub(super) fn read_decisions(
     pending: &[Interrupt],
     responses: &Map<String, JsonValue>,
-) -> Result<Decided, Refusal> {
-    let mut all = Decided::default();
+) -> Result<ClientDecisions, Refusal> {
+    let mut all = ClientDecisions::default();
     for interrupt in pending {
         let call_id = interrupt.call_id();
         let Some(response) = responses.get(call_id) else { continue };
@@ -164,7 +164,7 @@ pub(super) fn decided(
 const FORM_MEMBERS: [&str; 2] = ["approve", "comment"];
 
 /// Returns the responses in the parameters of a repeated call.
-pub(super) fn responses(
+pub(super) fn read_responses(
     params: &Map<String, JsonValue>,
 ) -> Result<Map<String, JsonValue>, McpFailure> {
     match params.get("inputResponses") {

@@ -46,7 +46,7 @@ impl HttpFailure {
     }
 
     pub(super) fn into_response(self) -> Response {
-        let body = error(&self.id, &self.failure).to_string();
+        let body = error_response(&self.id, &self.failure).to_string();
         (self.status, [(CONTENT_TYPE, "application/json")], body).into_response()
     }
 }
@@ -57,19 +57,20 @@ fn is_id(id: &JsonValue) -> bool {
 
 impl Message {
     pub(super) fn parse(content: &RequestBody) -> Result<Message, HttpFailure> {
-        let refused = |code: i64, message: String| {
-            HttpFailure::bad_request(JsonValue::Null, McpFailure { code, message, data: None })
-        };
         let value = content.value().map_err(|refusal| match refusal.code {
             // The message is JSON: its sender waits for a response to its request.
             Code::BadArguments => {
-                HttpFailure::bad_request(content.request_id(), self::refused(refusal))
+                HttpFailure::bad_request(content.request_id(), to_failure(refusal))
             }
-            _ => refused(-32700, refusal.detail),
+            _ => {
+                let failure = McpFailure { code: -32700, message: refusal.detail, data: None };
+                HttpFailure::bad_request(JsonValue::Null, failure)
+            }
         })?;
         let JsonValue::Object(mut members) = value else {
             let message = "the body is not one JSON-RPC message: batches are not supported";
-            return Err(refused(-32600, message.to_owned()));
+            let failure = McpFailure { code: -32600, message: message.to_owned(), data: None };
+            return Err(HttpFailure::bad_request(JsonValue::Null, failure));
         };
         let id = members.remove("id");
         let id_or_null = id.clone().filter(is_id).unwrap_or_default();
@@ -114,7 +115,7 @@ impl Request {
     }
 
     /// Returns a text among the parameters.
-    pub(super) fn text(&self, name: &str) -> Result<&str, McpFailure> {
+    pub(super) fn required_text(&self, name: &str) -> Result<&str, McpFailure> {
         let text = self.params.get(name).and_then(JsonValue::as_str);
         text.ok_or_else(|| McpFailure::invalid(format!("{name} must be a string")))
     }
@@ -126,7 +127,7 @@ impl Request {
 }
 
 /// Returns a JSON-RPC error.
-pub(super) fn error(id: &JsonValue, failure: &McpFailure) -> JsonValue {
+pub(super) fn error_response(id: &JsonValue, failure: &McpFailure) -> JsonValue {
     let mut error = json!({"code": failure.code, "message": failure.message});
     if let Some(data) = &failure.data {
         error["data"] = data.clone();
@@ -135,7 +136,7 @@ pub(super) fn error(id: &JsonValue, failure: &McpFailure) -> JsonValue {
 }
 
 /// Returns a refusal as a JSON-RPC error.
-pub(super) fn refused(refusal: Refusal) -> McpFailure {
+pub(super) fn to_failure(refusal: Refusal) -> McpFailure {
     note(&refusal);
     let code = match refusal.code {
         Code::Internal => -32603,

@@ -2,10 +2,9 @@
 
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::exchange::{McpRequestContext, ProtocolGeneration};
+use super::exchange::{LEGACY, MODERN, McpRequestContext, ProtocolGeneration, legacy_version};
 use super::message::Request;
 use super::paging::page;
-use super::versions::{LEGACY, MODERN, legacy_version, server_info};
 use super::{handler, prompts, resources, subscriptions, tasks, tools};
 use crate::mcp_handler::{McpFailure, McpItems};
 
@@ -15,8 +14,8 @@ pub(super) async fn answer(
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
     let result = match &exchange.era {
-        ProtocolGeneration::Modern(_) => modern(exchange, request).await?,
-        ProtocolGeneration::Legacy(_) => return legacy(exchange, request).await,
+        ProtocolGeneration::Modern(_) => answer_modern(exchange, request).await?,
+        ProtocolGeneration::Legacy(_) => return answer_legacy(exchange, request).await,
     };
     let mut result = match result {
         JsonValue::Object(result) => result,
@@ -33,6 +32,11 @@ pub(super) async fn answer(
     Ok(result.into())
 }
 
+/// Returns the server's description of itself.
+fn server_info() -> JsonValue {
+    json!({"name": "abide", "title": "Abide", "version": env!("CARGO_PKG_VERSION")})
+}
+
 fn is_cacheable(method: &str) -> bool {
     matches!(
         method,
@@ -45,10 +49,13 @@ fn is_cacheable(method: &str) -> bool {
     )
 }
 
-async fn modern(exchange: &McpRequestContext, request: &Request) -> Result<JsonValue, McpFailure> {
+async fn answer_modern(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     match request.method.as_str() {
         "server/discover" => {
-            let mut capabilities = capabilities(exchange);
+            let mut capabilities = server_capabilities(exchange);
             capabilities["extensions"] = json!({tasks::EXTENSION: {}});
             let versions: Vec<&str> = [MODERN].into_iter().chain(LEGACY).collect();
             Ok(json!({"supportedVersions": versions, "capabilities": capabilities,
@@ -56,14 +63,17 @@ async fn modern(exchange: &McpRequestContext, request: &Request) -> Result<JsonV
         }
         "subscriptions/listen" => subscriptions::listen(exchange, request).await,
         "tasks/update" => tasks::update(exchange, request).await,
-        _ => common(exchange, request).await,
+        _ => answer_common(exchange, request).await,
     }
 }
 
-async fn legacy(exchange: &McpRequestContext, request: &Request) -> Result<JsonValue, McpFailure> {
+async fn answer_legacy(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
     match request.method.as_str() {
         "initialize" => {
-            let mut capabilities = capabilities(exchange);
+            let mut capabilities = server_capabilities(exchange);
             capabilities["logging"] = json!({});
             capabilities["tasks"] =
                 json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});
@@ -73,17 +83,17 @@ async fn legacy(exchange: &McpRequestContext, request: &Request) -> Result<JsonV
         "ping" => Ok(json!({})),
         "logging/setLevel" => {
             let is_known = match exchange.session() {
-                Some(session) => session.set_log_level(request.text("level")?),
-                None => crate::mcp_handler::level_of(request.text("level")?).is_some(),
+                Some(session) => session.set_log_level(request.required_text("level")?),
+                None => crate::mcp_handler::level_index(request.required_text("level")?).is_some(),
             };
             if is_known { Ok(json!({})) } else { Err(McpFailure::invalid("unknown level")) }
         }
         "resources/subscribe" | "resources/unsubscribe" => {
             subscriptions::subscribe(exchange, request)
         }
-        "tasks/result" => tasks::result(exchange, request).await,
+        "tasks/result" => tasks::wait_for_result(exchange, request).await,
         "tasks/list" => tasks::list(exchange, request).await,
-        _ => common(exchange, request).await,
+        _ => answer_common(exchange, request).await,
     }
 }
 
@@ -92,7 +102,7 @@ const INSTRUCTIONS: &str = "Abide stores sessions of agents as rows. A tool agen
     agent; give it the session_id of its result to continue. sql_query reads the rows that you \
     may see.";
 
-fn capabilities(exchange: &McpRequestContext) -> JsonValue {
+fn server_capabilities(exchange: &McpRequestContext) -> JsonValue {
     let changes = exchange.handler().is_some_and(|handler| handler.revisions().is_some());
     json!({
         "tools": {"listChanged": true},
@@ -103,17 +113,20 @@ fn capabilities(exchange: &McpRequestContext) -> JsonValue {
 }
 
 /// Returns the methods of both generations.
-async fn common(exchange: &McpRequestContext, request: &Request) -> Result<JsonValue, McpFailure> {
-    let page = |member, key, items| page(member, key, items, &request.params);
+async fn answer_common(
+    exchange: &McpRequestContext,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
+    let params = &request.params;
     match request.method.as_str() {
-        "tools/list" => page("tools", "name", tools::list(exchange).await?),
+        "tools/list" => page("tools", "name", tools::list(exchange).await?, params),
         "tools/call" => tools::call(exchange, request).await,
         "resources/list" => resources::list(exchange, request).await,
         "resources/templates/list" => {
-            page("resourceTemplates", "uriTemplate", resources::templates(exchange))
+            page("resourceTemplates", "uriTemplate", resources::templates(exchange), params)
         }
         "resources/read" => resources::read(exchange, request).await,
-        "prompts/list" => page("prompts", "name", prompts::list(exchange).await?),
+        "prompts/list" => page("prompts", "name", prompts::list(exchange).await?, params),
         "prompts/get" => prompts::get(exchange, request).await,
         "completion/complete" => complete(exchange, request).await,
         "tasks/get" => tasks::get(exchange, request).await,
@@ -134,7 +147,7 @@ async fn complete(
     let reference = &request.params.get("ref").cloned().unwrap_or_default();
     let name = reference["name"].as_str().unwrap_or_default();
     match exchange.handler() {
-        Some(provider) if tools::has(&provider.items(McpItems::Prompts), "name", name) => {
+        Some(provider) if tools::has_item(&provider.items(McpItems::Prompts), "name", name) => {
             handler::ask_handler(exchange, &*provider, request).await
         }
         _ => Ok(json!({"completion": {"values": [], "total": 0, "hasMore": false}})),

@@ -8,19 +8,19 @@ use crate::mcp_handler::McpFailure;
 const PAGE: usize = 500;
 
 /// Returns the cursor of a request.
-pub(super) fn cursor(params: &Map<String, JsonValue>) -> Result<Option<&str>, McpFailure> {
+pub(super) fn read_cursor(params: &Map<String, JsonValue>) -> Result<Option<&str>, McpFailure> {
     match params.get("cursor") {
         None => Ok(None),
-        Some(cursor) => cursor.as_str().map(Some).ok_or_else(not_of_this_list),
+        Some(cursor) => cursor.as_str().map(Some).ok_or_else(invalid_cursor),
     }
 }
 
-pub(super) fn not_of_this_list() -> McpFailure {
+pub(super) fn invalid_cursor() -> McpFailure {
     McpFailure::invalid("the cursor is not one of this list; begin again without it")
 }
 
 /// Returns the key before which a page with descending keys begins: `last`, or one after all others.
-pub(super) fn before(last: &str) -> &str {
+pub(super) fn start_before(last: &str) -> &str {
     if last.is_empty() { "\u{10ffff}" } else { last }
 }
 
@@ -31,9 +31,9 @@ pub(super) fn page(
     mut items: Vec<JsonValue>,
     params: &Map<String, JsonValue>,
 ) -> Result<JsonValue, McpFailure> {
-    if let Some(cursor) = cursor(params)? {
+    if let Some(cursor) = read_cursor(params)? {
         let last = items.iter().rposition(|item| item[key] == cursor);
-        items.drain(..=last.ok_or_else(not_of_this_list)?);
+        items.drain(..=last.ok_or_else(invalid_cursor)?);
     }
     let has_more = items.len() > PAGE;
     items.truncate(PAGE);

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::exchange::McpRequestContext;
 use super::headers::MCP_SESSION_ID;
-use super::message::{Request, error};
+use super::message::{Request, error_response};
 use super::{methods, subscriptions};
 use crate::limits;
 use crate::mcp_handler::McpFailure;
@@ -77,16 +77,16 @@ impl Reply {
     }
 
     /// Returns the text of the next events.
-    async fn events(&mut self) -> Option<String> {
+    async fn next_text(&mut self) -> Option<String> {
         // The socket has room again, so the text before this has left.
         self.hold = None;
         let text = match self.next().await {
             Step::End => return None,
             Step::Silence => return Some(": still here\n\n".to_owned()),
-            Step::Last(message, _) | Step::Message(message) => event(&message),
+            Step::Last(message, _) | Step::Message(message) => encode_event(&message),
         };
         // A client that reads nothing costs only itself.
-        self.hold = unsent::count(&self.account, &text).ok()?;
+        self.hold = unsent::reserve(&self.account, &text).ok()?;
         Some(text)
     }
 
@@ -94,7 +94,7 @@ impl Reply {
         let rest = stream::unfold((self, Some(first)), |(mut reply, first)| async move {
             let text = match first {
                 Some(text) => text,
-                None => reply.events().await?,
+                None => reply.next_text().await?,
             };
             Some((Ok::<_, Infallible>(text), (reply, None)))
         });
@@ -103,7 +103,7 @@ impl Reply {
     }
 }
 
-fn event(message: &JsonValue) -> String {
+fn encode_event(message: &JsonValue) -> String {
     format!("event: message\ndata: {message}\n\n")
 }
 
@@ -136,18 +136,20 @@ pub(super) async fn respond(
                 let message = json!({"jsonrpc": "2.0", "id": request.id, "result": result});
                 (message, StatusCode::OK)
             }
-            Err(failure) => (error(&request.id, &failure), status(&failure, is_modern)),
+            Err(failure) => {
+                (error_response(&request.id, &failure), http_status(&failure, is_modern))
+            }
         })
     });
     let work = match hang_up {
-        Some(hang_up) => cancelled_by_drop(work, hang_up),
+        Some(hang_up) => cancel_on_drop(work, hang_up),
         None => work,
     };
     let mut reply = Reply { work: Some(work), outgoing, account, hold: None, _place: place };
     loop {
         match reply.next().await {
             Step::Last(message, status) => {
-                let mut response = unsent::answer(&reply.account, message.to_string());
+                let mut response = unsent::committed_response(&reply.account, message.to_string());
                 *response.status_mut() = status;
                 if let Some(id) = started.filter(|_| message.get("result").is_some())
                     && let Ok(id) = HeaderValue::from_str(&id)
@@ -160,7 +162,7 @@ pub(super) async fn respond(
             // The client reads one JSON message only.
             Step::Message(_) | Step::Silence if !accepts_events => {}
             Step::Message(message) => {
-                let text = event(&message);
+                let text = encode_event(&message);
                 return reply.into_stream(text);
             }
             Step::Silence => return reply.into_stream(": still here\n\n".to_owned()),
@@ -191,7 +193,7 @@ impl Drop for HangUp {
 }
 
 /// Work that learns that its client has left, and ends by itself: dropped work could not abort its run.
-fn cancelled_by_drop(work: Work, hang_up: HangUp) -> Work {
+fn cancel_on_drop(work: Work, hang_up: HangUp) -> Work {
     let task = tokio::spawn(work);
     Box::pin(async move {
         let _hang_up = hang_up;
@@ -200,7 +202,7 @@ fn cancelled_by_drop(work: Work, hang_up: HangUp) -> Work {
 }
 
 /// Returns the HTTP status of an error. Before 2026-07-28 it is that of the message.
-fn status(failure: &McpFailure, is_modern: bool) -> StatusCode {
+fn http_status(failure: &McpFailure, is_modern: bool) -> StatusCode {
     match failure.code {
         -32601 if is_modern => StatusCode::NOT_FOUND,
         -32022..=-32020 if is_modern => StatusCode::BAD_REQUEST,

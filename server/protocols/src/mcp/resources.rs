@@ -8,8 +8,8 @@ use serde_json::{Map, Value as JsonValue, json};
 use super::exchange::McpRequestContext;
 use super::handler::ask_handler;
 use super::message::Request;
-use super::paging::{before, cursor, not_of_this_list};
-use super::tools::has;
+use super::paging::{invalid_cursor, read_cursor, start_before};
+use super::tools::has_item;
 use crate::limits;
 use crate::mcp_handler::{McpFailure, McpItems};
 
@@ -30,17 +30,17 @@ pub(super) struct Part {
 }
 
 /// Returns the address of a session, a run or a table.
-fn uri(prefix: &str, id: &str) -> String {
+fn resource_uri(prefix: &str, id: &str) -> String {
     format!("{prefix}{}", utf8_percent_encode(id, NON_ALPHANUMERIC))
 }
 
-fn id_of(uri: &str, prefix: &str) -> Option<String> {
+fn id_from_uri(uri: &str, prefix: &str) -> Option<String> {
     let id = percent_decode_str(uri.strip_prefix(prefix)?).decode_utf8().ok()?;
     (!id.is_empty()).then(|| id.into_owned())
 }
 
 /// Returns the queries of a resource. `None` for an address that is not one of the server's.
-pub(super) fn parts(exchange: &McpRequestContext, uri: &str) -> Option<Vec<Part>> {
+pub(super) fn resource_parts(exchange: &McpRequestContext, uri: &str) -> Option<Vec<Part>> {
     // As in other routes, an id in the namespace of the caller's scope is found without it.
     let namespace = exchange.by().namespace();
     let part = |member, sql: &str, id: &str, is_single| {
@@ -52,7 +52,7 @@ pub(super) fn parts(exchange: &McpRequestContext, uri: &str) -> Option<Vec<Part>
         }
         Part { member, sql, params, is_single, json_columns: JSON_COLUMNS.to_vec() }
     };
-    if let Some(id) = id_of(uri, SESSIONS) {
+    if let Some(id) = id_from_uri(uri, SESSIONS) {
         let messages =
             "SELECT * FROM agent_state WHERE session_id = :id ORDER BY id DESC LIMIT 200";
         return Some(vec![
@@ -60,7 +60,7 @@ pub(super) fn parts(exchange: &McpRequestContext, uri: &str) -> Option<Vec<Part>
             part("messages", messages, &id, false),
         ]);
     }
-    if let Some(id) = id_of(uri, RUNS) {
+    if let Some(id) = id_from_uri(uri, RUNS) {
         let events = "SELECT number, turn, kind, data, created_at FROM run_events \
             WHERE run_id = :id ORDER BY number DESC LIMIT 200";
         return Some(vec![
@@ -68,22 +68,22 @@ pub(super) fn parts(exchange: &McpRequestContext, uri: &str) -> Option<Vec<Part>
             part("events", events, &id, false),
         ]);
     }
-    let name = id_of(uri, TABLES)?;
+    let name = id_from_uri(uri, TABLES)?;
     let columns = exchange.app.engine.table_columns(exchange.by(), &name)?;
-    let key: Vec<String> = columns.key.into_iter().map(quoted).collect();
+    let key: Vec<String> = columns.key.into_iter().map(quote_identifier).collect();
     let order = if key.is_empty() { "1".to_owned() } else { key.join(" DESC, ") };
-    let sql = format!("SELECT * FROM {} ORDER BY {order} DESC LIMIT 200", quoted(&name));
+    let sql = format!("SELECT * FROM {} ORDER BY {order} DESC LIMIT 200", quote_identifier(&name));
     let params = Map::new();
     let json_columns = columns.json;
     Some(vec![Part { member: "rows", sql, params, is_single: false, json_columns }])
 }
 
-fn quoted(name: &str) -> String {
+fn quote_identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// Returns the tables that the caller may see.
-fn tables(exchange: &McpRequestContext) -> Vec<JsonValue> {
+fn describe_tables(exchange: &McpRequestContext) -> Vec<JsonValue> {
     exchange.app.engine.describe_tables(exchange.by())
 }
 
@@ -113,7 +113,7 @@ impl Kind {
     }
 
     /// Returns the entries after a key, with their keys. At most one more than a page.
-    async fn after(
+    async fn entries_after(
         self,
         exchange: &McpRequestContext,
         key: &str,
@@ -124,22 +124,25 @@ impl Kind {
             Kind::Sessions => {
                 let sql = "SELECT id, agent FROM sessions WHERE id < :before \
                     ORDER BY id DESC LIMIT 101";
-                rows_after(exchange, (SESSIONS, "session"), sql, key).await
+                rows_after(exchange, SESSIONS, "session", sql, key).await
             }
             Kind::Runs => {
                 let sql = "SELECT id, agent FROM runs WHERE id < :before \
                     ORDER BY id DESC LIMIT 101";
-                rows_after(exchange, (RUNS, "run"), sql, key).await
+                rows_after(exchange, RUNS, "run", sql, key).await
             }
             Kind::Handler => {
                 let Some(handler) = exchange.handler() else { return Ok(Vec::new()) };
                 let mut items = handler.items(McpItems::Resources);
                 if !key.is_empty() {
                     let last = items.iter().rposition(|item| item["uri"] == key);
-                    items.drain(..=last.ok_or_else(not_of_this_list)?);
+                    items.drain(..=last.ok_or_else(invalid_cursor)?);
                 }
-                let key = |item: &JsonValue| item["uri"].as_str().unwrap_or_default().to_owned();
-                Ok(items.into_iter().map(|item| (key(&item), item)).collect())
+                let mut entries = Vec::new();
+                for item in items {
+                    entries.push((item["uri"].as_str().unwrap_or_default().to_owned(), item));
+                }
+                Ok(entries)
             }
         }
     }
@@ -147,10 +150,10 @@ impl Kind {
 
 fn tables_after(exchange: &McpRequestContext, last: &str) -> Vec<(String, JsonValue)> {
     let mut all = Vec::new();
-    for table in tables(exchange) {
+    for table in describe_tables(exchange) {
         let name = table["name"].as_str().unwrap_or_default();
         if name > last {
-            let item = json!({"uri": uri(TABLES, name), "name": format!("table {name}"),
+            let item = json!({"uri": resource_uri(TABLES, name), "name": format!("table {name}"),
                 "description": table["description"], "mimeType": "application/json"});
             all.push((name.to_owned(), item));
         }
@@ -161,18 +164,18 @@ fn tables_after(exchange: &McpRequestContext, last: &str) -> Vec<(String, JsonVa
 
 async fn rows_after(
     exchange: &McpRequestContext,
-    (prefix, kind): (&str, &str),
+    prefix: &str,
+    kind: &str,
     sql: &str,
     last: &str,
 ) -> Result<Vec<(String, JsonValue)>, McpFailure> {
-    let params = Map::from_iter([("before".to_owned(), json!(before(last)))]);
+    let params = Map::from_iter([("before".to_owned(), json!(start_before(last)))]);
     // A policy may hide the columns.
     let rows = exchange.rows(sql, &params).await.unwrap_or_default();
     let items = rows.into_iter().map(|row| {
         let id = row["id"].as_str().unwrap_or_default();
-        let agent = row["agent"].as_str();
-        let agent = agent.unwrap_or_default();
-        let item = json!({"uri": uri(prefix, id), "name": format!("{kind} {id}"),
+        let agent = row["agent"].as_str().unwrap_or_default();
+        let item = json!({"uri": resource_uri(prefix, id), "name": format!("{kind} {id}"),
             "description": format!("A {kind} of the agent {agent}."),
             "mimeType": "application/json"});
         (id.to_owned(), item)
@@ -186,18 +189,20 @@ pub(super) async fn list(
     exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
-    let (first, mut last) = match cursor(&request.params)? {
+    let (first, mut last) = match read_cursor(&request.params)? {
         None => (0, ""),
         Some(cursor) => {
             let mut kinds = KINDS.iter().enumerate();
             kinds
                 .find_map(|(at, kind)| Some((at, cursor.strip_prefix(kind.prefix())?)))
-                .ok_or_else(not_of_this_list)?
+                .ok_or_else(invalid_cursor)?
         }
     };
     let mut page = Vec::new();
     for kind in &KINDS[first..] {
-        page.extend(kind.after(exchange, last).await?.into_iter().map(|entry| (kind, entry)));
+        page.extend(
+            kind.entries_after(exchange, last).await?.into_iter().map(|entry| (kind, entry)),
+        );
         if page.len() > PAGE {
             break;
         }
@@ -218,9 +223,9 @@ pub(super) async fn list(
 /// Returns the templates.
 pub(super) fn templates(exchange: &McpRequestContext) -> Vec<JsonValue> {
     let mut all = vec![
-        template(SESSIONS, "id", "session", "A session and its last 200 messages."),
-        template(RUNS, "id", "run", "A run and its last 200 events."),
-        template(TABLES, "name", "table", "The last 200 rows of a table, by key."),
+        uri_template(SESSIONS, "id", "session", "A session and its last 200 messages."),
+        uri_template(RUNS, "id", "run", "A run and its last 200 events."),
+        uri_template(TABLES, "name", "table", "The last 200 rows of a table, by key."),
     ];
     if let Some(handler) = exchange.handler() {
         all.extend(handler.items(McpItems::ResourceTemplates));
@@ -228,7 +233,7 @@ pub(super) fn templates(exchange: &McpRequestContext) -> Vec<JsonValue> {
     all
 }
 
-fn template(prefix: &str, variable: &str, name: &str, description: &str) -> JsonValue {
+fn uri_template(prefix: &str, variable: &str, name: &str, description: &str) -> JsonValue {
     json!({"uriTemplate": format!("{prefix}{{{variable}}}"), "name": name,
         "description": description, "mimeType": "application/json"})
 }
@@ -238,13 +243,13 @@ pub(super) async fn read(
     exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
-    let uri = request.text("uri")?;
+    let uri = request.required_text("uri")?;
     let missing = || McpFailure {
         code: if exchange.is_modern() { -32602 } else { -32002 },
         message: "Resource not found".to_owned(),
         data: Some(json!({"uri": uri})),
     };
-    let Some(parts) = parts(exchange, uri) else {
+    let Some(parts) = resource_parts(exchange, uri) else {
         return match exchange.handler() {
             Some(handler) if handler_has(&handler.items(McpItems::Resources), uri) => {
                 ask_handler(exchange, &*handler, request).await
@@ -279,13 +284,13 @@ pub(super) async fn read(
     // The credential may have been revoked while the query waited for a reader.
     let mut session = exchange.auth.clone();
     let checked = exchange.app.port.check(&mut session).await;
-    checked.map_err(super::message::refused)?;
+    checked.map_err(super::message::to_failure)?;
     let text = JsonValue::Object(text).to_string();
     Ok(json!({"contents": [{"uri": uri, "mimeType": "application/json", "text": text}]}))
 }
 
 pub(super) fn handler_has(items: &[JsonValue], uri: &str) -> bool {
-    has(items, "uri", uri)
+    has_item(items, "uri", uri)
 }
 
 /// Returns `true` if an address begins and ends as one of the templates.

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::limits;
-use crate::mcp_handler::level_of;
+use crate::mcp_handler::level_index;
 
 /// The sessions of all clients.
 #[derive(Debug, Default)]
@@ -226,7 +226,7 @@ impl McpSession {
 
     /// Whether there is such a level.
     pub(super) fn set_log_level(&self, name: &str) -> bool {
-        let Some(level) = level_of(name) else { return false };
+        let Some(level) = level_index(name) else { return false };
         self.level.store(level, Ordering::Relaxed);
         true
     }
@@ -282,36 +282,36 @@ impl McpSession {
         // No number: the response to a request of before a restart must not answer another one.
         let id = format!("abide-{}", uuid::Uuid::new_v4().simple());
         let (answer, response) = oneshot::channel();
-        self.pending_requests().insert(id.clone(), answer);
+        self.lock_pending_requests().insert(id.clone(), answer);
         AskedRequest { id, response, session: Arc::clone(self) }
     }
 
     /// The response to a request of the server. An unknown one is ignored: nothing waits for it any more.
     pub(super) fn respond(&self, id: &JsonValue, outcome: Result<JsonValue, JsonValue>) {
-        let answer = id.as_str().and_then(|id| self.pending_requests().remove(id));
+        let answer = id.as_str().and_then(|id| self.lock_pending_requests().remove(id));
         if let Some(answer) = answer {
             let _ = answer.send(outcome);
         }
     }
 
-    fn pending_requests(&self) -> MutexGuard<'_, PendingRequests> {
+    fn lock_pending_requests(&self) -> MutexGuard<'_, PendingRequests> {
         self.pending_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a request of the client, so that it can be cancelled.
     pub(super) fn begin(self: &Arc<Self>, id: &JsonValue, token: CancellationToken) -> InProgress {
         let id = id.to_string();
-        self.in_progress().insert(id.clone(), token);
+        self.lock_in_progress().insert(id.clone(), token);
         InProgress { id, session: Arc::clone(self) }
     }
 
     pub(super) fn cancel(&self, id: &JsonValue) {
-        if let Some(token) = self.in_progress().get(&id.to_string()) {
+        if let Some(token) = self.lock_in_progress().get(&id.to_string()) {
             token.cancel();
         }
     }
 
-    fn in_progress(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+    fn lock_in_progress(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
         self.in_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -336,7 +336,7 @@ impl AskedRequest {
 
 impl Drop for AskedRequest {
     fn drop(&mut self) {
-        self.session.pending_requests().remove(&self.id);
+        self.session.lock_pending_requests().remove(&self.id);
     }
 }
 
@@ -349,6 +349,6 @@ pub(super) struct InProgress {
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        self.session.in_progress().remove(&self.id);
+        self.session.lock_in_progress().remove(&self.id);
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct McpState {
 
 impl McpState {
     /// Returns the tool of a reducer; `None` if there is no reducer with this name.
-    pub(super) fn reducer(&self, engine: &Engine, name: &str) -> Option<JsonValue> {
+    pub(super) fn reducer_tool(&self, engine: &Engine, name: &str) -> Option<JsonValue> {
         let mut known = self.reducers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tool) = known.get(name) {
             return Some(tool.clone());
@@ -50,18 +50,18 @@ impl McpState {
     ) -> CancellableCall {
         let key = (identity(by), key.to_owned());
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
-        self.calls().insert(key.clone(), (number, token));
+        self.lock_calls().insert(key.clone(), (number, token));
         CancellableCall { key, number, state: Arc::clone(self) }
     }
 
     /// Cancels a call of a caller.
     pub(super) fn cancel(&self, by: &Caller, key: &str) {
-        if let Some((_, token)) = self.calls().get(&(identity(by), key.to_owned())) {
+        if let Some((_, token)) = self.lock_calls().get(&(identity(by), key.to_owned())) {
             token.cancel();
         }
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<Key, (u64, CancellationToken)>> {
+    fn lock_calls(&self) -> MutexGuard<'_, HashMap<Key, (u64, CancellationToken)>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -76,7 +76,7 @@ pub(super) struct CancellableCall {
 
 impl Drop for CancellableCall {
     fn drop(&mut self) {
-        let mut calls = self.state.calls();
+        let mut calls = self.state.lock_calls();
         if calls.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
             calls.remove(&self.key);
         }

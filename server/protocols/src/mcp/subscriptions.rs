@@ -9,7 +9,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
 
 use super::exchange::McpRequestContext;
-use super::message::{Request, refused};
+use super::message::{Request, to_failure};
 use super::resources::{self, Part};
 use crate::limits;
 use crate::mcp_handler::{McpFailure, McpItems, McpRevisions};
@@ -66,16 +66,16 @@ impl Watcher {
             match connection.subscribe(&request).await {
                 // A caller that may not see agents has no such tools.
                 Err(refusal) if matches!(refusal.code, Code::BadSql | Code::Denied) => {}
-                subscribed => subscribed.map_err(refused)?,
+                subscribed => subscribed.map_err(to_failure)?,
             }
         }
         for uri in &wanted.uris {
             // The resources of a handler do not say when they change.
-            let parts = resources::parts(exchange, uri).unwrap_or_default();
+            let parts = resources::resource_parts(exchange, uri).unwrap_or_default();
             for (at, Part { sql, params, .. }) in parts.iter().enumerate() {
                 let id = format!("{at}:{uri}");
                 let request = SubscribeRequest::new(&id, sql, params);
-                connection.subscribe(&request).await.map_err(refused)?;
+                connection.subscribe(&request).await.map_err(to_failure)?;
             }
         }
         let revisions = exchange.handler().and_then(|handler| handler.revisions());
@@ -91,15 +91,15 @@ impl Watcher {
     /// Waits for changes. Cancelling the wait loses nothing.
     async fn next(&mut self) -> Result<BTreeSet<Changed>, Refusal> {
         loop {
-            let of_handler = async {
+            let handler_changed = async {
                 match &mut self.revisions {
                     Some((_, changes)) => changes.changed().await.is_ok(),
                     None => std::future::pending().await,
                 }
             };
             let changed = tokio::select! {
-                update = self.connection.next() => of_update(&update)?,
-                alive = of_handler => self.of_handler(alive),
+                update = self.connection.next() => changes_from_update(&update)?,
+                alive = handler_changed => self.handler_changes(alive),
             };
             if !changed.is_empty() {
                 return Ok(changed);
@@ -107,7 +107,8 @@ impl Watcher {
         }
     }
 
-    fn of_handler(&mut self, is_alive: bool) -> BTreeSet<Changed> {
+    /// Returns the lists of the handler that have changed.
+    fn handler_changes(&mut self, is_alive: bool) -> BTreeSet<Changed> {
         let mut changed = BTreeSet::new();
         let Some((before, changes)) = &mut self.revisions else { return changed };
         let now = *changes.borrow_and_update();
@@ -126,21 +127,29 @@ impl Watcher {
 }
 
 /// Returns the resources that an update changes. The first result of a query is not a change.
-fn of_update(update: &Update) -> Result<BTreeSet<Changed>, Refusal> {
-    let changed = |id: &str| match id.split_once(':') {
-        Some((_, uri)) => Changed::Resource(uri.to_owned()),
-        None => Changed::Tools,
-    };
+fn changes_from_update(update: &Update) -> Result<BTreeSet<Changed>, Refusal> {
     Ok(match update {
-        Update::Delta { changes, .. } => changes.iter().map(|it| changed(&it.id)).collect(),
-        Update::Rerun { change, .. } => BTreeSet::from([changed(&change.id)]),
+        Update::Delta { changes, .. } => {
+            changes.iter().map(|it| changed_by_query(&it.id)).collect()
+        }
+        Update::Rerun { change, .. } => BTreeSet::from([changed_by_query(&change.id)]),
         // The rows in between are unknown.
-        Update::Snapshot(part) if part.reset && !part.more => BTreeSet::from([changed(&part.id)]),
+        Update::Snapshot(part) if part.reset && !part.more => {
+            BTreeSet::from([changed_by_query(&part.id)])
+        }
         Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {
             return Err(refusal.clone());
         }
         Update::Snapshot(_) | Update::Progress { .. } | Update::Error { .. } => BTreeSet::new(),
     })
+}
+
+/// Returns what the query with this id watches.
+fn changed_by_query(id: &str) -> Changed {
+    match id.split_once(':') {
+        Some((_, uri)) => Changed::Resource(uri.to_owned()),
+        None => Changed::Tools,
+    }
 }
 
 /// `subscriptions/listen`. Ends when the server stops, or with the stream.
@@ -161,7 +170,7 @@ pub(super) async fn listen(
     };
     let uris = filter.get("resourceSubscriptions").and_then(JsonValue::as_array);
     if uris.is_some_and(|uris| uris.len() > limits::MCP_SUBSCRIPTIONS) {
-        return Err(too_many());
+        return Err(too_many_subscriptions());
     }
     for uri in uris.into_iter().flatten() {
         let uri = uri.as_str().ok_or_else(|| McpFailure::invalid("a URI must be a string"))?;
@@ -189,8 +198,8 @@ pub(super) async fn listen(
             () = exchange.app.port.until_draining() => {
                 return Ok(json!({"_meta": tag}));
             }
-            refusal = &mut invalid => return Err(refused(refusal)),
-            changed = watcher.next() => changed.map_err(refused)?,
+            refusal = &mut invalid => return Err(to_failure(refusal)),
+            changed = watcher.next() => changed.map_err(to_failure)?,
         };
         for change in changed {
             let (method, mut params) = change.notification();
@@ -207,7 +216,7 @@ fn check_uri(exchange: &McpRequestContext, uri: &str) -> Result<(), McpFailure> 
         let message = format!("the URI has more than {} bytes", limits::MCP_URI_BYTES);
         return Err(McpFailure::invalid(message));
     }
-    if resources::parts(exchange, uri).is_some() {
+    if resources::resource_parts(exchange, uri).is_some() {
         return Ok(());
     }
     let handler = exchange.handler();
@@ -218,7 +227,7 @@ fn check_uri(exchange: &McpRequestContext, uri: &str) -> Result<(), McpFailure> 
     Err(McpFailure { code: -32602, message, data: Some(json!({"uri": uri})) })
 }
 
-fn too_many() -> McpFailure {
+fn too_many_subscriptions() -> McpFailure {
     McpFailure::invalid(format!("over {} subscriptions", limits::MCP_SUBSCRIPTIONS))
 }
 
@@ -230,13 +239,17 @@ pub(super) fn subscribe(
     let session = exchange.session().ok_or_else(|| {
         McpFailure::invalid("a subscription needs a session: begin with initialize")
     })?;
-    let uri = request.text("uri")?;
+    let uri = request.required_text("uri")?;
     if request.method != "resources/subscribe" {
         session.unsubscribe(uri);
         return Ok(json!({}));
     }
     check_uri(exchange, uri)?;
-    if session.subscribe(uri).map_err(refused)? { Ok(json!({})) } else { Err(too_many()) }
+    if session.subscribe(uri).map_err(to_failure)? {
+        Ok(json!({}))
+    } else {
+        Err(too_many_subscriptions())
+    }
 }
 
 /// The notifications of a session, until it ends. `watches` is sent when changes are watched.

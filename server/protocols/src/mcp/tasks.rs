@@ -9,8 +9,8 @@ use serde_json::{Map, Value as JsonValue, json};
 use super::agent_run;
 use super::exchange::McpRequestContext;
 use super::input;
-use super::message::{Request, refused};
-use super::paging::{before, cursor};
+use super::message::{Request, to_failure};
+use super::paging::{read_cursor, start_before};
 use crate::call::Interrupt;
 use crate::mcp_handler::McpFailure;
 use crate::start::{self, RunRow};
@@ -27,19 +27,19 @@ const PAGE: usize = 50;
 /// Returns `true` if a call of an agent becomes a task.
 pub(super) fn wants_task(exchange: &McpRequestContext, params: &Map<String, JsonValue>) -> bool {
     if exchange.is_modern() {
-        declared(exchange)
+        has_declared_extension(exchange)
     } else {
         params.get("task").is_some_and(JsonValue::is_object)
     }
 }
 
-fn declared(exchange: &McpRequestContext) -> bool {
+fn has_declared_extension(exchange: &McpRequestContext) -> bool {
     exchange.capabilities()["extensions"][EXTENSION].is_object()
 }
 
 /// A client of 2026-07-28 must have declared the extension.
-fn check(exchange: &McpRequestContext) -> Result<(), McpFailure> {
-    if !exchange.is_modern() || declared(exchange) {
+fn check_declared(exchange: &McpRequestContext) -> Result<(), McpFailure> {
+    if !exchange.is_modern() || has_declared_extension(exchange) {
         return Ok(());
     }
     Err(McpFailure {
@@ -50,11 +50,11 @@ fn check(exchange: &McpRequestContext) -> Result<(), McpFailure> {
 }
 
 /// Returns the result of a call that has become a task.
-pub(super) async fn created(
+pub(super) async fn task_result(
     exchange: &McpRequestContext,
     id: &str,
 ) -> Result<JsonValue, McpFailure> {
-    let Task { base, .. } = task(exchange, id).await?;
+    let Task { base, .. } = load_task(exchange, id).await?;
     if !exchange.is_modern() {
         return Ok(json!({"task": base}));
     }
@@ -71,17 +71,17 @@ struct Task {
 }
 
 /// Returns a run as a task.
-async fn task(exchange: &McpRequestContext, id: &str) -> Result<Task, McpFailure> {
+async fn load_task(exchange: &McpRequestContext, id: &str) -> Result<Task, McpFailure> {
     let engine = &exchange.app.engine;
     let by = exchange.by();
     let missing = |refusal: Refusal| match refusal.code {
         Code::NotFound => McpFailure::invalid(format!("there is no task {id}")),
-        _ => refused(refusal),
+        _ => to_failure(refusal),
     };
     let (_, run) = runs::find(engine, by, id).await.map_err(missing)?;
     let row = start::find(engine, by, id).await.map_err(missing)?;
     let pending = match run["status"].as_str() {
-        Some("waiting") => start::undecided_calls(engine, by, &row).await.map_err(refused)?,
+        Some("waiting") => start::undecided_calls(engine, by, &row).await.map_err(to_failure)?,
         _ => Vec::new(),
     };
     let is_modern = exchange.is_modern();
@@ -94,15 +94,15 @@ async fn task(exchange: &McpRequestContext, id: &str) -> Result<Task, McpFailure
         Some("waiting") if !pending.is_empty() => "input_required",
         _ => "working",
     };
-    let created = time(&run["created_at"]);
-    let updated = time(&run["updated_at"]);
+    let created = format_time(&run["created_at"]);
+    let updated = format_time(&run["updated_at"]);
     let mut base = json!({"taskId": row.id, "status": status, "createdAt": created,
         "lastUpdatedAt": updated});
     let [ttl, poll] = if is_modern { ["ttlMs", "pollIntervalMs"] } else { ["ttl", "pollInterval"] };
     base[ttl] = JsonValue::Null;
     base[poll] = json!(POLL_MS);
     let said = match (run["status"].as_str(), run["reason"].as_str()) {
-        (Some("waiting"), _) if !pending.is_empty() => Some(agent_run::questions(&pending)),
+        (Some("waiting"), _) if !pending.is_empty() => Some(agent_run::describe_calls(&pending)),
         (Some("waiting"), Some(reason)) => Some(format!("waits for: {reason}")),
         (Some("failed"), _) => run["error_message"].as_str().map(str::to_owned),
         (Some("aborted"), reason) => reason.map(str::to_owned),
@@ -119,15 +119,16 @@ pub(super) async fn get(
     exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
-    check(exchange)?;
-    let Task { row, mut base, pending } = task(exchange, request.text("taskId")?).await?;
+    check_declared(exchange)?;
+    let Task { row, mut base, pending } =
+        load_task(exchange, request.required_text("taskId")?).await?;
     if exchange.is_modern() {
         match base["status"].as_str() {
             Some("completed") => {
-                base["result"] = agent_run::result(exchange, &row).await?;
+                base["result"] = agent_run::ended_result(exchange, &row).await?;
             }
             Some("input_required") => {
-                base["inputRequests"] = JsonValue::Object(input::approvals(&pending));
+                base["inputRequests"] = JsonValue::Object(input::approval_forms(&pending));
             }
             _ => {}
         }
@@ -140,9 +141,9 @@ pub(super) async fn update(
     exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
-    check(exchange)?;
-    let Task { row, .. } = task(exchange, request.text("taskId")?).await?;
-    let responses = input::responses(&request.params)?;
+    check_declared(exchange)?;
+    let Task { row, .. } = load_task(exchange, request.required_text("taskId")?).await?;
+    let responses = input::read_responses(&request.params)?;
     agent_run::decide(exchange, row, &responses).await?;
     Ok(json!({}))
 }
@@ -152,8 +153,8 @@ pub(super) async fn cancel(
     exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
-    check(exchange)?;
-    let Task { row, .. } = task(exchange, request.text("taskId")?).await?;
+    check_declared(exchange)?;
+    let Task { row, .. } = load_task(exchange, request.required_text("taskId")?).await?;
     if row.has_ended && !exchange.is_modern() {
         return Err(McpFailure::invalid(format!("the task {} has ended", row.id)));
     }
@@ -162,18 +163,18 @@ pub(super) async fn cancel(
         match exchange.app.engine.call(exchange.by(), "abort_run", &args, None).await {
             // The run has ended in the meantime.
             Err(refusal) if refusal.code == Code::BadTransition => {}
-            done => drop(done.map_err(refused)?),
+            done => drop(done.map_err(to_failure)?),
         }
     }
-    if exchange.is_modern() { Ok(json!({})) } else { Ok(task(exchange, &row.id).await?.base) }
+    if exchange.is_modern() { Ok(json!({})) } else { Ok(load_task(exchange, &row.id).await?.base) }
 }
 
 /// `tasks/result` of 2025-11-25: waits for the end, and asks for approvals.
-pub(super) async fn result(
+pub(super) async fn wait_for_result(
     exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
-    let Task { row, .. } = task(exchange, request.text("taskId")?).await?;
+    let Task { row, .. } = load_task(exchange, request.required_text("taskId")?).await?;
     let id = row.id.clone();
     let mut result = agent_run::finish(exchange, row, false).await?;
     result["_meta"]["io.modelcontextprotocol/related-task"] = json!({"taskId": id});
@@ -190,12 +191,12 @@ pub(super) async fn list(
     let sql = format!(
         "SELECT id FROM runs WHERE parent_id IS NULL AND id < :before ORDER BY id DESC LIMIT {limit}"
     );
-    let last = cursor(&request.params)?.unwrap_or_default();
-    let params = Map::from_iter([("before".to_owned(), json!(before(last)))]);
+    let last = read_cursor(&request.params)?.unwrap_or_default();
+    let params = Map::from_iter([("before".to_owned(), json!(start_before(last)))]);
     let rows = exchange.rows(&sql, &params).await?;
     let mut all = Vec::new();
     for row in rows.iter().take(PAGE) {
-        all.push(task(exchange, row["id"].as_str().unwrap_or_default()).await?.base);
+        all.push(load_task(exchange, row["id"].as_str().unwrap_or_default()).await?.base);
     }
     let next = all.last().filter(|_| rows.len() > PAGE).map(|task| task["taskId"].clone());
     let mut result = json!({"tasks": all});
@@ -206,6 +207,6 @@ pub(super) async fn list(
 }
 
 /// Returns a time in microseconds as ISO 8601.
-fn time(micros: &JsonValue) -> String {
+fn format_time(micros: &JsonValue) -> String {
     Micros(micros.as_i64().unwrap_or_default()).to_string()
 }

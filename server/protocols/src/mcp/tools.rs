@@ -3,11 +3,11 @@
 use abide_engine::buffers::size_of_rows;
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::agent_run::{failed, refusal_result};
+use super::agent_run::{failed_result, refusal_result};
 use super::agent_tools;
 use super::exchange::McpRequestContext;
 use super::handler::ask_handler;
-use super::message::{Request, refused};
+use super::message::{Request, to_failure};
 use crate::limits;
 use crate::mcp_handler::{McpFailure, McpItems};
 
@@ -29,7 +29,7 @@ pub(super) async fn list(exchange: &McpRequestContext) -> Result<Vec<JsonValue>,
         "annotations": {"readOnlyHint": true, "openWorldHint": false},
     }));
     if let Some(handler) = exchange.handler() {
-        tools.extend(reducers(exchange, &handler.reducers()));
+        tools.extend(reducer_tools(exchange, &handler.reducers()));
         tools.extend(handler.items(McpItems::Tools));
     }
     for tool in &mut tools {
@@ -59,9 +59,9 @@ fn describe_properties(schema: &mut JsonValue) {
 }
 
 /// Returns the tools of chosen reducers, in the order of the choice.
-fn reducers(exchange: &McpRequestContext, chosen: &[String]) -> Vec<JsonValue> {
+fn reducer_tools(exchange: &McpRequestContext, chosen: &[String]) -> Vec<JsonValue> {
     let app = &exchange.app;
-    chosen.iter().filter_map(|name| app.mcp.reducer(&app.engine, name)).collect()
+    chosen.iter().filter_map(|name| app.mcp.reducer_tool(&app.engine, name)).collect()
 }
 
 /// Calls a tool.
@@ -69,7 +69,7 @@ pub(super) async fn call(
     exchange: &McpRequestContext,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
-    let name = request.text("name")?;
+    let name = request.required_text("name")?;
     let arguments = match request.params.get("arguments") {
         None | Some(JsonValue::Null) => Map::new(),
         Some(JsonValue::Object(arguments)) => arguments.clone(),
@@ -80,16 +80,16 @@ pub(super) async fn call(
     }
     if name == QUERY {
         return tokio::select! {
-            answered = query(exchange, &arguments) => answered,
+            answered = run_query(exchange, &arguments) => answered,
             // The client does not read the rows.
-            _ = exchange.cancellation() => Ok(failed("the query was cancelled")),
+            _ = exchange.cancellation() => Ok(failed_result("the query was cancelled")),
         };
     }
     if let Some(handler) = exchange.handler() {
         if handler.reducers().iter().any(|reducer| reducer == name) {
-            return reduce(exchange, name, arguments).await;
+            return call_reducer(exchange, name, arguments).await;
         }
-        if has(&handler.items(McpItems::Tools), "name", name) {
+        if has_item(&handler.items(McpItems::Tools), "name", name) {
             return ask_handler(exchange, &*handler, request).await;
         }
     }
@@ -97,11 +97,11 @@ pub(super) async fn call(
 }
 
 /// Returns `true` if a list has an entry.
-pub(super) fn has(items: &[JsonValue], member: &str, value: &str) -> bool {
+pub(super) fn has_item(items: &[JsonValue], member: &str, value: &str) -> bool {
     items.iter().any(|item| item[member] == value)
 }
 
-async fn query(
+async fn run_query(
     exchange: &McpRequestContext,
     arguments: &Map<String, JsonValue>,
 ) -> Result<JsonValue, McpFailure> {
@@ -109,10 +109,10 @@ async fn query(
     let params = match arguments.get("params") {
         None | Some(JsonValue::Null) => &empty,
         Some(JsonValue::Object(params)) => params,
-        Some(_) => return Ok(failed("bad_arguments: params must be an object")),
+        Some(_) => return Ok(failed_result("bad_arguments: params must be an object")),
     };
     let Some(sql) = arguments.get("sql").and_then(JsonValue::as_str) else {
-        return Ok(failed("bad_arguments: sql must be a string"));
+        return Ok(failed_result("bad_arguments: sql must be a string"));
     };
     let answer = match exchange.app.engine.query(exchange.by(), sql, params, None).await {
         Ok(answer) => answer,
@@ -120,10 +120,12 @@ async fn query(
     };
     // The credential may have been revoked while the query waited for a reader.
     let mut session = exchange.auth.clone();
-    exchange.app.port.check(&mut session).await.map_err(refused)?;
+    exchange.app.port.check(&mut session).await.map_err(to_failure)?;
     if size_of_rows(&answer.rows) > limits::MCP_RESULT_BYTES {
         let max = limits::MCP_RESULT_BYTES >> 10;
-        return Ok(failed(&format!("limit_exceeded: the result has over {max} KiB; use LIMIT")));
+        return Ok(failed_result(&format!(
+            "limit_exceeded: the result has over {max} KiB; use LIMIT"
+        )));
     }
     let rows: Vec<Vec<JsonValue>> = answer
         .rows
@@ -135,7 +137,7 @@ async fn query(
         "structuredContent": structured, "isError": false}))
 }
 
-async fn reduce(
+async fn call_reducer(
     exchange: &McpRequestContext,
     name: &str,
     arguments: Map<String, JsonValue>,

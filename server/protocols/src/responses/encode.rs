@@ -6,8 +6,8 @@
 use abide_schema::Refusal;
 use serde_json::{Value as JsonValue, json};
 
-use super::id::response_id;
 use super::request::APPROVAL;
+use super::response_id;
 use crate::call::CallItem;
 use crate::follow::Encoder;
 use crate::start::RunRow;
@@ -62,8 +62,9 @@ impl ResponseEncoder {
     }
 
     /// Returns the whole response.
-    pub(super) fn response(&self, turn: &Turn) -> JsonValue {
-        let output = (0..turn.items.len()).map(|at| self.item(turn, at)).collect::<Vec<_>>();
+    pub(super) fn to_json(&self, turn: &Turn) -> JsonValue {
+        let output =
+            (0..turn.items.len()).map(|at| self.item_to_json(turn, at)).collect::<Vec<_>>();
         let (status, error, incomplete) = match &turn.end {
             None => ("in_progress", JsonValue::Null, JsonValue::Null),
             Some(TurnEnd::Done) => ("completed", JsonValue::Null, JsonValue::Null),
@@ -95,7 +96,7 @@ impl ResponseEncoder {
             "model": self.agent,
             "output": output,
             "previous_response_id": self.previous,
-            "usage": turn.usage.as_ref().map(usage),
+            "usage": turn.usage.as_ref().map(usage_to_json),
             "background": true,
             "store": true,
             "frequency_penalty": 0.0,
@@ -131,7 +132,7 @@ impl ResponseEncoder {
         format!("{prefix}{at}_{}", self.name)
     }
 
-    fn item(&self, turn: &Turn, at: usize) -> JsonValue {
+    fn item_to_json(&self, turn: &Turn, at: usize) -> JsonValue {
         let item = &turn.items[at];
         let id = self.item_id(item, at);
         let status = match item.state {
@@ -142,37 +143,37 @@ impl ResponseEncoder {
         // A void item stays in its place, so that indices are those of the stream.
         let parts = match item.text() {
             "" => Vec::new(),
-            _ => vec![part(item, item.text())],
+            _ => vec![part_of_text(item, item.text())],
         };
         match &item.content {
             Content::Message(_) => json!({"id": id, "type": "message", "role": "assistant",
                 "status": status, "content": parts}),
             Content::Reasoning(_) => json!({"id": id, "type": "reasoning", "summary": [],
                 "status": status, "content": parts}),
-            Content::Call(call) => self.call(call, &id, status),
+            Content::Call(call) => self.call_to_json(call, &id, status),
             // The protocol has no place for the question. Clients ignore members that they do not know.
             Content::Approval(interrupt) => json!({"id": id, "type": "mcp_approval_request",
-                "name": interrupt.tool(), "arguments": arguments(interrupt.arguments()),
+                "name": interrupt.tool(), "arguments": arguments_text(interrupt.arguments()),
                 "server_label": self.agent, "abide": interrupt.to_json()}),
         }
     }
 
     /// Returns a tool call of the agent. The client does not run it, so it has the form of a call of a remote server.
-    fn call(&self, call: &CallItem, id: &str, status: &str) -> JsonValue {
+    fn call_to_json(&self, call: &CallItem, id: &str, status: &str) -> JsonValue {
         let text = call.outcome.as_ref().map(|outcome| &outcome.output);
         let (output, error) = if call.has_failed() { (None, text) } else { (text, None) };
         let status = if call.has_failed() { "failed" } else { status };
         let mut item = json!({"id": id, "type": "mcp_call", "status": status, "name": call.name,
-            "arguments": arguments(&call.arguments), "server_label": self.agent, "output": output,
+            "arguments": arguments_text(&call.arguments), "server_label": self.agent, "output": output,
             "error": error, "approval_request_id": null});
-        if let Some(result) = call.result() {
+        if let Some(result) = call.result_details() {
             item["abide"] = result;
         }
         item
     }
 
     /// Appends an event, unless the client has it.
-    fn event(&mut self, kind: &str, mut data: JsonValue, out: &mut String) {
+    fn write_event(&mut self, kind: &str, mut data: JsonValue, out: &mut String) {
         let number = self.sequence;
         self.sequence += 1;
         if number <= self.after {
@@ -184,15 +185,15 @@ impl ResponseEncoder {
     }
 
     /// Appends an event with the response. It is encoded only if the client does not have it.
-    fn response_event(&mut self, kind: &str, turn: &Turn, out: &mut String) {
+    fn write_response_event(&mut self, kind: &str, turn: &Turn, out: &mut String) {
         let response =
-            if self.sequence > self.after { self.response(turn) } else { JsonValue::Null };
-        self.event(kind, json!({"response": response}), out);
+            if self.sequence > self.after { self.to_json(turn) } else { JsonValue::Null };
+        self.write_event(kind, json!({"response": response}), out);
     }
 
-    fn opened(&mut self, turn: &Turn, at: usize, out: &mut String) {
+    fn encode_opened(&mut self, turn: &Turn, at: usize, out: &mut String) {
         let item = &turn.items[at];
-        let mut shown = self.item(turn, at);
+        let mut shown = self.item_to_json(turn, at);
         let id = self.item_id(item, at);
         if let Content::Call(_) = &item.content {
             // Its result can already be known, but belongs to a later event.
@@ -207,69 +208,80 @@ impl ResponseEncoder {
             shown["content"] = json!([]);
             shown["status"] = json!("in_progress");
         }
-        self.event("response.output_item.added", json!({"output_index": at, "item": shown}), out);
+        self.write_event(
+            "response.output_item.added",
+            json!({"output_index": at, "item": shown}),
+            out,
+        );
         let place = json!({"item_id": id, "output_index": at});
         match &item.content {
             Content::Message(_) | Content::Reasoning(_) => {
-                let added = with(place, &[("content_index", json!(0)), ("part", part(item, ""))]);
-                self.event("response.content_part.added", added, out);
+                let added = with_members(
+                    place,
+                    &[("content_index", json!(0)), ("part", part_of_text(item, ""))],
+                );
+                self.write_event("response.content_part.added", added, out);
             }
             Content::Call(call) => {
-                self.event("response.mcp_call.in_progress", place.clone(), out);
-                let text = json!(arguments(&call.arguments));
-                let delta = with(place.clone(), &[("delta", text.clone())]);
-                self.event("response.mcp_call_arguments.delta", delta, out);
-                let done = with(place, &[("arguments", text)]);
-                self.event("response.mcp_call_arguments.done", done, out);
+                self.write_event("response.mcp_call.in_progress", place.clone(), out);
+                let text = json!(arguments_text(&call.arguments));
+                let delta = with_members(place.clone(), &[("delta", text.clone())]);
+                self.write_event("response.mcp_call_arguments.delta", delta, out);
+                let done = with_members(place, &[("arguments", text)]);
+                self.write_event("response.mcp_call_arguments.done", done, out);
             }
             Content::Approval(_) => {}
         }
     }
 
-    fn text(&mut self, turn: &Turn, at: usize, delta: &str, out: &mut String) {
+    fn encode_text(&mut self, turn: &Turn, at: usize, delta: &str, out: &mut String) {
         let item = &turn.items[at];
         let place = json!({"item_id": self.item_id(item, at), "output_index": at,
             "content_index": 0, "delta": delta});
         if item.is_message() {
-            let data = with(place, &[("logprobs", json!([]))]);
-            self.event("response.output_text.delta", data, out);
+            let data = with_members(place, &[("logprobs", json!([]))]);
+            self.write_event("response.output_text.delta", data, out);
         } else {
-            self.event("response.reasoning_text.delta", place, out)
+            self.write_event("response.reasoning_text.delta", place, out)
         }
     }
 
-    fn closed(&mut self, turn: &Turn, at: usize, out: &mut String) {
+    fn encode_closed(&mut self, turn: &Turn, at: usize, out: &mut String) {
         let item = &turn.items[at];
         let place = json!({"item_id": self.item_id(item, at), "output_index": at});
         match &item.content {
             Content::Message(_) | Content::Reasoning(_) => {
-                let place = with(place, &[("content_index", json!(0))]);
-                let text = with(place.clone(), &[("text", json!(item.text()))]);
+                let place = with_members(place, &[("content_index", json!(0))]);
+                let text = with_members(place.clone(), &[("text", json!(item.text()))]);
                 if item.is_message() {
-                    let text = with(text, &[("logprobs", json!([]))]);
-                    self.event("response.output_text.done", text, out);
+                    let text = with_members(text, &[("logprobs", json!([]))]);
+                    self.write_event("response.output_text.done", text, out);
                 } else {
-                    self.event("response.reasoning_text.done", text, out)
+                    self.write_event("response.reasoning_text.done", text, out)
                 }
-                let done = with(place, &[("part", part(item, item.text()))]);
-                self.event("response.content_part.done", done, out);
+                let done = with_members(place, &[("part", part_of_text(item, item.text()))]);
+                self.write_event("response.content_part.done", done, out);
             }
             Content::Call(call) => {
                 let kind = if call.has_failed() { "failed" } else { "completed" };
-                self.event(&format!("response.mcp_call.{kind}"), place, out);
+                self.write_event(&format!("response.mcp_call.{kind}"), place, out);
             }
             Content::Approval(_) => {}
         }
-        let item = self.item(turn, at);
-        self.event("response.output_item.done", json!({"output_index": at, "item": item}), out);
+        let item = self.item_to_json(turn, at);
+        self.write_event(
+            "response.output_item.done",
+            json!({"output_index": at, "item": item}),
+            out,
+        );
     }
 
-    fn ended(&mut self, turn: &Turn, out: &mut String) {
+    fn encode_end(&mut self, turn: &Turn, out: &mut String) {
         for at in 0..turn.items.len() {
             // A call that waits for an approval: it continues in the next response.
             if turn.items[at].state == ItemState::Open {
-                let data = json!({"output_index": at, "item": self.item(turn, at)});
-                self.event("response.output_item.done", data, out);
+                let data = json!({"output_index": at, "item": self.item_to_json(turn, at)});
+                self.write_event("response.output_item.done", data, out);
             }
         }
         let kind = match &turn.end {
@@ -282,7 +294,7 @@ impl ResponseEncoder {
             Some(TurnEnd::Waits(_)) if turn.awaited_approvals().is_empty() => "response.incomplete",
             _ => "response.completed",
         };
-        self.response_event(kind, turn, out);
+        self.write_response_event(kind, turn, out);
         out.push_str("data: [DONE]\n\n");
     }
 }
@@ -291,15 +303,15 @@ impl Encoder for ResponseEncoder {
     fn encode(&mut self, turn: &Turn, change: &Change, out: &mut String) {
         match change {
             Change::Started => {
-                self.response_event("response.created", &turn.at_start(), out);
-                self.response_event("response.in_progress", &turn.at_start(), out);
+                self.write_response_event("response.created", &turn.at_start(), out);
+                self.write_response_event("response.in_progress", &turn.at_start(), out);
             }
-            Change::Opened(at) => self.opened(turn, *at, out),
-            Change::Text(at, text) => self.text(turn, *at, text, out),
-            Change::Closed(at) => self.closed(turn, *at, out),
+            Change::Opened(at) => self.encode_opened(turn, *at, out),
+            Change::Text(at, text) => self.encode_text(turn, *at, text, out),
+            Change::Closed(at) => self.encode_closed(turn, *at, out),
             // The item of a call that is complete has the arguments that ran.
             Change::Edited(_) | Change::CallsRun | Change::Waits | Change::Continues => {}
-            Change::Ended => self.ended(turn, out),
+            Change::Ended => self.encode_end(turn, out),
         }
     }
 
@@ -311,7 +323,7 @@ impl Encoder for ResponseEncoder {
     }
 }
 
-fn part(item: &Item, text: &str) -> JsonValue {
+fn part_of_text(item: &Item, text: &str) -> JsonValue {
     if item.is_message() {
         json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
     } else {
@@ -319,7 +331,7 @@ fn part(item: &Item, text: &str) -> JsonValue {
     }
 }
 
-fn with(mut object: JsonValue, more: &[(&str, JsonValue)]) -> JsonValue {
+fn with_members(mut object: JsonValue, more: &[(&str, JsonValue)]) -> JsonValue {
     for (name, value) in more {
         object[*name] = value.clone();
     }
@@ -327,14 +339,14 @@ fn with(mut object: JsonValue, more: &[(&str, JsonValue)]) -> JsonValue {
 }
 
 /// Arguments are a JSON text in this protocol. Arguments that are not JSON are stored as a text.
-fn arguments(arguments: &JsonValue) -> String {
+fn arguments_text(arguments: &JsonValue) -> String {
     match arguments {
         JsonValue::String(text) => text.clone(),
         other => other.to_string(),
     }
 }
 
-fn usage(usage: &Usage) -> JsonValue {
+fn usage_to_json(usage: &Usage) -> JsonValue {
     json!({
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cached},

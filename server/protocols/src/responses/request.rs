@@ -34,9 +34,6 @@ pub(super) struct CreateResponse {
 impl CreateResponse {
     /// Refuses what an agent cannot do.
     pub(super) fn check(&self) -> Result<(), Refusal> {
-        let refuse = |detail: &str, hint: &str| {
-            Err(Refusal::new(Code::BadArguments, detail).hint(hint.to_owned()))
-        };
         if self.store == Some(false) {
             return refuse("a response is always stored", "omit store");
         }
@@ -69,6 +66,10 @@ impl CreateResponse {
     }
 }
 
+fn refuse(detail: &str, hint: &str) -> Result<(), Refusal> {
+    Err(Refusal::new(Code::BadArguments, detail).hint(hint.to_owned()))
+}
+
 /// The content of a request.
 pub(super) enum Input {
     /// Messages, the last one from the user.
@@ -99,11 +100,13 @@ pub(super) fn read_input(wanted: &CreateResponse) -> Result<Input, Refusal> {
         _ => return Err(bad_input("input must be a string or a list of items")),
     }
     // The decisions of a history were made before: their requests are in it, and a message follows.
-    let has = |kind: &str| match &wanted.input {
-        Some(JsonValue::Array(items)) => items.iter().any(|item| item["type"] == kind),
+    let has_requests = match &wanted.input {
+        Some(JsonValue::Array(items)) => {
+            items.iter().any(|item| item["type"] == "mcp_approval_request")
+        }
         _ => false,
     };
-    let is_history = wanted.previous_response_id.is_none() && has("mcp_approval_request");
+    let is_history = wanted.previous_response_id.is_none() && has_requests;
     if !decisions.is_empty() && !is_history {
         return if messages.is_empty() {
             Ok(Input::Decisions(decisions))

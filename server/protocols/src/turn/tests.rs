@@ -34,7 +34,7 @@ fn check(events: &[(&str, JsonValue)], expected: Expect) {
     for item in &turn.items {
         let content = match &item.content {
             Content::Call(call) => {
-                format!("Call({} {} {:?})", call.name, call.arguments, call.result())
+                format!("Call({} {} {:?})", call.name, call.arguments, call.result_details())
             }
             Content::Approval(interrupt) => format!("Approval({})", interrupt.to_json()),
             text => format!("{text:?}"),
@@ -269,7 +269,7 @@ fn the_arguments_of_an_approver_replace_those_of_the_model() {
     for turn in &turns {
         let Content::Call(call) = &turn.items[0].content else { panic!("{:?}", turn.items) };
         assert_eq!(
-            call.result(),
+            call.result_details(),
             Some(json!({"callId": "c1", "tool": "pay", "status": "succeeded", "exitCode": 0,
                 "arguments": {"order": "EDITED"}}))
         );

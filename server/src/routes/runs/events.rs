@@ -24,7 +24,7 @@ use super::{find, path};
 use crate::app_state::{AppState, SessionExtension};
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::{Problem, note};
-use crate::routes::rows::hidden;
+use crate::routes::rows::deny_hidden;
 use crate::single::LAST_EVENT_ID;
 use crate::{limits, unsent};
 
@@ -44,7 +44,7 @@ pub(in crate::routes) async fn events(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let id = path(id, "id of the run")?;
-    let last_sent = last_event_id(&headers)?;
+    let last_sent = read_last_event_id(&headers)?;
     let (_, run) = find(&app.engine, &session.caller, &id).await?;
     // A policy may hide the number of events; then any value is accepted.
     let events = run["events"].as_i64().unwrap_or(i64::MAX);
@@ -68,7 +68,7 @@ pub(in crate::routes) async fn events(
     match subscribed {
         Err(refusal) if refusal.code == Code::BadSql => {
             let without = SubscribeRequest::new("run", WITHOUT_DATA, &params);
-            connection.subscribe(&without).await.map_err(hidden)?;
+            connection.subscribe(&without).await.map_err(deny_hidden)?;
         }
         subscribed => drop(subscribed?),
     }
@@ -88,7 +88,7 @@ pub(in crate::routes) async fn events(
 }
 
 /// Returns the number of the last event that the client has; 0 without the header.
-fn last_event_id(headers: &HeaderMap) -> Result<i64, Refusal> {
+fn read_last_event_id(headers: &HeaderMap) -> Result<i64, Refusal> {
     let Some(id) = headers.get(LAST_EVENT_ID) else { return Ok(0) };
     let number = id.to_str().ok().and_then(|id| id.trim().parse().ok());
     number.filter(|number| *number >= 0).ok_or_else(|| {
@@ -118,7 +118,7 @@ impl Events {
         self.hold = None;
         while !self.ended {
             let lifecycle = self.lifecycle.clone();
-            let mut draining = pin!(lifecycle.until(Phase::Draining));
+            let mut draining = pin!(lifecycle.wait_for(Phase::Draining));
             let update = tokio::select! {
                 () = &mut draining => return None,
                 refusal = &mut self.invalid => return Some(self.end_with(&refusal)),
@@ -127,7 +127,8 @@ impl Events {
             let text = match update {
                 Ok(update) => {
                     let account = self.account.clone();
-                    let last_sent = unsent::encode(&account, update, |update| self.tell(update));
+                    let last_sent =
+                        unsent::encode(&account, update, |update| self.encode_update(update));
                     let (text, hold) = last_sent.await?;
                     self.hold = hold;
                     text
@@ -142,13 +143,13 @@ impl Events {
         None
     }
 
-    fn tell(&mut self, update: &Update) -> String {
+    fn encode_update(&mut self, update: &Update) -> String {
         match update {
-            Update::Snapshot(part) => self.rows(&part.rows),
+            Update::Snapshot(part) => self.encode_rows(&part.rows),
             Update::Delta { changes, .. } => {
-                changes.iter().map(|change| self.change(change)).collect()
+                changes.iter().map(|change| self.encode_change(change)).collect()
             }
-            Update::Rerun { change, .. } => self.change(change),
+            Update::Rerun { change, .. } => self.encode_change(change),
             Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {
                 self.end_with(refusal)
             }
@@ -156,17 +157,17 @@ impl Events {
         }
     }
 
-    fn change(&mut self, change: &Change) -> String {
-        self.rows(&change.delta.rows().inserts)
+    fn encode_change(&mut self, change: &Change) -> String {
+        self.encode_rows(&change.delta.rows().inserts)
     }
 
     /// Returns the new rows, in order. A repeated snapshot contains old ones too.
-    fn rows(&mut self, rows: &[Row]) -> String {
+    fn encode_rows(&mut self, rows: &[Row]) -> String {
         let mut rows: Vec<&Row> = rows.iter().collect();
-        rows.sort_by_key(|row| number(row));
+        rows.sort_by_key(|row| event_number(row));
         let mut text = String::new();
         for row in rows {
-            if number(row) <= self.last_sent {
+            if event_number(row) <= self.last_sent {
                 continue;
             }
             if let [Value::Integer(id), Value::Integer(number), permit, Value::Text(kind), data] =
@@ -193,7 +194,7 @@ impl Events {
     }
 }
 
-fn number(row: &Row) -> i64 {
+fn event_number(row: &Row) -> i64 {
     match row.get(1) {
         Some(Value::Integer(number)) => *number,
         _ => 0,

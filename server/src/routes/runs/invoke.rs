@@ -14,7 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{RunRequest, StartedRun, find, location_of, path};
+use super::{RunRequest, StartedRun, find, path, run_location};
 use crate::app_state::{AppState, SessionExtension};
 use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
@@ -23,7 +23,7 @@ use crate::limits;
 use crate::problem::{Problem, note};
 use crate::routes::idempotency_key::idempotency_key;
 use crate::routes::response::json as as_json;
-use crate::routes::rows::hidden;
+use crate::routes::rows::deny_hidden;
 
 /// The events that end a turn.
 const ENDS: &str = "SELECT number, turn, kind, data FROM run_events WHERE run_id = :run \
@@ -41,27 +41,27 @@ pub(in crate::routes) async fn invoke(
     let now = Instant::now();
     let key = idempotency_key(&headers)?;
     // A client that repeats a refused request would start another run each time.
-    let of_no_run = params(&json!(""), &json!(0));
+    let of_no_run = ends_params(&json!(""), &json!(0));
     let mut connection = app.engine.connect(&session.caller);
-    connection.check_subscribe(ENDS, &of_no_run).await.map_err(hidden)?;
+    connection.check_subscribe(ENDS, &of_no_run).await.map_err(deny_hidden)?;
     let mut request = RunRequest::read(&app, &session.caller, &content).await?;
-    let wait = time_to_wait(request.body.wait_ms.take())?;
+    let wait = read_wait(request.body.wait_ms.take())?;
     let StartedRun { run, duplicate, .. } =
         request.start(&app, &session.caller, &agent, key).await?;
-    let event = end_of_turn(&app, &session, connection, &run, now + wait).await?;
+    let event = wait_for_end(&app, &session, connection, &run, now + wait).await?;
     let id = run["id"].as_str().unwrap_or_default();
     let (seq, run) = find(&app.engine, &session.caller, id).await?;
     let status = if event.is_null() { StatusCode::ACCEPTED } else { StatusCode::OK };
     let reply = json!({"seq": seq, "run": run, "event": event, "duplicate": duplicate});
     let mut response = (status, as_json(reply.to_string())).into_response();
-    if let Some(location) = location_of(&run) {
+    if let Some(location) = run_location(&run) {
         response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
 }
 
 /// How long a request waits.
-fn time_to_wait(given: Option<JsonValue>) -> Result<Duration, Refusal> {
+fn read_wait(given: Option<JsonValue>) -> Result<Duration, Refusal> {
     let Some(given) = given else { return Ok(limits::INVOKE_DEFAULT) };
     let max = u64::try_from(limits::INVOKE_MAX.as_millis()).unwrap_or(u64::MAX);
     match given.as_u64().filter(|wait_ms| *wait_ms <= max) {
@@ -75,34 +75,34 @@ fn time_to_wait(given: Option<JsonValue>) -> Result<Duration, Refusal> {
 }
 
 /// Returns the parameters of [`ENDS`].
-fn params(run: &JsonValue, turn: &JsonValue) -> Map<String, JsonValue> {
+fn ends_params(run: &JsonValue, turn: &JsonValue) -> Map<String, JsonValue> {
     Map::from_iter([("run".to_owned(), run.clone()), ("turn".to_owned(), turn.clone())])
 }
 
 /// Returns the event that ends the turn of a run; null if the time is over, the server stops, or the event cannot be
 /// awaited.
-async fn end_of_turn(
+async fn wait_for_end(
     app: &AppState,
     session: &AuthSession,
     mut connection: Connection,
     run: &JsonValue,
     until: Instant,
 ) -> Result<JsonValue, Refusal> {
-    let params = params(&run["id"], &run["turn"]);
+    let params = ends_params(&run["id"], &run["turn"]);
     let request = SubscribeRequest::new("end", ENDS, &params);
-    if let Err(refusal) = connection.subscribe(&request).await.map_err(hidden) {
+    if let Err(refusal) = connection.subscribe(&request).await.map_err(deny_hidden) {
         // The run has started: the client must learn its id.
         note(&refusal);
         return Ok(JsonValue::Null);
     }
     let authenticator = app.authenticator.clone();
     let mut invalid = pin!(authenticator.until_invalid(session.clone()));
-    let mut stops = pin!(app.lifecycle.until(Phase::Draining));
+    let mut stops = pin!(app.lifecycle.wait_for(Phase::Draining));
     loop {
         let found = tokio::select! {
             () = &mut stops => return Ok(JsonValue::Null),
             refusal = &mut invalid => return Err(refusal),
-            found = timeout_at(until, next(&mut connection)) => found,
+            found = timeout_at(until, next_event(&mut connection)) => found,
         };
         match found {
             Err(_) => return Ok(JsonValue::Null),
@@ -114,7 +114,7 @@ async fn end_of_turn(
 }
 
 /// Returns the first event of the next update, if it has one.
-async fn next(connection: &mut Connection) -> Result<Option<JsonValue>, Refusal> {
+async fn next_event(connection: &mut Connection) -> Result<Option<JsonValue>, Refusal> {
     let mut rows: Vec<Row> = Vec::new();
     match connection.next().await {
         Update::Snapshot(part) => rows.extend(part.rows.iter().cloned()),
@@ -133,15 +133,18 @@ async fn next(connection: &mut Connection) -> Result<Option<JsonValue>, Refusal>
         }
         Update::Error { .. } | Update::Progress { .. } => {}
     }
-    let number = |row: &&Row| match row.first() {
+    Ok(rows.iter().min_by_key(|row| event_number(row)).map(event_to_json))
+}
+
+fn event_number(row: &Row) -> i64 {
+    match row.first() {
         Some(Value::Integer(number)) => *number,
         _ => i64::MAX,
-    };
-    Ok(rows.iter().min_by_key(number).map(event))
+    }
 }
 
 /// Returns an event in the form of `GET /v1/runs/{id}/events`.
-fn event(row: &Row) -> JsonValue {
+fn event_to_json(row: &Row) -> JsonValue {
     let cell = |at: usize| row.get(at).map_or(JsonValue::Null, Value::to_json);
     let data = match row.get(3) {
         Some(Value::Text(text)) => serde_json::from_str(text).unwrap_or_default(),

@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::query_string;
 use crate::routes::reducer_route::{ReducerRoute, arguments};
 use crate::routes::response::{counted_json, json as as_json};
-use crate::routes::rows::{rows, stored_ids};
+use crate::routes::rows::{query_rows, stored_ids};
 use crate::routes::runs::path;
 
 /// Rows in a page without `limit`, and at most.
@@ -92,7 +92,7 @@ pub(in crate::routes) async fn list(
         ("before", json!(before)),
         ("limit", json!(limit + 1)),
     ];
-    let (seq, mut sessions) = rows(&app.engine, &by, LIST, params, None).await?;
+    let (seq, mut sessions) = query_rows(&app.engine, &by, LIST, params, None).await?;
     let has_more = sessions.len() > limit;
     sessions.truncate(limit);
     let next = sessions.last().filter(|_| has_more).map(|last| last["id"].clone());
@@ -177,7 +177,7 @@ pub(in crate::routes) async fn messages(
         None => (MESSAGES_AFTER, ("after", json!(after.unwrap_or(0)))),
     };
     let params = [("id", session["id"].clone()), edge, ("limit", json!(limit + 1))];
-    let (_, mut messages) = rows(&app.engine, &by, sql, params, Some(seq)).await?;
+    let (_, mut messages) = query_rows(&app.engine, &by, sql, params, Some(seq)).await?;
     let has_more = messages.len() > limit;
     messages.truncate(limit);
     // The last row that was read is where the next page in the same direction begins.

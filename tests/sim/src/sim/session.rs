@@ -36,12 +36,12 @@ pub(super) type PendingWork<T> = Pin<Box<dyn Future<Output = T>>>;
 pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> String {
     let message = match protocol::read(&text) {
         Ok(message) => message,
-        Err((id, refusal)) => return protocol::error(id.as_deref(), &refusal),
+        Err((id, refusal)) => return protocol::encode_error(id.as_deref(), &refusal),
     };
     let reply = match message {
         ClientMessage::Call { id, reducer, args, request_id } => {
             let done = engine.call(&caller, &reducer, args, request_id.as_deref()).await;
-            done.map(|done| protocol::call(Some(&id), &done)).map_err(|why| (id, why))
+            done.map(|done| protocol::encode_call(Some(&id), &done)).map_err(|why| (id, why))
         }
         ClientMessage::Batch { id, calls, request_id } => {
             let request_id = request_id.as_deref();
@@ -51,15 +51,15 @@ pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> Stri
             } else {
                 engine.batch(&caller, calls, request_id).await
             };
-            done.map(|done| protocol::batch(Some(&id), &done)).map_err(|why| (id, why))
+            done.map(|done| protocol::encode_batch(Some(&id), &done)).map_err(|why| (id, why))
         }
         ClientMessage::Sql { id, sql, params, as_of } => {
             let answer = engine.query(&caller, &sql, &params, as_of).await;
-            answer.map(|answer| protocol::rows(&id, &answer)).map_err(|why| (id, why))
+            answer.map(|answer| protocol::encode_rows(&id, &answer)).map_err(|why| (id, why))
         }
         other => panic!("no client sends {other:?} separately"),
     };
-    reply.unwrap_or_else(|(id, refusal)| protocol::error(Some(&id), &refusal))
+    reply.unwrap_or_else(|(id, refusal)| protocol::encode_error(Some(&id), &refusal))
 }
 
 /// Applies a batch, and waits separately until it is durable: together they promise what [`Engine::batch`] promises.
@@ -83,7 +83,7 @@ enum SessionEvent {
 /// Serves the subscriptions of a connection.
 pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
     let mut connection = engine.connect(&caller);
-    pipe.borrow_mut().to_client.push_back(protocol::hello(&engine, &caller));
+    pipe.borrow_mut().to_client.push_back(protocol::encode_hello(&engine, &caller));
     loop {
         let next = {
             let mut output = pin!(connection.next());
@@ -100,7 +100,7 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
             .await
         };
         let text = match next {
-            SessionEvent::Told(update) => protocol::update(&update),
+            SessionEvent::Told(update) => protocol::encode_update(&update),
             SessionEvent::Asked(text) => match protocol::read(&text) {
                 Ok(ClientMessage::Subscribe {
                     id,
@@ -125,7 +125,7 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                     };
                     match connection.subscribe(&wanted).await {
                         Ok(()) => continue, // The response is the next update.
-                        Err(refusal) => protocol::error(Some(&id), &refusal),
+                        Err(refusal) => protocol::encode_error(Some(&id), &refusal),
                     }
                 }
                 Ok(ClientMessage::Unsubscribe { id }) => {
@@ -133,7 +133,7 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                     continue;
                 }
                 Ok(other) => panic!("no client sends {other:?} here"),
-                Err((id, refusal)) => protocol::error(id.as_deref(), &refusal),
+                Err((id, refusal)) => protocol::encode_error(id.as_deref(), &refusal),
             },
         };
         pipe.borrow_mut().to_client.push_back(text);

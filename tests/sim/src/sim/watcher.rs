@@ -193,7 +193,7 @@ impl Replica {
     }
 
     fn verify(&self, seq: Seq, checksum: Option<Checksum>) -> Result<(), Finding> {
-        if checksum == Some(Checksum::of(&self.rows)) {
+        if checksum == Some(Checksum::from_rows(&self.rows)) {
             return Ok(());
         }
         Err(broken(format!("{} at {seq}: the checksum is not {checksum:?}", self.sql)))

@@ -49,12 +49,12 @@ fn damaged_bytes_are_refused_or_read() {
     let mut deep = Vec::new();
     for _ in 0..1_000 {
         let mut outer = Vec::new();
-        nested(6, &mut outer, |out| bytes_of(1, &deep, out));
+        write_nested(6, &mut outer, |out| write_bytes(1, &deep, out));
         deep = outer;
     }
     let mut part = Vec::new();
-    bytes_of(4, &deep, &mut part);
-    assert!(decode(PART, &part, DEPTH, &mut { FIELDS }).is_none(), "it is nested too deeply");
+    write_bytes(4, &deep, &mut part);
+    assert!(read_message(PART, &part, DEPTH, &mut { FIELDS }).is_none(), "it is nested too deeply");
 }
 
 /// Half a million objects in 3 MB took 1.4 GB of memory.
