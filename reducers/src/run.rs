@@ -48,9 +48,7 @@ pub use end::{RunEnd, abort_run, expire_run, expire_wait, finish_run, lapse_run}
 pub use list::RunListEntry;
 pub use reserve::{ReservedUsage, reserve_usage};
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus, WaitLimit};
-pub(crate) use rows::{
-    PAUSED, add_consequence, add_status, find, find_active, save, unknown_run,
-};
+pub(crate) use rows::{PAUSED, add_consequence, add_status, find, find_active, save, unknown_run};
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin, must_end};
 pub use starter::RunStarter;

@@ -119,7 +119,7 @@ async fn follow(seed: u64) {
                 Update::Snapshot(part) => {
                     assert!(!part.more, "the results are small");
                     let at = part.id.parse().expect("the id is a number");
-                    clients.insert(at, Client::of_shape(&part.info.shape, false, part.rows));
+                    clients.insert(at, Client::from_shape(&part.info.shape, false, part.rows));
                 }
                 Update::Delta { changes, .. } => {
                     for change in &changes {

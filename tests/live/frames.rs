@@ -109,7 +109,7 @@ impl LossyClient {
                 if !part.more {
                     let rows = std::mem::take(&mut held.parts);
                     let top_n = !held.query.limit.text().is_empty();
-                    held.client = Some(Client::of_shape(&part.info.shape, top_n, rows));
+                    held.client = Some(Client::from_shape(&part.info.shape, top_n, rows));
                     (held.seq, held.waits) = (part.seq, false);
                 }
             }

@@ -302,7 +302,11 @@ fn a_verifier_in_python_agrees() {
         let ended = verify_in_python(&made.db());
         let name = fields()[field];
         assert_eq!(ended.code, Some(1), "{name}");
-        assert!(ended.stderr.contains(&format!("event {}: ", place.seq)), "{name}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains(&format!("event {}: ", place.seq)),
+            "{name}: {}",
+            ended.stderr
+        );
         flip(&made.db(), byte);
     }
 }

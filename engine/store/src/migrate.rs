@@ -21,9 +21,11 @@ pub(crate) fn migrate(
     log_id: Option<&str>,
     timeline: Option<String>,
 ) -> Result<Timelines, OpenError> {
-    let to_open_error = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
-    let found: i64 =
-        connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(to_open_error)?;
+    let to_open_error =
+        |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
+    let found: i64 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(to_open_error)?;
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .map_err(to_open_error)?;

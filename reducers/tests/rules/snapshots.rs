@@ -589,7 +589,7 @@ fn a_fork_has_the_history_up_to_an_event() {
         let world = file().await;
         let local = Caller::local();
         paused(&world, &local).await;
-        world.say("s1", "And now?").await.unwrap();
+        world.append_message("s1", "And now?").await.unwrap();
         let answered = one(&world, "SELECT seq FROM agent_state WHERE role = 'assistant'").await;
         let ended = one(&world, "SELECT seq FROM tool_calls WHERE status = 'succeeded'").await;
         let pending = "SELECT count(*) FROM tool_calls WHERE status = 'pending'";

@@ -55,7 +55,7 @@ fn chunks_are_redacted_like_the_whole() {
     let pii = pii(ALL);
     let whole: String = TEXTS.iter().map(|(text, _)| format!("{text} Then. \n")).collect();
     let redactor = || Redactor::for_place([&pii], PiiAt::Response);
-    let expected = redactor().expect("there are rules").text(&whole);
+    let expected = redactor().expect("there are rules").redact_text(&whole);
     for size in [1, 2, 7, 31, 1_000] {
         let mut held = HeldAnswer::new([], redactor(), false);
         let chars: Vec<char> = whole.chars().collect();

@@ -204,7 +204,7 @@ fn requests_match_the_wire_types() {
         },
         BackendRequest::Explain { sql: "SELECT :x".to_owned(), params },
     ] {
-        let text = message(7, &ask).expect("it is short");
+        let text = encode_request(7, &ask).expect("it is short");
         let read: wire::ClientMessage = serde_json::from_str(&text).expect("it is of the wire");
         let again = serde_json::to_value(read).expect("it serialises");
         assert_eq!(again, serde_json::from_str::<Json>(&text).expect("it is JSON"));
@@ -212,7 +212,7 @@ fn requests_match_the_wire_types() {
     let args = Json::String("x".repeat(MESSAGE_BYTES));
     let large =
         BackendRequest::Call { reducer: "note".to_owned(), args, request_id: "r".to_owned() };
-    assert_eq!(message(7, &large).expect_err("too large").code(), Some(Code::LimitExceeded));
+    assert_eq!(encode_request(7, &large).expect_err("too large").code(), Some(Code::LimitExceeded));
 }
 
 #[tokio::test(start_paused = true)]
