@@ -141,8 +141,8 @@ impl FloorWriter<'_> {
         }
         self.touch(&id);
         let sql = "INSERT INTO events (seq, at, session_id, reducer, caller, request_id, \
-                   arguments, outcome, prev_hash, hash, salt) \
-                   VALUES (?1, ?2, ?3, ?4, 'local', ?5, ?6, ?7, ?8, ?8, ?9)";
+                   arguments, outcome, prev_hash, hash, rows_hash, salt) \
+                   VALUES (?1, ?2, ?3, ?4, 'local', ?5, ?6, ?7, ?8, ?8, ?8, ?9)";
         let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
         let request_id = payload.request_id(session, turn, step);
         statement

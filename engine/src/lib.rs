@@ -182,7 +182,8 @@
 //!
 //! An event contains the restrictions of its caller (`authority`), so that a replay applies them. Its hash covers all
 //! its fields and the previous hash (`engine/log/src/encoding.rs`); the chain starts with a hash of the log's random
-//! id. The contents of an event enter the hash through a commitment that the event's `salt` blinds. So a hash does not
+//! id. Caller, authority, contents and a digest of the rows that the call has written (`engine/log/src/written_rows.rs`)
+//! enter the hash through a commitment that the event's `salt` blinds. So a hash does not
 //! confirm a guess of the contents, and the chain can be verified after contents and salt are erased. A result that repeats
 //! a long argument is stored with a reference in its place (`commit/outcome`).
 //!

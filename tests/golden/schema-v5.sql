@@ -225,7 +225,8 @@ CREATE TABLE events (
   prev_hash BLOB NOT NULL,
   hash BLOB NOT NULL,
   authority TEXT,
-  salt BLOB NOT NULL
+  salt BLOB NOT NULL,
+  rows_hash BLOB NOT NULL
 ) STRICT;
 
 CREATE TRIGGER events_appended BEFORE INSERT ON events

@@ -46,7 +46,7 @@ fn the_log_is_append_only() {
         raw INSERT OR REPLACE INTO events SELECT * FROM events WHERE seq = 8
         raw INSERT INTO events SELECT * FROM events WHERE seq = 8
         raw INSERT INTO events SELECT * FROM events WHERE seq = 8 ON CONFLICT DO UPDATE SET at = 0
-        raw INSERT INTO events SELECT 10, at, session_id, reducer, caller, request_id, arguments, outcome, prev_hash, hash, authority, salt FROM events WHERE seq = 8
+        raw INSERT INTO events SELECT 10, at, session_id, reducer, caller, request_id, arguments, outcome, prev_hash, hash, authority, salt, rows_hash FROM events WHERE seq = 8
         raw INSERT INTO events (seq) VALUES (9)
         sql SELECT count(*), max(seq) FROM events
         ",

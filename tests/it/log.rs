@@ -101,11 +101,11 @@ fn small_file() -> (World, Vec<Record>) {
         .for_each(|sql| raw.execute_batch(sql).unwrap_or_else(|why| panic!("{sql}: {why}")));
     raw.execute_batch("PRAGMA journal_mode = DELETE; VACUUM").unwrap();
     let bytes = fs::read(world.path()).unwrap();
-    let sql = "SELECT seq, unhex(hex(prev_hash) || hex(hash) || hex(salt)),
+    let sql = "SELECT seq, unhex(hex(prev_hash) || hex(hash) || hex(salt) || hex(rows_hash)),
         8 + coalesce(length(CAST(session_id AS BLOB)), 0)
         + length(CAST(reducer AS BLOB)) + length(CAST(caller AS BLOB))
         + coalesce(length(CAST(request_id AS BLOB)), 0) + length(CAST(arguments AS BLOB))
-        + length(CAST(outcome AS BLOB)) + 80 FROM events";
+        + length(CAST(outcome AS BLOB)) + 112 FROM events";
     let mut statement = raw.prepare(sql).unwrap();
     let rows = statement.query_map([], |row| {
         let seq: i64 = row.get(0)?;
@@ -224,6 +224,8 @@ fn every_cell_changed_by_sql_is_detected() {
         "hash = zeroblob(33)",
         "salt = zeroblob(16)",
         "salt = zeroblob(17)",
+        "rows_hash = zeroblob(32)",
+        "rows_hash = zeroblob(31)",
         "reducer = CAST(x'FF' AS TEXT)",
     ];
     for seq in 1..=last {
@@ -263,7 +265,7 @@ fn removed_added_or_swapped_events_are_detected() {
     check(shift, &[3]);
     let add = format!(
         "INSERT INTO events SELECT {}, at, session_id, reducer, caller, request_id, arguments,
-            outcome, prev_hash, hash, authority, salt FROM events WHERE seq = {last}",
+            outcome, prev_hash, hash, authority, salt, rows_hash FROM events WHERE seq = {last}",
         last + 1
     );
     check(&add, &[last + 1]);

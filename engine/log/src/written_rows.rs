@@ -24,6 +24,8 @@
 //! A call that has written none has the digest of no operation. The salt is that of the event: the digest alone confirms
 //! no guess of a row.
 
+use std::ops::Range;
+
 use abide_schema::event::{Hash, Salt};
 use abide_schema::{Row, TableSpec, Value};
 use sha2::{Digest as _, Sha256};
@@ -39,16 +41,22 @@ const DELETED: u8 = 3;
 /// A longer text or blob enters by its digest, which the thread of the caller may have computed.
 pub const LONG_CELL_BYTES: usize = 1_024;
 
-/// The rows that a call has written so far.
+/// The rows that a call has written so far. The buffers are used again for the next call.
 #[derive(Debug, Default)]
-pub struct WrittenRows(Vec<WrittenRow>);
+pub struct WrittenRows {
+    writes: Vec<WrittenRow>,
+    /// The bytes of the keys, one after the other.
+    keys: Vec<u8>,
+    /// The bytes that are hashed.
+    bytes: Vec<u8>,
+}
 
 /// One write.
 #[derive(Debug)]
 struct WrittenRow {
     table: &'static TableSpec,
-    /// The bytes of its key.
-    key: Vec<u8>,
+    /// Where the bytes of its key are.
+    key: Range<usize>,
     before: Option<Row>,
     after: Option<Row>,
 }
@@ -65,34 +73,46 @@ impl WrittenRows {
         before: Option<Row>,
         after: Option<Row>,
     ) {
-        let mut bytes = Vec::with_capacity(48);
-        push_cells(&mut bytes, key, &|_| None);
-        self.0.push(WrittenRow { table, key: bytes, before, after });
+        let start = self.keys.len();
+        push_cells(&mut self.keys, key, &|_| None);
+        let key = start..self.keys.len();
+        self.writes.push(WrittenRow { table, key, before, after });
     }
 
     /// Forgets all writes.
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.writes.clear();
+        self.keys.clear();
+        self.bytes.clear();
+        // A call can write tens of thousands of rows, and long cells.
+        self.writes.shrink_to(KEPT_WRITES);
+        self.keys.shrink_to(KEPT_BYTES);
+        self.bytes.shrink_to(KEPT_BYTES);
     }
 
     /// Returns the digest of the writes, for an event with this salt, and forgets them.
     #[must_use]
     pub fn take_digest(&mut self, salt: &Salt, known: KnownDigest<'_>) -> Hash {
+        let WrittenRows { writes, keys, bytes } = self;
+        let place = |write: &WrittenRow| (write.table.name, &keys[write.key.clone()]);
         // Stable: the writes of one row stay in their order.
-        self.0.sort_by(|a, b| (a.table.name, &a.key).cmp(&(b.table.name, &b.key)));
-        let mut bytes = Vec::with_capacity(512);
+        writes.sort_by(|a, b| place(a).cmp(&place(b)));
         bytes.extend_from_slice(TAG);
         bytes.extend_from_slice(salt);
-        let is_same_row =
-            |a: &WrittenRow, b: &WrittenRow| a.table.name == b.table.name && a.key == b.key;
-        for writes in self.0.chunk_by(is_same_row) {
+        for writes in writes.chunk_by(|a, b| place(a) == place(b)) {
             let (first, last) = (&writes[0], &writes[writes.len() - 1]);
-            push_operation(&mut bytes, first, last.after.as_deref(), known);
+            let key = &keys[first.key.clone()];
+            push_operation(bytes, first, key, last.after.as_deref(), known);
         }
-        self.0.clear();
-        Sha256::digest(&bytes).into()
+        let digest = Sha256::digest(&*bytes).into();
+        self.clear();
+        digest
     }
 }
+
+/// The writes for which memory is kept from one call to the next, and the bytes of each buffer.
+const KEPT_WRITES: usize = 64;
+const KEPT_BYTES: usize = 16 << 10;
 
 /// The digest of all rows of a table, which are added one by one.
 #[derive(Clone, Debug)]
@@ -130,10 +150,11 @@ impl TableDigest {
 fn push_operation(
     bytes: &mut Vec<u8>,
     first: &WrittenRow,
+    key: &[u8],
     after: Option<&[Value]>,
     known: KnownDigest<'_>,
 ) {
-    let WrittenRow { table, key, before, .. } = first;
+    let WrittenRow { table, before, .. } = first;
     match (before.as_deref(), after) {
         (None, None) => {}
         (None, Some(row)) => {
@@ -145,14 +166,14 @@ fn push_operation(
             bytes.extend_from_slice(key);
         }
         (Some(before), Some(after)) => {
-            let differing: Vec<usize> =
-                (0..after.len()).filter(|at| before.get(*at) != after.get(*at)).collect();
-            if differing.is_empty() {
+            let differing = (0..after.len()).filter(|at| before.get(*at) != after.get(*at));
+            let count = differing.clone().count();
+            if count == 0 {
                 return;
             }
             push_start(bytes, table, UPDATED);
             bytes.extend_from_slice(key);
-            push_number(bytes, differing.len());
+            push_number(bytes, count);
             for at in differing {
                 push_number(bytes, at);
                 push_cell(bytes, &after[at], known);

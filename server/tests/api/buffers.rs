@@ -120,9 +120,9 @@ async fn a_result_has_a_maximum_length_as_json() {
 /// A query whose result has rows of a MiB of control characters. `n` has no end.
 fn control_characters(rows: usize, rest: &str) -> String {
     format!(
-        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
-         SELECT replace(hex(zeroblob(524288)), '0', char(1)) \
-         FROM (SELECT i FROM n LIMIT {rows}) {rest}"
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n), \
+         some (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM some WHERE i < {rows}) \
+         SELECT replace(hex(zeroblob(524288)), '0', char(1)) FROM some {rest}"
     )
 }
 

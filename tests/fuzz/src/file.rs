@@ -26,7 +26,8 @@ pub fn run(input: &[u8]) {
     let file = folder.path().join("abide.db");
     fs::write(&file, &bytes).expect("there is room");
     if let Ok(verified) = verify_file(&file, abide_reducers::modules(), &mut |_| {}) {
-        assert_eq!(&verified, honest, "another log was accepted");
+        let log = (verified.events, verified.hash);
+        assert_eq!(log, (honest.events, honest.hash), "another log was accepted");
         let into = folder.path().join("again.db");
         // A replay detects changes outside of the log; here it must only terminate.
         let _ = replay(&file, &into, abide_reducers::modules(), None, &mut |_| {});

@@ -51,8 +51,8 @@ fn the_hashes_of_known_events_never_change() {
         .map(|event| event.hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n")
         .collect();
     expect_test::expect![[r#"
-        9f50ae94990ee6c6a7764b1db93db463a90183b152b0c2e1f8f7c96514c33503
-        407a75cc988db599d1fdd1c647ad7480716b7e35476a2174d2074964e1b7f416
+        8df00d441dc44d9a46d72b8420be913299aa1068b7c43aa99f4f6fde35afb39d
+        ad9ce07fd5c94e01fd38cdecc2e1678edd6e7746eacdfa64528eab494d06062d
     "#]]
     .assert_eq(&last_two);
 }
