@@ -14,7 +14,7 @@ const SHARE: usize = 4;
 /// Reciprocal of the part of a limit that the others leave for the operator.
 const RESERVED: usize = 8;
 
-/// Counts the uses of a limit: all callers with equal keys use one share.
+/// Whose uses of a limit are counted together: all callers with equal keys use one share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShareKey {
     /// The engine itself and unrestricted callers. They have the whole limit.
@@ -143,7 +143,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Of a limit without uses.
+    /// Creates the shares of a limit that nobody uses yet.
     #[must_use]
     pub fn new(limit: usize) -> Shares {
         Shares { limit, total: 0, used: BTreeMap::new() }
@@ -155,7 +155,7 @@ impl Shares {
         (limit / SHARE).max(1)
     }
 
-    /// Whether a tenant may have one more use, if it is about to add `pending` others.
+    /// Checks that there is room for one more use of a tenant, in addition to `pending` uses that it is about to add.
     ///
     /// # Errors
     /// There is no room.
@@ -168,16 +168,17 @@ impl Shares {
         let total = self.total + pending;
         let share = Shares::share(self.limit);
         let reserved = self.limit / RESERVED;
-        // Most callers are far from the limit, and nothing is added up for them.
+        // Most limits are hardly used: then the uses of the tenant need not be added up.
         if total < share.min(self.limit - reserved) {
             return Ok(());
         }
         let is_operator = *key == ShareKey::Operator;
-        // What the operator uses is not taken from the others' part, except where the limit ends.
+        // The uses of the operator do not reduce the part of the others, unless they exceed the reserve.
         let used_by_operator = self.used.get(&ShareKey::Operator).copied().unwrap_or_default();
         let is_full = total >= self.limit
             || (!is_operator && total - used_by_operator >= self.limit - reserved);
         let own = pending + self.used_by(key, common);
+        // The operator may use more than a share as long as there is room.
         if own >= share && (is_full || !is_operator) {
             return Err(NoRoom::Own);
         }

@@ -1,5 +1,5 @@
 //! Secrets that a configuration has in plain text. They are stored with the definition, and shown to everyone who can read it.
-//! The rule is careful: a warning about something else would be ignored with all others.
+//! The rule rather misses a secret than reports another text: users would ignore all warnings if some were false.
 
 use serde_json::Value;
 
@@ -72,12 +72,12 @@ fn collect(path: &str, name: &str, value: &Value, found: &mut Vec<DefinitionErro
     }
 }
 
-/// Returns `true` if a text is a secret, by its name or by itself.
+/// Returns `true` if a text is a secret, by the name of its setting or by its content.
 fn is_secret(name: &str, text: &str) -> bool {
     // A scheme of the header Authorization is no part of the secret.
     let bare = ["Bearer ", "Basic ", "Token "].iter().find_map(|scheme| text.strip_prefix(scheme));
     let text = bare.unwrap_or(text).trim();
-    // A text for a person, or a template.
+    // Blanks are those of a sentence, the other characters those of a template. A private key has blanks, too.
     if text.contains(|c: char| c.is_whitespace() || "{}<>$".contains(c)) {
         return text.starts_with("-----BEGIN ") && text.contains("PRIVATE KEY");
     }

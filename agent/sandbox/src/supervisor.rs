@@ -291,7 +291,7 @@ mod linux {
         let (program, arguments) = argv.split_first().ok_or("the command is empty")?;
         let mut command = Command::new(program);
         command.args(arguments).env_remove(INNER);
-        limit(&spec.limits).map_err(text)?;
+        set_limits(&spec.limits).map_err(text)?;
         // The other backends need privileges to isolate, and remove them then.
         if let Some(has_landlock) = restricted {
             let has_own_objects = spec.supervisor == FIRST_ID;
@@ -319,8 +319,9 @@ mod linux {
     }
 
     /// Sets the resource limits, as far as they are lower than the current ones.
-    fn limit(limits: &SandboxLimits) -> Result<(), Errno> {
-        // The kernel counts all threads of the user, also those of other programs. The supervisor counts exactly.
+    fn set_limits(limits: &SandboxLimits) -> Result<(), Errno> {
+        // The kernel counts all threads of the user, including those of other programs, so this limit is a coarse one.
+        // The supervisor counts the processes of the program.
         let tasks = tasks_of_machine().saturating_add(limits.processes.saturating_mul(8));
         for (resource, max) in [
             (Resource::Core, 0),

@@ -63,12 +63,13 @@ impl Mlflow {
             value.ok_or_else(|| format!("prompts.mlflow: there is no environment variable {name}"))
         });
         let token = token.transpose()?;
+        // An error means that a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // A redirect would send the token to another place.
         let client = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(TIMEOUT)
-            // A connection ends with the runtime of its request.
+            // Each request has its own runtime (see `prompt`), with which its connection ends.
             .pool_max_idle_per_host(0)
             .build()
             .map_err(|why| format!("prompts.mlflow: {why}"))?;

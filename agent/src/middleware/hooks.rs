@@ -21,11 +21,12 @@ fn custom_middleware(
     })
 }
 
-/// Calls each middleware until one denies.
+/// Calls each middleware until one denies, and returns its reason.
 fn call_each(
     driver: &Driver,
     mut call: impl FnMut(&dyn AgentMiddleware, &MiddlewareContext<'_>) -> Result<(), String>,
 ) -> Result<(), String> {
+    // Most runs have no middleware in Rust, and need no context, which copies the metadata of the session.
     let mut all = custom_middleware(driver).peekable();
     if all.peek().is_none() {
         return Ok(());

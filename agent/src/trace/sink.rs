@@ -55,6 +55,7 @@ impl ReadySink {
                 .ok_or_else(|| format!("traces: there is no environment variable {variable}"))?;
             all.push((name.clone(), value.to_owned()));
         }
+        // An error means that a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // A redirect would send the headers to another place.
         let client = reqwest::Client::builder()

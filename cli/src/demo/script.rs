@@ -50,7 +50,7 @@ impl Script {
         self.outcomes.get(call_id)
     }
 
-    /// Number of reducer calls without retries.
+    /// Number of reducer calls without retries: each tool is registered once, before the conversations.
     pub(crate) fn expected_events(&self) -> u64 {
         let of_parts: usize = self.parts.iter().map(Part::expected_events).sum();
         (self.tools.len() + of_parts) as u64
@@ -117,14 +117,16 @@ impl Part {
         self.recording.calls.iter().all(|call| call.outcome.is_some())
     }
 
+    /// Number of reducer calls of the conversation.
     fn expected_events(&self) -> usize {
-        // A call with a result is requested, claimed and completed.
+        // A call with a result is requested, claimed and completed; a handoff is requested, claimed and resolved.
         let calls: usize = self
             .recording
             .calls
             .iter()
             .map(|call| if call.outcome.is_some() { 3 } else { 1 })
             .sum();
+        // The first call creates the session, the last one completes it.
         1 + self.recording.messages.len() + calls + usize::from(self.is_complete())
     }
 }

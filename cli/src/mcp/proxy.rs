@@ -65,7 +65,7 @@ struct InProgress {
 struct PendingRequest {
     message: JsonValue,
     subscription: Option<Subscription>,
-    /// The server has received the last attempt.
+    /// Whether the server has received the last attempt.
     is_reached: bool,
     cancelled: CancellationToken,
 }
@@ -160,8 +160,8 @@ impl Proxy {
     /// Cancels a request. The server gets the notification first, so that it stops the work.
     async fn cancel(&self, mut message: JsonValue) {
         let id = message["params"]["requestId"].to_string();
-        let cancelled = self.lock_in_progress().get(&id).cloned();
-        let Some(InProgress { cancelled, key }) = cancelled else { return };
+        let entry = self.lock_in_progress().get(&id).cloned();
+        let Some(InProgress { cancelled, key }) = entry else { return };
         if let Some(key) = key {
             message["params"]["_meta"][REQUEST_ID] = json!(key);
         }
@@ -169,6 +169,7 @@ impl Proxy {
         cancelled.cancel();
     }
 
+    /// Passes a request to the server and the answer to the client, until it is answered or cancelled.
     async fn handle_request(self: Arc<Self>, mut message: JsonValue) {
         let id = message["id"].to_string();
         let key = ensure_request_id(&mut message);
@@ -182,17 +183,17 @@ impl Proxy {
             cancelled: cancelled.clone(),
         };
         let is_call = pending.message["method"] == "tools/call";
-        let mut answered = std::pin::pin!(self.send_until_answered(&mut pending));
+        let mut sending = std::pin::pin!(self.send_until_answered(&mut pending));
         let answered = tokio::select! {
-            answered = &mut answered => answered,
+            answered = &mut sending => answered,
             () = cancelled.cancelled() => {
                 // A cancelled call is still answered, if it stops soon.
-                if is_call { timeout(LAST_ANSWER, answered).await.unwrap_or(Ok(())) } else { Ok(()) }
+                if is_call { timeout(LAST_ANSWER, sending).await.unwrap_or(Ok(())) } else { Ok(()) }
             }
         };
         self.lock_in_progress().remove(&id);
         if let Err(why) = answered {
-            // The client has closed its end.
+            // The client has closed its end of the pipe.
             tracing::debug!(error = %why, "a message did not reach the client");
         }
     }

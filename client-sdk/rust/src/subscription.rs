@@ -304,6 +304,7 @@ impl Subscription {
         }
     }
 
+    /// Polls for the next update. An error is returned once, and then `None`.
     fn poll_update(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Update, Error>>> {
         if let Some(update) = self.first.take() {
             return Poll::Ready(Some(Ok(update)));

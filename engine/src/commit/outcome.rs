@@ -26,12 +26,13 @@ const JSON_MARK: &str = "{\"$argument\":\"json\"}";
 const WRAPPED: &str = "{\"$result\":";
 const REFUSED: &str = "{\"$refused\":";
 
-/// Shorter texts are stored unchanged: marks only serve to reduce the log's size.
-const LONG: usize = 64;
+/// Minimum length of a value that a mark replaces. Shorter ones are stored unchanged: marks only serve to reduce the
+/// log's size.
+const LONG_BYTES: usize = 64;
 
 /// Returns the arguments that a result or a row may repeat.
 fn long_arguments(arguments: &CallArguments) -> impl Iterator<Item = CallArgument<'_>> {
-    arguments.members().filter(|argument| argument.place().len() >= LONG)
+    arguments.members().filter(|argument| argument.place().len() >= LONG_BYTES)
 }
 
 /// Returns where the long values are in the text, in order, without the quotes of texts: rows may repeat them.
@@ -104,7 +105,7 @@ pub(crate) fn encode_refusal(refusal: &Refusal) -> String {
     format!("{REFUSED}{refusal}}}")
 }
 
-/// Returns the refusal in an event's outcome, if it is one.
+/// Returns the refusal in an event's outcome; `None` if the outcome is a result, or cannot be read.
 pub(crate) fn decode_refusal(outcome: &str) -> Option<Refusal> {
     if !outcome.starts_with(REFUSED) {
         return None;

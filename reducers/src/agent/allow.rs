@@ -37,7 +37,7 @@ impl<'de> Deserialize<'de> for AgentAllow {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<AgentAllow, D::Error> {
         let mut allow = AgentAllow::default();
         for (name, list) in BTreeMap::<String, JsonValue>::deserialize(from)? {
-            let is_read = match name.as_str() {
+            let read = match name.as_str() {
                 "roles" => BTreeSet::deserialize(list).map(|list| allow.roles = Some(list)),
                 "capabilities" => {
                     BTreeSet::deserialize(list).map(|list| allow.capabilities = Some(list))
@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for AgentAllow {
                     return Err(D::Error::unknown_field(&name, known));
                 }
             };
-            is_read.map_err(|why| D::Error::custom(format!("allow.{name}: {why}")))?;
+            read.map_err(|why| D::Error::custom(format!("allow.{name}: {why}")))?;
         }
         Ok(allow)
     }
@@ -107,17 +107,12 @@ impl AgentAllow {
     /// # Errors
     /// What is wrong, in one sentence.
     pub fn check(&self) -> Result<(), String> {
-        let mut roles_and_capabilities = self.roles.iter().chain(&self.capabilities).flatten();
-        if roles_and_capabilities.any(String::is_empty) {
+        let roles_and_capabilities = self.roles.iter().chain(&self.capabilities).flatten();
+        if roles_and_capabilities.clone().any(String::is_empty) {
             return Err("allow has an empty name".to_owned());
         }
         let scopes = self.scopes.iter().flatten().flatten();
-        let mut names = self
-            .roles
-            .iter()
-            .chain(&self.capabilities)
-            .flatten()
-            .chain(scopes.flat_map(|(key, value)| [key, value]));
+        let mut names = roles_and_capabilities.chain(scopes.flat_map(|(key, value)| [key, value]));
         if let Some(c) = names.find_map(|name| forbidden_character(name)) {
             return Err(format!("allow has a name with the character U+{:04X}", u32::from(c)));
         }

@@ -244,7 +244,7 @@ fn array(column: &Json) -> Vec<JsonValue> {
     column.value().as_array().cloned().unwrap_or_default()
 }
 
-/// Reads the newest measurements of a run.
+/// Reads the newest measurements of a run, the oldest of them first.
 pub(super) fn read_health(ctx: &mut Context<'_>, run: &Run) -> Result<Vec<SnapshotHealth>, Abort> {
     let newest = "WHERE run_id = ?1 ORDER BY iteration DESC LIMIT ?2";
     let rows = ctx.find::<RunHealth>(newest, &[run.id.as_str().into(), HEALTH_ROWS.into()])?;
@@ -267,7 +267,7 @@ pub(super) fn read_health(ctx: &mut Context<'_>, run: &Run) -> Result<Vec<Snapsh
     Ok(measurements.collect())
 }
 
-/// Returns the spaces of facts that a message of the runtime names.
+/// Returns the space of facts that a message of the runtime names, if it is one about the memory.
 pub(super) fn space_in(kind: &str, data: &JsonValue) -> Option<String> {
     let space = data["space"].as_str().filter(|_| kind == "memory")?;
     Some(space.to_owned())

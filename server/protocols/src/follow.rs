@@ -65,9 +65,9 @@ pub(super) struct Follower {
     port: Port,
     /// Completes when the credentials are no longer valid.
     invalid: Pin<Box<dyn Future<Output = Refusal> + Send>>,
-    /// The number of the last event.
+    /// The number of the last event that was read.
     read: i64,
-    /// All events that existed at the start were read.
+    /// Whether all events that existed at the start were read.
     caught_up: bool,
 }
 

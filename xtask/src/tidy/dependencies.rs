@@ -92,7 +92,7 @@ const CRATES: [CrateRule; 25] = [
             "abide-tools",
         ],
     },
-    // Without the reducers: their tests use it.
+    // Without the reducers: the tests of the reducers use this crate.
     CrateRule { name: "abide-tests", may_see: &["abide-schema", "abide-store", "abide-engine"] },
     CrateRule { name: "abide-sim", may_see: EVERYTHING },
     CrateRule { name: "abide-bench", may_see: EVERYTHING },
@@ -156,10 +156,11 @@ pub(crate) fn edges(metadata: &Metadata) -> Vec<Edge> {
     edges.collect()
 }
 
+/// Returns the crates that are not in the table, and the dependencies that the table does not permit.
 pub(crate) fn check(edges: &[Edge]) -> Vec<Finding> {
     let from: BTreeSet<&str> = edges.iter().map(|edge| edge.from.as_str()).collect();
-    let strangers = from.into_iter().filter(|name| crate_rule(name).is_none());
-    let mut findings: Vec<Finding> = strangers
+    let unlisted = from.into_iter().filter(|name| crate_rule(name).is_none());
+    let mut findings: Vec<Finding> = unlisted
         .map(|name| Finding::new(name, "is not in the table of xtask/src/tidy/dependencies.rs"))
         .collect();
     findings.extend(edges.iter().filter_map(|edge| {

@@ -123,21 +123,11 @@ struct Place<'a> {
 impl Decoder for Chat {
     fn frame(&mut self, data: &str, gathered: &mut PartialResponse) -> Result<(), ModelError> {
         if data.trim() == "[DONE]" {
-            gathered.over = true;
-            if !gathered.has_begun() || gathered.is_complete() {
-                return Ok(());
-            }
-            // It may be a text that an error has ended.
-            if self.requires_stop_reason && gathered.calls.is_empty() {
-                let why = "the provider ended the answer without a `finish_reason`: if it never \
-                           sends one, set `requires_stop_reason: false`";
-                return Err(ModelError::invalid_response(why));
-            }
-            gathered.set_stop(Stop::Other(UNSTATED.to_owned()));
-            return Ok(());
+            return self.read_done(gathered);
         }
         let chunk: Value = parse(data)?;
         let has_choices = chunk["choices"].as_array().is_some_and(|choices| !choices.is_empty());
+        // A chunk with choices may have a `message` or a `code` without being an error.
         let is_report = if has_choices {
             classify::reports_error(&json!({ "base_resp": chunk["base_resp"] }))
         } else {
@@ -164,6 +154,7 @@ impl Decoder for Chat {
         }
         check_delta(&choice["delta"])?;
         check_delta(&choice["message"])?;
+        // Arguments in a place that is not read: no call may run without them.
         for (part, name) in [(&chunk, "choices"), (choice, "message")] {
             let is_named =
                 part.as_object().is_some_and(|fields| has_unread_arguments(fields, name));
@@ -195,6 +186,22 @@ impl Decoder for Chat {
 impl Chat {
     pub(super) fn new(requires_stop_reason: bool) -> Self {
         Self { requires_stop_reason, has_deltas: false, has_tool_calls: false }
+    }
+
+    /// Reads `[DONE]`, with which the stream ends. An answer that has no stop reason gets one.
+    fn read_done(&self, gathered: &mut PartialResponse) -> Result<(), ModelError> {
+        gathered.over = true;
+        if !gathered.has_begun() || gathered.is_complete() {
+            return Ok(());
+        }
+        // A text without a stop reason may have been cut off by an error.
+        if self.requires_stop_reason && gathered.calls.is_empty() {
+            let why = "the provider ended the answer without a `finish_reason`: if it never \
+                       sends one, set `requires_stop_reason: false`";
+            return Err(ModelError::invalid_response(why));
+        }
+        gathered.set_stop(Stop::Other(UNSTATED.to_owned()));
+        Ok(())
     }
 
     /// Reads a whole message. Some servers send it in place of the pieces, after them, or as it grows.

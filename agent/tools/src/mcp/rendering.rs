@@ -4,7 +4,7 @@ use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
 /// Returns the text of an answer. Text is unchanged; other content is described with its size.
 pub(super) fn text_of(result: &CallToolResult) -> String {
-    let blocks: Vec<String> = result.content.iter().map(block).collect();
+    let blocks: Vec<String> = result.content.iter().map(describe).collect();
     match &result.structured_content {
         // By the specification, the text repeats the structured content. If there is no text, the structure is
         // used.
@@ -14,7 +14,8 @@ pub(super) fn text_of(result: &CallToolResult) -> String {
     }
 }
 
-fn block(block: &ContentBlock) -> String {
+/// Returns a text unchanged, and a description of any other content.
+fn describe(block: &ContentBlock) -> String {
     match block {
         ContentBlock::Text(text) => text.text.clone(),
         ContentBlock::Image(image) => sized("image", &image.mime_type, &image.data),
@@ -37,6 +38,7 @@ fn block(block: &ContentBlock) -> String {
     }
 }
 
+/// Describes data by its kind, its type and its size.
 fn sized(what: &str, mime_type: &str, base64: &str) -> String {
     let padding = base64.bytes().rev().take_while(|byte| *byte == b'=').count();
     let bytes = (base64.len() / 4 * 3).saturating_sub(padding);

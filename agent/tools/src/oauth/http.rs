@@ -91,7 +91,7 @@ impl OAuthHttp {
             encoded = format!("{encoded}{separator}{name}={}", form_encoded(value));
         }
         let request = request.header("content-type", "application/x-www-form-urlencoded");
-        self.answer(&url, request.body(encoded)).await
+        self.send(&url, request.body(encoded)).await
     }
 
     /// Posts JSON, and returns the status and the JSON of the answer, or `null`.
@@ -102,7 +102,7 @@ impl OAuthHttp {
     ) -> Result<(StatusCode, Value), OAuthError> {
         let url = self.check(url)?;
         let request = self.client.post(url.clone()).json(body);
-        self.answer(&url, request.header(ACCEPT, "application/json")).await
+        self.send(&url, request.header(ACCEPT, "application/json")).await
     }
 
     /// Returns the header `WWW-Authenticate` with which the server refuses a request without a token.
@@ -124,7 +124,9 @@ impl OAuthHttp {
         Ok(header.and_then(|header| header.to_str().ok()).map(str::to_owned))
     }
 
-    async fn answer(
+    /// Sends a request, and returns the status and the JSON of the answer, or `null`. The answer to a wrong request is
+    /// JSON, too, which the caller reads; a server that is overloaded or broken is an error.
+    async fn send(
         &self,
         url: &Url,
         request: reqwest::RequestBuilder,

@@ -33,7 +33,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for an attempt that starts an engine: `abide open` waits up to 30 seconds for another process.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Connection attempts to an engine that ends at the same moment. Each starts the next one.
+/// Maximum number of attempts to connect to the engine of a file: it may end after it was found. Each attempt starts an
+/// engine if none runs.
 const TRIES: u32 = 5;
 
 /// Maximum bytes of one message: a coalesced change of a large result is one message. The server limits
@@ -60,7 +61,7 @@ pub(crate) type Dial = Arc<dyn Fn() -> Dialing + Send + Sync>;
 /// A server's address and the credentials for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
-    /// As in errors.
+    /// The address, as errors name it.
     url: String,
     target: Target,
     scope: Scope,
@@ -172,7 +173,7 @@ impl Address {
         let mut tries = 1;
         loop {
             match self.connect_engine(file.find().await?).await {
-                // It ended after it was found.
+                // The engine ended after it was found.
                 Err(Error::Unreachable { .. } | Error::NotAbide { .. }) if tries < TRIES => {
                     tries += 1
                 }
@@ -213,7 +214,7 @@ async fn connect_tcp(host: &str, port: u16) -> io::Result<Box<dyn Io>> {
 #[cfg(unix)]
 async fn connect_unix(path: &str) -> io::Result<Box<dyn Io>> {
     let stream = UnixStream::connect(path).await?;
-    // The peer of an own pair of sockets is this process.
+    // Both ends of this pair belong to this process, so its peer is the user of this process.
     let (own, _other) = UnixStream::pair()?;
     // Another user could have put a socket there, if the folder is in a place that others can write.
     if stream.peer_cred()?.uid() != own.peer_cred()?.uid() {
@@ -286,7 +287,7 @@ pub(crate) async fn handshake(
             Ok(socket)
         }
         Err(SocketError::Http(response)) => Err(rejection_error(url, &response)),
-        // What answers is not HTTP, or an HTTP of another kind.
+        // Another protocol than HTTP, or an HTTP server without WebSocket, has answered.
         Err(why @ (SocketError::Protocol(_) | SocketError::HttpFormat(_))) => {
             Err(Error::not_abide(url, why))
         }

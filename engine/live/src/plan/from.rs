@@ -303,7 +303,7 @@ impl Lowering<'_> {
         self.seal(&mut joined);
         self.close_block(block, &joined);
         let query = Query::from_core(joined);
-        if place.inline && query.is_simple() {
+        if place.inline && query.can_be_inlined() {
             let (_, simple) = query.cores.into_iter().next().expect("a query has a core");
             core.filter.extend(simple.filter);
             core.guards.extend(simple.guards);
@@ -548,7 +548,7 @@ impl Lowering<'_> {
             }
             columns.iter_mut().zip(names).for_each(|(column, name)| column.0.clone_from(name));
         }
-        if place.inline && derived.is_simple() {
+        if place.inline && derived.can_be_inlined() {
             let (_, simple) = derived.cores.into_iter().next().expect("a query has a core");
             core.filter.extend(simple.filter);
             core.guards.extend(simple.guards);
@@ -676,17 +676,19 @@ impl Lowering<'_> {
 }
 
 impl Query {
-    /// `true` if it only filters and projects an inner join, and so can be inlined.
-    fn is_simple(&self) -> bool {
+    /// Returns `true` if it only filters and projects an inner join, so that the enclosing query can take over its
+    /// tables and conditions.
+    fn can_be_inlined(&self) -> bool {
         let [(_, core)] = self.cores.as_slice() else { return false };
-        let inner = core.from.iter().all(|term| term.join == Join::Inner);
-        // A column of this query must not become one of an enclosing query.
-        inner
+        let is_inner_join = core.from.iter().all(|term| term.join == Join::Inner);
+        // If it were inlined, an output without a column of this SELECT would become one of an enclosing query.
+        let has_fixed_output = core
+            .outputs
+            .iter()
+            .any(|output| output.value.fixed && !output.value.is_flat_constant());
+        is_inner_join
             && !core.from.is_empty()
-            && !core
-                .outputs
-                .iter()
-                .any(|output| output.value.fixed && !output.value.is_flat_constant())
+            && !has_fixed_output
             && !core.distinct
             && !core.aggregates()
             && !core.windows()
