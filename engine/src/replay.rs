@@ -1,10 +1,10 @@
 //! Replays a log into an empty file: it must produce identical rows.
 //!
 //! This proves that rows depend on events alone, and gives access to any past state. It
-//! compares every event's hash (which covers its outcome) and, at the log's end, every row of every
-//! registered table and of `request_ids`, so that the new file answers retries like the old one. Undo images
-//! are not rebuilt: they depend on how calls were batched into commits. The new file records that in the floor
-//! of its change log, and its clients start with a new snapshot.
+//! compares every event's hash (which covers its outcome and the rows that it wrote) and, at the log's end, every row
+//! of every registered table and of `request_ids`, so that the new file answers retries like the old one. Undo images
+//! (rows as they were before a commit) are not rebuilt: they depend on how calls were batched into commits. The change
+//! log of the new file starts at its last event, and its clients start with a new snapshot.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -240,7 +240,7 @@ fn run_again(
     let seq = event.seq;
     let reducer = event.reducer.clone();
     let refused = |refusal| ReplayError::Refused { seq, reducer: reducer.clone(), refusal };
-    // A log from before the limit has deeper arguments than a call may have now.
+    // The arguments of an old log may be nested deeper than those of a call may be now.
     let arguments = integers::parse(&event.arguments).map_err(|why| ReplayError::Unreadable {
         seq,
         reducer: reducer.clone(),
@@ -284,8 +284,8 @@ fn compare(
     replayed: &Executor,
     table: &'static TableSpec,
 ) -> Result<(), ReplayError> {
-    // Rows without a seq are derived from other rows. A file from before the table gets them from the step that makes
-    // it.
+    // A table without a column `seq` is derived from other tables. A file from before such a table does not have it:
+    // the step that creates the table fills it.
     let is_derived = !table.columns.iter().any(|column| column.name == "seq");
     if is_derived && !log.has(table)? {
         return Ok(());
@@ -296,10 +296,12 @@ fn compare(
     log.rows(table, &mut |row| {
         let key = table.key_of(row);
         match replayed.transaction.store.get(table, &key) {
-            Ok(again) => difference = difference.take().or_else(|| differs(table, row, again)),
+            Ok(again) => {
+                difference = difference.take().or_else(|| difference_of(table, row, again))
+            }
             Err(error) => failed = failed.take().or(Some(error)),
         }
-        keys.insert(to_json(&key));
+        keys.insert(key_as_json(&key));
     })?;
     if let Some(error) = failed {
         return Err(error.into());
@@ -307,7 +309,7 @@ fn compare(
     let columns: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
     let sql = format!("SELECT {} FROM {}", columns.join(", "), table.name);
     replayed.transaction.store.run(&sql, &[], &mut |key| {
-        let key = to_json(key);
+        let key = key_as_json(key);
         if difference.is_none() && !keys.contains(&key) {
             difference = Some(RowDifference::Missing { key });
         }
@@ -318,9 +320,9 @@ fn compare(
     }
 }
 
-/// Compares a row of the file with the replayed one.
-fn differs(table: &TableSpec, row: &[Value], again: Option<Row>) -> Option<RowDifference> {
-    let key = to_json(&table.key_of(row));
+/// Returns how a row of the file differs from the replayed one; `None` if it does not.
+fn difference_of(table: &TableSpec, row: &[Value], again: Option<Row>) -> Option<RowDifference> {
+    let key = key_as_json(&table.key_of(row));
     let Some(again) = again else { return Some(RowDifference::Unknown { key }) };
     // A file of an older version lacks the last columns: the step that adds them also fills them.
     let at = (0..row.len()).find(|at| again.get(*at) != row.get(*at))?;
@@ -333,6 +335,6 @@ fn differs(table: &TableSpec, row: &[Value], again: Option<Row>) -> Option<RowDi
 }
 
 /// Returns a key as JSON values, separated by commas.
-fn to_json(key: &[Value]) -> String {
+fn key_as_json(key: &[Value]) -> String {
     key.iter().map(|cell| cell.to_json().to_string()).collect::<Vec<_>>().join(", ")
 }

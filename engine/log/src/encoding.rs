@@ -24,13 +24,14 @@
 //! the contents. The chain needs only seq, time, reducer and commitment ([`chained_hash`]), so everything that can
 //! name a person, and the salt, can be erased while the commitment is kept, and the chain still verifies.
 //!
-//! Every field is prefixed with its length, so no two events have the same bytes. The two texts enter as digests:
-//! the callers' threads can compute them, and the single writer hashes only some two hundred bytes.
+//! Every field has a fixed length or is prefixed with its length, so no two events have the same bytes. `arguments` and
+//! `outcome` enter as digests: the callers' threads can compute them, and the single writer hashes only a few hundred
+//! bytes.
 
 use abide_schema::event::{Event, Hash};
 use sha2::{Digest as _, Sha256};
 
-const TAG: &[u8] = b"abide.event.v4\n";
+const EVENT_TAG: &[u8] = b"abide.event.v4\n";
 const CONTENT_TAG: &[u8] = b"abide.content.v2\n";
 const GENESIS_TAG: &[u8] = b"abide.log.v1\n";
 
@@ -41,7 +42,7 @@ pub fn genesis(log_id: &str) -> Hash {
     Sha256::new().chain_update(GENESIS_TAG).chain_update(log_id.as_bytes()).finalize().into()
 }
 
-/// The digests with which an event's two texts enter its hash.
+/// The digests with which `arguments` and `outcome` of an event enter its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digests {
     /// Of `arguments`.
@@ -88,7 +89,7 @@ pub fn commitment(event: &Event, digests: &Digests) -> Hash {
 #[must_use]
 pub fn chained_hash(event: &Event, commitment: &Hash) -> Hash {
     let mut bytes = Vec::with_capacity(256);
-    bytes.extend_from_slice(TAG);
+    bytes.extend_from_slice(EVENT_TAG);
     bytes.extend_from_slice(&event.prev_hash);
     bytes.extend_from_slice(&event.seq.0.to_be_bytes());
     bytes.extend_from_slice(&event.at.0.to_be_bytes());
@@ -97,7 +98,8 @@ pub fn chained_hash(event: &Event, commitment: &Hash) -> Hash {
     Sha256::digest(&bytes).into()
 }
 
-fn push_text(bytes: &mut Vec<u8>, text: &str) {
+/// Appends a text, with its length before it.
+pub(crate) fn push_text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend_from_slice(&(text.len() as u64).to_be_bytes());
     bytes.extend_from_slice(text.as_bytes());
 }

@@ -21,8 +21,8 @@
 //!
 //! Numbers have 8 bytes, big-endian. There is one operation for each row that the call has left different from what it
 //! was before, by table name and then by the bytes of the key, so the digest does not depend on the order of the writes.
-//! A call that has written none has the digest of no operation. The salt is that of the event: the digest alone confirms
-//! no guess of a row.
+//! A call that has changed no row has the digest of no operation. The salt is that of the event: without it, nobody can
+//! confirm a guess of a row with the digest.
 
 use std::ops::Range;
 
@@ -30,16 +30,24 @@ use abide_schema::event::{Hash, Salt};
 use abide_schema::{Row, TableSpec, Value};
 use sha2::{Digest as _, Sha256};
 
-const TAG: &[u8] = b"abide.rows.v1\n";
+use crate::encoding::push_text;
 
+const ROWS_TAG: &[u8] = b"abide.rows.v1\n";
 const TABLE_TAG: &[u8] = b"abide.table.v1\n";
 
 const INSERTED: u8 = 1;
 const UPDATED: u8 = 2;
 const DELETED: u8 = 3;
 
-/// A longer text or blob enters by its digest, which the thread of the caller may have computed.
+/// Maximum length of a text or a blob that enters as it is. A longer one enters as its digest, which the thread of the
+/// caller may have computed.
 pub const LONG_CELL_BYTES: usize = 1_024;
+
+/// Number of writes for which memory is kept from one call to the next.
+const KEPT_WRITES: usize = 64;
+
+/// Bytes of each buffer that are kept from one call to the next.
+const KEPT_BYTES: usize = 16 << 10;
 
 /// The rows that a call has written so far. The buffers are used again for the next call.
 #[derive(Debug, Default)]
@@ -65,7 +73,7 @@ struct WrittenRow {
 pub type KnownDigest<'a> = &'a dyn Fn(&[u8]) -> Option<Hash>;
 
 impl WrittenRows {
-    /// Adds a write. `before` is the row as the call found it, with its own earlier writes.
+    /// Adds a write: the row before it, with the earlier writes of the call, and the row after it.
     pub fn push(
         &mut self,
         table: &'static TableSpec,
@@ -95,9 +103,10 @@ impl WrittenRows {
     pub fn take_digest(&mut self, salt: &Salt, known: KnownDigest<'_>) -> Hash {
         let WrittenRows { writes, keys, bytes } = self;
         let place = |write: &WrittenRow| (write.table.name, &keys[write.key.clone()]);
-        // Stable: the writes of one row stay in their order.
+        // The sort is stable: the first write of a row has the row from before the call, and its last one the row after
+        // it.
         writes.sort_by(|a, b| place(a).cmp(&place(b)));
-        bytes.extend_from_slice(TAG);
+        bytes.extend_from_slice(ROWS_TAG);
         bytes.extend_from_slice(salt);
         for writes in writes.chunk_by(|a, b| place(a) == place(b)) {
             let (first, last) = (&writes[0], &writes[writes.len() - 1]);
@@ -109,10 +118,6 @@ impl WrittenRows {
         digest
     }
 }
-
-/// The writes for which memory is kept from one call to the next, and the bytes of each buffer.
-const KEPT_WRITES: usize = 64;
-const KEPT_BYTES: usize = 16 << 10;
 
 /// The digest of all rows of a table, which are added one by one.
 #[derive(Clone, Debug)]
@@ -126,8 +131,7 @@ impl TableDigest {
     #[must_use]
     pub fn new(table: &TableSpec) -> TableDigest {
         let mut bytes = TABLE_TAG.to_vec();
-        push_number(&mut bytes, table.name.len());
-        bytes.extend_from_slice(table.name.as_bytes());
+        push_text(&mut bytes, table.name);
         TableDigest { hash: Sha256::new_with_prefix(bytes), rows: 0 }
     }
 
@@ -146,7 +150,7 @@ impl TableDigest {
     }
 }
 
-/// Appends what has become of a row, unless it is as before.
+/// Appends what a call has done to a row, from its first write and the row after its last one, unless it is as before.
 fn push_operation(
     bytes: &mut Vec<u8>,
     first: &WrittenRow,
@@ -183,8 +187,7 @@ fn push_operation(
 }
 
 fn push_start(bytes: &mut Vec<u8>, table: &TableSpec, kind: u8) {
-    push_number(bytes, table.name.len());
-    bytes.extend_from_slice(table.name.as_bytes());
+    push_text(bytes, table.name);
     bytes.push(kind);
 }
 

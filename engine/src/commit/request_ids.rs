@@ -77,6 +77,7 @@ impl Request {
     }
 }
 
+/// The hash over the calls so far.
 #[derive(Debug, Default)]
 struct Fingerprint(Sha256);
 
@@ -129,7 +130,7 @@ struct OpenRequest {
     id: String,
     fingerprint: Fingerprint,
     seqs: Vec<Seq>,
-    /// The content of its [`RECORD`] event.
+    /// The content of its [`RECORD`] event, if it has one.
     recorded: Option<RecordedRequest>,
     /// The salt of its last event so far.
     salt: Salt,
@@ -170,7 +171,7 @@ impl RequestIdRebuilder {
         Ok(ended)
     }
 
-    /// `true` if an event belongs to the request of the preceding events.
+    /// Returns `true` if an event belongs to the request of the preceding events.
     pub(crate) fn continues(&self, event: &Event) -> bool {
         self.open.as_ref().is_some_and(|open| {
             open.caller.id() == event.caller
