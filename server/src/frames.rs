@@ -2,7 +2,8 @@
 //!
 //! Clients read all of them as [`ServerMessage`]. The frequent ones are written as the structs of this file, which borrow
 //! what they contain: the rows of a delta are encoded once for all subscribers, results come from the engine as text, and
-//! neither is parsed into values or copied twice. The rows of a query are encoded from SQLite's memory. A test checks that both forms agree.
+//! neither is parsed into values or copied twice. A test checks that both forms agree. The rows of a query are encoded
+//! while SQLite reads them (`EncodedResult`).
 
 use std::ops::{ControlFlow, Not};
 
@@ -216,8 +217,9 @@ pub(crate) struct EncodedResult {
     text: Result<CountedText, Refusal>,
 }
 
-/// The text of a result. It is in parts, so that it is not copied as it grows, and that a part is freed once the socket has
-/// taken it. Each is counted when it is made, because JSON can be six times as long as the cells that the engine limits.
+/// The text of a result, in parts: so it is not copied as it grows, and a part is freed once the socket has taken it.
+/// Each part is counted for the caller when it is made, because JSON can be six times as long as the cells that the
+/// engine limits.
 #[derive(Debug)]
 pub(crate) struct CountedText {
     pub(crate) parts: Vec<String>,
@@ -226,12 +228,12 @@ pub(crate) struct CountedText {
 }
 
 impl EncodedResult {
-    /// For a response over HTTP. `reservation` is an empty one of the caller.
+    /// Creates the result of a response over HTTP. `reservation` is one of the caller, without bytes.
     pub(crate) fn for_response(reservation: Reservation) -> EncodedResult {
         EncodedResult::new(QueryResponseWriter::for_response(), reservation)
     }
 
-    /// For a message on a WebSocket, which answers the one with this id.
+    /// Creates the result of a message on a WebSocket, which answers the message with this id.
     pub(crate) fn for_message(id: &str, reservation: Reservation) -> EncodedResult {
         EncodedResult::new(QueryResponseWriter::for_message(id), reservation)
     }
@@ -297,7 +299,7 @@ impl CountedText {
         Ok(())
     }
 
-    /// Joins the parts, and frees each when it is copied.
+    /// Joins the parts, and frees each after it was copied.
     pub(crate) fn join(self) -> (String, Reservation) {
         let mut text = String::with_capacity(self.bytes());
         for part in self.parts {
