@@ -3,7 +3,8 @@
 
 An auditor can read this program in a quarter of an hour. It needs only Python's standard library, and shares no code with
 Abide. It recomputes the hash of every event, and a digest of the rows of every table, as `docs/format.md` describes them.
-The file must not be open in another program: copy it with `abide backup`.
+Compare the head and the digests with those of another copy, or with those that `abide verify --rows` prints. The file must
+not be open in another program: copy it with `abide backup`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ APPLICATION_ID = 0x41424944  # "ABID"
 FORMAT = 5
 LONG_CELL_BYTES = 1_024
 
-# The tables of the engine whose rows are not determined by the log.
-OWN_TABLES = {"events", "change_log", "meta"}
+# Tables that the log does not determine: the log itself, rows as they were before a commit, and state of this copy.
+UNDETERMINED_TABLES = {"events", "change_log", "meta"}
 
 Cell = None | int | float | str | bytes
 
@@ -37,12 +38,13 @@ def number(n: int) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """Returns a length and UTF-8."""
+    """Returns a text: the number of its bytes, and UTF-8."""
     content = value.encode()
     return number(len(content)) + content
 
 
 def optional(value: str | None) -> bytes:
+    """Returns 0 for NULL, or 1 and a text."""
     return b"\0" if value is None else b"\1" + text(value)
 
 
@@ -111,7 +113,7 @@ def verify_chain(file: sqlite3.Connection) -> tuple[int, bytes]:
 
 
 def table_digest(name: str, rows: Iterable[sqlite3.Row]) -> tuple[int, bytes]:
-    """Returns the number of rows, and their digest. They come in the order of the primary key."""
+    """Returns the number of rows, and their digest. The rows are in the order of the primary key."""
     digest = hashlib.sha256(b"abide.table.v1\n" + text(name))
     count = 0
     for row in rows:
@@ -125,7 +127,7 @@ def table_digests(file: sqlite3.Connection) -> dict[str, tuple[int, bytes]]:
     digests = {}
     names = [name for (name,) in file.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
     for name in names:
-        if name in OWN_TABLES or name.startswith("sqlite_"):
+        if name in UNDETERMINED_TABLES or name.startswith("sqlite_"):
             continue
         quoted = '"' + name.replace('"', '""') + '"'
         columns = file.execute(f"PRAGMA table_info({quoted})").fetchall()
