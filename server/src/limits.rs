@@ -53,8 +53,8 @@ pub(crate) const BODY_BYTES_PER_S: usize = 32 << 10;
 /// Bytes of a body that are not counted: most are smaller, and ten thousand such bodies hold 160 MB.
 pub(crate) const BODY_UNCOUNTED_BYTES: usize = 16 << 10;
 
-/// Bytes from which on the text of a query's or a description's response is counted until it is sent. Of smaller texts, the 64
-/// streams of an HTTP/2 connection hold 256 KB.
+/// Bytes from which on a response over HTTP (the result of a query, a description, a page of sessions or messages) is counted
+/// until it is sent. Of smaller ones, the 64 streams of an HTTP/2 connection hold 256 KB.
 pub(crate) const COUNTED_RESPONSE_BYTES: usize = 4 << 10;
 
 /// Bytes of one part of the text of a result, about. It is freed when it is sent.

@@ -153,7 +153,7 @@ impl Message {
     }
 }
 
-/// The members of data that decides. The others than `decisions` are about all calls that wait.
+/// The members of data that decides. Without `decisions`, it decides on all calls that wait.
 const DATA_MEMBERS: [&str; 6] =
     ["decisions", "approve", "comment", "answer", APPROVED_ARGUMENTS, "approved_arguments"];
 
