@@ -21,6 +21,7 @@ from urllib.parse import quote
 APPLICATION_ID = 0x41424944  # "ABID"
 FORMAT = 5
 LONG_CELL_BYTES = 1_024
+SALT_BYTES = 16
 
 # Tables that the log does not determine: the log itself, rows as they were before a commit, and state of this copy.
 UNDETERMINED_TABLES = {"events", "change_log", "meta"}
@@ -95,15 +96,19 @@ def event_hash(event: sqlite3.Row) -> bytes:
 
 def verify_chain(file: sqlite3.Connection) -> tuple[int, bytes]:
     """Verifies every event. Returns the seq and the hash of the last one."""
-    (log_id,) = file.execute("SELECT value FROM meta WHERE name = 'log_id'").fetchone()
-    seq, head = 0, sha256(b"abide.log.v1\n", log_id.encode())
+    row = file.execute("SELECT value FROM meta WHERE name = 'log_id'").fetchone()
+    if row is None:
+        raise Invalid("it has no log_id")
+    seq, head = 0, sha256(b"abide.log.v1\n", row["value"].encode())
     for event in file.execute("SELECT * FROM events ORDER BY seq"):
         seq += 1
         if event["seq"] != seq:
-            raise Invalid(f"event {seq}: seq {seq} is missing: {event['seq']} comes next")
+            raise Invalid(f"event {seq}: it is missing; event {event['seq']} comes next")
         if event["prev_hash"] != head:
             raise Invalid(f"event {seq}: its prev_hash differs from the hash of the previous event")
         try:
+            if len(event["salt"]) != SALT_BYTES:
+                raise Invalid(f"event {seq}: its salt does not have {SALT_BYTES} bytes")
             head = event_hash(event)
         except (AttributeError, TypeError) as why:
             raise Invalid(f"event {seq}: the row cannot be read: {why}") from why
@@ -138,8 +143,10 @@ def table_digests(file: sqlite3.Connection) -> dict[str, tuple[int, bytes]]:
 
 
 def open_file(path: Path) -> sqlite3.Connection:
-    """Opens a file read-only, as SQLite sees it: with its WAL, if it has one."""
-    file = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+    """Opens a file read-only. A file without a WAL is complete, and SQLite then makes no file next to it."""
+    has_wal = path.with_name(path.name + "-wal").exists()
+    options = "mode=ro" if has_wal else "mode=ro&immutable=1"
+    file = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{options}", uri=True)
     file.row_factory = sqlite3.Row
     (application_id,) = file.execute("PRAGMA application_id").fetchone()
     (version,) = file.execute("PRAGMA user_version").fetchone()
@@ -164,7 +171,7 @@ def main() -> int:
         print(f"{arguments.file}: {why}", file=sys.stderr)
         return 1
     print(f"{events} events  ·  chain ok  ·  head {head.hex()}")
-    if arguments.head and arguments.head != head.hex():
+    if arguments.head and arguments.head.lower() != head.hex():
         print(f"the head is not {arguments.head}", file=sys.stderr)
         return 1
     return 0

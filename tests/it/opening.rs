@@ -130,10 +130,10 @@ fn a_former_format_is_refused() {
         |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 4"),
         expect![[r#"
             bad_request: FOLDER/abide.db was written by a version of Abide before 0.1, in format 4
-            hint: export its runs with the version that wrote it (`abide agent export`), and import them (`abide agent import`)
+            hint: export its runs with the version that wrote it (`abide agent export`), and import them into a new file (`abide agent import`)
         "#]],
     );
-    for format in 1..FORMAT_VERSION {
+    for format in 0..FORMAT_VERSION {
         let mut world = World::new(abide_reducers::modules);
         run(world.session("s1"));
         world.close();

@@ -12,7 +12,7 @@
 //! column    = its position in the table, from 0
 //! cell      = 0x00                          NULL
 //!           | 0x01 integer                  two's complement
-//!           | 0x02 real                     IEEE 754, binary64
+//!           | 0x02 real                     IEEE 754, binary64; 0.0 for -0.0
 //!           | 0x03 length UTF-8             TEXT of at most 1,024 bytes
 //!           | 0x04 length bytes             a BLOB of at most 1,024 bytes
 //!           | 0x05 length SHA-256           longer TEXT
@@ -207,7 +207,8 @@ fn push_cell(bytes: &mut Vec<u8>, cell: &Value, known: KnownDigest<'_>) {
         }
         Value::Real(real) => {
             bytes.push(2);
-            bytes.extend_from_slice(&real.to_bits().to_be_bytes());
+            // SQLite stores no -0.0: the sum is 0.0.
+            bytes.extend_from_slice(&(real + 0.0).to_bits().to_be_bytes());
         }
         Value::Text(text) => push_content(bytes, 3, text.as_bytes(), known),
         Value::Blob(blob) => push_content(bytes, 4, blob, known),

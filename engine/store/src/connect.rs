@@ -139,7 +139,7 @@ pub(crate) fn check_versions(connection: &Connection, path: &Path) -> Result<(),
         let what = "its format".to_owned();
         return Err(OpenError::Newer { path: path.to_owned(), what, found, known: FORMAT_VERSION });
     }
-    if found != 0 && found < FORMAT_VERSION {
+    if found < FORMAT_VERSION {
         return Err(OpenError::Former { path: path.to_owned(), found });
     }
     check_tables(connection, path)

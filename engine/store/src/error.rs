@@ -362,7 +362,7 @@ impl OpenError {
             OpenError::Newer { .. } => (Code::BadRequest, "use the newer version of abide"),
             OpenError::Former { .. } => (
                 Code::BadRequest,
-                "export its runs with the version that wrote it (`abide agent export`), and import them (`abide agent import`)",
+                "export its runs with the version that wrote it (`abide agent export`), and import them into a new file (`abide agent import`)",
             ),
             OpenError::Undeclared { .. } => (
                 Code::Conflict,
