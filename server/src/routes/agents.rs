@@ -13,7 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::response::json as as_json;
+use super::response::{counted_value, json as as_json};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
@@ -72,8 +72,11 @@ pub(super) async fn list(
     );
     let params = Map::from_iter([("excluded_mode".to_owned(), json!(excluded_mode))]);
     let answer = query_agents(&app.engine, &by, &sql, &params).await?;
-    let agents: Vec<JsonValue> = answer.rows.iter().map(|row| agent_to_json(row)).collect();
-    Ok(as_json(json!({"seq": answer.seq, "agents": agents}).to_string()))
+    let list = move || {
+        let agents: Vec<JsonValue> = answer.rows.iter().map(|row| agent_to_json(row)).collect();
+        json!({"seq": answer.seq, "agents": agents})
+    };
+    Ok(counted_value(list, app.engine.buffers(), &by).await?)
 }
 
 /// Returns an agent, hidden or not.

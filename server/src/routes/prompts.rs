@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 
 use super::reducer_route::{ReducerRoute, arguments};
-use super::response::json as as_json;
+use super::response::counted_value;
 use super::rows::{Object, query_rows, stored_ids};
 use super::runs::path;
 use crate::app_state::{AppState, CallerExtension};
@@ -124,7 +124,7 @@ pub(super) async fn list(
     prompts.truncate(PAGE);
     let next = has_more.then(|| prompts.last().and_then(|last| last.get("name"))).flatten();
     let reply = json!({"seq": seq, "next": next, "prompts": prompts});
-    Ok(as_json(reply.to_string()))
+    Ok(counted_value(move || reply, app.engine.buffers(), &by).await?)
 }
 
 /// Returns a version of a prompt.
@@ -137,7 +137,8 @@ pub(super) async fn get(
     let name = path(name, "name of the prompt")?;
     let at = query_parameters(query, "?at=VERSION or ?at=LABEL")?.at;
     let (seq, prompt) = find(&app.engine, &by, &name, at.as_deref().unwrap_or(LATEST)).await?;
-    Ok(as_json(json!({"seq": seq, "prompt": prompt}).to_string()))
+    Ok(counted_value(move || json!({"seq": seq, "prompt": prompt}), app.engine.buffers(), &by)
+        .await?)
 }
 
 /// Adds a version.
@@ -181,7 +182,7 @@ pub(super) async fn render(
     let text = render_text(&prompt, &variables)?;
     let reply =
         json!({"seq": seq, "name": prompt["name"], "version": prompt["version"], "text": text});
-    Ok(as_json(reply.to_string()))
+    Ok(counted_value(move || reply, app.engine.buffers(), &by).await?)
 }
 
 /// Points a label to a version.

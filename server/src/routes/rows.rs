@@ -1,9 +1,13 @@
 //! The rows of a route's own query, as JSON objects.
 
+use abide_engine::buffers::size_of_rows;
 use abide_engine::{Engine, QueryResult};
+use abide_schema::limits::COUNTED_BYTES;
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal, Seq};
 use serde_json::{Map, Value as JsonValue};
+
+use crate::routes::response::off_the_runtime;
 
 /// A row as an object.
 pub type Object = Map<String, JsonValue>;
@@ -33,7 +37,14 @@ pub(in crate::routes) async fn query_rows<const N: usize>(
 ) -> Result<(Seq, Vec<Object>), Refusal> {
     let params = params.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let found = engine.query(by, sql, &params, at).await.map_err(deny_hidden)?;
-    Ok((found.seq, objects(&found)))
+    let seq = found.seq;
+    // The rows exist twice while they are converted.
+    let mut hold = engine.buffers().reserve(by);
+    let bytes = size_of_rows(&found.rows);
+    if bytes >= COUNTED_BYTES {
+        hold.grow(bytes)?;
+    }
+    Ok((seq, off_the_runtime(move || objects(&found)).await?))
 }
 
 /// Returns the rows of a query over built-in tables.

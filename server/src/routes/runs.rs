@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use super::response::json as as_json;
+use super::response::{counted_value, json as as_json};
 use super::rows::{query_rows, row_of_result, stored_ids};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
@@ -206,7 +206,7 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let id = path(id, "id of the run")?;
     let (seq, run) = find(&app.engine, &by, &id).await?;
-    Ok(as_json(json!({"seq": seq, "run": run}).to_string()))
+    Ok(counted_value(move || json!({"seq": seq, "run": run}), app.engine.buffers(), &by).await?)
 }
 
 /// Why a run is aborted.
@@ -241,7 +241,7 @@ pub(super) async fn abort(
     let done = app.engine.call(&by, &reducer, &args, key).await?;
     let run = row_of_result(&done.result);
     let reply = json!({"seq": done.seq, "run": run, "duplicate": done.duplicate});
-    Ok(as_json(reply.to_string()))
+    Ok(counted_value(move || reply, app.engine.buffers(), &by).await?)
 }
 
 /// Returns a run by its id, as an object of its columns.

@@ -78,18 +78,53 @@ async fn equal_snapshots_are_shared_and_counted_once() {
     assert!(subscribed("ann", 1).await.is_ok());
 }
 
-/// Sends a request, and reads only the first bytes of the response.
+/// Sends a query, and reads only the first bytes of the response.
 async fn ask(server: &TestServer, sql: &str) -> (TcpStream, String) {
-    let body = json!({"sql": sql}).to_string();
+    begin(server, "POST /v1/sql", &json!({"sql": sql}).to_string()).await
+}
+
+/// Sends a request, and reads only the first bytes of the response.
+async fn begin(server: &TestServer, line: &str, body: &str) -> (TcpStream, String) {
     let mut socket = TcpStream::connect(server.address).await.expect("it listens");
     let head = format!(
-        "POST /v1/sql HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        "{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     socket.write_all(head.as_bytes()).await.expect("it reads");
     let mut first = [0; 12];
     socket.read_exact(&mut first).await.expect("it answers");
     (socket, String::from_utf8_lossy(&first).into_owned())
+}
+
+/// Ten unread answers of `/state` took a gigabyte: only some routes counted what they send.
+#[tokio::test]
+async fn unread_responses_of_all_routes_are_counted() {
+    let server = server().await;
+    // Twelve megabytes as JSON.
+    let content = "\u{1}".repeat(MB);
+    for _ in 0..2 {
+        let args = json!({"session_id": "s0", "role": "user", "content": content});
+        let call = server.engine.call(&Caller::local(), "append_message", &args, None).await;
+        call.unwrap_or_else(|why| panic!("{why}"));
+    }
+    let metadata = json!({"first": content, "second": content});
+    let args = json!({"id": "large", "agent": "a", "metadata": metadata});
+    let created = server.engine.call(&Caller::local(), "create_session", &args, None).await;
+    created.unwrap_or_else(|why| panic!("{why}"));
+    for path in [
+        "/v1/sessions/s0/state?last=2",
+        "/v1/sessions/s0/messages?limit=100",
+        "/v1/sessions/large",
+        "/v1/sessions",
+    ] {
+        let (unread, status) = begin(&server, &format!("GET {path}"), "").await;
+        assert_eq!(status, "HTTP/1.1 200", "{path}");
+        assert!(server.engine.buffers().total() >= 12 * MB, "{path}");
+        let again = begin(&server, &format!("GET {path}"), "").await;
+        assert_eq!(again.1, "HTTP/1.1 503", "{path}");
+        drop(unread);
+        until_empty(&server).await;
+    }
 }
 
 /// A control character has six bytes in JSON: cells within the limit of a result became 384 MB, which were counted when

@@ -15,7 +15,7 @@ use crate::body::RequestBody;
 use crate::problem::Problem;
 use crate::query_string;
 use crate::routes::reducer_route::{ReducerRoute, arguments};
-use crate::routes::response::{counted_json, json as as_json};
+use crate::routes::response::counted_value;
 use crate::routes::rows::{query_rows, stored_ids};
 use crate::routes::runs::path;
 
@@ -96,8 +96,8 @@ pub(in crate::routes) async fn list(
     let has_more = sessions.len() > limit;
     sessions.truncate(limit);
     let next = sessions.last().filter(|_| has_more).map(|last| last["id"].clone());
-    let page = json!({"seq": seq, "next": next, "sessions": sessions}).to_string();
-    Ok(counted_json(page, app.engine.buffers(), &by)?)
+    let page = move || json!({"seq": seq, "next": next, "sessions": sessions});
+    Ok(counted_value(page, app.engine.buffers(), &by).await?)
 }
 
 /// Creates a session.
@@ -123,7 +123,8 @@ pub(in crate::routes) async fn get(
 ) -> Result<Response, Problem> {
     let id = path(id, "id of the session")?;
     let (seq, session) = find(&app.engine, &by, &id, None).await?;
-    Ok(as_json(json!({"seq": seq, "session": session}).to_string()))
+    Ok(counted_value(move || json!({"seq": seq, "session": session}), app.engine.buffers(), &by)
+        .await?)
 }
 
 /// Changes the title and the metadata of a session by a JSON merge patch (RFC 7396).
@@ -185,8 +186,8 @@ pub(in crate::routes) async fn messages(
     if before.is_some() {
         messages.reverse();
     }
-    let page = json!({"seq": seq, "next": next, "messages": messages}).to_string();
-    Ok(counted_json(page, app.engine.buffers(), &by)?)
+    let page = move || json!({"seq": seq, "next": next, "messages": messages});
+    Ok(counted_value(page, app.engine.buffers(), &by).await?)
 }
 
 fn page_size(limit: Option<usize>) -> Result<usize, Refusal> {
