@@ -418,7 +418,7 @@ impl<'a> Context<'a> {
         self.rows.is_replay()
     }
 
-    /// Returns the tenant that a stored scope belongs to, see [`Tenants::of_scope`](crate::share::Tenants::of_scope). It depends
+    /// Returns the tenant that a stored scope belongs to, see [`Tenants::tenant_of`](crate::share::Tenants::tenant_of). It depends
     /// on the callers that the process has seen, so it may only decide whether a call is refused that is not replayed.
     #[must_use]
     pub fn tenant_of(&self, scope: &Scope) -> Scope {

@@ -117,12 +117,12 @@ fn small_file() -> (World, Vec<Record>) {
     for row in rows.unwrap() {
         let (seq, tail, length) = row.unwrap();
         let found: Vec<usize> =
-            bytes.windows(80).enumerate().filter(|(_, w)| *w == tail).map(|(at, _)| at).collect();
+            bytes.windows(112).enumerate().filter(|(_, w)| *w == tail).map(|(at, _)| at).collect();
         // A record that is too long for its page continues on another page; those are skipped.
         if let [at] = found.as_slice()
             && length < 900
         {
-            let end = *at as u64 + 80;
+            let end = *at as u64 + 112;
             records.push(Record { seq, start: end - length, end });
         }
     }
@@ -170,9 +170,9 @@ fn every_changed_record_header_is_detected() {
     let (world, records) = small_file();
     let file = fs::OpenOptions::new().read(true).write(true).open(world.path()).unwrap();
     for record in &records {
-        // At least thirteen bytes: the header's length and twelve types. The first type is that of
+        // At least fourteen bytes: the header's length and thirteen types. The first type is that of
         // seq, which is the rowid and not read from the record.
-        for at in record.start - 11..record.start {
+        for at in record.start - 12..record.start {
             let mut byte = [0];
             file.read_exact_at(&mut byte, at).unwrap();
             for flip in [0x01, 0x02, 0x40] {
