@@ -1,3 +1,5 @@
+//! What a digest depends on, and what it does not.
+
 use abide_schema::{Table as _, table};
 use expect_test::expect;
 
