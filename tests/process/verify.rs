@@ -284,7 +284,7 @@ fn a_verifier_in_python_agrees() {
         .iter()
         .map(|table| {
             let [name, hash] = ["table", "hash"].map(|member| table[member].as_str().unwrap());
-            format!("{hash}  {:>10}  {name}", table["rows"])
+            format!("{hash}  {:>10}  {name}", table["rows"].as_u64().unwrap())
         })
         .collect();
     expected.sort();
@@ -315,7 +315,7 @@ fn a_verifier_in_python_agrees() {
 fn a_changed_cell_is_named() {
     let made = DemoFile::new();
     let raw = Connection::open(made.db()).unwrap();
-    let of_row = "SELECT id, seq FROM agent_state WHERE role = 'assistant' LIMIT 1";
+    let of_row = "SELECT id, seq FROM agent_state WHERE role = 'user' LIMIT 1";
     let (id, seq): (i64, i64) =
         raw.query_row(of_row, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
     let change = "UPDATE agent_state SET content = content || '.' WHERE id = ?1";

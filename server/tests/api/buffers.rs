@@ -107,16 +107,14 @@ async fn unread_responses_of_all_routes_are_counted() {
         let call = server.engine.call(&Caller::local(), "append_message", &args, None).await;
         call.unwrap_or_else(|why| panic!("{why}"));
     }
-    let metadata = json!({"first": content, "second": content});
-    let args = json!({"id": "large", "agent": "a", "metadata": metadata});
-    let created = server.engine.call(&Caller::local(), "create_session", &args, None).await;
-    created.unwrap_or_else(|why| panic!("{why}"));
-    for path in [
-        "/v1/sessions/s0/state?last=2",
-        "/v1/sessions/s0/messages?limit=100",
-        "/v1/sessions/large",
-        "/v1/sessions",
-    ] {
+    for id in ["large", "large too"] {
+        let args = json!({"id": id, "agent": "a", "metadata": {"content": content}});
+        let created = server.engine.call(&Caller::local(), "create_session", &args, None).await;
+        created.unwrap_or_else(|why| panic!("{why}"));
+    }
+    for path in
+        ["/v1/sessions/s0/state?last=2", "/v1/sessions/s0/messages?limit=100", "/v1/sessions"]
+    {
         let (unread, status) = begin(&server, &format!("GET {path}"), "").await;
         assert_eq!(status, "HTTP/1.1 200", "{path}");
         assert!(server.engine.buffers().total() >= 12 * MB, "{path}");
