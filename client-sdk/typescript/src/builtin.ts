@@ -1190,6 +1190,8 @@ export interface BuiltinTables {
     authority: string | null;
     /** Random bytes that blind the hash. */
     salt: Uint8Array;
+    /** The digest of the rows that the call has written. */
+    rows_hash: Uint8Array;
   };
   /** A view. */
   unknown_tool_calls: {
