@@ -344,14 +344,6 @@ def test_times_after_those_of_ids() -> None:
         assert time_after(other_id, "2026-11-25T07:20:05.146457+00:00") == "2026-11-25T07:20:05.146457+00:00"
 
 
-async def test_a_value_that_an_earlier_release_has_not_stored_is_left_out(client: Abide) -> None:
-    """It stored only the channels with a new version."""
-    key = checkpoint_key("", str(uuid6()))
-    entry = {"key": key, "data": {"t": "msgpack", "p": None, "v": {"list": "a1.AAAAAA"}}, "blob": HEAD}
-    await client.call.write_entries(collection_id="langgraph/t", kind="langgraph", puts=[entry])
-    assert await loaded(client) == {}
-
-
 async def test_a_checkpoint_that_is_written_during_a_deletion_stays(client: Abide) -> None:
     saver = AbideSaver(client)
     first = await put(saver, {"list": [LONG]}, run_id="r1")
