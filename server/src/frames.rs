@@ -11,16 +11,16 @@ use abide_engine::buffers::Reservation;
 use abide_engine::{
     Change, CommittedBatch, CommittedCall, DeltaJson, Engine, QueryResult, RowRef, RowSink, Update,
 };
-use abide_schema::limits::{BUFFERED_BYTES_PER_CALLER, COUNTED_BYTES};
+use abide_schema::limits::COUNTED_BYTES;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::{
     Explanation, Plan, QueryResponseWriter, ServerMessage, Shape, SubscriptionInfo,
 };
-use abide_schema::{Checksum, Code, Refusal, Row, Seq, Value};
+use abide_schema::{Checksum, Refusal, Row, Seq, Value};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::limits;
+use crate::{limits, unsent};
 
 /// An update of subscriptions.
 #[derive(Serialize)]
@@ -287,13 +287,7 @@ impl CountedText {
     /// Counts what the writer has, and adds it as a part.
     fn push(&mut self, writer: &mut QueryResponseWriter) -> Result<(), Refusal> {
         let bytes = writer.pending_bytes();
-        if self.reservation.bytes() + bytes > BUFFERED_BYTES_PER_CALLER {
-            let most = BUFFERED_BYTES_PER_CALLER >> 20;
-            let detail = format!("the result has more than {most} MiB as JSON");
-            return Err(
-                Refusal::new(Code::LimitExceeded, detail).hint("read it in parts with LIMIT")
-            );
-        }
+        unsent::check_length(self.reservation.bytes() + bytes)?;
         self.reservation.grow(bytes)?;
         self.parts.push(writer.take_text());
         Ok(())

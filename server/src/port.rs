@@ -30,7 +30,7 @@ pub use crate::limits::PING_INTERVAL;
 pub use crate::problem::{PROBLEM_JSON, Problem, note};
 pub use crate::query_string::invalid as invalid_query_string;
 pub use crate::routes::idempotency_key::idempotency_key;
-pub use crate::routes::response::json as json_response;
+pub use crate::routes::response::{json as json_response, off_the_runtime};
 pub use crate::routes::runs::path;
 
 /// Headers and parameters that a request has at most once.

@@ -4,8 +4,8 @@ use std::io;
 
 use abide_engine::Update;
 use abide_engine::buffers::{Account, Reservation};
-use abide_schema::Refusal;
-use abide_schema::limits::COUNTED_BYTES;
+use abide_schema::limits::{BUFFERED_BYTES_PER_CALLER, COUNTED_BYTES};
+use abide_schema::{Code, Refusal};
 use axum::body::Body;
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -39,14 +39,29 @@ pub(crate) async fn encode(
 /// Counts a text that is already encoded.
 ///
 /// # Errors
-/// `overloaded`.
+/// `overloaded`, and those of [`check_length`].
 pub fn reserve(account: &Account, text: &str) -> Result<Option<Reservation>, Refusal> {
     if text.len() < COUNTED_BYTES {
         return Ok(None);
     }
+    check_length(text.len())?;
     let mut hold = account.reserve();
     hold.grow(text.len())?;
     Ok(Some(hold))
+}
+
+/// Checks that one text does not take more than the share of its caller. A single text is counted even if it has more than
+/// that, and nobody else could then buffer anything until it is read.
+///
+/// # Errors
+/// `limit_exceeded`.
+pub(crate) fn check_length(bytes: usize) -> Result<(), Refusal> {
+    if bytes <= BUFFERED_BYTES_PER_CALLER {
+        return Ok(());
+    }
+    let most = BUFFERED_BYTES_PER_CALLER >> 20;
+    Err(Refusal::new(Code::LimitExceeded, format!("the result has more than {most} MiB as JSON"))
+        .hint("read it in parts, for example with LIMIT"))
 }
 
 /// Returns a text as a response.

@@ -530,3 +530,38 @@ fn a_backup_verifies() {
     let state = run(world.state(None));
     assert_eq!(run(open_copy(&world, &copy).state(None)), state);
 }
+
+/// SQLite's integrity check accepted an empty page of an index whatever its type byte was. The first write to the table then
+/// ended the engine.
+#[test]
+fn a_page_of_an_empty_index_with_another_type_is_found() {
+    const PAGE: usize = 4096;
+    const LEAF_OF_INDEX: u8 = 0x0a;
+    const INTERIOR_OF_INDEX: u8 = 0x02;
+    let mut world = busy_world(17, 20);
+    world.close();
+    let roots: Vec<(String, i64)> = {
+        let raw = world.raw();
+        raw.execute_batch("PRAGMA journal_mode = DELETE").unwrap();
+        let sql = "SELECT name, rootpage FROM sqlite_schema WHERE type = 'index' AND rootpage > 0";
+        let mut roots = raw.prepare(sql).unwrap();
+        let roots = roots.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        roots.collect::<Result<_, _>>().unwrap()
+    };
+    let mut bytes = fs::read(world.path()).unwrap();
+    let mut flipped = 0;
+    for (name, root) in roots {
+        let page = (usize::try_from(root).unwrap() - 1) * PAGE;
+        let cells = u16::from_be_bytes([bytes[page + 3], bytes[page + 4]]);
+        if bytes[page] != LEAF_OF_INDEX || cells > 0 {
+            continue;
+        }
+        flipped += 1;
+        bytes[page] = INTERIOR_OF_INDEX;
+        fs::write(world.path(), &bytes).unwrap();
+        let verdict = verify(&world.path());
+        assert!(matches!(verdict, Err(VerifyError::Damaged(_))), "{name}: {verdict:?}");
+        bytes[page] = LEAF_OF_INDEX;
+    }
+    assert!(flipped > 20, "only {flipped} indexes are empty");
+}

@@ -153,7 +153,7 @@ pub(crate) struct PreparedCall {
     pub(crate) arguments: CallArguments,
     /// SHA-256 of the text of the arguments.
     pub(crate) digest: Hash,
-    /// Where the arguments have a long text, and its SHA-256: a row that repeats it is hashed by the writer.
+    /// Where the arguments have a long text, and its SHA-256, so that the writer need not hash a row that repeats it.
     long_texts: Vec<(Range<usize>, Hash)>,
 }
 

@@ -9,8 +9,8 @@ use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
 use abide_server::port::{
     AuthSession, CallerExtension, ConnectionPermit, ParseTurn, Problem, RequestBody,
-    SessionExtension, idempotency_key, invalid_query_string, json_response as as_json, path,
-    rows::deny_hidden, unsent,
+    SessionExtension, idempotency_key, invalid_query_string, json_response as as_json,
+    off_the_runtime, path, rows::deny_hidden, unsent,
 };
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
@@ -119,7 +119,7 @@ async fn respond_whole(
     encoder: ResponseEncoder,
     permit: Option<ParseTurn>,
 ) -> Result<Response, Problem> {
-    let text = whole::encode(move || encoder.to_json(&follower.turn).to_string()).await?;
+    let text = off_the_runtime(move || encoder.to_json(&follower.turn).to_string()).await?;
     drop(permit);
     Ok(unsent::response(&app.engine.buffers().account(by), text)?)
 }

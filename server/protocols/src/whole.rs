@@ -5,7 +5,6 @@ use abide_engine::Engine;
 use abide_schema::{Caller, Code, Refusal, Value};
 use abide_server::port::{ParseTurn, rows::deny_hidden};
 use serde_json::json;
-use tokio::task::spawn_blocking;
 
 use crate::limits;
 use crate::start::{RunRow, params};
@@ -57,15 +56,4 @@ pub(super) async fn size_of_events(
         Some(Value::Integer(bytes)) => Ok(usize::try_from(*bytes).unwrap_or_default()),
         _ => Ok(0),
     }
-}
-
-/// Encodes apart from the threads that serve requests.
-///
-/// # Errors
-/// `internal` if the encoder fails.
-pub(super) async fn encode<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refusal> {
-    let done = spawn_blocking(work).await;
-    done.map_err(|_| Refusal::new(Code::Internal, "the answer cannot be encoded"))
 }

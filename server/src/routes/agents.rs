@@ -9,11 +9,11 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::header::{ETAG, IF_MATCH, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::response::{counted_value, json as as_json};
+use super::response::{committed_value, counted_value, json as as_json};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
@@ -76,7 +76,7 @@ pub(super) async fn list(
         let agents: Vec<JsonValue> = answer.rows.iter().map(|row| agent_to_json(row)).collect();
         json!({"seq": answer.seq, "agents": agents})
     };
-    Ok(counted_value(list, app.engine.buffers(), &by).await?)
+    Ok(counted_value(&app, &by, list).await?)
 }
 
 /// Returns an agent, hidden or not.
@@ -87,7 +87,8 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let name = read_name(name)?;
     let (_, agent) = find_agent(&app.engine, &by, &name).await?;
-    Ok(agent_response(StatusCode::OK, &agent))
+    let revision = agent["revision"].clone();
+    Ok(with_tag(counted_value(&app, &by, move || agent).await?, &revision))
 }
 
 /// Registers a new agent, or a retired one again.
@@ -110,7 +111,8 @@ pub(super) async fn create(
     };
     let name = register(&app, &by, definition.into(), expected, key).await?;
     let (_, agent) = find_agent(&app.engine, &by, &name).await?;
-    let mut response = agent_response(StatusCode::CREATED, &agent);
+    let mut response = committed_agent(&app, &by, agent).await?;
+    *response.status_mut() = StatusCode::CREATED;
     if let Ok(place) = format!("/agents/{name}").parse() {
         response.headers_mut().insert(LOCATION, place);
     }
@@ -148,7 +150,7 @@ pub(super) async fn change(
     merge_patch(&mut definition, patch.into());
     register(&app, &by, definition, expected, key).await?;
     let (_, agent) = find_agent(&app.engine, &by, &name).await?;
-    Ok(agent_response(StatusCode::OK, &agent))
+    Ok(committed_agent(&app, &by, agent).await?)
 }
 
 /// Retires an agent with its inline agents: they start no more runs, and active runs continue.
@@ -166,7 +168,7 @@ pub(super) async fn retire(
     let calls: Vec<BatchCall> = names.iter().map(|name| retire_call(name)).collect();
     app.engine.batch(&by, &calls, key).await.map_err(Refusal::outside_batch)?;
     let (_, agent) = find_agent(&app.engine, &by, &name).await?;
-    Ok(agent_response(StatusCode::OK, &agent))
+    Ok(committed_agent(&app, &by, agent).await?)
 }
 
 fn retire_call(name: &str) -> BatchCall {
@@ -414,9 +416,19 @@ fn if_match(headers: &HeaderMap) -> Result<Option<i64>, Refusal> {
     })
 }
 
-fn agent_response(status: StatusCode, agent: &JsonValue) -> Response {
-    let mut response = (status, as_json(agent.to_string())).into_response();
-    if let Ok(tag) = format!("\"{}\"", agent["revision"]).parse() {
+/// Returns an agent that a call has changed.
+async fn committed_agent(
+    app: &AppState,
+    by: &Caller,
+    agent: JsonValue,
+) -> Result<Response, Refusal> {
+    let revision = agent["revision"].clone();
+    Ok(with_tag(committed_value(app, by, move || agent).await?, &revision))
+}
+
+/// Adds the header ETag, which If-Match repeats.
+fn with_tag(mut response: Response, revision: &JsonValue) -> Response {
+    if let Ok(tag) = format!("\"{revision}\"").parse() {
         response.headers_mut().insert(ETAG, tag);
     }
     response

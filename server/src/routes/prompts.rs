@@ -124,7 +124,7 @@ pub(super) async fn list(
     prompts.truncate(PAGE);
     let next = has_more.then(|| prompts.last().and_then(|last| last.get("name"))).flatten();
     let reply = json!({"seq": seq, "next": next, "prompts": prompts});
-    Ok(counted_value(move || reply, app.engine.buffers(), &by).await?)
+    Ok(counted_value(&app, &by, move || reply).await?)
 }
 
 /// Returns a version of a prompt.
@@ -137,8 +137,7 @@ pub(super) async fn get(
     let name = path(name, "name of the prompt")?;
     let at = query_parameters(query, "?at=VERSION or ?at=LABEL")?.at;
     let (seq, prompt) = find(&app.engine, &by, &name, at.as_deref().unwrap_or(LATEST)).await?;
-    Ok(counted_value(move || json!({"seq": seq, "prompt": prompt}), app.engine.buffers(), &by)
-        .await?)
+    Ok(counted_value(&app, &by, move || json!({"seq": seq, "prompt": prompt})).await?)
 }
 
 /// Adds a version.
@@ -182,7 +181,7 @@ pub(super) async fn render(
     let text = render_text(&prompt, &variables)?;
     let reply =
         json!({"seq": seq, "name": prompt["name"], "version": prompt["version"], "text": text});
-    Ok(counted_value(move || reply, app.engine.buffers(), &by).await?)
+    Ok(counted_value(&app, &by, move || reply).await?)
 }
 
 /// Points a label to a version.

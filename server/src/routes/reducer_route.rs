@@ -2,11 +2,11 @@
 
 use abide_schema::wire::BatchCall;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::idempotency_key::idempotency_key;
-use super::response::json as as_json;
+use super::response::committed_value;
 use super::rows::row_of_result;
 use super::runs::reducer_call;
 use crate::app_state::{AppState, CallerExtension};
@@ -52,9 +52,13 @@ impl ReducerRoute {
         let key = idempotency_key(headers)?;
         let BatchCall { reducer, args } = reducer_call(self.reducer, args);
         let done = begin(permit, app.engine.call(by, &reducer, &args, key)).await?;
-        let result = row_of_result(&done.result);
-        let body =
-            json!({"seq": done.seq, "duplicate": done.duplicate, self.result: result}).to_string();
-        Ok((self.status, as_json(body)).into_response())
+        let name = self.result;
+        let reply = move || {
+            let result = row_of_result(&done.result);
+            json!({"seq": done.seq, "duplicate": done.duplicate, name: result})
+        };
+        let mut response = committed_value(app, by, reply).await?;
+        *response.status_mut() = self.status;
+        Ok(response)
     }
 }

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 
 use abide_engine::buffers::Buffers;
-use abide_schema::limits::BUFFERED_BYTES_PER_CALLER;
 use abide_schema::{Caller, Code, Refusal, SEE_LOG};
 use axum::body::{Body, Bytes};
 use axum::http::HeaderValue;
@@ -13,7 +12,8 @@ use futures_util::stream;
 use serde_json::Value as JsonValue;
 use tokio::task::spawn_blocking;
 
-use crate::limits;
+use crate::app_state::AppState;
+use crate::{limits, unsent};
 
 /// Returns a JSON text as a response.
 #[must_use]
@@ -25,7 +25,7 @@ pub fn json(text: String) -> Response {
 /// decides when it takes each of many responses. Fewer than [`limits::COUNTED_RESPONSE_BYTES`] are not counted.
 ///
 /// # Errors
-/// [`Code::Overloaded`]: the buffers are full. [`Code::LimitExceeded`]: one caller must not fill them with one response.
+/// [`Code::Overloaded`]: the buffers are full. [`Code::LimitExceeded`]: the text is too long.
 pub(super) fn counted_json(
     text: String,
     buffers: &Buffers,
@@ -34,12 +34,7 @@ pub(super) fn counted_json(
     if text.len() < limits::COUNTED_RESPONSE_BYTES {
         return Ok(json(text));
     }
-    if text.len() > BUFFERED_BYTES_PER_CALLER {
-        let most = BUFFERED_BYTES_PER_CALLER >> 20;
-        let detail = format!("the response has more than {most} MiB");
-        return Err(Refusal::new(Code::LimitExceeded, detail)
-            .hint("request fewer rows at once, or read them with POST /v1/sql"));
-    }
+    unsent::check_length(text.len())?;
     let mut hold = buffers.reserve(by);
     hold.grow(text.len())?;
     let length = (CONTENT_LENGTH, HeaderValue::from(text.len()));
@@ -56,12 +51,67 @@ pub(super) fn counted_json(
 /// # Errors
 /// Those of [`counted_json`].
 pub(super) async fn counted_value(
-    make: impl FnOnce() -> JsonValue + Send + 'static,
-    buffers: &Buffers,
+    app: &AppState,
     by: &Caller,
+    make: impl FnOnce() -> JsonValue + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let text = off_the_runtime(move || make().to_string()).await?;
-    counted_json(text, buffers, by)
+    let text = encode(app, by, make).await?;
+    counted_json(text, app.engine.buffers(), by)
+}
+
+/// As [`counted_value`], after a call that has taken effect, which cannot be refused; see [`unsent::committed_response`].
+///
+/// # Errors
+/// [`Code::Internal`] if the value cannot be made.
+pub(super) async fn committed_value(
+    app: &AppState,
+    by: &Caller,
+    make: impl FnOnce() -> JsonValue + Send + 'static,
+) -> Result<Response, Refusal> {
+    let text = encode(app, by, make).await?;
+    Ok(unsent::committed_response(&app.engine.buffers().account(by), text))
+}
+
+/// The first step of [`encode`].
+enum Encoding {
+    Done(String),
+    Large { value: JsonValue, bytes: usize },
+}
+
+/// Encodes a value apart from the runtime. A large one waits for a turn, as a large message does: otherwise a caller could
+/// keep all processors busy.
+async fn encode(
+    app: &AppState,
+    by: &Caller,
+    make: impl FnOnce() -> JsonValue + Send + 'static,
+) -> Result<String, Refusal> {
+    let first = off_the_runtime(move || {
+        let value = make();
+        match text_bytes(&value) {
+            bytes if bytes < limits::LARGE_BYTES => Encoding::Done(value.to_string()),
+            bytes => Encoding::Large { value, bytes },
+        }
+    });
+    match first.await? {
+        Encoding::Done(text) => Ok(text),
+        Encoding::Large { value, bytes } => {
+            let _turn = app.parse_turns.acquire(by, bytes).await;
+            off_the_runtime(move || value.to_string()).await
+        }
+    }
+}
+
+/// Returns about how long the text of a value is, without the escapes of strings.
+fn text_bytes(value: &JsonValue) -> usize {
+    match value {
+        JsonValue::String(text) => text.len() + 2,
+        JsonValue::Array(items) => items.iter().map(text_bytes).sum::<usize>() + 2,
+        JsonValue::Object(members) => {
+            members.iter().map(|(name, value)| name.len() + 4 + text_bytes(value)).sum::<usize>()
+                + 2
+        }
+        JsonValue::Null | JsonValue::Bool(_) | JsonValue::Number(_) => 8,
+    }
 }
 
 /// Runs work that takes longer with the size of a result on a thread for such work: those of the runtime serve all callers.
@@ -69,7 +119,7 @@ pub(super) async fn counted_value(
 ///
 /// # Errors
 /// [`Code::Internal`] if it panics.
-pub(super) async fn off_the_runtime<T: Send + 'static>(
+pub async fn off_the_runtime<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refusal> {
     spawn_blocking(work).await.map_err(|error| {

@@ -16,12 +16,12 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use super::response::{counted_value, json as as_json};
+use super::response::{committed_value, counted_value};
 use super::rows::{query_rows, row_of_result, stored_ids};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
@@ -86,9 +86,11 @@ pub(super) async fn start(
         return Err(Refusal::new(Code::BadRequest, detail).hint(hint).into());
     }
     let StartedRun { seq, run, duplicate } = request.start(&app, &by, &agent, key).await?;
-    let reply = json!({"seq": seq, "run": run, "duplicate": duplicate});
-    let mut response = (StatusCode::CREATED, as_json(reply.to_string())).into_response();
-    if let Some(location) = run_location(&run) {
+    let location = run_location(&run);
+    let reply = move || json!({"seq": seq, "run": run, "duplicate": duplicate});
+    let mut response = committed_value(&app, &by, reply).await?;
+    *response.status_mut() = StatusCode::CREATED;
+    if let Some(location) = location {
         response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
@@ -206,7 +208,7 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let id = path(id, "id of the run")?;
     let (seq, run) = find(&app.engine, &by, &id).await?;
-    Ok(counted_value(move || json!({"seq": seq, "run": run}), app.engine.buffers(), &by).await?)
+    Ok(counted_value(&app, &by, move || json!({"seq": seq, "run": run})).await?)
 }
 
 /// Why a run is aborted.
@@ -239,9 +241,11 @@ pub(super) async fn abort(
     let BatchCall { reducer, args } =
         reducer_call("abort_run", json!({"id": id, "reason": reason}));
     let done = app.engine.call(&by, &reducer, &args, key).await?;
-    let run = row_of_result(&done.result);
-    let reply = json!({"seq": done.seq, "run": run, "duplicate": done.duplicate});
-    Ok(counted_value(move || reply, app.engine.buffers(), &by).await?)
+    let reply = move || {
+        let run = row_of_result(&done.result);
+        json!({"seq": done.seq, "run": run, "duplicate": done.duplicate})
+    };
+    Ok(committed_value(&app, &by, reply).await?)
 }
 
 /// Returns a run by its id, as an object of its columns.

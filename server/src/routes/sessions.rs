@@ -14,7 +14,7 @@ use serde_json::{Value as JsonValue, json};
 
 use super::idempotency_key::idempotency_key;
 use super::reducer_route::{ReducerRoute, arguments};
-use super::response::counted_value;
+use super::response::{committed_value, counted_value};
 use super::rows::{query_rows, row_of_result, stored_ids};
 use super::runs::{abort_reason, find as find_run, path, reducer_call};
 use crate::app_state::{AppState, CallerExtension};
@@ -84,7 +84,7 @@ pub(super) async fn get(
     messages.reverse();
     let run = runs.into_iter().next();
     let reply = move || json!({"seq": seq, "session": session, "run": run, "messages": messages});
-    Ok(counted_value(reply, app.engine.buffers(), &by).await?)
+    Ok(counted_value(&app, &by, reply).await?)
 }
 
 fn state_hint() -> String {
@@ -132,7 +132,7 @@ pub(super) async fn checkpoints(
     }
     let reply = json!({"seq": seq, "session_id": run["session_id"], "checkpoints": all,
         "next": next});
-    Ok(counted_value(move || reply, app.engine.buffers(), &by).await?)
+    Ok(counted_value(&app, &by, move || reply).await?)
 }
 
 /// Aborts the active run of a session. `aborted` is false if there is none.
@@ -167,7 +167,7 @@ pub(super) async fn abort(
             Err(refusal) => return Err(refusal.into()),
         }
     }
-    Ok(counted_value(move || reply, app.engine.buffers(), &by).await?)
+    Ok(committed_value(&app, &by, move || reply).await?)
 }
 
 /// Forks a session.

@@ -83,14 +83,20 @@ async fn ask(server: &TestServer, sql: &str) -> (TcpStream, String) {
     begin(server, "POST /v1/sql", &json!({"sql": sql}).to_string()).await
 }
 
-/// Sends a request, and reads only the first bytes of the response.
-async fn begin(server: &TestServer, line: &str, body: &str) -> (TcpStream, String) {
+/// Sends a request.
+async fn send(server: &TestServer, line: &str, body: &str) -> TcpStream {
     let mut socket = TcpStream::connect(server.address).await.expect("it listens");
     let head = format!(
         "{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     socket.write_all(head.as_bytes()).await.expect("it reads");
+    socket
+}
+
+/// Sends a request, and reads only the first bytes of the response.
+async fn begin(server: &TestServer, line: &str, body: &str) -> (TcpStream, String) {
+    let mut socket = send(server, line, body).await;
     let mut first = [0; 12];
     socket.read_exact(&mut first).await.expect("it answers");
     (socket, String::from_utf8_lossy(&first).into_owned())
@@ -120,6 +126,17 @@ async fn unread_responses_of_all_routes_are_counted() {
         assert!(server.engine.buffers().total() >= 12 * MB, "{path}");
         let again = begin(&server, &format!("GET {path}"), "").await;
         assert_eq!(again.1, "HTTP/1.1 503", "{path}");
+        // A call that has taken effect is not refused for want of room for its result: the connection ends.
+        let title = format!("after {path}");
+        let body = json!({"title": title}).to_string();
+        let mut changed = send(&server, "PATCH /v1/sessions/large", &body).await;
+        let mut answer = String::new();
+        changed.read_to_string(&mut answer).await.expect("the connection ends");
+        assert_eq!(answer, "", "{path}");
+        let stored = "SELECT 1 FROM sessions WHERE id = 'large' AND title = :title";
+        let params = serde_json::Map::from_iter([("title".to_owned(), json!(title))]);
+        let found = server.engine.query(&Caller::local(), stored, &params, None).await;
+        assert_eq!(found.map(|found| found.rows.len()), Ok(1), "{path}");
         drop(unread);
         until_empty(&server).await;
     }

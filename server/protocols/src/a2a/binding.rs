@@ -1,7 +1,7 @@
 //! Common parts of the bindings over HTTP: the version of the protocol, the type of a body, and an answer.
 
 use abide_engine::buffers::Account;
-use abide_server::port::{ConnectionPermit, ParseTurn, single, unsent};
+use abide_server::port::{ConnectionPermit, ParseTurn, off_the_runtime, single, unsent};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
@@ -10,7 +10,6 @@ use serde_json::Value as JsonValue;
 use super::error::{A2aError, A2aResult, Kind};
 use super::task::TaskEncoder;
 use crate::follow::{Follower, stream_turn};
-use crate::whole;
 
 /// The version of the protocol.
 pub(super) const VERSION: &str = "1.0";
@@ -68,7 +67,7 @@ pub(super) async fn respond(
     permit: Option<ParseTurn>,
     encode: impl FnOnce() -> String + Send + 'static,
 ) -> A2aResult<Response> {
-    let text = whole::encode(encode).await?;
+    let text = off_the_runtime(encode).await?;
     drop(permit);
     Ok(unsent::response(account, text)?)
 }

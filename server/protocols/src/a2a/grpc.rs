@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use abide_engine::buffers::{Account, Reservation};
 use abide_schema::limits::COUNTED_BYTES;
 use abide_schema::{Code, Refusal};
-use abide_server::port::{ConnectionPermit, ParseTurn, RequestBytes, SessionExtension};
+use abide_server::port::{
+    ConnectionPermit, ParseTurn, RequestBytes, SessionExtension, off_the_runtime,
+};
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CONTENT_TYPE, TRAILER};
@@ -33,7 +35,6 @@ use super::proto::{
 use super::task::Framing;
 use crate::follow::texts_of_turn;
 use crate::state::ProtocolState;
-use crate::whole;
 
 /// Returns the types of the request and the response of an operation.
 fn message_types(operation: Operation) -> (MessageType, MessageType) {
@@ -114,7 +115,7 @@ async fn encode_counted(
     permit: Option<ParseTurn>,
     encode: impl FnOnce() -> Bytes + Send + 'static,
 ) -> A2aResult<(Bytes, Reservation)> {
-    let message = whole::encode(encode).await?;
+    let message = off_the_runtime(encode).await?;
     drop(permit);
     let mut hold = account.reserve();
     if message.len() >= COUNTED_BYTES {

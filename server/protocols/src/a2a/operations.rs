@@ -6,7 +6,7 @@ use abide_engine::buffers::Reservation;
 use abide_schema::limits::A2A_PAGE;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Code};
-use abide_server::port::{AuthSession, ConnectionPermit, ParseTurn};
+use abide_server::port::{AuthSession, ConnectionPermit, ParseTurn, off_the_runtime};
 use serde_json::{Value as JsonValue, json};
 use tokio::time::timeout;
 
@@ -453,7 +453,7 @@ async fn encode_task(
     follower: Follower,
     history: Vec<JsonValue>,
 ) -> A2aResult<JsonValue> {
-    Ok(whole::encode(move || task_to_json(&ids, &follower.turn, &history, true)).await?)
+    Ok(off_the_runtime(move || task_to_json(&ids, &follower.turn, &history, true)).await?)
 }
 
 /// The run of a message, and the turn of it that the message began.

@@ -6,7 +6,8 @@ use abide_engine::QueryResult;
 use abide_schema::Refusal;
 use abide_schema::reducer::Caller;
 use abide_server::port::{
-    AuthSession, RequestBody, rows::JSON_COLUMNS, rows::deny_hidden, rows::objects_with,
+    AuthSession, RequestBody, off_the_runtime, rows::JSON_COLUMNS, rows::deny_hidden,
+    rows::objects_with,
 };
 use serde_json::{Map, Value as JsonValue};
 use tokio_util::sync::CancellationToken;
@@ -124,7 +125,7 @@ impl McpRequestContext {
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<Vec<Map<String, JsonValue>>, McpFailure> {
-        self.rows_with(sql, params, &JSON_COLUMNS).await
+        self.rows_with(sql, params, JSON_COLUMNS.to_vec()).await
     }
 
     /// Returns the rows of such a query as objects, of which these columns are JSON.
@@ -132,9 +133,9 @@ impl McpRequestContext {
         &self,
         sql: &str,
         params: &Map<String, JsonValue>,
-        json_columns: &[&str],
+        json_columns: Vec<&'static str>,
     ) -> Result<Vec<Map<String, JsonValue>>, McpFailure> {
         let found = self.query(sql, params).await.map_err(to_failure)?;
-        Ok(objects_with(&found, json_columns))
+        off_the_runtime(move || objects_with(&found, &json_columns)).await.map_err(to_failure)
     }
 }

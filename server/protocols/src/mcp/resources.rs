@@ -263,7 +263,7 @@ pub(super) async fn read(
     let mut text = Map::new();
     let mut bytes = 0;
     for Part { member, sql, params, is_single, json_columns } in parts {
-        let mut rows = exchange.rows_with(&sql, &params, &json_columns).await?;
+        let mut rows = exchange.rows_with(&sql, &params, json_columns).await?;
         let mut fitting = Vec::new();
         if is_single {
             let row = rows.pop().ok_or_else(missing)?;

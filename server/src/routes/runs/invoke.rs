@@ -10,7 +10,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::time::{Instant, timeout_at};
 
@@ -22,7 +22,7 @@ use crate::connections::lifecycle::Phase;
 use crate::limits;
 use crate::problem::{Problem, note};
 use crate::routes::idempotency_key::idempotency_key;
-use crate::routes::response::json as as_json;
+use crate::routes::response::committed_value;
 use crate::routes::rows::deny_hidden;
 
 /// The events that end a turn.
@@ -52,9 +52,11 @@ pub(in crate::routes) async fn invoke(
     let id = run["id"].as_str().unwrap_or_default();
     let (seq, run) = find(&app.engine, &session.caller, id).await?;
     let status = if event.is_null() { StatusCode::ACCEPTED } else { StatusCode::OK };
-    let reply = json!({"seq": seq, "run": run, "event": event, "duplicate": duplicate});
-    let mut response = (status, as_json(reply.to_string())).into_response();
-    if let Some(location) = run_location(&run) {
+    let location = run_location(&run);
+    let reply = move || json!({"seq": seq, "run": run, "event": event, "duplicate": duplicate});
+    let mut response = committed_value(&app, &session.caller, reply).await?;
+    *response.status_mut() = status;
+    if let Some(location) = location {
         response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)

@@ -97,7 +97,7 @@ pub(in crate::routes) async fn list(
     sessions.truncate(limit);
     let next = sessions.last().filter(|_| has_more).map(|last| last["id"].clone());
     let page = move || json!({"seq": seq, "next": next, "sessions": sessions});
-    Ok(counted_value(page, app.engine.buffers(), &by).await?)
+    Ok(counted_value(&app, &by, page).await?)
 }
 
 /// Creates a session.
@@ -123,8 +123,7 @@ pub(in crate::routes) async fn get(
 ) -> Result<Response, Problem> {
     let id = path(id, "id of the session")?;
     let (seq, session) = find(&app.engine, &by, &id, None).await?;
-    Ok(counted_value(move || json!({"seq": seq, "session": session}), app.engine.buffers(), &by)
-        .await?)
+    Ok(counted_value(&app, &by, move || json!({"seq": seq, "session": session})).await?)
 }
 
 /// Changes the title and the metadata of a session by a JSON merge patch (RFC 7396).
@@ -187,7 +186,7 @@ pub(in crate::routes) async fn messages(
         messages.reverse();
     }
     let page = move || json!({"seq": seq, "next": next, "messages": messages});
-    Ok(counted_value(page, app.engine.buffers(), &by).await?)
+    Ok(counted_value(&app, &by, page).await?)
 }
 
 fn page_size(limit: Option<usize>) -> Result<usize, Refusal> {
