@@ -2,11 +2,9 @@
 //! without scope writes and another reads. No single call or subscription may delay them by more than
 //! [`bounds::EXPENSIVE_MS`].
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value as JsonValue, json};
 use tokio::io::AsyncWriteExt as _;
@@ -82,6 +80,9 @@ const LIVE: &str = "SELECT id, CASE WHEN title LIKE 'boom%' THEN
     instr(printf('%.*c', 1500000, 'a'), printf('%.*c', 750000, 'a') || 'b') ELSE 0 END AS n
     FROM sessions";
 
+/// How many times as long as a query large calls are repeated.
+const LARGE_CALL_STAGES: u32 = 4;
+
 /// Connections that repeat a request.
 const CONNECTIONS: usize = 2;
 
@@ -113,19 +114,14 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
     let mut longest: f64 = 0.0;
     for (name, sql) in QUERIES {
         let body = json!({"sql": sql}).to_string();
-        let waits = timed(fixture, repeat(fixture, "/v1/sql", &body)).await?;
+        let waits = timed(fixture, repeat(fixture, "/v1/sql", &body, fixture.size.query)).await?;
         longest = longest.max(check_waits(name, max, waits)?);
     }
     let message = json!({"session_id": "zeta", "role": "user", "content": "m".repeat(4 << 20)});
     let session = json!({"agent": "stress", "id": "zeta"}).to_string();
     let made = request(fixture.server.address, &fixture.attacker, CREATE, &session).await;
     made.map_err(|why| why.to_string())?;
-    let large = message.to_string();
-    let sync = longest_sync_ms(&fixture.server.db).map_err(|why| why.to_string())?;
-    println!("expensive the longest of five syncs of 8 MB: {sync:.1} ms");
-    let waits = timed(fixture, repeat(fixture, APPEND, &large)).await?;
-    let large_max = bounds::LARGE_CALL_MS.max(bounds::LARGE_CALL_SYNCS * sync);
-    check_waits("messages of 4 MB", large_max, waits)?;
+    check_large_calls(fixture, &message.to_string()).await?;
     let waits = timed(fixture, listen(fixture)).await?;
     longest = longest.max(check_waits("a live query of long values", max, waits)?);
     figure(
@@ -138,19 +134,20 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
 const APPEND: &str = "/v1/call/append_message";
 const CREATE: &str = "/v1/call/create_session";
 
-/// Returns how long the disk of the database takes to write and sync 8 MB.
-fn longest_sync_ms(db: &Path) -> io::Result<f64> {
-    let path = db.with_extension("sync");
-    let mut longest: f64 = 0.0;
-    for _ in 0..5 {
-        let mut file = File::create(&path)?;
-        let start = Instant::now();
-        file.write_all(&[1; 8 << 20])?;
-        file.sync_all()?;
-        longest = longest.max(start.elapsed().as_secs_f64() * 1_000.0);
-    }
-    fs::remove_file(&path)?;
-    Ok(longest)
+/// Checks the response times of another caller while large calls are repeated. They fill the disk, so each of its calls
+/// takes long, and the stage lasts until there are enough of them.
+async fn check_large_calls(fixture: &OverloadFixture, body: &str) -> CheckResult {
+    let writer = fixture.caller();
+    repeat(fixture, APPEND, body, LARGE_CALL_STAGES * fixture.size.query).await?;
+    let waits = writer.stop()?;
+    let most = bounds::LARGE_CALL_MS.max(bounds::LARGE_CALL_SYNCS * fixture.sync_ms);
+    fixture.hold_percentile(
+        "messages of 4 MB",
+        &waits,
+        bounds::FEW_CALLS_PERCENTILE,
+        bounds::FACTOR,
+        most.min(bounds::LARGE_CALL_MOST_MS),
+    )
 }
 
 /// The response times of a writer and a reader meanwhile, in milliseconds: p99 of both, then the maximum of both.
@@ -167,8 +164,13 @@ async fn timed(
 }
 
 /// Repeats a request, each time on a new connection. A refusal is accepted.
-async fn repeat(fixture: &OverloadFixture, path: &'static str, body: &str) -> CheckResult {
-    let until = Instant::now() + fixture.size.query;
+async fn repeat(
+    fixture: &OverloadFixture,
+    path: &'static str,
+    body: &str,
+    time: Duration,
+) -> CheckResult {
+    let until = Instant::now() + time;
     let mut all = JoinSet::new();
     for _ in 0..CONNECTIONS {
         let address = fixture.server.address;
@@ -208,5 +210,5 @@ async fn listen(fixture: &OverloadFixture) -> CheckResult {
     let subscribed = socket.send(&subscribe(LIVE, JsonValue::Null, None)).await;
     subscribed.map_err(|why| why.to_string())?;
     let body = json!({"agent": "stress", "title": "boom"}).to_string();
-    repeat(fixture, CREATE, &body).await
+    repeat(fixture, CREATE, &body, fixture.size.query).await
 }
