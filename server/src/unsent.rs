@@ -39,7 +39,7 @@ pub(crate) async fn encode(
 /// Counts a text that is already encoded.
 ///
 /// # Errors
-/// `overloaded`, and those of [`check_length`].
+/// `overloaded`, and those of `check_length`.
 pub fn reserve(account: &Account, text: &str) -> Result<Option<Reservation>, Refusal> {
     if text.len() < COUNTED_BYTES {
         return Ok(None);
