@@ -144,6 +144,28 @@ impl ValueRef<'_> {
             ValueRef::Blob(bytes) => bytes.len(),
         }
     }
+
+    /// Returns how many bytes the cell has as JSON, at most; exactly as many if it is TEXT.
+    #[must_use]
+    pub fn json_bytes(self) -> usize {
+        match self {
+            ValueRef::Null => 4,
+            // The longest integer, and `{"$real":"-Infinity"}` or 17 digits with sign, point and exponent.
+            ValueRef::Integer(_) => 20,
+            ValueRef::Real(_) => 24,
+            ValueRef::Text(text) => 2 + text.bytes().map(escaped_bytes).sum::<usize>(),
+            ValueRef::Blob(bytes) => r#"{"$blob":""}"#.len() + bytes.len().div_ceil(3) * 4,
+        }
+    }
+}
+
+/// Returns how many bytes a byte of a text has in a JSON string, as serde_json writes it.
+fn escaped_bytes(byte: u8) -> usize {
+    match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    }
 }
 
 /// The form of [`Value::to_json`], without a tree in between: every row of every delta and query result is written here.
@@ -222,7 +244,9 @@ mod tests {
             Value::Real(5e-324),
             Value::Real(f64::INFINITY),
             Value::Real(f64::NEG_INFINITY),
+            Value::Real(-f64::MIN_POSITIVE),
             Value::Text("line\u{2028}\"\\\0é".to_owned()),
+            Value::Text((0..=0x7f).map(char::from).collect()),
             Value::Blob(vec![]),
             Value::Blob(vec![0, 255, 10]),
         ];
@@ -230,6 +254,11 @@ mod tests {
             let text = serde_json::to_string(&cell).expect("a cell is JSON");
             let json: JsonValue = serde_json::from_str(&text).expect("it is JSON");
             assert_eq!(json, cell.to_json());
+            let most = cell.borrowed().json_bytes();
+            match &cell {
+                Value::Text(_) => assert_eq!(text.len(), most, "{text}"),
+                _ => assert!(text.len() <= most, "{text}"),
+            }
             assert_eq!(Value::from_json(&json), Ok(cell));
         }
     }

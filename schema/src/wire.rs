@@ -359,6 +359,11 @@ impl QueryResponseWriter {
         self.text.push(b']');
     }
 
+    /// Makes room for a row of this many bytes, so that the text is not copied while a long row is written.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.text.reserve_exact(bytes);
+    }
+
     /// Writes everything after the rows.
     pub fn end(&mut self) {
         self.text.extend_from_slice(b"]}");

@@ -16,7 +16,7 @@ use abide_schema::reducer::Caller;
 use abide_schema::wire::{
     Explanation, Plan, QueryResponseWriter, ServerMessage, Shape, SubscriptionInfo,
 };
-use abide_schema::{Checksum, Refusal, Row, Seq, Value};
+use abide_schema::{Checksum, Refusal, Row, Seq, Value, ValueRef};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -225,6 +225,8 @@ pub(crate) struct CountedText {
     pub(crate) parts: Vec<String>,
     /// Counts the parts until they are sent. A text below [`COUNTED_BYTES`] is not counted.
     pub(crate) reservation: Reservation,
+    /// The bytes of the next part that are counted already.
+    counted_ahead: usize,
 }
 
 impl EncodedResult {
@@ -239,7 +241,10 @@ impl EncodedResult {
     }
 
     fn new(writer: QueryResponseWriter, reservation: Reservation) -> EncodedResult {
-        EncodedResult { writer, text: Ok(CountedText { parts: Vec::new(), reservation }) }
+        EncodedResult {
+            writer,
+            text: Ok(CountedText { parts: Vec::new(), reservation, counted_ahead: 0 }),
+        }
     }
 
     /// Returns the text of a query that has succeeded.
@@ -266,11 +271,7 @@ impl RowSink for EncodedResult {
 
     fn row(&mut self, row: RowRef<'_>) -> ControlFlow<()> {
         let Ok(text) = &mut self.text else { return ControlFlow::Break(()) };
-        self.writer.row(row.cells());
-        if self.writer.pending_bytes() < limits::ANSWER_PART_BYTES {
-            return ControlFlow::Continue(());
-        }
-        if let Err(refusal) = text.push(&mut self.writer) {
+        if let Err(refusal) = text.write_row(&mut self.writer, row) {
             self.text = Err(refusal);
             return ControlFlow::Break(());
         }
@@ -284,12 +285,39 @@ impl CountedText {
         self.parts.iter().map(String::len).sum()
     }
 
+    /// Writes a row. A long one is counted before it is written: one value can become a hundred megabytes.
+    fn write_row(
+        &mut self,
+        writer: &mut QueryResponseWriter,
+        row: RowRef<'_>,
+    ) -> Result<(), Refusal> {
+        if row.cells().map(ValueRef::size).sum::<usize>() >= limits::ANSWER_PART_BYTES {
+            // A comma for each cell, and two brackets with theirs.
+            let bytes = row.cells().map(|cell| cell.json_bytes() + 1).sum::<usize>() + 3;
+            self.count(writer.pending_bytes() + bytes)?;
+            writer.reserve(bytes);
+        }
+        writer.row(row.cells());
+        if writer.pending_bytes() >= limits::ANSWER_PART_BYTES {
+            self.push(writer)?;
+        }
+        Ok(())
+    }
+
     /// Counts what the writer has, and adds it as a part.
     fn push(&mut self, writer: &mut QueryResponseWriter) -> Result<(), Refusal> {
-        let bytes = writer.pending_bytes();
-        unsent::check_length(self.reservation.bytes() + bytes)?;
-        self.reservation.grow(bytes)?;
+        self.count(writer.pending_bytes())?;
         self.parts.push(writer.take_text());
+        self.counted_ahead = 0;
+        Ok(())
+    }
+
+    /// Counts the next part, which has this many bytes so far or soon.
+    fn count(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let more = bytes.saturating_sub(self.counted_ahead);
+        unsent::check_length(self.reservation.bytes() + more)?;
+        self.reservation.grow(more)?;
+        self.counted_ahead += more;
         Ok(())
     }
 

@@ -53,7 +53,7 @@ pub(super) async fn sql(
 
 /// Returns a response in parts: each is freed when the socket has taken it.
 fn send_parts(text: CountedText) -> impl Stream<Item = Result<String, Infallible>> {
-    let CountedText { parts, reservation } = text;
+    let CountedText { parts, reservation, .. } = text;
     stream::iter(parts).map(move |part| {
         let _counted = &reservation;
         Ok(part)
