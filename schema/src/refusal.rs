@@ -294,6 +294,20 @@ impl From<OutOfRange> for Refusal {
     }
 }
 
+/// Returns a sentence of SQLite, of the system or of a library as it follows a colon: with a small first letter. What it quotes
+/// stays as it is.
+#[must_use]
+pub fn lowercase_first(text: &str) -> String {
+    let mut letters = text.chars();
+    // "UNIQUE constraint failed" and "JSON path error" keep their capitals.
+    match (letters.next(), letters.next()) {
+        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {
+            first.to_lowercase().collect::<String>() + &text[first.len_utf8()..]
+        }
+        _ => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
