@@ -3,14 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use abide_engine::verify_file;
+use abide_engine::{VerifyError, verify_file};
 use abide_schema::Refusal;
 use clap::Args;
 use serde_json::json;
 
 use crate::cells;
 use crate::failure::Failure;
-use crate::global_options::{DEFAULT_URL, Options};
+use crate::global_options::Options;
 use crate::output::{print_json, print_line};
 
 /// Arguments of `abide backup`.
@@ -34,14 +34,14 @@ Examples:
 /// # Errors
 /// The file does not exist, the target exists or cannot be written, or the copy does not verify.
 pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
-    if options.db.is_none() && options.url != DEFAULT_URL {
+    if options.db.is_none() && options.is_url_named {
         let detail = "`backup` cannot copy through a server";
         return Err(Failure::usage(detail, "name the file: `abide backup COPY --db FILE`"));
     }
     let from = options.db_or_default();
     let to = args.to;
     let modules = abide_engine::Config::from(options.config()).modules;
-    abide_store::backup(&from, &to, modules.clone()).map_err(|error| error.to_refusal())?;
+    abide_store::backup(&from, &to, modules.clone()).map_err(VerifyError::Open)?;
     let verified = verify_file(&to, modules, &mut |_| {}).map_err(|error| {
         // Whoever finds a copy takes it for a good one.
         let left = std::fs::remove_file(&to).err();

@@ -237,13 +237,22 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// A missing file, or a file of another program, is refused; a damaged file has failed verification.
+/// A missing file, or a file of another program, is refused. A file that is damaged, or whose tables, indexes, triggers or views
+/// were changed, has failed verification.
 impl From<VerifyError> for Failure {
     fn from(error: VerifyError) -> Failure {
         let refusal = error.to_refusal();
         match error {
-            // SQLite's code says that the content is wrong, or that the disk fails.
-            VerifyError::Open(OpenError::Store { why: StoreError::Broken(_), .. }) => {
+            VerifyError::Open(OpenError::TableDiffers { .. } | OpenError::Undeclared { .. }) => {
+                Failure::Unverified(refusal)
+            }
+            VerifyError::Open(OpenError::Store {
+                why:
+                    StoreError::Busy | StoreError::Full | StoreError::Io(_) | StoreError::Unavailable(_),
+                ..
+            }) => Failure::Refused(refusal),
+            // SQLite cannot read the content, or the disk fails. The hint of other commands is to verify the file.
+            VerifyError::Open(OpenError::Store { .. }) => {
                 let hint = "the file is damaged; restore a backup that verifies";
                 Failure::Unverified(refusal.hint(hint))
             }

@@ -359,7 +359,7 @@ impl OpenError {
             ),
             OpenError::TableDiffers { .. } => (
                 Code::Conflict,
-                "`abide verify` finds a change from outside; a module whose tables have changed needs a new version and a migration step",
+                "the file was changed outside of Abide: restore a backup that verifies; a module whose tables have changed needs a new version and a migration step",
             ),
             OpenError::InUse { holder, path } => {
                 let hint = in_use_hint(path, holder.as_deref());
@@ -391,7 +391,7 @@ impl OpenError {
                 "look at the files next to the database: who owns them, and whether a process has them open",
             ),
             OpenError::Store { .. } => {
-                (Code::Internal, "abide verify checks whether the file is sound")
+                (Code::Internal, "`abide verify` checks whether the file is sound")
             }
         };
         Refusal::new(code, detail).hint(hint)
