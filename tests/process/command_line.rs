@@ -215,7 +215,7 @@ fn an_argument_that_is_not_utf_8_is_a_usage_error() {
         &["events", "--session"],
         &["token", "create"],
         &["identity", "create"],
-        &["role", "create"],
+        &["role", "set"],
         &["prompt", "show"],
         &["agent", "abort"],
         &["mcp", "login"],
