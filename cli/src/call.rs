@@ -181,11 +181,7 @@ fn suggest_text_form(options: &Options, reducer: &str, failure: Failure, pairs: 
 }
 
 /// The first value that was parsed as JSON and has to be text, if the reducer then takes the arguments.
-fn find_meant_as_text<'a>(
-    options: &Options,
-    reducer: &str,
-    pairs: &'a Pairs,
-) -> Option<&'a Guess> {
+fn find_meant_as_text<'a>(options: &Options, reducer: &str, pairs: &'a Pairs) -> Option<&'a Guess> {
     let built_in = abide_reducers::modules();
     let reducers = built_in.iter().chain(&options.modules).flat_map(|module| &module.reducers);
     let decode = reducers.into_iter().find(|known| known.name == reducer)?.decode;
