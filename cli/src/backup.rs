@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use abide_engine::{VerifyError, verify_file};
-use abide_schema::Refusal;
 use clap::Args;
 use serde_json::json;
 
@@ -63,16 +62,14 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
 
 /// The failure of a copy that is as wrong as the original. `left` is why the copy could not be removed.
 fn add_copy_hint(failure: Failure, from: &Path, left: Option<io::Error>) -> Failure {
-    let add_hint = |refusal: Refusal| {
-        let copy = match &left {
-            None => "the copy is removed".to_owned(),
-            Some(why) => format!("delete the copy, which cannot be removed: {why}"),
-        };
-        refusal.hint(format!("{copy}; `abide verify {}` checks the original", from.display()))
+    let copy = match left {
+        None => "the copy is removed".to_owned(),
+        Some(why) => format!("delete the copy, which cannot be removed: {why}"),
     };
+    let hint = format!("{copy}; `abide verify {}` checks the original", from.display());
     match failure {
-        Failure::Unverified(refusal) => Failure::Unverified(add_hint(refusal)),
-        Failure::Refused(refusal) => Failure::Refused(add_hint(refusal)),
+        Failure::Unverified(refusal) => Failure::Unverified(refusal.hint(hint)),
+        Failure::Refused(refusal) => Failure::Refused(refusal.hint(hint)),
         other => other,
     }
 }

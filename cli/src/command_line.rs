@@ -297,8 +297,8 @@ fn start_log(command: &Command) {
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
 }
 
-/// Returns a requested filter that lets only warnings of libraries pass, except of those whose targets it names: at `debug`
-/// they log tokens and messages.
+/// Returns a requested filter that lets only warnings of libraries pass, unless it names their targets: at `debug` they
+/// log tokens and messages.
 fn limit_libraries(requested: &Targets) -> Targets {
     let mut filter = Targets::new();
     if let Some(level) = requested.default_level() {

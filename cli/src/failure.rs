@@ -237,8 +237,8 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// A missing file, or a file of another program, is refused. A file that is damaged, or whose tables, indexes, triggers or views
-/// were changed, has failed verification.
+/// A missing file, or a file of another program, is refused. A file that is damaged, or whose tables, indexes, triggers
+/// or views were changed, has failed verification.
 impl From<VerifyError> for Failure {
     fn from(error: VerifyError) -> Failure {
         let refusal = error.to_refusal();
@@ -246,11 +246,9 @@ impl From<VerifyError> for Failure {
             VerifyError::Open(OpenError::TableDiffers { .. } | OpenError::Undeclared { .. }) => {
                 Failure::Unverified(refusal)
             }
-            VerifyError::Open(OpenError::Store {
-                why:
-                    StoreError::Busy | StoreError::Full | StoreError::Io(_) | StoreError::Unavailable(_),
-                ..
-            }) => Failure::Refused(refusal),
+            VerifyError::Open(OpenError::Store { why, .. }) if !is_of_content(&why) => {
+                Failure::Refused(refusal)
+            }
             // SQLite cannot read the content, or the disk fails. The hint of other commands is to verify the file.
             VerifyError::Open(OpenError::Store { .. }) => {
                 let hint = "the file is damaged; restore a backup that verifies";
@@ -260,6 +258,14 @@ impl From<VerifyError> for Failure {
             _ => Failure::Unverified(refusal),
         }
     }
+}
+
+/// Whether an error shows that the content of a file is wrong. Others are of the system, and may not occur again.
+fn is_of_content(error: &StoreError) -> bool {
+    !matches!(
+        error,
+        StoreError::Busy | StoreError::Full | StoreError::Io(_) | StoreError::Unavailable(_)
+    )
 }
 
 /// Errors of stdout and stderr; other I/O errors are converted where they occur.

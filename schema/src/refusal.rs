@@ -294,8 +294,8 @@ impl From<OutOfRange> for Refusal {
     }
 }
 
-/// Returns a sentence of SQLite, of the system or of a library as it follows a colon: with a small first letter. What it quotes
-/// stays as it is.
+/// Returns a sentence of SQLite, of the system or of a library as it follows a colon: with a small first letter. What
+/// it quotes stays as it is.
 #[must_use]
 pub fn lowercase_first(text: &str) -> String {
     let mut letters = text.chars();

@@ -769,8 +769,8 @@ fn the_nearest_command_has_common_letters() {
     assert!(output.contains("hint: did you mean list?"), "{output}");
 }
 
-/// The hint was for authors of modules, and later the command `verify`, which had the same error and the same hint. Its exit
-/// code was 1.
+/// The hint was for authors of modules, and later the command `verify`, which had the same error and the same hint. Its
+/// exit code was 1.
 #[test]
 fn a_file_whose_tables_were_changed_from_outside_fails_verification() {
     let folder = folder();

@@ -178,7 +178,8 @@ impl RecordedRun {
                     for (id, call_id) in handed_off.typed_rows::<(String, String)>()? {
                         let why = rejections.get(&call_id).copied().unwrap_or(NO_RESULT);
                         let claim = Call::from(ClaimHandoff::new(&id));
-                        let _ = abide.batch([claim, Call::from(RejectHandoff::new(&id, why))]).await;
+                        let reject = Call::from(RejectHandoff::new(&id, why));
+                        let _ = abide.batch([claim, reject]).await;
                     }
                 }
                 update = paused.try_next() => {
