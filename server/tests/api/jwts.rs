@@ -403,7 +403,7 @@ fn an_invalid_configuration_is_refused() {
         assert_eq!(refused.code, abide_schema::Code::BadArguments, "{config}");
     }
     // Regression: the names of fields that an error quotes were written in small letters.
-    let refused = open(&config(json!({"JWKS": "keys.json"}))).err().expect("it is unknown");
+    let refused = open(&config(json!({"JWKS": "keys.json"}))).expect_err("it is unknown");
     assert!(refused.detail.contains("unknown field `JWKS`"), "{refused}");
 }
 
