@@ -327,7 +327,7 @@ pub(crate) async fn act(driver: &mut Driver) -> Step<WatchdogStep> {
                 WarningEntry { run_id: driver.state.run.id.clone(), iteration: health.iteration };
             let text = warning(health);
             let message = driver.message("system", text, &entry).kind(WARNING);
-            driver.record(&[], None, vec![Call::of(message)]).await?;
+            driver.record(&[], None, vec![Call::from(message)]).await?;
             Ok(WatchdogStep::ReadAgain)
         }
     }

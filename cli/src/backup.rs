@@ -3,14 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use abide_engine::verify_file;
-use abide_schema::Refusal;
+use abide_engine::{VerifyError, verify_file};
 use clap::Args;
 use serde_json::json;
 
 use crate::cells;
 use crate::failure::Failure;
-use crate::global_options::{DEFAULT_URL, Options};
+use crate::global_options::Options;
 use crate::output::{print_json, print_line};
 
 /// Arguments of `abide backup`.
@@ -34,14 +33,14 @@ Examples:
 /// # Errors
 /// The file does not exist, the target exists or cannot be written, or the copy does not verify.
 pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
-    if options.db.is_none() && options.url != DEFAULT_URL {
+    if options.db.is_none() && options.is_url_named {
         let detail = "`backup` cannot copy through a server";
         return Err(Failure::usage(detail, "name the file: `abide backup COPY --db FILE`"));
     }
     let from = options.db_or_default();
     let to = args.to;
     let modules = abide_engine::Config::from(options.config()).modules;
-    abide_store::backup(&from, &to, modules.clone()).map_err(|error| error.to_refusal())?;
+    abide_store::backup(&from, &to, modules.clone()).map_err(VerifyError::Open)?;
     let verified = verify_file(&to, modules, &mut |_| {}).map_err(|error| {
         // Whoever finds a copy takes it for a good one.
         let left = std::fs::remove_file(&to).err();
@@ -63,16 +62,14 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
 
 /// The failure of a copy that is as wrong as the original. `left` is why the copy could not be removed.
 fn add_copy_hint(failure: Failure, from: &Path, left: Option<io::Error>) -> Failure {
-    let add_hint = |refusal: Refusal| {
-        let copy = match &left {
-            None => "the copy is removed".to_owned(),
-            Some(why) => format!("delete the copy, which cannot be removed: {why}"),
-        };
-        refusal.hint(format!("{copy}; `abide verify {}` checks the original", from.display()))
+    let copy = match left {
+        None => "the copy is removed".to_owned(),
+        Some(why) => format!("delete the copy, which cannot be removed: {why}"),
     };
+    let hint = format!("{copy}; `abide verify {}` checks the original", from.display());
     match failure {
-        Failure::Unverified(refusal) => Failure::Unverified(add_hint(refusal)),
-        Failure::Refused(refusal) => Failure::Refused(add_hint(refusal)),
+        Failure::Unverified(refusal) => Failure::Unverified(refusal.hint(hint)),
+        Failure::Refused(refusal) => Failure::Refused(refusal.hint(hint)),
         other => other,
     }
 }

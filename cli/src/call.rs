@@ -14,7 +14,7 @@ use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{print_json, print_line};
-use crate::pairs::{self, Pairs};
+use crate::pairs::{self, Guess, Pairs};
 use crate::table;
 use crate::terminal::Terminal;
 
@@ -141,7 +141,7 @@ pub(crate) fn print_committed(
 fn parse_arguments(texts: &[String]) -> Result<Pairs, Failure> {
     match texts {
         [file] if !pairs::is_pair(file) => {
-            Ok(Pairs { values: read_object(file)?, guessed: Vec::new() })
+            Ok(Pairs { values: read_object(file)?, guesses: Vec::new() })
         }
         texts => pairs::parse(texts),
     }
@@ -173,32 +173,28 @@ fn suggest_text_form(options: &Options, reducer: &str, failure: Failure, pairs: 
     if refusal.code != Code::BadArguments {
         return refusal.into();
     }
-    let Some((key, typed)) = find_meant_as_text(options, reducer, pairs) else {
+    let Some(Guess { key, text }) = find_meant_as_text(options, reducer, pairs) else {
         return refusal.into();
     };
-    let hint = format!("{key}={typed} was read as JSON; to send the text:  '{key}@={typed}'");
+    let hint = format!("{key}={text} was read as JSON; to send the text:  '{key}@={text}'");
     Failure::Refused(Refusal { hint: Some(hint), ..refusal })
 }
 
 /// The first value that was parsed as JSON and has to be text, if the reducer then takes the arguments.
-fn find_meant_as_text<'a>(
-    options: &Options,
-    reducer: &str,
-    pairs: &'a Pairs,
-) -> Option<&'a (String, String)> {
+fn find_meant_as_text<'a>(options: &Options, reducer: &str, pairs: &'a Pairs) -> Option<&'a Guess> {
     let built_in = abide_reducers::modules();
     let reducers = built_in.iter().chain(&options.modules).flat_map(|module| &module.reducers);
     let decode = reducers.into_iter().find(|known| known.name == reducer)?.decode;
     let mut values = pairs.values.clone();
     let mut first = None;
-    for guessed in &pairs.guessed {
+    for guess in &pairs.guesses {
         let before = decode(&CallArguments::from_members(&values)).err()?;
-        let json = values.insert(guessed.0.clone(), guessed.1.clone().into());
+        let json = values.insert(guess.key.clone(), guess.text.clone().into());
         match decode(&CallArguments::from_members(&values)) {
-            Ok(_) => return first.or(Some(guessed)),
+            Ok(_) => return first.or(Some(guess)),
             // Another value is wrong, too.
-            Err(after) if after.detail != before.detail => first = first.or(Some(guessed)),
-            Err(_) => drop(json.map(|json| values.insert(guessed.0.clone(), json))),
+            Err(after) if after.detail != before.detail => first = first.or(Some(guess)),
+            Err(_) => drop(json.map(|json| values.insert(guess.key.clone(), json))),
         }
     }
     None

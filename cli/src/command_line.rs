@@ -75,6 +75,7 @@ enum Command {
 }
 
 async fn run(options: &Options, command: Command) -> Result<(), Failure> {
+    command.check_connection(options)?;
     match command {
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(options, args).await,
@@ -113,6 +114,30 @@ Exit codes:
   141  stdout was closed before a run ended; stderr has the command that continues it";
 
 impl Command {
+    /// Refuses the options of connections that the command would ignore.
+    fn check_connection(&self, options: &Options) -> Result<(), Failure> {
+        let hint = match self {
+            #[cfg(feature = "demo")]
+            Command::Demo(_) => "leave out --url: the demo starts a server of its own",
+            Command::Serve(_) => "--listen is the address at which the server listens",
+            Command::Init(_) => "name the file: `abide init --db FILE`",
+            Command::Open(_) => "name the file: `abide open FILE`",
+            Command::Verify(_) => "name the file: `abide verify FILE`",
+            Command::Replay(_) => "name the file: `abide replay FILE --into COPY`",
+            _ => return Ok(()),
+        };
+        if options.is_url_typed {
+            let detail = "the command works on a file, not on the server that --url names";
+            return Err(Failure::usage(detail, hint));
+        }
+        let has_file = matches!(self, Command::Verify(_) | Command::Replay(_));
+        if has_file && options.db.is_some() {
+            let detail = "the file is an argument of the command, not the option --db";
+            return Err(Failure::usage(detail, hint));
+        }
+        Ok(())
+    }
+
     /// Whether it starts the programs of a folder of agents.
     fn starts_programs(&self, options: &Options) -> bool {
         match self {
@@ -237,6 +262,7 @@ fn parse() -> Result<CommandLine, clap::Error> {
         return Err(conflict);
     }
     parsed.options.is_url_named = source.is_some_and(|it| it != ValueSource::DefaultValue);
+    parsed.options.is_url_typed = source == Some(ValueSource::CommandLine);
     Ok(parsed)
 }
 
@@ -255,19 +281,31 @@ fn asks_for_json() -> bool {
 fn start_log(command: &Command) {
     let requested = std::env::var("ABIDE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let is_plain = requested.is_none() && !matches!(command, Command::Serve(_));
-    // A statement with an error is the caller's, and an unusual message is of the other side: both have an answer of
-    // their own, and these libraries log them a second time.
-    let filter = requested.unwrap_or_else(|| {
-        Targets::new()
+    let filter = match requested {
+        Some(requested) => limit_libraries(&requested),
+        // A statement with an error is the caller's, and an unusual message is of the other side: both have an answer
+        // of their own, and these libraries log them a second time.
+        None => Targets::new()
             .with_default(LevelFilter::WARN)
             .with_target("sqlite3Parser", LevelFilter::OFF)
-            .with_target("rmcp", LevelFilter::OFF)
-    });
+            .with_target("rmcp", LevelFilter::OFF),
+    };
     let layer =
         tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| printable::LogWriter);
     let layer =
         if is_plain { layer.event_format(output::PlainRecord).boxed() } else { layer.boxed() };
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
+}
+
+/// Returns a requested filter that lets only warnings of libraries pass, unless it names their targets: at `debug` they
+/// log tokens and messages.
+fn limit_libraries(requested: &Targets) -> Targets {
+    let mut filter = Targets::new();
+    if let Some(level) = requested.default_level() {
+        // A target is also the prefix of others: this is every crate of Abide.
+        filter = filter.with_default(level.min(LevelFilter::WARN)).with_target("abide", level);
+    }
+    filter.with_targets(requested.iter())
 }
 
 fn run_in_runtime(options: &mut Options, command: Command) -> Result<(), Failure> {
@@ -288,7 +326,31 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
+    use tracing::Level;
+
     use super::*;
+
+    /// Regression: `ABIDE_LOG=debug` logged the messages of WebSockets and the tokens of YAML files.
+    #[test]
+    fn libraries_log_warnings_unless_they_are_named() {
+        for (requested, target, level, is_logged) in [
+            ("debug", "abide_server::serve", Level::DEBUG, true),
+            ("debug", "abide_server::serve", Level::TRACE, false),
+            ("debug", "scanner", Level::DEBUG, false),
+            ("trace", "tungstenite::protocol", Level::INFO, false),
+            ("trace", "tungstenite::protocol", Level::WARN, true),
+            ("error", "tungstenite::protocol", Level::WARN, false),
+            ("info,tungstenite=debug", "tungstenite::protocol", Level::DEBUG, true),
+            ("info,abide_engine=debug", "abide_engine::commit", Level::DEBUG, true),
+            ("debug,abide_engine=warn", "abide_engine::commit", Level::INFO, false),
+            ("abide_engine=debug", "abide_server::serve", Level::ERROR, false),
+            ("off", "abide_server::serve", Level::ERROR, false),
+        ] {
+            let parsed = requested.parse::<Targets>().expect("it is a filter");
+            let filter = limit_libraries(&parsed);
+            assert_eq!(filter.would_enable(target, &level), is_logged, "{requested} {target}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_sound_and_every_command_teaches() {

@@ -237,13 +237,20 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// A missing file, or a file of another program, is refused; a damaged file has failed verification.
+/// A missing file, or a file of another program, is refused. A file that is damaged, or whose tables, indexes, triggers
+/// or views were changed, has failed verification.
 impl From<VerifyError> for Failure {
     fn from(error: VerifyError) -> Failure {
         let refusal = error.to_refusal();
         match error {
-            // SQLite's code says that the content is wrong, or that the disk fails.
-            VerifyError::Open(OpenError::Store { why: StoreError::Broken(_), .. }) => {
+            VerifyError::Open(OpenError::TableDiffers { .. } | OpenError::Undeclared { .. }) => {
+                Failure::Unverified(refusal)
+            }
+            VerifyError::Open(OpenError::Store { why, .. }) if !is_of_content(&why) => {
+                Failure::Refused(refusal)
+            }
+            // SQLite cannot read the content, or the disk fails. The hint of other commands is to verify the file.
+            VerifyError::Open(OpenError::Store { .. }) => {
                 let hint = "the file is damaged; restore a backup that verifies";
                 Failure::Unverified(refusal.hint(hint))
             }
@@ -251,6 +258,14 @@ impl From<VerifyError> for Failure {
             _ => Failure::Unverified(refusal),
         }
     }
+}
+
+/// Whether an error shows that the content of a file is wrong. Others are of the system, and may not occur again.
+fn is_of_content(error: &StoreError) -> bool {
+    !matches!(
+        error,
+        StoreError::Busy | StoreError::Full | StoreError::Io(_) | StoreError::Unavailable(_)
+    )
 }
 
 /// Errors of stdout and stderr; other I/O errors are converted where they occur.

@@ -40,6 +40,10 @@ pub(crate) struct Options {
     #[arg(skip)]
     pub(crate) is_url_named: bool,
 
+    /// Whether the address is named on the command line.
+    #[arg(skip)]
+    pub(crate) is_url_typed: bool,
+
     /// Work directly on this database file, without a server
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) db: Option<PathBuf>,

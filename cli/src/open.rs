@@ -80,7 +80,9 @@ pub(crate) async fn run(options: &Options, args: Open) -> Result<(), Failure> {
     };
     match opened {
         Opened::Found(holder) => print(options, &holder, false),
-        Opened::Started(engine, bound) => serve_until_unused(options, engine, *bound, stop).await,
+        Opened::Started(engine, listening) => {
+            serve_until_unused(options, engine, *listening, stop).await
+        }
     }
 }
 
@@ -117,12 +119,12 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
         }
         let (LockState::Free(holder) | LockState::Held(holder)) = state;
         former.extend(holder);
-        let bound = match unused_listener.take() {
-            Some(bound) => bound,
+        let listening = match unused_listener.take() {
+            Some(listening) => listening,
             None => EngineListener::new(args.loopback).await?,
         };
         let mut config = abide_engine::Config::from(options.config());
-        config.tuning.holder = Some(bound.holder().clone());
+        config.tuning.holder = Some(listening.holder().clone());
         #[cfg(debug_assertions)]
         let config = serve::fault::arm_requested_panic(config);
         // It waits a quarter of a second for a process that has the file.
@@ -130,11 +132,11 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
             Ok(engine) => {
                 // This process has the file, so their sockets are of no use.
                 former.iter().for_each(engine_listener::remove_left_behind);
-                return Ok(Opened::Started(engine, Box::new(bound)));
+                return Ok(Opened::Started(engine, Box::new(listening)));
             }
             Err(OpenError::InUse { holder, .. }) if may_wait(holder.as_deref(), begun) => {
                 former.extend(holder.map(|holder| *holder));
-                unused_listener = Some(bound);
+                unused_listener = Some(listening);
             }
             Err(why) => return Err(why.to_refusal()),
         }
@@ -172,16 +174,16 @@ fn stopped_refusal(args: &Open) -> Refusal {
 async fn serve_until_unused(
     options: &Options,
     engine: Engine,
-    bound: EngineListener,
+    listening: EngineListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Failure> {
     // The program that started this process may have ended; another one may be connected already.
-    match print(options, bound.holder(), true) {
+    match print(options, listening.holder(), true) {
         Ok(()) | Err(Failure::OutputClosed) => {}
         Err(failure) => return Err(failure),
     }
     detach::close_streams()?;
-    let EngineListener { listener, folder, .. } = bound;
+    let EngineListener { listener, folder, .. } = listening;
     let ends = engine.clone();
     let health = engine.clone();
     let ended = async move {

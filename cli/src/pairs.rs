@@ -14,8 +14,16 @@ use crate::failure::Failure;
 pub(crate) struct Pairs {
     /// By name.
     pub(crate) values: Map<String, JsonValue>,
-    /// Values of the form `key=value` that were parsed as JSON, as typed: used in hints when a server expects text.
-    pub(crate) guessed: Vec<(String, String)>,
+    /// Used in hints when a server expects text.
+    pub(crate) guesses: Vec<Guess>,
+}
+
+/// A value of the form `key=value` that was parsed as JSON.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Guess {
+    pub(crate) key: String,
+    /// The value as typed.
+    pub(crate) text: String,
 }
 
 /// Parses all arguments.
@@ -40,7 +48,7 @@ pub(crate) fn parse(texts: &[String]) -> Result<Pairs, Failure> {
             Typed::Guess(typed) => match parse_if_json(typed) {
                 Some(json) => {
                     check_integers(key, typed)?;
-                    pairs.guessed.push((key.to_owned(), typed.to_owned()));
+                    pairs.guesses.push(Guess { key: key.to_owned(), text: typed.to_owned() });
                     json
                 }
                 None => {

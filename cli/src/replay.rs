@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use abide_engine::ReplayError;
+use abide_engine::{ReplayError, VerifyError};
 use abide_schema::{Code, Refusal, Seq};
 use clap::Args;
 use serde_json::json;
@@ -84,7 +84,7 @@ fn replay_failure(error: ReplayError) -> Failure {
     let detail = error.to_string();
     match error {
         ReplayError::Verify(error) => Failure::from(error),
-        ReplayError::Open(error) => Failure::Refused(error.to_refusal()),
+        ReplayError::Open(error) => Failure::from(VerifyError::Open(error)),
         ReplayError::Store(error) => Failure::Refused(error.to_refusal()),
         ReplayError::Beyond { end, .. } => {
             let hint = format!("--to {end} or less; without --to all events are replayed");

@@ -131,14 +131,15 @@ Examples:
   abide serve --db agents.db --listen 127.0.0.1:0  # any free port
   abide serve --listen 0.0.0.0:7341                # for other machines; needs a token
   abide serve --jwt issuer.json                    # see docs/authority.md
-  abide serve --retention-time 7d                # clients can resume for a week
+  abide serve --retention-time 7d                  # clients can resume for a week
   abide serve --buffer-limit 1GB --buffer-limit-per-caller 200MB
                                                    # for a machine with much memory
   abide serve --agents .abide                      # also drive runs of agents, on .abide/agents.db
 
 SIGTERM and Ctrl-C stop it gracefully: accepted calls are answered and durable. The exit code is 1
 if the engine had failed (see /ready); it is safe to start the server again.
-ABIDE_LOG=info logs more on stderr.";
+ABIDE_LOG=info logs more on stderr. Libraries log only warnings, unless the variable names their
+targets: ABIDE_LOG=info,tungstenite=debug.";
 
 #[cfg(debug_assertions)]
 pub(crate) mod fault;
@@ -274,7 +275,7 @@ const OF_FILE: &str = "abide_";
 /// accept requests without a token. A revoked or expired token is not an error: its file requires another one.
 async fn check_token(engine: &Engine, token: Option<&str>, db: &Path) -> Result<(), Refusal> {
     let Some(token) = token else { return Ok(()) };
-    let id = token.trim_start_matches(OF_FILE).split('_').next().unwrap_or_default();
+    let id = token.strip_prefix(OF_FILE).unwrap_or(token).split('_').next().unwrap_or_default();
     let params = [("id".to_owned(), id.into())].into_iter().collect();
     let sql = "SELECT id FROM tokens WHERE id = :id";
     let found = engine.query(&Caller::local(), sql, &params, None).await?;

@@ -173,7 +173,7 @@ async fn create_token(abide: &Abide, args: &Create, secret: &Secret) -> Result<J
         ..secret.create_token(&args.identity)
     };
     let identity =
-        args.role.as_ref().map(|role| Call::of(args.grants.identity(&args.identity, role)));
+        args.role.as_ref().map(|role| Call::from(args.grants.identity(&args.identity, role)));
     let calls: Vec<Call> = identity.into_iter().chain([token.into()]).collect();
     let mut done = abide.batch(calls).await?.into_inner();
     Ok(done.pop().map(|done| done.result).unwrap_or_default())

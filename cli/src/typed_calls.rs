@@ -28,8 +28,8 @@ async fn a_typed_call_names_its_reducer_and_returns_its_result() {
     assert_eq!((note.id, note.body.as_str()), (1, "Call back on Monday"));
 
     let calls = [
-        Call::of(AppendMessage::new("s1", "user", "Where is it?").kind("question")),
-        Call::of(AddNote::new("s1", "Asked again")),
+        Call::from(AppendMessage::new("s1", "user", "Where is it?").kind("question")),
+        Call::from(AddNote::new("s1", "Asked again")),
     ];
     abide.batch(calls).await.expect("both are done");
     let message = abide.call(AppendMessage::new("s1", "assistant", None)).await;

@@ -55,6 +55,10 @@ pub(crate) fn to_failure(error: &Error, program: &Command) -> Failure {
             };
             Failure::usage(detail, command_form(error, program))
         }
+        ErrorKind::InvalidUtf8 => Failure::usage(
+            "an argument, ABIDE_URL or ABIDE_TOKEN is not UTF-8",
+            command_form(error, program),
+        ),
         _ => Failure::usage(first_line(error), command_form(error, program)),
     }
 }
@@ -100,7 +104,7 @@ fn list_values(valid: &[String]) -> String {
 /// The form of the command in one line, and where its description is.
 fn command_form(error: &Error, program: &Command) -> String {
     // An error about a value does not say which command it is of.
-    let command = command_name(program, std::env::args().skip(1));
+    let command = command_name(program, typed_words());
     let help = format!("`{command} --help` describes the options");
     if command == program.get_name() {
         return format!("`{command} --help` lists the commands and options");
@@ -114,11 +118,16 @@ fn command_form(error: &Error, program: &Command) -> String {
 /// The command that a misspelled one probably means: one with an edit of at most a third of its letters.
 fn nearest_command(program: &Command, wrong: &str) -> Option<String> {
     let mut command = program;
-    for word in std::env::args().skip(1).take_while(|word| word != wrong && word != "--") {
+    for word in typed_words().take_while(|word| word != wrong && word != "--") {
         command = command.find_subcommand(&word).unwrap_or(command);
     }
     let names = command.get_subcommands().map(Command::get_name);
     abide_schema::nearest(wrong, names).map(str::to_owned)
+}
+
+/// The arguments of this process. What is not UTF-8 is replaced.
+fn typed_words() -> impl Iterator<Item = String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
 }
 
 /// The command that words name, such as `abide token create`.

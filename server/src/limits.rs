@@ -90,6 +90,9 @@ pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(65);
 /// How long to wait for the peer after a close frame.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Pause after a failed accept: in most cases the process is out of file descriptors until some connection ends.
+pub(crate) const ACCEPT_RETRY: Duration = Duration::from_secs(1);
+
 /// How long a shutdown waits for requests in progress. Container runtimes kill after ten seconds, and
 /// the engine still has to checkpoint the WAL afterwards.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(7);

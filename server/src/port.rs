@@ -28,10 +28,10 @@ pub use crate::connections::lifecycle::ConnectionPermit;
 pub use crate::connections::parse_turns::{ParseTurn, ParseTurns, begin};
 pub use crate::limits::PING_INTERVAL;
 pub use crate::problem::{PROBLEM_JSON, Problem, note};
-pub use crate::query_string::invalid as invalid_query_string;
-pub use crate::routes::idempotency_key::idempotency_key;
+pub use crate::query_string::invalid_query_string;
 pub use crate::routes::response::{json as json_response, off_the_runtime};
 pub use crate::routes::runs::path;
+pub use crate::single::idempotency_key;
 
 /// Headers and parameters that a request has at most once.
 pub mod single {

@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 
 /// Returns the refusal, with the reason of the parser.
 #[must_use]
-pub fn invalid(code: Code, rejection: &QueryRejection) -> Refusal {
+pub fn invalid_query_string(code: Code, rejection: &QueryRejection) -> Refusal {
     let reason = rejection.source().map_or_else(|| rejection.to_string(), ToString::to_string);
     Refusal::new(code, format!("invalid query string: {reason}"))
 }

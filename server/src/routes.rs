@@ -4,7 +4,6 @@ mod agents;
 mod call;
 mod describe;
 mod explain;
-pub(crate) mod idempotency_key;
 mod probe;
 pub(crate) mod prompts;
 mod reducer_route;

@@ -193,7 +193,13 @@ async fn accept(
         let (socket, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(why) => {
-                accept_failed(&why).await;
+                if log_failed_accept(&why) {
+                    // An immediate retry would spin until some descriptor is closed.
+                    tokio::select! {
+                        () = &mut shutdown => return,
+                        () = tokio::time::sleep(limits::ACCEPT_RETRY) => {}
+                    }
+                }
                 continue;
             }
         };
@@ -244,14 +250,14 @@ impl ConnectionContext {
     }
 }
 
-async fn accept_failed(why: &io::Error) {
+/// Logs why a connection was not accepted, unless its peer caused it. Returns `true` if the next one would fail too.
+fn log_failed_accept(why: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if matches!(why.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
-        return; // Caused by the peer.
+        return false;
     }
     tracing::error!(%why, "cannot accept connections; the process may be out of file descriptors");
-    // An immediate retry would spin until some descriptor is closed.
-    tokio::time::sleep(limits::CLOSE_TIMEOUT).await;
+    true
 }
 
 /// The resources of an open connection.

@@ -79,6 +79,14 @@ pub fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'
     Ok(Some(value))
 }
 
+/// Returns the request id of a call: the value of the header `Idempotency-Key`.
+///
+/// # Errors
+/// `bad_request` if it occurs twice or is not visible ASCII.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    header(headers, &IDEMPOTENCY_KEY).map_err(|refusal| refusal.hint("use a UUID"))
+}
+
 /// Returns the value of a parameter of the query, if it is there. A `+` stays one: base64 tokens contain it.
 pub fn parameter(query: Option<&str>, name: &str) -> Result<Option<String>, Refusal> {
     let mut found = None;

@@ -24,8 +24,9 @@ use tokio::time::timeout;
 use crate::app_state::{AppState, SessionExtension};
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::Problem;
+use crate::query_string::invalid_query_string;
 use crate::single::LAST_EVENT_ID;
-use crate::{frames, limits, query_string, unsent};
+use crate::{frames, limits, unsent};
 
 /// The subscription's id in the messages.
 const ID: &str = "q";
@@ -56,7 +57,7 @@ pub(crate) async fn subscribe(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Query(query) = query.map_err(|why| {
-        query_string::invalid(Code::BadRequest, &why).hint(
+        invalid_query_string(Code::BadRequest, &why).hint(
             "/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; \
                  only sql is required; there are also timeline, as_of, checksum and explain",
         )

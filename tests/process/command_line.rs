@@ -1,7 +1,9 @@
 //! The command line: help, normal output, JSON, errors with their hints, exit codes.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use expect_test::{ExpectFile, expect_file};
@@ -199,6 +201,39 @@ fn servers_that_cannot_be_reached() {
     let elsewhere = ["sql", "SELECT 1", "--url", "ftp://example.org"];
     shell.show(&elsewhere, &run(elsewhere));
     shell.check(expect_file!["golden/unreachable.txt"]);
+}
+
+/// Regression: an argument that is not UTF-8 was a panic.
+#[test]
+fn an_argument_that_is_not_utf_8_is_a_usage_error() {
+    for words in [
+        &["sql"][..],
+        &["explain"],
+        &["watch"],
+        &["call"],
+        &["call", "create_session"],
+        &["events", "--session"],
+        &["token", "create"],
+        &["identity", "create"],
+        &["role", "set"],
+        &["prompt", "show"],
+        &["agent", "abort"],
+        &["mcp", "login"],
+        &["serve", "--listen"],
+        &["replay", "a.db", "--to"],
+        &["init", "--url"],
+        &["--json", "sql"],
+        &[],
+    ] {
+        let invalid = OsStr::from_bytes(b"\xa0");
+        let ended = Process::spawn(abide().args(words).arg(invalid)).ended();
+        let is_usage = if words.first() == Some(&"--json") {
+            ended.stderr.contains("\"code\":\"usage\"")
+        } else {
+            ended.stderr.starts_with("error: ") && ended.stderr.contains("   [usage]\n  hint: ")
+        };
+        assert!(ended.code == Some(2) && is_usage, "{words:?}: {ended:?}");
+    }
 }
 
 /// `key=value` guesses, `key:=json` and `key@=text` do not.

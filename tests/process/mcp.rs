@@ -249,6 +249,35 @@ fn a_cancelled_call_stops_its_run() {
     server.stop();
 }
 
+/// Stops a server's process: it answers nothing until it gets SIGCONT.
+fn suspend(server: &Server) -> Pid {
+    let id = Pid::from_raw(i32::try_from(server.id()).unwrap()).unwrap();
+    kill_process(id, Signal::STOP).unwrap();
+    // It still answers while its threads are being stopped.
+    let (_, status) = waitpid(Some(id), WaitOptions::UNTRACED).unwrap().unwrap();
+    assert!(status.stopped());
+    id
+}
+
+/// Regression: no line was read while a notification waited for a server that does not answer.
+#[test]
+fn lines_are_read_while_a_notification_waits() {
+    let home = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(&home.path().join("a.db"), &[]);
+    let mut client = Client::start(&["--url", &server.url()], true);
+    client.call("tools/list", json!({}));
+    let process = suspend(&server);
+    // Each one waited for a minute.
+    for method in ["x", "y"] {
+        client.send(&json!({"jsonrpc": "2.0", "method": method}));
+    }
+    client.send_text("[]");
+    assert_eq!(client.next()["error"]["code"], -32600);
+    kill_process(process, Signal::CONT).unwrap();
+    client.end();
+    server.stop();
+}
+
 /// Regression: with 256 open requests, no further line was read, also no cancellation.
 #[test]
 fn more_than_256_open_requests_are_refused() {
@@ -256,11 +285,7 @@ fn more_than_256_open_requests_are_refused() {
     let mut server = Server::start_with(&home.path().join("a.db"), &[]);
     let mut client = Client::start(&["--url", &server.url()], true);
     client.call("tools/list", json!({}));
-    // The server answers nothing until it continues. It still answered while its threads were being stopped.
-    let id = Pid::from_raw(i32::try_from(server.id()).unwrap()).unwrap();
-    kill_process(id, Signal::STOP).unwrap();
-    let (_, status) = waitpid(Some(id), WaitOptions::UNTRACED).unwrap().unwrap();
-    assert!(status.stopped());
+    let process = suspend(&server);
     for id in 0..256 {
         client.begin(100 + id, "tools/list", json!({}));
     }
@@ -268,7 +293,7 @@ fn more_than_256_open_requests_are_refused() {
     let refused = client.answer(2);
     let why = "256 requests are open; wait for an answer";
     assert_eq!(refused["error"], json!({"code": -32603, "message": why}));
-    kill_process(id, Signal::CONT).unwrap();
+    kill_process(process, Signal::CONT).unwrap();
     let mut answered: Vec<i64> = (0..256).map(|_| client.next()["id"].as_i64().unwrap()).collect();
     answered.sort_unstable();
     assert_eq!(answered, (100..356).collect::<Vec<i64>>());

@@ -563,6 +563,12 @@ fn options_that_contradict_each_other_are_refused() {
         "token create x --role app --scope tenant=a --scope tenant=b --db a.db",
         "identity create x --role app --scope tenant=a --scope tenant=b --db a.db",
         "backup copy.db --url http://127.0.0.1:9",
+        "backup copy.db --url http://127.0.0.1:7341",
+        "verify a.db --url http://127.0.0.1:9",
+        "replay a.db --into then.db --url http://127.0.0.1:9",
+        "init --url http://127.0.0.1:9",
+        "serve --url http://127.0.0.1:9",
+        "verify a.db --db b.db",
     ];
     check(
         folder().path(),
@@ -577,6 +583,24 @@ fn options_that_contradict_each_other_are_refused() {
             $ abide backup copy.db --url http://127.0.0.1:9
             error: `backup` cannot copy through a server   [usage]
               hint: name the file: `abide backup COPY --db FILE`
+            $ abide backup copy.db --url http://127.0.0.1:7341
+            error: `backup` cannot copy through a server   [usage]
+              hint: name the file: `abide backup COPY --db FILE`
+            $ abide verify a.db --url http://127.0.0.1:9
+            error: the command works on a file, not on the server that --url names   [usage]
+              hint: name the file: `abide verify FILE`
+            $ abide replay a.db --into then.db --url http://127.0.0.1:9
+            error: the command works on a file, not on the server that --url names   [usage]
+              hint: name the file: `abide replay FILE --into COPY`
+            $ abide init --url http://127.0.0.1:9
+            error: the command works on a file, not on the server that --url names   [usage]
+              hint: name the file: `abide init --db FILE`
+            $ abide serve --url http://127.0.0.1:9
+            error: the command works on a file, not on the server that --url names   [usage]
+              hint: --listen is the address at which the server listens
+            $ abide verify a.db --db b.db
+            error: the file is an argument of the command, not the option --db   [usage]
+              hint: name the file: `abide verify FILE`
         "#]],
     );
 }
@@ -745,9 +769,10 @@ fn the_nearest_command_has_common_letters() {
     assert!(output.contains("hint: did you mean list?"), "{output}");
 }
 
-/// The hint was for authors of modules.
+/// The hint was for authors of modules, and later the command `verify`, which had the same error and the same hint. Its
+/// exit code was 1.
 #[test]
-fn a_table_that_was_changed_from_outside_is_a_matter_of_verify() {
+fn a_file_whose_tables_were_changed_from_outside_fails_verification() {
     let folder = folder();
     let file = rusqlite::Connection::open(folder.path().join("a.db")).unwrap();
     file.execute_batch("DROP TRIGGER events_no_delete").unwrap();
@@ -758,9 +783,30 @@ fn a_table_that_was_changed_from_outside_is_a_matter_of_verify() {
         expect![[r#"
         $ abide sql x --db a.db
         error: table events in a.db differs from its declaration   [conflict]
-          hint: `abide verify` finds a change from outside; a module whose tables have changed needs a new version and a migration step
+          hint: the file was changed outside of Abide: restore a backup that verifies; a module whose tables have changed needs a new version and a migration step
     "#]],
     );
+    for (change, expected) in [
+        ("DROP TRIGGER events_no_delete", "table events in "),
+        ("DROP INDEX approvals_by_status", "table approvals in "),
+        ("DROP TABLE agent_state", "table agent_state in "),
+        ("CREATE VIEW seen AS SELECT 1", "view seen in "),
+    ] {
+        let folder = self::folder();
+        let file = rusqlite::Connection::open(folder.path().join("a.db")).unwrap();
+        file.execute_batch(change).unwrap();
+        drop(file);
+        for args in [
+            &["verify", "a.db"][..],
+            &["replay", "a.db", "--into", "then.db"],
+            &["backup", "copy.db", "--db", "a.db"],
+        ] {
+            let ended = Process::spawn(abide().current_dir(folder.path()).args(args)).ended();
+            assert_eq!(ended.code, Some(4), "{args:?} after {change}: {ended:?}");
+            assert!(ended.stderr.contains(expected), "{args:?} after {change}: {ended:?}");
+            assert!(!ended.stderr.contains("`abide verify`"), "{args:?} after {change}: {ended:?}");
+        }
+    }
 }
 
 /// The fork was an empty session.

@@ -62,7 +62,7 @@ pub use search_path::unreadable_on_path;
 use supervision::{InnerSpec, Spec, WorkingFolder, nonce};
 pub use supervision::{Launcher, ProtectedPaths, Report, split_report};
 pub use supervisor::sandbox_exec;
-pub use workspace::{Entry, EntryKind, Workspace, WorkspaceError};
+pub use workspace::{EntryKind, FolderEntry, Workspace, WorkspaceError};
 use workspaces::Workspaces;
 
 /// The configured sandbox. A clone refers to the same one.

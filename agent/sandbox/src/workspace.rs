@@ -69,7 +69,7 @@ impl WorkspaceError {
 
 /// The content of a folder.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct FolderEntry {
     /// The name.
     pub name: OsString,
     /// The kind.
@@ -219,7 +219,7 @@ impl Workspace {
         folder: &OwnedFd,
         path: &Path,
         max: usize,
-    ) -> Result<Vec<Entry>, WorkspaceError> {
+    ) -> Result<Vec<FolderEntry>, WorkspaceError> {
         let failed = |why: Errno| WorkspaceError::from_errno(path, why);
         let mut found = Vec::new();
         for entry in Dir::read_from(folder).map_err(failed)? {
@@ -236,7 +236,7 @@ impl Workspace {
                     .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
                 known => known,
             };
-            found.push(Entry { name, kind: EntryKind::from_file_type(kind) });
+            found.push(FolderEntry { name, kind: EntryKind::from_file_type(kind) });
         }
         found.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(found)

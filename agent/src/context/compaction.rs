@@ -259,7 +259,7 @@ async fn cover(
         // It is not an answer of the agent.
         ModelUsage { iteration: false, ..model::choice::spent(answer, 0) }
     });
-    let calls = [Call::of(record)].into_iter().chain(action.map(Call::of));
+    let calls = [Call::from(record)].into_iter().chain(action.map(Call::from));
     driver.record(&events, spent.as_ref(), calls.collect()).await
 }
 

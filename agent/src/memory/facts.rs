@@ -85,7 +85,7 @@ pub(crate) async fn read(driver: &Driver) -> Step<bool> {
     };
     let message = driver.message("system", text, &entry).kind(MEMORY);
     let (events, spent) = found.usage();
-    driver.record(&events, spent.as_ref(), vec![Call::of(message)]).await?;
+    driver.record(&events, spent.as_ref(), vec![Call::from(message)]).await?;
     Ok(true)
 }
 

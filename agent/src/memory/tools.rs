@@ -179,9 +179,9 @@ async fn change(
     let arguments = claimed.arguments.value();
     let is_save = tool == MemoryTool::Save;
     let change = if is_save {
-        save(driver, space, arguments).map(Call::of)
+        save(driver, space, arguments).map(Call::from)
     } else {
-        forget(driver, space, arguments).await?.map(Call::of)
+        forget(driver, space, arguments).await?.map(Call::from)
     };
     let change = match change {
         Ok(change) => change,
@@ -190,7 +190,7 @@ async fn change(
     let text = if is_save { "saved" } else { "forgotten" };
     let result = json!({"text": text, "content": text, "exit_code": 0});
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);
-    match space.client.batch([change, Call::of(done)]).await {
+    match space.client.batch([change, Call::from(done)]).await {
         // The model can react to it, for example by forgetting a fact when the memory is full.
         Err(error) => refused(error),
         Ok(_) => Ok(None),

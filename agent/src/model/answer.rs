@@ -96,7 +96,7 @@ pub(crate) async fn record(
     }
     events.push(choice::usage(&answer));
     let iteration = driver.state.run.iterations + 1;
-    let withheld = withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it)));
+    let withheld = withheld.map(|it| Call::from(driver.run_lease.withhold(iteration, it)));
     if let Some(failure) = stopped::failure(&answer, needs_content) {
         let spent = spent(&answer, answer.calls.len());
         return end_incomplete(driver, answer, failure, &events, &spent, withheld).await;
@@ -128,7 +128,8 @@ pub(crate) async fn record(
         ..AssistantEntry::default()
     };
     let message = StepCall::from(driver.message("assistant", answer.text, &entry));
-    let measured = health.as_ref().map(|health| Call::of(watchdog::record(driver, health)).into());
+    let measured =
+        health.as_ref().map(|health| Call::from(watchdog::record(driver, health)).into());
     let answered = [message].into_iter().chain(measured).chain(denials).collect();
     let claimed = record_answer(driver, &events, &spent, answered, requests).await?;
     health.into_iter().for_each(|health| driver.health.note(health));
@@ -285,8 +286,8 @@ pub(crate) async fn withhold(
     };
     let original = json!({"text": answer.text, "reasoning": answer.reasoning,
         "calls": answer.calls, "carry": answer.carry});
-    let original = Call::of(driver.run_lease.withhold(iteration, original));
-    let message = Call::of(driver.message("assistant", message, &entry));
+    let original = Call::from(driver.run_lease.withhold(iteration, original));
+    let message = Call::from(driver.message("assistant", message, &entry));
     driver.record(&events, Some(&spent), vec![original, message]).await.map(|()| None)
 }
 
@@ -310,7 +311,7 @@ async fn end_incomplete(
     };
     let text = answer.text;
     let message = (!text.is_empty()).then(|| driver.message("assistant", text, &entry));
-    let message = message.map(|message| Call::of(message.kind(PARTIAL)));
+    let message = message.map(|message| Call::from(message.kind(PARTIAL)));
     let failed = driver.run_lease.fail(failure.code, failure.message);
     let all = withheld.into_iter().chain(message).chain([failed.into()]).collect();
     driver.record(events, Some(spent), all).await?;

@@ -151,7 +151,7 @@ async fn record_output(driver: &Driver, mut output: ProgramOutput, then: Vec<Cal
     };
     let text = answer.text.trim_end();
     let message = driver.message("assistant", text, &entry).kind(PARTIAL);
-    let message = (!text.is_empty()).then(|| Call::of(message));
+    let message = (!text.is_empty()).then(|| Call::from(message));
     let spent = spent(&answer, calls);
     driver.record(&events, None, Vec::new()).await?;
     for events in rest.chunks(LINES) {

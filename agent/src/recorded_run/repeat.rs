@@ -58,7 +58,7 @@ impl RecordedRun {
         let ours = Tools::new();
         for declaration in self.declarations(tools) {
             let outcomes = Arc::new(self.outcomes());
-            let gives = Function::of(declaration, move |invocation: Invocation| {
+            let gives = Function::untyped(declaration, move |invocation: Invocation| {
                 let outcome = outcomes.get(&invocation.call_id).cloned();
                 async move { outcome.unwrap_or_else(unrecorded) }
             });
@@ -177,8 +177,9 @@ impl RecordedRun {
                     update?;
                     for (id, call_id) in handed_off.typed_rows::<(String, String)>()? {
                         let why = rejections.get(&call_id).copied().unwrap_or(NO_RESULT);
-                        let claim = Call::of(ClaimHandoff::new(&id));
-                        let _ = abide.batch([claim, Call::of(RejectHandoff::new(&id, why))]).await;
+                        let claim = Call::from(ClaimHandoff::new(&id));
+                        let reject = Call::from(RejectHandoff::new(&id, why));
+                        let _ = abide.batch([claim, reject]).await;
                     }
                 }
                 update = paused.try_next() => {

@@ -301,10 +301,10 @@ impl CallLease {
 impl Lease {
     fn heartbeat(&self, duration: Duration) -> Call {
         match self {
-            Lease::Run(run) => Call::of(run.heartbeat(duration)),
+            Lease::Run(run) => Call::from(run.heartbeat(duration)),
             Lease::Call(CallLease { call_id, fencing_token, .. }) => {
                 let heartbeat = HeartbeatToolCall::new(call_id, *fencing_token);
-                Call::of(heartbeat.lease_ms(millis(duration)))
+                Call::from(heartbeat.lease_ms(millis(duration)))
             }
         }
     }

@@ -25,7 +25,7 @@ impl Driver {
         spent: Option<&ModelUsage>,
         calls: Vec<Call>,
     ) -> Step {
-        let mut batch = vec![Call::of(self.recording(events, spent))];
+        let mut batch = vec![Call::from(self.recording(events, spent))];
         batch.extend(calls);
         self.abide.batch(batch).await?;
         Ok(())

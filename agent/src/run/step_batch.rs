@@ -90,11 +90,11 @@ impl StepBatch {
 
     fn calls(&self, recording: &RecordRun) -> Vec<Call> {
         let after = self.after.iter().map(|call| match call {
-            StepCall::Append(message) => Call::of(message),
-            StepCall::Request(request) => Call::of(request),
+            StepCall::Append(message) => Call::from(message),
+            StepCall::Request(request) => Call::from(request),
             StepCall::Other(call) => call.clone(),
         });
-        self.before.iter().cloned().chain([Call::of(recording)]).chain(after).collect()
+        self.before.iter().cloned().chain([Call::from(recording)]).chain(after).collect()
     }
 
     fn recorded(

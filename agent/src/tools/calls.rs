@@ -196,7 +196,7 @@ async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
     let changed = tools::approval::changed_arguments(driver, call).await?;
     let event = decision_event(call, "approved", changed);
     let record = driver.run_lease.record(&[event], None, settings.lease);
-    let batch = driver.abide.batch([Call::of(record), Call::of(claim)]).await?;
+    let batch = driver.abide.batch([Call::from(record), Call::from(claim)]).await?;
     let claimed = batch.into_inner().pop().map(|it| it.result).unwrap_or_default();
     serde_json::from_value(claimed).map_err(|why| Error::Protocol { why: why.to_string() })
 }

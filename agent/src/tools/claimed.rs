@@ -92,7 +92,7 @@ impl ClaimedCall<'_> {
                 let acknowledge = AcknowledgeCancel::new(call_id, token);
                 // The run's deadline may have stopped the call, without a cancel request.
                 let cancel = CancelToolCall::new(call_id);
-                self.abide.batch([Call::of(cancel), Call::of(acknowledge)]).await.map(|_| None)
+                self.abide.batch([Call::from(cancel), Call::from(acknowledge)]).await.map(|_| None)
             }
             failure => {
                 let text = failed_text(outcome, effect);
@@ -173,7 +173,7 @@ impl ClaimedCall<'_> {
         delivery: Option<StepBatch>,
     ) -> Result<Option<RecordedStep>, Error> {
         if let Some(delivery) = delivery {
-            let before = self.closing(None).into_iter().chain([Call::of(&done)]).collect();
+            let before = self.closing(None).into_iter().chain([Call::from(&done)]).collect();
             match (StepBatch { before, ..delivery }).send(self.abide).await {
                 Err(error) if error.code().is_some() => {}
                 delivered => return delivered.map(Some),

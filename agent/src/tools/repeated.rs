@@ -28,7 +28,7 @@ fn has_failed_with(driver: &Driver, call: &ToolCall, failure: Failure) -> bool {
 
 /// Cancels a call that was cancelled in the recording.
 pub(crate) async fn cancel(driver: &Driver, call: &ToolCall) -> Step {
-    let mut calls = vec![Call::of(CancelToolCall::new(&call.call_id))];
+    let mut calls = vec![Call::from(CancelToolCall::new(&call.call_id))];
     if call.status == ToolCallStatus::Claimed {
         calls.push(AcknowledgeCancel::new(&call.call_id, fencing_token(call)).into());
     }

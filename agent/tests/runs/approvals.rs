@@ -126,7 +126,7 @@ async fn changed_arguments_are_visible() {
         defaults: Some(json!({"order": "B"})),
         ..ApprovalPolicy::default()
     });
-    let wire = Function::of(declaration, |call: Invocation| async move {
+    let wire = Function::untyped(declaration, |call: Invocation| async move {
         Ok::<_, String>(format!("wired {}", call.arguments["order"]))
     });
     plan.tools.add(wire).expect("the name is free");

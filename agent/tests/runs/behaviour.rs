@@ -189,16 +189,19 @@ fn models(scripts: &[(&str, &str)], requests: &Arc<Mutex<String>>) -> Models {
 }
 
 fn approve(call_id: String) -> Vec<Call> {
-    vec![Call::of(DecideApproval::new(Decision::Approve).call_id(&call_id))]
+    vec![Call::from(DecideApproval::new(Decision::Approve).call_id(&call_id))]
 }
 
 fn reject(call_id: String) -> Vec<Call> {
     let decision = DecideApproval::new(Decision::Reject).call_id(&call_id).comment("Not this one.");
-    vec![Call::of(decision)]
+    vec![Call::from(decision)]
 }
 
 fn resolve(handoff: String) -> Vec<Call> {
-    vec![Call::of(ClaimHandoff::new(&handoff)), Call::of(ResolveHandoff::new(&handoff, "Pay it."))]
+    vec![
+        Call::from(ClaimHandoff::new(&handoff)),
+        Call::from(ResolveHandoff::new(&handoff, "Pay it.")),
+    ]
 }
 
 #[tokio::test]

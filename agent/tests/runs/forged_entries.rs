@@ -42,7 +42,7 @@ async fn entries_of_other_callers_do_not_call_tools() {
     let run = fixture.begin("Go on.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     fixture.until("SELECT id FROM runs WHERE status = 'waiting'").await;
-    fixture.abide.batch(forged().map(Call::of)).await.expect("any caller may write entries");
+    fixture.abide.batch(forged().map(Call::from)).await.expect("any caller may write entries");
     let approve = DecideApproval::new(Decision::Approve).call_id("r1~1.1");
     fixture.abide.call(approve).await.expect("it is pending");
     let (_, last) = fixture.output(&run.id, interrupt.number).await;
@@ -85,8 +85,8 @@ async fn a_call_that_an_entry_names_does_not_skip_its_approval() {
         json!({"call_id": "mine", "name": "pay", "arguments": "{}", "provider_call_id": "p"});
     let answer = json!({"run_id": "r1", "iteration": 1, "calls": [call]});
     let both = [
-        Call::of(StartRun::new("s1").id("r1").input("Go on.")),
-        Call::of(entry("assistant", "", answer)),
+        Call::from(StartRun::new("s1").id("r1").input("Go on.")),
+        Call::from(entry("assistant", "", answer)),
     ];
     fixture.abide.batch(both).await.expect("the run starts");
     let (_, last) = fixture.output("r1", 0).await;
@@ -145,8 +145,8 @@ async fn a_call_of_another_runtime_without_its_approval_does_not_run() {
     let fixture = RuntimeFixture::start(DEFINITION, SCRIPT).await;
     fixture.abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
     let claimed = [
-        Call::of(StartRun::new("s1").id("r1").input("Go on.")),
-        Call::of(ClaimRun::new("r1", "another", 60_000)),
+        Call::from(StartRun::new("s1").id("r1").input("Go on.")),
+        Call::from(ClaimRun::new("r1", "another", 60_000)),
     ];
     let claimed = fixture.abide.batch(claimed).await.expect("both are one transaction");
     let run: Run = serde_json::from_value(claimed.value[1].result.clone()).expect("it is a run");
@@ -157,7 +157,7 @@ async fn a_call_of_another_runtime_without_its_approval_does_not_run() {
     let request = RequestToolCall::new("r1~1.1", "s1", "pay", json!({"order": "X"}));
     let request = request.run_id("r1").run_fencing_token(token);
     let pause = RecordPause::new("r1", token, PauseStage::AfterAgent).reason("Given back.");
-    let given_back = [Call::of(answer), Call::of(request), Call::of(pause)];
+    let given_back = [Call::from(answer), Call::from(request), Call::from(pause)];
     fixture.abide.batch(given_back).await.expect("the lease is held");
     let (_, paused) = fixture.output("r1", 0).await;
     fixture.abide.call(ResumeRun::new("r1")).await.expect("it is paused");

@@ -298,8 +298,8 @@ async fn supervise(abide: &Abide, folder: &Path) {
                 update.expect("the file is open");
                 let waiting: Vec<(String,)> = handoffs.typed_rows().expect("a text column");
                 for (id,) in waiting {
-                    let claim = Call::of(ClaimHandoff::new(&id));
-                    let resolve = Call::of(ResolveHandoff::new(&id, "Pay it."));
+                    let claim = Call::from(ClaimHandoff::new(&id));
+                    let resolve = Call::from(ResolveHandoff::new(&id, "Pay it."));
                     abide.batch([claim, resolve]).await.expect("it is resolved");
                 }
             }

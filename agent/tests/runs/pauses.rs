@@ -307,8 +307,8 @@ async fn pause_run_pauses_at_the_named_stage() {
         fixture.abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
         // Together, so that no driver is faster.
         let pause = PauseRun::new("r1").stage(stage).reason("review");
-        let start = Call::of(StartRun::new("s1").id("r1").input("Pay."));
-        fixture.abide.batch([start, Call::of(pause)]).await.expect("it starts");
+        let start = Call::from(StartRun::new("s1").id("r1").input("Pay."));
+        fixture.abide.batch([start, Call::from(pause)]).await.expect("it starts");
         let (_, event) = fixture.output("r1", 0).await;
         assert_eq!(event.data["stage"], stage.as_str());
         assert_eq!(event.data["why"], "review");

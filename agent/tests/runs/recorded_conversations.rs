@@ -176,7 +176,7 @@ fn tools(conversations: &[Conversation], results: HashMap<String, ToolOutcome>) 
         let mut declaration = ToolDeclaration::new(name, "As it was recorded.", json!({}));
         declaration.effect = Effect::ReadOnly;
         let results = Arc::clone(&results);
-        let gives = Function::of(declaration, move |invocation: Invocation| {
+        let gives = Function::untyped(declaration, move |invocation: Invocation| {
             let given = results.get(&invocation.call_id).cloned();
             async move {
                 match given {

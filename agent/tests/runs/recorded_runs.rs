@@ -73,7 +73,7 @@ async fn tools_that_were_not_called_and_remote_prompts_come_from_the_recording()
     for name in ["files_read", "mail_send"] {
         let declaration = ToolDeclaration::new(name, "Of a server.", json!({"type": "object"}));
         plan.tools
-            .add(Function::of(declaration, |_| async { ToolOutcome::text("never") }))
+            .add(Function::untyped(declaration, |_| async { ToolOutcome::text("never") }))
             .expect("the name is free");
     }
     let fixture = plan.open().await;
@@ -333,14 +333,14 @@ fn add_failing_tools(tools: &Tools) {
         let failed = ToolOutcome::failed(abide_tools::Failure::Tool, "no. ".repeat(20_000));
         ToolOutcome { exit_code: 3, ..failed }
     };
-    tools.add(Function::of(declaration, fail)).expect("it is valid");
+    tools.add(Function::untyped(declaration, fail)).expect("it is valid");
     let mut declaration = ToolDeclaration::new("lost", "Waits.", schema);
     declaration.effect = Effect::ReadOnly;
     let lost = |invocation: Invocation| async move {
         invocation.cancel.cancelled().await;
         ToolOutcome::failed(abide_tools::Failure::Cancelled, "it was stopped")
     };
-    tools.add(Function::of(declaration, lost)).expect("it is valid");
+    tools.add(Function::untyped(declaration, lost)).expect("it is valid");
 }
 
 #[test]
@@ -461,8 +461,8 @@ async fn a_request_that_a_supervisor_has_rejected_is_repeated() {
     let handoff = "SELECT id FROM handoff_requests WHERE status = 'pending'";
     fixture.until(handoff).await;
     let open: Vec<(String,)> = fixture.abide.sql(handoff).fetch().await.expect("it is read");
-    let claim = Call::of(ClaimHandoff::new(&open[0].0));
-    let reject = Call::of(RejectHandoff::new(&open[0].0, "Not today."));
+    let claim = Call::from(ClaimHandoff::new(&open[0].0));
+    let reject = Call::from(RejectHandoff::new(&open[0].0, "Not today."));
     fixture.abide.batch([claim, reject]).await.expect("it is rejected");
     fixture.until("SELECT id FROM runs WHERE ended_at IS NOT NULL").await;
     let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");

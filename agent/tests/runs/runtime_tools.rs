@@ -55,7 +55,7 @@ async fn answer_supervisor(abide: &Abide) {
     let sql = "SELECT id FROM handoff_requests WHERE status = 'pending'";
     let open: Vec<(String,)> = tenant.sql(sql).fetch().await.expect("it is read");
     let id = &open.first().expect("a handoff is open").0;
-    let calls = [Call::of(ClaimHandoff::new(id)), Call::of(ResolveHandoff::new(id, "Pay it."))];
+    let calls = [Call::from(ClaimHandoff::new(id)), Call::from(ResolveHandoff::new(id, "Pay it."))];
     tenant.batch(calls).await.expect("it is resolved");
 }
 

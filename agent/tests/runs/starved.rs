@@ -113,7 +113,7 @@ fn check(is_remote: bool) {
                 Ok::<_, String>("It is paid.".to_owned())
             }
         };
-        tools.add(Function::of(declaration, pay)).expect("the tool is valid");
+        tools.add(Function::untyped(declaration, pay)).expect("the tool is valid");
         define(folder.path(), "clerk.yaml", "tools: [pay]\n");
         let catalog = Catalog::new(folder.path(), tools.clone());
         let script = "answers: [{ calls: [{ name: pay }] }, { text: Done. }]";

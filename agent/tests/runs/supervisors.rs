@@ -18,8 +18,8 @@ const ASKS: &str = "answers:\n  \
 /// Claims the open handoff and resolves it.
 async fn resolve(abide: &Abide, resolution: &str) {
     let id = open_handoff(abide).await;
-    let claim = Call::of(ClaimHandoff::new(&id));
-    let resolve = Call::of(ResolveHandoff::new(&id, resolution));
+    let claim = Call::from(ClaimHandoff::new(&id));
+    let resolve = Call::from(ResolveHandoff::new(&id, resolution));
     abide.batch([claim, resolve]).await.expect("it is resolved");
 }
 
@@ -76,8 +76,8 @@ async fn a_rejection_is_an_error_for_the_model() {
     let run = fixture.begin("Pay A.").await;
     let (_, interrupt) = fixture.output(&run.id, 0).await;
     let id = open_handoff(&fixture.abide).await;
-    let claim = Call::of(ClaimHandoff::new(&id));
-    let reject = Call::of(RejectHandoff::new(&id, "Not today."));
+    let claim = Call::from(ClaimHandoff::new(&id));
+    let reject = Call::from(RejectHandoff::new(&id, "Not today."));
     fixture.abide.batch([claim, reject]).await.expect("it is rejected");
     fixture.output(&run.id, interrupt.number).await;
     expect![[r#"

@@ -45,7 +45,7 @@ impl Home {
             let count = count.clone();
             let gate = gate.clone();
             tools
-                .add(Function::of(declaration, move |call| {
+                .add(Function::untyped(declaration, move |call| {
                     begun.lock().expect("no panic").push(call.call_id.clone());
                     count.send_modify(|count| *count += 1);
                     let mut gate = gate.subscribe();

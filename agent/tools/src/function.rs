@@ -44,7 +44,7 @@ impl Function {
     {
         let parameters = schemars::schema_for!(A).to_value();
         let declaration = ToolDeclaration::new(name, description, parameters);
-        Function::of(declaration, move |invocation| {
+        Function::untyped(declaration, move |invocation| {
             let read = serde_json::from_value::<A>(invocation.arguments);
             // Called outside of the future, so that the future need not borrow the function.
             let answer = read.map(|arguments| function(arguments, invocation.context));
@@ -63,7 +63,7 @@ impl Function {
     /// Creates a function with untyped arguments and an explicit declaration. It sees the call id and the cancellation
     /// token.
     #[must_use]
-    pub fn of<F, R>(declaration: ToolDeclaration, function: F) -> Function
+    pub fn untyped<F, R>(declaration: ToolDeclaration, function: F) -> Function
     where
         F: Fn(Invocation) -> R + Send + Sync + 'static,
         R: Future<Output: IntoOutcome> + Send + 'static,

@@ -84,7 +84,7 @@ impl AgentFixture {
             let calls = some.iter().flat_map(|id| {
                 let session = CreateSession::new("clerk").id(format!("s{id}"));
                 let run = StartRun::new(format!("s{id}")).id(id).input(id);
-                [Call::of(session), Call::of(run)]
+                [Call::from(session), Call::from(run)]
             });
             self.abide.batch(calls).await.expect("the runs start");
         }

@@ -148,7 +148,7 @@ fn recorded_tools<'a>(recordings: impl Iterator<Item = (&'a String, &'a Recordin
         let mut declaration = ToolDeclaration::new(&name, "As it was recorded.", json!({}));
         declaration.effect = Effect::ReadOnly;
         let results = Arc::clone(&results);
-        let returns = Function::of(declaration, move |invocation: Invocation| {
+        let returns = Function::untyped(declaration, move |invocation: Invocation| {
             let outcome = results.get(&invocation.call_id).cloned();
             async move { outcome.expect("each call has a result") }
         });

@@ -215,9 +215,8 @@ impl Decider<'_> {
         call: &CallQuestion<'_>,
         edited: &mut Option<Value>,
     ) -> Result<Verdict<DecideApproval>, Failure> {
-        let decide = |decision| DecideApproval::new(decision).call_id(call.call_id);
         if matches!(self, Decider::All) {
-            return Ok(Verdict::Decided(decide(Decision::Approve)));
+            return Ok(Verdict::Decided(decision_on(call.call_id, Decision::Approve)));
         }
         let mut is_new = self.terminal_input().is_some();
         loop {
@@ -237,12 +236,11 @@ impl Decider<'_> {
             is_new = false;
             let decision = match &*word.to_lowercase() {
                 "y" | "yes" => match &edited {
-                    Some(arguments) => {
-                        decide(Decision::Approve).approved_arguments(arguments.clone())
-                    }
-                    None => decide(Decision::Approve),
+                    Some(arguments) => decision_on(call.call_id, Decision::Approve)
+                        .approved_arguments(arguments.clone()),
+                    None => decision_on(call.call_id, Decision::Approve),
                 },
-                "n" | "no" | "" => decide(Decision::Reject),
+                "n" | "no" | "" => decision_on(call.call_id, Decision::Reject),
                 "s" | "suggested" if call.can_edit => {
                     match call.apply_suggestions(arguments) {
                         Some(suggested) => *edited = Some(suggested),
@@ -447,6 +445,10 @@ fn attribute_to_user(decision: DecideApproval) -> DecideApproval {
     }
 }
 
+fn decision_on(call_id: &str, decision: Decision) -> DecideApproval {
+    DecideApproval::new(decision).call_id(call_id)
+}
+
 /// Answers the question of a tool. An answer that does not fit the form is asked for again.
 async fn answer_question(
     abide: &Abide,
@@ -454,14 +456,13 @@ async fn answer_question(
     call_id: &str,
     request: &Value,
 ) -> Result<Verdict<Result<(), Error>>, Failure> {
-    let decide = |decision| DecideApproval::new(decision).call_id(call_id);
     let is_login = request["args"]["schema"]["properties"][LOGIN_FIELD].is_object();
     if matches!(decider, Decider::All) && is_login {
         // The option approves calls. It cannot log in, and the call would ask again at once.
         return Ok(Verdict::Open);
     }
     if matches!(decider, Decider::All) {
-        let approved = abide.call(decide(Decision::Approve)).await.map(drop);
+        let approved = abide.call(decision_on(call_id, Decision::Approve)).await.map(drop);
         return Ok(Verdict::Decided(approved));
     }
     let args = &request["args"];
@@ -485,8 +486,8 @@ async fn answer_question(
             Reply::Interrupted => return Ok(Verdict::Interrupted),
             Reply::Elsewhere => return Ok(Verdict::Elsewhere),
             Reply::Ended | Reply::None => return Ok(Verdict::Open),
-            Reply::Text(text) if text.trim().is_empty() => decide(Decision::Reject),
-            Reply::Text(text) => decide(Decision::Approve).comment(text.trim()),
+            Reply::Text(text) if text.trim().is_empty() => decision_on(call_id, Decision::Reject),
+            Reply::Text(text) => decision_on(call_id, Decision::Approve).comment(text.trim()),
         };
         match abide.call(decision).await {
             Err(error) if error.code() == Some(Code::BadArguments) => {
@@ -516,18 +517,20 @@ async fn ask_outcome(
         changed.unwrap_or_default(),
         why.unwrap_or_default()
     );
-    let settle = |outcome| {
-        SettleToolCall::new(call_id, outcome).evidence(json!("reported in a conversation"))
-    };
     Ok(match decider.ask_yes_no(abide, call_id, &question).await? {
-        UserDecision::Yes => Verdict::Decided(settle(Outcome::Succeeded)),
+        UserDecision::Yes => Verdict::Decided(settle_call(call_id, Outcome::Succeeded)),
         UserDecision::No => Verdict::Decided(
-            settle(Outcome::Failed).error("it was interrupted and did not take effect"),
+            settle_call(call_id, Outcome::Failed)
+                .error("it was interrupted and did not take effect"),
         ),
         UserDecision::Interrupted => Verdict::Interrupted,
         UserDecision::Elsewhere => Verdict::Elsewhere,
         UserDecision::Open | UserDecision::None => Verdict::Open,
     })
+}
+
+fn settle_call(call_id: &str, outcome: Outcome) -> SettleToolCall {
+    SettleToolCall::new(call_id, outcome).evidence(json!("reported in a conversation"))
 }
 
 /// Why the outcome of a call is unknown, on one line, if its worker has reported a reason.

@@ -309,7 +309,7 @@ impl Conversation<'_> {
         let id = &self.new_session;
         let session = CreateSession::new(&self.agent).id(id);
         // Both or neither: a refused run leaves no session.
-        let done = self.abide.batch([Call::of(session), Call::of(run(id))]).await?;
+        let done = self.abide.batch([Call::from(session), Call::from(run(id))]).await?;
         let row = done.value.last().map(|run| run.result.clone()).unwrap_or_default();
         // For a caller with a scope, the stored ids have the namespace of the scope.
         let session_id = row["session_id"].as_str().unwrap_or_default();

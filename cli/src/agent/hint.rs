@@ -296,9 +296,9 @@ pub(super) fn format_request(request: &Value) -> String {
 /// An argument, quoted for a POSIX shell if necessary.
 pub(crate) fn quote(word: &str) -> String {
     // The shell expands a tilde at the start of a word, and after `:` and `=`.
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c);
+    let is_plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c));
     let expands = word.starts_with('~') || word.contains(":~") || word.contains("=~");
-    if !word.is_empty() && word.chars().all(plain) && !expands {
+    if !word.is_empty() && is_plain && !expands {
         return word.to_owned();
     }
     // Further lines of a hint are indented, and control characters are not printed. The shell drops newlines at the end.

@@ -260,7 +260,7 @@ async fn start_or_find(
         return start_in_session(abide, run, args).await;
     }
     // Both or neither: an unknown agent leaves no session.
-    match abide.batch([Call::of(session), Call::of(run.clone())]).await {
+    match abide.batch([Call::from(session), Call::from(run.clone())]).await {
         Ok(done) => {
             // For a caller with a scope, the stored id has the namespace of the scope.
             let stored = done.value.last().and_then(|run| run.result["id"].as_str());

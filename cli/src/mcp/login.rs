@@ -99,7 +99,7 @@ pub(super) async fn login(
 /// Removes the tokens.
 ///
 /// # Errors
-/// There are none.
+/// The folder has no such server, there is no login, or its file cannot be removed.
 pub(super) fn logout(options: &Options, args: &Logout) -> Result<(), Failure> {
     let config = find_server(&args.agents, &args.name)?;
     let folder = config.login_folder.unwrap_or_default();

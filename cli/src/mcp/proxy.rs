@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value as JsonValue, json};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -36,6 +37,10 @@ const LAST_ANSWER: Duration = Duration::from_secs(5);
 /// Requests that are open at the same time. More are refused: if the proxy waited, it would not read the cancellations
 /// and the answers to forms that end the open ones.
 const AT_ONCE: usize = 256;
+
+/// Notifications and responses of the client that wait to be sent. A server that does not answer holds up only these:
+/// further ones are dropped, so that the proxy goes on reading.
+const QUEUED_NOTIFICATIONS: usize = 256;
 
 /// The version of a request of 2026-07-28, in its `_meta`.
 const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -91,6 +96,9 @@ impl Proxy {
     /// Passes messages until stdin ends.
     pub(super) async fn run(self: &Arc<Self>) -> io::Result<()> {
         let mut lines = lines::read_stdin();
+        let (notifications, queue) = mpsc::channel(QUEUED_NOTIFICATIONS);
+        let mut sender = JoinSet::new();
+        sender.spawn(Arc::clone(self).send_notifications(queue));
         let mut tasks = Tasks::default();
         while let Some(line) = lines.recv().await {
             let Line::Text(text) = line? else {
@@ -101,7 +109,9 @@ impl Proxy {
                 continue;
             }
             match serde_json::from_slice::<JsonValue>(&text) {
-                Ok(message) if is_message(&message) => self.dispatch(message, &mut tasks).await?,
+                Ok(message) if is_message(&message) => {
+                    self.dispatch(message, &mut tasks, &notifications).await?;
+                }
                 Ok(other) => {
                     let why = "the line is not one message of JSON-RPC 2.0";
                     self.write_error(&other["id"], -32600, why).await?;
@@ -109,7 +119,11 @@ impl Proxy {
                 Err(why) => self.refuse_line(&text, &why).await?,
             }
         }
-        let answered = async { while tasks.requests.join_next().await.is_some() {} };
+        drop(notifications);
+        let answered = async {
+            while tasks.requests.join_next().await.is_some() {}
+            sender.join_next().await;
+        };
         // The client has gone; what its calls have started continues.
         let _ = timeout(LAST_REQUESTS, answered).await;
         let session = self.session.lock().await;
@@ -120,7 +134,12 @@ impl Proxy {
         Ok(())
     }
 
-    async fn dispatch(self: &Arc<Self>, message: JsonValue, tasks: &mut Tasks) -> io::Result<()> {
+    async fn dispatch(
+        self: &Arc<Self>,
+        message: JsonValue,
+        tasks: &mut Tasks,
+        notifications: &mpsc::Sender<JsonValue>,
+    ) -> io::Result<()> {
         let proxy = Arc::clone(self);
         let method = message["method"].as_str().unwrap_or_default().to_owned();
         let is_request = !method.is_empty() && message.get("id").is_some();
@@ -137,16 +156,27 @@ impl Proxy {
                 }
                 tasks.requests.spawn(async move { proxy.handle_request(message).await });
             }
-            "notifications/initialized" => {
-                self.notify(&message).await;
-                if tasks.streams.is_empty() {
+            _ => {
+                if notifications.try_send(message).is_err() {
+                    tracing::warn!(%method, "a message of the client is dropped: too many wait");
+                }
+                if method == "notifications/initialized" && tasks.streams.is_empty() {
                     tasks.streams.spawn(async move { proxy.follow_session().await });
                 }
             }
-            "notifications/cancelled" => self.cancel(message).await,
-            _ => self.notify(&message).await,
         }
         Ok(())
+    }
+
+    /// Sends the notifications of the client, and its responses to requests of the server, in their order.
+    async fn send_notifications(self: Arc<Self>, mut queue: mpsc::Receiver<JsonValue>) {
+        while let Some(message) = queue.recv().await {
+            if message["method"] == "notifications/cancelled" {
+                self.cancel(message).await;
+            } else {
+                self.notify(&message).await;
+            }
+        }
     }
 
     /// Sends a notification, or a response to a request of the server.

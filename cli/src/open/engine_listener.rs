@@ -39,7 +39,7 @@ pub(super) struct EngineListener {
 }
 
 impl EngineListener {
-    /// Listens at a new bound.
+    /// Listens at a new socket in a folder of its own; with `loopback` at a free port of 127.0.0.1.
     ///
     /// # Errors
     /// `internal` with the system's error.
@@ -123,13 +123,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_place_is_private_and_removed() {
-        let bound = EngineListener::new(false).await.expect("a bound");
-        let path = PathBuf::from(bound.holder().socket.as_ref().expect("a socket"));
+    async fn a_socket_is_private_and_removed() {
+        let listening = EngineListener::new(false).await.expect("it listens");
+        let path = PathBuf::from(listening.holder().socket.as_ref().expect("a socket"));
         let mode = |path: &Path| fs::metadata(path).expect("it exists").mode() & 0o777;
         let folder = path.parent().expect("a folder").to_owned();
         assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
-        drop(bound);
+        drop(listening);
         assert!(!folder.exists());
     }
 
@@ -146,7 +146,7 @@ mod tests {
     #[tokio::test]
     async fn only_a_socket_left_behind_is_removed() {
         let base = tempfile::tempdir().expect("a folder");
-        let (listener, folder, socket) = listen_in(base.path(), "secret").expect("a bound");
+        let (listener, folder, socket) = listen_in(base.path(), "secret").expect("it listens");
         let folder = folder.keep();
         let killed = |socket: &str| Holder { socket: Some(socket.to_owned()), ..Holder::default() };
         remove_left_behind(&killed(&socket));

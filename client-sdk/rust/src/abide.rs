@@ -264,15 +264,16 @@ impl Abide {
     ///
     /// # Errors
     /// [`Error::Refused`] if the engine has failed: the event will never be durable.
+    #[cfg_attr(
+        not(feature = "embedded"),
+        expect(unused_variables, reason = "a server answers when the event is durable")
+    )]
     pub async fn until_durable(&self, seq: Seq) -> Result<(), Error> {
         match &self.inner.backend {
             #[cfg(feature = "embedded")]
             Backend::Embedded(embedded) => embedded.until_durable(seq).await,
             // A server answers when the event is durable.
-            Backend::Remote(_) => {
-                let _ = seq;
-                Ok(())
-            }
+            Backend::Remote(_) => Ok(()),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use abide_reducers::ToolCallStatus;
 use abide_schema::wire::SUBPROTOCOL;
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, lowercase_first};
 
 /// The reason of an [`Error`]: an error of the operating system, of a library, or a text. Clones share it.
 pub type ErrorSource = Arc<dyn std::error::Error + Send + Sync>;
@@ -225,7 +225,9 @@ impl fmt::Display for Error {
             Error::Closed => f.write_str("the client is closed"),
         }?;
         match std::error::Error::source(self) {
-            Some(source) if f.alternate() => write!(f, ": {}", lower_first(&source.to_string())),
+            Some(source) if f.alternate() => {
+                write!(f, ": {}", lowercase_first(&source.to_string()))
+            }
             _ => Ok(()),
         }
     }
@@ -246,14 +248,6 @@ impl std::error::Error for Error {
 
 fn format_bracketed(f: &mut fmt::Formatter<'_>, why: Option<&str>) -> fmt::Result {
     why.map_or(Ok(()), |why| write!(f, " ({why})"))
-}
-
-/// The operating system begins its sentences with a capital letter, which does not fit after a colon.
-fn lower_first(text: &str) -> String {
-    let mut chars = text.chars();
-    let Some(first) = chars.next() else { return String::new() };
-    let is_word = chars.clone().next().is_some_and(char::is_lowercase);
-    if is_word { format!("{}{}", first.to_lowercase(), chars.as_str()) } else { text.to_owned() }
 }
 
 #[cfg(test)]

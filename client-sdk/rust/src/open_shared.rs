@@ -5,6 +5,8 @@ use std::future::IntoFuture;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use abide_schema::lowercase_first;
+
 use crate::abide::DEADLINE;
 use crate::remote::Remote;
 use crate::request::RequestFuture;
@@ -71,7 +73,7 @@ impl OpenShared {
             .unwrap_or_else(|| PathBuf::from("abide"));
         let path = std::path::absolute(&path).map_err(|why| Error::Address {
             url: path.display().to_string(),
-            why: why.to_string().to_lowercase(),
+            why: lowercase_first(&why.to_string()),
         })?;
         Ok(Abide::remote(Remote::open(path, binary).await?, deadline))
     }

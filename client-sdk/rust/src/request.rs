@@ -21,7 +21,7 @@ impl Abide {
     /// Returns a call of a reducer, which is sent when it is awaited. `#[reducer]` generates the type of its arguments: `abide.call(AddNote { session_id, body })`
     /// calls `add_note`.
     pub fn call<A: Arguments>(&self, arguments: A) -> Request<A::Result> {
-        Request::new(self, Call::of(arguments))
+        Request::new(self, Call::from(arguments))
     }
 
     /// Returns a call of a reducer by its name, for programs that know it only at runtime. The arguments must serialise to an
@@ -169,12 +169,6 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns a call of a reducer; the type of the arguments names it.
-    #[must_use]
-    pub fn of<A: Arguments>(arguments: A) -> Call {
-        Call::new(A::REDUCER, arguments)
-    }
-
     /// Returns a call of a reducer by its name; the arguments must serialise to an object.
     #[must_use]
     pub fn new(reducer: impl Into<String>, args: impl Serialize) -> Call {
@@ -209,9 +203,10 @@ impl Call {
     }
 }
 
+/// A call of the reducer that the type of the arguments names.
 impl<A: Arguments> From<A> for Call {
     fn from(arguments: A) -> Call {
-        Call::of(arguments)
+        Call::new(A::REDUCER, arguments)
     }
 }
 

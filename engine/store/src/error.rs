@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use abide_schema::{Code, Listing, Refusal, SEE_LOG};
+use abide_schema::{Code, Listing, Refusal, SEE_LOG, lowercase_first};
 use rusqlite::{ErrorCode, ffi};
 
 use crate::cell_bytes::CorruptCells;
@@ -179,17 +179,6 @@ fn hint(message: &str, offset: Option<usize>) -> Option<String> {
         (Some(place), Some((_, hint))) => Some(format!("{place}; {hint}")),
         (None, Some((_, hint))) => Some((*hint).to_owned()),
         (place, None) => place,
-    }
-}
-
-fn lowercase_first(text: &str) -> String {
-    let mut letters = text.chars();
-    // "UNIQUE constraint failed" and "JSON path error" keep their capitals.
-    match (letters.next(), letters.next()) {
-        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {
-            first.to_lowercase().collect::<String>() + &text[first.len_utf8()..]
-        }
-        _ => text.to_owned(),
     }
 }
 
@@ -370,7 +359,7 @@ impl OpenError {
             ),
             OpenError::TableDiffers { .. } => (
                 Code::Conflict,
-                "`abide verify` finds a change from outside; a module whose tables have changed needs a new version and a migration step",
+                "the file was changed outside of Abide: restore a backup that verifies; a module whose tables have changed needs a new version and a migration step",
             ),
             OpenError::InUse { holder, path } => {
                 let hint = in_use_hint(path, holder.as_deref());
@@ -402,7 +391,7 @@ impl OpenError {
                 "look at the files next to the database: who owns them, and whether a process has them open",
             ),
             OpenError::Store { .. } => {
-                (Code::Internal, "abide verify checks whether the file is sound")
+                (Code::Internal, "`abide verify` checks whether the file is sound")
             }
         };
         Refusal::new(code, detail).hint(hint)

@@ -201,8 +201,12 @@ fn check_definition(
     let own = own.as_object().unwrap_or(&empty);
     let last = source.last().copied().unwrap_or(&empty);
     let all: BTreeSet<&String> = own.keys().chain(last.keys()).collect();
-    let other: Vec<&str> =
-        all.into_iter().filter(|it| own.get(*it) != last.get(*it)).map(|it| &**it).collect();
+    // The members of a snapshot can have any names.
+    let other: Vec<String> = all
+        .into_iter()
+        .filter(|it| own.get(*it) != last.get(*it))
+        .map(|it| it.escape_debug().to_string())
+        .collect();
     let detail = format!("agent {name} is defined differently here: {}", other.join(", "));
     Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }

@@ -136,9 +136,8 @@ async fn check_history(
         ShownMessage::User(message) => Some(message),
         ShownMessage::OfRun(_) => None,
     });
-    let own = |id: String| format!("{}{id}", by.namespace());
     let prefixes: Vec<String> =
-        users.chain(input).map(|message| own(message.run_prefix(by, thread))).collect();
+        users.chain(input).map(|message| stored_id(by, &message.run_prefix(by, thread))).collect();
     let length = prefixes.first().map_or(0, String::len);
     let sql = "SELECT id FROM runs WHERE session_id = :session \
                AND substr(id, 1, :length) IN (SELECT value FROM json_each(:prefixes))";
@@ -149,27 +148,19 @@ async fn check_history(
     ]);
     let found = start::first_texts(&app.engine, by, sql, params).await?;
     let runs: HashMap<&str, &str> = found.iter().map(|id| (&id[..length], id.as_str())).collect();
-    // The run of a message of the session.
-    let find_run_id = |message: &UserMessage| -> Result<Option<&str>, Refusal> {
-        let Some(run) = runs.get(own(message.run_prefix(by, thread)).as_str()) else {
-            return Ok(None);
-        };
-        if *run != own(message.run_id(by, thread)) {
-            let detail = format!("the message {} was sent with another text", message.id);
-            return Err(Refusal::new(Code::BadArguments, detail).hint(NO_BRANCHES));
-        }
-        Ok(Some(run))
-    };
     let mut last = None;
     for shown in history {
         last = match shown {
-            ShownMessage::User(message) => find_run_id(message)?.or(last),
+            ShownMessage::User(message) => find_run_id(&runs, by, thread, message)?.or(last),
             ShownMessage::OfRun(run) => Some(run.as_str()),
         };
     }
     // A message that is repeated has a run, whatever has followed.
     let Some(message) = input else { return Ok(()) };
-    let (None, Some(last)) = (find_run_id(message)?, last) else { return Ok(()) };
+    if find_run_id(&runs, by, thread, message)?.is_some() {
+        return Ok(());
+    }
+    let Some(last) = last else { return Ok(()) };
     let newest = newest_run(app, by, thread).await?.filter(|run| run.agent == *agent);
     match newest {
         Some(newest) if newest.id != last && is_in_session(app, by, last, session).await? => {
@@ -181,6 +172,28 @@ async fn check_history(
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the run of a message of the session. `runs` has the runs by their ids without the digests.
+fn find_run_id<'a>(
+    runs: &HashMap<&str, &'a str>,
+    by: &Caller,
+    thread: &str,
+    message: &UserMessage,
+) -> Result<Option<&'a str>, Refusal> {
+    let Some(run) = runs.get(stored_id(by, &message.run_prefix(by, thread)).as_str()) else {
+        return Ok(None);
+    };
+    if *run != stored_id(by, &message.run_id(by, thread)) {
+        let detail = format!("the message {} was sent with another text", message.id);
+        return Err(Refusal::new(Code::BadArguments, detail).hint(NO_BRANCHES));
+    }
+    Ok(Some(*run))
+}
+
+/// Returns an id with the namespace of the caller.
+fn stored_id(by: &Caller, id: &str) -> String {
+    format!("{}{id}", by.namespace())
 }
 
 /// What a client can do instead of editing a message.

@@ -17,9 +17,9 @@ use super::response::{committed_value, counted_value, json as as_json};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
-use crate::query_string;
-use crate::routes::idempotency_key::idempotency_key;
+use crate::query_string::invalid_query_string;
 use crate::routes::rows::deny_hidden;
+use crate::single::idempotency_key;
 
 /// Number of characters of a prompt that are shown.
 const PROMPT_CHARS: usize = 500;
@@ -28,9 +28,11 @@ const PROMPT_CHARS: usize = 500;
 const EXAMPLE_BODY: &str =
     r#"{"name": "clerk", "system_prompt": "…", "tools": ["…"]}, as docs/agents.md says"#;
 
-/// The columns that [`agent_to_json`] reads, in its order. The last is NULL for a caller that may not read definitions.
-const COLUMNS: &str = "a.name, a.revision, a.mode, a.description, a.hidden, a.native, \
-    a.retired_at, r.definition FROM agents a \
+/// The columns that [`agent_to_json`] reads, in its order. The definition follows them.
+const COLUMNS: &str = "a.name, a.revision, a.mode, a.description, a.hidden, a.native, a.retired_at";
+
+/// The agents with their newest revisions.
+const AGENTS: &str = "agents a \
     LEFT JOIN agent_revisions r ON r.agent = a.name AND r.revision = a.revision";
 
 /// Which agents a list has.
@@ -58,7 +60,7 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let Query(ListQuery { kind }) = query.map_err(|why| {
         let hint = "omit it, or send ?kind=primaries or ?kind=subagents";
-        query_string::invalid(Code::BadArguments, &why).hint(hint)
+        invalid_query_string(Code::BadArguments, &why).hint(hint)
     })?;
     // An agent of the mode `all` is of both kinds.
     let excluded_mode = match kind {
@@ -66,12 +68,9 @@ pub(super) async fn list(
         Some(Kind::Subagents) => "primary",
         None => "",
     };
-    let sql = format!(
-        "SELECT {COLUMNS} WHERE a.hidden = 0 AND a.retired_at IS NULL \
-         AND a.mode <> :excluded_mode ORDER BY a.name"
-    );
+    let condition = "a.hidden = 0 AND a.retired_at IS NULL AND a.mode <> :excluded_mode";
     let params = Map::from_iter([("excluded_mode".to_owned(), json!(excluded_mode))]);
-    let answer = query_agents(&app.engine, &by, &sql, &params).await?;
+    let answer = query_agents(&app.engine, &by, condition, &params).await?;
     let list = move || {
         let agents: Vec<JsonValue> = answer.rows.iter().map(|row| agent_to_json(row)).collect();
         json!({"seq": answer.seq, "agents": agents})
@@ -107,7 +106,10 @@ pub(super) async fn create(
             let is_retired = !agent["retired_at"].is_null();
             ExpectedRevision { revision: if is_retired { newest } else { 0 }, newest }
         }
-        Err(_) => ExpectedRevision { revision: 0, newest: 0 },
+        Err(refusal) if refusal.code == Code::NotFound => {
+            ExpectedRevision { revision: 0, newest: 0 }
+        }
+        Err(refusal) => return Err(refusal.into()),
     };
     let name = register(&app, &by, definition.into(), expected, key).await?;
     let (_, agent) = find_agent(&app.engine, &by, &name).await?;
@@ -303,20 +305,27 @@ async fn refuse_without_permission(
 
 const NO_AGENTS: &str = "start it with `abide serve --agents FOLDER`";
 
-/// Queries [`COLUMNS`]: without the definition if a policy hides it from the caller.
+/// Returns the agents that a condition selects, by name: rows of [`COLUMNS`] and the definition, which is NULL if a
+/// policy hides it from the caller.
 async fn query_agents(
     engine: &Engine,
     by: &Caller,
-    sql: &str,
+    condition: &str,
     params: &Map<String, JsonValue>,
 ) -> Result<QueryResult, Refusal> {
-    match engine.query(by, sql, params, None).await {
+    let sql = select_agents("r.definition", condition);
+    match engine.query(by, &sql, params, None).await {
+        // A statement that names a hidden column is an error.
         Err(refusal) if refusal.code == Code::BadSql => {
-            let without = sql.replace("r.definition", "NULL");
-            engine.query(by, &without, params, None).await.map_err(deny_hidden)
+            let sql = select_agents("NULL", condition);
+            engine.query(by, &sql, params, None).await.map_err(deny_hidden)
         }
         answer => answer,
     }
+}
+
+fn select_agents(definition: &str, condition: &str) -> String {
+    format!("SELECT {COLUMNS}, {definition} FROM {AGENTS} WHERE {condition} ORDER BY a.name")
 }
 
 /// Returns an agent's definition, and its public form.
@@ -325,9 +334,8 @@ async fn find_agent(
     by: &Caller,
     name: &str,
 ) -> Result<(JsonValue, JsonValue), Refusal> {
-    let sql = format!("SELECT {COLUMNS} WHERE a.name = :name");
     let params = Map::from_iter([("name".to_owned(), json!(name))]);
-    let QueryResult { rows, .. } = query_agents(engine, by, &sql, &params).await?;
+    let QueryResult { rows, .. } = query_agents(engine, by, "a.name = :name", &params).await?;
     let row = rows.first().ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no agent {name}"))
             .hint("GET /agents lists them")
@@ -347,7 +355,7 @@ fn read_definition(row: &[Value]) -> JsonValue {
     }
 }
 
-/// Returns the public form of an agent, from a row of [`COLUMNS`].
+/// Returns the public form of an agent, from a row of [`query_agents`].
 fn agent_to_json(row: &[Value]) -> JsonValue {
     let cell = |at: usize| row.get(at).map_or(JsonValue::Null, Value::to_json);
     let definition = read_definition(row);

@@ -13,7 +13,7 @@ use crate::body::RequestBody;
 use crate::connections::parse_turns::begin;
 use crate::frames;
 use crate::problem::Problem;
-use crate::routes::idempotency_key::idempotency_key;
+use crate::single::idempotency_key;
 use crate::unsent;
 
 /// Runs one reducer.

@@ -18,7 +18,7 @@ use super::runs::path;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
-use crate::query_string;
+use crate::query_string::invalid_query_string;
 
 /// Prompts in one answer.
 const PAGE: usize = 500;
@@ -224,6 +224,6 @@ fn prompt_and_label(
 
 fn query_parameters<T>(query: Result<Query<T>, QueryRejection>, shape: &str) -> Result<T, Refusal> {
     query.map(|Query(query)| query).map_err(|why| {
-        query_string::invalid(Code::BadArguments, &why).hint(format!("omit it, or send {shape}"))
+        invalid_query_string(Code::BadArguments, &why).hint(format!("omit it, or send {shape}"))
     })
 }

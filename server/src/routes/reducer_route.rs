@@ -5,7 +5,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::idempotency_key::idempotency_key;
 use super::response::committed_value;
 use super::rows::row_of_result;
 use super::runs::reducer_call;
@@ -13,6 +12,7 @@ use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::parse_turns::begin;
 use crate::problem::Problem;
+use crate::single::idempotency_key;
 
 /// A reducer as a route.
 pub(super) struct ReducerRoute {

@@ -27,7 +27,7 @@ use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::parse_turns::{ParseTurn, begin};
 use crate::problem::Problem;
-use crate::routes::idempotency_key::idempotency_key;
+use crate::single::idempotency_key;
 
 /// A request for a run.
 #[derive(Debug, Deserialize)]

@@ -12,7 +12,6 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
 
-use super::idempotency_key::idempotency_key;
 use super::reducer_route::{ReducerRoute, arguments};
 use super::response::{committed_value, counted_value};
 use super::rows::{query_rows, row_of_result, stored_ids};
@@ -20,7 +19,8 @@ use super::runs::{abort_reason, find as find_run, path, reducer_call};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
-use crate::query_string;
+use crate::query_string::invalid_query_string;
+use crate::single::idempotency_key;
 
 const SESSION: &str = "SELECT * FROM sessions WHERE id = :id";
 
@@ -69,7 +69,7 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let id = path(id, "id of the session")?;
     let Query(StateQuery { at, last }) =
-        query.map_err(|why| query_string::invalid(Code::BadArguments, &why).hint(state_hint()))?;
+        query.map_err(|why| invalid_query_string(Code::BadArguments, &why).hint(state_hint()))?;
     let last = last.unwrap_or(LAST);
     if last > LAST_MAX || at.is_some_and(|at| at < 0) {
         let detail = "invalid query string: at or last is out of range";
@@ -109,7 +109,7 @@ pub(super) async fn checkpoints(
     let id = path(id, "id of the run")?;
     let Query(CheckpointsQuery { after }) = query.map_err(|why| {
         let hint = "omit it, or send ?after= with next of the previous page";
-        query_string::invalid(Code::BadArguments, &why).hint(hint)
+        invalid_query_string(Code::BadArguments, &why).hint(hint)
     })?;
     let (_, run) = find_run(&app.engine, &by, &id).await?;
     let of_run = [

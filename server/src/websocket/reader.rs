@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide_engine::{Engine, Start};
 use abide_schema::wire::ClientMessage;
-use abide_schema::{Code, Refusal, SEE_LOG, Seq};
+use abide_schema::{Code, Refusal, SEE_LOG, Seq, lowercase_first};
 use axum::extract::ws::{Message, WebSocket, close_code};
 use futures_util::stream::SplitStream;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -30,8 +30,19 @@ use crate::connections::lifecycle::{Lifecycle, Phase};
 use crate::connections::parse_turns::begin;
 use crate::{frames, limits};
 
-/// The answer to a message: its text, and what the message has taken.
-type Answer = (String, Admission);
+/// An answered message: the text of the answer, and what the message has taken.
+struct Answered {
+    text: String,
+    admission: Admission,
+}
+
+impl Answered {
+    /// A refusal is encoded as the error of the message with this id.
+    fn new(id: &str, outcome: Result<String, Refusal>, admission: Admission) -> Answered {
+        let text = outcome.unwrap_or_else(|refusal| frames::encode_error(Some(id), &refusal));
+        Answered { text, admission }
+    }
+}
 
 /// The writer has ended, and with it the connection.
 struct WriterGone;
@@ -81,8 +92,7 @@ impl Reader<'_> {
             };
             let message = match message {
                 Err(_) if self.moved.swap(false, Ordering::Relaxed) => continue,
-                Err(_) => return SessionEnd::Gone,
-                Ok(None) => return SessionEnd::Gone,
+                Err(_) | Ok(None) => return SessionEnd::Gone,
                 Ok(Some(Err(why))) => return self.end_broken(why).await,
                 Ok(Some(Ok(message))) => message,
             };
@@ -144,19 +154,15 @@ impl Reader<'_> {
             ClientMessage::Call { id, reducer, args, request_id } => {
                 self.start(id, admission, |id, admission| async move {
                     let done = engine.call(&caller, &reducer, args, request_id.as_deref()).await;
-                    Some((
-                        reply_text(&id, done.map(|done| frames::encode_call(Some(&id), &done))),
-                        admission,
-                    ))
+                    let text = done.map(|done| frames::encode_call(Some(&id), &done));
+                    Some(Answered::new(&id, text, admission))
                 });
             }
             ClientMessage::Batch { id, calls, request_id } => {
                 self.start(id, admission, |id, admission| async move {
                     let done = engine.batch(&caller, calls, request_id.as_deref()).await;
-                    Some((
-                        reply_text(&id, done.map(|done| frames::encode_batch(Some(&id), &done))),
-                        admission,
-                    ))
+                    let text = done.map(|done| frames::encode_batch(Some(&id), &done));
+                    Some(Answered::new(&id, text, admission))
                 });
             }
             ClientMessage::Sql { id, sql, params, as_of } => {
@@ -165,14 +171,8 @@ impl Reader<'_> {
             ClientMessage::Explain { id, sql, params } => {
                 self.start_cancellable(id, admission, |id, admission| async move {
                     let explained = engine.explain(&caller, &sql, &params).await;
-                    (
-                        reply_text(
-                            &id,
-                            explained
-                                .map(|explained| frames::encode_explanation(Some(&id), &explained)),
-                        ),
-                        admission,
-                    )
+                    let text = explained.map(|it| frames::encode_explanation(Some(&id), &it));
+                    Answered::new(&id, text, admission)
                 });
             }
             ClientMessage::Subscribe {
@@ -226,18 +226,18 @@ impl Reader<'_> {
                 Ok(result) => authenticator.check(&mut session).await.map(|()| result),
                 refused => refused,
             };
-            let answer = result.and_then(frames::EncodedResult::into_text).map(|text| {
+            let text = result.and_then(frames::EncodedResult::into_text).map(|text| {
                 let (text, reservation) = text.join();
                 admission.hold_result(reservation);
                 text
             });
-            (reply_text(&id, answer), admission)
+            Answered::new(&id, text, admission)
         });
     }
 
     /// Starts a query that ends without an answer when the client cancels it, or when the connection has ended. Dropping it
     /// frees its reader.
-    fn start_cancellable<F: Future<Output = Answer> + Send + 'static>(
+    fn start_cancellable<F: Future<Output = Answered> + Send + 'static>(
         &self,
         id: String,
         admission: Admission,
@@ -261,7 +261,7 @@ impl Reader<'_> {
     ///
     /// The first poll happens immediately, and a call reaches the engine's queue in its first poll. So calls are executed
     /// in the order of their messages. A call that is queued runs even if its connection ends.
-    fn start<F: Future<Output = Option<Answer>> + Send + 'static>(
+    fn start<F: Future<Output = Option<Answered>> + Send + 'static>(
         &self,
         id: String,
         mut admission: Admission,
@@ -276,11 +276,14 @@ impl Reader<'_> {
             let done = begin(turn, AssertUnwindSafe(work).catch_unwind()).await;
             let (text, admission) = match done {
                 Ok(None) => return,
-                Ok(Some((text, mut admission))) => match admission.count_answer(&text) {
-                    Ok(()) => (text, Some(admission)),
-                    // A committed call cannot be refused: the connection ends without its result.
-                    Err(_) => return full.notify_one(),
-                },
+                Ok(Some(Answered { text, mut admission })) => {
+                    if admission.count_answer(&text).is_err() {
+                        // A committed call cannot be refused: the connection ends without its result.
+                        full.notify_one();
+                        return;
+                    }
+                    (text, Some(admission))
+                }
                 Err(_) => (frames::encode_error(Some(&id), &internal_error()), None),
             };
             tracing::trace!(name: "answered", bytes = text.len(), "the message has an answer");
@@ -321,7 +324,7 @@ impl Reader<'_> {
                 (close_code::AGAIN, refusal.clone(), UNREAD)
             }
             Some(SocketError::Protocol(why)) => {
-                let refusal = Refusal::new(Code::BadRequest, why.to_string().to_lowercase());
+                let refusal = Refusal::new(Code::BadRequest, lowercase_first(&why.to_string()));
                 (close_code::PROTOCOL, refusal, "the frames violate RFC 6455")
             }
             _ => {
@@ -347,8 +350,4 @@ fn find_refusal(why: &std::io::Error) -> Option<&Refusal> {
 fn internal_error() -> Refusal {
     tracing::error!("processing a message panicked");
     Refusal::new(Code::Internal, "the server failed with an internal error").hint(SEE_LOG)
-}
-
-fn reply_text(id: &str, outcome: Result<String, Refusal>) -> String {
-    outcome.unwrap_or_else(|refusal| frames::encode_error(Some(id), &refusal))
 }

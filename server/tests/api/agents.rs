@@ -344,4 +344,7 @@ async fn a_hidden_definition_is_left_out() {
     for path in ["/agents", "/agents/clerk"] {
         assert_eq!(home.ask(&shop, "GET", path, "").await.status, 403, "{path}");
     }
+    // Regression: every error of the lookup was taken for an agent that does not exist.
+    let again = home.ask(&shop, "POST", "/agents", r#"{"name": "clerk"}"#).await.problem();
+    assert!(again.starts_with("403 denied: a policy hides rows or columns"), "{again}");
 }

@@ -502,6 +502,16 @@ async fn odd_messages_are_refused() {
         "io.modelcontextprotocol/clientCapabilities":
             {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}});
     let session = initialize(&server, None).await;
+    // Regression: an error repeated the control characters of a name.
+    let unknown = server
+        .request("POST", "/mcp")
+        .header("accept", "application/json, text/event-stream")
+        .header("mcp-session-id", &session)
+        .body(call("x\u{1b}\u{202e}", json!({})).to_string())
+        .send()
+        .await
+        .json();
+    assert_eq!(unknown["error"]["message"], "method not found: x\\u{1b}\\u{202e}", "{unknown}");
     let messages = [
         (
             "tools/call",

@@ -26,9 +26,9 @@ async fn drive(abide: &Abide, runs: usize) -> Vec<RunLease> {
     let mut calls: Vec<Call> = Vec::new();
     for number in 0..runs {
         let id = format!("s{number}");
-        calls.push(Call::of(CreateSession::new("clerk").id(&id)));
-        calls.push(Call::of(StartRun::new(&id).id(&id)));
-        calls.push(Call::of(ClaimRun::new(id, "me", 60_000)));
+        calls.push(Call::from(CreateSession::new("clerk").id(&id)));
+        calls.push(Call::from(StartRun::new(&id).id(&id)));
+        calls.push(Call::from(ClaimRun::new(id, "me", 60_000)));
     }
     for together in calls.chunks(900) {
         abide.batch(together.to_vec()).await.expect("the runs start");

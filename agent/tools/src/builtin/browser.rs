@@ -65,7 +65,7 @@ pub(super) fn browser(config: &BrowserConfig) -> Result<Function, ConfigError> {
             schemars::schema_for!(Browse).to_value(),
         )
     };
-    Ok(Function::of(declaration, move |invocation: Invocation| {
+    Ok(Function::untyped(declaration, move |invocation: Invocation| {
         let web = web.clone();
         async move {
             match read(&web, invocation).await {

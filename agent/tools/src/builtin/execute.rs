@@ -98,7 +98,7 @@ pub(super) fn execute(sandbox: &Sandbox, config: &ExecuteConfig) -> Result<Funct
         max_output_bytes: config.max_output_bytes,
     });
     let sandbox = sandbox.clone();
-    let function = Function::of(declaration, move |invocation| {
+    let function = Function::untyped(declaration, move |invocation| {
         let tool = Arc::clone(&tool);
         async move { tool.run(invocation).await }
     });

@@ -36,7 +36,7 @@ where
     let declaration =
         ToolDeclaration { effect, ..ToolDeclaration::new(name, description, parameters) };
     let sandbox = sandbox.clone();
-    Function::of(declaration, move |invocation: Invocation| {
+    Function::untyped(declaration, move |invocation: Invocation| {
         let sandbox = sandbox.clone();
         async move {
             let Invocation { arguments, context, .. } = invocation;

@@ -104,7 +104,7 @@ pub(super) fn inspect_package(config: &PackagesConfig) -> Result<Function, Confi
             schemars::schema_for!(Inspect).to_value(),
         )
     };
-    Ok(Function::of(declaration, move |invocation: Invocation| {
+    Ok(Function::untyped(declaration, move |invocation: Invocation| {
         let registries = Arc::clone(&registries);
         async move {
             match registries.inspect(invocation).await {

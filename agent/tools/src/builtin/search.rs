@@ -110,7 +110,7 @@ pub(super) fn search(
             schemars::schema_for!(Search).to_value(),
         )
     };
-    Ok(Function::of(declaration, move |invocation: Invocation| {
+    Ok(Function::untyped(declaration, move |invocation: Invocation| {
         let provider = std::sync::Arc::clone(&provider);
         async move {
             match provider.search(invocation).await {

@@ -108,7 +108,7 @@ fn names_and_schemas_are_validated() {
     let tools = tools(&["one"]);
     let refused = |name: &str, parameters: Value| {
         let declaration = ToolDeclaration::new(name, "", parameters);
-        let tool = Function::of(declaration, |_| async { ToolOutcome::text("") });
+        let tool = Function::untyped(declaration, |_| async { ToolOutcome::text("") });
         tools.add(tool).expect_err("it is refused").to_string()
     };
     let output = [

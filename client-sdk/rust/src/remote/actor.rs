@@ -46,8 +46,16 @@ struct PendingRequest {
 enum ConnectionEnd {
     /// The connection is lost, for this reason.
     Lost(String),
-    /// The client is closed; all pending requests get this error.
-    Closed(Error, Option<oneshot::Sender<()>>),
+    /// The client is closed.
+    Closed(Closed),
+}
+
+/// How a client was closed.
+struct Closed {
+    /// The error that all pending requests get.
+    reason: Error,
+    /// The caller of `close` waits for this.
+    done: Option<oneshot::Sender<()>>,
 }
 
 /// The commands of handles and consumers.
@@ -102,12 +110,12 @@ impl Actor {
 
     /// Runs until it is closed, or the last handle is dropped.
     pub(crate) async fn run(mut self, mut socket: Socket) {
-        let (close_reason, done) = loop {
+        let closed = loop {
             match self.serve_connection(&mut socket).await {
-                ConnectionEnd::Closed(close_reason, done) => {
+                ConnectionEnd::Closed(closed) => {
                     // A server that does not answer in time is abandoned.
                     let _ = timeout(CLOSING, socket.close(None)).await;
-                    break (close_reason, done);
+                    break closed;
                 }
                 ConnectionEnd::Lost(why) => {
                     tracing::info!(%why, "the connection to the server was lost");
@@ -119,13 +127,13 @@ impl Actor {
             }
             match self.reconnect().await {
                 Ok(made) => socket = made,
-                Err((close_reason, done)) => break (close_reason, done),
+                Err(closed) => break closed,
             }
             self.set_last_error(None);
             self.shared.reconnects.fetch_add(1, Ordering::Relaxed);
         };
-        self.end(&close_reason);
-        if let Some(done) = done {
+        self.end(&closed.reason);
+        if let Some(done) = closed.done {
             // The caller of close may have stopped waiting.
             let _ = done.send(());
         }
@@ -151,8 +159,8 @@ impl Actor {
                 biased;
                 received = poll_fn(|context| connection.poll(context)) => match received {
                     Ok(Some(text)) => {
-                        if let Err(close_reason) = self.handle_message(&text, &mut connection) {
-                            return ConnectionEnd::Closed(close_reason, None);
+                        if let Err(reason) = self.handle_message(&text, &mut connection) {
+                            return ConnectionEnd::Closed(Closed { reason, done: None });
                         }
                     }
                     Ok(None) => {}
@@ -179,13 +187,13 @@ impl Actor {
     }
 
     /// Reconnects, however long that takes.
-    async fn reconnect(&mut self) -> Result<Socket, (Error, Option<oneshot::Sender<()>>)> {
+    async fn reconnect(&mut self) -> Result<Socket, Closed> {
         let mut dialing = self.schedule_dial();
         loop {
             tokio::select! {
                 made = &mut dialing => match made {
                     Ok(socket) => return Ok(socket),
-                    Err(error) if is_final(&error) => return Err((error, None)),
+                    Err(reason) if is_final(&reason) => return Err(Closed { reason, done: None }),
                     Err(error) => {
                         let why = format!("{error:#}");
                         tracing::debug!(%why, "reconnect failed; retrying");
@@ -194,7 +202,7 @@ impl Actor {
                     }
                 },
                 command = self.commands.recv() => match self.handle_command(command, None) {
-                    Err(ConnectionEnd::Closed(reason, done)) => return Err((reason, done)),
+                    Err(ConnectionEnd::Closed(closed)) => return Err(closed),
                     Err(ConnectionEnd::Lost(_)) | Ok(()) => {}
                 },
             }
@@ -217,9 +225,13 @@ impl Actor {
         connection: Option<&mut SocketConnection<'_>>,
     ) -> Result<(), ConnectionEnd> {
         match command {
-            None => return Err(ConnectionEnd::Closed(Error::Closed, None)),
+            None => {
+                let closed = Closed { reason: Error::Closed, done: None };
+                return Err(ConnectionEnd::Closed(closed));
+            }
             Some(Command::Close { done }) => {
-                return Err(ConnectionEnd::Closed(Error::Closed, Some(done)));
+                let closed = Closed { reason: Error::Closed, done: Some(done) };
+                return Err(ConnectionEnd::Closed(closed));
             }
             Some(Command::Ask { id, text, is_query, reply }) => {
                 let text = Utf8Bytes::from(text);

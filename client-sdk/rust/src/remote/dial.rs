@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_schema::wire::{AUTHENTICATION_HEADER, AUTHENTICATION_OFF, SCOPE_HEADER, SUBPROTOCOL};
-use abide_schema::{Code, Refusal, Scope};
+use abide_schema::{Code, Refusal, Scope, lowercase_first};
 use serde_json::{Value as JsonValue, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -115,7 +115,7 @@ impl Address {
         let url = file.path.display().to_string();
         let request = upgrade_request("ws://localhost/v1/ws").map_err(|why| Error::Address {
             url: url.clone(),
-            why: why.to_string().to_lowercase(),
+            why: lowercase_first(&why.to_string()),
         })?;
         Ok(Address { url, target: Target::Shared(file), scope: Scope::new(), request })
     }

@@ -152,7 +152,7 @@ impl DurableSession {
         lease: Duration,
     ) -> Result<Requested, Error> {
         let claim = claim(&request.call_id, lease);
-        match self.abide.batch([Call::of(request.clone()), Call::of(claim)]).await {
+        match self.abide.batch([Call::from(request.clone()), Call::from(claim)]).await {
             Ok(mut done) => {
                 let claimed = done.value.pop().map(|done| done.result).unwrap_or_default();
                 let call = serde_json::from_value(claimed)

@@ -282,16 +282,16 @@ impl Peer {
         push: &JsonValue,
     ) -> A2aResult<Sent> {
         let ids = self.ids(&run);
-        let unsupported = |why: &str| {
-            let message = format!("task {} {why}", ids.task);
-            Err(A2aError::new(Kind::UnsupportedOperation, message))
-        };
         if run.has_ended {
-            return unsupported("has ended; a message with its contextId begins another");
+            let message =
+                format!("task {} has ended; a message with its contextId begins another", ids.task);
+            return Err(A2aError::new(Kind::UnsupportedOperation, message));
         }
         let pending = start::undecided_call_ids(&self.app.engine, self.by(), &run).await?;
         if pending.is_empty() {
-            return unsupported("needs no input; send the message when it does");
+            let message =
+                format!("task {} needs no input; send the message when it does", ids.task);
+            return Err(A2aError::new(Kind::UnsupportedOperation, message));
         }
         let decisions = message.decisions(&pending)?;
         let TaskIds { task, context } = &ids;

@@ -117,7 +117,7 @@ fn read_modern(
 
 fn unsupported_version(version: &str) -> McpFailure {
     let supported: Vec<&str> = [MODERN].into_iter().chain(LEGACY).collect();
-    let message = format!("unsupported protocol version {version}");
+    let message = format!("unsupported protocol version {}", version.escape_debug());
     let data = json!({"supported": supported, "requested": version});
     McpFailure { code: -32022, message, data: Some(data) }
 }
@@ -126,7 +126,8 @@ fn unsupported_version(version: &str) -> McpFailure {
 fn check_standard(request: &Request, headers: &HeaderMap) -> Result<(), McpFailure> {
     let method = read_header(headers, &MCP_METHOD)?;
     if method != Some(request.method.as_str()) {
-        return Err(header_mismatch(format!("the header Mcp-Method is not {}", request.method)));
+        let method = request.method.escape_debug();
+        return Err(header_mismatch(format!("the header Mcp-Method is not {method}")));
     }
     let member = match request.method.as_str() {
         "tools/call" | "prompts/get" => "name",

@@ -133,7 +133,7 @@ async fn answer_common(
         "tasks/cancel" => tasks::cancel(exchange, request).await,
         method => Err(McpFailure {
             code: -32601,
-            message: format!("method not found: {method}"),
+            message: format!("method not found: {}", method.escape_debug()),
             data: None,
         }),
     }

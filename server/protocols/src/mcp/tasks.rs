@@ -75,7 +75,7 @@ async fn load_task(exchange: &McpRequestContext, id: &str) -> Result<Task, McpFa
     let engine = &exchange.app.engine;
     let by = exchange.by();
     let missing = |refusal: Refusal| match refusal.code {
-        Code::NotFound => McpFailure::invalid(format!("there is no task {id}")),
+        Code::NotFound => McpFailure::invalid(format!("there is no task {}", id.escape_debug())),
         _ => to_failure(refusal),
     };
     let (_, run) = runs::find(engine, by, id).await.map_err(missing)?;

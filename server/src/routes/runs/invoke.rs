@@ -21,9 +21,9 @@ use crate::body::RequestBody;
 use crate::connections::lifecycle::Phase;
 use crate::limits;
 use crate::problem::{Problem, note};
-use crate::routes::idempotency_key::idempotency_key;
 use crate::routes::response::committed_value;
 use crate::routes::rows::deny_hidden;
+use crate::single::idempotency_key;
 
 /// The events that end a turn.
 const ENDS: &str = "SELECT number, turn, kind, data FROM run_events WHERE run_id = :run \

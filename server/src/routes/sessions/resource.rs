@@ -13,7 +13,7 @@ use super::find;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
-use crate::query_string;
+use crate::query_string::invalid_query_string;
 use crate::routes::reducer_route::{ReducerRoute, arguments};
 use crate::routes::response::counted_value;
 use crate::routes::rows::{query_rows, stored_ids};
@@ -81,7 +81,7 @@ pub(in crate::routes) async fn list(
 ) -> Result<Response, Problem> {
     let hint = "send any of ?agent=, ?status=, ?parent_id=, ?before= with next of the previous page, and ?limit=";
     let Query(ListQuery { agent, status, parent_id, before, limit }) =
-        query.map_err(|why| query_string::invalid(Code::BadArguments, &why).hint(hint))?;
+        query.map_err(|why| invalid_query_string(Code::BadArguments, &why).hint(hint))?;
     let limit = page_size(limit)?;
     let stored_parent_id = parent_id.as_ref().and_then(|id| stored_ids(&by, id).pop());
     let params = [
@@ -165,7 +165,7 @@ pub(in crate::routes) async fn messages(
     let hint = "send one of ?after= and ?before= with next of the previous page, and ?limit=";
     let id = path(id, "id of the session")?;
     let Query(MessagesQuery { after, before, limit }) =
-        query.map_err(|why| query_string::invalid(Code::BadArguments, &why).hint(hint))?;
+        query.map_err(|why| invalid_query_string(Code::BadArguments, &why).hint(hint))?;
     if after.is_some() && before.is_some() {
         let detail = "invalid query string: after and before exclude each other";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
