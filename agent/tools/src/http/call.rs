@@ -22,9 +22,12 @@ impl Plan {
             Err(why) => return ToolOutcome::failed(Failure::Arguments, format!("{name}: {why}")),
         };
         let mut headers = self.headers.clone();
-        if let (Some(header), Ok(id)) =
-            (&self.idempotency_header, HeaderValue::from_str(&invocation.call_id))
-        {
+        if let Some(header) = &self.idempotency_header {
+            // A call id can have letters beyond ASCII, which a header has as bytes.
+            let Ok(id) = HeaderValue::from_bytes(invocation.call_id.as_bytes()) else {
+                let why = format!("{name}: the id of the call cannot be sent as a header");
+                return ToolOutcome::failed(Failure::Arguments, why);
+            };
             headers.insert(header, id);
         }
         let body = self.body(arguments);
