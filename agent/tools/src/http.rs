@@ -220,7 +220,7 @@ fn context_key(
     let Some(setting) = setting else { return Ok(None) };
     match setting.value(tool, environment)? {
         key if key.is_empty() => Err(ConfigError::new(tool, "context_key is empty")),
-        key => Ok(Some(ContextKey::new(key))),
+        key => Ok(Some(ContextKey::new(&key))),
     }
 }
 
