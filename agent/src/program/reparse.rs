@@ -2,6 +2,7 @@
 //! has ended. The rows of the run stay as they are; the new reading can be stored next to them, as a correction.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use abide_client::arguments::{
     CorrectRun, CorrectedLine, CorrectedResult, ModelUsage, NewRunEvent,
@@ -88,9 +89,9 @@ impl Reparsed {
     ///
     /// # Errors
     /// [`ReparseError`].
-    pub async fn of(
+    pub async fn read(
         abide: &Abide,
-        catalog: &Catalog,
+        catalog: &Arc<Catalog>,
         run_id: &str,
     ) -> Result<Reparsed, ReparseError> {
         let sql = "SELECT * FROM runs WHERE id = :id";
@@ -155,10 +156,11 @@ async fn last_correction(
 /// Returns the definition of the agent, and whether it is that of the folder.
 async fn definition(
     abide: &Abide,
-    catalog: &Catalog,
+    catalog: &Arc<Catalog>,
     run: &Run,
 ) -> Result<(AgentDefinition, bool), ReparseError> {
-    let of_folder = catalog.read().0.into_iter().find(|it| it.name == run.agent);
+    let folder = catalog.read_in_background().await?;
+    let of_folder = folder.definitions.into_iter().find(|it| it.name == run.agent);
     if let Some(definition) = of_folder.filter(|definition| definition.cli.is_some()) {
         return Ok((definition, true));
     }
