@@ -38,7 +38,7 @@
 //! In reading order: `tool` the trait · `outcome` the result of a call · `exchange` calls of more than one request ·
 //! `registry` all tools, and those that an agent may use · `arguments` validation of a model's arguments · the kinds
 //! of tools: `function`, `http`, `subprocess`, `mcp` · `oauth` tokens of MCP servers · `a2a` remote agents ·
-//! `public_address` which addresses can be used · `webhook` requests to them that the server makes. Programs run in the
+//! `http_client`, `public_address` how and to which addresses requests are sent · `webhook` requests to them that the server makes. Programs run in the
 //! sandboxes of `abide-sandbox`.
 
 mod a2a;
@@ -47,9 +47,11 @@ mod builtin;
 mod capture;
 mod config;
 mod environment;
+mod error_text;
 mod exchange;
 mod function;
 mod http;
+mod http_client;
 mod mcp;
 mod media_type;
 mod oauth;
@@ -79,6 +81,7 @@ pub use environment::{INHERITED, Inherit, Named, Preset, Setting};
 pub use exchange::{Exchange, ExchangeError, ExchangeLog, ExchangeStep, InputAnswer, LOGIN_FIELD};
 pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};
+pub use http_client::http_client;
 pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer, UnlistedName};
 pub use media_type::media_type;
 pub use oauth::{McpLogin, OAuthConfig, OAuthError, TokenEndpointAuth, forget_mcp_login};

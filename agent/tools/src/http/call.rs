@@ -8,6 +8,7 @@ use reqwest::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::Plan;
+use crate::error_text::describe_causes;
 use crate::media_type::is_json;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::Invocation;
@@ -54,7 +55,7 @@ impl Plan {
         } else {
             (Failure::Lost, "did not respond")
         };
-        let text = format!("the server of {} {what}: {}", self.name, causes(error));
+        let text = format!("the server of {} {what}: {}", self.name, describe_causes(error));
         ToolOutcome::failed(failure, text)
     }
 
@@ -72,7 +73,7 @@ impl Plan {
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Ok(None) => break,
                 Err(error) => {
-                    let why = causes(&error);
+                    let why = describe_causes(&error);
                     let text = format!(
                         "the connection was lost while reading the response of {}: {why}",
                         self.name
@@ -149,15 +150,4 @@ impl Plan {
             ..ToolOutcome::failed(failure, "")
         }
     }
-}
-
-/// Returns an error and its causes, without the URL, which may contain data that the model must not see.
-fn causes(error: &reqwest::Error) -> String {
-    let mut cause = std::error::Error::source(error);
-    let mut output: Vec<String> = Vec::new();
-    while let Some(one) = cause {
-        output.push(one.to_string());
-        cause = one.source();
-    }
-    if output.is_empty() { "unknown error".to_owned() } else { output.join(": ") }
 }
