@@ -9,8 +9,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use abide_agent::{
-    AgentEvent, AgentMetrics, AgentMiddleware, Catalog, Events, MiddlewareContext, Problem,
-    PromptStore, Runtime, Settings,
+    AgentEvent, AgentMetrics, AgentMiddleware, Catalog, MiddlewareContext, Problem, PromptStore,
+    RunEvents, Runtime, Settings,
 };
 use abide_client::arguments::{CreateSession, StartRun};
 use abide_client::embedded::{Clock, SystemClock};
@@ -291,8 +291,9 @@ impl RuntimeFixture {
     /// The events of a run up to the end of a turn, one per line. The number of chunks of an answer depends on
     /// timing, so they are joined.
     pub(crate) async fn output(&self, run_id: &str, after: i64) -> (String, AgentEvent) {
-        let mut events =
-            Events::of(&self.abide, run_id, after).await.expect("the subscription starts");
+        let mut events = RunEvents::subscribe(&self.abide, run_id, after)
+            .await
+            .expect("the subscription starts");
         let mut output = String::new();
         let mut text = String::new();
         loop {

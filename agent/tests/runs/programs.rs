@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use abide_agent::{Catalog, Events, Reparsed};
+use abide_agent::{Catalog, Reparsed, RunEvents};
 use abide_client::arguments::{
     AbortRun, ClaimRun, CorrectedLine, CreateSession, DecideApproval, Decision, NewRunEvent,
     RecordRun, RegisterAgent, StartRun,
@@ -801,7 +801,8 @@ async fn an_abort_ends_the_program() {
         "echo $$ > pid\necho '{\"type\":\"system\",\"subtype\":\"init\"}'\nexec sleep 600\n";
     let fixture = fixture(hangs, "").await;
     let run = fixture.begin("Go on.").await;
-    let mut events = Events::of(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
+    let mut events =
+        RunEvents::subscribe(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
     loop {
         let event =
             events.next().await.expect("the stream continues").expect("the run has not ended");
