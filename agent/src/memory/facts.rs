@@ -135,8 +135,8 @@ fn query(driver: &Driver) -> String {
 
 /// Returns the facts that changed last.
 async fn recent(space: &MemorySpace) -> Result<Vec<Fact>, Error> {
-    let sql = "SELECT id, seq, key, value, confidence, 0.0 AS rank FROM memories WHERE space = :space \
-               ORDER BY updated_at DESC, id DESC LIMIT :most";
+    let sql = "SELECT id, seq, key, value, confidence, 0.0 AS rank FROM memories \
+               WHERE space = :space ORDER BY updated_at DESC, id DESC LIMIT :most";
     let query = space.client.sql(sql).param("space", &space.name);
     query.param("most", CONSIDERED).fetch().await
 }

@@ -67,8 +67,8 @@ pub use a2a::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
 pub use abide_client::arguments::{ApprovalPolicy, NewExchange, NewInput, Rate, Retry, ToolLimits};
 pub use abide_client::rows::{Effect, ExchangeKind};
 pub use abide_sandbox::{
-    Availability, BackendName, Concurrency, Environment, IsolatedCommand, Launcher, Network,
-    ProtectedPaths, Sandbox, SandboxBackend, SandboxConfig, SandboxError, SandboxJob,
+    Availability, BackendName, Concurrency, Environment, IsolatedCommand, LandlockPaths, Launcher,
+    Network, ProtectedPaths, Sandbox, SandboxBackend, SandboxConfig, SandboxError, SandboxJob,
     SandboxLimits, ScopeLimiter, ScopePermit, available_backends, sandbox_exec, unreadable_on_path,
 };
 pub use arguments::{ArgumentsError, CheckedArguments, Parameters};
