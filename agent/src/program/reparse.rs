@@ -101,7 +101,7 @@ impl Reparsed {
         if run.ended_at.is_none() {
             return Err(ReparseError::Active(run.id));
         }
-        let (definition, is_current) = definition(abide, catalog, &run).await?;
+        let (definition, is_current) = load_definition(abide, catalog, &run).await?;
         let Some(config) = &definition.cli else { return Err(ReparseError::NoProgram(run.agent)) };
         let mut reading = RunReading::new(last_correction(abide, &run.id).await?.as_ref());
         let mut lines = 0;
@@ -154,7 +154,7 @@ async fn last_correction(
 }
 
 /// Returns the definition of the agent, and whether it is that of the folder.
-async fn definition(
+async fn load_definition(
     abide: &Abide,
     catalog: &Arc<Catalog>,
     run: &Run,
@@ -164,7 +164,7 @@ async fn definition(
     if let Some(definition) = of_folder.filter(|definition| definition.cli.is_some()) {
         return Ok((definition, true));
     }
-    Ok((revision::definition(abide, &run.agent, run.revision).await?, false))
+    Ok((revision::load_definition(abide, &run.agent, run.revision).await?, false))
 }
 
 /// An event of a run: its kind and its data.
