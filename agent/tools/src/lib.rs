@@ -38,8 +38,8 @@
 //! In reading order: `tool` the trait · `outcome` the result of a call · `exchange` calls of more than one request ·
 //! `registry` all tools, and those that an agent may use · `arguments` validation of a model's arguments · the kinds
 //! of tools: `function`, `http`, `subprocess`, `mcp` · `oauth` tokens of MCP servers · `a2a` remote agents ·
-//! `http_client`, `public_address` how and to which addresses requests are sent · `webhook` requests to them that the server makes. Programs run in the
-//! sandboxes of `abide-sandbox`.
+//! `http_client`, `public_address` how and to which addresses requests are sent · `webhook` requests to them that the
+//! server makes. Programs run in the sandboxes of `abide-sandbox`.
 
 mod a2a;
 mod arguments;
