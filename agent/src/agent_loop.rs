@@ -94,9 +94,9 @@ pub struct LoopCallResult {
 pub struct LoopRun<'d> {
     driver: &'d mut Driver,
     /// What was published of the answer.
-    said: String,
+    published: String,
     /// Held while a call is made: it ends with its outcome, also if the run has to stop.
-    calling: Arc<Mutex<()>>,
+    call_lock: Arc<Mutex<()>>,
 }
 
 impl LoopRun<'_> {
@@ -150,11 +150,11 @@ impl LoopRun<'_> {
     ///
     /// # Errors
     /// As [`LoopRun::save`].
-    pub async fn say(&mut self, text: &str) -> Result<(), LoopError> {
+    pub async fn publish(&mut self, text: &str) -> Result<(), LoopError> {
         if is_held(self.driver) || text.is_empty() {
             return Ok(());
         }
-        self.said.push_str(text);
+        self.published.push_str(text);
         let token = run_event(RunEventKind::Token, json!({"content": text}));
         Ok(self.driver.record(&[token], None, Vec::new()).await?)
     }
@@ -170,8 +170,8 @@ impl LoopRun<'_> {
         tool: &str,
         arguments: &Value,
     ) -> Result<LoopCallResult, LoopError> {
-        let calling = Arc::clone(&self.calling);
-        let _calling = calling.lock().await;
+        let call_lock = Arc::clone(&self.call_lock);
+        let _guard = call_lock.lock().await;
         let call_id = self.driver.run_lease.call_id(format_args!("loop.{key}"));
         if let Some(result) = self.find_result(&call_id) {
             return Ok(result);
@@ -232,7 +232,7 @@ impl LoopRun<'_> {
         let mut arguments = arguments.to_string();
         let denied = middleware::hooks::before_tool(self.driver, tool, &mut arguments).err();
         let run = &self.driver.state.run;
-        let asked = RequestedCall {
+        let requested = RequestedCall {
             call_id: call_id.to_owned(),
             name: tool.to_owned(),
             arguments: arguments.clone(),
@@ -241,7 +241,7 @@ impl LoopRun<'_> {
         let entry = AssistantEntry {
             run_id: run.id.clone(),
             iteration: run.iterations + 1,
-            calls: vec![asked.clone()],
+            calls: vec![requested.clone()],
             ..AssistantEntry::default()
         };
         let data = json!({"name": tool, "args": arguments_or_text(&arguments), "id": call_id});
@@ -249,7 +249,7 @@ impl LoopRun<'_> {
         let mut messages = vec![self.driver.message("assistant", String::new(), &entry).into()];
         if let Some(why) = denied {
             let rejected = CallResult::without_success(CallStatus::Rejected, why);
-            let (event, result) = self.driver.result_records(&asked, &rejected);
+            let (event, result) = self.driver.result_records(&requested, &rejected);
             events.push(event);
             messages.push(result.into());
         }
@@ -297,25 +297,25 @@ pub(crate) async fn drive(
     }
     let stop = driver.stop.clone();
     let deadline = run::limits::sleep_until(driver.deadline(), driver.shared.settings.now());
-    let calling = Arc::new(Mutex::new(()));
-    let mut run = LoopRun { driver, said: String::new(), calling: Arc::clone(&calling) };
+    let call_lock = Arc::new(Mutex::new(()));
+    let mut run = LoopRun { driver, published: String::new(), call_lock: Arc::clone(&call_lock) };
     let driven = tokio::select! {
         driven = agent_loop.drive(&mut run) => driven,
-        () = async { stop.cancelled().await; drop(calling.lock().await) } => {
+        () = async { stop.cancelled().await; drop(call_lock.lock().await) } => {
             return Err(StepError::Aborted);
         }
-        () = async { deadline.await; drop(calling.lock().await) } => return Err(overtime()),
+        () = async { deadline.await; drop(call_lock.lock().await) } => return Err(overtime()),
     };
-    let said = run.said;
+    let published = run.published;
     match driven {
-        Ok(text) => record_answer(driver, text, &said).await.map(|()| None),
+        Ok(text) => record_answer(driver, text, &published).await.map(|()| None),
         Err(LoopError(Halt::DriverEnds(ended))) => Ok(Some(ended)),
         Err(LoopError(Halt::Step(error))) => Err(error),
     }
 }
 
 /// Records the answer of a loop as that of a model, after the middleware and the guardrails about answers.
-async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
+async fn record_answer(driver: &mut Driver, text: String, published: &str) -> Step {
     let mut answer = ModelResponse {
         text,
         reasoning: None,
@@ -342,12 +342,11 @@ async fn record_answer(driver: &mut Driver, text: String, said: &str) -> Step {
         return model::answer::withhold(driver, answer, Vec::new(), &message).await.map(drop);
     }
     let mut events = Vec::new();
-    let rest = match answer.text.strip_prefix(said) {
+    let rest = match answer.text.strip_prefix(published) {
         Some(rest) => rest,
         None => {
-            events.extend(
-                model::restart::loop_event(driver, "the answer is not what was said").await?,
-            );
+            let why = "the answer differs from what was published";
+            events.extend(model::restart::loop_event(driver, why).await?);
             answer.text.as_str()
         }
     };

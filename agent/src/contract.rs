@@ -80,34 +80,34 @@ pub struct Checkpoint {
 }
 
 /// The events of a run, past and future.
-pub struct Events {
+pub struct RunEvents {
     subscription: Subscription,
     last_number: i64,
-    /// The number of events, if the run is over.
-    of: Option<i64>,
+    /// The number of its last event, if the run is over.
+    last_of_run: Option<i64>,
     waiting: VecDeque<AgentEvent>,
 }
 
-impl Events {
+impl RunEvents {
     /// Returns the events of a run after a number; 0 for all. A number beyond the run's last event is replaced by the
     /// number of that event.
     ///
     /// # Errors
     /// [`Error`] of the subscription; [`Error::Refused`] with `not_found` if there is no such run.
-    pub async fn of(abide: &Abide, run_id: &str, after: i64) -> Result<Events, Error> {
+    pub async fn subscribe(abide: &Abide, run_id: &str, after: i64) -> Result<RunEvents, Error> {
         let sql = "SELECT status, events FROM runs WHERE id = :id";
         let runs: Vec<(RunStatus, i64)> = abide.sql(sql).param("id", run_id).fetch().await?;
         let run = runs.into_iter().next();
         let (status, events) = run.ok_or_else(|| missing("run", run_id))?;
         let last_number = after.clamp(0, events);
         // A run records no event after its end, so the count is final.
-        let of = status.is_terminal().then_some(events);
+        let last_of_run = status.is_terminal().then_some(events);
         let subscription = abide
             .subscribe("SELECT * FROM run_events WHERE run_id = :id AND number > :after")
             .param("id", run_id)
             .param("after", last_number)
             .await?;
-        Ok(Events { subscription, last_number, of, waiting: VecDeque::new() })
+        Ok(RunEvents { subscription, last_number, last_of_run, waiting: VecDeque::new() })
     }
 
     /// Returns the next event; `None` after the event that ends the run. Waits while the run waits.
@@ -119,11 +119,11 @@ impl Events {
             if let Some(event) = self.waiting.pop_front() {
                 self.last_number = event.number;
                 if event.ends_run() {
-                    self.of = Some(event.number);
+                    self.last_of_run = Some(event.number);
                 }
                 return Ok(Some(event));
             }
-            if self.of.is_some_and(|last| self.last_number >= last) {
+            if self.last_of_run.is_some_and(|last| self.last_number >= last) {
                 return Ok(None);
             }
             let update = self.subscription.try_next().await?.ok_or(Error::Closed)?;
@@ -150,21 +150,28 @@ pub async fn begin(abide: &Abide, agent: &str, input: &str) -> Result<Run, Error
 /// [`Error`] of the calls.
 pub async fn invoke(abide: &Abide, agent: &str, input: &str) -> Result<AgentEvent, Error> {
     let run = begin(abide, agent, input).await?;
-    until_turn_ends(abide, &run.id, 0).await
+    let end = until_turn_ends(abide, &run.id, 0).await?;
+    // A run that is moved to another file ends there.
+    end.ok_or_else(|| missing("end of the first turn of run", &run.id))
 }
 
-/// Returns the event that ends the turn: the first such event after the given number.
+/// Returns the event that ends the turn: the first such event after the given number; `None` if the run is over and no
+/// event after that number ends a turn.
 ///
 /// # Errors
-/// [`Error`] of the subscription; [`Error::Closed`] if the run is over and no event after that number ends a turn.
-pub async fn until_turn_ends(abide: &Abide, run_id: &str, after: i64) -> Result<AgentEvent, Error> {
-    let mut events = Events::of(abide, run_id, after).await?;
+/// [`Error`] of the subscription.
+pub async fn until_turn_ends(
+    abide: &Abide,
+    run_id: &str,
+    after: i64,
+) -> Result<Option<AgentEvent>, Error> {
+    let mut events = RunEvents::subscribe(abide, run_id, after).await?;
     while let Some(event) = events.next().await? {
         if event.ends_turn() {
-            return Ok(event);
+            return Ok(Some(event));
         }
     }
-    Err(Error::Closed)
+    Ok(None)
 }
 
 /// Requests the abort of a session's active run. Returns whether there was one. The run's last event follows when

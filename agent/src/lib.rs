@@ -85,7 +85,7 @@ pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSourc
 pub use catalog::project_reload::{FolderChange, FolderChanges};
 pub use context::entry::CallStatus;
 pub use contract::{
-    AgentEvent, Checkpoint, Events, SessionState, abort, begin, checkpoints, invoke, state,
+    AgentEvent, Checkpoint, RunEvents, SessionState, abort, begin, checkpoints, invoke, state,
     state_at, until_turn_ends,
 };
 pub use middleware::agent_middleware::{AgentMiddleware, MiddlewareContext};

@@ -78,7 +78,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
     let stop = signals::stop_requested()?;
     match args.what {
         Some(McpCommand::Login(login)) => return login::login(options, login, stop).await,
-        Some(McpCommand::Logout(logout)) => return login::logout(options, &logout),
+        Some(McpCommand::Logout(logout)) => return login::logout(options, &logout).await,
         None => {}
     }
     let Some(db) = &options.db else {

@@ -18,7 +18,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-pub use crate::chosen_model::ModelChoice;
+pub use crate::model_choice::ModelChoice;
 
 use crate::agent_tool::{
     AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, REQUEST_SUPERVISOR, RESERVED, RESPONSE, TASK,

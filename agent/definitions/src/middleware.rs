@@ -10,8 +10,8 @@ use serde::de::{IntoDeserializer as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::chosen_model::ModelChoice;
 use crate::guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
+use crate::model_choice::ModelChoice;
 
 /// One entry of a definition's `middleware`: a name, or a map of the name and the settings.
 #[derive(Clone, Debug, PartialEq)]

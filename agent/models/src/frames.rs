@@ -81,8 +81,10 @@ impl Frames {
             }
             Splitter::Lines(lines) => {
                 let max = self.frame_bytes_max;
-                let too_long = |_| too_long("an event of the stream", max);
-                while let Some(line) = lines.next_line(&mut bytes, max).map_err(too_long)? {
+                while let Some(line) = lines
+                    .next_line(&mut bytes, max)
+                    .map_err(|_| too_long("an event of the stream", max))?
+                {
                     take_line(line, &mut each)?;
                 }
                 Ok(())

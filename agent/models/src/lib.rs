@@ -51,7 +51,7 @@ pub use config::{DefaultModel, EmbeddingModel, ModelsConfig, ProviderConfig, Pro
 pub use embedding::{EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, VECTOR_NUMBERS};
 pub use error::{ModelError, ModelErrorKind};
 pub use models::{ConfigContext, ConfigError, ModelSelection, Models, ProviderInfo, ResolveError};
-pub use price::Price;
+pub use price::{Price, dollars};
 pub use protocol::Protocol;
 pub use provider::{ModelProvider, ModelStream, answer_of};
 pub use recording::{Conversation, FilePlace, RecordingError, read_conversations};

@@ -46,6 +46,12 @@ impl Price {
     }
 }
 
+/// Converts microdollars to dollars.
+#[must_use]
+pub fn dollars(micros: i64) -> f64 {
+    micros as f64 / 1e6
+}
+
 fn multiply(tokens: u64, micros: u64) -> u128 {
     u128::from(tokens) * u128::from(micros)
 }

@@ -20,9 +20,17 @@ pub struct Resolved {
     pub structured_output: StructuredOutput,
 }
 
+impl Resolved {
+    /// Returns the name of the model with its provider, such as `openai/gpt-5`. Vectors are stored with it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.provider.id(), self.model)
+    }
+}
+
 impl fmt::Debug for Resolved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.provider.id(), self.model)
+        f.write_str(&self.name())
     }
 }
 

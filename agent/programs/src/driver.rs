@@ -63,7 +63,7 @@ enum Phase {
 
 /// All events that wake the loop.
 enum Wake {
-    Asked(Option<ControlRequest>),
+    Requested(Option<ControlRequest>),
     /// The reader of the run was dropped.
     Abandoned,
     Delivered,
@@ -82,9 +82,9 @@ pub(crate) struct Driver {
     grace: Duration,
     deadline: Instant,
     secrets: Secrets,
-    asks: mpsc::UnboundedReceiver<ControlRequest>,
-    asks_ended: bool,
-    to: mpsc::Sender<Line>,
+    requests: mpsc::UnboundedReceiver<ControlRequest>,
+    requests_ended: bool,
+    line_sender: mpsc::Sender<Line>,
     abandoned: bool,
     phase: Phase,
     /// The deadline of the phase, if it has one.
@@ -99,13 +99,13 @@ pub(crate) struct Driver {
     is_held: bool,
     /// Whether the prompt is held back once the program has reported its session.
     holds_prompt: bool,
-    /// Whether the program has read any of it.
-    reads: bool,
+    /// Whether the program has read any of its input.
+    has_read_input: bool,
     lines: Lines,
     /// Lines to deliver. While there are any, stdout is not read.
     queue: VecDeque<Line>,
-    /// Further output on stdout is ignored.
-    deaf: bool,
+    /// Whether further output on stdout is ignored.
+    ignores_stdout: bool,
     stdout_buffer: Box<[u8]>,
     stderr_buffer: Box<[u8]>,
     stderr: Vec<u8>,
@@ -120,8 +120,8 @@ impl Driver {
         prompt: &Prompt,
         mut dialogue: Box<dyn Dialogue>,
         open: OpenApprovals,
-        to: mpsc::Sender<Line>,
-        asks: mpsc::UnboundedReceiver<ControlRequest>,
+        line_sender: mpsc::Sender<Line>,
+        requests: mpsc::UnboundedReceiver<ControlRequest>,
     ) -> Result<Self, Box<ProgramEvent>> {
         let refused = |failure| Box::new(ProgramEvent::Error(failure));
         let environment = Environment::new(&config, std::env::vars_os()).map_err(|why| {
@@ -148,9 +148,9 @@ impl Driver {
             grace: config.grace,
             deadline,
             secrets: environment.secrets,
-            asks,
-            asks_ended: false,
-            to,
+            requests,
+            requests_ended: false,
+            line_sender,
             abandoned: false,
             phase: Phase::Running,
             due: deadline,
@@ -159,10 +159,10 @@ impl Driver {
             outbox: outbox.into_bytes(),
             is_held: true,
             holds_prompt: true,
-            reads: false,
+            has_read_input: false,
             lines: Lines::new(config.max_output_bytes, config.max_line_bytes),
             queue: VecDeque::new(),
-            deaf: false,
+            ignores_stdout: false,
             stdout_buffer: buffer(),
             stderr_buffer: buffer(),
             stderr: Vec::new(),
@@ -184,7 +184,7 @@ impl Driver {
             }
             self.close_stdin_if_done();
             match self.wake().await {
-                Wake::Asked(ask) => self.on_ask(ask),
+                Wake::Requested(request) => self.on_request(request),
                 Wake::Abandoned => {
                     self.abandoned = true;
                     self.stop(StopReason::Cancelled);
@@ -214,9 +214,9 @@ impl Driver {
         let due = self.next_due();
         tokio::select! {
             biased;
-            ask = self.asks.recv(), if !self.asks_ended => Wake::Asked(ask),
-            () = self.to.closed(), if !self.abandoned => Wake::Abandoned,
-            permit = self.to.reserve(), if delivering => {
+            request = self.requests.recv(), if !self.requests_ended => Wake::Requested(request),
+            () = self.line_sender.closed(), if !self.abandoned => Wake::Abandoned,
+            permit = self.line_sender.reserve(), if delivering => {
                 if let (Ok(permit), Some(line)) = (permit, self.queue.pop_front()) {
                     permit.send(line);
                 }
@@ -244,10 +244,13 @@ impl Driver {
         }
     }
 
-    fn on_ask(&mut self, ask: Option<ControlRequest>) {
-        match ask {
+    fn on_request(&mut self, request: Option<ControlRequest>) {
+        match request {
             Some(ControlRequest::Open) => self.is_held = false,
-            Some(ControlRequest::Begin) => (self.is_held, self.holds_prompt) = (false, false),
+            Some(ControlRequest::Begin) => {
+                self.is_held = false;
+                self.holds_prompt = false;
+            }
             Some(ControlRequest::Cancel) => self.stop(StopReason::Cancelled),
             Some(ControlRequest::Interrupt) => {
                 self.reading.facts.interrupted = true;
@@ -260,7 +263,7 @@ impl Driver {
                 let reply = self.reading.dialogue.decide(&request_id, &asked, decision);
                 self.write(reply);
             }
-            None => self.asks_ended = true,
+            None => self.requests_ended = true,
         }
     }
 
@@ -283,11 +286,11 @@ impl Driver {
             Ok(0) => {
                 self.process.stdout = None;
                 let last = self.lines.finish();
-                if let Some(last) = last.filter(|_| !self.deaf) {
+                if let Some(last) = last.filter(|_| !self.ignores_stdout) {
                     self.on_line(last);
                 }
             }
-            Ok(_) if self.deaf => {}
+            Ok(_) if self.ignores_stdout => {}
             Ok(bytes) => {
                 let mut whole = VecDeque::new();
                 let read = &self.stdout_buffer[..bytes];
@@ -296,7 +299,7 @@ impl Driver {
                     self.on_line(line);
                 }
                 if let Err(overflow) = fits {
-                    self.deaf = true;
+                    self.ignores_stdout = true;
                     self.stop(StopReason::Overflow(overflow));
                 }
             }
@@ -325,7 +328,7 @@ impl Driver {
         match written {
             Ok(bytes) => {
                 self.outbox.drain(..bytes);
-                self.reads = true;
+                self.has_read_input = true;
             }
             Err(_) => self.unread(),
         }
@@ -336,7 +339,7 @@ impl Driver {
     fn unread(&mut self) {
         self.process.stdin = None;
         self.outbox.clear();
-        if !self.reads {
+        if !self.has_read_input {
             return;
         }
         let notice = ProgramEvent::Notice {
@@ -379,7 +382,7 @@ impl Driver {
                 self.process.stdout = None;
                 self.process.stderr = None;
                 let last = self.lines.finish();
-                if let Some(last) = last.filter(|_| !self.deaf) {
+                if let Some(last) = last.filter(|_| !self.ignores_stdout) {
                     self.on_line(last);
                 }
             }
@@ -478,7 +481,7 @@ impl Driver {
         events.push(verdict(self.reading.facts));
         let last = self.secrets.redact_line(Line { raw: None, events });
         // The reader may have been dropped.
-        let _ = self.to.send(last).await;
+        let _ = self.line_sender.send(last).await;
     }
 }
 

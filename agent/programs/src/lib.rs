@@ -65,6 +65,6 @@ pub use parser::{
 pub use parsers::Parsers;
 pub use process_identity::ProcessIdentity;
 pub use program::Program;
-pub use prompt::Prompt;
+pub use prompt::{Prompt, PromptMessage};
 pub use reading::{StoredEnd, StoredLines};
 pub use run::{DecisionError, RunHandle, Running, run, spawn_paused};

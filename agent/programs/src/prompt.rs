@@ -8,15 +8,32 @@ use serde::{Deserialize, Serialize};
 pub struct Prompt {
     /// The system instructions.
     pub system: Option<String>,
-    /// The messages in order: role and content.
-    pub messages: Vec<(String, String)>,
+    /// The messages in order.
+    pub messages: Vec<PromptMessage>,
+}
+
+/// A message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptMessage {
+    /// Who has written it, such as `user`.
+    pub role: String,
+    /// The text.
+    pub content: String,
+}
+
+impl PromptMessage {
+    /// Creates a message.
+    #[must_use]
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> PromptMessage {
+        PromptMessage { role: role.into(), content: content.into() }
+    }
 }
 
 impl Prompt {
     /// Returns a single message of the user.
     #[must_use]
     pub fn user(content: impl Into<String>) -> Self {
-        Self { system: None, messages: vec![("user".to_owned(), content.into())] }
+        Self { system: None, messages: vec![PromptMessage::new("user", content)] }
     }
 
     /// Two sections; the first one is omitted if there are no instructions. There is no newline at the end.
@@ -31,8 +48,11 @@ impl Prompt {
     /// ```
     #[must_use]
     pub fn layout(&self) -> String {
-        let turns: Vec<String> =
-            self.messages.iter().map(|(role, content)| format!("{role}: {content}")).collect();
+        let turns: Vec<String> = self
+            .messages
+            .iter()
+            .map(|PromptMessage { role, content }| format!("{role}: {content}"))
+            .collect();
         let conversation = format!("Conversation:\n{}", turns.join("\n"));
         match self.system.as_deref().filter(|system| !system.trim().is_empty()) {
             Some(system) => format!("System instructions:\n{system}\n\n{conversation}"),
@@ -46,7 +66,7 @@ mod tests {
     use super::*;
 
     fn check(system: &str, messages: &[(&str, &str)], expected: &str) {
-        let messages = messages.iter().map(|(role, text)| ((*role).into(), (*text).into()));
+        let messages = messages.iter().map(|(role, text)| PromptMessage::new(*role, *text));
         let prompt = Prompt { system: Some(system.into()), messages: messages.collect() };
         assert_eq!(prompt.layout(), expected);
     }

@@ -42,16 +42,19 @@ pub fn run(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -
 /// As [`run`].
 pub fn spawn_paused(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -> Running {
     let (lines, receiver) = mpsc::channel(LINES_WAITING_MAX);
-    let (asks, asked) = mpsc::unbounded_channel();
+    let (request_sender, requests) = mpsc::unbounded_channel();
     let open = OpenApprovals::default();
-    let handle = RunHandle { asks, open: open.clone(), takes_decisions: config.takes_decisions() };
+    let takes_decisions = config.takes_decisions();
+    let handle = RunHandle { requests: request_sender, open: open.clone(), takes_decisions };
     let mut process = None;
     let started = command::dialogue(&config, parser)
         .map_err(|why| {
             let failure = Failure::new(ErrorKind::CapabilityUnsupported, why);
             Box::new(ProgramEvent::Error(failure))
         })
-        .and_then(|dialogue| Driver::start(config, &prompt, dialogue, open, lines.clone(), asked));
+        .and_then(|dialogue| {
+            Driver::start(config, &prompt, dialogue, open, lines.clone(), requests)
+        });
     match started {
         Ok(driver) => {
             process = driver.identity();
@@ -92,12 +95,12 @@ impl Running {
     /// server) gets its prompt at [`Running::send_prompt`] only, so that the session, which it reports before
     /// ([`ProgramEvent::SessionId`]), can be stored before the program does anything. Any other program gets its prompt.
     pub fn open_session(&self) {
-        let _ = self.handle.asks.send(ControlRequest::Open);
+        let _ = self.handle.requests.send(ControlRequest::Open);
     }
 
     /// Gives the program the prompt that [`spawn_paused`] has held back.
     pub fn send_prompt(&self) {
-        let _ = self.handle.asks.send(ControlRequest::Begin);
+        let _ = self.handle.requests.send(ControlRequest::Begin);
     }
 
     /// See [`RunHandle::cancel`].
@@ -140,7 +143,7 @@ impl Stream for Running {
 /// A cloneable handle to control a run.
 #[derive(Clone, Debug)]
 pub struct RunHandle {
-    asks: mpsc::UnboundedSender<ControlRequest>,
+    requests: mpsc::UnboundedSender<ControlRequest>,
     open: OpenApprovals,
     takes_decisions: bool,
 }
@@ -149,13 +152,13 @@ impl RunHandle {
     /// Ends the run: SIGTERM to the process group, and SIGKILL after the grace period. The run then ends with
     /// `cancelled`, regardless of its output. Repeated or late calls have no effect.
     pub fn cancel(&self) {
-        let _ = self.asks.send(ControlRequest::Cancel);
+        let _ = self.requests.send(ControlRequest::Cancel);
     }
 
     /// Asks the program to stop and give its answer, which it may ignore: through its protocol if it
     /// has one, else with SIGINT. A subsequent failure is reported as `cancelled`.
     pub fn interrupt(&self) {
-        let _ = self.asks.send(ControlRequest::Interrupt);
+        let _ = self.requests.send(ControlRequest::Interrupt);
     }
 
     /// Decides an [`ProgramEvent::ApprovalRequested`]. The first decision counts.
@@ -171,8 +174,8 @@ impl RunHandle {
             .take(request_id)
             .ok_or_else(|| DecisionError::NotOpen(request_id.to_owned()))?;
         let request_id = request_id.to_owned();
-        let ask = ControlRequest::Decide { request_id, asked, decision };
-        self.asks.send(ask).map_err(|_| DecisionError::Ended)
+        let decided = ControlRequest::Decide { request_id, asked, decision };
+        self.requests.send(decided).map_err(|_| DecisionError::Ended)
     }
 }
 

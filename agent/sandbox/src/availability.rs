@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::config::BackendName;
 use super::docker::client_variables;
 use crate::environment::Environment;
-use crate::supervision::{InnerSpec, Launcher, Spec, WorkingFolder, nonce};
+use crate::supervision::{InnerSpec, LandlockPaths, Launcher, Spec, WorkingFolder, nonce};
 
 /// Whether a backend works.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -106,7 +106,10 @@ fn has_own_processes(launcher: &Launcher, environment: &Environment) -> bool {
     let inner = InnerSpec {
         nonce: id.clone(),
         folder: WorkingFolder { root: PathBuf::from("/"), below: PathBuf::from(".") },
-        landlock: Some((vec![PathBuf::from("/")], vec![PathBuf::from("/dev/null")])),
+        landlock: Some(LandlockPaths {
+            readable: vec![PathBuf::from("/")],
+            writable: vec![PathBuf::from("/dev/null")],
+        }),
         ..InnerSpec::default()
     };
     let spec = Spec {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use super::config::{BackendName, Network, SandboxLimits};
-use crate::supervision::ProtectedPaths;
+use crate::supervision::{LandlockPaths, ProtectedPaths};
 
 /// The isolation of a program: a backend turns a command into the command of an isolated process.
 pub trait SandboxBackend: Send + Sync + fmt::Debug {
@@ -74,8 +74,8 @@ pub struct IsolatedCommand {
     pub argv: Vec<String>,
     /// Its environment variables.
     pub environment: BTreeMap<String, String>,
-    /// Paths that Landlock permits to read and execute, and to change. `None`: the backend isolates by other means.
-    pub landlock: Option<(Vec<PathBuf>, Vec<PathBuf>)>,
+    /// Paths that Landlock permits. `None`: the backend isolates by other means.
+    pub landlock: Option<LandlockPaths>,
     /// What the process excludes from these paths for itself, where the kernel permits it mounts of its own.
     pub protected: ProtectedPaths,
     /// A command that ends what the process leaves behind outside of its process tree.

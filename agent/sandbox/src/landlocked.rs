@@ -11,20 +11,22 @@ use landlock::{
 };
 use rustix::process::geteuid;
 
+use crate::supervision::LandlockPaths;
+
 /// The newest version of the interface that is used: with it, signals cannot leave the sandbox.
 const NEWEST: ABI = ABI::V6;
 
 /// Restricts the calling thread and the processes that it becomes or starts. An older kernel applies the part that it
 /// has. Returns whether it applies any.
-pub(super) fn restrict(readable: &[PathBuf], writable: &[PathBuf]) -> Result<bool, RulesetError> {
-    let (readable, listed) = without_secrets(readable);
+pub(super) fn restrict(paths: &LandlockPaths) -> Result<bool, RulesetError> {
+    let (readable, listed) = without_secrets(&paths.readable);
     let ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .scope(Scope::from_all(NEWEST))?
         .create()?
         .add_rules(path_beneath_rules(readable, AccessFs::from_read(NEWEST)))?
         .add_rules(path_beneath_rules(listed, AccessFs::ReadDir))?
-        .add_rules(path_beneath_rules(writable, AccessFs::from_all(NEWEST)))?;
+        .add_rules(path_beneath_rules(&paths.writable, AccessFs::from_all(NEWEST)))?;
     ruleset.restrict_self().map(|status| status.ruleset != RulesetStatus::NotEnforced)
 }
 

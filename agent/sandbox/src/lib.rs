@@ -60,7 +60,7 @@ pub use process::{End, Launch, OutputTail, ProcessGroup, StopRules, exit_code};
 pub use scope_limiter::{Concurrency, Scope, ScopeLimiter, ScopePermit};
 pub use search_path::unreadable_on_path;
 use supervision::{InnerSpec, Spec, WorkingFolder, nonce};
-pub use supervision::{Launcher, ProtectedPaths, Report, split_report};
+pub use supervision::{LandlockPaths, Launcher, ProtectedPaths, Report, split_report};
 pub use supervisor::sandbox_exec;
 pub use workspace::{EntryKind, FolderEntry, Workspace, WorkspaceError};
 use workspaces::Workspaces;

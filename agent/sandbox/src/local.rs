@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::backend::{IsolatedCommand, SandboxBackend, SandboxJob};
 use super::config::BackendName;
-use crate::supervision::ProtectedPaths;
+use crate::supervision::{LandlockPaths, ProtectedPaths};
 
 /// Paths that programs need: the system, its configuration, and information about the machine.
 const SYSTEM: [&str; 13] = [
@@ -55,7 +55,7 @@ impl SandboxBackend for Local {
         Ok(IsolatedCommand {
             argv: job.argv.clone(),
             environment: job.environment.clone(),
-            landlock: Some((readable, writable)),
+            landlock: Some(LandlockPaths { readable, writable }),
             protected,
             at_end: Vec::new(),
         })

@@ -92,11 +92,19 @@ pub(crate) struct InnerSpec {
     pub(crate) supervisor: u32,
     pub(crate) folder: WorkingFolder,
     pub(crate) limits: SandboxLimits,
-    /// The paths to read and execute, and to change.
-    pub(crate) landlock: Option<(Vec<PathBuf>, Vec<PathBuf>)>,
+    pub(crate) landlock: Option<LandlockPaths>,
     /// Whether the program may use Unix sockets.
     pub(crate) unix_sockets: bool,
     pub(crate) protected: ProtectedPaths,
+}
+
+/// Paths that Landlock permits a process to use.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LandlockPaths {
+    /// Paths that it can read and execute.
+    pub readable: Vec<PathBuf>,
+    /// Paths that it can change.
+    pub writable: Vec<PathBuf>,
 }
 
 /// Paths that a process cannot use although they are below a folder that it can change.

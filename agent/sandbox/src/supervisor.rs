@@ -283,9 +283,7 @@ mod linux {
         own_mounts::protect(&spec.protected)?;
         enter(&spec.folder)?;
         let restricted = match &spec.landlock {
-            Some((readable, writable)) => {
-                Some(landlocked::restrict(readable, writable).map_err(|why| why.to_string())?)
-            }
+            Some(paths) => Some(landlocked::restrict(paths).map_err(|why| why.to_string())?),
             None => None,
         };
         let (program, arguments) = argv.split_first().ok_or("the command is empty")?;

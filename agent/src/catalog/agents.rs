@@ -269,6 +269,8 @@ impl Catalog {
 
     /// Returns all definitions, resolved and sorted by name, and the invalid files. A definition in a file overrides
     /// the native agent of the same name.
+    ///
+    /// It reads files and waits for stores of prompts: call it outside of async tasks.
     #[must_use]
     pub fn read(&self) -> (Vec<AgentDefinition>, Vec<Problem>) {
         let CatalogSnapshot { definitions, problems, .. } = self.reading();
@@ -280,6 +282,17 @@ impl Catalog {
     pub fn uses_stored_prompts(&self) -> bool {
         let read = self.files().into_iter().filter_map(|path| read(&self.folder, &path).ok());
         read.into_iter().any(|definition| definition.uses_stored_prompt())
+    }
+
+    /// Returns the content of the folder, read on a thread that may block.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if the folder could not be read to the end: its reading panicked, or the process ends.
+    pub(crate) async fn read_in_background(self: &Arc<Catalog>) -> Result<CatalogSnapshot, Error> {
+        let catalog = Arc::clone(self);
+        // A thread that runs tasks must not wait for a store of prompts: it may be the only one that drives its connection.
+        let reading = tokio::task::spawn_blocking(move || catalog.reading());
+        reading.await.map_err(|_| Error::Closed)
     }
 
     /// As [`Catalog::read`], with the agents of each file.

@@ -272,7 +272,7 @@ fn model(
         match models.resolve(&wanted) {
             Ok(model) if has_cost_limit && model.price.is_none() => Some(DefinitionError::Model {
                 code: "price_unknown",
-                why: format!("limits.cost_usd needs a price, and {model:?} has none"),
+                why: format!("limits.cost_usd needs a price, and {} has none", model.name()),
                 wanted: Some("cost_usd".to_owned()),
                 known: Vec::new(),
             }),

@@ -7,7 +7,8 @@ use abide_client::rules::prompt_version;
 use abide_definitions::project_config::MlflowConfig;
 use abide_definitions::prompt_source::PromptStore;
 use abide_json_integers as integers;
-use abide_tools::Environment;
+use abide_tools::{Environment, http_client};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Client, StatusCode, Url};
 use serde::Deserialize;
 
@@ -26,7 +27,8 @@ const TYPE_TAG: &str = "_mlflow_prompt_type";
 pub(crate) struct Mlflow {
     client: Client,
     base: Url,
-    token: Option<String>,
+    /// The header `Authorization`.
+    authorization: Option<HeaderValue>,
 }
 
 #[derive(Deserialize)]
@@ -58,22 +60,15 @@ impl Mlflow {
             .ok()
             .filter(|base| matches!(base.scheme(), "http" | "https"))
             .ok_or_else(|| format!("prompts.mlflow: {url} is not an HTTP URL"))?;
-        let token = token_env.as_ref().map(|name| {
-            let value = environment.value(name).map(str::to_owned);
-            value.ok_or_else(|| format!("prompts.mlflow: there is no environment variable {name}"))
-        });
-        let token = token.transpose()?;
-        // An error means that a provider is already installed, which is fine.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        // A redirect would send the token to another place.
-        let client = Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
+        let authorization =
+            token_env.as_ref().map(|name| bearer_of(environment, name)).transpose()?;
+        let client = http_client()
             .timeout(TIMEOUT)
             // Each request has its own runtime (see `prompt`), with which its connection ends.
             .pool_max_idle_per_host(0)
             .build()
             .map_err(|why| format!("prompts.mlflow: {why}"))?;
-        Ok(Mlflow { client, base, token })
+        Ok(Mlflow { client, base, authorization })
     }
 
     async fn text(&self, name: &str, at: &str) -> Result<String, String> {
@@ -85,8 +80,8 @@ impl Mlflow {
         let mut address = address.map_err(|why| why.to_string())?;
         address.query_pairs_mut().append_pair("name", name).append_pair(key, &value);
         let mut request = self.client.get(address);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
         }
         // The error's text can have the address with a secret in it.
         let answer = request.send().await.map_err(|why| {
@@ -108,6 +103,20 @@ impl Mlflow {
             .map_err(|_| "the response is not valid for the MLflow API".to_owned())?;
         found.model_version.prompt(name)
     }
+}
+
+/// Returns the header with the token in an environment variable.
+fn bearer_of(environment: &Environment, name: &str) -> Result<HeaderValue, String> {
+    let token = environment
+        .value(name)
+        .ok_or_else(|| format!("prompts.mlflow: there is no environment variable {name}"))?;
+    let mut header = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
+        format!(
+            "prompts.mlflow: the value of {name} has characters that are not allowed in a header"
+        )
+    })?;
+    header.set_sensitive(true);
+    Ok(header)
 }
 
 impl ModelVersion {

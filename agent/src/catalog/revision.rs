@@ -7,7 +7,7 @@ use abide_definitions::agent::AgentDefinition;
 use crate::run::error::RuntimeError;
 
 /// Returns the definition of an agent in a revision.
-pub(crate) async fn definition(
+pub(crate) async fn load_definition(
     abide: &Abide,
     agent: &str,
     revision: i64,

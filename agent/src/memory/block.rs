@@ -10,7 +10,6 @@ use serde_json::json;
 
 /// A fact as it is found: number, version, key, value, confidence, and similarity to the query.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(from = "(i64, i64, String, String, f64, f64)")]
 pub(crate) struct Fact {
     pub(crate) id: i64,
     pub(crate) seq: i64,
@@ -18,12 +17,6 @@ pub(crate) struct Fact {
     pub(crate) value: String,
     pub(crate) confidence: f64,
     pub(crate) rank: f64,
-}
-
-impl From<(i64, i64, String, String, f64, f64)> for Fact {
-    fn from((id, seq, key, value, confidence, rank): (i64, i64, String, String, f64, f64)) -> Fact {
-        Fact { id, seq, key, value, confidence, rank }
-    }
 }
 
 const BEFORE: &str = "\

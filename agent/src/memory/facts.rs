@@ -11,21 +11,20 @@ use std::time::Duration;
 use abide_client::arguments::{
     EmbedMemories, ModelUsage, NewMemory, NewMemoryVector, NewRunEvent, SaveMemories,
 };
-use abide_client::rows::RunEventKind;
 use abide_client::{Call, Code, Error, Value as Cell};
 use abide_definitions::profile_settings::{
     MemoryRead, MemoryScope, MemoryScopeRule, MemorySettings,
 };
 use abide_models::{Completeness, EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, Resolved, Usage};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::context::entry::{MEMORY, MemoryEntry, SessionEntry, data};
 use crate::memory::block::{Fact, acceptable, block_of};
 use crate::memory::space::MemorySpace;
 use crate::middleware;
+use crate::model::choice::{model_usage, usage_event};
 use crate::model::outgoing::{self, Purpose};
 use crate::run::driver::Driver;
-use crate::run::lease::run_event;
 use crate::run::step::{Step, StepError};
 use crate::trace::names::EMBEDDINGS;
 
@@ -136,8 +135,8 @@ fn query(driver: &Driver) -> String {
 
 /// Returns the facts that changed last.
 async fn recent(space: &MemorySpace) -> Result<Vec<Fact>, Error> {
-    let sql = "SELECT id, seq, key, value, confidence, 0.0 FROM memories WHERE space = :space \
-               ORDER BY updated_at DESC, id DESC LIMIT :most";
+    let sql = "SELECT id, seq, key, value, confidence, 0.0 AS rank FROM memories \
+               WHERE space = :space ORDER BY updated_at DESC, id DESC LIMIT :most";
     let query = space.client.sql(sql).param("space", &space.name);
     query.param("most", CONSIDERED).fetch().await
 }
@@ -167,20 +166,9 @@ impl Found {
             ..Usage::default()
         };
         let cost_micros = model.price.and_then(|price| price.cost_micros(&usage));
-        let event = run_event(
-            RunEventKind::Usage,
-            json!({"operation": EMBEDDINGS, "input_tokens": tokens, "output_tokens": 0,
-                "completeness": usage.completeness,
-                "estimated_cost": cost_micros.map(|cost| cost as f64 / 1e6),
-                "provider": model.provider.id(), "model": model.model}),
-        );
-        let spent = ModelUsage {
-            input_tokens: tokens.and_then(|tokens| i64::try_from(tokens).ok()),
-            output_tokens: Some(0),
-            cost_micros,
-            ..ModelUsage::default()
-        };
-        (vec![event], Some(spent))
+        let provider = model.provider.id();
+        let event = usage_event(&usage, provider, &model.model, cost_micros, Some(EMBEDDINGS));
+        (vec![event], Some(model_usage(&usage, cost_micros)))
     }
 }
 
@@ -205,7 +193,8 @@ pub(crate) async fn search(
         None => (words.to_owned(), ""),
     };
     let sql = format!(
-        "SELECT m.id, m.seq, m.key, m.value, m.confidence, coalesce({rank}, 0.0) AS rank \
+        "SELECT m.id AS id, m.seq AS seq, m.key AS key, m.value AS value, \
+         m.confidence AS confidence, coalesce({rank}, 0.0) AS rank \
          FROM memories AS m {vectors} WHERE m.space = :space \
          ORDER BY rank DESC, m.updated_at DESC, m.id DESC LIMIT :most"
     );
@@ -214,11 +203,8 @@ pub(crate) async fn search(
     let Some(Embedded { model, tokens, vector }) = embedded else {
         return Ok(Found::new(statement.fetch().await?));
     };
-    let facts = statement
-        .param("model", format!("{model:?}"))
-        .param("vector", blob(&vector))
-        .fetch()
-        .await?;
+    let facts =
+        statement.param("model", model.name()).param("vector", blob(&vector)).fetch().await?;
     Ok(Found { facts, embedded: Some((model, tokens)) })
 }
 
@@ -245,7 +231,7 @@ async fn embed(
     if query.trim().is_empty() || (has_cost_limit && model.price.is_none()) {
         return Ok(None);
     }
-    let name = format!("{model:?}");
+    let name = model.name();
     let sql = "SELECT m.id, m.seq, m.key || ': ' || m.value FROM memories AS m \
                LEFT JOIN memory_vectors AS v ON v.memory_id = m.id AND v.model = :model \
                WHERE m.space = :space AND v.memory_id IS NULL ORDER BY m.id LIMIT :most";

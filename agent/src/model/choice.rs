@@ -6,7 +6,7 @@ use abide_definitions::agent::ModelChoice;
 use abide_definitions::middleware::Middleware;
 use abide_models::{
     Chain, ModelProvider as _, ModelRequest, ModelResponse, ModelSelection, ModelStream, Price,
-    StructuredOutput,
+    StructuredOutput, Usage, dollars,
 };
 use serde_json::json;
 
@@ -57,7 +57,7 @@ pub(crate) fn candidates<'a>(
         let limits = [&driver.own_definition.limits, &driver.agent.definition.limits];
         if limits.iter().any(|it| it.cost_usd.is_some()) && resolved.price.is_none() {
             // A cost limit cannot be enforced for a model without a price.
-            let why = format!("the run has a cost limit, but {resolved:?} has no price");
+            let why = format!("the run has a cost limit, but {} has no price", resolved.name());
             return Err(StepError::Failed(RunFailure::new("price_unknown", why)));
         }
         candidates.push(resolved);
@@ -85,28 +85,43 @@ pub(crate) fn agent_candidates(driver: &Driver) -> Step<Candidates> {
 
 /// Returns the event that reports the usage of an answer.
 pub(crate) fn usage(answer: &ModelResponse) -> NewRunEvent {
-    let usage = &answer.usage;
-    let data = json!({
-        "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens, "reasoning_tokens": usage.reasoning_tokens,
-        "completeness": usage.completeness, "estimated_cost": answer.cost_micros.map(dollars),
-        "provider": answer.provider, "model": answer.model});
-    run_event(RunEventKind::Usage, data)
+    usage_event(&answer.usage, &answer.provider, &answer.model, answer.cost_micros, None)
 }
 
-/// Converts microdollars to dollars.
-fn dollars(micros: i64) -> f64 {
-    micros as f64 / 1e6
+/// Returns the event that reports the usage of a request. `operation` is what was requested, if it is not an answer.
+pub(crate) fn usage_event(
+    usage: &Usage,
+    provider: &str,
+    model: &str,
+    cost_micros: Option<i64>,
+    operation: Option<&str>,
+) -> NewRunEvent {
+    let mut data = json!({
+        "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens, "reasoning_tokens": usage.reasoning_tokens,
+        "completeness": usage.completeness, "estimated_cost": cost_micros.map(dollars),
+        "provider": provider, "model": model});
+    if let Some(operation) = operation {
+        data["operation"] = json!(operation);
+    }
+    run_event(RunEventKind::Usage, data)
 }
 
 /// Returns the usage of an answer with this number of tool calls.
 pub(crate) fn spent(answer: &ModelResponse, calls: usize) -> ModelUsage {
-    let count = |tokens: Option<u64>| tokens.and_then(|tokens| i64::try_from(tokens).ok());
     ModelUsage {
         iteration: true,
         tool_calls: i64::try_from(calls).unwrap_or(i64::MAX),
-        input_tokens: count(answer.usage.input_tokens),
-        output_tokens: count(answer.usage.output_tokens),
-        cost_micros: answer.cost_micros,
+        ..model_usage(&answer.usage, answer.cost_micros)
+    }
+}
+
+/// Returns the usage of a request, which the run records.
+pub(crate) fn model_usage(usage: &Usage, cost_micros: Option<i64>) -> ModelUsage {
+    ModelUsage {
+        input_tokens: usage.input_tokens.and_then(|tokens| i64::try_from(tokens).ok()),
+        output_tokens: usage.output_tokens.and_then(|tokens| i64::try_from(tokens).ok()),
+        cost_micros,
+        ..ModelUsage::default()
     }
 }

@@ -362,12 +362,6 @@ impl Plan {
 
     /// Returns the events for a change: the whole plan, and the steps that are now completed.
     fn new_events(&self, before: &Plan, operation: Operation) -> Vec<NewRunEvent> {
-        let was_done = |item: &PlanItem| {
-            let mut done = before.todos.iter().filter(|it| it.status == Status::Completed);
-            // In a rewritten plan, the same number may belong to another step.
-            let same = |it: &PlanItem| it.title == item.title || operation != Operation::Write;
-            done.any(|it| it.id == item.id && same(it))
-        };
         let titles: Vec<&str> = self.todos.iter().map(|it| it.title.as_str()).collect();
         let mut new_events = vec![run_event(
             RunEventKind::Planning,
@@ -376,7 +370,7 @@ impl Plan {
             "operation": operation, "adherence": self.adherence()}),
         )];
         for (at, item) in self.todos.iter().enumerate() {
-            if item.status == Status::Completed && !was_done(item) {
+            if is_newly_completed(item, before, operation) {
                 new_events.push(run_event(
                     RunEventKind::StepComplete,
                     json!({
@@ -387,6 +381,16 @@ impl Plan {
         }
         new_events
     }
+}
+
+/// Returns `true` if a change of the plan `before` has completed a step.
+fn is_newly_completed(item: &PlanItem, before: &Plan, operation: Operation) -> bool {
+    let was_completed = before.todos.iter().any(|earlier| {
+        // In a rewritten plan, the same number may belong to another step.
+        let is_same = earlier.title == item.title || operation != Operation::Write;
+        earlier.id == item.id && is_same && earlier.status == Status::Completed
+    });
+    item.status == Status::Completed && !was_completed
 }
 
 fn written(patches: Vec<PlanItemPatch>) -> Result<Vec<PlanItem>, String> {

@@ -2,6 +2,7 @@
 //! has ended. The rows of the run stay as they are; the new reading can be stored next to them, as a correction.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use abide_client::arguments::{
     CorrectRun, CorrectedLine, CorrectedResult, ModelUsage, NewRunEvent,
@@ -88,9 +89,9 @@ impl Reparsed {
     ///
     /// # Errors
     /// [`ReparseError`].
-    pub async fn of(
+    pub async fn read(
         abide: &Abide,
-        catalog: &Catalog,
+        catalog: &Arc<Catalog>,
         run_id: &str,
     ) -> Result<Reparsed, ReparseError> {
         let sql = "SELECT * FROM runs WHERE id = :id";
@@ -100,7 +101,7 @@ impl Reparsed {
         if run.ended_at.is_none() {
             return Err(ReparseError::Active(run.id));
         }
-        let (definition, is_current) = definition(abide, catalog, &run).await?;
+        let (definition, is_current) = load_definition(abide, catalog, &run).await?;
         let Some(config) = &definition.cli else { return Err(ReparseError::NoProgram(run.agent)) };
         let mut reading = RunReading::new(last_correction(abide, &run.id).await?.as_ref());
         let mut lines = 0;
@@ -153,16 +154,17 @@ async fn last_correction(
 }
 
 /// Returns the definition of the agent, and whether it is that of the folder.
-async fn definition(
+async fn load_definition(
     abide: &Abide,
-    catalog: &Catalog,
+    catalog: &Arc<Catalog>,
     run: &Run,
 ) -> Result<(AgentDefinition, bool), ReparseError> {
-    let of_folder = catalog.read().0.into_iter().find(|it| it.name == run.agent);
+    let folder = catalog.read_in_background().await?;
+    let of_folder = folder.definitions.into_iter().find(|it| it.name == run.agent);
     if let Some(definition) = of_folder.filter(|definition| definition.cli.is_some()) {
         return Ok((definition, true));
     }
-    Ok((revision::definition(abide, &run.agent, run.revision).await?, false))
+    Ok((revision::load_definition(abide, &run.agent, run.revision).await?, false))
 }
 
 /// An event of a run: its kind and its data.

@@ -11,7 +11,7 @@ use abide_client::{Call, Error, Json};
 use abide_definitions::agent::AgentDefinition;
 use abide_programs::{
     CliConfig, Decision, ErrorKind, ParserChoice, ProcessIdentity, Program, ProgramResult, Prompt,
-    Running, Usage, spawn_paused,
+    PromptMessage, Running, Usage, spawn_paused,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -320,7 +320,7 @@ impl PreviousProgram {
             return Prompt::user(RESUMED);
         }
         let mut prompt = conversation;
-        prompt.messages.push(("user".to_owned(), format!("{RESUMED} {TASK_ABOVE}")));
+        prompt.messages.push(PromptMessage::new("user", format!("{RESUMED} {TASK_ABOVE}")));
         prompt
     }
 }
@@ -367,9 +367,9 @@ fn conversation(driver: &Driver) -> Prompt {
         .conversation(&driver.agent.definition.settings().context)
         .into_iter()
         .filter_map(|it| match it {
-            ModelMessage::System { text } => Some(("system".to_owned(), text)),
-            ModelMessage::User { text } => Some(("user".to_owned(), text)),
-            ModelMessage::Assistant { text, .. } => Some(("assistant".to_owned(), text)),
+            ModelMessage::System { text } => Some(PromptMessage::new("system", text)),
+            ModelMessage::User { text } => Some(PromptMessage::new("user", text)),
+            ModelMessage::Assistant { text, .. } => Some(PromptMessage::new("assistant", text)),
             ModelMessage::Tool { .. } => None,
         });
     Prompt { system: driver.agent.definition.instructions.clone(), messages: messages.collect() }

@@ -440,7 +440,7 @@ async fn conversation(
     run: Run,
     id: String,
 ) -> Result<RecordedConversation, RecordingError> {
-    let definition = catalog::revision::definition(abide, &run.agent, run.revision).await?;
+    let definition = catalog::revision::load_definition(abide, &run.agent, run.revision).await?;
     let kind = match (&definition.cli, &definition.a2a) {
         (Some(_), _) => Some("a program (cli)"),
         (_, Some(_)) => Some("a remote agent (a2a)"),

@@ -25,7 +25,7 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::catalog::agents::Catalog;
+use crate::catalog::agents::{Catalog, CatalogSnapshot};
 use crate::context::entry::CallStatus;
 use crate::recorded_run::recording::{
     RecordedApproval, RecordedConversation, RecordedMessage, RecordedRun, RecordingError,
@@ -64,15 +64,14 @@ impl RecordedRun {
             });
             ours.add(gives).map_err(|why| RecordingError::Malformed(why.to_string()))?;
         }
-        let catalog = catalog(ours.clone()).recorded_prompts(self.instructions());
-        let (definitions, problems) = catalog.read();
+        let catalog = Arc::new(catalog(ours.clone()).recorded_prompts(self.instructions()));
+        let CatalogSnapshot { definitions, problems, .. } = catalog.read_in_background().await?;
         let first = self.conversations.first().map_or("", |first| &first.agent);
         if !definitions.iter().any(|it| it.name == first) {
             let why = problems.iter().map(|problem| format!("; {problem}")).collect::<String>();
             return Err(RecordingError::Malformed(format!("there is no agent {first}{why}")));
         }
-        let none = |_: &str| None;
-        let surroundings = ConfigContext { environment: &none, folder };
+        let surroundings = ConfigContext { environment: &|_| None, folder };
         let mut models = Models::new(ModelsConfig::default(), &surroundings)
             .map_err(|why| RecordingError::Malformed(why.to_string()))?;
         models

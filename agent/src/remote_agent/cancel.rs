@@ -79,7 +79,7 @@ async fn cancel(
         return nothing("another identity has recorded the task");
     }
     let definition =
-        match catalog::revision::definition(&shared.abide, &task.agent, task.revision).await {
+        match catalog::revision::load_definition(&shared.abide, &task.agent, task.revision).await {
             Ok(definition) => definition,
             Err(RuntimeError::Abide(error)) => return Err(error),
             Err(unreadable) => return nothing(&unreadable.to_string()),

@@ -68,7 +68,7 @@ impl Driver {
         let abide = &self.shared.abide;
         let definition = match &active {
             Some(HandoffEntry { agent: Some(agent), revision, .. }) => {
-                Arc::new(match catalog::revision::definition(abide, agent, *revision).await {
+                Arc::new(match catalog::revision::load_definition(abide, agent, *revision).await {
                     Ok(definition) => definition,
                     Err(RuntimeError::Abide(error)) => return Err(error.into()),
                     Err(unreadable) => {

@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_loop::AgentLoops;
-use crate::catalog::revision::definition;
+use crate::catalog::revision::load_definition;
 use crate::run::active_agent::ActiveAgent;
 use crate::run::context::RuntimeContext;
 use crate::run::driver::Driver;
@@ -228,7 +228,7 @@ async fn claim_and_drive(
     let Some(run) = claim(&shared, id).await? else { return Ok(()) };
     let Some(run_lease) = RunLease::from_run(&run) else { return Ok(()) };
     shared.leases.hold_run(run_lease.clone());
-    let definition = match definition(&shared.abide, &run.agent, run.revision).await {
+    let definition = match load_definition(&shared.abide, &run.agent, run.revision).await {
         Ok(definition) => definition,
         Err(RuntimeError::Abide(error)) => return Err(error.into()),
         Err(unreadable) => {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use abide_definitions::agent::AgentDefinition;
+use abide_models::dollars;
 
 use crate::run::driver::Driver;
 use crate::run::step::{RunFailure, Step, StepError, overtime};
@@ -23,7 +24,7 @@ impl Driver {
             let why = format!("the run has reached its limit of {max} tokens");
             return Err(exceeded("token_limit", why));
         }
-        let cost = consumed.cost_micros as f64 / 1e6;
+        let cost = dollars(consumed.cost_micros);
         if let Some(max) = limits.cost_usd.filter(|max| cost >= *max) {
             let why = format!("the run has reached its limit of {max} dollars");
             return Err(exceeded("cost_limit", why));

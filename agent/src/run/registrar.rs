@@ -94,10 +94,7 @@ impl Registrar {
                 abide.call(tool.registration()).await?;
             }
         }
-        let catalog = Arc::clone(&self.catalog);
-        // It reads files, and waits for stores of prompts.
-        let reading = tokio::task::spawn_blocking(move || catalog.reading());
-        let reading = reading.await.map_err(|_| Error::Closed)?;
+        let reading = self.catalog.read_in_background().await?;
         let unregistered = self.unregistered_by(&reading);
         let CatalogChanges { reading, gone, files, definitions } = self.changes(reading);
         reading.definitions.iter().for_each(|it| self.context.trusted_programs.learn(it));

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abide_client::{Abide, Error, Json};
+use serde::Deserialize;
 
 /// The calls that wait for a worker. Calls of runs belong to the drivers of the runs.
 const WAITING: &str = "FROM tool_calls c JOIN sessions s ON s.id = c.session_id \
@@ -14,8 +15,17 @@ const WAITING: &str = "FROM tool_calls c JOIN sessions s ON s.id = c.session_id 
 /// Calls that are in memory at most.
 const CALLS: usize = 20_000;
 
-/// A call that waits: its id, its session, its tool, the scope of the session, and the event of its request.
-pub(super) type Waiting = (String, String, String, Json, i64);
+/// A call that waits.
+#[derive(Deserialize)]
+pub(super) struct WaitingCall {
+    pub(super) call_id: String,
+    pub(super) session_id: String,
+    pub(super) tool_name: String,
+    /// The scope of the session.
+    pub(super) scope: Json,
+    /// The event of its request.
+    created_seq: i64,
+}
 
 /// The calls that wait.
 pub(super) struct WaitingCalls {
@@ -24,7 +34,7 @@ pub(super) struct WaitingCalls {
     /// Calls of one session that are read at once: no more of them run at the same time.
     of_a_session: usize,
     /// In the order of their requests.
-    calls: Vec<Waiting>,
+    calls: Vec<WaitingCall>,
     /// The sessions that may have more calls than those in memory.
     partial: BTreeSet<String>,
     /// Whether sessions may be missing: there were too many calls.
@@ -64,8 +74,8 @@ impl WaitingCalls {
         self.seen = newest;
         let known = std::mem::take(&mut self.partial);
         // The calls of a session of which there are more follow when it is their turn.
-        let new = read.into_iter().filter(|(_, session, ..)| !known.contains(session));
-        let new: Vec<Waiting> = new.collect();
+        let new = read.into_iter().filter(|call| !known.contains(&call.session_id));
+        let new: Vec<WaitingCall> = new.collect();
         self.partial = known;
         self.add(new);
         Ok(true)
@@ -78,11 +88,11 @@ impl WaitingCalls {
     pub(super) async fn refill(&mut self, session: &str, again: bool) -> Result<(), Error> {
         if again
             || (self.partial.contains(session)
-                && (!self.calls.iter().any(|(_, of, ..)| of == session)))
+                && !self.calls.iter().any(|call| call.session_id == session))
         {
             let read = self.read("AND c.session_id = :session", Some(session)).await?;
             self.partial.remove(session);
-            self.calls.retain(|(_, of, ..)| of != session);
+            self.calls.retain(|call| call.session_id != session);
             self.add(read);
         }
         if self.is_truncated && self.calls.is_empty() {
@@ -95,22 +105,22 @@ impl WaitingCalls {
     }
 
     /// Returns the calls in order; those for which the function returns true have begun.
-    pub(super) fn take(&mut self, mut begin: impl FnMut(&Waiting) -> bool) {
+    pub(super) fn take(&mut self, mut begin: impl FnMut(&WaitingCall) -> bool) {
         self.calls.retain(|call| !begin(call));
     }
 
     /// Returns the scopes of the calls.
     pub(super) fn scopes(&self) -> impl Iterator<Item = &Json> {
-        self.calls.iter().map(|(.., scope, _)| scope)
+        self.calls.iter().map(|call| &call.scope)
     }
 
-    fn add(&mut self, mut calls: Vec<Waiting>) {
+    fn add(&mut self, mut calls: Vec<WaitingCall>) {
         // A session that was read again may have calls whose event has not been seen yet.
-        let known: BTreeSet<&str> = self.calls.iter().map(|(id, ..)| id.as_str()).collect();
-        calls.retain(|(id, ..)| !known.contains(id.as_str()));
+        let known: BTreeSet<&str> = self.calls.iter().map(|call| call.call_id.as_str()).collect();
+        calls.retain(|call| !known.contains(call.call_id.as_str()));
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for (_, session, ..) in &calls {
-            *counts.entry(session).or_default() += 1;
+        for call in &calls {
+            *counts.entry(&call.session_id).or_default() += 1;
         }
         let full = counts.into_iter().filter(|(_, count)| *count >= self.of_a_session);
         let full: Vec<String> = full.map(|(session, _)| session.to_owned()).collect();
@@ -118,11 +128,15 @@ impl WaitingCalls {
         let room = CALLS.saturating_sub(self.calls.len());
         self.is_truncated |= calls.len() >= room;
         self.calls.extend(calls.into_iter().take(room));
-        self.calls.sort_by_key(|(.., requested)| *requested);
+        self.calls.sort_by_key(|call| call.created_seq);
     }
 
     /// Returns the oldest calls of each session that fit a condition, the oldest first.
-    async fn read(&self, condition: &str, session: Option<&str>) -> Result<Vec<Waiting>, Error> {
+    async fn read(
+        &self,
+        condition: &str,
+        session: Option<&str>,
+    ) -> Result<Vec<WaitingCall>, Error> {
         let sql = format!(
             "SELECT call_id, session_id, tool_name, scope, created_seq FROM (SELECT c.call_id, \
              c.session_id, c.tool_name, c.created_seq, s.scope, row_number() OVER \

@@ -18,7 +18,7 @@ use crate::run::lease::millis;
 use crate::run::settings::Settings;
 use crate::tools::claimed::ClaimedCall;
 use crate::tools::exchange::CallLog;
-use crate::tools::waiting_calls::WaitingCalls;
+use crate::tools::waiting_calls::{WaitingCall, WaitingCalls};
 
 /// Calls that run at the same time. Programs of calls use the memory of this machine.
 const AT_ONCE: usize = 64;
@@ -82,14 +82,14 @@ impl ToolWorker {
                     waiting.refill(&ended.session_id, ended.waits_again).await?;
                 }
             }
-            waiting.take(|(call_id, session_id, tool, scope, _)| {
+            waiting.take(|WaitingCall { call_id, session_id, tool_name, scope, .. }| {
                 if running.tasks.len() >= AT_ONCE {
                     return false;
                 }
                 if running.contains_call(call_id) {
                     return true;
                 }
-                if self.shared.tools.get(tool).is_none() {
+                if self.shared.tools.get(tool_name).is_none() {
                     return false;
                 }
                 let call_id = call_id.clone();

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_definitions::project_config::TraceSink;
-use abide_tools::Environment;
+use abide_tools::{Environment, http_client};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Url};
 use serde_json::{Map, Value, json};
 
 use crate::trace::names;
@@ -26,7 +28,7 @@ pub(crate) type SinkFunction = Arc<dyn Fn(&[Value]) -> Result<(), String> + Send
 pub(crate) enum ReadySink {
     File(PathBuf),
     Function(SinkFunction),
-    Http { client: reqwest::Client, url: String, headers: Vec<(String, String)>, is_otlp: bool },
+    Http { client: Client, url: Url, headers: HeaderMap, is_otlp: bool },
 }
 
 impl ReadySink {
@@ -44,26 +46,27 @@ impl ReadySink {
             TraceSink::Otlp { url, headers, headers_env } => (url, headers, headers_env, true),
             TraceSink::Http { url, headers, headers_env } => (url, headers, headers_env, false),
         };
-        if reqwest::Url::parse(url).is_err() {
-            return Err(format!("traces: {url} is not a valid URL"));
+        let url = Url::parse(url)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https"))
+            .ok_or_else(|| format!("traces: {url} is not an HTTP URL"))?;
+        let mut all = HeaderMap::new();
+        all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        for (name, value) in headers {
+            let (name, value) = parse_header(name, value)?;
+            all.insert(name, value);
         }
-        let mut all: Vec<(String, String)> =
-            headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         for (name, variable) in headers_env {
             let value = environment.value(variable);
             let value = value
                 .ok_or_else(|| format!("traces: there is no environment variable {variable}"))?;
-            all.push((name.clone(), value.to_owned()));
+            let (name, mut value) = parse_header(name, value)?;
+            value.set_sensitive(true);
+            all.insert(name, value);
         }
-        // An error means that a provider is already installed, which is fine.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        // A redirect would send the headers to another place.
-        let client = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(TIMEOUT)
-            .build()
-            .map_err(|why| format!("traces: {why}"))?;
-        Ok(ReadySink::Http { client, url: url.clone(), headers: all, is_otlp })
+        let client =
+            http_client().timeout(TIMEOUT).build().map_err(|why| format!("traces: {why}"))?;
+        Ok(ReadySink::Http { client, url, headers: all, is_otlp })
     }
 }
 
@@ -100,25 +103,26 @@ impl ReadySink {
     }
 }
 
+fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let parsed = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| format!("traces: {name:?} is not a valid header name"))?;
+    let value = HeaderValue::from_str(value).map_err(|_| {
+        format!("traces: the value of header {name} has characters that are not allowed")
+    })?;
+    Ok((parsed, value))
+}
+
 fn append(path: &Path, text: &str) -> Result<(), String> {
     let wrong = |why: std::io::Error| format!("{}: {why}", path.display());
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     file.map_err(wrong)?.write_all(text.as_bytes()).map_err(wrong)
 }
 
-async fn post(
-    client: &reqwest::Client,
-    url: &str,
-    headers: &[(String, String)],
-    body: &str,
-) -> Result<(), String> {
+async fn post(client: &Client, url: &Url, headers: &HeaderMap, body: &str) -> Result<(), String> {
     let mut attempt = 1;
     let mut wait = WAIT;
     loop {
-        let mut request = client.post(url).header("content-type", "application/json");
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
+        let request = client.post(url.clone()).headers(headers.clone());
         let (why, again) = match request.body(body.to_owned()).send().await {
             Ok(answer) if answer.status().is_success() => return Ok(()),
             Ok(answer) => {

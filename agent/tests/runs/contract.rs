@@ -2,7 +2,7 @@
 //! end sees the same as one that was connected from the start.
 
 use abide_agent::{
-    AgentEvent, Events, abort, begin, checkpoints, invoke, state, state_at, until_turn_ends,
+    AgentEvent, RunEvents, abort, begin, checkpoints, invoke, state, state_at, until_turn_ends,
 };
 use abide_client::Code;
 use abide_client::arguments::{DecideApproval, Decision};
@@ -25,7 +25,7 @@ const HELLO: &str = "answers: [{ text: Hello to you. }]\n";
 /// The remaining events of a run that is over. Reading past the end always returns `None`.
 async fn rest(fixture: &RuntimeFixture, run_id: &str, after: i64) -> Vec<AgentEvent> {
     let mut events =
-        Events::of(&fixture.abide, run_id, after).await.expect("the subscription starts");
+        RunEvents::subscribe(&fixture.abide, run_id, after).await.expect("the subscription starts");
     let mut output = Vec::new();
     while let Some(event) = events.next().await.expect("the event can be read") {
         output.push(event);
@@ -38,6 +38,12 @@ async fn rest(fixture: &RuntimeFixture, run_id: &str, after: i64) -> Vec<AgentEv
     output
 }
 
+/// The event that ends the turn after an event of this number.
+async fn turn_end(fixture: &RuntimeFixture, run_id: &str, after: i64) -> AgentEvent {
+    let end = until_turn_ends(&fixture.abide, run_id, after).await.expect("the events can be read");
+    end.expect("an event ends the turn")
+}
+
 async fn approve(fixture: &RuntimeFixture, interrupt: &AgentEvent) {
     let call =
         interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
@@ -45,14 +51,14 @@ async fn approve(fixture: &RuntimeFixture, interrupt: &AgentEvent) {
     decided.expect("the decision succeeds");
 }
 
-/// Regression: `Events::next` returned the last event and then waited forever. A client that subscribed after the
+/// Regression: `RunEvents::next` returned the last event and then waited forever. A client that subscribed after the
 /// end of the run, past its last event, received nothing at all.
 #[tokio::test]
 async fn a_finished_run_yields_its_remaining_events_and_then_none() {
     let fixture = RuntimeFixture::start("", HELLO).await;
     let run = fixture.begin("Hello.").await;
     let mut there_from_the_beginning =
-        Events::of(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
+        RunEvents::subscribe(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
     let mut all = Vec::new();
     while let Some(event) = there_from_the_beginning.next().await.expect("the event can be read") {
         all.push(event);
@@ -75,9 +81,9 @@ async fn a_finished_run_yields_its_remaining_events_and_then_none() {
 async fn the_event_stream_waits_while_the_run_waits() {
     let fixture = RuntimeFixture::start(PAYS, SCRIPT).await;
     let run = fixture.begin("Pay order A.").await;
-    let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
+    let interrupt = turn_end(&fixture, &run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
-    let mut events = Events::of(&fixture.abide, &run.id, interrupt.number)
+    let mut events = RunEvents::subscribe(&fixture.abide, &run.id, interrupt.number)
         .await
         .expect("the subscription starts");
     {
@@ -87,18 +93,17 @@ async fn the_event_stream_waits_while_the_run_waits() {
         let resumed = next.await.expect("the event can be read").expect("the stream continues");
         assert_eq!((resumed.turn, resumed.number), (2, interrupt.number + 1));
     }
-    let done =
-        until_turn_ends(&fixture.abide, &run.id, interrupt.number).await.expect("the run ends");
+    let done = turn_end(&fixture, &run.id, interrupt.number).await;
     assert_eq!((done.kind, done.turn), (RunEventKind::Done, 2));
     let none = until_turn_ends(&fixture.abide, &run.id, done.number).await;
-    assert!(none.is_err(), "there is no further turn: {none:?}");
+    assert_eq!(none.expect("the run can be read"), None, "there is no further turn");
     fixture.close().await;
 }
 
 #[tokio::test]
 async fn unknown_ids_are_errors() {
     let fixture = RuntimeFixture::start("", HELLO).await;
-    let events = Events::of(&fixture.abide, "noname", 0).await.map(drop);
+    let events = RunEvents::subscribe(&fixture.abide, "noname", 0).await.map(drop);
     assert_eq!(events.expect_err("there is none").code(), Some(Code::NotFound));
     let state = state(&fixture.abide, "noname").await.map(drop);
     assert_eq!(state.expect_err("there is none").code(), Some(Code::NotFound));
@@ -110,14 +115,14 @@ async fn unknown_ids_are_errors() {
 async fn begin_creates_a_session_and_state_reads_it() {
     let fixture = RuntimeFixture::start(PAYS, SCRIPT).await;
     let run = begin(&fixture.abide, "clerk", "Pay order A.").await.expect("the run starts");
-    let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
+    let interrupt = turn_end(&fixture, &run.id, 0).await;
     let waits = state(&fixture.abide, &run.session_id).await.expect("it can be read");
     let now = waits.run.expect("there is at least one");
     assert_eq!((now.id.as_str(), now.status), (run.id.as_str(), RunStatus::Waiting));
     assert_eq!(now.reason.as_deref(), Some("approval"));
     assert_eq!(waits.session.status, SessionStatus::Suspended);
     approve(&fixture, &interrupt).await;
-    until_turn_ends(&fixture.abide, &run.id, interrupt.number).await.expect("the turn ends");
+    turn_end(&fixture, &run.id, interrupt.number).await;
     let over = state(&fixture.abide, &run.session_id).await.expect("it can be read");
     assert_eq!(over.run.expect("there is at least one").status, RunStatus::Done);
     let roles: Vec<&str> = over.messages.iter().map(|entry| entry.role.as_str()).collect();
@@ -140,7 +145,7 @@ async fn invoke_returns_the_answer() {
 async fn an_abort_ends_a_waiting_run_immediately() {
     let fixture = RuntimeFixture::start(PAYS, SCRIPT).await;
     let run = fixture.begin("Pay order A.").await;
-    let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
+    let interrupt = turn_end(&fixture, &run.id, 0).await;
     assert!(abort(&fixture.abide, &run.session_id).await.expect("the request succeeds"));
     let output = rest(&fixture, &run.id, interrupt.number).await;
     let last = output.last().expect("there is a last event");
@@ -156,9 +161,9 @@ async fn an_abort_ends_a_waiting_run_immediately() {
 async fn a_checkpoint_has_the_state_of_its_time() {
     let fixture = RuntimeFixture::start(PAYS, SCRIPT).await;
     let run = fixture.begin("Pay order A.").await;
-    let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
+    let interrupt = turn_end(&fixture, &run.id, 0).await;
     approve(&fixture, &interrupt).await;
-    until_turn_ends(&fixture.abide, &run.id, interrupt.number).await.expect("the turn ends");
+    turn_end(&fixture, &run.id, interrupt.number).await;
     let found = checkpoints(&fixture.abide, &run.id).await.expect("the query succeeds");
     let all = state(&fixture.abide, &run.session_id).await.expect("it can be read").messages;
     let mut lengths = Vec::new();

@@ -150,8 +150,9 @@ async fn aborted_in_the_middle_of_an_answer() {
     let fixture = RuntimeFixture::start("", script).await;
     let run = fixture.begin("Count.").await;
     // The first word is published; the second never arrives.
-    let mut events =
-        abide_agent::Events::of(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
+    let mut events = abide_agent::RunEvents::subscribe(&fixture.abide, &run.id, 0)
+        .await
+        .expect("the subscription starts");
     loop {
         let event =
             events.next().await.expect("the stream continues").expect("the run has not ended");

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use abide_agent::{
-    AgentEvent, AgentMetrics, AgentMiddleware, Catalog, Events, MiddlewareContext, Problem,
-    Runtime, Settings,
+    AgentEvent, AgentMetrics, AgentMiddleware, Catalog, MiddlewareContext, Problem, PromptStore,
+    RunEvents, Runtime, Settings,
 };
 use abide_client::arguments::{CreateSession, StartRun};
 use abide_client::embedded::{Clock, SystemClock};
@@ -22,11 +22,23 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::loops::Errands;
+
+/// A store whose prompts come from a task of the runtime, as over a connection.
+pub(crate) struct RemotePrompts;
+
+impl PromptStore for RemotePrompts {
+    fn prompt(&self, _: &str) -> Result<String, String> {
+        let (sender, received) = mpsc::channel();
+        Handle::current().spawn(async move { sender.send("Be brief.".to_owned()) });
+        received.recv_timeout(Duration::from_secs(60)).map_err(|why| why.to_string())
+    }
+}
 
 /// The arguments of a tool.
 #[derive(Deserialize, JsonSchema)]
@@ -279,8 +291,9 @@ impl RuntimeFixture {
     /// The events of a run up to the end of a turn, one per line. The number of chunks of an answer depends on
     /// timing, so they are joined.
     pub(crate) async fn output(&self, run_id: &str, after: i64) -> (String, AgentEvent) {
-        let mut events =
-            Events::of(&self.abide, run_id, after).await.expect("the subscription starts");
+        let mut events = RunEvents::subscribe(&self.abide, run_id, after)
+            .await
+            .expect("the subscription starts");
         let mut output = String::new();
         let mut text = String::new();
         loop {

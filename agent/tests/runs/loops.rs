@@ -17,7 +17,7 @@ pub(crate) struct Errands;
 impl AgentLoop for Errands {
     fn drive<'a>(&'a self, run: &'a mut LoopRun<'_>) -> BoxFuture<'a, Result<String, LoopError>> {
         async move {
-            run.say("It is ").await?;
+            run.publish("It is ").await?;
             if run.saved().is_none() {
                 for order in ["A", "B"] {
                     run.call(&format!("look-{order}"), "look", &json!({"order": order})).await?;
@@ -113,7 +113,7 @@ impl AgentLoop for Does {
                 "fail" => Err(LoopError::failed("no_luck", "It did not work.")),
                 "tell" => Ok("The password is swordfish.".to_owned()),
                 "say another" => {
-                    run.say("The password is ").await?;
+                    run.publish("The password is ").await?;
                     Ok("I say nothing.".to_owned())
                 }
                 "call for ever" => {

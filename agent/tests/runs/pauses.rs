@@ -1,7 +1,7 @@
 //! Pauses: at each stage, by a rule, by a call and by a callback. A run that is paused at every stage and resumed each
 //! time leaves the same rows as a run that never pauses.
 
-use abide_agent::{Catalog, Events, Runtime, Settings};
+use abide_agent::{Catalog, RunEvents, Runtime, Settings};
 use abide_client::arguments::{
     AbortRun, ClaimRun, CreateSession, DecideApproval, Decision, NewMemory, PauseRun, ResumeRun,
     SaveMemories, StartRun,
@@ -378,7 +378,7 @@ async fn on_state_change_a_callback_pauses_and_a_panic_pauses_too() {
     let task = tokio::spawn(async move { runtime.run(stopped).await.expect("it runs") });
     abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
     abide.call(StartRun::new("s1").id("r1").input("Pay.")).await.expect("it starts");
-    let mut events = Events::of(&abide, "r1", 0).await.expect("the subscription starts");
+    let mut events = RunEvents::subscribe(&abide, "r1", 0).await.expect("the subscription starts");
     let mut whys = Vec::new();
     while let Some(event) = events.next().await.expect("the stream continues") {
         if event.kind == RunEventKind::Interrupt {

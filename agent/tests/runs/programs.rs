@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use abide_agent::{Catalog, Events, Reparsed};
+use abide_agent::{Catalog, Reparsed, RunEvents};
 use abide_client::arguments::{
     AbortRun, ClaimRun, CorrectedLine, CreateSession, DecideApproval, Decision, NewRunEvent,
     RecordRun, RegisterAgent, StartRun,
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{
-    FixtureOptions, RuntimeFixture, define, runtime, temporary_folder, transcript,
+    FixtureOptions, RemotePrompts, RuntimeFixture, define, runtime, temporary_folder, transcript,
 };
 use crate::victim::{self, Victim};
 
@@ -155,9 +156,9 @@ async fn stored_lines_are_read_again_with_the_current_parser() {
     let run = fixture.begin("How much?").await;
     let (rendered, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "It is 41.", "{rendered}");
-    let catalog = || Catalog::new(&folder, abide_tools::Tools::new());
+    let catalog = || Arc::new(Catalog::new(&folder, abide_tools::Tools::new()));
     let again = async || {
-        Reparsed::of(&fixture.abide, &catalog(), &run.id).await.expect("the lines can be read")
+        Reparsed::read(&fixture.abide, &catalog(), &run.id).await.expect("the lines can be read")
     };
     let same = again().await;
     assert_eq!((same.lines, same.is_current, &same.changes[..]), (6, true, &[][..]));
@@ -202,7 +203,8 @@ async fn stored_lines_are_read_again_with_the_current_parser() {
     std::fs::remove_file(folder.join("agents/clerk.yaml")).expect("the file exists");
     let of_run = again().await;
     assert_eq!((of_run.is_current, of_run.changes.len()), (false, 0));
-    let missing = Reparsed::of(&fixture.abide, &catalog(), "r9").await.expect_err("there is none");
+    let missing =
+        Reparsed::read(&fixture.abide, &catalog(), "r9").await.expect_err("there is none");
     assert_eq!(missing.to_string(), "there is no run r9");
     fixture.close().await;
 }
@@ -228,8 +230,8 @@ echo '{"kind":"done","say":"-"}'"#;
     let run = fixture.begin("How much?").await;
     fixture.output(&run.id, 0).await;
     define(&folder, "clerk.yaml", &cli(better));
-    let catalog = Catalog::new(&folder, abide_tools::Tools::new());
-    let again = Reparsed::of(&fixture.abide, &catalog, &run.id).await.expect("it can be read");
+    let catalog = Arc::new(Catalog::new(&folder, abide_tools::Tools::new()));
+    let again = Reparsed::read(&fixture.abide, &catalog, &run.id).await.expect("it can be read");
     let end = again.changes.last().map(|it| it.after.join("; ")).unwrap_or_default();
     let expected =
         r#"answer null; error_code "runtime_crash"; error_message "I may not."; status "failed""#;
@@ -244,6 +246,21 @@ echo '{"kind":"done","say":"-"}'"#;
     fixture.close().await;
 }
 
+/// Regression: the folder was read on the thread that drives the connection of a store of prompts, which waited for ever.
+#[tokio::test]
+async fn lines_are_read_again_while_a_store_of_prompts_needs_the_thread() {
+    let fixture = fixture(ANSWERS, "").await;
+    let run = fixture.begin("How much?").await;
+    fixture.output(&run.id, 0).await;
+    let folder = fixture.folder.path();
+    let definition = script(folder, ANSWERS, "");
+    define(folder, "clerk.yaml", &format!("system_prompt: {{ store: clerk@1 }}\n{definition}"));
+    let catalog = Catalog::new(folder, abide_tools::Tools::new()).store(RemotePrompts);
+    let again = Reparsed::read(&fixture.abide, &Arc::new(catalog), &run.id).await;
+    assert!(again.expect("it can be read").is_current);
+    fixture.close().await;
+}
+
 /// The lines of Claude Code, of a failed run, and of a run with two processes: the same parser makes the same of them.
 #[tokio::test]
 async fn stored_lines_of_known_programs_give_the_same_events() {
@@ -252,7 +269,9 @@ async fn stored_lines_of_known_programs_give_the_same_events() {
         let run = fixture.begin("How much?").await;
         fixture.output(&run.id, 0).await;
         let catalog = Catalog::new(fixture.folder.path(), abide_tools::Tools::new());
-        let again = Reparsed::of(&fixture.abide, &catalog, &run.id).await.expect("it can be read");
+        let catalog = Arc::new(catalog);
+        let again =
+            Reparsed::read(&fixture.abide, &catalog, &run.id).await.expect("it can be read");
         assert_eq!(again.changes, [], "{text}");
         assert!(again.lines > 0);
         fixture.close().await;
@@ -782,7 +801,8 @@ async fn an_abort_ends_the_program() {
         "echo $$ > pid\necho '{\"type\":\"system\",\"subtype\":\"init\"}'\nexec sleep 600\n";
     let fixture = fixture(hangs, "").await;
     let run = fixture.begin("Go on.").await;
-    let mut events = Events::of(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
+    let mut events =
+        RunEvents::subscribe(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
     loop {
         let event =
             events.next().await.expect("the stream continues").expect("the run has not ended");

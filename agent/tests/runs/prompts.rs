@@ -206,4 +206,12 @@ async fn prompts_come_from_an_mlflow_server() {
     let none = AgentProject::open_in(folder.path(), &Environment::default()).await;
     let why = none.map(drop).expect_err("there is no token").to_string();
     assert_eq!(why, "prompts.mlflow: there is no environment variable TOKEN");
+    let environment: Environment =
+        [("TOKEN".to_owned(), "sesame\n".to_owned())].into_iter().collect();
+    let invalid = AgentProject::open_in(folder.path(), &environment).await;
+    let why = invalid.map(drop).expect_err("no header has a line break").to_string();
+    assert_eq!(
+        why,
+        "prompts.mlflow: the value of TOKEN has characters that are not allowed in a header"
+    );
 }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide_agent::{
-    AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Events, Limits,
-    MemoryOverrides, PauseRule, Profile, Runtime, Settings, WatchdogOverrides,
+    AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Limits,
+    MemoryOverrides, PauseRule, Profile, RunEvents, Runtime, Settings, WatchdogOverrides,
 };
 use abide_client::arguments::{
     AbortRun, AppendMessage, CreateSession, NewMemory, ResumeRun, SaveMemories, StartRun,
@@ -309,7 +309,8 @@ async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
             }
             abide.call(AbortRun::new(&id)).await.expect("the runtime runs");
         }
-        let mut events = Events::of(abide, &id, 0).await.expect("the subscription starts");
+        let mut events =
+            RunEvents::subscribe(abide, &id, 0).await.expect("the subscription starts");
         while events.next().await.expect("the stream continues").is_some() {}
     }
 }

@@ -12,7 +12,7 @@ use abide_tools::{Effect, Function, Invocation, ToolDeclaration, ToolOutcome};
 use expect_test::{Expect, expect};
 use serde_json::json;
 
-use crate::fixture::{FixtureOptions, define, providers, temporary_folder, tools};
+use crate::fixture::{FixtureOptions, RemotePrompts, define, providers, temporary_folder, tools};
 use crate::pauses::{SCENARIOS, attend};
 
 const CLERK: &str = "tools: [look, pay]\ninterrupt_on: { pay: true }\n";
@@ -172,6 +172,21 @@ async fn every_kind_of_run_is_repeated() {
         assert_eq!(recorded.changes(&now), [], "{}", scenario.name);
         fixture.close().await;
     }
+}
+
+/// Regression: the folder was read on the thread that drives the connection of a store of prompts, which waited for ever.
+#[tokio::test]
+async fn a_run_is_repeated_while_a_store_of_prompts_needs_the_thread() {
+    let recorded = recorded().await;
+    let folder = temporary_folder();
+    define(folder.path(), "clerk.yaml", &format!("system_prompt: {{ store: clerk@1 }}\n{CLERK}"));
+    let declared = tools(folder.path().join("ledger"));
+    let place = temporary_folder();
+    let abide = Abide::open(place.path().join("repeated.db")).expect("the file opens");
+    let catalog = |tools| Catalog::new(folder.path(), tools).store(RemotePrompts);
+    let repeated = recorded.repeat(&declared, catalog, &abide, place.path()).await;
+    abide.close().await;
+    repeated.expect("it is repeated");
 }
 
 /// Regression: a recording differed from its own repetition if an agent delegated the message that it got, remembered

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abide_agent::{Catalog, Events, Runtime, Settings};
+use abide_agent::{Catalog, RunEvents, Runtime, Settings};
 use abide_client::Abide;
 use abide_client::arguments::{CreateSession, StartRun};
 use abide_client::rows::RunEventKind;
@@ -77,7 +77,7 @@ async fn an_answer_that_starts_again_is_announced() {
     let asked = Arc::new(AtomicBool::new(false));
     drive(&abide, folder.path(), &asked, "SELECT id FROM run_events WHERE kind = 'token'").await;
     drive(&abide, folder.path(), &asked, "SELECT id FROM runs WHERE ended_at IS NOT NULL").await;
-    let mut events = Events::of(&abide, "r1", 0).await.expect("the subscription starts");
+    let mut events = RunEvents::subscribe(&abide, "r1", 0).await.expect("the subscription starts");
     let mut output = Vec::new();
     let mut pieces = Vec::new();
     while let Some(event) = events.next().await.expect("the stream continues") {

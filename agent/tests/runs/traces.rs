@@ -169,14 +169,34 @@ async fn a_sink_in_rust_gets_the_spans() {
 
 #[test]
 fn a_wrong_sink_is_refused_at_the_start() {
-    let none = BTreeMap::new;
-    let url = "collector".to_owned();
-    let config = TraceConfig {
-        sinks: vec![TraceSink::Otlp { url, headers: none(), headers_env: none() }],
-        ..TraceConfig::default()
-    };
-    let opened = Tracer::open(&config, Path::new("."), &Environment::of_process());
-    assert_eq!(opened.err().as_deref(), Some("traces: collector is not a valid URL"));
+    let environment: Environment =
+        [("SECRET".to_owned(), "from a file\n".to_owned())].into_iter().collect();
+    let valid = "http://127.0.0.1:4318/v1/traces";
+    for (url, name, variable, expected) in [
+        ("collector", None, None, "traces: collector is not an HTTP URL"),
+        ("ftp://host/", None, None, "traces: ftp://host/ is not an HTTP URL"),
+        (valid, Some("a b"), None, "traces: \"a b\" is not a valid header name"),
+        (valid, None, Some("NONE"), "traces: there is no environment variable NONE"),
+        // Regression: it was refused at each run, as "builder error".
+        (
+            valid,
+            None,
+            Some("SECRET"),
+            "traces: the value of header authorization has characters that are not allowed",
+        ),
+    ] {
+        let sink = TraceSink::Otlp {
+            url: url.to_owned(),
+            headers: name.map(|name| (name.to_owned(), String::new())).into_iter().collect(),
+            headers_env: variable
+                .map(|variable| ("authorization".to_owned(), variable.to_owned()))
+                .into_iter()
+                .collect(),
+        };
+        let config = TraceConfig { sinks: vec![sink], ..TraceConfig::default() };
+        let opened = Tracer::open(&config, Path::new("."), &environment);
+        assert_eq!(opened.err().as_deref(), Some(expected));
+    }
 }
 
 /// A collector that refuses the first request, and accepts the others. Returns its address and the bodies that it has

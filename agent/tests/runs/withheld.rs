@@ -3,7 +3,7 @@
 //! Regression: the denied text was stored as `token` events, streamed, and printed by `abide agent run`; only `done`
 //! had the replacement.
 
-use abide_agent::{Catalog, Events};
+use abide_agent::{Catalog, RunEvents};
 use abide_client::arguments::{AbortRun, AppendMessage, CreateSession, SetPolicy, StartRun};
 use abide_client::rows::RunEventKind;
 use abide_client::{Abide, Scope};
@@ -115,7 +115,7 @@ async fn a_sentence_leaves_before_the_answer_is_complete() {
     let fixture = FixtureOptions { models, ..FixtureOptions::new(DENIES, "answers: []") };
     let fixture = fixture.open().await;
     let run = fixture.begin("Count.").await;
-    let mut events = Events::of(&fixture.abide, &run.id, 0).await.expect("it starts");
+    let mut events = RunEvents::subscribe(&fixture.abide, &run.id, 0).await.expect("it starts");
     let mut text = String::new();
     while text != "One. Two. " {
         let event = events.next().await.expect("it continues").expect("the run has not ended");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use abide_tools::{
     Environment, Exchange, ExchangeError, ExchangeLog, ExchangeStep, Failure, InputAnswer,
     Invocation, McpError, McpServer, McpServerConfig, NewExchange, NewInput, OAuthConfig, Setting,
-    Tool, ToolContext, ToolDeclaration, ToolOutcome, Tools,
+    Tool, ToolContext, ToolDeclaration, ToolOutcome, Tools, http_client,
 };
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -32,8 +32,6 @@ const REDIRECT_URI: &str = "http://127.0.0.1:3000/callback";
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // An error means that a provider is already installed, which is fine.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -92,7 +90,8 @@ async fn config(url: &str, folder: &Path) -> Result<McpServerConfig, Box<dyn Err
 async fn issuer_of(url: &str) -> Result<String, Box<dyn Error>> {
     let mut url = reqwest::Url::parse(url)?;
     url.set_path(&format!("/.well-known/oauth-protected-resource{}", url.path()));
-    let metadata: Value = serde_json::from_str(&reqwest::get(url).await?.text().await?)?;
+    let answer = http_client().build()?.get(url).send().await?.text().await?;
+    let metadata: Value = serde_json::from_str(&answer)?;
     Ok(metadata["authorization_servers"][0].as_str().unwrap_or_default().to_owned())
 }
 
@@ -142,8 +141,7 @@ impl Client {
             return Ok(false);
         }
         let login = self.config.login(&Environment::default(), REDIRECT_URI).await?;
-        let browser = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
-        let answer = browser.build()?.get(login.url()).send().await?;
+        let answer = http_client().build()?.get(login.url()).send().await?;
         let redirected = answer.headers().get("location").ok_or("the answer is no redirect")?;
         login.finish(redirected.to_str()?).await?;
         Ok(true)

@@ -214,7 +214,7 @@ impl A2aHttp {
                 let why = public_address::failure(&host, &error);
                 return Err(if !error.is_connect() {
                     A2aFailure::Lost(why)
-                } else if public_address::is_refusal(&why) {
+                } else if public_address::is_refusal(&error) {
                     A2aFailure::Invalid(why)
                 } else {
                     A2aFailure::Unreachable(why)

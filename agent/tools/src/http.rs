@@ -24,6 +24,7 @@ use serde_json::{Map, Value};
 
 use crate::config::{self, ConfigError};
 use crate::environment::Setting;
+use crate::http_client::http_client;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::template::Template;
 use crate::tool::{Invocation, Tool, ToolDeclaration};
@@ -206,9 +207,7 @@ pub(crate) fn client(redirects: usize) -> Result<Client, reqwest::Error> {
             attempt.follow()
         }
     });
-    // An error means that a provider is already installed, which is fine.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    Client::builder().redirect(same_host).user_agent("abide").build()
+    http_client().redirect(same_host).build()
 }
 
 /// Returns the secret that signs contexts.
@@ -220,7 +219,7 @@ fn context_key(
     let Some(setting) = setting else { return Ok(None) };
     match setting.value(tool, environment)? {
         key if key.is_empty() => Err(ConfigError::new(tool, "context_key is empty")),
-        key => Ok(Some(ContextKey::new(key))),
+        key => Ok(Some(ContextKey::new(&key))),
     }
 }
 

@@ -38,8 +38,8 @@
 //! In reading order: `tool` the trait · `outcome` the result of a call · `exchange` calls of more than one request ·
 //! `registry` all tools, and those that an agent may use · `arguments` validation of a model's arguments · the kinds
 //! of tools: `function`, `http`, `subprocess`, `mcp` · `oauth` tokens of MCP servers · `a2a` remote agents ·
-//! `public_address` which addresses can be used · `webhook` requests to them that the server makes. Programs run in the
-//! sandboxes of `abide-sandbox`.
+//! `http_client`, `public_address` how and to which addresses requests are sent · `webhook` requests to them that the
+//! server makes. Programs run in the sandboxes of `abide-sandbox`.
 
 mod a2a;
 mod arguments;
@@ -47,9 +47,11 @@ mod builtin;
 mod capture;
 mod config;
 mod environment;
+mod error_text;
 mod exchange;
 mod function;
 mod http;
+mod http_client;
 mod mcp;
 mod media_type;
 mod oauth;
@@ -65,8 +67,8 @@ pub use a2a::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
 pub use abide_client::arguments::{ApprovalPolicy, NewExchange, NewInput, Rate, Retry, ToolLimits};
 pub use abide_client::rows::{Effect, ExchangeKind};
 pub use abide_sandbox::{
-    Availability, BackendName, Concurrency, Environment, IsolatedCommand, Launcher, Network,
-    ProtectedPaths, Sandbox, SandboxBackend, SandboxConfig, SandboxError, SandboxJob,
+    Availability, BackendName, Concurrency, Environment, IsolatedCommand, LandlockPaths, Launcher,
+    Network, ProtectedPaths, Sandbox, SandboxBackend, SandboxConfig, SandboxError, SandboxJob,
     SandboxLimits, ScopeLimiter, ScopePermit, available_backends, sandbox_exec, unreadable_on_path,
 };
 pub use arguments::{ArgumentsError, CheckedArguments, Parameters};
@@ -79,6 +81,7 @@ pub use environment::{INHERITED, Inherit, Named, Preset, Setting};
 pub use exchange::{Exchange, ExchangeError, ExchangeLog, ExchangeStep, InputAnswer, LOGIN_FIELD};
 pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};
+pub use http_client::http_client;
 pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus, PreparedMcpServer, UnlistedName};
 pub use media_type::media_type;
 pub use oauth::{McpLogin, OAuthConfig, OAuthError, TokenEndpointAuth, forget_mcp_login};

@@ -6,8 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use futures_util::FutureExt as _;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::redirect::Policy;
-use reqwest::{Client, ClientBuilder, Url};
+use reqwest::{ClientBuilder, Url};
+
+use crate::error_text::causes;
+use crate::http_client::http_client;
 
 /// Hosts that are permitted although their addresses are not public: `host` or `host:port`.
 #[derive(Clone, Debug, Default)]
@@ -21,14 +23,8 @@ impl PermittedHosts {
     /// Returns a client that connects to public addresses and permitted hosts. It follows no redirects. The caller
     /// checks each URL ([`PermittedHosts::check`]), because a literal address is not resolved.
     pub(crate) fn client(&self) -> ClientBuilder {
-        // An error means that a provider is already installed, which is fine.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        Client::builder()
-            .redirect(Policy::none())
-            // A proxy would resolve names itself.
-            .no_proxy()
-            .dns_resolver(self.clone())
-            .user_agent(concat!("abide/", env!("CARGO_PKG_VERSION")))
+        // A proxy would resolve names itself.
+        http_client().no_proxy().dns_resolver(self.clone())
     }
 
     /// Adds the host of a configured address.
@@ -78,25 +74,18 @@ pub(crate) fn failure(host: &str, error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return format!("{host} did not respond in time");
     }
-    let mut causes = Vec::new();
-    let mut cause = std::error::Error::source(error);
-    while let Some(one) = cause {
-        causes.push(one.to_string());
-        cause = one.source();
+    match causes(error).last() {
+        Some(refusal) if refusal.is::<NotPublic>() => refusal.to_string(),
+        Some(last) => format!("{host}: {last}"),
+        None => format!("{host}: unknown error"),
     }
-    let last = causes.pop().unwrap_or_else(|| "unknown error".to_owned());
-    if is_refusal(&last) { last } else { format!("{host}: {last}") }
 }
 
 /// Why a request to an address that a model or a client has chosen failed: a name that does not exist and one with a private address
 /// have one text, so that the names of the server's network cannot be listed.
 pub(crate) fn failure_of_chosen(host: &str, error: &reqwest::Error) -> String {
-    let mut cause = std::error::Error::source(error);
-    while let Some(one) = cause {
-        if one.is::<NotResolved>() {
-            return refusal(host);
-        }
-        cause = one.source();
+    if causes(error).any(|cause| cause.is::<NotResolved>()) {
+        return refusal(host);
     }
     failure(host, error)
 }
@@ -106,15 +95,18 @@ pub(crate) fn failure_of_chosen(host: &str, error: &reqwest::Error) -> String {
 #[error("{0}")]
 struct NotResolved(std::io::Error);
 
-/// Returns `true` if a failure is the refusal of an address.
-pub(crate) fn is_refusal(failure: &str) -> bool {
-    failure.contains(NOT_PUBLIC)
+/// A host that must not be used, because it has no public address.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is not a public address, and only public addresses can be used")]
+struct NotPublic(String);
+
+/// Returns `true` if a request failed because its host has no public address.
+pub(crate) fn is_refusal(error: &reqwest::Error) -> bool {
+    causes(error).any(|cause| cause.is::<NotPublic>())
 }
 
-const NOT_PUBLIC: &str = "is not a public address, and only public addresses can be used";
-
 fn refusal(host: &str) -> String {
-    format!("{host} {NOT_PUBLIC}")
+    NotPublic(host.to_owned()).to_string()
 }
 
 /// Resolves names to public addresses. The connection uses exactly the addresses that were checked.
@@ -132,7 +124,7 @@ impl Resolve for PermittedHosts {
             let usable: Vec<SocketAddr> =
                 all.into_iter().filter(|at| is_permitted || is_public(at.ip())).collect();
             if usable.is_empty() {
-                return Err(refusal(&host).into());
+                return Err(NotPublic(host).into());
             }
             let addresses: Addrs = Box::new(usable.into_iter());
             Ok(addresses)
@@ -243,6 +235,28 @@ mod tests {
         {
             let parsed = address.parse().expect("it is an address");
             assert!(is_public(parsed), "{address}");
+        }
+    }
+
+    /// Resolves no name, with the text of a refusal.
+    struct Imitation;
+
+    impl Resolve for Imitation {
+        fn resolve(&self, name: Name) -> Resolving {
+            let error: Box<dyn std::error::Error + Send + Sync> = refusal(name.as_str()).into();
+            async move { Err::<Addrs, _>(error) }.boxed()
+        }
+    }
+
+    /// Regression: each error whose text was that of a refusal counted as one.
+    #[tokio::test]
+    async fn a_refusal_is_recognised_by_its_type() {
+        let imitation = http_client().no_proxy().dns_resolver(Imitation).build();
+        let own = PermittedHosts::default().client().build();
+        for (client, expected) in [(own, true), (imitation, false)] {
+            let client = client.expect("it can be built");
+            let sent = client.get("http://localhost:9/").send().await;
+            assert_eq!(is_refusal(&sent.expect_err("there is no address")), expected);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_agent::Events;
+use abide_agent::RunEvents;
 use abide_client::Abide;
 use abide_client::rows::RunEventKind;
 use abide_server::AccessConfig;
@@ -100,7 +100,7 @@ async fn measure_tokens(options: &Options, way: Transport, runs: usize, pieces: 
 
 /// The latency of each token of a run, in milliseconds.
 async fn listen(abide: &Abide, run: &str, notes: &Notes) -> Vec<f64> {
-    let mut events = Events::of(abide, run, 0).await.expect("the subscription starts");
+    let mut events = RunEvents::subscribe(abide, run, 0).await.expect("the subscription starts");
     let mut late = Vec::new();
     while let Some(event) = events.next().await.expect("the stream continues") {
         let now = notes.now_us();

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use abide_agent::{
-    AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Events, Limits,
-    MemoryOverrides, Profile, Runtime, Settings, WatchdogOverrides,
+    AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Limits,
+    MemoryOverrides, Profile, RunEvents, Runtime, Settings, WatchdogOverrides,
 };
 use abide_client::Abide;
 use abide_client::arguments::{AppendMessage, CreateSession, StartRun};
@@ -181,7 +181,8 @@ async fn repeat(
         }
         let run = format!("{id}-{}", number + 1);
         abide.call(StartRun::new(id).id(&run)).await.expect("the run starts");
-        let mut events = Events::of(abide, &run, 0).await.expect("the subscription starts");
+        let mut events =
+            RunEvents::subscribe(abide, &run, 0).await.expect("the subscription starts");
         while events.next().await.expect("the stream continues").is_some() {}
         let sql = "SELECT * FROM runs WHERE id = :id";
         let ended: Vec<Run> = abide.sql(sql).param("id", &run).fetch().await.expect("it is read");

@@ -7,7 +7,7 @@ mod pasted;
 
 use std::path::Path;
 
-use abide_agent::{AgentEvent, Events};
+use abide_agent::{AgentEvent, RunEvents};
 use abide_client::arguments::{AbortRun, CreateSession, StartRun};
 use abide_client::rows::RunEventKind;
 use abide_client::{Abide, Call, Seq};
@@ -341,7 +341,7 @@ impl Conversation<'_> {
         let hint = hint.with_yes(self.yes);
         let mut view = View::for_chat(self.options.json);
         view.omit_void_tokens(&read_restarts(abide, run_id).await?);
-        let mut events = Events::of(abide, run_id, 0).await?;
+        let mut events = RunEvents::subscribe(abide, run_id, 0).await?;
         let mut silence = StallNotice::new(self.options, abide);
         loop {
             let event = tokio::select! {

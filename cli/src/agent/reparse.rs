@@ -1,6 +1,7 @@
 //! `abide agent reparse`: the stored lines of a program's run, read again with the current parser.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use abide_agent::{Catalog, ReparseError, Reparsed, ReparsedChange, Tools};
 use abide_schema::{Code, Refusal};
@@ -40,8 +41,8 @@ pub(super) async fn reparse(
     let access = if args.store { Access::Write } else { Access::Read };
     let abide = connect(options, access).await?;
     // Its tools are not needed: an agent that is a program has none.
-    let catalog = Catalog::new(folder, Tools::new()).prompts_of(&abide);
-    let reparsed = Reparsed::of(&abide, &catalog, &args.run).await;
+    let catalog = Arc::new(Catalog::new(folder, Tools::new()).prompts_of(&abide));
+    let reparsed = Reparsed::read(&abide, &catalog, &args.run).await;
     let stored = match &reparsed {
         Ok(reparsed) if args.store => reparsed.store(&abide, args.reason).await,
         _ => Ok(None),
@@ -114,7 +115,7 @@ fn to_failure(error: ReparseError) -> Failure {
         }
         ReparseError::Active(_) => Refusal::new(Code::BadTransition, text).into(),
         ReparseError::Parser(_) => {
-            let hint = "Catalog::parser registers a parser in Rust; Reparsed::of reads with it";
+            let hint = "Catalog::parser registers a parser in Rust; Reparsed::read reads with it";
             Refusal::new(Code::BadArguments, text).hint(hint).into()
         }
         _ => Refusal::new(Code::BadArguments, text).into(),

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use abide_agent::{AgentEvent, Events, suggestion_for_run};
+use abide_agent::{AgentEvent, RunEvents, suggestion_for_run};
 use abide_client::arguments::{CreateSession, StartRun};
 use abide_client::rows::{AgentState, Run as Row, RunEventKind, RunStatus, Session};
 use abide_client::{Abide, Call, Committed};
@@ -204,7 +204,7 @@ async fn watch_events(
     let mut decider = Decider::from_yes_option(yes);
     let mut view = View::new(options.json);
     view.omit_void_tokens(&read_restarts(abide, run_id).await?);
-    let mut events = Events::of(abide, run_id, 0).await?;
+    let mut events = RunEvents::subscribe(abide, run_id, 0).await?;
     let mut silence = StallNotice::new(options, abide);
     loop {
         let event = tokio::select! {

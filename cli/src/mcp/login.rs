@@ -100,10 +100,10 @@ pub(super) async fn login(
 ///
 /// # Errors
 /// The folder has no such server, there is no login, or its file cannot be removed.
-pub(super) fn logout(options: &Options, args: &Logout) -> Result<(), Failure> {
+pub(super) async fn logout(options: &Options, args: &Logout) -> Result<(), Failure> {
     let config = find_server(&args.agents, &args.name)?;
     let folder = config.login_folder.unwrap_or_default();
-    if !forget_mcp_login(&folder, &args.name).map_err(login_failure)? {
+    if !forget_mcp_login(&folder, &args.name).await.map_err(login_failure)? {
         let why = format!("there is no login to the MCP server {}", args.name);
         return Err(Refusal::new(Code::NotFound, why).into());
     }

@@ -52,8 +52,9 @@ pub fn claim_tool_call(
     };
     check_capable(ctx.caller, &pinned, &call)?;
     if !may_run(ctx, &call)? {
-        let (call, session) = (&call.call_id, &call.session_id);
-        let detail = format!("call {call} is being cancelled with its run or session {session}");
+        let ToolCall { call_id, session_id, .. } = &call;
+        let detail =
+            format!("call {call_id} is being cancelled with its run or session {session_id}");
         let hint = "claim another call with `abide call claim_next_tool_call`";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
@@ -92,14 +93,14 @@ pub fn claim_next_tool_call(
         searches.push(ToolSearch::new(tool::find(ctx, name)?));
     }
     search(ctx, &mut searches)?;
-    let mut first: Option<(ToolCall, Tool, Tool)> = None;
+    let mut first: Option<Claimable> = None;
     let mut held_up = None;
     for ToolSearch { tool, found, is_closing, .. } in searches {
         let Some(call) = found else {
             held_up = held_up.or_else(|| is_closing.then(|| calls_are_closing(&tool.name)));
             continue;
         };
-        if first.as_ref().is_some_and(|(first, ..)| first.created_seq <= call.created_seq) {
+        if first.as_ref().is_some_and(|first| first.call.created_seq <= call.created_seq) {
             continue;
         }
         let pinned = find_pinned(ctx, &call)?;
@@ -109,14 +110,23 @@ pub fn claim_next_tool_call(
         };
         match refusal {
             Some(refusal) => held_up = Some(refusal),
-            None => first = Some((call, tool, pinned)),
+            None => first = Some(Claimable { call, tool, pinned }),
         }
     }
-    let Some((call, tool, pinned)) = first else {
+    let Some(Claimable { call, tool, pinned }) = first else {
         return Err(held_up.unwrap_or_else(|| nothing_waits(&tools)).into());
     };
     ctx.about(&call.session_id);
     take_and_save(ctx, &tool, &pinned, call, lease_ms, worker)
+}
+
+/// A pending call that can be claimed now.
+struct Claimable {
+    call: ToolCall,
+    /// The current version of its tool, whose limits count.
+    tool: Tool,
+    /// The version that the call was requested with, whose rules count.
+    pinned: Tool,
 }
 
 /// Extends the lease on a claimed call. In the result, `cancel_requested_at` shows whether the call was

@@ -1,7 +1,7 @@
 //! The input of a program: prompt, environment, working directory, session.
 
 use abide_programs::{
-    CliConfig, ENV_ALLOWLIST, EnvValue, InheritEnv, Line, ProgramEvent, Prompt, run,
+    CliConfig, ENV_ALLOWLIST, EnvValue, InheritEnv, Line, ProgramEvent, Prompt, PromptMessage, run,
 };
 use expect_test::{Expect, expect};
 use futures_util::StreamExt as _;
@@ -17,7 +17,7 @@ async fn check(config: CliConfig, prompt: Prompt, expected: Expect) {
 #[tokio::test]
 async fn system_prompt_and_conversation_are_sent_in_the_specified_layout() {
     let messages = [("user", "What is 6 × 7?"), ("assistant", "41"), ("user", "Sure?")];
-    let messages = messages.map(|(role, text)| (role.to_owned(), text.to_owned())).to_vec();
+    let messages = messages.map(|(role, text)| PromptMessage::new(role, text)).to_vec();
     let prompt = Prompt { system: Some("You count.".to_owned()), messages };
     check(
         fake(&["echo"]),

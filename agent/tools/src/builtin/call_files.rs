@@ -1,6 +1,7 @@
 //! The files of a call of `execute`, on the disk of the server: the state of the workspace before the command, and then what
 //! it has changed. If the server is killed, an auditor learns from it which files the interrupted command has changed.
 
+use std::borrow::Cow;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -18,14 +19,14 @@ const KEPT: usize = 256;
 /// What is known about the files of a call.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum CallFiles {
+pub(super) enum CallFiles<'a> {
     /// Its command has begun: the workspace and its files before.
-    Before(PathBuf, FileStates),
-    /// The files that it has changed, and whether the list is complete.
-    Changes(Vec<Value>, bool),
+    Before { root: Cow<'a, Path>, files: Cow<'a, FileStates> },
+    /// The files that it has changed.
+    Changes { files: Cow<'a, [Value]>, is_complete: bool },
 }
 
-impl CallFiles {
+impl CallFiles<'_> {
     /// Stores it durably, in place of what is stored about the call.
     ///
     /// # Errors
@@ -34,13 +35,8 @@ impl CallFiles {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let path = path_of(folder, call_id);
         let new = path.with_extension("new");
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .clone()
-            .mode(0o600)
-            .open(&new)?;
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec(self)?)?;
         file.sync_data()?;
         fs::rename(&new, &path)?;
@@ -49,7 +45,7 @@ impl CallFiles {
     }
 
     /// What is stored about a call.
-    pub(super) fn load(folder: &Path, call_id: &str) -> Option<CallFiles> {
+    pub(super) fn load(folder: &Path, call_id: &str) -> Option<CallFiles<'static>> {
         serde_json::from_slice(&fs::read(path_of(folder, call_id)).ok()?).ok()
     }
 }

@@ -3,6 +3,7 @@
 //! A command that fails, or is stopped at its time limit, is a result and not a failure of the tool: the sandbox has
 //! ended everything that the command started, so the state of the workspace is known.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -184,12 +185,10 @@ impl Commands {
         };
         tokio::task::spawn_blocking(move || {
             let before = states_at(&sandbox, &root);
-            let stored = CallFiles::Before(root, before);
-            keep(&sandbox, &call_id, &stored);
-            match stored {
-                CallFiles::Before(_, before) => before,
-                CallFiles::Changes(..) => FileStates::default(),
-            }
+            let root = Cow::Borrowed(root.as_path());
+            let files = Cow::Borrowed(&before);
+            keep(&sandbox, &call_id, &CallFiles::Before { root, files });
+            before
         })
         .await
         .unwrap_or_default()
@@ -237,7 +236,8 @@ fn record_changes(
     if let Ok(workspace) = sandbox.open_workspace_at(root) {
         add_digests(&workspace, &mut files);
     }
-    keep(sandbox, call_id, &CallFiles::Changes(files.clone(), is_complete));
+    let stored = Cow::Borrowed(files.as_slice());
+    keep(sandbox, call_id, &CallFiles::Changes { files: stored, is_complete });
     (files, is_complete)
 }
 
@@ -263,7 +263,7 @@ fn add_digests(workspace: &Workspace, files: &mut [Value]) {
 }
 
 /// Stores the files of a call. A command runs also where they cannot be stored.
-fn keep(sandbox: &Sandbox, call_id: &str, files: &CallFiles) {
+fn keep(sandbox: &Sandbox, call_id: &str, files: &CallFiles<'_>) {
     if let Err(why) = files.store(&sandbox.state_folder(), call_id) {
         tracing::warn!(%why, call_id, "the files of a command are not known if it is interrupted");
     }
@@ -272,8 +272,8 @@ fn keep(sandbox: &Sandbox, call_id: &str, files: &CallFiles) {
 /// What an interrupted command has changed, from the state that was stored before it began. The answer stays the same.
 fn interrupted(sandbox: &Sandbox, call_id: &str) -> Option<Value> {
     let (files, is_complete) = match CallFiles::load(&sandbox.state_folder(), call_id)? {
-        CallFiles::Before(root, before) => record_changes(sandbox, call_id, &root, &before),
-        CallFiles::Changes(files, is_complete) => (files, is_complete),
+        CallFiles::Before { root, files } => record_changes(sandbox, call_id, &root, &files),
+        CallFiles::Changes { files, is_complete } => (files.into_owned(), is_complete),
     };
     Some(json!({"files": files, "files_complete": is_complete}))
 }

@@ -36,7 +36,7 @@ fn state_of(stat: &Stat) -> State {
 /// Size, inode, and times of the last change of content and status in nanoseconds. A program cannot set the last one.
 type State = (i64, u64, (i64, i64), (i64, i64));
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub(super) struct FileStates {
     #[serde(with = "by_name")]
     files: BTreeMap<PathBuf, State>,

@@ -8,6 +8,7 @@ use reqwest::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::Plan;
+use crate::error_text::describe_causes;
 use crate::media_type::is_json;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::Invocation;
@@ -22,9 +23,12 @@ impl Plan {
             Err(why) => return ToolOutcome::failed(Failure::Arguments, format!("{name}: {why}")),
         };
         let mut headers = self.headers.clone();
-        if let (Some(header), Ok(id)) =
-            (&self.idempotency_header, HeaderValue::from_str(&invocation.call_id))
-        {
+        if let Some(header) = &self.idempotency_header {
+            // A call id can have letters beyond ASCII, which a header has as bytes.
+            let Ok(id) = HeaderValue::from_bytes(invocation.call_id.as_bytes()) else {
+                let why = format!("{name}: the id of the call cannot be sent as a header");
+                return ToolOutcome::failed(Failure::Arguments, why);
+            };
             headers.insert(header, id);
         }
         let body = self.body(arguments);
@@ -51,7 +55,7 @@ impl Plan {
         } else {
             (Failure::Lost, "did not respond")
         };
-        let text = format!("the server of {} {what}: {}", self.name, causes(error));
+        let text = format!("the server of {} {what}: {}", self.name, describe_causes(error));
         ToolOutcome::failed(failure, text)
     }
 
@@ -69,7 +73,7 @@ impl Plan {
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Ok(None) => break,
                 Err(error) => {
-                    let why = causes(&error);
+                    let why = describe_causes(&error);
                     let text = format!(
                         "the connection was lost while reading the response of {}: {why}",
                         self.name
@@ -146,15 +150,4 @@ impl Plan {
             ..ToolOutcome::failed(failure, "")
         }
     }
-}
-
-/// Returns an error and its causes, without the URL, which may contain data that the model must not see.
-fn causes(error: &reqwest::Error) -> String {
-    let mut cause = std::error::Error::source(error);
-    let mut output: Vec<String> = Vec::new();
-    while let Some(one) = cause {
-        output.push(one.to_string());
-        cause = one.source();
-    }
-    if output.is_empty() { "unknown error".to_owned() } else { output.join(": ") }
 }

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, EncodingKey};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use sha2::{Digest as _, Sha256};
@@ -14,15 +15,12 @@ use sha2::{Digest as _, Sha256};
 const CONTEXT: HeaderName = HeaderName::from_static("abide-context");
 const SIGNATURE: HeaderName = HeaderName::from_static("abide-signature");
 
-/// The block size of SHA-256 in bytes.
-const BLOCK: usize = 64;
-
 /// A secret that the tool shares with its server.
-pub(super) struct ContextKey(Vec<u8>);
+pub(super) struct ContextKey(EncodingKey);
 
 impl ContextKey {
-    pub(super) fn new(key: String) -> ContextKey {
-        ContextKey(key.into_bytes())
+    pub(super) fn new(key: &str) -> ContextKey {
+        ContextKey(EncodingKey::from_secret(key.as_bytes()))
     }
 
     /// Sets the headers of a request.
@@ -42,27 +40,20 @@ impl ContextKey {
         };
         let digest = hex::encode(Sha256::digest(body));
         let text = format!("{now}\n{method}\n{target}\n{context}\n{digest}");
-        let signature = format!("t={now},v1={}", hex::encode(hmac(&self.0, text.as_bytes())));
+        let signature = format!("t={now},v1={}", hmac(&self.0, &text));
         for (name, value) in [(CONTEXT, context), (SIGNATURE, signature)] {
-            if let Ok(value) = HeaderValue::from_str(&value) {
-                headers.insert(name, value);
-            }
+            let value = HeaderValue::try_from(value).expect("base64url and hex are ASCII");
+            headers.insert(name, value);
         }
     }
 }
 
-/// HMAC-SHA-256 (RFC 2104).
-fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
-    let mut block = [0; BLOCK];
-    if key.len() > BLOCK {
-        block[..32].copy_from_slice(&Sha256::digest(key));
-    } else {
-        block[..key.len()].copy_from_slice(key);
-    }
-    let inner_pad = block.map(|byte| byte ^ 0x36);
-    let outer_pad = block.map(|byte| byte ^ 0x5C);
-    let inner = Sha256::new().chain_update(inner_pad).chain_update(text).finalize();
-    Sha256::new().chain_update(outer_pad).chain_update(inner).finalize().into()
+/// Returns the HMAC-SHA-256 (RFC 2104) of a text, in hex.
+fn hmac(key: &EncodingKey, text: &str) -> String {
+    // HS256 of JWTs is this function (RFC 7518, section 3.2), in base64url.
+    let code = jsonwebtoken::crypto::sign(text.as_bytes(), key, Algorithm::HS256)
+        .expect("every secret is a key of HMAC");
+    hex::encode(URL_SAFE_NO_PAD.decode(code).expect("a signature is base64url"))
 }
 
 #[cfg(test)]
@@ -89,7 +80,7 @@ mod tests {
                 "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
             ),
         ] {
-            assert_eq!(hex::encode(hmac(&key, text.as_bytes())), code);
+            assert_eq!(hmac(&EncodingKey::from_secret(&key), text), code);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! A connection to an MCP server: setup, state, and the reason of its end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use super::authorized::{AuthorizedClient, oauth_cause};
 use super::lines::{BoundedLines, StreamError};
 use super::open_calls::OpenCalls;
 use crate::config::ConfigError;
+use crate::error_text::describe;
 use crate::oauth::{Authorizer, OAuthError};
 use abide_sandbox::{Launch, OutputTail, ProcessGroup, exit_code};
 
@@ -397,26 +397,11 @@ impl ConnectError {
             Error::TransportError { error, .. } => {
                 let error = error.error.as_ref();
                 let refusal = OAuthError::among_causes(error).map(Unavailable::from_oauth);
-                ConnectError::because(refusal.unwrap_or_else(|| describe_error(error).into()))
+                ConnectError::because(refusal.unwrap_or_else(|| describe(error).into()))
             }
-            other => ConnectError::because(describe_error(other)),
+            other => ConnectError::because(describe(other)),
         }
     }
-}
-
-/// Returns an error with its causes.
-fn describe_error(error: &(dyn Error + 'static)) -> String {
-    let mut described = error.to_string();
-    let mut cause = error.source();
-    while let Some(one) = cause {
-        let text = one.to_string();
-        // Some errors include the text of their cause, others do not.
-        if !described.contains(&text) {
-            described = format!("{described}: {text}");
-        }
-        cause = one.source();
-    }
-    described
 }
 
 /// The process of a server. Dropping it kills the process.

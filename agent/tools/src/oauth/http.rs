@@ -155,7 +155,7 @@ pub(super) fn form_encoded(value: &str) -> String {
 
 fn request_error(url: &Url, error: &reqwest::Error) -> OAuthError {
     let why = public_address::failure(url.host_str().unwrap_or_default(), error);
-    if public_address::is_refusal(&why) {
+    if public_address::is_refusal(error) {
         OAuthError::Refused(why)
     } else {
         OAuthError::Unavailable(why)

@@ -78,7 +78,9 @@ impl LoginStore {
             if written.is_err() {
                 let _ = fs::remove_file(&temporary);
             }
-            written
+            written?;
+            // After a power failure, the former file would have a refresh token that is no longer valid.
+            sync_folder(&folder)
         })
         .await
     }
@@ -106,12 +108,27 @@ impl LoginStore {
 ///
 /// # Errors
 /// The file cannot be removed.
-pub fn forget_mcp_login(folder: &Path, server: &str) -> Result<bool, OAuthError> {
-    match fs::remove_file(LoginStore::new(folder, server).path()) {
-        Ok(()) => Ok(true),
-        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(why) => Err(OAuthError::Storage(why.to_string())),
+pub async fn forget_mcp_login(folder: &Path, server: &str) -> Result<bool, OAuthError> {
+    // The lock would create it.
+    if !folder.is_dir() {
+        return Ok(false);
     }
+    let store = LoginStore::new(folder, server);
+    // A process that renews the tokens stores them when it has the new ones.
+    let _lock = store.lock().await?;
+    let path = store.path();
+    let folder = store.folder.clone();
+    blocking(move || match fs::remove_file(&path) {
+        Ok(()) => sync_folder(&folder).map(|()| true),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(why) => Err(why),
+    })
+    .await
+}
+
+/// Makes the names of the files in a folder durable.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }
 
 fn create_folder(folder: &Path) -> io::Result<()> {
@@ -147,4 +164,38 @@ async fn blocking<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(work).await;
     let done = done.unwrap_or_else(|_| Err(io::Error::other("its task panicked")));
     done.map_err(|why| OAuthError::Storage(why.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Regression: the lock was not taken, and the renewal of a token undid the logout.
+    #[tokio::test]
+    async fn a_login_is_removed_after_the_renewal_that_is_under_way() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = LoginStore::new(folder.path(), "shop");
+        let login = json!({"url": "https://shop.example/mcp", "resource": "", "issuer": "",
+            "client": {"id": "clerk", "auth": "none"}, "tokens": null});
+        let login: StoredLogin = serde_json::from_value(login).expect("it is a login");
+        let lock = store.lock().await.expect("it is free");
+        let renewal = async {
+            store.save(login).await.expect("it is stored");
+            drop(lock);
+        };
+        let (removed, ()) = tokio::join!(forget_mcp_login(folder.path(), "shop"), renewal);
+        assert_eq!(removed, Ok(true));
+        let left = store.load("https://shop.example/mcp").await.expect("the folder can be read");
+        assert!(left.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_folder_without_logins_stays_absent() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let logins = folder.path().join("logins");
+        assert_eq!(forget_mcp_login(&logins, "shop").await, Ok(false));
+        assert!(!logins.exists());
+    }
 }

@@ -57,8 +57,8 @@ async fn echo(request: Request) -> Response {
     ];
     let headers: Value = kept
         .iter()
-        .filter_map(|name| Some((*name, parts.headers.get(*name)?.to_str().ok()?)))
-        .map(|(name, value)| (name.to_owned(), json!(value)))
+        .filter_map(|name| Some((*name, parts.headers.get(*name)?)))
+        .map(|(name, value)| (name.to_owned(), json!(String::from_utf8_lossy(value.as_bytes()))))
         .collect::<serde_json::Map<_, _>>()
         .into();
     axum::Json(json!({
@@ -232,6 +232,21 @@ async fn headers_come_from_the_definition_and_secrets_from_the_environment() {
         ok 0
         {"body":"","headers":{},"request":"GET /x"}
         {"body":{"body":"","headers":{},"request":"GET /x"},"content_type":"application/json","status":200}"#]]).await;
+}
+
+/// Regression: an id that is not ASCII was left out, so that a repeated PUT could have its effect twice.
+#[tokio::test]
+async fn every_call_id_is_sent_or_the_call_is_refused() {
+    let server = server().await;
+    let more = json!({"url": "SERVER/x", "method": "PUT"});
+    let tool = tool(config(&server, &more)).expect("the definition is valid");
+    for id in ["call-1", "é1", "订单", "a b"] {
+        let outcome = tool.run(Invocation::new(id, json!({}), context())).await;
+        assert_eq!(outcome.content["body"]["headers"]["idempotency-key"], id);
+    }
+    let outcome = tool.run(Invocation::new("a\nb", json!({}), context())).await;
+    assert_eq!(outcome.failure, Some(Failure::Arguments));
+    assert_eq!(outcome.text, "api: the id of the call cannot be sent as a header");
 }
 
 #[tokio::test]

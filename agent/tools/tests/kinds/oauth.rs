@@ -135,7 +135,8 @@ async fn a_login_is_stored_for_its_owner_and_survives_the_process() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("the owner may");
     let why = start(config.clone()).await.err().expect("the file is refused");
     assert!(why.contains("other users can read it; `chmod 600"), "{why}");
-    assert!(forget_mcp_login(&folder.path().join("logins"), "shop").expect("it is removed"));
+    let removed = forget_mcp_login(&folder.path().join("logins"), "shop").await;
+    assert_eq!(removed, Ok(true));
     assert!(start(config).await.err().expect("it is gone").contains("abide mcp login shop"));
 }
 
