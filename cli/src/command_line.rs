@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
     agent, backup, call, environment, events, explain, identity, init, mcp, open, output,
-    printable, prompt, replay, role, serve, sql, token, usage, verify, watch,
+    printable, prompt, replay, role, serve, sql, token, upgrade, usage, verify, watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -72,6 +72,8 @@ enum Command {
     Replay(replay::Replay),
     /// Copy a file, even while a server writes to it
     Backup(backup::Backup),
+    /// Convert a file to the layout of new files
+    Upgrade(upgrade::Upgrade),
 }
 
 async fn run(options: &Options, command: Command) -> Result<(), Failure> {
@@ -96,6 +98,7 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(options, args),
         Command::Replay(args) => replay::run(options, args),
         Command::Backup(args) => backup::run(options, args),
+        Command::Upgrade(args) => upgrade::run(options, args),
     }
 }
 

@@ -82,6 +82,7 @@ mod token;
 #[cfg(test)]
 mod typed_calls;
 mod units;
+mod upgrade;
 mod usage;
 mod verify;
 mod watch;

@@ -44,4 +44,5 @@ mod term;
 mod terminal;
 mod timers;
 mod unread;
+mod upgrade;
 mod verify;

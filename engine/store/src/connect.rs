@@ -176,6 +176,12 @@ pub(crate) fn limit_untrusted(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, bytes).map(drop)
 }
 
+/// Deleted values are overwritten with zeros, in the page that they were in. Otherwise they would stay in the file until
+/// SQLite uses the place again.
+pub(crate) fn overwrite_deleted(connection: &Connection) -> Result<(), StoreError> {
+    Ok(connection.pragma_update(None, "secure_delete", true)?)
+}
+
 /// "pending" in double quotes is a column that does not exist, not a text.
 pub(crate) fn forbid_quoted_texts(connection: &Connection) -> Result<(), StoreError> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;

@@ -10,6 +10,10 @@ pub const APPLICATION_ID: i32 = 0x4142_4944;
 /// The version of the engine's own tables and encodings, in the header's `user_version`.
 pub const FORMAT_VERSION: i64 = 5;
 
+/// SQLite's mode of free pages in which they can be given back to the system a few at a time: the value of
+/// `PRAGMA auto_vacuum`. A file has it from its creation.
+pub(crate) const INCREMENTAL: i64 = 2;
+
 /// The tables of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {

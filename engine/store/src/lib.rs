@@ -39,6 +39,7 @@ mod schema_check;
 mod stored_schema;
 mod system;
 mod timelines;
+mod upgrade;
 mod verify;
 mod writer;
 
@@ -60,6 +61,7 @@ pub use readable_views::readable_views;
 pub use reader::{Bind, InterruptHandle, Query, Reader, RowRef, Snapshot};
 pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
 pub use timelines::Timelines;
+pub use upgrade::{PageLayout, UpgradePlan, plan_upgrade, upgrade};
 pub use verify::{LogFile, Verified, VerifiedTable, VerifyError, verify_file};
 pub use writer::{LogHead, RunSteps, Writer};
 

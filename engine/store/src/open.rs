@@ -13,14 +13,14 @@ use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
 use crate::companions::{companion, segments_of};
 use crate::connect::{
     broken, check_companions, check_kind, check_versions, connect, connect_alone, connect_to_read,
-    forbid_quoted_texts, limit_untrusted,
+    forbid_quoted_texts, limit_untrusted, overwrite_deleted,
 };
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
 use crate::holder::Holder;
 use crate::journal::Journal;
 use crate::journal::recovery::FoundJournal;
-use crate::layout::Layout;
+use crate::layout::{INCREMENTAL, Layout};
 use crate::leftover::{apply_journal, check_wal};
 use crate::lock::{Lock, lock};
 use crate::memory;
@@ -236,6 +236,7 @@ impl Store {
         // Checkpoints run on their own connection.
         connection.pragma_update(None, "wal_autocheckpoint", 0)?;
         connection.pragma_update(None, "foreign_keys", true)?;
+        overwrite_deleted(&connection)?;
         // The plan of a statement does not depend on the values that are bound to it. Otherwise SQLite prepares most deltas
         // of live queries, and each statement with a LIMIT, again whenever it runs: a sixth of the writer's time in steps of agents.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
@@ -355,13 +356,15 @@ fn identify(path: &Path, disk: &dyn Disk, may_have_no_tables: bool) -> Result<()
     Err(OpenError::Incomplete(path.to_owned()))
 }
 
-fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreError> {
+/// Sets what a file keeps, on a connection that may write rows of a journal or of a migration.
+pub(crate) fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreError> {
     connection.busy_timeout(Duration::from_millis(tuning.busy_ms.into()))?;
-    // Has an effect only while the file is empty.
+    // These two have an effect only while the file is empty; `upgrade` converts a file.
     connection.pragma_update(None, "page_size", tuning.page_bytes)?;
+    connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    Ok(())
+    overwrite_deleted(connection)
 }
 
 fn set_up(connection: &Connection, tuning: &Tuning, cache_bytes: u32) -> Result<(), StoreError> {

@@ -18,6 +18,7 @@ use crate::checkpoint::leave_wal_on_close;
 use crate::companions::companion;
 use crate::connect::{
     broken, check_kind, check_versions, connect, connect_alone, connect_to_read, is_writable,
+    overwrite_deleted,
 };
 use crate::disk::SystemDisk;
 use crate::error::{OpenError, StoreError};
@@ -126,6 +127,7 @@ fn apply_to_closed(path: &Path, layout: &Layout) -> Result<(), OpenError> {
     check_versions(&connection, path)?;
     check_schema(&connection, path, layout)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(to_open_error)?;
+    overwrite_deleted(&connection).map_err(|why| broken(path, why))?;
     let journal = apply_journal(&mut connection, path, journal, &SystemDisk)?;
     leave_wal_on_close(&connection, false).map_err(to_open_error)?;
     drop(connection);
