@@ -788,7 +788,7 @@ fn a_file_whose_tables_were_changed_from_outside_fails_verification() {
     );
     for (change, expected) in [
         ("DROP TRIGGER events_no_delete", "table events in "),
-        ("DROP INDEX approvals_by_status", "table approvals in "),
+        ("DROP INDEX approvals_status", "table approvals in "),
         ("DROP TABLE agent_state", "table agent_state in "),
         ("CREATE VIEW seen AS SELECT 1", "view seen in "),
     ] {
