@@ -18,7 +18,7 @@
 //! A row can also stand for the rest of a call ([`Continuation`](abide_schema::reducer::Continuation)). Then its call
 //! is one of the caller that began the work, and its lane is that of the scope in which the work is done.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -369,12 +369,7 @@ struct Lanes {
     without_room: VecDeque<Arc<str>>,
     /// Rows so far.
     added: u64,
-    /// The lanes of recent scopes.
-    lane_names: HashMap<String, Arc<str>>,
 }
-
-/// Maximum number of cached scopes. A full cache is cleared.
-const CACHED_SCOPES: usize = 1_024;
 
 impl Lanes {
     fn new(tenants: Tenants, kinds: usize, max_of_a_tenant: usize) -> Lanes {
@@ -386,7 +381,6 @@ impl Lanes {
             turn: VecDeque::new(),
             without_room: VecDeque::new(),
             added: 0,
-            lane_names: HashMap::new(),
         }
     }
 
@@ -404,18 +398,11 @@ impl Lanes {
         self.count(lane, kind) >= self.max_of_a_tenant
     }
 
-    /// Returns the lane of a scope, as its row says.
-    fn lane_for(&mut self, scope: &str) -> Arc<str> {
-        if let Some(lane) = self.lane_names.get(scope) {
-            return Arc::clone(lane);
-        }
-        let parsed: Scope = serde_json::from_str(scope).unwrap_or_default();
-        let lane: Arc<str> = self.tenants.key_for_scope(&parsed).into();
-        if self.lane_names.len() >= CACHED_SCOPES {
-            self.lane_names.clear();
-        }
-        self.lane_names.insert(scope.to_owned(), Arc::clone(&lane));
-        lane
+    /// Returns the lane of a scope, as its row says. It is not cached: which keys all scopes have, and so the tenant of a
+    /// scope, changes with the callers, and rows that are overdue at the start are read before the first caller.
+    fn lane_for(&self, scope: &str) -> Arc<str> {
+        let scope: Scope = serde_json::from_str(scope).unwrap_or_default();
+        self.tenants.key_for_scope(&scope).into()
     }
 
     /// Adds a row behind those that are due at the same time.
@@ -629,7 +616,7 @@ impl Timers {
         if max == 0 || kind.next.is_none_or(|next| next > now) {
             return Ok(());
         }
-        let lanes = &mut self.lanes;
+        let lanes = &self.lanes;
         let mut found = Vec::new();
         *reads -= kind.read_due(store, now, max, |at, key, scope| {
             found.push((lanes.lane_for(scope), at, key));
@@ -757,6 +744,29 @@ impl DeadlineKind {
         // Those that run are looked up when their calls are done.
         if !self.running.contains(&changed) {
             self.changed.push(changed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A lane was once cached by its scope: rows that were overdue at the start, before a caller had shown which keys
+    /// all scopes have, gave each user of a tenant a lane, and a turn, of its own.
+    #[test]
+    fn scopes_of_one_tenant_share_a_lane_as_soon_as_its_key_is_known() {
+        let tenants = Tenants::default();
+        let lanes = Lanes::new(tenants.clone(), 1, 1);
+        let [ann, bob] = [r#"{"tenant":"a","user":"ann"}"#, r#"{"tenant":"a","user":"bob"}"#];
+        assert_ne!(lanes.lane_for(ann), lanes.lane_for(bob));
+        let scope = Scope::from([("tenant".to_owned(), "b".to_owned())]);
+        let caller = Caller::with("eve", "app", BTreeSet::new(), scope);
+        assert_eq!(tenants.key(&caller), "tenant=b/");
+        for scope in [ann, bob] {
+            assert_eq!(&*lanes.lane_for(scope), "tenant=a/");
         }
     }
 }
