@@ -257,7 +257,7 @@ impl DeadlineKind {
 
     /// Reads the rows again that were passed over for a lane that is empty now. First all others are read, since they
     /// may be those of other tenants.
-    fn return_to_passed_over(&mut self, lanes: &Lanes, kind: usize, now: Micros) {
+    fn return_to_passed_over(&mut self, lanes: &DueLanes, kind: usize, now: Micros) {
         if self.next.is_some_and(|next| next <= now) {
             return;
         }
@@ -335,15 +335,15 @@ fn text_cell(cell: Option<&Value>) -> String {
 
 /// The due rows of one tenant.
 #[derive(Debug)]
-struct Lane {
+struct DueLane {
     rows: BTreeMap<Place, Vec<Value>>,
     /// The number of rows of each kind.
     counts: Vec<usize>,
 }
 
-impl Lane {
-    fn new(kinds: usize) -> Lane {
-        Lane { rows: BTreeMap::new(), counts: vec![0; kinds] }
+impl DueLane {
+    fn new(kinds: usize) -> DueLane {
+        DueLane { rows: BTreeMap::new(), counts: vec![0; kinds] }
     }
 
     /// Returns the place of the oldest row of a kind.
@@ -356,11 +356,11 @@ impl Lane {
 
 /// The due rows in memory.
 #[derive(Debug)]
-struct Lanes {
+struct DueLanes {
     tenants: Tenants,
     /// Maximum number of rows of each kind in a lane.
     max_of_a_tenant: usize,
-    lanes: BTreeMap<Arc<str>, Lane>,
+    lanes: BTreeMap<Arc<str>, DueLane>,
     /// The number of rows of each kind.
     counts: Vec<usize>,
     /// The lanes, the next one first.
@@ -371,9 +371,9 @@ struct Lanes {
     added: u64,
 }
 
-impl Lanes {
-    fn new(tenants: Tenants, kinds: usize, max_of_a_tenant: usize) -> Lanes {
-        Lanes {
+impl DueLanes {
+    fn new(tenants: Tenants, kinds: usize, max_of_a_tenant: usize) -> DueLanes {
+        DueLanes {
             tenants,
             max_of_a_tenant,
             lanes: BTreeMap::new(),
@@ -430,7 +430,7 @@ impl Lanes {
 
     fn insert(&mut self, lane: Arc<str>, place: Place, key: Vec<Value>) {
         let kinds = self.counts.len();
-        let lane = self.lanes.entry(lane).or_insert_with(|| Lane::new(kinds));
+        let lane = self.lanes.entry(lane).or_insert_with(|| DueLane::new(kinds));
         self.counts[place.kind] += 1;
         lane.counts[place.kind] += 1;
         lane.rows.insert(place, key);
@@ -485,7 +485,7 @@ impl Lanes {
 #[derive(Debug)]
 pub(crate) struct Timers {
     kinds: Vec<DeadlineKind>,
-    lanes: Lanes,
+    lanes: DueLanes,
     /// Nothing is processed before this time.
     paused_until: Option<Micros>,
 }
@@ -499,7 +499,7 @@ impl Timers {
         let owners = RowOwners::new(&tables);
         let kinds: Vec<DeadlineKind> =
             deadlines.map(|deadline| DeadlineKind::new(*deadline, &owners)).collect();
-        let lanes = Lanes::new(tenants, kinds.len(), max_of_a_tenant);
+        let lanes = DueLanes::new(tenants, kinds.len(), max_of_a_tenant);
         Timers { lanes, kinds, paused_until: None }
     }
 
@@ -759,7 +759,7 @@ mod tests {
     #[test]
     fn scopes_of_one_tenant_share_a_lane_as_soon_as_its_key_is_known() {
         let tenants = Tenants::default();
-        let lanes = Lanes::new(tenants.clone(), 1, 1);
+        let lanes = DueLanes::new(tenants.clone(), 1, 1);
         let [ann, bob] = [r#"{"tenant":"a","user":"ann"}"#, r#"{"tenant":"a","user":"bob"}"#];
         assert_ne!(lanes.lane_for(ann), lanes.lane_for(bob));
         let scope = Scope::from([("tenant".to_owned(), "b".to_owned())]);
