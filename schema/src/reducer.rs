@@ -447,7 +447,9 @@ impl<'a> Context<'a> {
         self.rows.update(T::SPEC, row.clone().into_row())
     }
 
-    /// Like [`Context::update`], for changes that no constraint or trigger depends on.
+    /// Like [`Context::update`], for changes that no constraint or trigger depends on. The row is written later, together with
+    /// other changes of it. If the database rejects it then, the calls that were to be committed with this one run again, each
+    /// alone, and this one is refused.
     ///
     /// # Errors
     /// [`Abort::Broken`] when the storage fails.

@@ -18,6 +18,16 @@ pub enum StoreError {
         /// The message of SQLite or of the trigger.
         message: String,
     },
+    /// A row whose write was deferred was rejected when it was written. That can be in a statement of another call than
+    /// the one that changed the row, so the whole group must be rolled back.
+    #[error("a touched row of {table} was rejected")]
+    Touched {
+        /// The table.
+        table: &'static str,
+        /// Why.
+        #[source]
+        why: Box<StoreError>,
+    },
     /// Another process holds the write lock.
     #[error("the database is locked by another process")]
     Busy,
@@ -139,6 +149,10 @@ impl StoreError {
                     None => Refusal::new(Code::Conflict, lowercase_first(message)),
                 }
             }
+            StoreError::Touched { why, .. } => match &**why {
+                StoreError::Constraint { .. } => why.to_refusal(),
+                _ => Refusal::new(Code::Internal, self.to_string()).hint(SEE_LOG),
+            },
             StoreError::Busy => Refusal::new(Code::Unavailable, self.to_string())
                 .hint("another program has a write transaction open on the file; end it"),
             StoreError::Unavailable(_) => Refusal::new(Code::Unavailable, self.to_string())
