@@ -92,23 +92,28 @@ impl CheckpointConfig {
 }
 
 impl CheckpointThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]: the system has no room for it.
     pub(crate) fn start(
         checkpointer: Checkpointer,
         config: CheckpointConfig,
         threads: &Threads,
-    ) -> CheckpointThread {
+    ) -> Result<CheckpointThread, StoreError> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let thread_stop = Arc::clone(&stop);
         let health = Arc::clone(&config.health);
         let connection = Arc::new(Mutex::new(Some(checkpointer)));
         let thread_connection = Arc::clone(&connection);
-        let thread = threads.spawn(EngineThread::Checkpoint, move || {
+        let thread = threads.thread(EngineThread::Checkpoint, move || {
             let checkpointer = thread_connection.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(checkpointer) = &*checkpointer {
                 run(checkpointer, &config, &thread_stop);
             }
         });
-        CheckpointThread { stop, health, thread: Mutex::new(Some(thread)), connection }
+        let thread = Mutex::new(Some(thread.start()?));
+        Ok(CheckpointThread { stop, health, thread, connection })
     }
 
     /// Stops the thread and returns its connection.

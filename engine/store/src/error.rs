@@ -46,7 +46,7 @@ pub enum StoreError {
     /// The statement exceeded a limit.
     #[error("{0}")]
     Limit(String),
-    /// Too many files are open in the process or in the system. Nothing was written.
+    /// The system has no further open file or thread for the process. Nothing was written.
     #[error("{0}")]
     Unavailable(String),
     /// A row has a value that no version of Abide writes: the file was changed from outside.
@@ -411,6 +411,10 @@ impl OpenError {
             OpenError::Store { why: StoreError::Busy, .. } => {
                 (Code::Conflict, "close the program that has the file open, and try again")
             }
+            OpenError::Store { why: StoreError::Unavailable(_), .. } => (
+                Code::Unavailable,
+                "raise the limits of the process: open files (ulimit -n), threads (ulimit -u)",
+            ),
             OpenError::Store { why: StoreError::Io(_), .. } => (
                 Code::Conflict,
                 "look at the files next to the database: who owns them, and whether a process has them open",
