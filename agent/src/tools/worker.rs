@@ -58,10 +58,10 @@ impl ToolWorker {
     /// Runs calls until stopped. Then running tools are asked to stop.
     ///
     /// # Errors
-    /// [`Error`] if the connection is lost.
+    /// [`Error`] if the connection is lost, or the system has no room for a thread.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
         let Shared { abide, settings, leases, agent, .. } = &*self.shared;
-        let keeper = LeaseKeeper::start(abide, leases, settings.lease);
+        let keeper = LeaseKeeper::start(abide, leases, settings.lease)?;
         let newest = WaitingCalls::newest();
         let mut changes = abide.subscribe(newest).param("agent", agent).await?;
         let mut running = RunningCalls::default();
