@@ -52,7 +52,7 @@ pub use event::Event;
 pub use id::{Micros, Seq};
 pub use nearest::nearest;
 pub use reducer::{Abort, Context, Module};
-pub use refusal::{Code, Listing, Refusal, SEE_LOG};
+pub use refusal::{Code, Listing, Refusal, SEE_LOG, lowercase_first};
 pub use table::{Json, Table, TableSpec};
 pub use value::{Row, Value, ValueRef};
 

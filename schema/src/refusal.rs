@@ -179,6 +179,19 @@ pub struct Refusal {
     pub batch_position: Option<usize>,
 }
 
+/// Returns the sentence of a library, or of the operating system, as part of a refusal: its first letter becomes lowercase.
+/// Abbreviations such as "UNIQUE", and what the sentence quotes, stay as they are.
+#[must_use]
+pub fn lowercase_first(text: &str) -> String {
+    let mut letters = text.chars();
+    match (letters.next(), letters.next()) {
+        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {
+            first.to_lowercase().collect::<String>() + &text[first.len_utf8()..]
+        }
+        _ => text.to_owned(),
+    }
+}
+
 fn in_batch(position: Option<usize>) -> String {
     position.map_or_else(String::new, |position| format!("call {position} of the batch: "))
 }
@@ -304,5 +317,18 @@ mod tests {
             assert_eq!(Code::parse(code.as_str()), Some(*code));
         }
         assert_eq!(Code::parse("no_such_code"), None);
+    }
+
+    #[test]
+    fn only_the_first_letter_of_a_sentence_becomes_lowercase() {
+        for (text, expected) in [
+            ("Unknown field `JWKS`", "unknown field `JWKS`"),
+            ("UNIQUE constraint failed", "UNIQUE constraint failed"),
+            ("no such file", "no such file"),
+            ("A", "A"),
+            ("", ""),
+        ] {
+            assert_eq!(lowercase_first(text), expected);
+        }
     }
 }

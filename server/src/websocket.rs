@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 
 use abide_schema::caller::Credential;
 use abide_schema::wire::{AUTHENTICATION_HEADER, AUTHENTICATION_OFF};
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, lowercase_first};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Extension, State};
@@ -56,7 +56,7 @@ pub(crate) async fn upgrade(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade = upgrade.map_err(|why| {
-        let why = why.to_string().to_lowercase();
+        let why = lowercase_first(&why.to_string());
         Refusal::new(Code::BadRequest, format!("this endpoint requires a WebSocket: {why}"))
             .hint("open ws://…/v1/ws with the subprotocol abide.v1")
     })?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use abide_schema::{Code, Listing, Refusal, SEE_LOG};
+use abide_schema::{Code, Listing, Refusal, SEE_LOG, lowercase_first};
 use rusqlite::{ErrorCode, ffi};
 
 use crate::cell_bytes::CorruptCells;
@@ -193,17 +193,6 @@ fn hint(message: &str, offset: Option<usize>) -> Option<String> {
         (Some(place), Some((_, hint))) => Some(format!("{place}; {hint}")),
         (None, Some((_, hint))) => Some((*hint).to_owned()),
         (place, None) => place,
-    }
-}
-
-fn lowercase_first(text: &str) -> String {
-    let mut letters = text.chars();
-    // "UNIQUE constraint failed" and "JSON path error" keep their capitals.
-    match (letters.next(), letters.next()) {
-        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {
-            first.to_lowercase().collect::<String>() + &text[first.len_utf8()..]
-        }
-        _ => text.to_owned(),
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use abide_engine::credentials::expired;
 use abide_schema::caller::{Caller, Scope};
 use abide_schema::id::forbidden_character;
-use abide_schema::{Code, Micros, Refusal, limits as bounds};
+use abide_schema::{Code, Micros, Refusal, limits as bounds, lowercase_first};
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, JwkSet, KeyAlgorithm};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
@@ -302,7 +302,7 @@ fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Refusal> {
 }
 
 fn unusable_file(path: &Path, why: &impl fmt::Display) -> Refusal {
-    let why = why.to_string().to_lowercase();
+    let why = lowercase_first(&why.to_string());
     Refusal::new(Code::BadArguments, format!("{}: {why}", path.display()))
         .hint("--jwt names a JSON file about the issuer; its field `jwks` is the path of the keys")
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide_engine::{Engine, Start};
 use abide_schema::wire::ClientMessage;
-use abide_schema::{Code, Refusal, SEE_LOG, Seq};
+use abide_schema::{Code, Refusal, SEE_LOG, Seq, lowercase_first};
 use axum::extract::ws::{Message, WebSocket, close_code};
 use futures_util::stream::SplitStream;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -321,7 +321,7 @@ impl Reader<'_> {
                 (close_code::AGAIN, refusal.clone(), UNREAD)
             }
             Some(SocketError::Protocol(why)) => {
-                let refusal = Refusal::new(Code::BadRequest, why.to_string().to_lowercase());
+                let refusal = Refusal::new(Code::BadRequest, lowercase_first(&why.to_string()));
                 (close_code::PROTOCOL, refusal, "the frames violate RFC 6455")
             }
             _ => {
