@@ -54,7 +54,7 @@
 //!    - *Savepoints.* A unit has no savepoint: SQLite would copy every page that the unit changes, and reducers check
 //!      before they write. If a unit is refused after it wrote, the group goes back to the work list with a savepoint
 //!      for each unit. Each unit of the next 256 groups has a savepoint too. If the group violates a deferred
-//!      constraint, each unit goes back alone.
+//!      constraint, or a touched row is rejected, each unit goes back alone.
 //!    - *Deferred work.* Some work follows from the input alone and can take long, such as validation by a tool's
 //!      schema (`schema/src/work.rs`). It gets a small number of steps in the writer. The planning of a policy's
 //!      condition gets none. Beyond these steps the call is undone, a reader does the work, and the call runs again
