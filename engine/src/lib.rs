@@ -40,7 +40,7 @@
 //!    the writer.
 //! 2. **Queue** (`commit/queue`, `commit/fair_queue`). It is bounded: a call that does not fit gets `overloaded` at
 //!    once. Tenants are served by deficit round robin, and so are the callers of each tenant. `Tenants` in
-//!    `schema/src/share.rs` names the tenant of a caller. The queue of the readers works in the same way. A caller that
+//!    `access/tenants` names the tenant of a caller. The queue of the readers works in the same way. A caller that
 //!    floods the queue delays only itself.
 //! 3. **Writer** (`commit/writer`). One thread takes the waiting calls, up to 1 MiB, into one group. It first takes the
 //!    deadlines that are due (`commit/timers`).
@@ -243,6 +243,7 @@ pub use abide_store::{
     Verified, VerifiedTable, VerifyError, backup, sqlite_version, verify_file,
 };
 pub use access::credentials;
+pub use access::tenants::Tenants;
 pub use commit::retention::Retention;
 pub use config::Config;
 pub use engine::{BatchCalls, Engine};

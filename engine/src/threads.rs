@@ -9,9 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use abide_schema::share::Tenants;
 use abide_store::StoreError;
 
+use crate::access::tenants::Tenants;
 use crate::commit::durable::Commit;
 use crate::commit::jobs::WriterJob;
 use crate::commit::queue::Queue;

@@ -24,13 +24,13 @@ use std::time::Duration;
 
 use abide_schema::caller::{Caller, Scope};
 use abide_schema::reducer::Deadline;
-use abide_schema::share::Tenants;
 use abide_schema::table::Kind;
 use abide_schema::{Code, Micros, Module, Refusal, Row, TableSpec, Value, integers, limits};
 use abide_store::{StoreError, Writer};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::access::row_owners::RowOwners;
+use crate::access::tenants::Tenants;
 use crate::commit::overlay::NetChange;
 
 /// The longest sleep of the writer while rows wait: the machine's clock may be changed, or the

@@ -11,7 +11,6 @@ use abide_log::WrittenRows;
 use abide_schema::caller::Scope;
 use abide_schema::event::{Event, Hash, Salt};
 use abide_schema::reducer::{Caller, Transaction};
-use abide_schema::share::Tenants;
 use abide_schema::work::PolicyChecker;
 use abide_schema::{
     Abort, CallArguments, Code, Micros, Refusal, Row, SEE_LOG, Seq, TableSpec, Value,
@@ -22,6 +21,7 @@ use crate::access::credentials::{CredentialChecker, expiry};
 use crate::access::policy_rows::is_restricted;
 use crate::access::policy_validator::PolicyValidator;
 use crate::access::row_policies::{RolePolicies, RowPolicies};
+use crate::access::tenants::Tenants;
 use crate::commit::outcome::long_values;
 use crate::commit::overlay::{Overlay, RowWrite};
 use crate::commit::registry::PreparedCall;

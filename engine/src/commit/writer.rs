@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use abide_schema::caller::Caller;
-use abide_schema::share::Tenants;
 use abide_schema::{CallArguments, Refusal, Seq, limits};
 use abide_store::{Journal, RecordPosition, Segment, StoreError};
 
 use crate::access::denials::{Denial, Denials};
 use crate::access::policies::TransactionPolicies;
 use crate::access::rate_limiter::RateLimiter;
+use crate::access::tenants::Tenants;
 use crate::commit::checkpointer::{MAX_PAUSE, WriterPause};
 use crate::commit::deferred::DeferredUnit;
 use crate::commit::durable::Commit;

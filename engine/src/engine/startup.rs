@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use abide_live::{Budget, Catalog, Planner, Router, WorkFunctions};
 use abide_log::Chain;
-use abide_schema::share::Tenants;
 use abide_schema::{Seq, limits};
 use abide_store::{Checkpointer, LastBefore, LogHead, Reader, Store, StoreError, Writer};
 use tokio::sync::watch;
@@ -17,6 +16,7 @@ use crate::access::policies::{Policies, TransactionPolicies};
 use crate::access::policy_validator::PolicyValidator;
 use crate::access::rate_limiter::RateLimiter;
 use crate::access::scope_rules::ScopeRules;
+use crate::access::tenants::Tenants;
 use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
 use crate::commit::durable::{Syncer, sync_segments};
 use crate::commit::execute::{Executor, LogPosition};
