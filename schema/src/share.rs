@@ -54,8 +54,12 @@ impl CommonScopeKeys {
         }
     }
 
-    /// Includes a scope that is not empty: keys that it does not have are no longer common.
+    /// Includes a scope: keys that it does not have are no longer common. One without keys is that of the operator, and does
+    /// not count.
     pub fn include_scope(&mut self, scope: &Scope) {
+        if scope.is_empty() {
+            return;
+        }
         let common = self.0.get_or_insert_with(|| scope.keys().cloned().collect());
         common.retain(|key| scope.contains_key(key));
     }
@@ -231,6 +235,22 @@ mod tests {
         shares.add(&ShareKey::Operator, 75);
         assert_eq!(fill(&mut shares, &key(&[]), &mut common), (5, NoRoom::Others));
         assert_eq!(shares.check(&ShareKey::Operator, 0, &common), Err(NoRoom::Own));
+    }
+
+    #[test]
+    fn a_tenant_has_the_keys_that_all_scopes_have() {
+        let scope = |pairs: &[(&str, &str)]| -> Scope {
+            pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+        };
+        let mut common = CommonScopeKeys::default();
+        let desk = scope(&[("tenant", "a"), ("desk", "1")]);
+        assert_eq!(*common.tenant_of(&desk), desk, "no scope was seen");
+        common.include_scope(&desk);
+        common.include_scope(&scope(&[("tenant", "b")]));
+        common.include_scope(&Scope::new());
+        assert_eq!(*common.tenant_of(&desk), scope(&[("tenant", "a")]));
+        let team = scope(&[("team", "c")]);
+        assert_eq!(*common.tenant_of(&team), team, "it lacks the key");
     }
 
     /// The admin of a tenant creates identities with further keys.
