@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use abide_live::TemplateWork;
 use abide_schema::reducer::{Caller, CredentialQueries, Definition, MetricSeries};
-use abide_schema::share::Tenants;
 use abide_schema::wire::{BatchCall, Explanation};
 use abide_schema::{CallArguments, Code, Micros, Refusal, Seq, Value, limits};
 use abide_store::{Layout, OpenError, Store, readable_views};
@@ -16,6 +15,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
 
 use crate::access::denials::Denial;
+use crate::access::tenants::Tenants;
 use crate::commit::durable::is_reached;
 use crate::commit::jobs::WriterJob;
 use crate::commit::queue::closing;

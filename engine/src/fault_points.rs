@@ -1,8 +1,9 @@
 //! Named points where tests inject faults: a panic ([`FaultPoint`]), or a seeded bug.
 //!
-//! A seeded bug ([`SeededBug`]) is a wrong step that the simulator must find (`cargo xtask bugs`). Each one is a
-//! function here, called where the mistake would be made. Without the feature `seeded-bugs`, which no shipped build
-//! enables, [`makes`] is a constant `false`: the functions return what they are given, and the compiler removes them.
+//! A seeded bug ([`SeededBug`]) is a wrong step that the simulator must find (`cargo xtask bugs`). Those of this crate are
+//! functions here, called where the mistake would be made; those of the store and of reducers are at the place of the
+//! mistake. Without the feature `seeded-bugs`, which no shipped build enables, [`makes`] is a constant `false`: the
+//! functions return what they are given, and the compiler removes them.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;

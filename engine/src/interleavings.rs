@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use abide_live::{Binding, BindingId, Catalog, Delta, Planner, Router};
-use abide_schema::share::{ShareKey, Tenants};
+use abide_schema::share::ShareKey;
 use abide_schema::{Caller, Seq, Table as _, Value, limits};
 use abide_store::{EventRow, InterruptHandle, Layout, Store, Tuning};
 use serde_json::Map;
@@ -13,6 +13,7 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 use tokio::sync::{oneshot, watch};
 
+use crate::access::tenants::Tenants;
 use crate::commit::durable::{self, Commit, Syncer};
 use crate::commit::fair_queue::Turn;
 use crate::commit::queue::{Queue, Rejected};

@@ -40,7 +40,7 @@
 //!    the writer.
 //! 2. **Queue** (`commit/queue`, `commit/fair_queue`). It is bounded: a call that does not fit gets `overloaded` at
 //!    once. Tenants are served by deficit round robin, and so are the callers of each tenant. `Tenants` in
-//!    `schema/src/share.rs` names the tenant of a caller. The queue of the readers works in the same way. A caller that
+//!    `access/tenants` names the tenant of a caller. The queue of the readers works in the same way. A caller that
 //!    floods the queue delays only itself.
 //! 3. **Writer** (`commit/writer`). One thread takes the waiting calls, up to 1 MiB, into one group. It first takes the
 //!    deadlines that are due (`commit/timers`).
@@ -54,7 +54,7 @@
 //!    - *Savepoints.* A unit has no savepoint: SQLite would copy every page that the unit changes, and reducers check
 //!      before they write. If a unit is refused after it wrote, the group goes back to the work list with a savepoint
 //!      for each unit. Each unit of the next 256 groups has a savepoint too. If the group violates a deferred
-//!      constraint, each unit goes back alone.
+//!      constraint, or a touched row is rejected, each unit goes back alone.
 //!    - *Deferred work.* Some work follows from the input alone and can take long, such as validation by a tool's
 //!      schema (`schema/src/work.rs`). It gets a small number of steps in the writer. The planning of a policy's
 //!      condition gets none. Beyond these steps the call is undone, a reader does the work, and the call runs again
@@ -243,6 +243,7 @@ pub use abide_store::{
     Verified, VerifiedTable, VerifyError, backup, sqlite_version, verify_file,
 };
 pub use access::credentials;
+pub use access::tenants::Tenants;
 pub use commit::retention::Retention;
 pub use config::Config;
 pub use engine::{BatchCalls, Engine};

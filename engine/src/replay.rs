@@ -6,7 +6,6 @@
 //! (rows as they were before a commit) are not rebuilt: they depend on how calls were batched into commits. The change
 //! log of the new file starts at its last event, and its clients start with a new snapshot.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -287,10 +286,10 @@ fn compare(
     // A table without a column `seq` is derived from other tables. A file from before such a table does not have it:
     // the step that creates the table fills it.
     let is_derived = !table.columns.iter().any(|column| column.name == "seq");
-    if is_derived && !log.has(table)? {
+    let is_stored = log.has(table)?;
+    if is_derived && !is_stored {
         return Ok(());
     }
-    let mut keys = HashSet::new();
     let mut difference = None;
     let mut failed = None;
     log.rows(table, &mut |row| {
@@ -301,19 +300,26 @@ fn compare(
             }
             Err(error) => failed = failed.take().or(Some(error)),
         }
-        keys.insert(key_as_json(&key));
     })?;
-    if let Some(error) = failed {
+    if let Some(error) = failed.take() {
         return Err(error.into());
     }
     let columns: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
     let sql = format!("SELECT {} FROM {}", columns.join(", "), table.name);
+    // Each key is looked up: those of a large table would not fit into memory.
     replayed.transaction.store.run(&sql, &[], &mut |key| {
-        let key = key_as_json(key);
-        if difference.is_none() && !keys.contains(&key) {
-            difference = Some(RowDifference::Missing { key });
+        if difference.is_some() || failed.is_some() {
+            return;
+        }
+        match if is_stored { log.has_row(table, key) } else { Ok(false) } {
+            Ok(true) => {}
+            Ok(false) => difference = Some(RowDifference::Missing { key: key_as_json(key) }),
+            Err(error) => failed = Some(error),
         }
     })?;
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
     match difference {
         Some(difference) => Err(ReplayError::Rows { table: table.name, difference }),
         None => Ok(()),

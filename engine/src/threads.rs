@@ -9,8 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use abide_schema::share::Tenants;
+use abide_store::StoreError;
 
+use crate::access::tenants::Tenants;
 use crate::commit::durable::Commit;
 use crate::commit::jobs::WriterJob;
 use crate::commit::queue::Queue;
@@ -37,32 +38,32 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts a thread of the commit pipeline.
-    pub(crate) fn spawn(
+    /// Returns a thread of the commit pipeline, to be started.
+    pub(crate) fn thread(
         &self,
         stage: EngineThread,
         run: impl FnOnce() + Send + 'static,
-    ) -> JoinHandle<()> {
-        self.spawn_with(stage, name(stage), run, || {})
+    ) -> NewThread {
+        self.named_thread(stage, name(stage), run, || {})
     }
 
-    /// Starts a named thread; `abandon` is called if it panics.
-    pub(crate) fn spawn_with(
+    /// Returns a thread with a name, to be started; `abandon` is called if it panics.
+    pub(crate) fn named_thread(
         &self,
         stage: EngineThread,
         name: String,
         run: impl FnOnce() + Send + 'static,
         abandon: impl FnOnce() + Send + 'static,
-    ) -> JoinHandle<()> {
+    ) -> NewThread {
         let threads = self.clone();
-        let thread = Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
+        let main = Box::new(move || {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
                 threads.fail(stage, panic.as_ref());
                 abandon();
             }
             threads.scheduler.ended(stage);
         });
-        thread.expect("the system has room for a thread")
+        NewThread { name, main }
     }
 
     fn fail(&self, stage: EngineThread, panic: &(dyn Any + Send)) {
@@ -73,6 +74,23 @@ impl Threads {
         self.jobs.abandon();
         self.commits.abandon();
         self.to_publish.abandon();
+    }
+}
+
+/// A thread that is not started yet.
+pub(crate) struct NewThread {
+    name: String,
+    main: Box<dyn FnOnce() + Send>,
+}
+
+impl NewThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]: the system has no room for it.
+    pub(crate) fn start(self) -> Result<JoinHandle<()>, StoreError> {
+        let thread = Builder::new().name(self.name).stack_size(STACK_BYTES).spawn(self.main);
+        thread.map_err(|why| StoreError::Unavailable(format!("no thread can be started: {why}")))
     }
 }
 

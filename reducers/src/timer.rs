@@ -148,7 +148,7 @@ pub fn set_timer(
         let session = session::find_accepting(ctx, session_id)?;
         session::touch(ctx, session)?;
     }
-    count(ctx, &timer, 1)?;
+    add_pending(ctx, &timer)?;
     ctx.insert(timer).map(ReducerResult::Fresh)
 }
 
@@ -304,28 +304,52 @@ fn repeat_timer(
         .into())
 }
 
-/// Counts a timer that becomes pending (1), or is pending no longer (-1).
-fn count(ctx: &mut Context<'_>, timer: &Timer, change: i64) -> Result<(), Abort> {
+/// Counts a timer that becomes pending, if one more may be.
+fn add_pending(ctx: &mut Context<'_>, timer: &Timer) -> Result<(), Abort> {
     // The count is that of all callers of the scope, and nothing else of their timers is shown.
     ctx.without_policies(|ctx| {
-        let session = match timer.session_id.as_deref() {
-            Some(id) => ctx.get::<Session>(id)?,
-            None => None,
-        };
-        let scope = session.map_or_else(|| Json::from(json!({})), |session| session.scope);
+        let scope = scope_of(ctx, timer)?;
         let entries = text_entries(&scope.value());
-        if change > 0 && !ctx.is_replay() {
+        if !ctx.is_replay() {
             check_limit(ctx, scope.as_str(), &entries)?;
         }
-        add(ctx, scope.as_str(), change)?;
-        for (key, value) in &entries {
-            let part = scope_part(key, value);
-            if part != scope.as_str() {
-                add(ctx, &part, change)?;
-            }
-        }
-        Ok(())
+        change_counts(ctx, scope.as_str(), &entries, 1)
     })
+}
+
+/// Counts a timer no longer that was pending.
+fn remove_pending(ctx: &mut Context<'_>, timer: &Timer) -> Result<(), Abort> {
+    ctx.without_policies(|ctx| {
+        let scope = scope_of(ctx, timer)?;
+        let entries = text_entries(&scope.value());
+        change_counts(ctx, scope.as_str(), &entries, -1)
+    })
+}
+
+/// Returns the scope of a timer, which is that of its session.
+fn scope_of(ctx: &mut Context<'_>, timer: &Timer) -> Result<Json, Abort> {
+    let session = match timer.session_id.as_deref() {
+        Some(id) => ctx.get::<Session>(id)?,
+        None => None,
+    };
+    Ok(session.map_or_else(|| Json::from(json!({})), |session| session.scope))
+}
+
+/// Changes the number of pending timers of a scope, and of each of its keys.
+fn change_counts(
+    ctx: &mut Context<'_>,
+    scope: &str,
+    entries: &Scope,
+    by: i64,
+) -> Result<(), Abort> {
+    change_count(ctx, scope, by)?;
+    for (key, value) in entries {
+        let part = scope_part(key, value);
+        if part != scope {
+            change_count(ctx, &part, by)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the scope that consists of one key.
@@ -357,11 +381,11 @@ fn pending_in(ctx: &mut Context<'_>, scope: &str) -> Result<i64, Abort> {
     Ok(ctx.get::<TimerCount>(scope)?.map_or(0, |row| row.pending))
 }
 
-fn add(ctx: &mut Context<'_>, scope: &str, change: i64) -> Result<(), Abort> {
+fn change_count(ctx: &mut Context<'_>, scope: &str, by: i64) -> Result<(), Abort> {
     let Some(mut row) = ctx.get::<TimerCount>(scope)? else {
-        return ctx.insert(TimerCount { scope: scope.to_owned(), pending: change }).map(drop);
+        return ctx.insert(TimerCount { scope: scope.to_owned(), pending: by }).map(drop);
     };
-    row.pending += change;
+    row.pending += by;
     match row.pending {
         0 => ctx.delete::<TimerCount>(scope),
         _ => ctx.touch(row),
@@ -378,7 +402,7 @@ fn too_many(max: i64) -> Refusal {
 
 /// Stores a timer that is pending no longer.
 fn save_ended(ctx: &mut Context<'_>, mut timer: Timer) -> Result<Timer, Abort> {
-    count(ctx, &timer, -1)?;
+    remove_pending(ctx, &timer)?;
     timer.updated_at = ctx.now;
     timer.seq = ctx.seq;
     ctx.update(&timer)?;

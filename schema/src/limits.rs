@@ -1,6 +1,6 @@
-//! All limits of calls, rows, frames and queues, with their reasons (those of sockets and
-//! headers are in `abide-server`). Exceeding one is refused with `limit_exceeded`,
-//! or with `rate_limited` or `overloaded` if a retry can succeed.
+//! All limits of calls, rows, frames and queues, with their reasons. Those of sockets and headers are in `abide-server`,
+//! those of the other protocols in `abide-protocols`. Exceeding one is refused with `limit_exceeded`, or with
+//! `rate_limited` or `overloaded` if a retry can succeed.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -418,8 +418,8 @@ impl<'a> Context<'a> {
         self.rows.is_replay()
     }
 
-    /// Returns the tenant that a stored scope belongs to, see [`Tenants::tenant_of`](crate::share::Tenants::tenant_of). It depends
-    /// on the callers that the process has seen, so it may only decide whether a call is refused that is not replayed.
+    /// Returns the tenant that a stored scope belongs to: the scope without the keys that not all scopes have. It depends on
+    /// the callers that the process has seen, so it may only decide whether a call is refused that is not replayed.
     #[must_use]
     pub fn tenant_of(&self, scope: &Scope) -> Scope {
         self.rows.tenant_of(scope)
@@ -447,7 +447,9 @@ impl<'a> Context<'a> {
         self.rows.update(T::SPEC, row.clone().into_row())
     }
 
-    /// Like [`Context::update`], for changes that no constraint or trigger depends on.
+    /// Like [`Context::update`], for changes that no constraint or trigger depends on. The row is written later, together with
+    /// other changes of it. If the database rejects it then, the calls that were to be committed with this one run again, each
+    /// alone, and this one is refused.
     ///
     /// # Errors
     /// [`Abort::Broken`] when the storage fails.

@@ -3,10 +3,11 @@
 //! A tenant with its own admin can create identities with further scope keys, but it cannot omit those of its own scope. So the
 //! tenant of a scope consists of the values of those keys that all scopes have.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use crate::caller::{Caller, Scope, namespace};
+use crate::caller::{Caller, Scope};
 
 /// Reciprocal of the part of a limit that one tenant can use.
 const SHARE: usize = 4;
@@ -46,18 +47,37 @@ impl ShareKey {
 pub struct CommonScopeKeys(Option<BTreeSet<String>>);
 
 impl CommonScopeKeys {
-    /// Includes a scope.
+    /// Includes the scope of a key.
     pub fn include(&mut self, key: &ShareKey) {
         if let ShareKey::Scope(scope) = key {
-            self.retain(scope);
+            self.include_scope(scope);
         }
     }
 
-    /// Removes the keys that a scope does not have, and returns the others.
-    fn retain(&mut self, scope: &Scope) -> &BTreeSet<String> {
+    /// Includes a scope: keys that it does not have are no longer common. One without keys is that of the operator, and does
+    /// not count.
+    pub fn include_scope(&mut self, scope: &Scope) {
+        if scope.is_empty() {
+            return;
+        }
         let common = self.0.get_or_insert_with(|| scope.keys().cloned().collect());
         common.retain(|key| scope.contains_key(key));
-        common
+    }
+
+    /// Returns the tenant of a scope: the scope without the keys that not all scopes have. If no key is common, or the scope
+    /// lacks one of them, it is a tenant of its own.
+    #[must_use]
+    pub fn tenant_of<'a>(&self, scope: &'a Scope) -> Cow<'a, Scope> {
+        match &self.0 {
+            Some(common)
+                if !common.is_empty()
+                    && common.len() < scope.len()
+                    && common.iter().all(|key| scope.contains_key(key)) =>
+            {
+                Cow::Owned(restrict(scope, common))
+            }
+            _ => Cow::Borrowed(scope),
+        }
     }
 
     /// Returns `true` if two keys are those of one tenant. If no scope key is common, each scope is a tenant.
@@ -68,53 +88,6 @@ impl CommonScopeKeys {
                 common.iter().all(|key| one.get(key) == other.get(key))
             }
             _ => one == other,
-        }
-    }
-}
-
-/// Names the tenant of each caller, for limits of which the callers of one tenant use one share. Clones share the scopes that
-/// they have seen.
-#[derive(Clone, Debug, Default)]
-pub struct Tenants(Arc<Mutex<CommonScopeKeys>>);
-
-impl Tenants {
-    /// Returns the namespace of those scope keys that all scopes have. If no scope key is common, that of the whole
-    /// scope; of a caller without a scope, [`Caller::principal`]. The scope is that of the credential: a narrower one
-    /// adds no share.
-    #[must_use]
-    pub fn key(&self, caller: &Caller) -> String {
-        let checked = caller.checked_as();
-        let scope = checked.scope();
-        if scope.is_empty() {
-            return checked.principal().to_owned();
-        }
-        // Every change is one step, so a poisoned lock is consistent.
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let common = all.retain(scope);
-        if common.is_empty() || common.len() == scope.len() {
-            return checked.namespace().to_owned();
-        }
-        namespace(&restrict(scope, common))
-    }
-
-    /// Returns the namespace of the tenant that a stored scope belongs to, see [`Tenants::tenant_of`].
-    #[must_use]
-    pub fn key_for_scope(&self, scope: &Scope) -> String {
-        namespace(&self.tenant_of(scope))
-    }
-
-    /// Returns the tenant that a stored scope belongs to: the scope without the keys that not all scopes have. It is no
-    /// scope of a caller, so it does not change which keys all scopes have.
-    #[must_use]
-    pub fn tenant_of(&self, scope: &Scope) -> Scope {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &all.0 {
-            Some(common)
-                if !common.is_empty() && common.iter().all(|key| scope.contains_key(key)) =>
-            {
-                restrict(scope, common)
-            }
-            _ => scope.clone(),
         }
     }
 }
@@ -264,6 +237,22 @@ mod tests {
         assert_eq!(shares.check(&ShareKey::Operator, 0, &common), Err(NoRoom::Own));
     }
 
+    #[test]
+    fn a_tenant_has_the_keys_that_all_scopes_have() {
+        let scope = |pairs: &[(&str, &str)]| -> Scope {
+            pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+        };
+        let mut common = CommonScopeKeys::default();
+        let desk = scope(&[("tenant", "a"), ("desk", "1")]);
+        assert_eq!(*common.tenant_of(&desk), desk, "no scope was seen");
+        common.include_scope(&desk);
+        common.include_scope(&scope(&[("tenant", "b")]));
+        common.include_scope(&Scope::new());
+        assert_eq!(*common.tenant_of(&desk), scope(&[("tenant", "a")]));
+        let team = scope(&[("team", "c")]);
+        assert_eq!(*common.tenant_of(&team), team, "it lacks the key");
+    }
+
     /// The admin of a tenant creates identities with further keys.
     #[test]
     fn further_scope_keys_add_no_share() {
@@ -281,20 +270,5 @@ mod tests {
             ShareKey::Scope(Arc::new(scope)),
             "no credential"
         );
-    }
-
-    #[test]
-    fn further_scope_keys_do_not_change_the_name_of_a_tenant() {
-        let tenants = Tenants::default();
-        let tenant_key = |id: &str, scope: &[(&str, &str)]| {
-            let pairs = scope.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-            tenants.key(&Caller::with(id, "app", BTreeSet::new(), pairs.collect()))
-        };
-        assert_eq!(tenant_key("ann", &[("tenant", "a")]), "tenant=a/");
-        assert_eq!(tenant_key("bob", &[("tenant", "a"), ("desk", "1")]), "tenant=a/");
-        assert_eq!(tenant_key("bob", &[("tenant", "a"), ("desk", "2")]), "tenant=a/");
-        assert_eq!(tenant_key("eve", &[("tenant", "b"), ("desk", "2")]), "tenant=b/");
-        assert_eq!(tenant_key("root", &[]), "root");
-        assert_eq!(tenant_key("sam", &[("team", "a")]), "team=a/", "no key is common");
     }
 }

@@ -30,6 +30,7 @@ mod retention;
 mod scope_keys;
 mod tenants;
 mod timers;
+mod touches;
 mod traffic;
 mod turn_work;
 mod turns;

@@ -74,7 +74,7 @@ impl RuntimeContext {
 }
 
 /// A scope restricts a caller only by string values; other values are ignored.
-fn restriction(scope: &Json) -> Scope {
+pub(crate) fn restriction(scope: &Json) -> Scope {
     let Value::Object(scope) = scope.value() else { return Scope::new() };
     let texts = scope.into_iter().filter_map(|(key, value)| match value {
         Value::String(text) => Some((key, text)),

@@ -13,13 +13,13 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use abide_client::arguments::HeartbeatToolCall;
 use abide_client::rows::ToolCall;
-use abide_client::{Abide, Call, Code, Error};
+use abide_client::{Abide, Call, Code, Error, Refusal};
 use futures_util::FutureExt as _;
 use tokio::sync::{oneshot, watch};
 use tokio::time::MissedTickBehavior;
@@ -320,16 +320,24 @@ pub(crate) struct LeaseKeeper {
 
 impl LeaseKeeper {
     /// Starts the thread.
-    pub(crate) fn start(abide: &Abide, leases: &Arc<HeldLeases>, duration: Duration) -> Self {
+    ///
+    /// # Errors
+    /// The process has no further thread, or no further file for its async runtime.
+    pub(crate) fn start(
+        abide: &Abide,
+        leases: &Arc<HeldLeases>,
+        duration: Duration,
+    ) -> Result<LeaseKeeper, Error> {
         let stop = CancellationToken::new();
         let (ending, ended) = oneshot::channel();
         let abide = abide.clone();
         let leases = Arc::clone(leases);
         let stopped = stop.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("an async runtime can be created");
-        let renew = move || {
+        let (runtime_sender, runtime_receiver) = mpsc::channel::<tokio::runtime::Runtime>();
+        let thread = thread::Builder::new().name("abide-leases".to_owned()).spawn(move || {
             let _ending = ending;
+            // Without it, it could not be created.
+            let Ok(runtime) = runtime_receiver.recv() else { return };
             runtime.block_on(async {
                 let pause = RECONNECT.min(duration / RENEWALS);
                 let renews = leases.renew_for_ever(pause, async || {
@@ -341,10 +349,13 @@ impl LeaseKeeper {
                     () = renews => {}
                 }
             });
-        };
-        let thread = thread::Builder::new().name("abide-leases".to_owned()).spawn(renew);
-        let thread = thread.expect("a thread can be started");
-        LeaseKeeper { stop: stop.drop_guard(), ended, thread }
+        });
+        let thread = thread.map_err(|why| not_started(&why))?;
+        // After the thread, because an async task may not drop an async runtime.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|why| not_started(&why))?;
+        runtime_sender.send(runtime).expect("the thread waits for it");
+        Ok(LeaseKeeper { stop: stop.drop_guard(), ended, thread })
     }
 
     /// Ends the thread, and waits for its end.
@@ -356,6 +367,14 @@ impl LeaseKeeper {
             tracing::error!("the thread that renews leases panicked");
         }
     }
+}
+
+/// Returns the error of a thread that cannot be started.
+fn not_started(why: &io::Error) -> Error {
+    let detail = format!("the thread that renews leases cannot be started: {why}");
+    Refusal::new(Code::Unavailable, detail)
+        .hint("raise the limits of the process: threads (ulimit -u), open files (ulimit -n)")
+        .into()
 }
 
 #[cfg(test)]

@@ -224,12 +224,12 @@ impl Runtime {
     /// change. On stop, the drivers release their runs; the next runtime continues them.
     ///
     /// # Errors
-    /// [`RuntimeError`] if the connection is lost.
+    /// [`RuntimeError`] if the connection is lost, or the system has no room for a thread.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), RuntimeError> {
-        let tracer = self.tracer.lock().unwrap_or_else(PoisonError::into_inner).take();
         let RuntimeContext { abide, leases, settings, .. } = &*self.context;
+        let keeper = LeaseKeeper::start(abide, leases, settings.lease)?;
+        let tracer = self.tracer.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (traces, tracing) = tracer.map(|it| it.start(abide.clone(), settings.now())).unzip();
-        let keeper = LeaseKeeper::start(abide, leases, settings.lease);
         let dispatcher = Dispatcher::new(&self.context, &self.registrar, &self.reloader, traces);
         dispatcher.run(stop).await?;
         keeper.stop().await;

@@ -1,18 +1,20 @@
 //! Runs tool calls that belong to no run, such as those that clients of MCP request. Each call is a row: it waits for its
 //! approval, is retried, and ends like a call of a run, even if the process was killed in between.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::ClaimToolCall;
 use abide_client::rows::{Session, ToolCall};
-use abide_client::{Abide, Error, Json};
+use abide_client::rules::CommonScopeKeys;
+use abide_client::{Abide, Error, Scope};
 use abide_tools::{Effect, ToolContext, ToolView};
 use serde_json::{Map, Value};
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::run::context::restriction;
 use crate::run::heartbeat::{HeldLeases, LeaseKeeper};
 use crate::run::lease::millis;
 use crate::run::settings::Settings;
@@ -26,8 +28,8 @@ const AT_ONCE: usize = 64;
 /// Calls of one session that run at the same time, so that a session with many calls does not delay the others.
 const OF_A_SESSION: usize = 8;
 
-/// Calls of one scope that run at the same time, so that a tenant with many sessions does not delay the others.
-const OF_A_SCOPE: usize = 16;
+/// Calls of one tenant that run at the same time, so that a tenant with many sessions does not delay the others.
+const OF_A_TENANT: usize = 16;
 
 /// Pause after a refused claim, unless the refusal says when it may succeed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -58,10 +60,10 @@ impl ToolWorker {
     /// Runs calls until stopped. Then running tools are asked to stop.
     ///
     /// # Errors
-    /// [`Error`] if the connection is lost.
+    /// [`Error`] if the connection is lost, or the system has no room for a thread.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
         let Shared { abide, settings, leases, agent, .. } = &*self.shared;
-        let keeper = LeaseKeeper::start(abide, leases, settings.lease);
+        let keeper = LeaseKeeper::start(abide, leases, settings.lease)?;
         let newest = WaitingCalls::newest();
         let mut changes = abide.subscribe(newest).param("agent", agent).await?;
         let mut running = RunningCalls::default();
@@ -94,7 +96,7 @@ impl ToolWorker {
                 }
                 let call_id = call_id.clone();
                 let session_id = session_id.clone();
-                let place = CallPlace { call_id, session_id, scope: scope.clone() };
+                let place = CallPlace { call_id, session_id, scope: restriction(scope) };
                 let has_room = running.have_room(&place);
                 if has_room {
                     let work = self.clone().work(place.clone(), stop.clone());
@@ -186,9 +188,9 @@ struct RunningCalls {
     tasks: JoinSet<bool>,
     /// The call of each task.
     calls: HashMap<Id, CallPlace>,
-    /// The keys that every scope has, such as `tenant`: scopes with the same values of these share their places, because a
-    /// tenant can narrow its own scope as often as it likes.
-    shared_keys: BTreeSet<String>,
+    /// The keys of the scopes of all waiting and running calls. The calls of a tenant share its places, because it can
+    /// narrow its own scope as often as it likes.
+    common_keys: CommonScopeKeys,
 }
 
 /// A call, and what it shares the worker with.
@@ -196,7 +198,7 @@ struct RunningCalls {
 struct CallPlace {
     call_id: String,
     session_id: String,
-    scope: Json,
+    scope: Scope,
 }
 
 impl RunningCalls {
@@ -205,38 +207,23 @@ impl RunningCalls {
         self.calls.insert(task.id(), place);
     }
 
-    /// Sets the keys that distinguish tenants.
+    /// Sets the keys that distinguish tenants. Those of calls that have ended do not count.
     fn share_by(&mut self, waiting: &WaitingCalls) {
-        let waiting = waiting.scopes();
-        let running = self.calls.values().map(|place| &place.scope);
-        let keys = waiting.chain(running).filter_map(|scope| match scope.value() {
-            Value::Object(members) if !members.is_empty() => {
-                Some(members.into_iter().map(|(key, _)| key).collect::<BTreeSet<String>>())
-            }
-            _ => None,
-        });
-        let common = keys.reduce(|one, other| one.intersection(&other).cloned().collect());
-        self.shared_keys = common.unwrap_or_default();
-    }
-
-    /// Returns the key of the places that the calls of a scope share.
-    fn share_of(&self, scope: &Json) -> Vec<Value> {
-        let members = scope.value();
-        if self.shared_keys.is_empty() {
-            vec![members]
-        } else {
-            self.shared_keys.iter().map(|key| members[key].clone()).collect()
-        }
+        let mut common_keys = CommonScopeKeys::default();
+        waiting.scopes().for_each(|scope| common_keys.include_scope(&restriction(scope)));
+        self.calls.values().for_each(|place| common_keys.include_scope(&place.scope));
+        self.common_keys = common_keys;
     }
 
     fn have_room(&self, place: &CallPlace) -> bool {
         let calls = || self.calls.values();
         let of_session = calls().filter(|it| it.session_id == place.session_id).count();
-        let share = self.share_of(&place.scope);
-        let of_scope = calls().filter(|it| self.share_of(&it.scope) == share).count();
+        let tenant = self.common_keys.tenant_of(&place.scope);
+        let of_tenant =
+            calls().filter(|it| self.common_keys.tenant_of(&it.scope) == tenant).count();
         // The sessions without a scope are those of the operator.
-        let scope_has_room = of_scope < OF_A_SCOPE || place.scope.as_str() == "{}";
-        scope_has_room && of_session < OF_A_SESSION && self.calls.len() < AT_ONCE
+        let tenant_has_room = of_tenant < OF_A_TENANT || place.scope.is_empty();
+        tenant_has_room && of_session < OF_A_SESSION && self.calls.len() < AT_ONCE
     }
 
     fn contains_call(&self, call_id: &str) -> bool {

@@ -53,7 +53,7 @@ const DRAINED_PASSES: usize = 2;
 /// The running thread.
 #[derive(Debug)]
 pub(crate) struct CheckpointThread {
-    stop: Arc<(Mutex<bool>, Condvar)>,
+    stop: Arc<StopSignal>,
     health: Arc<Health>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// The thread's connection: a panic of the thread does not close it, which might checkpoint the WAL.
@@ -92,31 +92,38 @@ impl CheckpointConfig {
 }
 
 impl CheckpointThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]: the system has no room for it.
     pub(crate) fn start(
         checkpointer: Checkpointer,
         config: CheckpointConfig,
         threads: &Threads,
-    ) -> CheckpointThread {
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+    ) -> Result<CheckpointThread, StoreError> {
+        let stop = Arc::<StopSignal>::default();
         let thread_stop = Arc::clone(&stop);
         let health = Arc::clone(&config.health);
         let connection = Arc::new(Mutex::new(Some(checkpointer)));
         let thread_connection = Arc::clone(&connection);
-        let thread = threads.spawn(EngineThread::Checkpoint, move || {
+        let thread = threads.thread(EngineThread::Checkpoint, move || {
             let checkpointer = thread_connection.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(checkpointer) = &*checkpointer {
                 run(checkpointer, &config, &thread_stop);
             }
         });
-        CheckpointThread { stop, health, thread: Mutex::new(Some(thread)), connection }
+        let thread = Mutex::new(Some(thread.start()?));
+        Ok(CheckpointThread { stop, health, thread, connection })
     }
 
     /// Stops the thread and returns its connection.
     fn stop(&self) -> Option<Checkpointer> {
-        *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.stop.1.notify_all();
+        self.stop.set();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        thread.map(JoinHandle::join);
+        if let Some(thread) = thread {
+            // A panic in it has already failed the engine, and was logged.
+            let _ = thread.join();
+        }
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let checkpointer = connection.take()?;
         if fault_points::refuses_checkpoint(self.health.check().is_err()) {
@@ -153,21 +160,41 @@ impl Drop for CheckpointThread {
     }
 }
 
-fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<bool>, Condvar)) {
+/// Tells the thread to stop.
+#[derive(Debug, Default)]
+struct StopSignal {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl StopSignal {
+    fn set(&self) {
+        *self.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is set, at most for this time. Returns whether it is.
+    fn wait(&self, max: Duration) -> bool {
+        let waited = self.changed.wait_timeout_while(self.lock(), max, |is_set| !*is_set);
+        let (is_set, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *is_set
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &StopSignal) {
     let mut checked_to = Seq::ZERO;
     let mut failing = false;
     let mut long_from = LONG_FACTOR;
     loop {
         let directed = config.scheduler.wait(EngineThread::Checkpoint);
-        let mut stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*stopped && !directed {
-            let waited = stop.1.wait_timeout(stopped, CHECK_INTERVAL);
-            (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        }
-        if *stopped {
+        let interval = if directed { Duration::ZERO } else { CHECK_INTERVAL };
+        if stop.wait(interval) {
             return;
         }
-        drop(stopped);
         config.check_files();
         let seq = *config.durable.borrow();
         let poisoned = fault_points::refuses_checkpoint(config.health.check().is_err());

@@ -9,7 +9,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use abide_schema::caller::Caller;
-use abide_schema::share::Tenants;
+
+use crate::access::tenants::Tenants;
 
 /// The items that an empty queue of a caller keeps memory for.
 const KEPT_ITEMS: usize = 16;

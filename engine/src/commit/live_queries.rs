@@ -15,10 +15,11 @@ use abide_live::{
 };
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
-use abide_schema::share::{CommonScopeKeys, NoRoom, ShareKey, Shares, Tenants};
+use abide_schema::share::{CommonScopeKeys, NoRoom, ShareKey, Shares};
 use abide_schema::{Code, Refusal, Row, Scope, Value, limits};
 use abide_store::{Reader, StoreError, Writer};
 
+use crate::access::tenants::Tenants;
 use crate::commit::fair_queue::Turn;
 use crate::commit::jobs::{
     Attach, BackfillResult, EndedSubscription, FilledGroup, Registration, WriterJob,

@@ -70,15 +70,14 @@ fn replace_value(
     new: &str,
     length: impl Fn(&str) -> Option<usize>,
 ) {
-    let values = text.match_indices(name).filter_map(|(at, _)| {
+    let mut values = text.match_indices(name).filter_map(|(at, _)| {
         let value = at + name.len() + 1;
         let is_member = text.as_bytes().get(value - 1) == Some(&b':');
         is_member.then_some(value).and_then(|value| Some((value, length(&text[value..])?)))
     });
-    if let Some((value, bytes)) = { values }.next() {
-        // The replaced value is most of the text, and is not copied.
-        *text = Cow::Owned([&text[..value], new, &text[value + bytes..]].concat());
-    }
+    let Some((value, bytes)) = values.next() else { return };
+    // The replaced value is most of the text, and is not copied.
+    *text = Cow::Owned([&text[..value], new, &text[value + bytes..]].concat());
 }
 
 /// Returns the length of `value`, canonical JSON, as a JSON text at the start of `text`, if it is there. Canonical JSON

@@ -48,14 +48,6 @@ pub(crate) enum RowWrite {
     Deferred,
 }
 
-/// A touched row to be written.
-#[derive(Debug)]
-pub(crate) struct PendingWrite {
-    pub(crate) table: &'static TableSpec,
-    pub(crate) stored: Row,
-    pub(crate) row: Row,
-}
-
 /// A row's net change.
 #[derive(Clone, Debug)]
 pub(crate) struct NetChange {
@@ -142,25 +134,34 @@ impl Overlay {
         }
     }
 
-    /// Takes the touched rows to be written.
-    pub(crate) fn take_unwritten(&mut self) -> Vec<PendingWrite> {
-        let mut touched = Vec::new();
-        for key in self.unwritten.drain(..) {
-            let Some(state) = self.rows.get_mut(&key) else { continue };
+    /// Writes the touched rows in the order in which they were touched. `write` gets the row in SQLite and the new one.
+    ///
+    /// A row is stored only when it was written: those from the first failure on are written by the next attempt. A
+    /// caller that ignores the error could otherwise commit the record of a change that the table does not have.
+    ///
+    /// # Errors
+    /// That of the first row that was not written.
+    pub(crate) fn write_touched<E>(
+        &mut self,
+        mut write: impl FnMut(&'static TableSpec, &Row, &Row) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for (at, key) in self.unwritten.iter().enumerate() {
+            let Some(state) = self.rows.get_mut(key) else { continue };
             let (Some(stored), Some(row)) = (&state.stored, &state.new) else { continue };
             if Arc::ptr_eq(stored, row) {
                 continue;
             }
-            let table = state.table;
-            let stored = Arc::clone(stored);
-            let row = Arc::clone(row);
-            if let Some(undo) = &mut self.undo {
-                undo.push((key, state.clone()));
+            if let Err(error) = write(state.table, stored, row) {
+                self.unwritten.drain(..at);
+                return Err(error);
             }
-            state.stored = Some(Arc::clone(&row));
-            touched.push(PendingWrite { table, stored, row });
+            if let Some(undo) = &mut self.undo {
+                undo.push((key.clone(), state.clone()));
+            }
+            state.stored.clone_from(&state.new);
         }
-        touched
+        self.unwritten.clear();
+        Ok(())
     }
 
     /// From here on changes can be rolled back.
@@ -236,10 +237,23 @@ mod tests {
     //! Rows kept from one transaction to the next are bounded, even if all calls are refused: calls
     //! that named missing rows, or read large rows and were refused, once left rows in memory for ever.
 
+    use std::convert::Infallible;
+
     use abide_schema::Table as _;
     use abide_store::RequestIdRow;
 
     use super::*;
+
+    /// Writes all touched rows. Returns the first cell of each.
+    fn write_all(overlay: &mut Overlay) -> Vec<Value> {
+        let mut cells = Vec::new();
+        let written: Result<(), Infallible> = overlay.write_touched(|_, _, row| {
+            cells.push(row[0].clone());
+            Ok(())
+        });
+        let Ok(()) = written;
+        cells
+    }
 
     fn row(cell: i64) -> Option<Row> {
         Some(Row::from([Value::Integer(cell)]))
@@ -292,7 +306,7 @@ mod tests {
                 row(3),
                 RowWrite::Deferred,
             );
-            assert_eq!(overlay.take_unwritten().len(), 1);
+            assert_eq!(write_all(&mut overlay), [Value::Integer(3)]);
             assert!(overlay.unwritten.is_empty());
         }
         assert_eq!(overlay.changes().len(), 1_000);
@@ -304,11 +318,33 @@ mod tests {
         let mut overlay = Overlay::default();
         overlay.record_change(RequestIdRow::SPEC, &key(1), row(0), row(1), RowWrite::Deferred);
         overlay.begin_unit();
-        assert_eq!(overlay.take_unwritten().len(), 1);
+        assert_eq!(write_all(&mut overlay), [Value::Integer(1)]);
         overlay.record_change(RequestIdRow::SPEC, &key(1), row(1), row(2), RowWrite::Deferred);
         overlay.undo_unit();
-        let touched = overlay.take_unwritten();
-        assert_eq!((touched.len(), touched[0].row[0].clone()), (1, Value::Integer(1)));
-        assert_eq!(overlay.take_unwritten().len(), 0);
+        assert_eq!(write_all(&mut overlay), [Value::Integer(1)]);
+        assert!(write_all(&mut overlay).is_empty());
+    }
+
+    /// All touched rows once counted as stored before the first was written. When that failed in a read of another
+    /// unit, they were in the change log and in no table.
+    #[test]
+    fn a_touched_row_is_stored_only_when_it_was_written() {
+        let mut overlay = Overlay::default();
+        for nth in 0..3 {
+            let cell = i64::try_from(nth).unwrap_or(0);
+            overlay.record_change(
+                RequestIdRow::SPEC,
+                &key(nth),
+                row(cell),
+                row(10 + cell),
+                RowWrite::Deferred,
+            );
+        }
+        let written = overlay.write_touched(|_, _, row| {
+            if row[0] == Value::Integer(11) { Err("it violates a constraint") } else { Ok(()) }
+        });
+        assert_eq!(written, Err("it violates a constraint"));
+        assert_eq!(write_all(&mut overlay), [Value::Integer(11), Value::Integer(12)]);
+        assert_eq!(overlay.changes().len(), 3);
     }
 }

@@ -27,7 +27,7 @@ use crate::threads::panic_text;
 pub(crate) enum TransactionFailure {
     /// A unit was refused after it had written rows, and it had no savepoint.
     NeedsSavepoints,
-    /// The storage failed, or a deferred constraint of the group.
+    /// The storage failed, or a deferred constraint of the group, or one of its touched rows was rejected.
     Store(StoreError),
 }
 

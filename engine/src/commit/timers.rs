@@ -18,19 +18,19 @@
 //! A row can also stand for the rest of a call ([`Continuation`](abide_schema::reducer::Continuation)). Then its call
 //! is one of the caller that began the work, and its lane is that of the scope in which the work is done.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use abide_schema::caller::{Caller, Scope};
 use abide_schema::reducer::Deadline;
-use abide_schema::share::Tenants;
 use abide_schema::table::Kind;
 use abide_schema::{Code, Micros, Module, Refusal, Row, TableSpec, Value, integers, limits};
 use abide_store::{StoreError, Writer};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::access::row_owners::RowOwners;
+use crate::access::tenants::Tenants;
 use crate::commit::overlay::NetChange;
 
 /// The longest sleep of the writer while rows wait: the machine's clock may be changed, or the
@@ -257,7 +257,7 @@ impl DeadlineKind {
 
     /// Reads the rows again that were passed over for a lane that is empty now. First all others are read, since they
     /// may be those of other tenants.
-    fn return_to_passed_over(&mut self, lanes: &Lanes, kind: usize, now: Micros) {
+    fn return_to_passed_over(&mut self, lanes: &DueLanes, kind: usize, now: Micros) {
         if self.next.is_some_and(|next| next <= now) {
             return;
         }
@@ -335,15 +335,15 @@ fn text_cell(cell: Option<&Value>) -> String {
 
 /// The due rows of one tenant.
 #[derive(Debug)]
-struct Lane {
+struct DueLane {
     rows: BTreeMap<Place, Vec<Value>>,
     /// The number of rows of each kind.
     counts: Vec<usize>,
 }
 
-impl Lane {
-    fn new(kinds: usize) -> Lane {
-        Lane { rows: BTreeMap::new(), counts: vec![0; kinds] }
+impl DueLane {
+    fn new(kinds: usize) -> DueLane {
+        DueLane { rows: BTreeMap::new(), counts: vec![0; kinds] }
     }
 
     /// Returns the place of the oldest row of a kind.
@@ -356,11 +356,11 @@ impl Lane {
 
 /// The due rows in memory.
 #[derive(Debug)]
-struct Lanes {
+struct DueLanes {
     tenants: Tenants,
     /// Maximum number of rows of each kind in a lane.
     max_of_a_tenant: usize,
-    lanes: BTreeMap<Arc<str>, Lane>,
+    lanes: BTreeMap<Arc<str>, DueLane>,
     /// The number of rows of each kind.
     counts: Vec<usize>,
     /// The lanes, the next one first.
@@ -369,16 +369,11 @@ struct Lanes {
     without_room: VecDeque<Arc<str>>,
     /// Rows so far.
     added: u64,
-    /// The lanes of recent scopes.
-    lane_names: HashMap<String, Arc<str>>,
 }
 
-/// Maximum number of cached scopes. A full cache is cleared.
-const CACHED_SCOPES: usize = 1_024;
-
-impl Lanes {
-    fn new(tenants: Tenants, kinds: usize, max_of_a_tenant: usize) -> Lanes {
-        Lanes {
+impl DueLanes {
+    fn new(tenants: Tenants, kinds: usize, max_of_a_tenant: usize) -> DueLanes {
+        DueLanes {
             tenants,
             max_of_a_tenant,
             lanes: BTreeMap::new(),
@@ -386,7 +381,6 @@ impl Lanes {
             turn: VecDeque::new(),
             without_room: VecDeque::new(),
             added: 0,
-            lane_names: HashMap::new(),
         }
     }
 
@@ -404,18 +398,11 @@ impl Lanes {
         self.count(lane, kind) >= self.max_of_a_tenant
     }
 
-    /// Returns the lane of a scope, as its row says.
-    fn lane_for(&mut self, scope: &str) -> Arc<str> {
-        if let Some(lane) = self.lane_names.get(scope) {
-            return Arc::clone(lane);
-        }
-        let parsed: Scope = serde_json::from_str(scope).unwrap_or_default();
-        let lane: Arc<str> = self.tenants.key_for_scope(&parsed).into();
-        if self.lane_names.len() >= CACHED_SCOPES {
-            self.lane_names.clear();
-        }
-        self.lane_names.insert(scope.to_owned(), Arc::clone(&lane));
-        lane
+    /// Returns the lane of a scope, as its row says. It is not cached: which keys all scopes have, and so the tenant of a
+    /// scope, changes with the callers, and rows that are overdue at the start are read before the first caller.
+    fn lane_for(&self, scope: &str) -> Arc<str> {
+        let scope: Scope = serde_json::from_str(scope).unwrap_or_default();
+        self.tenants.key_for_scope(&scope).into()
     }
 
     /// Adds a row behind those that are due at the same time.
@@ -443,7 +430,7 @@ impl Lanes {
 
     fn insert(&mut self, lane: Arc<str>, place: Place, key: Vec<Value>) {
         let kinds = self.counts.len();
-        let lane = self.lanes.entry(lane).or_insert_with(|| Lane::new(kinds));
+        let lane = self.lanes.entry(lane).or_insert_with(|| DueLane::new(kinds));
         self.counts[place.kind] += 1;
         lane.counts[place.kind] += 1;
         lane.rows.insert(place, key);
@@ -498,7 +485,7 @@ impl Lanes {
 #[derive(Debug)]
 pub(crate) struct Timers {
     kinds: Vec<DeadlineKind>,
-    lanes: Lanes,
+    lanes: DueLanes,
     /// Nothing is processed before this time.
     paused_until: Option<Micros>,
 }
@@ -512,7 +499,7 @@ impl Timers {
         let owners = RowOwners::new(&tables);
         let kinds: Vec<DeadlineKind> =
             deadlines.map(|deadline| DeadlineKind::new(*deadline, &owners)).collect();
-        let lanes = Lanes::new(tenants, kinds.len(), max_of_a_tenant);
+        let lanes = DueLanes::new(tenants, kinds.len(), max_of_a_tenant);
         Timers { lanes, kinds, paused_until: None }
     }
 
@@ -629,7 +616,7 @@ impl Timers {
         if max == 0 || kind.next.is_none_or(|next| next > now) {
             return Ok(());
         }
-        let lanes = &mut self.lanes;
+        let lanes = &self.lanes;
         let mut found = Vec::new();
         *reads -= kind.read_due(store, now, max, |at, key, scope| {
             found.push((lanes.lane_for(scope), at, key));
@@ -757,6 +744,29 @@ impl DeadlineKind {
         // Those that run are looked up when their calls are done.
         if !self.running.contains(&changed) {
             self.changed.push(changed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A lane was once cached by its scope: rows that were overdue at the start, before a caller had shown which keys
+    /// all scopes have, gave each user of a tenant a lane, and a turn, of its own.
+    #[test]
+    fn scopes_of_one_tenant_share_a_lane_as_soon_as_its_key_is_known() {
+        let tenants = Tenants::default();
+        let lanes = DueLanes::new(tenants.clone(), 1, 1);
+        let [ann, bob] = [r#"{"tenant":"a","user":"ann"}"#, r#"{"tenant":"a","user":"bob"}"#];
+        assert_ne!(lanes.lane_for(ann), lanes.lane_for(bob));
+        let scope = Scope::from([("tenant".to_owned(), "b".to_owned())]);
+        let caller = Caller::with("eve", "app", BTreeSet::new(), scope);
+        assert_eq!(tenants.key(&caller), "tenant=b/");
+        for scope in [ann, bob] {
+            assert_eq!(&*lanes.lane_for(scope), "tenant=a/");
         }
     }
 }

@@ -11,7 +11,6 @@ use abide_log::WrittenRows;
 use abide_schema::caller::Scope;
 use abide_schema::event::{Event, Hash, Salt};
 use abide_schema::reducer::{Caller, Transaction};
-use abide_schema::share::Tenants;
 use abide_schema::work::PolicyChecker;
 use abide_schema::{
     Abort, CallArguments, Code, Micros, Refusal, Row, SEE_LOG, Seq, TableSpec, Value,
@@ -22,6 +21,7 @@ use crate::access::credentials::{CredentialChecker, expiry};
 use crate::access::policy_rows::is_restricted;
 use crate::access::policy_validator::PolicyValidator;
 use crate::access::row_policies::{RolePolicies, RowPolicies};
+use crate::access::tenants::Tenants;
 use crate::commit::outcome::long_values;
 use crate::commit::overlay::{Overlay, RowWrite};
 use crate::commit::registry::PreparedCall;
@@ -163,12 +163,15 @@ impl GroupTransaction {
         self.credentials.check(&self.store, caller, credential, now)
     }
 
-    /// Writes the touched rows.
+    /// Writes the touched rows. Those that are rejected remain to be written, so that the group cannot end without them.
+    ///
+    /// # Errors
+    /// [`StoreError::Touched`] if a row is rejected, and the other errors of the storage.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
-        for touched in self.overlay.take_unwritten() {
-            self.store.update(touched.table, &touched.stored, &touched.row)?;
-        }
-        Ok(())
+        let store = &self.store;
+        self.overlay.write_touched(|table, stored, row| {
+            store.update(table, stored, row).map_err(|error| touch_error(table, error))
+        })
     }
 
     /// Records a changed row.
@@ -327,6 +330,18 @@ fn abort_write(error: StoreError) -> Abort {
         StoreError::Constraint { .. } => Abort::Refused(error.to_refusal()),
         error => broken(error),
     }
+}
+
+/// Returns the error of a touched row that was not written. It is not an error of the statement that had to write it
+/// first: that can be one of another unit.
+fn touch_error(table: &TableSpec, error: StoreError) -> StoreError {
+    if !error.is_the_statements_own() {
+        return error;
+    }
+    if !matches!(error, StoreError::Constraint { .. }) {
+        tracing::error!(%error, table = table.name, "a touched row could not be written");
+    }
+    StoreError::Touched { table: table.name, why: Box::new(error) }
 }
 
 /// Counts the rows of `SELECT * FROM from <clause>`.

@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use abide_schema::caller::Caller;
-use abide_schema::share::Tenants;
 use abide_schema::{CallArguments, Refusal, Seq, limits};
 use abide_store::{Journal, RecordPosition, Segment, StoreError};
 
 use crate::access::denials::{Denial, Denials};
 use crate::access::policies::TransactionPolicies;
 use crate::access::rate_limiter::RateLimiter;
+use crate::access::tenants::Tenants;
 use crate::commit::checkpointer::{MAX_PAUSE, WriterPause};
 use crate::commit::deferred::DeferredUnit;
 use crate::commit::durable::Commit;
@@ -109,7 +109,7 @@ struct FinishedGroup {
 enum RolledBack {
     /// It can run with a savepoint for each unit.
     NeedsSavepoints,
-    /// Its rows violate a deferred constraint; the refusal is for the unit that did it.
+    /// Its rows violate a deferred constraint, or a touched row was rejected; the refusal is for the unit that did it.
     Violation(Refusal),
     /// All its units are refused.
     Refused(Refusal),
@@ -227,8 +227,8 @@ impl WriterThread {
                     continue;
                 }
                 Err(RolledBack::Violation(_)) if group.units.len() > 1 => {
-                    // SQLite does not report which row violates the constraint: only a unit that runs alone can
-                    // be refused for it.
+                    // SQLite does not report which row violates a deferred constraint, and nothing tells which unit
+                    // has touched a row: only a unit that runs alone can be refused for it.
                     for alone in group.split().into_iter().rev() {
                         work.push_front(alone);
                     }
@@ -463,7 +463,9 @@ impl WriterThread {
         self.policies.put_back();
         let refusal = self.health.check().err().unwrap_or_else(|| error.to_refusal());
         match error {
-            StoreError::Constraint { .. } => RolledBack::Violation(refusal),
+            StoreError::Constraint { .. } | StoreError::Touched { .. } => {
+                RolledBack::Violation(refusal)
+            }
             _ => RolledBack::Refused(refusal),
         }
     }

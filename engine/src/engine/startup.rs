@@ -1,12 +1,10 @@
 //! Opens a file: recovers its state, and starts the threads. `inner` is what they share with the handles.
 
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use abide_live::{Budget, Catalog, Planner, Router, WorkFunctions};
 use abide_log::Chain;
-use abide_schema::share::Tenants;
 use abide_schema::{Seq, limits};
 use abide_store::{Checkpointer, LastBefore, LogHead, Reader, Store, StoreError, Writer};
 use tokio::sync::watch;
@@ -18,6 +16,7 @@ use crate::access::policies::{Policies, TransactionPolicies};
 use crate::access::policy_validator::PolicyValidator;
 use crate::access::rate_limiter::RateLimiter;
 use crate::access::scope_rules::ScopeRules;
+use crate::access::tenants::Tenants;
 use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
 use crate::commit::durable::{Syncer, sync_segments};
 use crate::commit::execute::{Executor, LogPosition};
@@ -43,7 +42,7 @@ use crate::subscriptions::buffers::{BufferLimits, Buffers};
 use crate::subscriptions::hub::Hub;
 use crate::subscriptions::publisher::{Publication, publish};
 use crate::subscriptions::rerun::SharedReruns;
-use crate::threads::Threads;
+use crate::threads::{NewThread, Threads};
 
 /// The recovered state of a file, and the first connections, opened before any thread starts: a waiting thread
 /// would outlive a failed open.
@@ -107,6 +106,9 @@ pub(super) struct ThreadConfig {
 }
 
 /// Starts the threads.
+///
+/// # Errors
+/// The file cannot be read, or the system has no room for the threads. Then none of them is left.
 pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, StoreError> {
     let work_functions = WorkFunctions {
         read: abide_store::READ_FUNCTION,
@@ -124,8 +126,8 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         Shared::new(store, catalog, set_up, found.head.seq, &config.scheduler, config.buffers);
     let Shared { store, hub, metrics, threads, visible, .. } = &shared;
     metrics.change_log_oldest_seq.set(found.change_log_floor.0.unsigned_abs());
-    let pools = ReaderPools::start(&shared, found.first_reader);
-    let mut handles = pools.handles;
+    let pools = ReaderPools::new(&shared, found.first_reader);
+    let mut new_threads = pools.threads;
     let queries =
         query_service(&shared, pools.readers, pools.lookups, &found.policies, &durable_seen);
     let log = LogPosition { chain: found.chain, last_at: found.head.at };
@@ -167,10 +169,10 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let registry = Arc::clone(&writer.registry);
     let watchers = Arc::clone(&writer.watchers);
     let config = checkpoint_config(&writer, &durable_seen, store, &threads.drain);
-    let checkpoints = CheckpointThread::start(found.checkpointer, config, threads);
+    let checkpoints = CheckpointThread::start(found.checkpointer, config, threads)?;
     let syncer = sync_thread(&writer, durable, &threads.to_publish, store);
-    handles.extend(spawn_all(threads, writer, syncer));
-    Ok(Arc::new(Inner {
+    new_threads.extend(pipeline_threads(threads, writer, syncer));
+    let inner = Inner {
         jobs: Arc::clone(&threads.jobs),
         commits: Arc::clone(&threads.commits),
         to_publish: Arc::clone(&threads.to_publish),
@@ -181,7 +183,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         health: Arc::clone(&threads.health),
         metrics: Arc::clone(metrics),
         checkpoints,
-        threads: Mutex::new(handles),
+        threads: Mutex::default(),
         watchers,
         rate_limiter,
         buffers: threads.buffers.clone(),
@@ -190,7 +192,23 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         clock,
         visible: Arc::clone(visible),
         store: Arc::clone(store),
-    }))
+    };
+    start_all(new_threads, &inner)?;
+    Ok(Arc::new(inner))
+}
+
+/// Starts threads. If one cannot be started, `inner` stops the others when it is dropped: their connections would keep
+/// the file locked.
+fn start_all(new_threads: Vec<NewThread>, inner: &Inner) -> Result<(), StoreError> {
+    for thread in new_threads {
+        let started = thread.start().inspect_err(|_| {
+            // By the writer, which is the last of the threads, and so does not run.
+            inner.commits.close();
+            inner.to_publish.close();
+        })?;
+        inner.threads.lock().unwrap_or_else(PoisonError::into_inner).push(started);
+    }
+    Ok(())
 }
 
 /// Counts the parameters of live queries.
@@ -249,24 +267,24 @@ impl Shared {
     }
 }
 
-/// The running readers.
+/// The readers.
 struct ReaderPools {
     readers: Readers,
     /// For credential lookups.
     lookups: Readers,
-    handles: Vec<JoinHandle<()>>,
+    threads: Vec<NewThread>,
 }
 
 impl ReaderPools {
-    fn start(shared: &Shared, first: Reader) -> ReaderPools {
+    fn new(shared: &Shared, first: Reader) -> ReaderPools {
         let store = Arc::clone(&shared.store);
         let set_up = shared.set_up.clone();
         let open: Arc<OpenReader> = Arc::new(move || open_reader(&store, &set_up));
         let visible = &shared.visible;
         let later = (1..limits::READERS).map(|_| None);
         let readers = [Some(first)].into_iter().chain(later).collect();
-        let (readers, mut handles) =
-            Readers::start("reader", readers, &open, visible, &shared.threads);
+        let (readers, mut threads) =
+            Readers::new("reader", readers, &open, visible, &shared.threads);
         // Not drained: no query of a caller delays a lookup. A lookup is short, so a later checkpoint finds no snapshot
         // of one.
         let undirected = Threads {
@@ -274,10 +292,10 @@ impl ReaderPools {
             drain: Arc::default(),
             ..shared.threads.clone()
         };
-        let (lookups, handle) =
-            Readers::start("credentials", vec![None], &open, visible, &undirected);
-        handles.extend(handle);
-        ReaderPools { readers, lookups, handles }
+        let (lookups, thread) =
+            Readers::new("credentials", vec![None], &open, visible, &undirected);
+        threads.extend(thread);
+        ReaderPools { readers, lookups, threads }
     }
 }
 
@@ -399,18 +417,19 @@ fn policy_validator(shared: &Shared) -> PolicyValidator {
     PolicyValidator::new(layout.live_tables(), reducers, planner, planning_db)
 }
 
-/// Starts the threads of the commit pipeline.
-fn spawn_all(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [JoinHandle<()>; 3] {
+/// Returns the threads of the commit pipeline. The writer is the last one: it may write as soon as it runs, and waits for
+/// the sync thread.
+fn pipeline_threads(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [NewThread; 3] {
     let hub = Arc::clone(&syncer.hub);
     let metrics = Arc::clone(&syncer.metrics);
     let to_publish = Arc::clone(&syncer.to_publish);
     let scheduler = Arc::clone(&syncer.scheduler);
     [
-        threads.spawn(EngineThread::Writer, move || writer.run()),
-        threads.spawn(EngineThread::Sync, move || syncer.run()),
-        threads.spawn(EngineThread::Publish, move || {
+        threads.thread(EngineThread::Publish, move || {
             publish(&to_publish, &hub, &metrics, &*scheduler)
         }),
+        threads.thread(EngineThread::Sync, move || syncer.run()),
+        threads.thread(EngineThread::Writer, move || writer.run()),
     ]
 }
 

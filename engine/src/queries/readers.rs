@@ -8,7 +8,6 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use abide_schema::{Code, Refusal, SEE_LOG, limits};
 use abide_store::{InterruptHandle, Reader, Store, StoreError};
@@ -23,7 +22,7 @@ use crate::health::Health;
 use crate::ports::{EngineThread, StepScheduler};
 use crate::queries::cancellation::Cancellation;
 use crate::queries::reader_drain::ReaderDrain;
-use crate::threads::{Threads, panic_text};
+use crate::threads::{NewThread, Threads, panic_text};
 
 /// A job for a reader.
 pub(crate) type ReaderJob = Box<dyn FnOnce(&mut Reader) + Send>;
@@ -48,21 +47,21 @@ impl fmt::Debug for Readers {
 }
 
 impl Readers {
-    /// Starts a thread for each connection. `None` is opened with `open`, and so is the next one of a thread whose query has
-    /// panicked.
-    pub(crate) fn start(
+    /// Returns a pool and its threads, to be started: one for each connection. `None` is opened with `open`, and so is the
+    /// next one of a thread whose query has panicked.
+    pub(crate) fn new(
         name: &str,
         readers: Vec<Option<Reader>>,
         open: &Arc<OpenReader>,
         visible: &Arc<VisibleRows>,
         threads: &Threads,
-    ) -> (Readers, Vec<JoinHandle<()>>) {
+    ) -> (Readers, Vec<NewThread>) {
         let queue = Queue::shared(readers.len(), limits::READER_QUEUE, limits::READERS_OF_A_CALLER);
         let queue: Arc<Queue<ReaderJob>> = Arc::new(queue);
         let all =
             readers.iter().map(|reader| reader.as_ref().map(Reader::interrupt_handle)).collect();
         let interrupt_handles = Arc::new(Mutex::new(InterruptHandles { all, stopped: false }));
-        let mut started = Vec::with_capacity(readers.len());
+        let mut new_threads = Vec::with_capacity(readers.len());
         for (number, reader) in readers.into_iter().enumerate() {
             let serving = ReaderThread {
                 number,
@@ -76,7 +75,7 @@ impl Readers {
             let left = Arc::clone(&queue);
             let name = format!("abide-{name}-{number}");
             let stage = EngineThread::Reader(number);
-            started.push(threads.spawn_with(
+            new_threads.push(threads.named_thread(
                 stage,
                 name,
                 move || serving.run(&from),
@@ -86,7 +85,7 @@ impl Readers {
         let visible = Arc::clone(visible);
         let jobs = Arc::clone(&threads.jobs);
         let health = Arc::clone(&threads.health);
-        (Readers { queue, interrupt_handles, visible, jobs, health }, started)
+        (Readers { queue, interrupt_handles, visible, jobs, health }, new_threads)
     }
 
     /// Runs something on a reader, in a turn. It counts as `weight` queries in

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use abide_live::{Binding, Planner, QueryPrincipal};
-use abide_schema::share::Tenants;
 use abide_schema::wire::Explanation;
 use abide_schema::{Caller, Refusal, Seq, Value, limits};
 use abide_store::{Layout, Reader};
@@ -11,6 +10,7 @@ use serde_json::{Map, Value as JsonValue};
 use tokio::sync::watch;
 
 use crate::access::policies::Policies;
+use crate::access::tenants::Tenants;
 use crate::commit::durable;
 use crate::commit::fair_queue::Turn;
 use crate::fault_points;

@@ -10,9 +10,10 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_schema::caller::Caller;
-use abide_schema::share::Tenants;
 use abide_schema::{Code, Refusal, Row, limits};
 use tokio::sync::Notify;
+
+use crate::access::tenants::Tenants;
 
 /// Limits of buffered bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

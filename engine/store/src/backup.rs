@@ -22,18 +22,20 @@ pub fn backup(from: &Path, to: &Path, modules: Vec<Module>) -> Result<(), OpenEr
         return Err(OpenError::Incomplete(from.to_owned()));
     }
     let to = &private::create(to)?;
-    let copied = (|| {
-        // This process just created the file, so a symlink in its place was put there afterwards.
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-        let mut target = Connection::open_with_flags(to, flags)?;
-        Backup::new(&source, &mut target)?.run_to_completion(i32::MAX, Duration::ZERO, None)
-    })();
-    let copied = source
-        .check_unchanged()
-        .and(copied.map_err(|why| OpenError::Store { path: to.to_owned(), why: why.into() }));
+    let copied = copy_into(&source, to)
+        .map_err(|why| OpenError::Store { path: to.to_owned(), why: why.into() });
+    let copied = source.check_unchanged().and(copied);
     if copied.is_err() {
         // An incomplete copy is worse than none.
         let _ = std::fs::remove_file(to);
     }
     copied
+}
+
+/// Copies the pages of a database into a file that this process has just created.
+fn copy_into(source: &Connection, to: &Path) -> rusqlite::Result<()> {
+    // A symlink in its place was put there afterwards.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let mut target = Connection::open_with_flags(to, flags)?;
+    Backup::new(source, &mut target)?.run_to_completion(i32::MAX, Duration::ZERO, None)
 }

@@ -18,6 +18,16 @@ pub enum StoreError {
         /// The message of SQLite or of the trigger.
         message: String,
     },
+    /// A row whose write was deferred was rejected when it was written. That can be in a statement of another call than
+    /// the one that changed the row, so the whole group must be rolled back.
+    #[error("a touched row of {table} was rejected")]
+    Touched {
+        /// The table.
+        table: &'static str,
+        /// Why.
+        #[source]
+        why: Box<StoreError>,
+    },
     /// Another process holds the write lock.
     #[error("the database is locked by another process")]
     Busy,
@@ -36,7 +46,7 @@ pub enum StoreError {
     /// The statement exceeded a limit.
     #[error("{0}")]
     Limit(String),
-    /// Too many files are open in the process or in the system. Nothing was written.
+    /// The system has no further open file or thread for the process. Nothing was written.
     #[error("{0}")]
     Unavailable(String),
     /// A row has a value that no version of Abide writes: the file was changed from outside.
@@ -139,6 +149,10 @@ impl StoreError {
                     None => Refusal::new(Code::Conflict, lowercase_first(message)),
                 }
             }
+            StoreError::Touched { why, .. } => match &**why {
+                StoreError::Constraint { .. } => why.to_refusal(),
+                _ => Refusal::new(Code::Internal, self.to_string()).hint(SEE_LOG),
+            },
             StoreError::Busy => Refusal::new(Code::Unavailable, self.to_string())
                 .hint("another program has a write transaction open on the file; end it"),
             StoreError::Unavailable(_) => Refusal::new(Code::Unavailable, self.to_string())
@@ -386,6 +400,10 @@ impl OpenError {
             OpenError::Store { why: StoreError::Busy, .. } => {
                 (Code::Conflict, "close the program that has the file open, and try again")
             }
+            OpenError::Store { why: StoreError::Unavailable(_), .. } => (
+                Code::Unavailable,
+                "raise the limits of the process: open files (ulimit -n), threads (ulimit -u)",
+            ),
             OpenError::Store { why: StoreError::Io(_), .. } => (
                 Code::Conflict,
                 "look at the files next to the database: who owns them, and whether a process has them open",

@@ -253,6 +253,20 @@ impl LogFile {
         let sql = format!("SELECT * FROM {} ORDER BY {}", table.name, keys.join(", "));
         writer::run(&self.connection, &sql, &[], each).map(drop)
     }
+
+    /// Whether a table of the file has a row with this primary key.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn has_row(&self, table: &TableSpec, key: &[Value]) -> Result<bool, StoreError> {
+        let columns = table.key.iter().map(|at| table.columns[*at].name).enumerate();
+        let terms: Vec<String> =
+            columns.map(|(nth, column)| format!("{column} = ?{}", nth + 1)).collect();
+        let sql = format!("SELECT 1 FROM {} WHERE {}", table.name, terms.join(" AND "));
+        let mut is_there = false;
+        writer::run(&self.connection, &sql, key, &mut |_| is_there = true)?;
+        Ok(is_there)
+    }
 }
 
 /// The chain does not show that its end was cut off, but the rows do.

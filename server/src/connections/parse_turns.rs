@@ -9,8 +9,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Poll;
 
+use abide_engine::Tenants;
 use abide_schema::caller::Caller;
-use abide_schema::share::Tenants;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits;

@@ -402,6 +402,9 @@ fn an_invalid_configuration_is_refused() {
         let refused = open(&config).err().unwrap_or_else(|| panic!("{config} is accepted"));
         assert_eq!(refused.code, abide_schema::Code::BadArguments, "{config}");
     }
+    // All of the message was once lowercase: "unknown field `jwks`, expected one of `jwks`, …".
+    let Err(refused) = open(&config(json!({"JWKS": "keys"}))) else { panic!("it is accepted") };
+    assert!(refused.detail.contains(": unknown field `JWKS`"), "{}", refused.detail);
 }
 
 /// The id of the issuer's subject `ann`.

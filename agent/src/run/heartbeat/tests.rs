@@ -104,7 +104,8 @@ async fn nothing_is_claimed_while_leases_cannot_be_renewed() {
     let leases = Arc::<HeldLeases>::default();
     leases.hold_run(drive(&abide, 1).await.remove(0));
     timeout(PATIENCE, leases.until_renewed()).await.expect("a claim is possible");
-    let keeper = LeaseKeeper::start(&abide, &leases, Duration::from_millis(30));
+    let keeper =
+        LeaseKeeper::start(&abide, &leases, Duration::from_millis(30)).expect("a thread starts");
     abide.close().await;
     let fails = async { leases.is_failing.subscribe().wait_for(|fails| *fails).await.map(drop) };
     timeout(PATIENCE, fails).await.expect("it is noticed at once").expect("the sender lives");

@@ -91,7 +91,8 @@ impl Fixture {
         let mut keeper = None;
         let runs = async {
             // The first heartbeat is sent at once.
-            keeper = Some(LeaseKeeper::start(abide, leases, settings.lease));
+            let started = LeaseKeeper::start(abide, leases, settings.lease);
+            keeper = Some(started.expect("a thread starts"));
             let is_unsent = self.held.wait_while(|(_, waiting)| *waiting == 0);
             assert!(!is_unsent, "a heartbeat waits for the disk");
             // tidy: the time is virtual
@@ -155,7 +156,8 @@ async fn a_call_that_is_no_longer_wanted_is_asked_to_stop() {
             abide.call(failed).await.expect("it ends");
         }
         let leases = Arc::<HeldLeases>::default();
-        let keeper = LeaseKeeper::start(&abide, &leases, Duration::from_millis(30));
+        let keeper = LeaseKeeper::start(&abide, &leases, Duration::from_millis(30))
+            .expect("a thread starts");
         let cancel = CancellationToken::new();
         let stops = async {
             cancel.cancelled().await;

@@ -10,8 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_engine::{SubscribeRequest, Update};
-use abide_schema::share::Tenants;
+use abide_engine::{SubscribeRequest, Tenants, Update};
 use abide_schema::{Caller, Code, Refusal, Row, Value};
 use abide_server::port::AuthSession;
 use base64::Engine as _;
