@@ -212,7 +212,7 @@ fn replay_into(
         executor.transaction.store.remember_request(row)?;
     }
     let reached = executor.chain.seq;
-    executor.transaction.store.set_change_log_floor(reached)?;
+    executor.transaction.store.prune_change_log(reached)?;
     commit(&mut executor)?;
     if reached == end.seq {
         for table in store.layout().tables().chain([RequestIdRow::SPEC]) {

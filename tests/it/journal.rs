@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use abide_engine::{Engine, verify_file};
+use abide_engine::{Engine, VerifiedTable, verify_file};
 use abide_schema::Seq;
 use abide_schema::reducer::Caller;
 use abide_tests::world::{World, run};
 use expect_test::{Expect, expect};
+use rusqlite::Connection;
 use serde_json::{Map, json};
 
 use crate::durability::companion;
@@ -70,6 +71,62 @@ fn a_database_without_its_wal_gets_all_calls_from_the_journal() {
     engine.close();
     assert!(!companion(&into, "-redo-1").exists(), "a closed file has no journal");
     assert_eq!(verify_file(&into, abide_reducers::modules(), &mut |_| {}).unwrap().events, last);
+}
+
+/// Everything that two copies which applied the same records have in common: tables, undo images, and what the file says of
+/// itself. The copy starts one more opening.
+fn content_of(path: &Path) -> (Vec<VerifiedTable>, Vec<String>) {
+    let verified = verify_file(path, abide_reducers::modules(), &mut |_| {}).unwrap();
+    let file = Connection::open(path).unwrap();
+    let mut texts = Vec::new();
+    for sql in [
+        "SELECT seq || table_name || from_seq || hex(images) FROM change_log ORDER BY seq, table_name",
+        "SELECT name || ' ' || value FROM meta WHERE name NOT IN ('epoch', 'timelines') ORDER BY name",
+        "SELECT value FROM meta WHERE name = 'timelines'",
+    ] {
+        let mut statement = file.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        texts.extend(rows.map(Result::unwrap));
+    }
+    // The last timeline is that of the opening which applied the records.
+    let timelines = texts.pop().unwrap();
+    texts.push(timelines.rsplit_once(' ').unwrap().0.to_owned());
+    (verified.tables, texts)
+}
+
+/// The undo images expire after twenty events, so the journal has records of that, too.
+#[test]
+fn the_same_records_lead_to_the_same_content_from_any_state() {
+    let mut world = World::new(abide_reducers::modules);
+    run(world.session("s1"));
+    world.close();
+    let mut config = world.config(abide_reducers::modules());
+    config.retention.events = Some(20);
+    world.open_with(config);
+    let mut copies = vec![copied(&world, "first.db")];
+    for nth in 0..60 {
+        append_message(&world, &format!("message {nth}"));
+        if nth % 25 == 24 {
+            // Copies the rows so far into the file, and keeps the journal.
+            let raw = Connection::open(world.path()).unwrap();
+            raw.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").unwrap();
+            copies.push(copied(&world, &format!("after-{nth}.db")));
+        }
+    }
+    // The journal does not grow after the last commit of SQLite, for which a reader waits.
+    run(world.rows("SELECT 1 FROM sessions"));
+    let mut contents = Vec::new();
+    for (nth, copy) in copies.iter().enumerate() {
+        let into = world.folder.path().join(format!("applied-{nth}.db"));
+        open_with_journal(copy, &world, &into).unwrap().close();
+        contents.push(content_of(&into));
+    }
+    assert!(
+        contents[0].1.iter().any(|text| text.starts_with("change_log_floor 4")),
+        "{contents:?}"
+    );
+    assert_eq!(contents[0], contents[1]);
+    assert_eq!(contents[0], contents[2]);
 }
 
 /// A program that reads the file of a killed process must not miss what was answered.

@@ -3,14 +3,15 @@
 use std::fs;
 use std::path::Path;
 
-use abide_engine::{Engine, OpenError, replay};
+use abide_engine::{Engine, OpenError, replay, verify_file};
 use abide_schema::reducer::Caller;
 use abide_schema::{Abort, Code, Context, Module, Row, Seq, Table, Value, reducer, table};
 use abide_tests::world::{World, run};
 use rusqlite::Connection;
-use serde_json::{Map, json};
+use serde_json::{Map, Value as JsonValue, json};
 
 use crate::database::schema_of;
+use crate::durability::companion;
 use crate::replica::Client;
 
 /// A shelf, version 1.
@@ -189,45 +190,118 @@ pub(crate) fn label_shelf(ctx: &mut Context<'_>, id: i64, label: String) -> Resu
     Ok(shelf)
 }
 
-/// Undo images have the columns of their time. After a step that added a column, queries of an older state decoded them with
-/// the new columns: they returned wrong rows, or failed as if the file was damaged. A subscription resumed without what the
-/// step had changed.
+/// A step that adds a column, and changes, removes and adds rows.
+const REORDER: &str = "CREATE TABLE shelves_new (
+  id INTEGER PRIMARY KEY NOT NULL,
+  seq INTEGER NOT NULL,
+  label TEXT
+) STRICT;
+INSERT INTO shelves_new SELECT id, seq - 1, 'shelf ' || id FROM shelves WHERE id <> 2;
+INSERT INTO shelves_new VALUES (9, 1, 'new');
+DROP TABLE shelves;
+CREATE TABLE shelves (
+  id INTEGER PRIMARY KEY NOT NULL,
+  seq INTEGER NOT NULL,
+  label TEXT
+) STRICT;
+INSERT INTO shelves SELECT * FROM shelves_new;
+DROP TABLE shelves_new;
+CREATE INDEX shelves_label ON shelves (label)";
+
+fn reordered() -> Module {
+    Module::new("library").step(REORDER).table::<ShelfV2>().reducer(label_shelf::definition())
+}
+
+/// Removes a shelf.
+#[reducer]
+pub(crate) fn drop_shelf(ctx: &mut Context<'_>, id: i64) -> Result<(), Abort> {
+    ctx.delete::<ShelfV1>(id)
+}
+
+/// Undo images have the columns of their time, and a step changes rows without a call. Queries of an older state failed, or
+/// returned wrong rows; so a step deleted the history. Now the images are converted. A subscription starts anew.
 #[test]
-fn a_step_ends_the_history() {
+fn a_step_keeps_the_history() {
     let mut world = new_world();
-    world.open_with(world.config(modules_with(version(1).reducer(put_shelf::definition()))));
-    let before = run(world.call("put_shelf", json!({}))).unwrap().seq;
-    run(world.call("put_shelf", json!({}))).unwrap();
+    let first = version(1).reducer(put_shelf::definition()).reducer(drop_shelf::definition());
+    world.open_with(world.config(modules_with(first)));
+    let mut states = Vec::new();
+    let select = "SELECT id, seq FROM shelves ORDER BY id";
+    for _ in 0..3 {
+        let seq = run(world.call("put_shelf", json!({}))).unwrap().seq;
+        states.push((seq, run(world.rows(select))));
+    }
+    let seq = run(world.call("drop_shelf", json!({"id": 1}))).unwrap().seq;
+    states.push((seq, run(world.rows(select))));
+    let seq = run(world.call("put_shelf", json!({}))).unwrap().seq;
     let mut client = Client::new(world.engine().connect(&Caller::local()));
     run(client.subscribe("q", "SELECT * FROM shelves ORDER BY id", &Map::new())).unwrap();
     let kept = client.unsubscribe("q").unwrap();
     drop(client);
     world.close();
-    let library = || version(2).reducer(label_shelf::definition());
+    let at_migration = seq;
     for opening in 0..2 {
-        world.open_with(world.config(modules_with(library())));
-        let count = "SELECT count(*) FROM shelves";
-        for table in ["shelves", "sessions"] {
-            let sql = format!("SELECT count(*) FROM {table}");
-            let caller = Caller::local();
-            let none = Map::new();
-            let past = run(world.engine().query(&caller, &sql, &none, Some(before)));
-            assert_eq!(past.unwrap_err().code, Code::HistoryExpired, "{table}, {opening}");
+        world.open_with(world.config(modules_with(reordered())));
+        for (seq, expected) in &states {
+            let past = run(world.rows_as_of(select, Some(*seq)));
+            assert_eq!(&past, expected, "event {seq}, opening {opening}");
         }
-        let head = world.engine().durable_seq();
+        let migrated = [[3, states[2].0.0 - 1], [4, at_migration.0 - 1], [9, 1]];
+        let migrated = migrated.map(|row| row.map(Value::Integer).into_iter().collect::<Row>());
+        let found = run(world.rows_as_of(select, Some(at_migration)));
+        assert_eq!(found, migrated, "the state of the last event is the migrated one");
+        // A row that the step has removed had no label.
+        let labels =
+            run(world.rows_as_of("SELECT label FROM shelves ORDER BY id", Some(states[2].0)));
+        let labels: Vec<JsonValue> = labels.iter().map(|row| row[0].to_json()).collect();
+        assert_eq!(labels, [json!(null), json!(null), json!("shelf 3")]);
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         run(client.resume("q", kept.clone())).unwrap();
         let (_, refusal) = client.refusals.pop().unwrap();
         assert_eq!(refusal.code, Code::ResyncRequired);
         assert_eq!(client.replicas["q"].rows[0].len(), 3, "with the new column");
         drop(client);
-        let label = json!({"id": 1, "label": "new"});
-        run(world.call("label_shelf", label)).unwrap();
-        let unlabelled = format!("{count} WHERE label IS NULL");
-        let past = run(world.rows_as_of(&unlabelled, Some(head)));
-        assert_eq!(past[0][0], Value::Integer(if opening == 0 { 2 } else { 1 }));
+        // A later change of a migrated row does not hide the changes before it.
+        run(world.call("label_shelf", json!({"id": 4, "label": "later"}))).unwrap();
         world.close();
     }
+}
+
+/// The journal of a file has the migrations of its tables. A copy from before one applies it with the same steps, and a
+/// program with other steps does not.
+#[test]
+fn a_copy_from_before_a_migration_applies_it_from_the_journal() {
+    let mut world = new_world();
+    let first = || version(1).reducer(put_shelf::definition());
+    world.open_with(world.config(modules_with(first())));
+    run(world.call("put_shelf", json!({}))).unwrap();
+    world.close();
+    let folder = world.folder.path().to_owned();
+    let before = folder.join("before.db");
+    fs::copy(world.path(), &before).unwrap();
+    world.open_with(world.config(modules_with(reordered())));
+    run(world.call("label_shelf", json!({"id": 9, "label": "labelled"}))).unwrap();
+
+    let open = |library: Module| {
+        let into = folder.join("both.db");
+        fs::copy(&before, &into).unwrap();
+        fs::copy(companion(&world.path(), "-redo-1"), companion(&into, "-redo-1")).unwrap();
+        let opened = Engine::open(&into, world.config(modules_with(library)));
+        opened
+            .map_err(|error| error.to_refusal().detail.replace(&into.display().to_string(), "FILE"))
+    };
+    let unknown = "FILE: the journal migrates module library from version 1 to 2 with steps that this program does not have";
+    assert_eq!(open(first()).map(|_| ()), Err(unknown.to_owned()));
+    let other = Module::new("library").step(LABELS).table::<ShelfV2>();
+    assert_eq!(open(other).map(|_| ()), Err(unknown.to_owned()));
+    let engine = open(reordered()).unwrap();
+    let sql = "SELECT id, label FROM shelves ORDER BY id";
+    let rows =
+        |engine: &Engine| run(engine.query(&Caller::local(), sql, &Map::new(), None)).unwrap().rows;
+    assert_eq!(rows(&engine), rows(world.engine()));
+    engine.close();
+    let library = || modules_with(reordered());
+    verify_file(&folder.join("both.db"), library(), &mut |_| {}).unwrap();
 }
 
 mod later {

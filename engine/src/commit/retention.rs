@@ -107,7 +107,6 @@ impl ChangeLog {
         }
         let floor = self.floor_by_bytes(store, allowed, max_bytes)?;
         store.begin()?;
-        store.set_change_log_floor(floor)?;
         store.prune_change_log(floor)?;
         store.commit()?;
         self.floor = floor;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use abide_schema::caller::Caller;
-use abide_schema::{CallArguments, Refusal, Seq, limits};
+use abide_schema::{CallArguments, Refusal, limits};
 use abide_store::{Journal, RecordPosition, Segment, StoreError};
 
 use crate::access::denials::{Denial, Denials};
@@ -410,7 +410,7 @@ impl WriterThread {
         if fault_points::recycles_before_checkpoint() {
             self.recycle_journal();
         }
-        self.prune_change_log(self.executor.chain.seq);
+        self.prune_change_log();
         self.visible.commit();
         self.metrics.row_commits_total.add(1);
         Ok(())
@@ -580,15 +580,24 @@ impl WriterThread {
     }
 
     /// Prunes undo images beyond the retention limit.
-    fn prune_change_log(&mut self, head: Seq) {
+    fn prune_change_log(&mut self) {
         self.scheduler.at_fault_point(FaultPoint::Prune);
         let store = &self.executor.transaction.store;
+        let head = self.executor.chain.seq;
+        let former_floor = self.change_log.floor();
         let pruned = self.change_log.prune(store, head, self.executor.clock.now());
-        self.metrics.change_log_oldest_seq.set(self.change_log.floor().0.unsigned_abs());
+        let floor = self.change_log.floor();
+        self.metrics.change_log_oldest_seq.set(floor.0.unsigned_abs());
         if let Err(error) = pruned {
             tracing::warn!(%error, "the change log was not pruned");
             if let Err(why) = store.rollback() {
                 self.health.poison(&why);
+            }
+        } else if floor > former_floor && fault_points::journals() {
+            let recorded = self.journal.append_pruning(head, self.executor.chain.hash, floor);
+            if let Err(error) = recorded {
+                // Nothing depends on it here. A group that cannot be appended is refused.
+                tracing::warn!(%error, "the journal has no record of the pruned change log");
             }
         }
     }

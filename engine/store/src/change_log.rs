@@ -67,17 +67,26 @@ pub fn encode_change(table: &TableSpec, old: &[Value], new: &[Value], out: &mut 
 ///
 /// # Errors
 /// `CorruptCells`: the bytes end early or have an invalid format.
-pub fn decode(table: &TableSpec, mut bytes: &[u8]) -> Result<Vec<Image>, CorruptCells> {
+pub fn decode(table: &TableSpec, bytes: &[u8]) -> Result<Vec<Image>, CorruptCells> {
+    decode_with(table.key.len(), table.columns.len(), bytes)
+}
+
+/// Decodes all images of a table with so many columns, of which so many are the key.
+pub(crate) fn decode_with(
+    key: usize,
+    width: usize,
+    mut bytes: &[u8],
+) -> Result<Vec<Image>, CorruptCells> {
     let mut images = Vec::new();
     while let Some((tag, rest)) = bytes.split_first() {
         bytes = rest;
         images.push(match tag {
-            0 => Image::Absent(take_cells(table.key.len(), &mut bytes)?),
-            1 => Image::Present(take_cells(table.columns.len(), &mut bytes)?),
+            0 => Image::Absent(take_cells(key, &mut bytes)?),
+            1 => Image::Present(take_cells(width, &mut bytes)?),
             2 => {
-                let key = take_cells(table.key.len(), &mut bytes)?;
+                let key = take_cells(key, &mut bytes)?;
                 let columns = take_varint(&mut bytes)?;
-                if columns_in(columns).last().is_some_and(|at| at >= table.columns.len()) {
+                if columns_in(columns).last().is_some_and(|at| at >= width) {
                     return Err(CorruptCells);
                 }
                 let cells = take_cells(columns.count_ones() as usize, &mut bytes)?;

@@ -13,10 +13,14 @@
 //! file is opened after a crash, [`recovery`] applies the records that its database does not have. A clean close needs
 //! no journal afterwards, and removes it.
 //!
-//! In reading order: [`row_operations`] the content of a record · [`frame`] the layout of a segment · this file, the
-//! writer's side · [`recovery`].
+//! Each segment begins with a record of the opening, which names the tables and columns of the records after it.
+//! Migrations and the deletion of undo images are records too, so that whoever applies the records has the same file.
+//!
+//! In reading order: [`record`] the content of a record, and in [`row_operations`] that of rows · [`frame`] the layout of a
+//! segment · this file, the writer's side · [`recovery`].
 
 pub(crate) mod frame;
+pub(crate) mod record;
 pub(crate) mod recovery;
 pub(crate) mod row_operations;
 
@@ -25,6 +29,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use abide_schema::event::Hash;
 use abide_schema::{Seq, limits};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
@@ -34,6 +39,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::opened_file::OpenedFile;
 use frame::{FRAMES_START, RecordPosition, SegmentHeader};
+use record::RecordContent;
 
 /// The journal of an open file. The writer appends; the thread that syncs holds the segments.
 #[derive(Debug)]
@@ -52,6 +58,21 @@ pub struct Journal {
     next_number: u64,
     /// Everything up to here is durable in the database file.
     base: Seq,
+    /// What the records of this opening have in common.
+    opening: JournalOpening,
+}
+
+/// What a journal needs to know of the opening that writes it.
+#[derive(Clone, Debug)]
+pub(crate) struct JournalOpening {
+    /// The number of the opening.
+    pub(crate) epoch: u64,
+    /// The first record of each segment.
+    pub(crate) record: Vec<u8>,
+    /// The migrations since the last event, which no journal has kept. They come before the first segment's opening.
+    pub(crate) migrations: Vec<Vec<u8>>,
+    /// The number of the first use of a segment.
+    pub(crate) first_round: u64,
 }
 
 /// A segment in use.
@@ -108,7 +129,7 @@ impl Journal {
         database: &Path,
         log_id: &str,
         segment_bytes: u64,
-        first_round: u64,
+        opening: JournalOpening,
         base: Seq,
     ) -> Journal {
         Journal {
@@ -118,9 +139,10 @@ impl Journal {
             segment_bytes,
             live: VecDeque::new(),
             free: Vec::new(),
-            next_round: first_round,
+            next_round: opening.first_round,
             next_number: 1,
             base,
+            opening,
         }
     }
 
@@ -137,15 +159,26 @@ impl Journal {
         let bytes = record.len() as u64;
         let has_room = self.live.back().is_some_and(|it| it.used + bytes <= it.segment.bytes);
         if !has_room {
-            self.start_segment(bytes).map_err(|why| failed(&why))?;
+            self.start_segment(position, bytes).map_err(|why| failed(&why))?;
         }
         let current = self.live.back_mut().expect("a segment was started");
-        frame::complete(current.round, position, record);
+        frame::complete(current.round, self.opening.epoch, position, record);
         let written = current.segment.file.write_at(record, current.used);
         written.map_err(|why| failed(&why))?;
         current.used += bytes;
         current.last = position.to;
         Ok(Arc::clone(&current.segment))
+    }
+
+    /// Appends a record that the undo images up to an event are deleted. It becomes durable with the next group: without it
+    /// a copy keeps them longer.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn append_pruning(&mut self, head: Seq, hash: Hash, floor: Seq) -> Result<(), StoreError> {
+        let position = RecordPosition { from: head, to: head, before: hash };
+        let mut record = RecordContent::Pruning { floor }.encode();
+        self.append(&position, &mut record).map(drop)
     }
 
     /// Everything up to `durable` is durable in the database file: the segments below are used again.
@@ -174,21 +207,30 @@ impl Journal {
         self.disk.free_bytes(&self.database).is_ok_and(|free| free < limits::LOW_DISK_BYTES)
     }
 
-    /// Starts the next segment, with room for a frame of that size.
-    fn start_segment(&mut self, frame_bytes: u64) -> io::Result<()> {
-        let least = FRAMES_START as u64 + frame_bytes;
+    /// Starts the next segment with the records of the opening, for a frame of that position and size.
+    fn start_segment(&mut self, position: &RecordPosition, frame_bytes: u64) -> io::Result<()> {
+        let round = self.next_round;
+        let header = SegmentHeader { round, log: self.log, base: self.base };
+        let mut start = header.encode();
+        start.resize(FRAMES_START, 0);
+        let before = RecordPosition { to: position.from, ..*position };
+        for record in self.opening.migrations.iter().chain([&self.opening.record]) {
+            let mut frame = record.clone();
+            frame::complete(round, self.opening.epoch, &before, &mut frame);
+            start.extend_from_slice(&frame);
+        }
+        let used = start.len() as u64;
+        let least = used + frame_bytes;
         let segment = match self.free.iter().position(|free| free.bytes >= least) {
             Some(at) => self.free.swap_remove(at),
             None => Arc::new(self.create(least.max(self.next_bytes()))?),
         };
-        let round = self.next_round;
-        let header = SegmentHeader { round, log: self.log, base: self.base };
-        if let Err(why) = segment.file.write_at(&header.encode(), 0) {
+        if let Err(why) = segment.file.write_at(&start, 0) {
             self.free.push(segment);
             return Err(why);
         }
         self.next_round += 1;
-        let used = FRAMES_START as u64;
+        self.opening.migrations.clear();
         self.live.push_back(LiveSegment { segment, round, used, last: Seq::ZERO });
         Ok(())
     }

@@ -26,6 +26,7 @@ use crate::connect::{broken, connect_alone, connect_to_read};
 use crate::disk::Disk;
 use crate::error::{OpenError, StoreError};
 use crate::journal::recovery::{FoundJournal, RecoveryError};
+use crate::layout::Layout;
 use crate::migrate;
 
 /// Refuses a WAL of another database, or of another state of this one. `path` has no symlink.
@@ -82,11 +83,13 @@ fn has_events(connection: &Connection, from: Seq, to: Seq) -> bool {
 pub(crate) fn apply_journal(
     connection: &mut Connection,
     path: &Path,
+    layout: &Layout,
     journal: Option<FoundJournal>,
     disk: &dyn Disk,
 ) -> Result<Option<FoundJournal>, OpenError> {
     let Some(journal) = journal else { return Ok(None) };
-    journal.apply(connection).map_err(|why| match why {
+    journal.apply(connection, path, layout).map_err(|why| match why {
+        RecoveryError::Open(why) => why,
         RecoveryError::Store(why) => broken(path, why),
         why => OpenError::Journal { path: path.to_owned(), why: why.to_string() },
     })?;

@@ -21,6 +21,7 @@ mod disk;
 mod error;
 mod file_sync;
 mod functions;
+mod history;
 mod holder;
 mod interrupt;
 mod journal;

@@ -4,14 +4,30 @@
 
 use std::path::Path;
 
+use abide_log::TableDigest;
+use abide_schema::event::Hash;
 use abide_schema::{Module, Seq, TableSpec};
 use rusqlite::{Connection, OptionalExtension as _, params};
+use sha2::{Digest as _, Sha256};
 
-use crate::error::OpenError;
+use crate::error::{OpenError, StoreError};
+use crate::history::HistoryBeforeStep;
+use crate::journal::record::{Migration, RecordContent};
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout, create_view};
 use crate::stored_schema::StoredSchema;
 use crate::system;
 use crate::timelines::Timelines;
+use crate::writer;
+
+/// What the first transaction of an opening has done.
+#[derive(Debug)]
+pub(crate) struct MigratedFile {
+    pub(crate) timelines: Timelines,
+    /// The number of the opening.
+    pub(crate) epoch: u64,
+    /// The records of the migrations since the last event, also of earlier openings that wrote no event.
+    pub(crate) migrations: Vec<Vec<u8>>,
+}
 
 /// Migrates the tables of a file to their declarations and starts a timeline, in one transaction.
 pub(crate) fn migrate(
@@ -20,7 +36,7 @@ pub(crate) fn migrate(
     layout: &Layout,
     log_id: Option<&str>,
     timeline: Option<String>,
-) -> Result<Timelines, OpenError> {
+) -> Result<MigratedFile, OpenError> {
     let to_open_error =
         |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
     let found: i64 = connection
@@ -37,26 +53,106 @@ pub(crate) fn migrate(
         transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(to_open_error)?;
         transaction.pragma_update(None, "user_version", FORMAT_VERSION).map_err(to_open_error)?;
     }
+    let mut migrated = Vec::new();
     for module in &layout.modules {
-        migrate_module(&transaction, path, module)?;
+        let from = migrate_module(&transaction, path, module)?;
+        migrated.extend(from.map(|from| (module, from)));
     }
     StoredSchema::read(&transaction).map_err(to_open_error)?.check(path, layout)?;
-    let timelines = start_timeline(&transaction, timeline).map_err(to_open_error)?;
+    let mut records = Vec::new();
+    for (module, from) in migrated {
+        let rows = digest_rows(&transaction, module)
+            .map_err(|why| OpenError::Store { path: path.to_owned(), why })?;
+        let sql = digest_statements(module, from);
+        let name = module.name.to_owned();
+        let migration = Migration { module: name, from, to: module.version, sql, rows };
+        records.push(RecordContent::Migration(migration).encode());
+    }
+    let migrations = keep_migrations(&transaction, records).map_err(to_open_error)?;
+    let (timelines, epoch) = start_timeline(&transaction, timeline).map_err(to_open_error)?;
     transaction.commit().map_err(to_open_error)?;
-    Ok(timelines)
+    Ok(MigratedFile { timelines, epoch, migrations })
 }
 
-fn start_timeline(connection: &Connection, id: Option<String>) -> rusqlite::Result<Timelines> {
+/// Returns the timelines with a new one, and the number of this opening. The id of a timeline follows from the log and the
+/// number; two copies that are opened apart from each other have the same number, so it also has random bytes.
+fn start_timeline(
+    connection: &Connection,
+    id: Option<String>,
+) -> rusqlite::Result<(Timelines, u64)> {
+    let epoch = epoch(connection)? + 1;
+    let id = match id {
+        Some(id) => id,
+        None => {
+            let log_id = meta(connection, "log_id")?.unwrap_or_default();
+            timeline_id(&log_id, epoch, uuid::Uuid::new_v4().as_bytes())
+        }
+    };
+    Ok((continue_on(connection, epoch, head(connection)?, &id)?, epoch))
+}
+
+/// The digits of a timeline's id. They distinguish histories, and are not a secret.
+const TIMELINE_DIGITS: usize = 16;
+
+fn timeline_id(log_id: &str, epoch: u64, random: &[u8; 16]) -> String {
+    let digest = Sha256::new_with_prefix("abide.timeline.v1\n")
+        .chain_update((log_id.len() as u64).to_be_bytes())
+        .chain_update(log_id)
+        .chain_update(epoch.to_be_bytes())
+        .chain_update(random)
+        .finalize();
+    hex::encode(&digest[..TIMELINE_DIGITS / 2])
+}
+
+/// Stores the number of an opening, and the timeline that it started after an event.
+pub(crate) fn continue_on(
+    connection: &Connection,
+    epoch: u64,
+    after: Seq,
+    id: &str,
+) -> rusqlite::Result<Timelines> {
     let stored = meta(connection, "timelines")?;
-    let timelines = Timelines::continued(stored.as_deref(), head(connection)?, id);
+    let timelines = Timelines::continued(stored.as_deref(), after, id.to_owned());
     set_meta(connection, "timelines", &timelines.to_text())?;
+    set_meta(connection, "epoch", &epoch.to_string())?;
     Ok(timelines)
 }
 
-fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Result<(), OpenError> {
+/// Returns the number of openings of the file for writing.
+pub(crate) fn epoch(connection: &Connection) -> rusqlite::Result<u64> {
+    Ok(number(connection, "epoch")?.unwrap_or(0).unsigned_abs())
+}
+
+/// Stores the records of migrations, and returns all since the last event. A process can end before its journal has
+/// them, and the next one then writes them.
+fn keep_migrations(connection: &Connection, new: Vec<Vec<u8>>) -> rusqlite::Result<Vec<Vec<u8>>> {
+    let head = head(connection)?.to_string();
+    let stored = meta(connection, "migrations")?.unwrap_or_default();
+    let mut records: Vec<Vec<u8>> = match stored.split_once(':') {
+        Some((after, records)) if after == head => {
+            records.split_whitespace().filter_map(|record| hex::decode(record).ok()).collect()
+        }
+        _ => Vec::new(),
+    };
+    records.extend(new);
+    let texts: Vec<String> = records.iter().map(hex::encode).collect();
+    set_meta(connection, "migrations", &format!("{head}:{}", texts.join(" ")))?;
+    Ok(records)
+}
+
+/// Migrates the tables of a module to its version, unless they have it. Returns the version before, which is 0 if the file
+/// did not have the module.
+pub(crate) fn migrate_module(
+    connection: &Connection,
+    path: &Path,
+    module: &Module,
+) -> Result<Option<u32>, OpenError> {
     let to_open_error =
         |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
     let found = version_of(connection, module).map_err(to_open_error)?;
+    if found == Some(module.version) {
+        return Ok(None);
+    }
     match found {
         None => {
             create_tables(connection, &module.tables).map_err(to_open_error)?;
@@ -74,8 +170,7 @@ fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Resu
         }
         Some(found) => {
             for step in module.steps.iter().filter(|step| step.to > found) {
-                connection.execute_batch(step.sql).map_err(to_open_error)?;
-                drop_history(connection).map_err(to_open_error)?;
+                run_step(connection, step.sql).map_err(to_open_error)?;
             }
         }
     }
@@ -84,7 +179,43 @@ fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Resu
         note_last_before(connection, module.name, version, head).map_err(to_open_error)?;
     }
     let fact = format!("module.{}", module.name);
-    set_meta(connection, &fact, &module.version.to_string()).map_err(to_open_error)
+    set_meta(connection, &fact, &module.version.to_string()).map_err(to_open_error)?;
+    Ok(Some(found.unwrap_or(0)))
+}
+
+/// Runs a step of a module. What a client has received before it can no longer be continued by changes of rows.
+fn run_step(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    let history = HistoryBeforeStep::keep(connection, sql)?;
+    connection.execute_batch(sql)?;
+    history.convert(connection)?;
+    set_meta(connection, "last_step", &head(connection)?.to_string())
+}
+
+/// Returns the digest of the statements that lead to a module's tables from a version of them, or from nothing.
+pub(crate) fn digest_statements(module: &Module, from: u32) -> Hash {
+    let mut digest = Sha256::new_with_prefix("abide.migration.v1\n");
+    let mut add = |statement: &str| {
+        digest.update((statement.len() as u64).to_be_bytes());
+        digest.update(statement);
+    };
+    if from == 0 {
+        module.tables.iter().flat_map(|table| table.ddl()).for_each(|sql| add(&sql));
+        module.views.iter().for_each(|(name, select)| add(&create_view(name, select)));
+    } else {
+        module.steps.iter().filter(|step| step.to > from).for_each(|step| add(step.sql));
+    }
+    digest.finalize().into()
+}
+
+/// Returns the digest of all rows of a module's tables.
+pub(crate) fn digest_rows(connection: &Connection, module: &Module) -> Result<Hash, StoreError> {
+    let mut all = Sha256::new();
+    for table in &module.tables {
+        let mut digest = TableDigest::new(table);
+        writer::run(connection, &writer::select_in_order(table), &[], &mut |row| digest.add(row))?;
+        all.update(digest.finish().1);
+    }
+    Ok(all.finalize().into())
 }
 
 /// The version of a module's tables in a file; `None` if it has none.
@@ -92,17 +223,34 @@ pub(crate) fn version_of(
     connection: &Connection,
     module: &Module,
 ) -> rusqlite::Result<Option<u32>> {
-    let found = number(connection, &format!("module.{}", module.name))?;
+    module_version(connection, module.name)
+}
+
+/// Returns the version of a module's tables in a file; `None` if it has none.
+pub(crate) fn module_version(
+    connection: &Connection,
+    module: &str,
+) -> rusqlite::Result<Option<u32>> {
+    let found = number(connection, &format!("module.{module}"))?;
     Ok(found.and_then(|found| u32::try_from(found).ok()))
 }
 
-/// Ends the history that can be queried: undo images have the columns before a step, and a step changes rows without
-/// undo images. The state at the head is the first one that can be read.
-fn drop_history(connection: &Connection) -> rusqlite::Result<()> {
+/// Ends the history that can be queried. The state at the head is the first one that can be read.
+pub(crate) fn drop_history(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("DELETE FROM change_log", [])?;
-    let head = head(connection)?.to_string();
-    set_meta(connection, "last_step", &head)?;
-    set_meta(connection, "change_log_floor", &head)
+    set_meta(connection, "change_log_floor", &head(connection)?.to_string())
+}
+
+/// Deletes the undo images up to an event, from which the others are then complete.
+pub(crate) fn prune_change_log(connection: &Connection, up_to: Seq) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM change_log WHERE seq <= ?1";
+    connection.prepare_cached(sql)?.execute([up_to.0])?;
+    set_meta(connection, "change_log_floor", &up_to.0.to_string())
+}
+
+/// The first event from which the undo images are complete.
+pub(crate) fn change_log_floor(connection: &Connection) -> rusqlite::Result<Seq> {
+    Ok(Seq(number(connection, "change_log_floor")?.unwrap_or(0)))
 }
 
 /// The versions of a module that a file does not have yet.

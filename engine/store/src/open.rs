@@ -18,13 +18,14 @@ use crate::connect::{
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
 use crate::holder::Holder;
-use crate::journal::Journal;
+use crate::journal::record::{Opening, RecordContent, RecordLayout};
 use crate::journal::recovery::FoundJournal;
+use crate::journal::{Journal, JournalOpening};
 use crate::layout::{INCREMENTAL, Layout};
 use crate::leftover::{apply_journal, check_wal};
 use crate::lock::{Lock, lock};
 use crate::memory;
-use crate::migrate;
+use crate::migrate::{self, MigratedFile};
 use crate::opened_file::OpenedFile;
 use crate::private;
 use crate::read_only::has_log;
@@ -71,7 +72,7 @@ pub struct Tuning {
     pub segment_bytes: u64,
     /// The disk of the file.
     pub disk: Arc<dyn Disk>,
-    /// The id of the timeline that this opening starts. `None` for a random one; a simulation sets it.
+    /// The id of the timeline that this opening starts. `None` for one of the log; a simulation sets it.
     pub timeline: Option<String>,
     /// The entry of this process in the lock file, so that other processes can reach it. `None`: no entry.
     pub holder: Option<Holder>,
@@ -101,8 +102,8 @@ pub struct Store {
     tuning: Tuning,
     log_id: String,
     timelines: Timelines,
-    /// The number of the first use of a segment by this opening.
-    first_round: u64,
+    /// What the journal needs to know of this opening.
+    opening: JournalOpening,
     /// The database and its companions; none on another disk than the system's.
     files: Vec<OpenedFile>,
     _lock: Lock,
@@ -170,11 +171,21 @@ impl Store {
         }
         // The rows of the journal would fire a trigger of the file's author.
         check_schema(&connection, path, &layout)?;
-        let journal = apply_journal(&mut connection, path, journal, &*tuning.disk)?;
+        let journal = apply_journal(&mut connection, path, &layout, journal, &*tuning.disk)?;
         // Its transaction is synced, with all that the WAL holds.
-        let timelines =
+        let migrated =
             migrate::migrate(&mut connection, path, &layout, log_id, tuning.timeline.clone())?;
-        let first_round = 1 + journal.as_ref().map_or(0, FoundJournal::last_round);
+        let MigratedFile { timelines, epoch, migrations } = migrated;
+        let opening = RecordContent::Opening(Opening {
+            timeline: timelines.current().to_owned(),
+            layout: RecordLayout::new(&layout),
+        });
+        let opening = JournalOpening {
+            epoch,
+            record: opening.encode(),
+            migrations,
+            first_round: 1 + journal.as_ref().map_or(0, FoundJournal::last_round),
+        };
         if let Some(journal) = journal {
             journal.remove(&*tuning.disk);
         }
@@ -184,7 +195,7 @@ impl Store {
         let path = path.to_owned();
         let names = ["", "-wal", "-shm", "-lock"].iter().filter(|_| makes_files);
         let files = names.filter_map(|suffix| OpenedFile::at(companion(&path, suffix))).collect();
-        Ok(Store { path, layout, tuning, log_id, timelines, first_round, files, _lock: lock })
+        Ok(Store { path, layout, tuning, log_id, timelines, opening, files, _lock: lock })
     }
 
     /// The path of the file.
@@ -271,7 +282,7 @@ impl Store {
     pub fn journal(&self, head: Seq) -> Journal {
         let Tuning { disk, segment_bytes, .. } = &self.tuning;
         let disk = Arc::clone(disk);
-        Journal::new(disk, &self.path, &self.log_id, *segment_bytes, self.first_round, head)
+        Journal::new(disk, &self.path, &self.log_id, *segment_bytes, self.opening.clone(), head)
     }
 
     /// Removes the journal. Everything must be durable in the database file.
@@ -359,9 +370,12 @@ fn identify(path: &Path, disk: &dyn Disk, may_have_no_tables: bool) -> Result<()
 /// Sets what a file keeps, on a connection that may write rows of a journal or of a migration.
 pub(crate) fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreError> {
     connection.busy_timeout(Duration::from_millis(tuning.busy_ms.into()))?;
-    // These two have an effect only while the file is empty; `upgrade` converts a file.
-    connection.pragma_update(None, "page_size", tuning.page_bytes)?;
-    connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
+    let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
+    if pages == 0 {
+        // A file keeps these two; `upgrade` converts it.
+        connection.pragma_update(None, "page_size", tuning.page_bytes)?;
+        connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
+    }
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     overwrite_deleted(connection)

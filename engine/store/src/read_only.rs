@@ -128,7 +128,7 @@ fn apply_to_closed(path: &Path, layout: &Layout) -> Result<(), OpenError> {
     check_schema(&connection, path, layout)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(to_open_error)?;
     overwrite_deleted(&connection).map_err(|why| broken(path, why))?;
-    let journal = apply_journal(&mut connection, path, journal, &SystemDisk)?;
+    let journal = apply_journal(&mut connection, path, layout, journal, &SystemDisk)?;
     leave_wal_on_close(&connection, false).map_err(to_open_error)?;
     drop(connection);
     if let Some(journal) = journal {

@@ -307,8 +307,7 @@ impl Snapshot<'_> {
     /// # Errors
     /// [`StoreError`].
     pub fn change_log_floor(&self) -> Result<Seq, StoreError> {
-        let floor = migrate::meta(&self.reader.connection, "change_log_floor")?;
-        Ok(Seq(floor.and_then(|text| text.parse().ok()).unwrap_or(0)))
+        Ok(migrate::change_log_floor(&self.reader.connection)?)
     }
 
     /// The last event before a step of a module last changed tables, if one did: what a client has from that time cannot

@@ -2,16 +2,14 @@
 //!
 //! A file can be copied, and both copies can be continued: an older backup is restored, or a server is started on a copy.
 //! The copies then have different events with equal seqs, so a seq alone does not name a state. Each opening for writing
-//! starts a timeline: a random id, stored with the seq after which it starts, before anything is written on it. The same
-//! idea as PostgreSQL's timelines <https://www.postgresql.org/docs/current/continuous-archiving.html>.
+//! starts a timeline: an id, stored with the seq after which it starts, before anything is written on it. A copy that is
+//! made from the records of the journal has the same timelines. The same idea as PostgreSQL's timelines
+//! <https://www.postgresql.org/docs/current/continuous-archiving.html>.
 
 use abide_schema::Seq;
 
 /// The number of timelines that a file keeps. A client of an older one fetches whole results again.
 const KEPT: usize = 256;
-
-/// The digits of an id. They distinguish histories, and are not a secret.
-const DIGITS: usize = 16;
 
 /// The timelines of a file, the current one last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,11 +23,11 @@ struct Timeline {
 }
 
 impl Timelines {
-    /// The stored timelines of a file, with a new one after its last event. Its id is random if none is given.
-    pub(crate) fn continued(stored: Option<&str>, head: Seq, id: Option<String>) -> Timelines {
+    /// Returns the stored timelines of a file, with a new one after an event.
+    pub(crate) fn continued(stored: Option<&str>, after: Seq, id: String) -> Timelines {
         let mut all: Vec<Timeline> =
             stored.unwrap_or_default().split(' ').filter_map(Timeline::parse).collect();
-        all.push(Timeline { after: head, id: id.unwrap_or_else(random_id) });
+        all.push(Timeline { after, id });
         all.drain(..all.len().saturating_sub(KEPT));
         Timelines(all)
     }
@@ -55,12 +53,6 @@ impl Timelines {
     }
 }
 
-fn random_id() -> String {
-    let mut id = uuid::Uuid::new_v4().simple().to_string();
-    id.truncate(DIGITS);
-    id
-}
-
 impl Timeline {
     fn parse(text: &str) -> Option<Timeline> {
         let (after, id) = text.split_once(':')?;
@@ -75,7 +67,8 @@ mod tests {
 
     /// Opens a file with this many events once more.
     fn open(stored: &str, head: i64) -> (String, Timelines) {
-        let timelines = Timelines::continued(Some(stored), Seq(head), None);
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let timelines = Timelines::continued(Some(stored), Seq(head), id);
         (timelines.to_text(), timelines)
     }
 

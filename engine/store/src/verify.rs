@@ -249,9 +249,7 @@ impl LogFile {
         if !self.has(table)? {
             return Ok(());
         }
-        let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
-        let sql = format!("SELECT * FROM {} ORDER BY {}", table.name, keys.join(", "));
-        writer::run(&self.connection, &sql, &[], each).map(drop)
+        writer::run(&self.connection, &writer::select_in_order(table), &[], each).map(drop)
     }
 
     /// Whether a table of the file has a row with this primary key.

@@ -16,7 +16,7 @@ use crate::deferred;
 use crate::error::StoreError;
 use crate::functions;
 use crate::interrupt::{Interrupt, QueryLimits};
-use crate::journal::frame::operations_of;
+use crate::journal::record::{LayoutId, OPERATIONS_START, RecordLayout};
 use crate::journal::row_operations::{Applier, RowOperations};
 use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
@@ -95,6 +95,9 @@ pub struct Writer {
     steps: Cell<u64>,
     /// Bytes of the rows that were read so far.
     bytes_read: Cell<u64>,
+    /// The layout of the records.
+    layout: RecordLayout,
+    layout_id: LayoutId,
     /// The open group.
     group: RefCell<Option<OpenGroup>>,
 }
@@ -114,9 +117,12 @@ impl Writer {
         let tables = tables.map(|table| (table.name, TableSql::new(table))).collect();
         // The undo images of one commit are one value, so the limit is SQLite's maximum.
         let interrupt = functions::install(&mut connection, usize::MAX)?;
+        let layout = RecordLayout::new(layout);
         Ok(Writer {
             connection,
             tables,
+            layout_id: layout.id(),
+            layout,
             interrupt,
             steps: Cell::default(),
             bytes_read: Cell::default(),
@@ -209,7 +215,7 @@ impl Writer {
         if has_savepoint {
             self.execute("SAVEPOINT commit_group", &[])?;
         }
-        let operations = RowOperations::new();
+        let operations = RowOperations::new(self.layout_id);
         self.group.replace(Some(OpenGroup { operations, has_savepoint, has_written: false }));
         Ok(())
     }
@@ -226,8 +232,8 @@ impl Writer {
         }
         let mut group = self.group.borrow_mut();
         let group = group.as_mut().expect("a group is open");
-        let operations = std::mem::replace(&mut group.operations, RowOperations::new());
-        Ok(operations.into_record())
+        let next = RowOperations::new(self.layout_id);
+        Ok(std::mem::replace(&mut group.operations, next).into_record())
     }
 
     /// Ends the open group. Its rows stay in the transaction.
@@ -274,9 +280,9 @@ impl Writer {
         records: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), StoreError> {
         self.begin()?;
-        let mut applier = Applier::default();
+        let mut applier = Applier::new(&self.layout);
         for record in records {
-            if let Err(error) = applier.apply(&self.connection, operations_of(record)) {
+            if let Err(error) = applier.apply(&self.connection, &record[OPERATIONS_START..]) {
                 self.rollback()?;
                 return Err(error);
             }
@@ -563,20 +569,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes undo images up to a seq.
+    /// Deletes undo images up to a seq. The change log is complete from there on.
     ///
     /// # Errors
     /// [`StoreError`].
     pub fn prune_change_log(&self, up_to: Seq) -> Result<(), StoreError> {
-        self.execute("DELETE FROM change_log WHERE seq <= ?1", &[Value::Integer(up_to.0)])
-    }
-
-    /// Sets the first seq from which the change log is complete.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub fn set_change_log_floor(&self, floor: Seq) -> Result<(), StoreError> {
-        Ok(migrate::set_meta(&self.connection, "change_log_floor", &floor.0.to_string())?)
+        Ok(migrate::prune_change_log(&self.connection, up_to)?)
     }
 
     /// The last events before the file reached the versions of these modules.
@@ -638,6 +636,12 @@ pub struct RunSteps {
     pub all: u64,
     /// Those for rows that a restricted caller sees; see [`VISIBLE_FUNCTION`](crate::VISIBLE_FUNCTION).
     pub visible: u64,
+}
+
+/// Returns the statement that reads a table in the order of its primary key.
+pub(crate) fn select_in_order(table: &TableSpec) -> String {
+    let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
+    format!("SELECT * FROM {} ORDER BY {}", table.name, keys.join(", "))
 }
 
 /// Runs any statement on a connection and calls `each` with every row. Returns its steps.

@@ -3,12 +3,12 @@
 //! ```text
 //! segment = header, zeros up to 512, frame*, anything
 //! header  = "abidejrn" version:u32 round:u64 log:16 base:i64 crc:u32
-//! frame   = length:u32 crc:u32 round:u64 from:i64 to:i64 before:32 payload{length}
+//! frame   = length:u32 crc:u32 round:u64 epoch:u64 from:i64 to:i64 before:32 record{length}
 //! ```
 //!
 //! A segment is used again in a later *round*. Each frame repeats the round and is covered by its checksum, so what an
 //! earlier round left behind ends the segment. `before` is the hash of event `from`: a record can only follow the
-//! log that it was written for.
+//! log that it was written for. `epoch` counts the openings of the file for writing.
 
 use abide_schema::Seq;
 use abide_schema::event::Hash;
@@ -18,10 +18,13 @@ use abide_schema::seeded::{SeededBug, makes};
 pub(crate) const FRAMES_START: usize = 512;
 
 /// Bytes of a frame before its payload.
-pub(crate) const FRAME_HEADER: usize = 4 + 4 + 8 + 8 + 8 + 32;
+pub(crate) const FRAME_HEADER: usize = 4 + 4 + 8 + 8 + 8 + 8 + 32;
 
 const MAGIC: &[u8; 8] = b"abidejrn";
-const VERSION: u32 = 1;
+
+/// The version of the layout. Version 1 was never released.
+pub(crate) const VERSION: u32 = 2;
+
 const HEADER: usize = 8 + 4 + 8 + 16 + 8 + 4;
 
 /// The header of a segment.
@@ -49,8 +52,19 @@ pub struct RecordPosition {
 /// A record that was found in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record<'a> {
+    pub(crate) epoch: u64,
     pub(crate) position: RecordPosition,
-    pub(crate) operations: &'a [u8],
+    /// See [`RecordContent`](super::record::RecordContent).
+    pub(crate) content: &'a [u8],
+}
+
+/// Why the header of a segment is not returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHeader {
+    /// The segment was never used, or its header did not reach the disk.
+    Unused,
+    /// A program with another version of the layout wrote it.
+    Version(u32),
 }
 
 impl SegmentHeader {
@@ -65,29 +79,39 @@ impl SegmentHeader {
         bytes
     }
 
-    /// The header of a segment; `None` if it was never used, or its header did not reach the disk.
-    pub(crate) fn decode(segment: &[u8]) -> Option<SegmentHeader> {
+    /// Returns the header of a segment.
+    pub(crate) fn decode(segment: &[u8]) -> Result<SegmentHeader, NoHeader> {
+        let header = SegmentHeader::take(segment).ok_or(NoHeader::Unused)?;
+        match header {
+            (VERSION, header) => Ok(header),
+            (version, _) => Err(NoHeader::Version(version)),
+        }
+    }
+
+    /// Takes the version of a segment's layout, and the fields that version 2 has.
+    fn take(segment: &[u8]) -> Option<(u32, SegmentHeader)> {
         let (header, crc) = segment.get(..HEADER)?.split_last_chunk::<4>()?;
-        if crc32fast::hash(header) != u32::from_le_bytes(*crc) {
+        let mut rest = header;
+        if crc32fast::hash(header) != u32::from_le_bytes(*crc) || take::<8>(&mut rest)? != *MAGIC {
             return None;
         }
-        let mut rest = header;
-        let known =
-            take::<8>(&mut rest)? == *MAGIC && u32::from_le_bytes(take(&mut rest)?) == VERSION;
+        let version = u32::from_le_bytes(take(&mut rest)?);
         let round = u64::from_le_bytes(take(&mut rest)?);
         let log = take(&mut rest)?;
         let base = Seq(i64::from_le_bytes(take(&mut rest)?));
-        known.then_some(SegmentHeader { round, log, base })
+        Some((version, SegmentHeader { round, log, base }))
     }
 }
 
-/// Completes the frame of a record, which has room for the header and its operations.
-pub(crate) fn complete(round: u64, position: &RecordPosition, frame: &mut [u8]) {
-    let length = u32::try_from(operations_of(frame).len()).expect("a group is smaller than 4 GiB");
-    let fields: [&[u8]; 6] = [
+/// Completes the frame of a record, which begins with room for the header.
+pub(crate) fn complete(round: u64, epoch: u64, position: &RecordPosition, frame: &mut [u8]) {
+    let length = frame.len() - FRAME_HEADER;
+    let length = u32::try_from(length).expect("a group is smaller than 4 GiB");
+    let fields: [&[u8]; 7] = [
         &length.to_le_bytes(),
         &[0; 4],
         &round.to_le_bytes(),
+        &epoch.to_le_bytes(),
         &position.from.0.to_le_bytes(),
         &position.to.0.to_le_bytes(),
         &position.before,
@@ -100,11 +124,6 @@ pub(crate) fn complete(round: u64, position: &RecordPosition, frame: &mut [u8]) 
     }
     let crc = checksum(frame);
     frame[4..8].copy_from_slice(&crc.to_le_bytes());
-}
-
-/// The operations in a frame.
-pub(crate) fn operations_of(frame: &[u8]) -> &[u8] {
-    &frame[FRAME_HEADER..]
 }
 
 /// The checksum of a frame: over everything but itself.
@@ -129,12 +148,13 @@ pub(crate) fn take_record<'a>(round: u64, segment: &mut &'a [u8]) -> Option<Reco
     if checksum(frame) != crc && !makes(SeededBug::ChecksumIgnored) {
         return None;
     }
+    let epoch = u64::from_le_bytes(take(&mut header)?);
     let from = Seq(i64::from_le_bytes(take(&mut header)?));
     let to = Seq(i64::from_le_bytes(take(&mut header)?));
     let before = take(&mut header)?;
     *segment = rest;
     let position = RecordPosition { from, to, before };
-    Some(Record { position, operations: operations_of(frame) })
+    Some(Record { epoch, position, content: &frame[FRAME_HEADER..] })
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -153,19 +173,30 @@ mod tests {
     fn a_header_round_trips_and_any_changed_byte_is_found() {
         let header = SegmentHeader { round: 7, log: [3; 16], base: Seq(41) };
         let bytes = header.encode();
-        assert_eq!(SegmentHeader::decode(&bytes), Some(header));
+        assert_eq!(SegmentHeader::decode(&bytes), Ok(header));
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
-            assert_eq!(SegmentHeader::decode(&damaged), None, "byte {at}");
+            assert_eq!(SegmentHeader::decode(&damaged), Err(NoHeader::Unused), "byte {at}");
         }
+    }
+
+    /// A header of another version was taken for a segment that was never used, and its records were lost.
+    #[test]
+    fn a_header_of_another_version_is_not_an_unused_segment() {
+        let mut bytes = SegmentHeader { round: 7, log: [3; 16], base: Seq(41) }.encode();
+        bytes[8] += 1;
+        let end = bytes.len() - 4;
+        let crc = crc32fast::hash(&bytes[..end]).to_le_bytes();
+        bytes[end..].copy_from_slice(&crc);
+        assert_eq!(SegmentHeader::decode(&bytes), Err(NoHeader::Version(VERSION + 1)));
     }
 
     #[test]
     fn torn_and_older_frames_end_a_segment() {
         let mut bytes = vec![0; FRAME_HEADER];
         bytes.extend_from_slice(b"some operations");
-        complete(2, &POSITION, &mut bytes);
+        complete(2, 5, &POSITION, &mut bytes);
         let whole = |bytes: &[u8], round| take_record(round, &mut &*bytes).map(|it| it.position);
         assert_eq!(whole(&bytes, 2), Some(POSITION));
         assert_eq!(whole(&bytes, 3), None, "an older round");

@@ -7,6 +7,11 @@
 //! continues the log exactly. The first hole ends the journal: a record is acknowledged only when all before it are
 //! durable, so nothing behind a hole was. A group that SQLite has and the journal has not was not acknowledged either,
 //! and is complete: it stays.
+//!
+//! Records that belong between two events can be in the database or not. Each is applied unless the database already
+//! has what it brings: a later opening, a version of a module, a higher floor. So the same records lead to the same
+//! content from any earlier state. A record of a kind that this program does not know ends the recovery with
+//! an error: nothing may be left out.
 
 use std::path::{Path, PathBuf};
 
@@ -14,12 +19,18 @@ use abide_schema::Seq;
 use abide_schema::event::Hash;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior};
 
-use super::frame::{FRAMES_START, Record, RecordPosition, SegmentHeader, take_record};
+use super::frame::{
+    FRAMES_START, NoHeader, Record, RecordPosition, SegmentHeader, VERSION, take_record,
+};
 use super::log_digest;
+use super::record::{
+    LayoutId, Migration, Opening, RecordContent, RecordLayout, RecordModule, UnreadableRecord,
+};
 use super::row_operations::Applier;
 use crate::companions::segments_of;
 use crate::disk::Disk;
-use crate::error::StoreError;
+use crate::error::{OpenError, StoreError};
+use crate::layout::Layout;
 use crate::migrate;
 use crate::private;
 
@@ -51,8 +62,10 @@ impl FoundJournal {
                 Err(why) if why.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(why) => return Err(why),
             };
-            if let Some(header) = SegmentHeader::decode(&content) {
-                segments.push(UsedSegment { header, content });
+            match SegmentHeader::decode(&content) {
+                Ok(header) => segments.push(UsedSegment { header, content }),
+                Err(NoHeader::Unused) => {}
+                Err(NoHeader::Version(found)) => return Err(unknown_version(&path, found)),
             }
             paths.push(path);
         }
@@ -95,8 +108,14 @@ impl FoundJournal {
     /// Applies the records that the database does not have, in one transaction.
     ///
     /// # Errors
-    /// The journal belongs to another file or to another state of this one; or the storage failed.
-    pub(crate) fn apply(&self, connection: &mut Connection) -> Result<(), RecoveryError> {
+    /// The journal belongs to another file or to another state of this one; it has a record that this program does not
+    /// know; or the storage failed.
+    pub(crate) fn apply(
+        &self,
+        connection: &mut Connection,
+        path: &Path,
+        layout: &Layout,
+    ) -> Result<(), RecoveryError> {
         if self.segments.is_empty() {
             return Ok(());
         }
@@ -106,7 +125,7 @@ impl FoundJournal {
             return Err(RecoveryError::NewFile);
         }
         let log_id = migrate::meta(&transaction, "log_id")?.ok_or(RecoveryError::OtherFile)?;
-        let mut end = read_end_of_log(&transaction)?;
+        let end = read_end_of_log(&transaction)?;
         for UsedSegment { header, .. } in &self.segments {
             if header.log != log_digest(&log_id) {
                 return Err(RecoveryError::OtherFile);
@@ -115,21 +134,10 @@ impl FoundJournal {
                 return Err(RecoveryError::Older { head: end.seq, base: header.base });
             }
         }
-        let mut applier = Applier::default();
-        for Record { position, operations } in self.records() {
-            if position.to <= end.seq {
-                continue;
-            }
-            if position.from != end.seq {
+        let mut recovery = Recovery { connection: &transaction, path, layout, end, records: None };
+        for record in self.records() {
+            if !recovery.apply(&record)? {
                 break;
-            }
-            if position.before != end.hash.unwrap_or(position.before) {
-                return Err(RecoveryError::OtherHistory { head: end.seq });
-            }
-            applier.apply(&transaction, operations)?;
-            end = read_end_of_log(&transaction)?;
-            if end.seq != position.to {
-                return Err(RecoveryError::Unreadable { from: position.from });
             }
         }
         transaction.commit()?;
@@ -151,6 +159,131 @@ impl FoundJournal {
             let mut frames = content.get(FRAMES_START..).unwrap_or_default();
             std::iter::from_fn(move || take_record(header.round, &mut frames))
         })
+    }
+}
+
+fn unknown_version(segment: &Path, found: u32) -> std::io::Error {
+    let segment = segment.display();
+    let text = format!(
+        "{segment} was written by another version of Abide: the journal has format {found}, and this version reads \
+         format {VERSION}; open and close the file with the version that wrote it"
+    );
+    std::io::Error::new(std::io::ErrorKind::InvalidData, text)
+}
+
+/// The application of records to an open transaction.
+struct Recovery<'a> {
+    connection: &'a Connection,
+    path: &'a Path,
+    /// The tables that this program has.
+    layout: &'a Layout,
+    end: LogEnd,
+    /// The layout of the following records.
+    records: Option<(LayoutId, RecordLayout)>,
+}
+
+impl Recovery<'_> {
+    /// Applies a record, unless the database has it. Returns `false` if it does not continue the log.
+    fn apply(&mut self, record: &Record<'_>) -> Result<bool, RecoveryError> {
+        let position = &record.position;
+        let content = RecordContent::decode(record.content);
+        if let Ok(RecordContent::Opening(opening)) = &content {
+            self.records = Some((opening.layout.id(), opening.layout.clone()));
+        }
+        if position.to < self.end.seq
+            || (position.from < position.to && position.to == self.end.seq)
+        {
+            return Ok(true);
+        }
+        if position.from != self.end.seq {
+            return Ok(false);
+        }
+        if position.before != self.end.hash.unwrap_or(position.before) {
+            return Err(RecoveryError::OtherHistory { head: self.end.seq });
+        }
+        let from = position.from;
+        match content {
+            Ok(RecordContent::Rows { layout, operations }) => {
+                self.apply_rows(position, layout, operations)?;
+            }
+            Ok(RecordContent::Opening(Opening { timeline, .. })) => {
+                if record.epoch > migrate::epoch(self.connection)? {
+                    migrate::continue_on(self.connection, record.epoch, from, &timeline)?;
+                }
+            }
+            Ok(RecordContent::Migration(migration)) => self.migrate(&migration)?,
+            Ok(RecordContent::Pruning { floor }) => {
+                if floor > migrate::change_log_floor(self.connection)? {
+                    migrate::prune_change_log(self.connection, floor)?;
+                }
+            }
+            Err(UnreadableRecord::UnknownKind(kind)) => {
+                return Err(RecoveryError::UnknownKind { kind, from });
+            }
+            Err(UnreadableRecord::Corrupt) => return Err(RecoveryError::Unreadable { from }),
+        }
+        Ok(true)
+    }
+
+    fn apply_rows(
+        &mut self,
+        position: &RecordPosition,
+        layout: LayoutId,
+        operations: &[u8],
+    ) -> Result<(), RecoveryError> {
+        let RecordPosition { from, to, .. } = *position;
+        let known = self.records.as_ref().filter(|(id, _)| *id == layout);
+        let (_, records) = known.ok_or(RecoveryError::Unreadable { from })?;
+        for module in &records.modules {
+            self.check_version(module, from)?;
+        }
+        Applier::new(records).apply(self.connection, operations)?;
+        self.end = read_end_of_log(self.connection)?;
+        if self.end.seq == to { Ok(()) } else { Err(RecoveryError::Unreadable { from }) }
+    }
+
+    /// Refuses rows of tables that the database has in another version.
+    fn check_version(&self, module: &RecordModule, from: Seq) -> Result<(), RecoveryError> {
+        let RecordModule { name, version, .. } = module;
+        let found = if name.is_empty() {
+            let format: i64 =
+                self.connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+            format.unsigned_abs()
+        } else {
+            u64::from(migrate::module_version(self.connection, name)?.unwrap_or(0))
+        };
+        if found == *version {
+            return Ok(());
+        }
+        let module = if name.is_empty() { "the file format" } else { name };
+        Err(RecoveryError::OtherVersion { module: module.to_owned(), found, from, is: *version })
+    }
+
+    /// Migrates the tables of a module as the program did that wrote the record.
+    fn migrate(&self, migration: &Migration) -> Result<(), RecoveryError> {
+        let Migration { module: name, from, to, sql, rows } = migration;
+        let found = migrate::module_version(self.connection, name)?.unwrap_or(0);
+        if found >= *to {
+            return Ok(());
+        }
+        let module = self.layout.modules.iter().find(|module| module.name == name);
+        let is_same = module.is_some_and(|module| {
+            module.version == *to
+                && found == *from
+                && migrate::digest_statements(module, found) == *sql
+        });
+        let Some(module) = module.filter(|_| is_same) else {
+            return Err(RecoveryError::UnknownMigration {
+                module: name.clone(),
+                from: *from,
+                to: *to,
+            });
+        };
+        migrate::migrate_module(self.connection, self.path, module)?;
+        if migrate::digest_rows(self.connection, module)? == *rows {
+            return Ok(());
+        }
+        Err(RecoveryError::OtherMigration { module: name.clone(), to: *to })
     }
 }
 
@@ -185,6 +318,55 @@ pub(crate) enum RecoveryError {
         /// The last event before the record.
         from: Seq,
     },
+    /// A newer program wrote a record.
+    #[error(
+        "the journal has a record of kind {kind} after event {from}, which this version of Abide does not know"
+    )]
+    UnknownKind {
+        /// The kind.
+        kind: u8,
+        /// The last event before the record.
+        from: Seq,
+    },
+    /// The database has a module in another version than the record.
+    #[error(
+        "the journal has rows of version {is} of {module} after event {from}, and the file has version {found}"
+    )]
+    OtherVersion {
+        /// The module, or the format of the file.
+        module: String,
+        /// The version of the file.
+        found: u64,
+        /// The last event before the record.
+        from: Seq,
+        /// The version of the record.
+        is: u64,
+    },
+    /// The program does not have the steps of a migration.
+    #[error(
+        "the journal migrates module {module} from version {from} to {to} with steps that this program does not have"
+    )]
+    UnknownMigration {
+        /// The module.
+        module: String,
+        /// The version before.
+        from: u32,
+        /// The version after.
+        to: u32,
+    },
+    /// A migration led to other rows than when it was recorded.
+    #[error(
+        "the migration of module {module} to version {to} leads to other rows than in the journal"
+    )]
+    OtherMigration {
+        /// The module.
+        module: String,
+        /// The version after.
+        to: u32,
+    },
+    /// The file cannot be migrated.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// The storage failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -218,8 +400,10 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
+    use super::super::frame::{FRAME_HEADER, complete};
     use super::*;
     use crate::disk::SystemDisk;
+    use crate::open::{Store, Tuning};
 
     /// Another user who can write the folder could put a segment there, whose records became rows.
     #[test]
@@ -243,5 +427,59 @@ mod tests {
         fs::remove_file(&segment).expect("it is there");
         symlink(&path, &segment).expect("it is linked");
         assert_eq!(read().expect_err("a symlink").kind(), std::io::ErrorKind::InvalidData);
+    }
+
+    /// Returns what applying a segment with one record after that of an opening leads to.
+    fn apply(content: &[u8]) -> String {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let path = folder.path().join("a.db");
+        let layout = Layout::default();
+        let store = Store::open(&path, layout.clone(), Tuning::default()).expect("it opens");
+        let header = SegmentHeader { round: 1, log: log_digest(store.log_id()), base: Seq::ZERO };
+        let mut segment = header.encode();
+        segment.resize(FRAMES_START, 0);
+        let position = RecordPosition { from: Seq::ZERO, to: Seq::ZERO, before: [0; 32] };
+        let opening = RecordContent::Opening(Opening {
+            timeline: "another".to_owned(),
+            layout: RecordLayout::new(&layout),
+        });
+        let record = [&[0; FRAME_HEADER], content].concat();
+        for mut frame in [opening.encode(), record] {
+            complete(1, 9, &position, &mut frame);
+            segment.extend_from_slice(&frame);
+        }
+        let segments = vec![UsedSegment { header, content: segment }];
+        let journal = FoundJournal { paths: Vec::new(), segments };
+        let mut connection = Connection::open(&path).expect("it opens");
+        match journal.apply(&mut connection, &path, &layout) {
+            Ok(()) => {
+                let epoch = migrate::epoch(&connection).expect("it is stored");
+                let timelines = migrate::meta(&connection, "timelines").expect("it reads");
+                let timelines = timelines.expect("there are some");
+                format!("opening {epoch}, {}", timelines.rsplit(' ').next().expect("one"))
+            }
+            Err(why) => why.to_string(),
+        }
+    }
+
+    #[test]
+    fn records_that_cannot_be_applied_are_named() {
+        let pruning = RecordContent::Pruning { floor: Seq::ZERO }.encode();
+        assert_eq!(apply(&pruning[FRAME_HEADER..]), "opening 9, 0:another");
+        let unknown = "the journal has a record of kind 77 after event 0, which this version of Abide does not know";
+        assert_eq!(apply(&[77, 1, 2, 3]), unknown);
+        assert_eq!(apply(&[4]), "the record of the journal after event 0 cannot be applied");
+        let migration = RecordContent::Migration(Migration {
+            module: "library".to_owned(),
+            from: 0,
+            to: 2,
+            sql: [0; 32],
+            rows: [0; 32],
+        });
+        let unknown = "the journal migrates module library from version 0 to 2 with steps that this program does not have";
+        assert_eq!(apply(&migration.encode()[FRAME_HEADER..]), unknown);
+        let rows = RecordContent::Rows { layout: [0; 8], operations: &[] }.encode();
+        let unreadable = "the record of the journal after event 0 cannot be applied";
+        assert_eq!(apply(&rows[FRAME_HEADER..]), unreadable, "of a layout that no opening has");
     }
 }

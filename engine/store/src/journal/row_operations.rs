@@ -1,4 +1,4 @@
-//! The row operations of a group, in the order in which they ran: the content of a journal record.
+//! The row operations of a group, in the order in which they ran.
 //!
 //! ```text
 //! operations = operation*
@@ -17,8 +17,8 @@
 //! The arguments of an event repeat the long texts of the rows that its call has written: a message, the arguments of a tool
 //! call, its result. So a record has each of them once.
 //!
-//! Columns are numbered as in the file at that time, so that operations can be applied before a migration. No reducer
-//! runs again: a new version of a rule cannot change what was acknowledged.
+//! Columns are numbered as in the layout that the record names, and are found by their names. No reducer runs again: a new
+//! version of a rule cannot change what was acknowledged.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -33,7 +33,7 @@ use crate::cell_bytes::{
     push_varint, take, take_bytes, take_count, take_text, take_varint,
 };
 use crate::error::StoreError;
-use crate::journal::frame::FRAME_HEADER;
+use crate::journal::record::{LayoutId, OPERATIONS_START, RecordContent, RecordLayout};
 
 const INSERT: u8 = 1;
 const UPDATE: u8 = 2;
@@ -52,7 +52,7 @@ const ROOM_BYTES: usize = 1_024;
 /// Collects the operations of a group, as the record of the group.
 #[derive(Debug)]
 pub(crate) struct RowOperations {
-    /// The room for the header of the record, and the operations.
+    /// The room for the header of the frame, the kind of the record, the id of its layout, and the operations.
     bytes: Vec<u8>,
     tables: Vec<&'static str>,
     /// Where the long texts of the rows since the last event are.
@@ -68,12 +68,12 @@ struct OperationsSavepoint {
 }
 
 impl RowOperations {
-    pub(crate) fn new() -> RowOperations {
+    pub(crate) fn new(layout: LayoutId) -> RowOperations {
         RowOperations {
-            bytes: vec![0; FRAME_HEADER],
+            bytes: RecordContent::Rows { layout, operations: &[] }.encode(),
             tables: Vec::new(),
             long_texts: Vec::new(),
-            savepoint: OperationsSavepoint { bytes: FRAME_HEADER, tables: 0 },
+            savepoint: OperationsSavepoint { bytes: OPERATIONS_START, tables: 0 },
         }
     }
 
@@ -148,10 +148,10 @@ impl RowOperations {
 
     /// Whether there is no operation.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.len() == FRAME_HEADER
+        self.bytes.len() == OPERATIONS_START
     }
 
-    /// The encoded operations, after room for the header of their frame.
+    /// Returns the record, after room for the header of its frame.
     pub(crate) fn into_record(self) -> Vec<u8> {
         self.bytes
     }
@@ -218,7 +218,7 @@ fn push_with_repeats(text: &str, repeats: &[RepeatedText], out: &mut Vec<u8>) {
     let mut done = 0;
     for RepeatedText { place, same } in repeats {
         push_bytes(&text.as_bytes()[done..place.start], out);
-        push_varint((same.start - FRAME_HEADER) as u64, out);
+        push_varint((same.start - OPERATIONS_START) as u64, out);
         push_varint(same.len() as u64, out);
         done = place.end;
     }
@@ -248,21 +248,33 @@ fn take_cell(all: &[u8], bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
     String::from_utf8(text).map(Value::Text).map_err(|_| CorruptCells)
 }
 
-/// The names of a table's columns as they are in the file.
+/// The columns of a table.
 #[derive(Debug)]
 struct Columns {
+    /// By the numbers that the operations have.
     names: Vec<String>,
-    /// The primary key, in its order.
-    key: Vec<usize>,
+    /// Those of the primary key, in its order.
+    key: Vec<String>,
 }
 
 impl Columns {
-    /// Returns `"column" = ?n` for each of these columns and numbers from 0; `None` if the file lacks a column.
-    fn assign(&self, columns: impl Iterator<Item = (usize, usize)>) -> Option<Vec<String>> {
-        columns
-            .map(|(at, nth)| Some(format!("\"{}\" = ?{}", self.names.get(at)?, nth + 1)))
-            .collect()
+    /// Returns the columns of a table in a record, with the key that the table has in the file.
+    fn read(
+        connection: &Connection,
+        layout: &RecordLayout,
+        table: &str,
+    ) -> Result<Columns, StoreError> {
+        let names = layout.columns(table).ok_or_else(|| other_columns(table))?.to_vec();
+        let sql = "SELECT name FROM pragma_table_info(?1) WHERE pk > 0 ORDER BY pk";
+        let mut statement = connection.prepare_cached(sql)?;
+        let key = statement.query_map([table], |row| row.get(0))?;
+        Ok(Columns { names, key: key.collect::<Result<_, _>>()? })
     }
+}
+
+/// Returns `"column" = ?n` for each of these columns; n counts from `first`.
+fn assign<'a>(columns: impl Iterator<Item = &'a String>, first: usize) -> Vec<String> {
+    columns.zip(first..).map(|(column, nth)| format!("\"{column}\" = ?{nth}")).collect()
 }
 
 fn other_columns(table: &str) -> StoreError {
@@ -270,12 +282,18 @@ fn other_columns(table: &str) -> StoreError {
 }
 
 /// Applies recorded operations to a file.
-#[derive(Debug, Default)]
-pub(crate) struct Applier {
+#[derive(Debug)]
+pub(crate) struct Applier<'a> {
+    layout: &'a RecordLayout,
     tables: HashMap<String, Columns>,
 }
 
-impl Applier {
+impl Applier<'_> {
+    /// Returns an applier for the operations of records with this layout.
+    pub(crate) fn new(layout: &RecordLayout) -> Applier<'_> {
+        Applier { layout, tables: HashMap::new() }
+    }
+
     /// Applies the operations of a group in the open transaction.
     pub(crate) fn apply(
         &mut self,
@@ -301,20 +319,26 @@ impl Applier {
     ) -> Result<(), StoreError> {
         let Operation { kind, table, cells, changed, values } = operation;
         if !self.tables.contains_key(table) {
-            self.tables.insert(table.clone(), columns_of(connection, table)?);
+            let columns = Columns::read(connection, self.layout, table)?;
+            self.tables.insert(table.clone(), columns);
         }
-        let columns = &self.tables[table];
-        let key = columns.assign(columns.key.iter().copied().zip(0..));
-        let by_key = key.ok_or_else(|| other_columns(table))?.join(" AND ");
+        let Columns { names, key } = &self.tables[table];
+        let by_key = assign(key.iter(), 1).join(" AND ");
         let sql = match *kind {
             INSERT => {
+                let columns: Vec<String> =
+                    names.iter().map(|column| format!("\"{column}\"")).collect();
                 let marks: Vec<String> = (1..=cells.len()).map(|at| format!("?{at}")).collect();
-                format!("INSERT OR FAIL INTO \"{table}\" VALUES ({})", marks.join(", "))
+                let columns = columns.join(", ");
+                let marks = marks.join(", ");
+                format!("INSERT OR FAIL INTO \"{table}\" ({columns}) VALUES ({marks})")
             }
             UPDATE => {
-                let set = columns.assign(columns_in(*changed).zip(columns.key.len()..));
-                let set = set.ok_or_else(|| other_columns(table))?.join(", ");
-                format!("UPDATE OR FAIL \"{table}\" SET {set} WHERE {by_key}")
+                if columns_in(*changed).last().is_some_and(|at| at >= names.len()) {
+                    return Err(other_columns(table));
+                }
+                let set = assign(columns_in(*changed).map(|at| &names[at]), key.len() + 1);
+                format!("UPDATE OR FAIL \"{table}\" SET {} WHERE {by_key}", set.join(", "))
             }
             _ => format!("DELETE FROM \"{table}\" WHERE {by_key}"),
         };
@@ -372,27 +396,15 @@ impl Operation {
     }
 }
 
-/// The columns of a table in the file.
-fn columns_of(connection: &Connection, table: &str) -> Result<Columns, StoreError> {
-    let sql = "SELECT name, pk FROM pragma_table_info(?1) ORDER BY cid";
-    let mut statement = connection.prepare_cached(sql)?;
-    let found = statement.query_map([table], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
-    let found: Vec<(String, i64)> = found.collect::<Result<_, _>>()?;
-    let mut key: Vec<usize> = (0..found.len()).filter(|at| found[*at].1 > 0).collect();
-    key.sort_by_key(|at| found[*at].1);
-    Ok(Columns { names: found.into_iter().map(|(name, _)| name).collect(), key })
-}
-
 #[cfg(test)]
 mod tests {
     use abide_schema::{Micros, Seq};
 
     use super::*;
-    use crate::journal::frame::operations_of;
 
     #[test]
     fn a_rolled_back_savepoint_leaves_no_operation_and_no_table() {
-        let mut operations = RowOperations::new();
+        let mut operations = RowOperations::new([7; 8]);
         operations.insert("a", &[Value::Integer(1)]);
         operations.begin_unit();
         operations.insert("b", &[Value::from("gone")]);
@@ -403,7 +415,7 @@ mod tests {
         let record = operations.into_record();
         let mut named = Vec::new();
         let mut found = Vec::new();
-        let bytes = operations_of(&record);
+        let bytes = &record[OPERATIONS_START..];
         let mut rest = bytes;
         while !rest.is_empty() {
             let it = Operation::take(bytes, &mut named, &mut rest).expect("the bytes are valid");
@@ -420,11 +432,11 @@ mod tests {
 
     #[test]
     fn cut_bytes_are_an_error_or_fewer_operations() {
-        let mut operations = RowOperations::new();
+        let mut operations = RowOperations::new([7; 8]);
         operations.insert("sessions", &[Value::from("s1"), Value::Blob(vec![7; 40])]);
         operations.delete("sessions", &[Value::from("s1")]);
         let record = operations.into_record();
-        let bytes = operations_of(&record);
+        let bytes = &record[OPERATIONS_START..];
         for length in 1..bytes.len() {
             let mut named = Vec::new();
             let mut rest = &bytes[..length];
@@ -459,7 +471,7 @@ mod tests {
     /// Writes rows with texts and then an event with these texts in its arguments; checks which of them the operations have
     /// once, and that they decode to the same.
     fn check_repeats(rows: &[&str], in_arguments: &[&str], once: &[bool]) {
-        let mut operations = RowOperations::new();
+        let mut operations = RowOperations::new([7; 8]);
         let mut arguments = String::from("{");
         let cells: Vec<Value> = rows.iter().map(|text| Value::from(*text)).collect();
         operations.insert("sessions", &cells);
@@ -472,7 +484,7 @@ mod tests {
         }
         operations.insert_event("events", &event(), &arguments, places.into_iter());
         let record = operations.into_record();
-        let bytes = operations_of(&record);
+        let bytes = &record[OPERATIONS_START..];
         let mut named = Vec::new();
         let mut rest = bytes;
         let mut next = || Operation::take(bytes, &mut named, &mut rest).expect("they are valid");
@@ -498,7 +510,7 @@ mod tests {
     #[test]
     fn texts_that_were_rolled_back_are_not_referred_to() {
         let [kept, gone] = ["k", "g"].map(|text| text.repeat(100));
-        let mut operations = RowOperations::new();
+        let mut operations = RowOperations::new([7; 8]);
         operations.insert("a", &[Value::from(kept.as_str())]);
         operations.begin_unit();
         operations.insert("a", &[Value::from(gone.as_str())]);
@@ -508,7 +520,7 @@ mod tests {
         let places = [0..100, 100..200];
         operations.insert_event("events", &event(), &arguments, places.into_iter());
         let record = operations.into_record();
-        let bytes = operations_of(&record);
+        let bytes = &record[OPERATIONS_START..];
         let mut named = Vec::new();
         let mut rest = bytes;
         let mut last = Vec::new();
