@@ -228,6 +228,8 @@ async fn no_command_prints_an_escape_sequence() {
         vec!["verify", &copy],
         vec!["verify", &copy, "--replay"],
         vec!["verify", &hostile_name],
+        vec!["upgrade", &copy],
+        vec!["upgrade", &hostile_name],
         vec!["backup", &hostile_name, "--db", &db],
         vec!["init", "--db", &hostile_name],
         vec!["replay", &copy, "--into", &hostile_name],
