@@ -35,4 +35,5 @@ mod traffic;
 mod turn_work;
 mod turns;
 mod validation;
+mod verifier;
 mod visibility;

@@ -190,8 +190,13 @@ pub(crate) fn label_shelf(ctx: &mut Context<'_>, id: i64, label: String) -> Resu
     Ok(shelf)
 }
 
-/// A step that adds a column, and changes, removes and adds rows.
-const REORDER: &str = "CREATE TABLE shelves_new (
+/// A step that adds a column, changes, removes and adds rows, and adds a table with a row.
+const REORDER: &str = "CREATE TABLE books (
+  isbn TEXT PRIMARY KEY NOT NULL,
+  shelf_id INTEGER NOT NULL REFERENCES shelves(id) DEFERRABLE INITIALLY DEFERRED
+) STRICT, WITHOUT ROWID;
+INSERT INTO books VALUES ('1', 3);
+CREATE TABLE shelves_new (
   id INTEGER PRIMARY KEY NOT NULL,
   seq INTEGER NOT NULL,
   label TEXT
@@ -209,7 +214,8 @@ DROP TABLE shelves_new;
 CREATE INDEX shelves_label ON shelves (label)";
 
 fn reordered() -> Module {
-    Module::new("library").step(REORDER).table::<ShelfV2>().reducer(label_shelf::definition())
+    let library = Module::new("library").step(REORDER).table::<ShelfV2>().table::<Book>();
+    library.reducer(label_shelf::definition())
 }
 
 /// Removes a shelf.
@@ -250,6 +256,10 @@ fn a_step_keeps_the_history() {
         let migrated = migrated.map(|row| row.map(Value::Integer).into_iter().collect::<Row>());
         let found = run(world.rows_as_of(select, Some(at_migration)));
         assert_eq!(found, migrated, "the state of the last event is the migrated one");
+        for (seq, books) in [(states[2].0, 0), (at_migration, 1)] {
+            let found = run(world.rows_as_of("SELECT count(*) FROM books", Some(seq)));
+            assert_eq!(found[0][0], Value::Integer(books), "event {seq}");
+        }
         // A row that the step has removed had no label.
         let labels =
             run(world.rows_as_of("SELECT label FROM shelves ORDER BY id", Some(states[2].0)));

@@ -21,6 +21,7 @@ mod sim;
 mod stress;
 mod test;
 mod tidy;
+mod verifier;
 mod visibility;
 
 use std::env;
@@ -139,6 +140,12 @@ const VERBS: &[Subcommand] = &[
         about: "compare what restricted callers see with filtered copies",
         takes: visibility::TAKES,
         run: visibility::run,
+    },
+    Subcommand {
+        name: "verifier",
+        about: "compare the verification of generated logs with a verifier in Python",
+        takes: verifier::TAKES,
+        run: verifier::run,
     },
     Subcommand {
         name: "proofs",

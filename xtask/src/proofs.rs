@@ -21,11 +21,12 @@ const BEGINS: &str = "<!-- figures: written by cargo xtask proofs -->";
 const ENDS: &str = "<!-- end of figures -->";
 
 /// The proofs, and the arguments for a smaller share; empty if it has none.
-const PROOFS: [(&str, &str); 14] = [
+const PROOFS: [(&str, &str); 15] = [
     ("bugs", "bugs"),
     ("interleave", "interleave"),
     ("live --seeds 10000", "live --seeds 100"),
     ("visibility --seeds 500", "visibility --seeds 20"),
+    ("verifier --logs 10000", "verifier --logs 500"),
     ("crash --all", "crash --stride 600"),
     ("sim --seeds 1000", "sim --seeds 100"),
     ("fuzz --seconds 30", "fuzz --seconds 5"),

@@ -19,6 +19,8 @@ use crate::migrate;
 #[derive(Debug)]
 pub(crate) struct HistoryBeforeStep {
     tables: Vec<TableBefore>,
+    /// All tables of the file; `None` if it has no undo images, so that there is nothing to convert.
+    existing: Option<Vec<String>>,
 }
 
 #[derive(Debug)]
@@ -48,20 +50,19 @@ impl HistoryBeforeStep {
     /// Keeps the rows of the tables that the statements of a step name. Without undo images there is nothing to keep.
     pub(crate) fn keep(connection: &Connection, step: &str) -> rusqlite::Result<HistoryBeforeStep> {
         let mut tables = Vec::new();
-        if migrate::change_log_floor(connection)? < migrate::head(connection)? {
-            for name in tables_of(connection)? {
-                if !names(step, &name) {
-                    continue;
-                }
-                let copy = format!("abide_before_step_{}", tables.len());
-                connection.execute_batch(&format!(
-                    "CREATE TEMP TABLE {copy} AS SELECT * FROM main.\"{name}\""
-                ))?;
-                let shape = Shape::read(connection, &name)?;
-                tables.push(TableBefore { name, shape, copy });
-            }
+        if migrate::change_log_floor(connection)? >= migrate::head(connection)? {
+            return Ok(HistoryBeforeStep { tables, existing: None });
         }
-        Ok(HistoryBeforeStep { tables })
+        let existing = tables_of(connection)?;
+        for name in existing.iter().filter(|name| names(step, name)) {
+            let copy = format!("abide_before_step_{}", tables.len());
+            connection.execute_batch(&format!(
+                "CREATE TEMP TABLE {copy} AS SELECT * FROM main.\"{name}\""
+            ))?;
+            let shape = Shape::read(connection, name)?;
+            tables.push(TableBefore { name: name.clone(), shape, copy });
+        }
+        Ok(HistoryBeforeStep { tables, existing: Some(existing) })
     }
 
     /// Converts the images to the columns after the step, and adds images of the rows that the step has changed.
@@ -83,6 +84,16 @@ impl HistoryBeforeStep {
                 migrate::drop_history(connection)?;
             }
             connection.execute_batch(&format!("DROP TABLE temp.{}", table.copy))?;
+        }
+        let Some(existing) = self.existing else { return Ok(()) };
+        for table in tables_of(connection)? {
+            if !existing.contains(&table) {
+                let shape = Shape::read(connection, &table)?;
+                let key = shape.key_columns("new").join(", ");
+                let sql = format!("SELECT {key} FROM main.\"{table}\" AS new");
+                let images = absent_images(connection, &sql, shape.key.len())?;
+                append_images(connection, &table, head, &images)?;
+            }
         }
         Ok(())
     }
@@ -285,17 +296,24 @@ impl TableBefore {
             "SELECT {key} FROM main.\"{}\" AS new WHERE NOT EXISTS (SELECT 1 FROM temp.{} AS old WHERE {on})",
             self.name, self.copy
         );
-        let mut statement = connection.prepare(&sql)?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let mut key = Vec::new();
-            for at in 0..mapping.after.key.len() {
-                key.push(cell::read(row.get_ref(at)?));
-            }
-            change_log::encode(&Image::Absent(key), &mut images);
-        }
+        images.extend(absent_images(connection, &sql, mapping.after.key.len())?);
         Ok(images)
     }
+}
+
+/// Returns the images of rows that did not exist. The statement selects their keys.
+fn absent_images(connection: &Connection, sql: &str, width: usize) -> rusqlite::Result<Vec<u8>> {
+    let mut images = Vec::new();
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let mut key = Vec::new();
+        for at in 0..width {
+            key.push(cell::read(row.get_ref(at)?));
+        }
+        change_log::encode(&Image::Absent(key), &mut images);
+    }
+    Ok(images)
 }
 
 /// Adds images to those of the last commit.
