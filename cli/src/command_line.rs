@@ -127,13 +127,15 @@ impl Command {
             Command::Open(_) => "name the file: `abide open FILE`",
             Command::Verify(_) => "name the file: `abide verify FILE`",
             Command::Replay(_) => "name the file: `abide replay FILE --into COPY`",
+            Command::Upgrade(_) => "name the file: `abide upgrade FILE`",
             _ => return Ok(()),
         };
         if options.is_url_typed {
             let detail = "the command works on a file, not on the server that --url names";
             return Err(Failure::usage(detail, hint));
         }
-        let has_file = matches!(self, Command::Verify(_) | Command::Replay(_));
+        let has_file =
+            matches!(self, Command::Verify(_) | Command::Replay(_) | Command::Upgrade(_));
         if has_file && options.db.is_some() {
             let detail = "the file is an argument of the command, not the option --db";
             return Err(Failure::usage(detail, hint));

@@ -569,6 +569,8 @@ fn options_that_contradict_each_other_are_refused() {
         "init --url http://127.0.0.1:9",
         "serve --url http://127.0.0.1:9",
         "verify a.db --db b.db",
+        "upgrade a.db --url http://127.0.0.1:9",
+        "upgrade a.db --db b.db",
     ];
     check(
         folder().path(),
@@ -601,6 +603,12 @@ fn options_that_contradict_each_other_are_refused() {
             $ abide verify a.db --db b.db
             error: the file is an argument of the command, not the option --db   [usage]
               hint: name the file: `abide verify FILE`
+            $ abide upgrade a.db --url http://127.0.0.1:9
+            error: the command works on a file, not on the server that --url names   [usage]
+              hint: name the file: `abide upgrade FILE`
+            $ abide upgrade a.db --db b.db
+            error: the file is an argument of the command, not the option --db   [usage]
+              hint: name the file: `abide upgrade FILE`
         "#]],
     );
 }
