@@ -31,7 +31,7 @@ pub(crate) struct Sql {
     #[arg(value_name = "NAME=VALUE")]
     params: Vec<String>,
 
-    /// Read the state after this event
+    /// Read the state after this event, or after the last commit before it
     #[arg(
         long,
         value_name = "SEQ",

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use abide_engine::verify_file;
+use abide_engine::{OpenError, verify_file};
 use abide_schema::{Code, Refusal};
 use abide_store::{PageLayout, UpgradePlan, plan_upgrade, upgrade};
 use clap::Args;
@@ -29,8 +29,9 @@ pub(crate) struct Upgrade {
 const EXAMPLES: &str = "\
 A file keeps the layout of its pages from its creation. In that of new files, deleted
 data gives its space back to the system. The conversion writes the whole file once; if
-the process or the machine stops meanwhile, the file has its old layout. The file is
-verified before and after it, and its log and its rows stay the same.
+the process or the machine stops meanwhile, the file has its old layout, with the -wal
+file next to it. The file is verified before and after a conversion, and its log and its
+rows stay the same.
 
 The command also migrates the tables to the versions of this program, as every command
 that opens the file to write.
@@ -56,7 +57,7 @@ pub(crate) fn run(options: &Options, args: Upgrade) -> Result<(), Failure> {
     if !options.json {
         print_line(format!("{name}: {}", layout_text(&now)))?;
         if now.is_current() {
-            return print_line("It has the layout of new files.");
+            return print_line("It has the layout of new files: there is nothing to convert.");
         }
         print_line(format!(
             "The conversion needs {} of disk ({} are free) and about {}.",
@@ -78,7 +79,13 @@ pub(crate) fn run(options: &Options, args: Upgrade) -> Result<(), Failure> {
     }
     let spinner = start_spinner(options)?;
     let before = verify_file(&file, modules.clone(), &mut draw_progress(&spinner))?;
-    let converted = upgrade(&file, modules.clone()).map_err(|error| error.to_refusal())?;
+    let converted = upgrade(&file, modules.clone()).map_err(|error| match error {
+        OpenError::InUse { .. } => {
+            let refusal = error.to_refusal();
+            refusal.hint("end the process that has it open, and convert the file then")
+        }
+        error => error.to_refusal(),
+    })?;
     let after = verify_file(&file, modules, &mut draw_progress(&spinner))?;
     spinner.finish_and_clear();
     if before.hash != after.hash {
@@ -89,7 +96,7 @@ pub(crate) fn run(options: &Options, args: Upgrade) -> Result<(), Failure> {
     if options.json {
         print_json(&report(&plan, Some(&converted)))
     } else {
-        print_line(format!("{name}: {}  ·  chain ok", layout_text(&converted)))
+        print_line(format!("Converted: {}  ·  chain ok", layout_text(&converted)))
     }
 }
 

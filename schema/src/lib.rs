@@ -54,7 +54,7 @@ pub use nearest::nearest;
 pub use reducer::{Abort, Context, Module};
 pub use refusal::{Code, Listing, Refusal, SEE_LOG, lowercase_first};
 pub use table::{Json, Table, TableSpec};
-pub use value::{Row, Value, ValueRef};
+pub use value::{Row, Value, ValueRef, json_text_bytes};
 
 /// Names used by the macros' output; not a public API.
 #[doc(hidden)]

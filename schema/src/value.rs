@@ -153,10 +153,16 @@ impl ValueRef<'_> {
             // The longest integer, and `{"$real":"-Infinity"}` or 17 digits with sign, point and exponent.
             ValueRef::Integer(_) => 20,
             ValueRef::Real(_) => 24,
-            ValueRef::Text(text) => 2 + text.bytes().map(escaped_bytes).sum::<usize>(),
+            ValueRef::Text(text) => json_text_bytes(text),
             ValueRef::Blob(bytes) => r#"{"$blob":""}"#.len() + bytes.len().div_ceil(3) * 4,
         }
     }
+}
+
+/// Returns how many bytes a text has as a JSON string, with its quotes.
+#[must_use]
+pub fn json_text_bytes(text: &str) -> usize {
+    2 + text.bytes().map(escaped_bytes).sum::<usize>()
 }
 
 /// Returns how many bytes a byte of a text has in a JSON string, as serde_json writes it.

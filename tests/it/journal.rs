@@ -129,6 +129,96 @@ fn the_same_records_lead_to_the_same_content_from_any_state() {
     assert_eq!(contents[0], contents[2]);
 }
 
+/// The calls of another copy of the same database were deleted with their journal, which ended before the file did.
+#[test]
+fn the_journal_of_another_branch_that_is_shorter() {
+    let world = world_with(3);
+    let database = copied(&world, "common.db");
+    let branch = folder_of(&world, "branch");
+    let mut other = World::new(abide_reducers::modules);
+    other.close();
+    fs::copy(&database, other.path()).unwrap();
+    other.open();
+    for nth in 0..9 {
+        append_message(&other, &format!("on the other branch {nth}"));
+    }
+    other.close();
+    append_message(&world, "on this branch");
+    let into = branch.join("both.db");
+    fs::copy(other.path(), &into).unwrap();
+    fs::copy(companion(&world.path(), "-redo-1"), companion(&into, "-redo-1")).unwrap();
+    let before = fs::read(&into).unwrap();
+    let error = Engine::open(&into, world.config(abide_reducers::modules())).unwrap_err();
+    let detail = error.to_refusal().detail;
+    assert!(detail.contains("does not continue event"), "{detail}");
+    assert!(fs::read(&into).unwrap() == before, "the file was changed");
+}
+
+/// A WAL and a journal of an earlier state of the file once rolled it back.
+#[test]
+fn the_wal_and_the_journal_of_an_earlier_state() {
+    let world = world_with(3);
+    append_message(&world, "in both");
+    let folder = folder_of(&world, "mixed");
+    let into = folder.join("mixed.db");
+    run(world.rows("SELECT 1 FROM sessions"));
+    for suffix in ["-wal", "-redo-1"] {
+        fs::copy(companion(&world.path(), suffix), companion(&into, suffix)).unwrap();
+    }
+    let mut world = world;
+    append_message(&world, "only in the later file");
+    let last = append_message(&world, "the last one");
+    world.close();
+    fs::copy(world.path(), &into).unwrap();
+    let error = Engine::open(&into, world.config(abide_reducers::modules())).unwrap_err();
+    let detail = error.to_refusal().detail;
+    assert!(detail.ends_with("belong to an earlier state of it"), "{detail}");
+    let refused = verify_file(&into, abide_reducers::modules(), &mut |_| {}).unwrap_err();
+    assert!(refused.to_string().contains("an earlier state"), "{refused}");
+    for suffix in ["-wal", "-redo-1"] {
+        fs::remove_file(companion(&into, suffix)).unwrap();
+    }
+    assert_eq!(verify_file(&into, abide_reducers::modules(), &mut |_| {}).unwrap().events, last);
+}
+
+/// A reader of a file whose WAL is missing once succeeded without the calls that were in it.
+#[test]
+fn a_reader_notices_that_calls_between_the_file_and_its_journal_are_missing() {
+    let world = world_with(3);
+    let early = copied(&world, "early.db");
+    append_message(&world, "in the WAL that is missing");
+    let mut world = world;
+    world.reopen();
+    append_message(&world, "in the next journal");
+    let into = folder_of(&world, "gap").join("gap.db");
+    fs::copy(early, &into).unwrap();
+    fs::copy(companion(&world.path(), "-redo-1"), companion(&into, "-redo-1")).unwrap();
+    let refused = verify_file(&into, abide_reducers::modules(), &mut |_| {}).unwrap_err();
+    assert!(refused.to_string().contains("but its journal continues from event"), "{refused}");
+}
+
+/// SQLite removes the WAL of an empty database, also for a reader.
+#[test]
+fn a_reader_of_an_emptied_file_keeps_its_wal() {
+    let world = world_with(1);
+    append_message(&world, "in the WAL");
+    run(world.rows("SELECT 1 FROM sessions"));
+    let into = folder_of(&world, "emptied").join("emptied.db");
+    fs::write(&into, "").unwrap();
+    let wal = companion(&into, "-wal");
+    fs::copy(companion(&world.path(), "-wal"), &wal).unwrap();
+    let refused = verify_file(&into, abide_reducers::modules(), &mut |_| {}).unwrap_err();
+    assert!(refused.to_string().contains("is missing or empty"), "{refused}");
+    assert!(fs::metadata(&wal).unwrap().len() > 0, "the WAL is gone");
+}
+
+/// A new folder for files next to each other.
+fn folder_of(world: &World, name: &str) -> PathBuf {
+    let folder = world.folder.path().join(name);
+    fs::create_dir(&folder).unwrap();
+    folder
+}
+
 /// A program that reads the file of a killed process must not miss what was answered.
 #[test]
 fn a_reader_applies_the_journal_of_a_killed_process() {

@@ -522,8 +522,7 @@ fn change_cell(file: &Path, table: &TableSpec, row: usize, column: &str) -> bool
     raw.execute(&sql, []) == Ok(1)
 }
 
-/// Each cell of some rows of every table that has rows. Some changes violate a constraint or lose an event, which
-/// `verify` finds; the others are found by the replay.
+/// Each cell of some rows of every table that has rows.
 #[test]
 fn every_changed_cell_of_a_row_is_found_and_named() {
     let mut world = busy_world(11, 40);
@@ -532,7 +531,7 @@ fn every_changed_cell_of_a_row_is_found_and_named() {
     let into = world.folder.path().join("again.db");
     let modules = abide_reducers::modules();
     let tables = modules.iter().flat_map(|module| module.tables.iter().copied());
-    let mut counts = [0; 2];
+    let mut found = 0;
     let mut found_tables = BTreeSet::new();
     for table in tables.chain([RequestIdRow::SPEC]) {
         for row in 0..ROWS_OF_TABLE {
@@ -543,8 +542,7 @@ fn every_changed_cell_of_a_row_is_found_and_named() {
                 }
                 found_tables.insert(table.name);
                 let what = format!("row {row} of {}.{}", table.name, column.name);
-                let error = match replay(&file, &into, abide_reducers::modules(), None, &mut |_| {})
-                {
+                match replay(&file, &into, abide_reducers::modules(), None, &mut |_| {}) {
                     Ok(_) => panic!("{what}: nothing is found"),
                     Err(ReplayError::Rows { table: named, difference }) => {
                         assert_eq!(named, table.name, "{what}: {difference}");
@@ -555,19 +553,14 @@ fn every_changed_cell_of_a_row_is_found_and_named() {
                             }
                         };
                         assert!(is_named, "{what}: {difference}");
-                        counts[0] += 1;
-                        continue;
+                        found += 1;
                     }
-                    Err(error) => error.to_string(),
-                };
-                assert!(error.contains(table.name), "{what}: {error}");
-                counts[1] += 1;
+                    Err(error) => panic!("{what}: {error}"),
+                }
             }
         }
     }
-    let [by_replay, by_verify] = counts;
-    assert!(found_tables.len() > 8 && by_replay > 80, "{counts:?} in {found_tables:?}");
-    assert!(by_verify > 0, "a seq of an event that is missing");
+    assert!(found_tables.len() > 6 && found > 80, "{found} in {found_tables:?}");
 }
 
 #[test]

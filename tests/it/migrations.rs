@@ -191,12 +191,7 @@ pub(crate) fn label_shelf(ctx: &mut Context<'_>, id: i64, label: String) -> Resu
 }
 
 /// A step that adds a column, changes, removes and adds rows, and adds a table with a row.
-const REORDER: &str = "CREATE TABLE books (
-  isbn TEXT PRIMARY KEY NOT NULL,
-  shelf_id INTEGER NOT NULL REFERENCES shelves(id) DEFERRABLE INITIALLY DEFERRED
-) STRICT, WITHOUT ROWID;
-INSERT INTO books VALUES ('1', 3);
-CREATE TABLE shelves_new (
+const REORDER: &str = "CREATE TABLE shelves_new (
   id INTEGER PRIMARY KEY NOT NULL,
   seq INTEGER NOT NULL,
   label TEXT
@@ -211,7 +206,12 @@ CREATE TABLE shelves (
 ) STRICT;
 INSERT INTO shelves SELECT * FROM shelves_new;
 DROP TABLE shelves_new;
-CREATE INDEX shelves_label ON shelves (label)";
+CREATE INDEX shelves_label ON shelves (label);
+CREATE TABLE books (
+  isbn TEXT PRIMARY KEY NOT NULL,
+  shelf_id INTEGER NOT NULL REFERENCES shelves(id) DEFERRABLE INITIALLY DEFERRED
+) STRICT, WITHOUT ROWID;
+INSERT INTO books VALUES ('1', 3)";
 
 fn reordered() -> Module {
     let library = Module::new("library").step(REORDER).table::<ShelfV2>().table::<Book>();

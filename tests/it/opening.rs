@@ -153,6 +153,23 @@ fn a_folder_is_refused() {
     );
 }
 
+/// Two servers could write one file, each with a lock and a journal of its own: the calls of one were lost.
+#[test]
+fn a_file_with_several_names_is_refused() {
+    check(
+        |path| {
+            let mut world = World::new(abide_reducers::modules);
+            world.close();
+            fs::copy(world.path(), path).unwrap();
+            fs::hard_link(path, path.with_file_name("other.db")).unwrap();
+        },
+        expect![[r#"
+            conflict: FOLDER/abide.db has several names (hard links): each would have a lock and a journal of its own
+            hint: copy the file, or remove its other names
+        "#]],
+    );
+}
+
 #[test]
 fn a_missing_folder_is_refused() {
     let world = empty();

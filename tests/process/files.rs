@@ -144,3 +144,19 @@ fn a_symlink_is_the_file_that_it_names() {
     assert!(!beside.iter().any(|file| file.starts_with("link.db-")), "{beside:?}");
     drop(folder);
 }
+
+/// SQLite takes such a name for a URI: `init` wrote its tables into the database of another program.
+#[test]
+fn a_name_in_the_form_of_a_uri_is_the_name_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("app.db");
+    rusqlite::Connection::open(&other).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    let before = fs::read(&other).unwrap();
+    let in_folder =
+        |args: &[&str]| Process::spawn(abide().args(args).current_dir(folder.path())).ended();
+    in_folder(&["init", "--db", "file:app.db"]).good();
+    in_folder(&["verify", "file:app.db"]).good();
+    in_folder(&["backup", "file:copy.db", "--db", "file:app.db"]).good();
+    in_folder(&["verify", "./file:copy.db"]).good();
+    assert!(fs::read(&other).unwrap() == before, "the file of another program was changed");
+}

@@ -1,6 +1,7 @@
 //! `abide upgrade`: a file whose pages are organised in another way is converted, with its log and its rows, also if the
 //! program is killed meanwhile.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -61,34 +62,62 @@ fn a_file_is_converted_once_and_keeps_its_log() {
 
 #[test]
 fn a_file_that_is_served_is_not_converted() {
-    let server = Server::start();
-    let upgrade = |args: &[&str]| Process::spawn(abide().arg("upgrade").args(args)).ended();
-    let db = server.db();
-    // A new file needs no conversion, so the server is not disturbed.
-    assert!(upgrade(&[db.to_str().unwrap()]).good().contains("has the layout of new files"));
-    let missing = upgrade(&["missing.db"]);
+    let missing = Process::spawn(abide().args(["upgrade", "missing.db"])).ended();
     assert_eq!(missing.code, Some(1));
     assert!(missing.stderr.contains("missing.db does not exist"), "{}", missing.stderr);
     let file = FormerFile::new();
-    let reader = Connection::open(&file.db).unwrap();
-    reader.execute_batch("PRAGMA journal_mode = WAL; BEGIN; SELECT count(*) FROM meta;").unwrap();
+    let server = Server::start_on(&file.db);
     let refused = file.run(&[]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("locked by another process"), "{}", refused.stderr);
-    drop(reader);
+    assert!(refused.stderr.contains("is in use by another process"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("hint: end the process"), "{}", refused.stderr);
+    drop(server);
+    file.run(&["--json"]).json();
+}
+
+/// SQLite writes such a file over a database, also over one that it does not belong to.
+#[test]
+fn a_rollback_journal_of_another_file_is_refused() {
+    let file = FormerFile::new();
+    file.run(&[]).good();
+    let before = fs::read(&file.db).unwrap();
+    let journal = format!("{}-journal", file.db.display());
+    // Its header: no page, and a database of one page.
+    let magic = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+    let mut header = magic.to_vec();
+    for number in [0_u32, 1, 1, 512, 4_096] {
+        header.extend(number.to_be_bytes());
+    }
+    header.resize(512, 0);
+    fs::write(&journal, header).unwrap();
+    let db = file.db.to_str().unwrap();
+    let commands: [&[&str]; 5] = [
+        &["serve", "--listen", "127.0.0.1:0", "--db", db],
+        &["sql", "SELECT 1", "--db", db],
+        &["verify", db],
+        &["upgrade", db],
+        &["backup", "copy.db", "--db", db],
+    ];
+    for command in commands {
+        let refused = run(command);
+        assert_eq!(refused.code, Some(1), "{command:?}: {refused:?}");
+        assert!(refused.stderr.contains("-journal is not a file of this database"), "{refused:?}");
+        assert!(fs::read(&file.db).unwrap() == before, "{command:?} changed the file");
+    }
+    fs::remove_file(journal).unwrap();
     assert_eq!(head(&file.db), file.head);
 }
 
 #[test]
 fn a_conversion_that_is_killed_leaves_the_old_file_or_the_new_one() {
     let file = FormerFile::new();
-    let rollback = PathBuf::from(format!("{}-journal", file.db.display()));
+    let wal = PathBuf::from(format!("{}-wal", file.db.display()));
     let mut process = Process::spawn(abide().arg("upgrade").arg(&file.db));
-    while process.is_running() && !rollback.exists() {
+    while process.is_running() && fs::metadata(&wal).map_or(0, |meta| meta.len()) < 200_000 {
         thread::yield_now();
     }
     process.kill();
-    // The next command that writes rolls an interrupted conversion back.
+    assert_eq!(head(&file.db), file.head);
     let converted = file.run(&["--json"]).json();
     assert!(converted["current"] == true || converted["after"]["incremental"] == true);
     assert_eq!(head(&file.db), file.head);

@@ -1,6 +1,9 @@
 //! Connections to a file: the file with its WAL, or the file alone; and what SQLite reports about a file that it cannot
 //! open.
 
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
@@ -30,6 +33,14 @@ pub(crate) fn connect(
     disk: &dyn Disk,
 ) -> Result<Connection, StoreError> {
     memory::start_counting();
+    // SQLite takes a name with this beginning for a URI.
+    let is_uri = flags.contains(OpenFlags::SQLITE_OPEN_URI);
+    let literal = Path::new(".").join(path);
+    let path = if !is_uri && path.as_os_str().as_encoded_bytes().starts_with(b"file:") {
+        &literal
+    } else {
+        path
+    };
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = match disk.vfs() {
         None => {
@@ -57,11 +68,15 @@ pub(crate) fn connect_to_read(path: &Path, disk: &dyn Disk) -> Result<Connection
         return Err(OpenError::Missing(path.to_owned()));
     }
     check_kind(path)?;
-    if !companion(path, "-wal").exists()
-        && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0)
-    {
-        return Err(OpenError::NotAFile { path: path.to_owned(), kind: "empty" });
+    if std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0) {
+        // SQLite would remove the WAL.
+        return Err(if companion(path, "-wal").exists() {
+            OpenError::Lost(path.to_owned())
+        } else {
+            OpenError::NotAFile { path: path.to_owned(), kind: "empty" }
+        });
     }
+    check_rollback_journal(path)?;
     let connection =
         connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, disk).map_err(|why| broken(path, why))?;
     limit_untrusted(&connection).map_err(|why| broken(path, why.into()))?;
@@ -111,6 +126,39 @@ pub(crate) fn check_kind(path: &Path) -> Result<(), OpenError> {
         _ => return Ok(()),
     };
     Err(OpenError::NotAFile { path: path.to_owned(), kind })
+}
+
+/// Refuses a file with several names: each would have a lock, a WAL and a journal of its own.
+pub(crate) fn check_single_name(path: &Path) -> Result<(), OpenError> {
+    let has_others = std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.nlink() > 1);
+    if has_others { Err(OpenError::SeveralNames(path.to_owned())) } else { Ok(()) }
+}
+
+/// The place of the version in which a file is written, in the header of a database, and its value for a WAL:
+/// <https://www.sqlite.org/fileformat2.html#file_format_version_numbers>.
+const WRITE_VERSION: usize = 18;
+const WAL: u8 = 2;
+
+/// Refuses a rollback journal next to a file with a WAL: Abide writes none, and SQLite would write its pages over those of
+/// the file, whatever file they are of.
+pub(crate) fn check_rollback_journal(path: &Path) -> Result<(), OpenError> {
+    let journal = companion(path, "-journal");
+    let to_open_error = |why| OpenError::Io { path: path.to_owned(), why };
+    let mut first = [0];
+    match File::open(&journal).and_then(|mut file| file.read(&mut first)) {
+        Ok(1) if first[0] != 0 => {}
+        // One that starts with a zero is not used.
+        Ok(_) => return Ok(()),
+        Err(why) if why.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(why) => return Err(to_open_error(why)),
+    }
+    let mut header = [0; WRITE_VERSION + 1];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
+    match read {
+        Ok(()) if header[WRITE_VERSION] == WAL => Err(OpenError::RollbackJournal(path.to_owned())),
+        // A new file: its creation was interrupted.
+        _ => Ok(()),
+    }
 }
 
 /// Refuses files of other users; see [`private::check_companions`].

@@ -301,6 +301,12 @@ pub enum OpenError {
     /// The database is missing, or empty, and a WAL or a journal of it is there.
     #[error("{} is missing or empty, but its -wal or -redo- files are there", _0.display())]
     Lost(PathBuf),
+    /// A rollback journal of SQLite is next to the file, which has a WAL instead.
+    #[error("{}-journal is not a file of this database, and SQLite would write it over the database", _0.display())]
+    RollbackJournal(PathBuf),
+    /// The file has other names (hard links).
+    #[error("{} has several names (hard links): each would have a lock and a journal of its own", _0.display())]
+    SeveralNames(PathBuf),
     /// The WAL next to the file, and its journal if there is one, do not fit the file.
     #[error("the -wal and -redo- files next to {} {why}", path.display())]
     ForeignWal {
@@ -389,6 +395,13 @@ impl OpenError {
                 Code::Conflict,
                 "put the file back; to do without its events, move the -wal and -redo- files away",
             ),
+            OpenError::RollbackJournal(_) => (
+                Code::Conflict,
+                "move the -journal file away; it belongs to another file, or another program made it",
+            ),
+            OpenError::SeveralNames(_) => {
+                (Code::Conflict, "copy the file, or remove its other names")
+            }
             OpenError::ForeignWal { path, .. } => {
                 return Refusal::new(Code::Conflict, detail).hint(foreign_wal_hint(path));
             }

@@ -41,10 +41,10 @@ pub(crate) fn check_wal(
     if !has_wal(path) {
         return Ok(());
     }
-    let Some((log_id, head)) = connect_alone(path, disk).ok().and_then(|alone| state_of(&alone))
-    else {
-        return Ok(());
-    };
+    let Some(alone) = connect_alone(path, disk).ok() else { return Ok(()) };
+    let Some((log_id, head)) = state_of(&alone) else { return Ok(()) };
+    let hash = hash_of(&alone, head);
+    drop(alone);
     let foreign_wal = |why: &'static str| OpenError::ForeignWal { path: path.to_owned(), why };
     if journal.is_some_and(|journal| !journal.is_of(&log_id)) {
         return Err(foreign_wal("belong to another database"));
@@ -52,6 +52,15 @@ pub(crate) fn check_wal(
     let together = connect_to_read(path, disk)?;
     if migrate::meta(&together, "log_id").ok().flatten().as_ref() != Some(&log_id) {
         return Err(foreign_wal("belong to another database"));
+    }
+    // A crash leaves no page in the file that is newer than the WAL.
+    if migrate::head(&together).is_ok_and(|end| end < head) {
+        return Err(foreign_wal("belong to an earlier state of it"));
+    }
+    if let (Some(alone), Some(with_wal)) = (hash, hash_of(&together, head))
+        && alone != with_wal
+    {
+        return Err(foreign_wal("belong to another history of it"));
     }
     match journal.map_or(Seq::ZERO, FoundJournal::base) {
         base if base > head && !has_events(&together, head, base) => {
@@ -69,6 +78,12 @@ pub(crate) fn has_wal(path: &Path) -> bool {
 /// The log id and the last event.
 fn state_of(connection: &Connection) -> Option<(String, Seq)> {
     Some((migrate::meta(connection, "log_id").ok()??, migrate::head(connection).ok()?))
+}
+
+/// Returns the hash of an event, if it can be read.
+fn hash_of(connection: &Connection, seq: Seq) -> Option<Vec<u8>> {
+    let sql = "SELECT hash FROM events WHERE seq = ?1";
+    connection.query_row(sql, [seq.0], |row| row.get(0)).ok()
 }
 
 /// Whether each event after `from`, up to `to`, can be read.

@@ -12,8 +12,9 @@ use rusqlite::{Connection, OpenFlags};
 use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
 use crate::companions::{companion, segments_of};
 use crate::connect::{
-    broken, check_companions, check_kind, check_versions, connect, connect_alone, connect_to_read,
-    forbid_quoted_texts, limit_untrusted, overwrite_deleted,
+    broken, check_companions, check_kind, check_rollback_journal, check_single_name,
+    check_versions, connect, connect_alone, connect_to_read, forbid_quoted_texts, limit_untrusted,
+    overwrite_deleted,
 };
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
@@ -139,6 +140,8 @@ impl Store {
         let lock_was_there = companion(path, "-lock").exists();
         if makes_files {
             check_not_lost(path)?;
+            check_single_name(path)?;
+            check_rollback_journal(path)?;
         }
         let lock = lock(path, tuning.holder.as_ref())?;
         // A process makes the lock file before it creates a database, so a crash meanwhile leaves both.

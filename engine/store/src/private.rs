@@ -37,6 +37,13 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
 /// Creates an empty file. Fails if the file, a symlink of that name, or one of the files that
 /// SQLite puts next to it exists. Returns its path without symlinks.
 pub(crate) fn create(path: &Path) -> Result<PathBuf, OpenError> {
+    check_absent(path)?;
+    create_empty(path)?;
+    fs::canonicalize(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })
+}
+
+/// Refuses a path if the file, a symlink of that name, or one of the files that SQLite puts next to it exists.
+pub(crate) fn check_absent(path: &Path) -> Result<(), OpenError> {
     let companions = ["-wal", "-shm", "-journal", "-lock"].map(|suffix| companion(path, suffix));
     if is_there(path) {
         return Err(OpenError::Exists(path.to_owned()));
@@ -47,8 +54,7 @@ pub(crate) fn create(path: &Path) -> Result<PathBuf, OpenError> {
     if !companions.is_empty() {
         return Err(OpenError::LeftBehind { path: path.to_owned(), companions });
     }
-    create_empty(path)?;
-    fs::canonicalize(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })
+    Ok(())
 }
 
 /// Returns `true` if there is a file, or a symlink of that name.

@@ -75,7 +75,12 @@ fn await_journal(path: &Path, layout: &Layout) -> Result<(), OpenError> {
         check_wal(path, journal.as_ref(), &SystemDisk)?;
     }
     let Some(journal) = journal else { return Ok(()) };
-    let end = journal.end_after(head_of(path)?);
+    let head = head_of(path)?;
+    if !matches!(LockState::read(path), Ok(LockState::Held(_))) && journal.base() > head {
+        let why = RecoveryError::Older { head, base: journal.base() }.to_string();
+        return Err(OpenError::Journal { path: path.to_owned(), why });
+    }
+    let end = journal.end_after(head);
     let deadline = Instant::now() + COMMIT_WAIT;
     loop {
         if head_of(path)? >= end {

@@ -1,8 +1,7 @@
 //! Conversion of a file to the layout of pages that new files have.
 //!
-//! A file keeps the page size and the mode of its free pages from its creation. Only `VACUUM` changes them: it writes all
-//! rows into a temporary file and copies that over the database, whose old pages are in a rollback journal until
-//! the end. So a crash leaves the old file or the new one.
+//! A file keeps the mode of its free pages from its creation. Only `VACUUM` changes it: it writes all rows into a temporary
+//! file, and its pages into the WAL, as one transaction. So a crash leaves the old file or the new one.
 
 use std::path::Path;
 
@@ -15,7 +14,6 @@ use crate::disk::SystemDisk;
 use crate::error::{OpenError, StoreError};
 use crate::layout::{INCREMENTAL, Layout};
 use crate::open::{Store, Tuning, set_up_file};
-use crate::private;
 use crate::read_only::open_read_only;
 
 /// How the pages of a file are organised.
@@ -45,7 +43,7 @@ impl PageLayout {
     /// Returns `true` if it is the layout of a new file.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.is_incremental && self.page_bytes == u64::from(Tuning::default().page_bytes)
+        self.is_incremental
     }
 
     /// Returns the bytes of the file.
@@ -61,7 +59,7 @@ pub struct UpgradePlan {
     /// The file now.
     pub now: PageLayout,
     /// Bytes of disk that the conversion needs in the folder of the file, at most: its pages in use once for the temporary
-    /// file, and all its pages for the rollback journal.
+    /// file, and once for the WAL.
     pub needed_bytes: u64,
     /// Bytes of disk that this process can use there.
     pub available_bytes: u64,
@@ -79,7 +77,7 @@ pub fn plan_upgrade(path: &Path, modules: Vec<Module>) -> Result<UpgradePlan, Op
         .map_err(|why| OpenError::Io { path: path.to_owned(), why: why.into() })?;
     Ok(UpgradePlan {
         now,
-        needed_bytes: now.bytes() + (now.pages - now.free_pages) * now.page_bytes,
+        needed_bytes: 2 * (now.pages - now.free_pages) * now.page_bytes,
         available_bytes: disk.f_bavail.saturating_mul(disk.f_frsize),
     })
 }
@@ -87,25 +85,18 @@ pub fn plan_upgrade(path: &Path, modules: Vec<Module>) -> Result<UpgradePlan, Op
 /// Migrates the tables of a file, and converts it to the layout of a new file. Returns its layout then.
 ///
 /// # Errors
-/// [`OpenError`], also if another process has the file open to read it. The file then has its old layout.
+/// [`OpenError`]. The file then has its old layout.
 pub fn upgrade(path: &Path, modules: Vec<Module>) -> Result<PageLayout, OpenError> {
     let tuning = Tuning::default();
     // Also locks the file, until the end.
     let store = Store::open(path, Layout { modules }, tuning.clone())?;
     let path = store.path();
-    let converted = vacuum(path, &tuning).map_err(|why| broken(path, why))?;
-    private::warn_if_open(path);
-    Ok(converted)
+    vacuum(path, &tuning).map_err(|why| broken(path, why))
 }
 
 fn vacuum(path: &Path, tuning: &Tuning) -> Result<PageLayout, StoreError> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, &SystemDisk)?;
-    leave_wal_on_close(&connection, false)?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    // Fails while another connection has the file open. A `VACUUM` with a WAL keeps the page size.
-    connection.pragma_update(None, "journal_mode", "DELETE")?;
-    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
-    connection.pragma_update(None, "page_size", tuning.page_bytes)?;
+    set_up_file(&connection, tuning)?;
     connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
     // The temporary file: other folders are often small, or in memory.
     let folder = std::path::absolute(path).ok();
@@ -113,11 +104,10 @@ fn vacuum(path: &Path, tuning: &Tuning) -> Result<PageLayout, StoreError> {
         connection.pragma_update(None, "temp_store_directory", folder)?;
     }
     connection.execute_batch("VACUUM")?;
-    drop(connection);
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, &SystemDisk)?;
-    set_up_file(&connection, tuning)?;
+    let converted = PageLayout::read(&connection)?;
+    // The last connection to close copies the WAL into the file.
     leave_wal_on_close(&connection, false)?;
-    Ok(PageLayout::read(&connection)?)
+    Ok(converted)
 }
 
 #[cfg(test)]
@@ -190,32 +180,28 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("abide.db");
         let open = |tuning| Store::open(&path, Layout::default(), tuning).expect("it opens");
-        let store = open(Tuning { page_bytes: 1_024, ..Tuning::default() });
+        let store = open(Tuning::default());
         let log_id = store.log_id().to_owned();
         let writer = store.writer().expect("it connects");
         write_images(&writer);
         writer.prune_change_log(Seq(100)).expect("they are deleted");
         drop((writer, store));
         let former = Connection::open(&path).expect("it opens");
-        former.execute_batch("PRAGMA auto_vacuum = NONE; VACUUM;").expect("it is rewritten");
+        let none = "PRAGMA auto_vacuum = NONE; VACUUM;";
+        former.execute_batch(none).expect("it is rewritten");
         drop(former);
 
         let plan = plan_upgrade(&path, Vec::new()).expect("it is ours");
         assert!(!plan.now.is_current() && !plan.now.is_incremental, "{plan:?}");
-        assert_eq!(plan.now.page_bytes, 1_024);
         assert!(plan.needed_bytes >= plan.now.bytes() && plan.available_bytes > 0, "{plan:?}");
 
-        // A reader may have the file open, and then still uses the pages that it knows.
+        // A reader keeps its state.
         let reader = Connection::open(&path).expect("it opens");
-        reader.query_row("SELECT 1 FROM meta", [], |_| Ok(())).expect("it reads");
-        let refused = upgrade(&path, Vec::new()).expect_err("another connection reads it");
-        assert!(matches!(refused, OpenError::Store { why: StoreError::Busy, .. }), "{refused:?}");
-        drop(reader);
-        assert!(!plan_upgrade(&path, Vec::new()).expect("it is ours").now.is_current());
-
+        reader.execute_batch("BEGIN; SELECT 1 FROM meta;").expect("it reads");
         let converted = upgrade(&path, Vec::new()).expect("nobody has it open");
         assert!(converted.is_current(), "{converted:?}");
         assert_eq!(plan_upgrade(&path, Vec::new()).expect("it is ours").now, converted);
+        drop(reader);
         let store = open(Tuning::default());
         assert_eq!(store.log_id(), log_id);
         let count = store.writer().expect("it connects").run(

@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 
-use abide_engine::buffers::Buffers;
-use abide_schema::{Caller, Code, Refusal, SEE_LOG};
+use abide_engine::buffers::{Buffers, Reservation};
+use abide_schema::{Caller, Code, Refusal, SEE_LOG, json_text_bytes};
 use axum::body::{Body, Bytes};
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -37,13 +37,18 @@ pub(super) fn counted_json(
     unsent::check_length(text.len())?;
     let mut hold = buffers.reserve(by);
     hold.grow(text.len())?;
+    Ok(send_counted(text, hold))
+}
+
+/// Returns a text as a response in parts, which is counted until the last part is taken.
+fn send_counted(text: String, hold: Reservation) -> Response {
     let length = (CONTENT_LENGTH, HeaderValue::from(text.len()));
     let parts = stream::unfold((Bytes::from(text), hold), |(mut rest, hold)| async move {
         let part = rest.split_to(rest.len().min(limits::ANSWER_PART_BYTES));
         (!part.is_empty()).then_some((Ok::<_, Infallible>(part), (rest, hold)))
     });
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(([kind, length], Body::from_stream(parts)).into_response())
+    ([kind, length], Body::from_stream(parts)).into_response()
 }
 
 /// Makes a value, and returns it as a response that is counted like [`counted_json`].
@@ -55,8 +60,17 @@ pub(super) async fn counted_value(
     by: &Caller,
     make: impl FnOnce() -> JsonValue + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let text = encode(app, by, make).await?;
-    counted_json(text, app.engine.buffers(), by)
+    match measure(make).await? {
+        Encoding::Done(text) => counted_json(text, app.engine.buffers(), by),
+        Encoding::Large { value, bytes } => {
+            // Before the text is made, and while it waits for a turn: the values of many requests would fill the memory.
+            unsent::check_length(bytes)?;
+            let mut hold = app.engine.buffers().reserve(by);
+            hold.grow(bytes)?;
+            let text = encode_in_turn(app, by, value, bytes).await?;
+            Ok(send_counted(text, hold))
+        }
+    }
 }
 
 /// As [`counted_value`], after a call that has taken effect, which cannot be refused; see [`unsent::committed_response`].
@@ -68,49 +82,57 @@ pub(super) async fn committed_value(
     by: &Caller,
     make: impl FnOnce() -> JsonValue + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let text = encode(app, by, make).await?;
+    let text = match measure(make).await? {
+        Encoding::Done(text) => text,
+        Encoding::Large { value, bytes } => encode_in_turn(app, by, value, bytes).await?,
+    };
     Ok(unsent::committed_response(&app.engine.buffers().account(by), text))
 }
 
-/// The first step of [`encode`].
+/// A value with the length of its text, which is made if it is short.
 enum Encoding {
     Done(String),
     Large { value: JsonValue, bytes: usize },
 }
 
-/// Encodes a value apart from the runtime. A large one waits for a turn, as a large message does: otherwise a caller could
-/// keep all processors busy.
-async fn encode(
-    app: &AppState,
-    by: &Caller,
-    make: impl FnOnce() -> JsonValue + Send + 'static,
-) -> Result<String, Refusal> {
-    let first = off_the_runtime(move || {
+/// Makes a value and measures it, apart from the runtime.
+async fn measure(make: impl FnOnce() -> JsonValue + Send + 'static) -> Result<Encoding, Refusal> {
+    off_the_runtime(move || {
         let value = make();
         match text_bytes(&value) {
             bytes if bytes < limits::LARGE_BYTES => Encoding::Done(value.to_string()),
             bytes => Encoding::Large { value, bytes },
         }
-    });
-    match first.await? {
-        Encoding::Done(text) => Ok(text),
-        Encoding::Large { value, bytes } => {
-            let _turn = app.parse_turns.acquire(by, bytes).await;
-            off_the_runtime(move || value.to_string()).await
-        }
-    }
+    })
+    .await
 }
 
-/// Returns about how long the text of a value is, without the escapes of strings.
+/// Encodes a large value in a turn, as a large message is parsed: otherwise a caller could keep all processors busy.
+async fn encode_in_turn(
+    app: &AppState,
+    by: &Caller,
+    value: JsonValue,
+    bytes: usize,
+) -> Result<String, Refusal> {
+    let _turn = app.parse_turns.acquire(by, bytes).await;
+    off_the_runtime(move || value.to_string()).await
+}
+
+/// Returns how long the text of a value is, at most.
 fn text_bytes(value: &JsonValue) -> usize {
     match value {
-        JsonValue::String(text) => text.len() + 2,
-        JsonValue::Array(items) => items.iter().map(text_bytes).sum::<usize>() + 2,
+        JsonValue::String(text) => json_text_bytes(text),
+        JsonValue::Array(items) => items.iter().map(|item| text_bytes(item) + 1).sum::<usize>() + 2,
         JsonValue::Object(members) => {
-            members.iter().map(|(name, value)| name.len() + 4 + text_bytes(value)).sum::<usize>()
+            let members = members.iter();
+            members
+                .map(|(name, value)| json_text_bytes(name) + text_bytes(value) + 2)
+                .sum::<usize>()
                 + 2
         }
-        JsonValue::Null | JsonValue::Bool(_) | JsonValue::Number(_) => 8,
+        JsonValue::Null | JsonValue::Bool(_) => 5,
+        // 17 digits with sign, point and exponent.
+        JsonValue::Number(_) => 24,
     }
 }
 

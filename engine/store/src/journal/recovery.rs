@@ -63,8 +63,15 @@ impl FoundJournal {
                 Err(why) => return Err(why),
             };
             match SegmentHeader::decode(&content) {
+                // The next use has the next number.
+                Ok(header) if header.round == u64::MAX => return Err(damaged_header(&path)),
                 Ok(header) => segments.push(UsedSegment { header, content }),
-                Err(NoHeader::Unused) => {}
+                Err(NoHeader::Unused) if content.iter().all(|byte| *byte == 0) => {}
+                Err(NoHeader::Unused) => {
+                    // A crash before the first sync of a segment also leaves this.
+                    let segment = path.display();
+                    tracing::warn!("{segment} has no valid header, and is not applied");
+                }
                 Err(NoHeader::Version(found)) => return Err(unknown_version(&path, found)),
             }
             paths.push(path);
@@ -171,6 +178,11 @@ fn unknown_version(segment: &Path, found: u32) -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidData, text)
 }
 
+fn damaged_header(segment: &Path) -> std::io::Error {
+    let text = format!("the header of {} is damaged", segment.display());
+    std::io::Error::new(std::io::ErrorKind::InvalidData, text)
+}
+
 /// The application of records to an open transaction.
 struct Recovery<'a> {
     connection: &'a Connection,
@@ -190,19 +202,28 @@ impl Recovery<'_> {
         if let Ok(RecordContent::Opening(opening)) = &content {
             self.records = Some((opening.layout.id(), opening.layout.clone()));
         }
-        if position.to < self.end.seq
-            || (position.from < position.to && position.to == self.end.seq)
-        {
-            return Ok(true);
+        let from = position.from;
+        if position.to < from {
+            return Err(RecoveryError::Unreadable { from });
         }
-        if position.from != self.end.seq {
+        if position.to < self.end.seq || (from < position.to && position.to == self.end.seq) {
+            // The database has it, unless the record is of another history.
+            return if self.has_event(position)? { Ok(true) } else { Err(self.other_history()) };
+        }
+        if from != self.end.seq {
             return Ok(false);
         }
         if position.before != self.end.hash.unwrap_or(position.before) {
-            return Err(RecoveryError::OtherHistory { head: self.end.seq });
+            return Err(self.other_history());
         }
-        let from = position.from;
         match content {
+            // Rows without an event are not of a call.
+            Ok(RecordContent::Rows { .. }) if position.to == from => {
+                return Err(RecoveryError::Unreadable { from });
+            }
+            Ok(RecordContent::Pruning { floor }) if floor > from => {
+                return Err(RecoveryError::Unreadable { from });
+            }
             Ok(RecordContent::Rows { layout, operations }) => {
                 self.apply_rows(position, layout, operations)?;
             }
@@ -223,6 +244,21 @@ impl Recovery<'_> {
             Err(UnreadableRecord::Corrupt) => return Err(RecoveryError::Unreadable { from }),
         }
         Ok(true)
+    }
+
+    fn other_history(&self) -> RecoveryError {
+        RecoveryError::OtherHistory { head: self.end.seq }
+    }
+
+    /// Returns `true` if the event before a record has the hash that the record names.
+    fn has_event(&self, position: &RecordPosition) -> Result<bool, RecoveryError> {
+        if position.from == Seq::ZERO {
+            return Ok(true);
+        }
+        let sql = "SELECT hash FROM events WHERE seq = ?1";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let found = statement.query_row([position.from.0], |row| row.get::<_, Hash>(0));
+        Ok(found.optional()? == Some(position.before))
     }
 
     fn apply_rows(

@@ -42,6 +42,10 @@ const DELETE: u8 = 3;
 /// The tag of a text with repeats.
 const REPEATS: u8 = 5;
 
+/// Maximum bytes of a text with repeats, which a few bytes of a damaged record could make endless. The arguments of a call
+/// are a small part of it.
+const REPEATING_TEXT_BYTES: usize = 256 << 20;
+
 /// Shorter texts are written again: a reference takes up to ten bytes, and a search for it some time.
 const LONG: usize = 64;
 
@@ -242,6 +246,9 @@ fn take_cell(all: &[u8], bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
         let start = take_count(bytes)?;
         let length = take_count(bytes)?;
         let end = start.checked_add(length).filter(|end| *end <= before).ok_or(CorruptCells)?;
+        if text.len() + length > REPEATING_TEXT_BYTES {
+            return Err(CorruptCells);
+        }
         text.extend_from_slice(&all[start..end]);
     }
     text.extend_from_slice(take_bytes(bytes)?);
