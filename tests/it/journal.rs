@@ -144,6 +144,7 @@ fn the_journal_of_another_branch_that_is_shorter() {
     }
     other.close();
     append_message(&world, "on this branch");
+    append_message(&world, "after it");
     let into = branch.join("both.db");
     fs::copy(other.path(), &into).unwrap();
     fs::copy(companion(&world.path(), "-redo-1"), companion(&into, "-redo-1")).unwrap();

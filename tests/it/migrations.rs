@@ -211,7 +211,7 @@ CREATE TABLE books (
   isbn TEXT PRIMARY KEY NOT NULL,
   shelf_id INTEGER NOT NULL REFERENCES shelves(id) DEFERRABLE INITIALLY DEFERRED
 ) STRICT, WITHOUT ROWID;
-INSERT INTO books VALUES ('1', 3)";
+INSERT INTO books SELECT '1', id FROM shelves WHERE id = 9";
 
 fn reordered() -> Module {
     let library = Module::new("library").step(REORDER).table::<ShelfV2>().table::<Book>();

@@ -29,7 +29,7 @@ pub fn backup(from: &Path, to: &Path, modules: Vec<Module>) -> Result<(), OpenEr
     private::check_absent(to)?;
     // A copy that was interrupted must not be taken for a good one.
     let part = companion(to, &format!("-partial-{}", std::process::id()));
-    private::create(&part)?;
+    let part = private::create(&part)?;
     let copied = copy_into(&source, &part)
         .map_err(|why| OpenError::Store { path: to.to_owned(), why: why.into() });
     let copied = source.check_unchanged().and(copied).and_then(|()| {

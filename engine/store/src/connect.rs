@@ -155,7 +155,11 @@ pub(crate) fn check_rollback_journal(path: &Path) -> Result<(), OpenError> {
     let mut header = [0; WRITE_VERSION + 1];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
     match read {
-        Ok(()) if header[WRITE_VERSION] == WAL => Err(OpenError::RollbackJournal(path.to_owned())),
+        Ok(()) if header[WRITE_VERSION] == WAL => {
+            // Another user may have put it there.
+            check_companions(path).map_err(|why| broken(path, why))?;
+            Err(OpenError::RollbackJournal(path.to_owned()))
+        }
         // A new file: its creation was interrupted.
         _ => Ok(()),
     }
