@@ -40,8 +40,8 @@ Examples:
   abide upgrade agents.db --plan          # time and free disk that it needs
   abide upgrade agents.db";
 
-/// Bytes of a file that one second of conversion, or of verification, is expected to process at least. Measured on a
-/// virtual machine with a disk of 200 MB/s.
+/// Bytes of a file that one second of conversion, or of verification, processes: an assumption for a slow disk, so that the
+/// printed time is rather too long than too short.
 const BYTES_PER_SECOND: u64 = 50 << 20;
 
 /// States what the conversion needs, and converts the file unless it is only to be planned.

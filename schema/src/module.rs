@@ -261,7 +261,8 @@ impl Module {
     }
 
     /// Adds a migration step. Steps are given in order; applied to the tables
-    /// of version 1 they must produce the tables as declared.
+    /// of version 1 they must produce the tables as declared. A step must name each table whose rows it changes: queries of
+    /// earlier states then still find them.
     #[must_use]
     pub fn step(mut self, sql: &'static str) -> Module {
         self.version += 1;

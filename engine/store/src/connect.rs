@@ -143,14 +143,13 @@ const WAL: u8 = 2;
 /// the file, whatever file they are of.
 pub(crate) fn check_rollback_journal(path: &Path) -> Result<(), OpenError> {
     let journal = companion(path, "-journal");
-    let to_open_error = |why| OpenError::Io { path: path.to_owned(), why };
     let mut first = [0];
     match File::open(&journal).and_then(|mut file| file.read(&mut first)) {
         Ok(1) if first[0] != 0 => {}
         // One that starts with a zero is not used.
         Ok(_) => return Ok(()),
         Err(why) if why.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(why) => return Err(to_open_error(why)),
+        Err(why) => return Err(OpenError::Io { path: path.to_owned(), why }),
     }
     let mut header = [0; WRITE_VERSION + 1];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));

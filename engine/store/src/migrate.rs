@@ -95,13 +95,11 @@ fn start_timeline(
 const TIMELINE_DIGITS: usize = 16;
 
 fn timeline_id(log_id: &str, epoch: u64, random: &[u8; 16]) -> String {
-    let digest = Sha256::new_with_prefix("abide.timeline.v1\n")
-        .chain_update((log_id.len() as u64).to_be_bytes())
-        .chain_update(log_id)
-        .chain_update(epoch.to_be_bytes())
-        .chain_update(random)
-        .finalize();
-    hex::encode(&digest[..TIMELINE_DIGITS / 2])
+    let mut digest = Sha256::new_with_prefix("abide.timeline.v1\n");
+    add_text(&mut digest, log_id);
+    digest.update(epoch.to_be_bytes());
+    digest.update(random);
+    hex::encode(&digest.finalize()[..TIMELINE_DIGITS / 2])
 }
 
 /// Stores the number of an opening, and the timeline that it started after an event.
@@ -194,17 +192,26 @@ fn run_step(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
 /// Returns the digest of the statements that lead to a module's tables from a version of them, or from nothing.
 pub(crate) fn digest_statements(module: &Module, from: u32) -> Hash {
     let mut digest = Sha256::new_with_prefix("abide.migration.v1\n");
-    let mut add = |statement: &str| {
-        digest.update((statement.len() as u64).to_be_bytes());
-        digest.update(statement);
-    };
     if from == 0 {
-        module.tables.iter().flat_map(|table| table.ddl()).for_each(|sql| add(&sql));
-        module.views.iter().for_each(|(name, select)| add(&create_view(name, select)));
+        module
+            .tables
+            .iter()
+            .flat_map(|table| table.ddl())
+            .for_each(|sql| add_text(&mut digest, &sql));
+        for (name, select) in &module.views {
+            add_text(&mut digest, &create_view(name, select));
+        }
     } else {
-        module.steps.iter().filter(|step| step.to > from).for_each(|step| add(step.sql));
+        let steps = module.steps.iter().filter(|step| step.to > from);
+        steps.for_each(|step| add_text(&mut digest, step.sql));
     }
     digest.finalize().into()
+}
+
+/// Adds the length of a text and its bytes.
+fn add_text(digest: &mut Sha256, text: &str) {
+    digest.update((text.len() as u64).to_be_bytes());
+    digest.update(text);
 }
 
 /// Returns the digest of all rows of a module's tables.

@@ -31,12 +31,11 @@ pub struct PageLayout {
 
 impl PageLayout {
     fn read(connection: &Connection) -> rusqlite::Result<PageLayout> {
-        let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         Ok(PageLayout {
-            page_bytes: number("page_size")?.unsigned_abs(),
-            pages: number("page_count")?.unsigned_abs(),
-            free_pages: number("freelist_count")?.unsigned_abs(),
-            is_incremental: number("auto_vacuum")? == INCREMENTAL,
+            page_bytes: read_number(connection, "page_size")?.unsigned_abs(),
+            pages: read_number(connection, "page_count")?.unsigned_abs(),
+            free_pages: read_number(connection, "freelist_count")?.unsigned_abs(),
+            is_incremental: read_number(connection, "auto_vacuum")? == INCREMENTAL,
         })
     }
 
@@ -51,6 +50,10 @@ impl PageLayout {
     pub fn bytes(&self) -> u64 {
         self.pages * self.page_bytes
     }
+}
+
+fn read_number(connection: &Connection, pragma: &str) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, pragma, |row| row.get(0))
 }
 
 /// What an [`upgrade`] would do to a file.
