@@ -17,7 +17,7 @@ use abide_schema::{
     CallArguments, Micros, Module, Refusal, Row, Seq, Table as _, TableSpec, Value, integers,
 };
 use abide_store::{
-    Layout, LogFile, OpenError, RequestIdRow, Store, StoreError, Tuning, VerifyError,
+    Layout, LogFile, OpenError, PartialFile, RequestIdRow, Store, StoreError, Tuning, VerifyError,
 };
 
 use crate::access::credentials::CredentialChecker;
@@ -165,13 +165,11 @@ fn replay_log(
         check_reached(log, to)?;
     }
     let registry = Registry::new(&layout.modules);
-    let store = Store::open_as(into, layout, Tuning::default(), Some(log.log_id()))?;
-    let replayed = replay_into(log, store, &registry, to, progress);
-    if replayed.is_err() {
-        // Half a replay is no state of the file, and the next attempt needs the name.
-        abide_store::remove(into);
-    }
-    replayed
+    let file = PartialFile::create(into)?;
+    let store = Store::open_as(file.path(), layout, Tuning::default(), Some(log.log_id()))?;
+    let reached = replay_into(log, store, &registry, to, progress)?;
+    file.put_in_place()?;
+    Ok(reached)
 }
 
 fn replay_into(

@@ -339,7 +339,9 @@ impl WriterThread {
         self.scheduler.at_fault_point(FaultPoint::Append);
         let mut record = store.take_record()?;
         let segment = if fault_points::journals() {
-            Some(self.journal.append(&RecordPosition { from, to, before }, &mut record)?)
+            let after = self.executor.chain.hash;
+            let position = RecordPosition { from, to, before, after };
+            Some(self.journal.append(&position, &mut record)?)
         } else {
             None
         };

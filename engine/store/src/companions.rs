@@ -43,7 +43,7 @@ pub(crate) fn segments_of(database: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Removes a database and the files next to it, as far as they are there. No process may have it open.
-pub fn remove(database: &Path) {
+pub(crate) fn remove(database: &Path) {
     let beside = ["-wal", "-shm", "-journal", "-lock"].map(|suffix| companion(database, suffix));
     let segments = segments_of(database).unwrap_or_default();
     for path in beside.into_iter().chain(segments).chain([database.to_owned()]) {

@@ -19,6 +19,7 @@ use crate::interrupt::set_value_bytes;
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION};
 use crate::memory;
 use crate::private;
+use crate::vfs::without_rollback_journals;
 
 /// Bytes of one statement of a schema, and of one value while the schema of an older file is migrated.
 pub(crate) const STATEMENT_BYTES: usize = 1 << 20;
@@ -45,7 +46,7 @@ pub(crate) fn connect(
     let connection = match disk.vfs() {
         None => {
             check_companions(path)?;
-            Connection::open_with_flags(path, flags)?
+            Connection::open_with_flags_and_vfs(path, flags, without_rollback_journals()?)?
         }
         Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs)?,
     };
@@ -81,6 +82,10 @@ pub(crate) fn connect_to_read(path: &Path, disk: &dyn Disk) -> Result<Connection
         connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, disk).map_err(|why| broken(path, why))?;
     limit_untrusted(&connection).map_err(|why| broken(path, why.into()))?;
     check_versions(&connection, path)?;
+    if disk.vfs().is_none() {
+        // Another user may have put a WAL there just before SQLite has read it.
+        check_companions(path).map_err(|why| broken(path, why))?;
+    }
     Ok(connection)
 }
 
@@ -139,8 +144,8 @@ pub(crate) fn check_single_name(path: &Path) -> Result<(), OpenError> {
 const WRITE_VERSION: usize = 18;
 const WAL: u8 = 2;
 
-/// Refuses a rollback journal next to a file with a WAL: Abide writes none, and SQLite would write its pages over those of
-/// the file, whatever file they are of.
+/// Refuses a rollback journal next to a file with a WAL: Abide writes none and plays none back (see [`crate::vfs`]), but
+/// another program would write its pages over those of the file, whatever file they are of.
 pub(crate) fn check_rollback_journal(path: &Path) -> Result<(), OpenError> {
     let journal = companion(path, "-journal");
     let mut first = [0];
@@ -151,17 +156,20 @@ pub(crate) fn check_rollback_journal(path: &Path) -> Result<(), OpenError> {
         Err(why) if why.kind() == ErrorKind::NotFound => return Ok(()),
         Err(why) => return Err(OpenError::Io { path: path.to_owned(), why }),
     }
+    if !is_in_wal_mode(path) {
+        // A new file: its creation was interrupted.
+        return Ok(());
+    }
+    // Another user may have put it there.
+    check_companions(path).map_err(|why| broken(path, why))?;
+    Err(OpenError::RollbackJournal(path.to_owned()))
+}
+
+/// Returns `true` if the header of a database says that it has a WAL.
+pub(crate) fn is_in_wal_mode(path: &Path) -> bool {
     let mut header = [0; WRITE_VERSION + 1];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
-    match read {
-        Ok(()) if header[WRITE_VERSION] == WAL => {
-            // Another user may have put it there.
-            check_companions(path).map_err(|why| broken(path, why))?;
-            Err(OpenError::RollbackJournal(path.to_owned()))
-        }
-        // A new file: its creation was interrupted.
-        _ => Ok(()),
-    }
+    read.is_ok() && header[WRITE_VERSION] == WAL
 }
 
 /// Refuses files of other users; see [`private::check_companions`].

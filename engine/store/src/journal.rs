@@ -176,7 +176,7 @@ impl Journal {
     /// # Errors
     /// As [`Journal::append`].
     pub fn append_pruning(&mut self, head: Seq, hash: Hash, floor: Seq) -> Result<(), StoreError> {
-        let position = RecordPosition { from: head, to: head, before: hash };
+        let position = RecordPosition { from: head, to: head, before: hash, after: hash };
         let mut record = RecordContent::Pruning { floor }.encode();
         self.append(&position, &mut record).map(drop)
     }
@@ -213,7 +213,7 @@ impl Journal {
         let header = SegmentHeader { round, log: self.log, base: self.base };
         let mut start = header.encode();
         start.resize(FRAMES_START, 0);
-        let before = RecordPosition { to: position.from, ..*position };
+        let before = RecordPosition { to: position.from, after: position.before, ..*position };
         for record in self.opening.migrations.iter().chain([&self.opening.record]) {
             let mut frame = record.clone();
             frame::complete(round, self.opening.epoch, &before, &mut frame);

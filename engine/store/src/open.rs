@@ -13,8 +13,8 @@ use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
 use crate::companions::{companion, segments_of};
 use crate::connect::{
     broken, check_companions, check_kind, check_rollback_journal, check_single_name,
-    check_versions, connect, connect_alone, connect_to_read, forbid_quoted_texts, limit_untrusted,
-    overwrite_deleted,
+    check_versions, connect, connect_alone, connect_to_read, forbid_quoted_texts, is_in_wal_mode,
+    limit_untrusted, overwrite_deleted,
 };
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
@@ -133,10 +133,7 @@ impl Store {
         check_kind(path)?;
         // Another disk makes its own files.
         let makes_files = tuning.disk.vfs().is_none();
-        let path = &match log_id {
-            Some(_) if makes_files => private::create(path)?,
-            _ => private::resolved(path)?,
-        };
+        let path = &private::resolved(path)?;
         let lock_was_there = companion(path, "-lock").exists();
         if makes_files {
             check_not_lost(path)?;
@@ -169,8 +166,7 @@ impl Store {
         }
         set_up_file(&connection, &tuning).map_err(|why| broken(path, why))?;
         if makes_files {
-            // Another user may have made the WAL just before SQLite did. Nothing is written to it before this.
-            check_companions(path).map_err(|why| broken(path, why))?;
+            check_wal_in_use(&connection, path)?;
         }
         // The rows of the journal would fire a trigger of the file's author.
         check_schema(&connection, path, &layout)?;
@@ -327,6 +323,17 @@ fn check_not_lost(path: &Path) -> Result<(), OpenError> {
     if has_rows { Err(OpenError::Lost(path.to_owned())) } else { Ok(()) }
 }
 
+/// Refuses a WAL that another user may have made just before SQLite would have, also one that was removed again. Nothing
+/// is written to it before this.
+fn check_wal_in_use(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    // SQLite opens the WAL when it reads.
+    let read = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
+    read.map_err(|why| broken(path, why.into()))?;
+    check_companions(path).map_err(|why| broken(path, why))?;
+    let wal = companion(path, "-wal");
+    std::fs::symlink_metadata(&wal).map(drop).map_err(|why| OpenError::Io { path: wal, why })
+}
+
 /// Returns the size of a file; 0 if there is none.
 fn file_bytes(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |meta| meta.len())
@@ -350,11 +357,10 @@ fn identify(path: &Path, disk: &dyn Disk, may_have_no_tables: bool) -> Result<()
     if !path.exists() {
         return Ok(());
     }
-    if companion(path, "-journal").exists() {
+    if companion(path, "-journal").exists() && !is_in_wal_mode(path) {
         // Power failed while the file was created, or while another program wrote it. The content
         // is known once SQLite has rolled that back, as it does at any next open.
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
-        let connection = connect(path, flags, disk).map_err(|why| broken(path, why))?;
+        let connection = roll_back(path, disk).map_err(|why| broken(path, why))?;
         limit_untrusted(&connection).map_err(|why| broken(path, why.into()))?;
         return check_versions(&connection, path);
     }
@@ -368,6 +374,17 @@ fn identify(path: &Path, disk: &dyn Disk, may_have_no_tables: bool) -> Result<()
         return Ok(());
     }
     Err(OpenError::Incomplete(path.to_owned()))
+}
+
+/// Connects to a file and plays its rollback journal back.
+fn roll_back(path: &Path, disk: &dyn Disk) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+    if disk.vfs().is_none() {
+        check_companions(path)?;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+    }
+    connect(path, flags, disk)
 }
 
 /// Sets what a file keeps, on a connection that may write rows of a journal or of a migration.

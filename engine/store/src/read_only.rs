@@ -30,6 +30,7 @@ use crate::memory;
 use crate::migrate;
 use crate::private;
 use crate::schema_check::check_schema;
+use crate::vfs::without_rollback_journals;
 
 /// Opens a file of ours read-only, in addition to the process that has it open: one state of it, whose schema is the
 /// declared one.
@@ -222,7 +223,8 @@ impl Drop for ReadOnlyFile {
 fn remove_wal(path: &Path) -> Result<(), StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     memory::start_counting();
-    let connection = Connection::open_with_flags(path, flags)?;
+    let vfs = without_rollback_journals()?;
+    let connection = Connection::open_with_flags_and_vfs(path, flags, vfs)?;
     leave_wal_on_close(&connection, true)?;
     // A connection that has read nothing has no WAL to remove.
     connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;

@@ -59,13 +59,14 @@ fn check_replay(file: &Path, format: i64) {
     rows::check(file, into.path()).unwrap_or_else(|found| panic!("format {format}: {found}"));
 }
 
-/// A release with a new format archives a file of it: `abide-sim keep`. Until then the current format has no file.
+/// A release with a new format archives a file of it: `abide-sim keep`. Until then a new format has no file.
 #[test]
 fn a_file_of_every_released_format_opens_verifies_and_replays() {
     let known = abide_store::FORMAT_VERSION;
     for format in FIRST..=known {
         let is_archived = kept_file(format).is_dir();
-        assert!(is_archived || format == known, "there is no file of format {format}");
+        let is_in_work = format == known && format > FIRST;
+        assert!(is_archived || is_in_work, "there is no file of format {format}");
         if is_archived {
             check(format);
         }

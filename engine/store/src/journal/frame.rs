@@ -3,12 +3,13 @@
 //! ```text
 //! segment = header, zeros up to 512, frame*, anything
 //! header  = "abidejrn" version:u32 round:u64 log:16 base:i64 crc:u32
-//! frame   = length:u32 crc:u32 round:u64 epoch:u64 from:i64 to:i64 before:32 record{length}
+//! frame   = length:u32 crc:u32 round:u64 epoch:u64 from:i64 to:i64 before:32 after:32 record{length}
 //! ```
 //!
 //! A segment is used again in a later *round*. Each frame repeats the round and is covered by its checksum, so what an
-//! earlier round left behind ends the segment. `before` is the hash of event `from`: a record can only follow the
-//! log that it was written for. `epoch` counts the openings of the file for writing.
+//! earlier round left behind ends the segment. `before` is the hash of event `from`, and `after` that of event `to`: a
+//! record can only follow the log that it was written for, and cannot be taken for one of another history. `epoch`
+//! counts the openings of the file for writing.
 
 use abide_schema::Seq;
 use abide_schema::event::Hash;
@@ -18,7 +19,7 @@ use abide_schema::seeded::{SeededBug, makes};
 pub(crate) const FRAMES_START: usize = 512;
 
 /// Bytes of a frame before its payload.
-pub(crate) const FRAME_HEADER: usize = 4 + 4 + 8 + 8 + 8 + 8 + 32;
+pub(crate) const FRAME_HEADER: usize = 4 + 4 + 8 + 8 + 8 + 8 + 32 + 32;
 
 const MAGIC: &[u8; 8] = b"abidejrn";
 
@@ -47,6 +48,8 @@ pub struct RecordPosition {
     pub to: Seq,
     /// The hash of the log before the record.
     pub before: Hash,
+    /// The hash of the log after the record; `before` if it has no event.
+    pub after: Hash,
 }
 
 /// A record that was found in a segment.
@@ -107,7 +110,7 @@ impl SegmentHeader {
 pub(crate) fn complete(round: u64, epoch: u64, position: &RecordPosition, frame: &mut [u8]) {
     let length = frame.len() - FRAME_HEADER;
     let length = u32::try_from(length).expect("a group is smaller than 4 GiB");
-    let fields: [&[u8]; 7] = [
+    let fields: [&[u8]; 8] = [
         &length.to_le_bytes(),
         &[0; 4],
         &round.to_le_bytes(),
@@ -115,6 +118,7 @@ pub(crate) fn complete(round: u64, epoch: u64, position: &RecordPosition, frame:
         &position.from.0.to_le_bytes(),
         &position.to.0.to_le_bytes(),
         &position.before,
+        &position.after,
     ];
     let mut header = &mut frame[..FRAME_HEADER];
     for field in fields {
@@ -152,8 +156,9 @@ pub(crate) fn take_record<'a>(round: u64, segment: &mut &'a [u8]) -> Option<Reco
     let from = Seq(i64::from_le_bytes(take(&mut header)?));
     let to = Seq(i64::from_le_bytes(take(&mut header)?));
     let before = take(&mut header)?;
+    let after = take(&mut header)?;
     *segment = rest;
-    let position = RecordPosition { from, to, before };
+    let position = RecordPosition { from, to, before, after };
     Some(Record { epoch, position, content: &frame[FRAME_HEADER..] })
 }
 
@@ -167,7 +172,8 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 mod tests {
     use super::*;
 
-    const POSITION: RecordPosition = RecordPosition { from: Seq(6), to: Seq(9), before: [5; 32] };
+    const POSITION: RecordPosition =
+        RecordPosition { from: Seq(6), to: Seq(9), before: [5; 32], after: [6; 32] };
 
     #[test]
     fn a_header_round_trips_and_any_changed_byte_is_found() {

@@ -208,7 +208,12 @@ impl Recovery<'_> {
         }
         if position.to < self.end.seq || (from < position.to && position.to == self.end.seq) {
             // The database has it, unless the record is of another history.
-            return if self.has_event(position)? { Ok(true) } else { Err(self.other_history()) };
+            let RecordPosition { from, to, before, after } = *position;
+            return if self.has_event(from, before)? && self.has_event(to, after)? {
+                Ok(true)
+            } else {
+                Err(self.other_history())
+            };
         }
         if from != self.end.seq {
             return Ok(false);
@@ -250,15 +255,15 @@ impl Recovery<'_> {
         RecoveryError::OtherHistory { head: self.end.seq }
     }
 
-    /// Returns `true` if the event before a record has the hash that the record names.
-    fn has_event(&self, position: &RecordPosition) -> Result<bool, RecoveryError> {
-        if position.from == Seq::ZERO {
+    /// Returns `true` if an event has the hash that a record names.
+    fn has_event(&self, seq: Seq, hash: Hash) -> Result<bool, RecoveryError> {
+        if seq == Seq::ZERO {
             return Ok(true);
         }
         let sql = "SELECT hash FROM events WHERE seq = ?1";
         let mut statement = self.connection.prepare_cached(sql)?;
-        let found = statement.query_row([position.from.0], |row| row.get::<_, Hash>(0));
-        Ok(found.optional()? == Some(position.before))
+        let found = statement.query_row([seq.0], |row| row.get::<_, Hash>(0));
+        Ok(found.optional()? == Some(hash))
     }
 
     fn apply_rows(
@@ -267,7 +272,7 @@ impl Recovery<'_> {
         layout: LayoutId,
         operations: &[u8],
     ) -> Result<(), RecoveryError> {
-        let RecordPosition { from, to, .. } = *position;
+        let RecordPosition { from, to, after, .. } = *position;
         let known = self.records.as_ref().filter(|(id, _)| *id == layout);
         let (_, records) = known.ok_or(RecoveryError::Unreadable { from })?;
         for module in &records.modules {
@@ -275,7 +280,11 @@ impl Recovery<'_> {
         }
         Applier::new(records).apply(self.connection, operations)?;
         self.end = read_end_of_log(self.connection)?;
-        if self.end.seq == to { Ok(()) } else { Err(RecoveryError::Unreadable { from }) }
+        if self.end.seq == to && self.end.hash == Some(after) {
+            Ok(())
+        } else {
+            Err(RecoveryError::Unreadable { from })
+        }
     }
 
     /// Refuses rows of tables that the database has in another version.
@@ -474,7 +483,8 @@ mod tests {
         let header = SegmentHeader { round: 1, log: log_digest(store.log_id()), base: Seq::ZERO };
         let mut segment = header.encode();
         segment.resize(FRAMES_START, 0);
-        let position = RecordPosition { from: Seq::ZERO, to: Seq::ZERO, before: [0; 32] };
+        let position =
+            RecordPosition { from: Seq::ZERO, to: Seq::ZERO, before: [0; 32], after: [0; 32] };
         let opening = RecordContent::Opening(Opening {
             timeline: "another".to_owned(),
             layout: RecordLayout::new(&layout),

@@ -1,0 +1,74 @@
+//! A new file under a temporary name, until it is complete: a copy that was interrupted must not be taken for a good one.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use crate::companions::{companion, remove};
+use crate::error::OpenError;
+use crate::private;
+
+/// An incomplete file next to its final name. It is removed when it is dropped.
+#[derive(Debug)]
+pub struct PartialFile {
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl PartialFile {
+    /// Creates an empty file.
+    ///
+    /// # Errors
+    /// [`OpenError::Exists`], [`OpenError::LeftBehind`] if the target exists, and the errors of the system.
+    pub fn create(target: &Path) -> Result<PartialFile, OpenError> {
+        private::check_absent(target)?;
+        let path = companion(target, &format!("-partial-{}", std::process::id()));
+        // The caller knows only the target.
+        let target = target.to_owned();
+        match private::create(&path) {
+            Ok(path) => Ok(PartialFile { path, target }),
+            Err(OpenError::ReadOnly(_)) => Err(OpenError::ReadOnly(target)),
+            Err(OpenError::Io { why, .. }) => Err(OpenError::Io { path: target, why }),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Returns its temporary path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the file its name, durably. It must be complete and closed. Nothing is overwritten, if the file system can
+    /// check that.
+    ///
+    /// # Errors
+    /// As [`PartialFile::create`].
+    pub fn put_in_place(self) -> Result<(), OpenError> {
+        self.rename().map_err(|why| match why.kind() {
+            ErrorKind::AlreadyExists => OpenError::Exists(self.target.clone()),
+            _ => OpenError::Io { path: self.target.clone(), why },
+        })
+    }
+
+    fn rename(&self) -> io::Result<()> {
+        match renameat_with(CWD, &self.path, CWD, &self.target, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                fs::rename(&self.path, &self.target)?;
+            }
+            renamed => renamed?,
+        }
+        let folder = self.target.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        // Also the lock file of one that has its name now.
+        remove(&self.path);
+    }
+}
