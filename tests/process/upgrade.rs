@@ -108,6 +108,30 @@ fn a_rollback_journal_of_another_file_is_refused() {
     assert_eq!(head(&file.db), file.head);
 }
 
+/// A file that has no WAL, which another program wrote when it was killed.
+#[test]
+fn a_transaction_that_another_program_left_is_taken_back() {
+    let file = FormerFile::new();
+    let former = Connection::open(&file.db).unwrap();
+    former
+        .execute_batch("PRAGMA cache_size = 1; BEGIN; UPDATE agent_state SET content = 'changed';")
+        .unwrap();
+    former.cache_flush().unwrap();
+    let db = file.db.with_file_name("left.db");
+    let journal = |db: &PathBuf| format!("{}-journal", db.display());
+    fs::copy(&file.db, &db).unwrap();
+    fs::copy(journal(&file.db), journal(&db)).unwrap();
+    drop(former);
+
+    let left = fs::read(&db).unwrap();
+    let refused = run(["verify", db.to_str().unwrap()]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("while another program wrote it"), "{refused:?}");
+    assert!(fs::read(&db).unwrap() == left, "the file was changed");
+    Process::spawn(abide().arg("upgrade").arg(&db)).ended().good();
+    assert_eq!(head(&db), file.head);
+}
+
 #[test]
 fn a_conversion_that_is_killed_leaves_the_old_file_or_the_new_one() {
     let file = FormerFile::new();

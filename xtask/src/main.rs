@@ -136,6 +136,12 @@ const VERBS: &[Subcommand] = &[
         run: stress::recovery,
     },
     Subcommand {
+        name: "rows",
+        about: "verify a large file with one changed cell",
+        takes: stress::ROWS_TAKES,
+        run: stress::rows,
+    },
+    Subcommand {
         name: "visibility",
         about: "compare what restricted callers see with filtered copies",
         takes: visibility::TAKES,

@@ -21,7 +21,7 @@ const BEGINS: &str = "<!-- figures: written by cargo xtask proofs -->";
 const ENDS: &str = "<!-- end of figures -->";
 
 /// The proofs, and the arguments for a smaller share; empty if it has none.
-const PROOFS: [(&str, &str); 15] = [
+const PROOFS: [(&str, &str); 16] = [
     ("bugs", "bugs"),
     ("interleave", "interleave"),
     ("live --seeds 10000", "live --seeds 100"),
@@ -33,6 +33,7 @@ const PROOFS: [(&str, &str); 15] = [
     ("soak --minutes 3", "soak --seconds 30"),
     ("overload", "overload --share"),
     ("recovery", "recovery --share"),
+    ("rows", "rows --share"),
     ("mcp-conformance", ""),
     ("a2a-conformance", ""),
     ("mlflow", ""),

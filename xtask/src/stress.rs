@@ -1,4 +1,4 @@
-//! `cargo xtask overload`, `soak` and `recovery`: tests of the program as a real process, by `tests/stress/`. They
+//! `cargo xtask overload`, `soak`, `recovery` and `rows`: tests of the program as a real process, by `tests/stress/`. They
 //! run in release, because the shipped program is measured.
 
 use std::path::Path;
@@ -14,6 +14,9 @@ pub(crate) const SOAK_TAKES: &str =
 /// The arguments of `recovery`.
 pub(crate) const RECOVERY_TAKES: &str = "[--share]   up to 1,000,000 events, or a share for CI";
 
+/// The arguments of `rows`.
+pub(crate) const ROWS_TAKES: &str = "[--share]   a million events, or a share for CI";
+
 /// Overloads a server.
 pub(crate) fn overload(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     run_stress(root, "overload", words)
@@ -27,6 +30,11 @@ pub(crate) fn soak(root: &Path, words: &[String]) -> Result<ExitCode, String> {
 /// Measures the restart time.
 pub(crate) fn recovery(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     run_stress(root, "recovery", words)
+}
+
+/// Changes one cell among many rows.
+pub(crate) fn rows(root: &Path, words: &[String]) -> Result<ExitCode, String> {
+    run_stress(root, "rows", words)
 }
 
 fn run_stress(root: &Path, verb: &str, words: &[String]) -> Result<ExitCode, String> {

@@ -78,6 +78,9 @@ pub(crate) fn connect_to_read(path: &Path, disk: &dyn Disk) -> Result<Connection
         });
     }
     check_rollback_journal(path)?;
+    if has_rollback_journal(path)? {
+        return Err(OpenError::Interrupted(path.to_owned()));
+    }
     let connection =
         connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, disk).map_err(|why| broken(path, why))?;
     limit_untrusted(&connection).map_err(|why| broken(path, why.into()))?;
@@ -147,17 +150,7 @@ const WAL: u8 = 2;
 /// Refuses a rollback journal next to a file with a WAL: Abide writes none and plays none back (see [`crate::vfs`]), but
 /// another program would write its pages over those of the file, whatever file they are of.
 pub(crate) fn check_rollback_journal(path: &Path) -> Result<(), OpenError> {
-    let journal = companion(path, "-journal");
-    let mut first = [0];
-    match File::open(&journal).and_then(|mut file| file.read(&mut first)) {
-        Ok(1) if first[0] != 0 => {}
-        // One that starts with a zero is not used.
-        Ok(_) => return Ok(()),
-        Err(why) if why.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(why) => return Err(OpenError::Io { path: path.to_owned(), why }),
-    }
-    if !is_in_wal_mode(path) {
-        // A new file: its creation was interrupted.
+    if !has_rollback_journal(path)? || !is_in_wal_mode(path) {
         return Ok(());
     }
     // Another user may have put it there.
@@ -165,8 +158,18 @@ pub(crate) fn check_rollback_journal(path: &Path) -> Result<(), OpenError> {
     Err(OpenError::RollbackJournal(path.to_owned()))
 }
 
+/// Returns `true` if there is a rollback journal with content: one that starts with a zero is not used.
+pub(crate) fn has_rollback_journal(path: &Path) -> Result<bool, OpenError> {
+    let mut first = [0];
+    match File::open(companion(path, "-journal")).and_then(|mut file| file.read(&mut first)) {
+        Ok(read) => Ok(read == 1 && first[0] != 0),
+        Err(why) if why.kind() == ErrorKind::NotFound => Ok(false),
+        Err(why) => Err(OpenError::Io { path: path.to_owned(), why }),
+    }
+}
+
 /// Returns `true` if the header of a database says that it has a WAL.
-pub(crate) fn is_in_wal_mode(path: &Path) -> bool {
+fn is_in_wal_mode(path: &Path) -> bool {
     let mut header = [0; WRITE_VERSION + 1];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
     read.is_ok() && header[WRITE_VERSION] == WAL

@@ -304,6 +304,9 @@ pub enum OpenError {
     /// A rollback journal of SQLite is next to the file, which has a WAL instead.
     #[error("{}-journal is not a file of this database, and SQLite would write it over the database", _0.display())]
     RollbackJournal(PathBuf),
+    /// The file has no WAL yet, and a rollback journal: its creation was interrupted, or another program wrote it.
+    #[error("{} was interrupted while it was created, or while another program wrote it", _0.display())]
+    Interrupted(PathBuf),
     /// The file has other names (hard links).
     #[error("{} has several names (hard links): each would have a lock and a journal of its own", _0.display())]
     SeveralNames(PathBuf),
@@ -398,6 +401,10 @@ impl OpenError {
             OpenError::RollbackJournal(_) => (
                 Code::Conflict,
                 "move the -journal file away; it belongs to another file, or another program made it",
+            ),
+            OpenError::Interrupted(_) => (
+                Code::Conflict,
+                "start `abide serve` with it once, which takes back what was not complete, and stop it",
             ),
             OpenError::SeveralNames(_) => {
                 (Code::Conflict, "copy the file, or remove its other names")

@@ -13,8 +13,8 @@ use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
 use crate::companions::{companion, segments_of};
 use crate::connect::{
     broken, check_companions, check_kind, check_rollback_journal, check_single_name,
-    check_versions, connect, connect_alone, connect_to_read, forbid_quoted_texts, is_in_wal_mode,
-    limit_untrusted, overwrite_deleted,
+    check_versions, connect, connect_alone, connect_to_read, forbid_quoted_texts,
+    has_rollback_journal, limit_untrusted, overwrite_deleted,
 };
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
@@ -357,7 +357,8 @@ fn identify(path: &Path, disk: &dyn Disk, may_have_no_tables: bool) -> Result<()
     if !path.exists() {
         return Ok(());
     }
-    if companion(path, "-journal").exists() && !is_in_wal_mode(path) {
+    // Next to a file with a WAL, it was refused.
+    if has_rollback_journal(path)? {
         // Power failed while the file was created, or while another program wrote it. The content
         // is known once SQLite has rolled that back, as it does at any next open.
         let connection = roll_back(path, disk).map_err(|why| broken(path, why))?;

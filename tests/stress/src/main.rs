@@ -1,6 +1,6 @@
 //! Load and fault tests of the `abide` program as a real process: overload (`overload`), mixed load
-//! while the server is killed, the network fails and the disk fills up (`soak`), and recovery time
-//! (`recovery`).
+//! while the server is killed, the network fails and the disk fills up (`soak`), recovery time (`recovery`), and one
+//! changed cell among a million rows (`rows`).
 //!
 //! Changes when the load, the faults or the limits change. The tests use no engine internals: they
 //! observe the server through its sockets, its file and `/proc`. Results are printed as figures,
@@ -16,6 +16,7 @@ mod http;
 mod overload;
 mod pace;
 mod recovery;
+mod rows;
 mod server;
 mod soak;
 mod socket;
@@ -26,7 +27,8 @@ use arguments::Arguments;
 
 const USAGE: &str = "abide-stress overload [--share]
 abide-stress soak [--minutes N] [--seed S] [--clients N]
-abide-stress recovery [--share]";
+abide-stress recovery [--share]
+abide-stress rows [--share]";
 
 /// An error is a finding, or a restriction of the machine, as text.
 type CheckResult<T = ()> = Result<T, String>;
@@ -57,6 +59,7 @@ fn run(words: &[String]) -> CheckResult {
         "overload" => runtime.block_on(overload::run(words)),
         "soak" => runtime.block_on(soak::run(words)),
         "recovery" => runtime.block_on(recovery::run(words)),
+        "rows" => runtime.block_on(rows::run(words)),
         _ => Err(format!("unknown command {verb}\n{USAGE}")),
     }
 }

@@ -62,7 +62,7 @@ pub(crate) async fn run(mut words: Arguments) -> CheckResult {
 }
 
 /// Adds events to a file, in this process and in large batches.
-async fn fill(db: &Path, from: u64, to: u64) -> CheckResult<u64> {
+pub(crate) async fn fill(db: &Path, from: u64, to: u64) -> CheckResult<u64> {
     let begun = Instant::now();
     let abide = Abide::open(db).map_err(|why| why.to_string())?;
     let mut events = from;
