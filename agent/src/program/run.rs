@@ -4,7 +4,7 @@
 //! A program cannot be continued in the middle. If its driver crashed, the program may still run: the next driver ends
 //! it first, so that there is never a second one. Then the program is resumed if it reported a session id. Without a
 //! session id it is started again only if it cannot have done anything; otherwise the run fails, because its effects are
-//! unknown ([`PreviousProgram::resume_in`]).
+//! unknown (`PreviousProgram::resume_in`).
 
 use abide_client::arguments::ModelUsage;
 use abide_client::rows::RunEventKind;
