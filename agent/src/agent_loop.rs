@@ -363,7 +363,7 @@ async fn record_answer(driver: &mut Driver, text: String, published: &str) -> St
     driver.record_step(&events, Some(&spent), vec![message.into()]).await.map(drop)
 }
 
-/// The loops in Rust, by name.
+/// The loops in Rust that a program registers, by the name that definitions use.
 #[derive(Clone, Default)]
 pub struct AgentLoops(BTreeMap<String, Arc<dyn AgentLoop>>);
 
@@ -380,8 +380,8 @@ impl AgentLoops {
     /// Checks that the loops of a definition and of its inline agents exist.
     pub(crate) fn check(&self, definition: &AgentDefinition) -> Result<(), DefinitionError> {
         let all = definition.with_inline();
-        let named = all.iter().filter_map(|it| it.agent_loop.as_ref());
-        match named.into_iter().find(|name| !self.0.contains_key(*name)) {
+        let mut named = all.iter().filter_map(|agent| agent.agent_loop.as_ref());
+        match named.find(|name| !self.0.contains_key(*name)) {
             Some(name) => {
                 let known = self.0.keys().cloned().collect();
                 Err(DefinitionError::Loop { name: name.clone(), known })
@@ -391,6 +391,7 @@ impl AgentLoops {
     }
 }
 
+/// The names only: a loop has no text.
 impl fmt::Debug for AgentLoops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()

@@ -1,9 +1,9 @@
-//! The port of protocols: what a crate of protocols uses of the server, and what the server uses of it. The program that
-//! composes both passes the protocols in [`Services`](crate::Services).
+//! The port of protocols: what a crate of protocols uses of the server, and what the server uses of it. The program
+//! that composes both passes the protocols in [`Services`](crate::Services).
 //!
-//! *Invariant:* the server knows no protocol. It only decides for all of them what concerns security: which paths are open
-//! (`OPEN` in `auth/access.rs`), which headers a request has once (`single`), and which headers a page of a browser may
-//! read (`cors`).
+//! *Invariant:* the server knows no protocol. It only decides for all of them what concerns security: which paths are
+//! open (`OPEN` in `auth/access.rs`), which headers a request has once (`single`), and which headers a page of a
+//! browser may read (`cors`).
 
 use std::fmt;
 use std::future::Future;
@@ -118,21 +118,22 @@ impl Port {
         self.0.authenticator.check(session).await
     }
 
-    /// Returns when the credential is no longer valid, with the refusal.
+    /// Waits until the credential is no longer valid, and returns the refusal.
     pub async fn until_invalid(&self, session: AuthSession) -> Refusal {
         self.0.authenticator.until_invalid(session).await
     }
 
-    /// Returns when the server stops. Requests in progress have some seconds to finish.
+    /// Waits until the server begins to stop. Requests in progress have some seconds to finish.
     pub async fn until_draining(&self) {
         self.0.lifecycle.wait_for(Phase::Draining).await;
     }
 
-    /// Waits for the turn in which a message of this size is parsed. Small messages need none.
+    /// Waits for the turn in which a message of this size is parsed; `None` for a small message, which needs none.
     pub async fn parse_turn(&self, by: &Caller, bytes: usize) -> Option<ParseTurn> {
         self.0.parse_turns.acquire(by, bytes).await
     }
 
+    /// Returns the turns in which large messages are parsed, for a body that is parsed after it was extracted.
     pub(crate) fn parse_turns(&self) -> &ParseTurns {
         &self.0.parse_turns
     }
@@ -150,7 +151,7 @@ impl Port {
         self.0.admit_call(by, bytes).await
     }
 
-    /// Returns the public URL of the server: the configured one, or the one that the client has used.
+    /// Returns the public URL of the server: the configured one, or else the one that the client has used.
     #[must_use]
     pub fn base_url(&self, uri: &Uri, headers: &HeaderMap) -> String {
         self.0.base_url(uri, headers)

@@ -12,8 +12,8 @@ use crate::env_value::EnvValue;
 use crate::parser::ParserChoice;
 use crate::program::Program;
 
-/// The environment variables that a program inherits by default: enough to find files and print text, and no
-/// secrets.
+/// The environment variables that a program inherits by default. It needs them to find its files and to print text, and
+/// none of them has a secret.
 pub const ENV_ALLOWLIST: [&str; 12] = [
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "LANG", "LC_ALL",
     "LC_CTYPE",
@@ -104,12 +104,12 @@ impl CliConfig {
 }
 
 impl CliConfig {
-    /// Returns `true` if the program inherits a variable.
+    /// Returns `true` if the program inherits the environment variable of this name from this process.
     #[must_use]
     pub fn inherits(&self, name: &str) -> bool {
         self.inherit_env == InheritEnv::All
             || ENV_ALLOWLIST.contains(&name)
-            || self.env_allowlist.iter().any(|more| more == name)
+            || self.env_allowlist.iter().any(|allowed| allowed == name)
     }
 
     /// Returns the program: the configured one, else the detected one.

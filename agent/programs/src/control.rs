@@ -30,14 +30,18 @@ impl OpenApprovals {
 #[derive(Debug)]
 pub(crate) enum ControlRequest {
     /// Write what was held back, except the prompt of a program that reports its session first.
-    Open,
+    OpenSession,
     /// Write the prompt that was held back.
-    Begin,
+    SendPrompt,
+    /// Answer an approval that was taken from [`OpenApprovals`].
     Decide {
         request_id: String,
-        asked: Value,
+        /// The arguments that the program has requested.
+        input: Value,
         decision: Decision,
     },
+    /// Ask the program to stop its turn.
     Interrupt,
+    /// End the program.
     Cancel,
 }

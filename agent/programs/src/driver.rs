@@ -246,8 +246,8 @@ impl Driver {
 
     fn on_request(&mut self, request: Option<ControlRequest>) {
         match request {
-            Some(ControlRequest::Open) => self.is_held = false,
-            Some(ControlRequest::Begin) => {
+            Some(ControlRequest::OpenSession) => self.is_held = false,
+            Some(ControlRequest::SendPrompt) => {
                 self.is_held = false;
                 self.holds_prompt = false;
             }
@@ -259,8 +259,8 @@ impl Driver {
                     None => self.process.signal(Signal::INT),
                 }
             }
-            Some(ControlRequest::Decide { request_id, asked, decision }) => {
-                let reply = self.reading.dialogue.decide(&request_id, &asked, decision);
+            Some(ControlRequest::Decide { request_id, input, decision }) => {
+                let reply = self.reading.dialogue.decide(&request_id, &input, decision);
                 self.write(reply);
             }
             None => self.requests_ended = true,

@@ -43,9 +43,12 @@ pub fn run(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -
 pub fn spawn_paused(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -> Running {
     let (lines, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let (request_sender, requests) = mpsc::unbounded_channel();
-    let open = OpenApprovals::default();
-    let takes_decisions = config.takes_decisions();
-    let handle = RunHandle { requests: request_sender, open: open.clone(), takes_decisions };
+    let open_approvals = OpenApprovals::default();
+    let handle = RunHandle {
+        requests: request_sender,
+        open_approvals: open_approvals.clone(),
+        takes_decisions: config.takes_decisions(),
+    };
     let mut process = None;
     let started = command::dialogue(&config, parser)
         .map_err(|why| {
@@ -53,7 +56,7 @@ pub fn spawn_paused(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Pa
             Box::new(ProgramEvent::Error(failure))
         })
         .and_then(|dialogue| {
-            Driver::start(config, &prompt, dialogue, open, lines.clone(), requests)
+            Driver::start(config, &prompt, dialogue, open_approvals, lines.clone(), requests)
         });
     match started {
         Ok(driver) => {
@@ -91,16 +94,17 @@ impl Running {
         self.process.as_ref()
     }
 
-    /// Lets a program that [`spawn_paused`] has held back open its session. A program with a protocol of its own (ACP, Codex's app
-    /// server) gets its prompt at [`Running::send_prompt`] only, so that the session, which it reports before
-    /// ([`ProgramEvent::SessionId`]), can be stored before the program does anything. Any other program gets its prompt.
+    /// Lets a program that [`spawn_paused`] has held back open its session. A program with a protocol of its own (ACP,
+    /// Codex's app server) gets its prompt only at [`Running::send_prompt`]. It reports its session before that
+    /// ([`ProgramEvent::SessionId`]), so the session can be stored before the program does anything. Any other program
+    /// gets its prompt now.
     pub fn open_session(&self) {
-        let _ = self.handle.requests.send(ControlRequest::Open);
+        let _ = self.handle.requests.send(ControlRequest::OpenSession);
     }
 
     /// Gives the program the prompt that [`spawn_paused`] has held back.
     pub fn send_prompt(&self) {
-        let _ = self.handle.requests.send(ControlRequest::Begin);
+        let _ = self.handle.requests.send(ControlRequest::SendPrompt);
     }
 
     /// See [`RunHandle::cancel`].
@@ -144,7 +148,7 @@ impl Stream for Running {
 #[derive(Clone, Debug)]
 pub struct RunHandle {
     requests: mpsc::UnboundedSender<ControlRequest>,
-    open: OpenApprovals,
+    open_approvals: OpenApprovals,
     takes_decisions: bool,
 }
 
@@ -155,13 +159,14 @@ impl RunHandle {
         let _ = self.requests.send(ControlRequest::Cancel);
     }
 
-    /// Asks the program to stop and give its answer, which it may ignore: through its protocol if it
-    /// has one, else with SIGINT. A subsequent failure is reported as `cancelled`.
+    /// Asks the program to stop and to give the answer that it has: by a message if it takes one (ACP, Codex's app
+    /// server, Claude Code with the input format `stream-json`), else with SIGINT. The program may ignore it. A failure
+    /// after that is reported as `cancelled`.
     pub fn interrupt(&self) {
         let _ = self.requests.send(ControlRequest::Interrupt);
     }
 
-    /// Decides an [`ProgramEvent::ApprovalRequested`]. The first decision counts.
+    /// Decides about a [`ProgramEvent::ApprovalRequested`]. The first decision counts.
     ///
     /// # Errors
     /// The decision is not pending, or the program cannot receive it.
@@ -169,13 +174,13 @@ impl RunHandle {
         if !self.takes_decisions {
             return Err(DecisionError::NotInteractive);
         }
-        let asked = self
-            .open
+        let input = self
+            .open_approvals
             .take(request_id)
             .ok_or_else(|| DecisionError::NotOpen(request_id.to_owned()))?;
         let request_id = request_id.to_owned();
-        let decided = ControlRequest::Decide { request_id, asked, decision };
-        self.requests.send(decided).map_err(|_| DecisionError::Ended)
+        let decide = ControlRequest::Decide { request_id, input, decision };
+        self.requests.send(decide).map_err(|_| DecisionError::Ended)
     }
 }
 

@@ -1,5 +1,6 @@
-//! `abide.yaml` while a runtime uses it: a changed file replaces models, tools, MCP servers, the sandbox, the deny list and the
-//! middleware of all agents. It is checked as a whole first, so a file that cannot work changes nothing.
+//! Reloads `abide.yaml` while a runtime uses it: a changed file replaces models, tools, MCP servers, the sandbox, the
+//! deny list and the middleware of all agents. It is checked as a whole first, so a file that cannot work changes
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,10 +22,10 @@ use crate::catalog::shared_setting::SharedSetting;
 
 /// The sections whose changes a runtime cannot take over: what they configure is used by parts that live as long as the
 /// process.
-const FIXED: [&str; 4] = ["mcp", "traces", "prompts", "runs"];
+const FIXED_SECTIONS: [&str; 4] = ["mcp", "traces", "prompts", "runs"];
 
-/// The sections that tools are made of, except those of MCP servers.
-const OF_TOOLS: [&str; 4] = ["sandbox", "builtin_tools", "http_tools", "programs"];
+/// The sections that configure tools, except `mcp_servers`, whose servers are compared one by one.
+const TOOL_SECTIONS: [&str; 4] = ["sandbox", "builtin_tools", "http_tools", "programs"];
 
 /// The changes of one part of a folder, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,19 +95,23 @@ pub(crate) struct LiveProject {
 
 /// The configuration that a runtime uses, and what was started for it.
 pub(crate) struct ProjectReload {
-    /// `text` is what was seen last, and `sections` what is in effect.
+    /// Its `text` is the text that was read last, also if it is invalid. Its `sections` are those in effect.
     source: ProjectSource,
     servers: Vec<McpServer>,
     sandbox: Option<Sandbox>,
-    /// The sections that were seen last, and the scripts that they name.
-    seen: (Map<String, Value>, Scripts),
+    /// The sections of the last text that could be parsed, whether they took effect or not. Changes of the scripts that
+    /// they name are watched.
+    last_sections: Map<String, Value>,
+    /// The scripts that were read last.
+    last_scripts: Scripts,
     /// The scripts in effect.
-    scripts: Scripts,
-    /// Whether the text that was seen last cannot work.
+    active_scripts: Scripts,
+    /// Whether the text that was read last was refused.
     is_broken: bool,
 }
 
-/// The texts of the files that models answer from, by the id of the provider.
+/// The texts of the scripts of providers of the kind `script`, by the id of the provider; `None` if a file cannot be
+/// read.
 type Scripts = BTreeMap<String, Option<String>>;
 
 /// A configuration that was checked and can take effect.
@@ -125,30 +130,39 @@ impl ProjectReload {
         servers: Vec<McpServer>,
         sandbox: Option<Sandbox>,
     ) -> ProjectReload {
-        let scripts = scripts(&source.folder, &source.sections);
-        let seen = (source.sections.clone(), scripts.clone());
-        ProjectReload { source, servers, sandbox, seen, scripts, is_broken: false }
+        let scripts = read_scripts(&source.folder, &source.sections);
+        ProjectReload {
+            last_sections: source.sections.clone(),
+            last_scripts: scripts.clone(),
+            active_scripts: scripts,
+            source,
+            servers,
+            sandbox,
+            is_broken: false,
+        }
     }
 
-    /// Reads the file, and takes it over. Returns what is to be reported; `None` if the file has not changed.
+    /// Reads `abide.yaml`, and puts it into effect if it or a script has changed. Returns what to report; `None` if
+    /// nothing has changed, or if the file cannot be read now.
     pub(crate) async fn refresh(&mut self, live: &LiveProject) -> Option<FolderChanges> {
         let path = self.source.folder.join(CONFIG);
         let text = match project::read(&path) {
             Ok(text) => text,
-            // An editor may be replacing it.
+            // An editor may be replacing the file: the next refresh reads it.
             Err(error) => {
                 tracing::debug!(%error, "the configuration cannot be read now");
                 return None;
             }
         };
-        let scripts = scripts(&self.source.folder, &self.seen.0);
-        if text == self.source.text && scripts == self.seen.1 {
+        let scripts = read_scripts(&self.source.folder, &self.last_sections);
+        if text == self.source.text && scripts == self.last_scripts {
             return None;
         }
-        self.seen.1 = scripts;
+        // Remembered even if the text is refused below, so that a problem is reported once.
+        self.last_scripts = scripts;
         self.source.text.clone_from(&text);
         let was_broken = std::mem::take(&mut self.is_broken);
-        Some(match self.take_over(text.as_deref(), live).await {
+        Some(match self.apply(text.as_deref(), live).await {
             Ok(mut changes) => {
                 if was_broken && changes.is_empty() {
                     changes
@@ -170,9 +184,11 @@ impl ProjectReload {
         folder_check::missing_programs(&self.source, self.sandbox.as_ref(), catalog)
     }
 
+    /// Checks a text, and puts it into effect.
+    ///
     /// # Errors
     /// The text is not a configuration that can work. Nothing has changed.
-    async fn take_over(
+    async fn apply(
         &mut self,
         text: Option<&str>,
         live: &LiveProject,
@@ -182,19 +198,22 @@ impl ProjectReload {
             return Err(ProjectError::malformed(path, "the file is gone".to_owned()));
         };
         let (config, sections) = project::parse(&self.source.folder, Some(text))?;
-        let scripts = scripts(&self.source.folder, &sections);
-        self.seen = (sections.clone(), scripts.clone());
+        let scripts = read_scripts(&self.source.folder, &sections);
+        self.last_sections.clone_from(&sections);
+        self.last_scripts.clone_from(&scripts);
         let mut changes = differences(&self.source.sections, &sections);
         if sections == self.source.sections {
-            // Those of new and removed providers are changes of the configuration.
-            changes.extend(FolderChange::between("models", &self.scripts, &scripts));
+            // Only the text of a script can have changed. A provider that is new or gone is a change of the sections.
+            changes.extend(FolderChange::between("models", &self.active_scripts, &scripts));
         }
+        // A change of a fixed section is not among `changes`, but needs a note.
         if changes.is_empty() && sections == self.source.sections {
             return Ok(FolderChanges::default());
         }
         live.catalog.check_deployment(&config.middleware).map_err(ProjectError::Middleware)?;
         let deployment = config.middleware.clone();
-        let staged = self.stage(config, &sections, self.scripts != scripts, live).await?;
+        let has_new_scripts = self.active_scripts != scripts;
+        let staged = self.stage(config, &sections, has_new_scripts, live).await?;
         let StagedConfig { models, sandbox, tools, servers } = staged;
         let leaving = tools.leaving.clone();
         live.tools.configure(tools)?;
@@ -218,7 +237,7 @@ impl ProjectReload {
             self.servers.push(server);
         }
         self.source.sections = sections;
-        self.scripts = scripts;
+        self.active_scripts = scripts;
         Ok(FolderChanges { changes, notes, ..FolderChanges::default() })
     }
 
@@ -250,7 +269,7 @@ impl ProjectReload {
         let blocked = config.blocked_tools();
         let mut tools = ConfiguredTools { tools: None, blocked, leaving, coming };
         let mut sandbox = self.sandbox.clone();
-        if OF_TOOLS.into_iter().any(is_new) {
+        if TOOL_SECTIONS.into_iter().any(is_new) {
             let is_new_sandbox = is_new("sandbox");
             // A backend such as `docker` may take seconds to say whether it works.
             let staging = tokio::task::spawn_blocking(move || {
@@ -276,8 +295,8 @@ impl ProjectReload {
     }
 }
 
-/// Returns the scripts that a configuration names.
-fn scripts(folder: &Path, sections: &Map<String, Value>) -> Scripts {
+/// Reads the scripts that a configuration names.
+fn read_scripts(folder: &Path, sections: &Map<String, Value>) -> Scripts {
     let models = sections.get("models").cloned().unwrap_or_default();
     let providers = models["providers"].as_array().cloned().unwrap_or_default();
     let script = |provider: &Value| {
@@ -320,7 +339,7 @@ fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<F
     let mut parts: Vec<&String> = before.keys().chain(after.keys()).collect();
     parts.sort();
     parts.dedup();
-    let differs = parts.into_iter().filter(|part| !FIXED.contains(&part.as_str()));
+    let differs = parts.into_iter().filter(|part| !FIXED_SECTIONS.contains(&part.as_str()));
     differs
         .filter_map(|part| {
             FolderChange::between(part, &parts_by_name(before, part), &parts_by_name(after, part))
@@ -362,7 +381,7 @@ fn name_of(value: &Value) -> String {
 
 /// Returns the changes that need a restart.
 fn restart_warnings(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
-    let changed = FIXED.into_iter().filter(|part| before.get(*part) != after.get(*part));
+    let changed = FIXED_SECTIONS.into_iter().filter(|part| before.get(*part) != after.get(*part));
     changed
         .map(|part| format!("{part} in {CONFIG} has changed: restart the server to use it"))
         .collect()

@@ -1,4 +1,5 @@
-//! Tools that stand for agents: one starts a run of the agent, the other lets it take over the turn.
+//! Tools that stand for agents. A call of one kind starts a run of the agent in a session of its own (`task`); a call
+//! of the other lets the agent take over the turn (`handoff`).
 
 use abide_client::arguments::RegisterTool;
 use abide_definitions::agent_tool::{AgentTool, AgentToolKind};

@@ -2,8 +2,9 @@
 //! Its final message is the answer.
 //!
 //! A program cannot be continued in the middle. If its driver crashed, the program may still run: the next driver ends
-//! it first, so that there is never a second one. Then the program is resumed if it reported a session id. Otherwise the
-//! run fails: the program is not restarted, because its effects are unknown.
+//! it first, so that there is never a second one. Then the program is resumed if it reported a session id. Without a
+//! session id it is started again only if it cannot have done anything; otherwise the run fails, because its effects are
+//! unknown (`PreviousProgram::resume_in`).
 
 use abide_client::arguments::ModelUsage;
 use abide_client::rows::RunEventKind;

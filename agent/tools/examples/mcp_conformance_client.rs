@@ -1,5 +1,6 @@
-//! The MCP client as the conformance suite runs it: it calls the tools of the server whose URL is its last argument, accepts
-//! every question with the defaults of its form, and logs in when the server asks for it. `cargo xtask mcp-conformance` runs it.
+//! The MCP client as the conformance suite runs it: it calls the tools of the server whose URL is its last argument,
+//! accepts every question with the defaults of its form, and logs in when the server asks for it.
+//! `cargo xtask mcp-conformance` runs it.
 
 use std::env;
 use std::error::Error;
@@ -119,7 +120,7 @@ impl Client {
         tool: &dyn Tool,
         arguments: &Value,
     ) -> Result<ToolOutcome, Box<dyn Error>> {
-        let log = Arc::new(Answers::default());
+        let log = Arc::new(AnsweringLog::default());
         let mut outcome = ToolOutcome::text("");
         for _ in 0..ROUNDS {
             let mut invocation = Invocation::new("call", arguments.clone(), ToolContext::default());
@@ -152,7 +153,7 @@ fn needs_login(why: &str) -> bool {
     why.contains("abide mcp login")
 }
 
-/// The calls that the scenario asks for, or else one of each tool.
+/// Returns the calls that the scenario asks for, or else one of each tool.
 fn calls(tools: &Tools) -> Vec<(String, Value)> {
     if let Some(calls) = context()["toolCalls"].as_array() {
         let name = |call: &Value| call["name"].as_str().unwrap_or_default().to_owned();
@@ -160,9 +161,9 @@ fn calls(tools: &Tools) -> Vec<(String, Value)> {
     }
     let all = tools.declarations();
     // The scenario compares the schema that the client has received.
-    let schema = all.iter().find(|tool| tool.name == "json_schema_2020_12_tool");
-    let arguments = |tool: &ToolDeclaration| match (tool.name.as_str(), &schema) {
-        ("json_schema_echo", Some(of)) => json!({ "schema": of.parameters }),
+    let with_schema = all.iter().find(|tool| tool.name == "json_schema_2020_12_tool");
+    let arguments = |tool: &ToolDeclaration| match (tool.name.as_str(), with_schema) {
+        ("json_schema_echo", Some(tool)) => json!({ "schema": tool.parameters }),
         _ => sample(&tool.parameters),
     };
     all.iter().map(|tool| (tool.name.clone(), arguments(tool))).collect()
@@ -184,23 +185,32 @@ fn sample(schema: &Value) -> Value {
     Value::Object(members)
 }
 
-/// A log in memory that has an answer to each question at once.
+/// The log of a call in memory. It accepts each question at once, with the defaults of its form.
 #[derive(Default)]
-struct Answers {
-    state: Mutex<(Vec<NewExchange>, Vec<NewInput>)>,
+struct AnsweringLog {
+    state: Mutex<LogState>,
 }
 
-impl Answers {
-    fn state(&self) -> MutexGuard<'_, (Vec<NewExchange>, Vec<NewInput>)> {
+#[derive(Default)]
+struct LogState {
+    /// All steps of the call.
+    steps: Vec<NewExchange>,
+    /// The questions of the last suspension.
+    questions: Vec<NewInput>,
+}
+
+impl AnsweringLog {
+    fn state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the last question is the request to log in.
+    /// Returns `true` if one of the last questions is the request to log in.
     fn asks_for_login(&self) -> bool {
-        self.state().1.iter().any(|input| needs_login(&input.message))
+        self.state().questions.iter().any(|input| needs_login(&input.message))
     }
 
-    fn exchange(self: &Arc<Answers>) -> Exchange {
+    /// Returns what the next run of the tool gets: the steps so far, and the answers to the last questions.
+    fn exchange(self: &Arc<AnsweringLog>) -> Exchange {
         let state = self.state();
         let step = |step: &NewExchange| ExchangeStep {
             kind: step.kind,
@@ -209,9 +219,9 @@ impl Answers {
             age: Duration::ZERO,
         };
         Exchange {
-            steps: state.0.iter().map(step).collect(),
+            steps: state.steps.iter().map(step).collect(),
             answers: state
-                .1
+                .questions
                 .iter()
                 .map(|input| InputAnswer::Accepted(input.schema.as_ref().map(sample)))
                 .collect(),
@@ -220,9 +230,9 @@ impl Answers {
     }
 }
 
-impl ExchangeLog for Answers {
+impl ExchangeLog for AnsweringLog {
     fn record(&self, steps: Vec<NewExchange>) -> BoxFuture<'_, Result<(), ExchangeError>> {
-        self.state().0.extend(steps);
+        self.state().steps.extend(steps);
         std::future::ready(Ok(())).boxed()
     }
 
@@ -232,7 +242,7 @@ impl ExchangeLog for Answers {
         inputs: Vec<NewInput>,
         _: Option<Duration>,
     ) -> BoxFuture<'_, Result<(), ExchangeError>> {
-        self.state().1 = inputs;
+        self.state().questions = inputs;
         self.record(steps)
     }
 

@@ -64,7 +64,7 @@ pub struct Subscribe {
     explain: bool,
 }
 
-/// Consecutive mismatches before the subscription is given up: more than by chance.
+/// Consecutive repairs after which a further mismatch ends the subscription: so many are no chance.
 const REPAIRS: u32 = 3;
 
 impl Subscribe {
@@ -110,7 +110,8 @@ impl Subscribe {
         self
     }
 
-    /// Requests the SQL statements that produce the deltas, in [`Subscription::plan`].
+    /// Requests the SQL statements that produce the deltas. They are in [`Plan::statements`] of
+    /// [`Subscription::plan`].
     pub fn explain(mut self) -> Self {
         self.explain = true;
         self
@@ -276,7 +277,7 @@ impl Subscription {
         self.shape.top_n
     }
 
-    /// Returns how the server maintains the result, and at what cost. It includes the statements if
+    /// Returns how the server maintains the result, and at what cost. It has the statements only if
     /// [`Subscribe::explain`] requested them.
     #[must_use]
     pub fn plan(&self) -> &Plan {

@@ -62,7 +62,7 @@ pub struct PositionedRow {
 }
 
 impl Delta {
-    /// `true` if nothing changed.
+    /// Returns `true` if nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.deletes.is_empty()
@@ -71,9 +71,8 @@ impl Delta {
             && self.top_n == TopNDelta::default()
     }
 
-    /// Returns the same delta with its rows in an order that follows from them. That in which they
-    /// are found can depend on rows that a restricted caller does not see. Positions of a top-N
-    /// result stay as they are.
+    /// Returns the same delta with sorted rows. The order in which they were found can depend on rows
+    /// that a restricted caller does not see. The changes of a top-N result keep their order.
     #[must_use]
     pub(crate) fn sorted(mut self) -> Delta {
         for rows in [&mut self.deletes, &mut self.inserts, &mut self.updates, &mut self.gone] {
@@ -82,18 +81,18 @@ impl Delta {
         self
     }
 
-    /// Adds an inserted row.
+    /// Adds a row that only the new result has. Not for a top-N result, whose rows have positions.
     pub(crate) fn insert(&mut self, row: Row) {
         self.inserts.push(row);
     }
 
-    /// Adds a deleted row.
+    /// Adds a row that only the old result has.
     pub(crate) fn delete(&mut self, key: &[usize], old: Row) {
         self.deletes.push(key_of(key, &old));
         self.gone.push(old);
     }
 
-    /// Adds an updated row. The result has a key, and the key is unchanged.
+    /// Adds a row whose cells have changed. The result has a key, and the key of the row is the same in both.
     pub(crate) fn update(&mut self, old: Row, new: Row) {
         self.gone.push(old);
         self.updates.push(new);

@@ -145,8 +145,9 @@ pub fn claimed(caller: &Caller, capabilities: &BTreeSet<String>) -> Caller {
     Caller::with(caller.id(), caller.role(), capabilities.clone(), caller.scope().clone())
 }
 
-/// `true` if a row of [`CredentialQueries::disabled`] disables a caller: the identity is disabled, and the caller is
-/// within its scope. An identity of one tenant does not disable a subject of another.
+/// Returns `true` if a row of [`CredentialQueries::disabled`] disables a caller: the identity is disabled, and the
+/// caller is within its scope. An identity of one tenant does not disable a subject of another. A row of another form
+/// disables every caller.
 #[must_use]
 pub fn disables(row: &[Value], caller: &Caller) -> bool {
     let [disabled, scope] = row else { return true };
@@ -244,7 +245,7 @@ impl CredentialChecker {
         !self.dirty && credential.state == state
     }
 
-    /// Looks a credential up in the open transaction.
+    /// Checks a credential against the rows in the open transaction.
     pub(crate) fn check(
         &mut self,
         store: &Writer,
@@ -270,7 +271,10 @@ impl CredentialChecker {
     }
 }
 
-/// Returns the caller of a credential by the current rows, or why the credential is no longer valid.
+/// Returns the caller that a credential admits by the current rows, or why the credential is no longer valid.
+///
+/// The result is compared with the caller as it was admitted. The comparison ignores the state in which a caller was
+/// admitted, so the state here is [`Seq::ZERO`].
 fn look_up(
     credential_queries: &CredentialQueries,
     store: &Writer,
@@ -286,10 +290,11 @@ fn look_up(
         }
         Credential::Token { id, hash, .. } => {
             let row = first_row(store, credential_queries.token, &[id.as_str().into()])?;
-            match row.as_deref().map(|row| TokenEntry::from_row(id, row, Seq::ZERO)) {
-                Some(Some(entry)) if entry.hash == *hash => entry.caller(now).cloned(),
-                Some(Some(_)) | None => Err(changed(caller.id())),
-                Some(None) => Err(unreadable()),
+            let Some(row) = row else { return Ok(Err(changed(caller.id()))) };
+            match TokenEntry::from_row(id, &row, Seq::ZERO) {
+                Some(entry) if entry.hash == *hash => entry.caller(now).cloned(),
+                Some(_) => Err(changed(caller.id())),
+                None => Err(unreadable()),
             }
         }
         Credential::Claims { capabilities, expires_at } => {
@@ -298,9 +303,12 @@ fn look_up(
             if disabled_row.is_some_and(|row| disables(&row, caller)) {
                 return Ok(Err(disabled(caller.id())));
             }
-            let row = first_row(store, credential_queries.role, &[caller.role().into()])?;
-            let role =
-                row.map_or_else(|| Some(RoleEntry::default()), |row| RoleEntry::from_row(&row));
+            let role_row = first_row(store, credential_queries.role, &[caller.role().into()])?;
+            let role = match role_row {
+                Some(row) => RoleEntry::from_row(&row),
+                // A role without a row adds nothing.
+                None => Some(RoleEntry::default()),
+            };
             match role {
                 Some(role) => {
                     Ok(role.admit(&claimed(caller, capabilities), *expires_at, Seq::ZERO))
@@ -311,6 +319,7 @@ fn look_up(
     })
 }
 
+/// Returns the first row of a query in the open transaction.
 fn first_row(
     store: &Writer,
     sql: &str,

@@ -25,28 +25,29 @@ pub(crate) const RECORD: &str = "record_request";
 #[derive(Debug)]
 pub(crate) struct Registry {
     definitions: BTreeMap<&'static str, Definition>,
-    /// Reducers that only the engine calls: those of deadlines, and those that record denials.
+    /// The names of the reducers that only the engine calls: those of deadlines, and those that record denials.
     internal: BTreeSet<&'static str>,
 }
 
 impl Registry {
+    /// Registers the reducers of all modules.
+    ///
+    /// # Panics
+    /// Two reducers have the same name, or one has a name that is reserved.
     pub(crate) fn new(modules: &[Module]) -> Registry {
-        let deadlines =
-            modules.iter().flat_map(|module| &module.deadlines).map(|deadline| deadline.reducer);
-        let denial_recorders =
-            modules.iter().flat_map(|module| module.denial_recorders.iter().copied());
-        let internal_definitions: Vec<Definition> = deadlines.chain(denial_recorders).collect();
-        let reserved =
-            modules.iter().flat_map(|module| &module.reducers).chain(&internal_definitions);
-        let taken = reserved.into_iter().any(|definition| definition.name == RECORD);
-        assert!(!taken, "{} is reserved for the engine", RECORD);
         let mut definitions = BTreeMap::new();
-        let reducers = modules.iter().flat_map(|module| &module.reducers);
-        for definition in reducers.chain(&internal_definitions) {
-            let before = definitions.insert(definition.name, *definition);
-            assert!(before.is_none(), "two reducers are named {}", definition.name);
+        let mut internal = BTreeSet::new();
+        for module in modules {
+            let deadline_reducers = module.deadlines.iter().map(|deadline| &deadline.reducer);
+            let internal_reducers = deadline_reducers.chain(&module.denial_recorders);
+            internal.extend(internal_reducers.clone().map(|definition| definition.name));
+            for definition in module.reducers.iter().chain(internal_reducers) {
+                let name = definition.name;
+                assert!(name != RECORD, "{RECORD} is reserved for the engine");
+                let before = definitions.insert(name, *definition);
+                assert!(before.is_none(), "two reducers are named {name}");
+            }
         }
-        let internal = internal_definitions.iter().map(|definition| definition.name).collect();
         Registry { definitions, internal }
     }
 

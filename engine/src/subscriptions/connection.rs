@@ -177,7 +177,7 @@ impl Connection {
         let key = SubscriptionKey(self.next_key);
         self.next_key += 1;
         if fault_points::attaches_after_snapshot() {
-            return self.begin_and_attach(key, binding, request).await;
+            return self.begin_before_attach(key, binding, request).await;
         }
         let registration = self.attach(&binding, key, request.sql).await?;
         // On cancellation, dropping the subscription also releases its slot at the writer.
@@ -186,8 +186,9 @@ impl Connection {
         Ok(BegunSubscription { key, subscription, resumed, later })
     }
 
-    /// Subscribes in the wrong order; see [`fault_points`].
-    async fn begin_and_attach(
+    /// The seeded bug of [`fault_points::attaches_after_snapshot`], which the simulator must find: reads the first
+    /// answer before the writer attaches the subscription, so the subscriber misses the commits between the two.
+    async fn begin_before_attach(
         &mut self,
         key: SubscriptionKey,
         binding: Binding,
@@ -298,6 +299,7 @@ impl Connection {
         Ok(Some(reservation))
     }
 
+    /// Attaches a subscription at the writer: the deltas of later commits reach the outbox.
     async fn attach(
         &mut self,
         binding: &Binding,
@@ -319,7 +321,7 @@ impl Connection {
         answer.await.map_err(|_| self.engine.health.fail_for_dropped_reply())?
     }
 
-    /// Reads where a subscription starts, durably.
+    /// Reads the first answer of a subscription, and waits until the state that it shows is durable.
     async fn begin(
         &self,
         binding: &Binding,
@@ -346,7 +348,7 @@ impl Connection {
         Ok(resumed)
     }
 
-    /// `true` if the client's rows are of a state that the file does not have.
+    /// Returns `true` if the client's rows are of a state that the file does not have.
     fn has_other_history(&self, request: &SubscribeRequest<'_>) -> bool {
         match (request.start, request.timeline) {
             (Start::After(seq), Some(timeline)) => {
@@ -356,10 +358,9 @@ impl Connection {
         }
     }
 
-    /// Reads like [`Connection::begin`], and brings the other subscriptions to the end of the answer. An
-    /// answer with changes is a frame, and a client applies a frame's end to all its subscriptions:
-    /// earlier changes of the others must be sent before it. Also returns a
-    /// later frame, if one was read.
+    /// Reads like [`Connection::begin`], and brings the other subscriptions to the seq of the answer. An answer with
+    /// changes is a frame, and a client applies the seq of a frame to all its subscriptions, so earlier changes of the
+    /// others must be sent before it. Also returns a frame after the answer, if one was read.
     async fn begin_and_drain(
         &mut self,
         binding: &Binding,

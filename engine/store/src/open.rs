@@ -73,7 +73,8 @@ pub struct Tuning {
     pub segment_bytes: u64,
     /// The disk of the file.
     pub disk: Arc<dyn Disk>,
-    /// The id of the timeline that this opening starts. `None` for one of the log; a simulation sets it.
+    /// The id of the timeline that this opening starts; a simulation sets it. `None`: an id derived from the log, the
+    /// number of openings and random bytes.
     pub timeline: Option<String>,
     /// The entry of this process in the lock file, so that other processes can reach it. `None`: no entry.
     pub holder: Option<Holder>,
@@ -103,7 +104,7 @@ pub struct Store {
     tuning: Tuning,
     log_id: String,
     timelines: Timelines,
-    /// What the journal needs to know of this opening.
+    /// What the journal records of this opening.
     opening: JournalOpening,
     /// The database and its companions; none on another disk than the system's.
     files: Vec<OpenedFile>,
@@ -168,7 +169,7 @@ impl Store {
         if makes_files {
             check_wal_in_use(&connection, path)?;
         }
-        // The rows of the journal would fire a trigger of the file's author.
+        // Before the journal is applied: its rows would fire a trigger that the author of the file has added.
         check_schema(&connection, path, &layout)?;
         let journal = apply_journal(&mut connection, path, &layout, journal, &*tuning.disk)?;
         // Its transaction is synced, with all that the WAL holds.
@@ -227,7 +228,7 @@ impl Store {
         &self.log_id
     }
 
-    /// The timelines of the file. This opening started the last one.
+    /// The timelines of the file: which opening wrote which part of the log. This opening started the last one.
     #[must_use]
     pub fn timelines(&self) -> &Timelines {
         &self.timelines

@@ -1,6 +1,6 @@
-//! How a run waits for a decision, and continues. A driver asks for the wait ([`wait_run()`]); a decision on a call, a settlement, an
-//! answered handoff or a resumed session continues it ([`continue_if_decided`]). A run that continues has no driver, so any runtime
-//! can claim it.
+//! How a run waits for a decision, and continues. A driver asks for the wait ([`wait_run()`]); a decision on a call, a
+//! settlement, an answered handoff or a resumed session continues it ([`continue_if_decided`]). A run that continues
+//! has no driver, so any runtime can claim it.
 
 use abide_schema::{Abort, Context, Micros, Value, reducer};
 use serde_json::{Map, Value as JsonValue};
@@ -26,10 +26,11 @@ pub fn wait_run(
     let mut run = find_continuing(ctx, &id, fencing_token)?;
     let session = session::find(ctx, &run.session_id)?;
     let is_suspended = session.status == SessionStatus::Suspended;
-    let own = find_awaited(ctx, &session)?.or_else(|| is_suspended.then(|| RESUME.to_owned()));
-    let reason = match own {
-        Some(own) => Some(own),
-        None => awaited_below(ctx, &run)?,
+    let own_reason =
+        find_wait_reason(ctx, &session)?.or_else(|| is_suspended.then(|| RESUME.to_owned()));
+    let reason = match own_reason {
+        Some(reason) => Some(reason),
+        None => find_wait_reason_below(ctx, &run)?,
     };
     let Some(reason) = reason else { return Ok(run) };
     limit_wait(ctx, &run, ends_at)?;
@@ -64,23 +65,24 @@ pub(crate) fn limit_wait(
 /// The reason for which a run waits while its session is suspended.
 const RESUME: &str = "resume";
 
-/// Returns the reason for which a session's run has to wait before it can continue, if any.
-fn find_awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
+/// Returns the reason for which the run of a session has to wait: `handoff`, `approval` or `settlement`; `None` if it
+/// can continue, or if it only waits for a resumption or for a delegated run.
+fn find_wait_reason(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
     use ToolCallStatus::{AwaitingApproval, Unknown};
-    // A call that waits for a supervisor waits for no approval.
+    // First: until the supervisor answers, a decision on a call does not continue the run.
     if session.status == SessionStatus::HandedOff {
         return Ok(Some("handoff".to_owned()));
     }
-    for (status, what) in [(AwaitingApproval, "approval"), (Unknown, "settlement")] {
+    for (status, reason) in [(AwaitingApproval, "approval"), (Unknown, "settlement")] {
         if tool_call::has_any(ctx, &session.id, status)? {
-            return Ok(Some(what.to_owned()));
+            return Ok(Some(reason.to_owned()));
         }
     }
     Ok(None)
 }
 
-/// Returns the reason for which a run has to wait because a run that it delegated waits, if one does.
-fn awaited_below(ctx: &mut Context<'_>, run: &Run) -> Result<Option<String>, Abort> {
+/// Returns the reason for which a run has to wait because a run that it delegated waits; `None` if no such run waits.
+fn find_wait_reason_below(ctx: &mut Context<'_>, run: &Run) -> Result<Option<String>, Abort> {
     let waiting = "WHERE status = 'waiting' AND id IN
         (SELECT run_id FROM delegations WHERE parent_id = ?1) ORDER BY id LIMIT 1";
     let params = [Value::from(run.id.as_str())];
@@ -131,7 +133,7 @@ pub(crate) fn suspend_for_call(ctx: &mut Context<'_>, session_id: &str) -> Resul
         {
             return Ok(());
         }
-        let Some(what) = find_awaited(ctx, &session)? else { return Ok(()) };
+        let Some(what) = find_wait_reason(ctx, &session)? else { return Ok(()) };
         let reason = format!("{CALL_WAITS}{what}");
         session::to_status(ctx, session, SessionStatus::Suspended, |it| it.reason = Some(reason))
             .map(drop)
@@ -147,7 +149,7 @@ pub(crate) fn is_suspended_for_call(session: &Session) -> bool {
 /// Activates a session without a run that was suspended for the decision on a call.
 fn activate_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
-    if !is_suspended_for_call(&session) || find_awaited(ctx, &session)?.is_some() {
+    if !is_suspended_for_call(&session) || find_wait_reason(ctx, &session)?.is_some() {
         return Ok(());
     }
     session::to_status(ctx, session, SessionStatus::Active, |_| {}).map(drop)
@@ -167,7 +169,7 @@ fn continue_run(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     // A suspended session is woken by resume_session; a decision alone does not wake it.
     let needs_resume =
         session.status == SessionStatus::Suspended && run.reason.as_deref() == Some(RESUME);
-    if needs_resume || session.status.is_terminal() || find_awaited(ctx, &session)?.is_some() {
+    if needs_resume || session.status.is_terminal() || find_wait_reason(ctx, &session)?.is_some() {
         return Ok(());
     }
     if session.status == SessionStatus::Suspended {

@@ -22,18 +22,18 @@ use crate::tool::{Invocation, ToolDeclaration};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "the settings of packages: a map")]
 pub struct PackagesConfig {
-    /// The address of the npm registry; none: npm packages are refused.
+    /// The URL of the npm registry. Without it, npm packages are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub npm: Option<String>,
-    /// The address of the Python package index; none: Python packages are refused.
+    /// The URL of the Python package index. Without it, Python packages are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pypi: Option<String>,
-    /// The address of the Rust registry; none: Rust packages are refused.
+    /// The URL of the Rust registry. Without it, Rust packages are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rust: Option<String>,
 }
 
-/// Maximum size of an answer: the metadata of all versions.
+/// Maximum size of the answer of a registry, which has the metadata of all versions.
 const ANSWER_BYTES: usize = 32 << 20;
 
 /// Timeout of a call.
@@ -42,7 +42,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of characters of a README in the result.
 const README_CHARS: usize = 20_000;
 
-/// Maximum number of versions in the result.
+/// Maximum number of versions in the result: the last ones of the list, in reverse.
 const VERSIONS: usize = 50;
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -69,6 +69,8 @@ struct Package {
     licence: String,
     about: String,
     repository: String,
+    /// The oldest first for the Rust registry. npm and PyPI have the versions as keys of an object, which a JSON value
+    /// sorts as texts.
     versions: Vec<String>,
     readme: String,
 }
@@ -80,18 +82,15 @@ struct Registries {
     rust: Option<Url>,
 }
 
+/// Returns the tool `inspect_package`.
+///
+/// # Errors
+/// The URL of a registry is invalid, or there can be no HTTP client.
 pub(super) fn inspect_package(config: &PackagesConfig) -> Result<Function, ConfigError> {
     let mut hosts = PermittedHosts::default();
-    let mut address = |text: &Option<String>| {
-        let Some(text) = text else { return Ok(None) };
-        let url = Url::parse(text)
-            .map_err(|why| ConfigError::new("inspect_package", format!("{text:?}: {why}")))?;
-        hosts.permit(&url);
-        Ok::<Option<Url>, ConfigError>(Some(url))
-    };
-    let npm = address(&config.npm)?;
-    let pypi = address(&config.pypi)?;
-    let rust = address(&config.rust)?;
+    let npm = parse_registry(config.npm.as_deref(), &mut hosts)?;
+    let pypi = parse_registry(config.pypi.as_deref(), &mut hosts)?;
+    let rust = parse_registry(config.rust.as_deref(), &mut hosts)?;
     let web = Web::new("inspect_package", hosts, ANSWER_BYTES)?;
     let registries = Arc::new(Registries { web, npm, pypi, rust });
     let declaration = ToolDeclaration {
@@ -113,6 +112,18 @@ pub(super) fn inspect_package(config: &PackagesConfig) -> Result<Function, Confi
             }
         }
     }))
+}
+
+/// Parses the configured URL of a registry, and permits its host, which may have a private address.
+fn parse_registry(
+    text: Option<&str>,
+    hosts: &mut PermittedHosts,
+) -> Result<Option<Url>, ConfigError> {
+    let Some(text) = text else { return Ok(None) };
+    let url = Url::parse(text)
+        .map_err(|why| ConfigError::new("inspect_package", format!("{text:?}: {why}")))?;
+    hosts.permit(&url);
+    Ok(Some(url))
 }
 
 impl Registries {
@@ -203,7 +214,7 @@ impl Registries {
             licence: of_latest.map(|version| trimmed_text(&version["license"])).unwrap_or_default(),
             about: trimmed_text(&about["description"]),
             repository: trimmed_text(&about["repository"]),
-            // The registry lists the newest version first.
+            // The registry lists the newest version first, `Package` the oldest.
             versions: versions.iter().rev().map(|version| trimmed_text(&version["num"])).collect(),
             readme: self.rust_readme(address, name, &latest).await,
             latest,

@@ -32,14 +32,14 @@ impl Lowering<'_> {
         let derived = self.frame.bare_derived.len();
         let lowered = self.nested(|lower| lower.expr_at(expr, scope))?;
         self.expansion.count_expression(&lowered)?;
-        if self.frame.within {
+        if self.frame.in_aggregate {
             return Ok(lowered);
         }
         let by = self.frame.by.iter().find(|by| **by == lowered);
         let Some(lowered) = by.cloned() else { return Ok(lowered) };
         // Only a group expression as a whole is a group value; its parts are not.
         let plain = matches!(lowered.plain, PlainExpr::Column(..)) && lowered.collation.is_none();
-        if !plain && !self.frame.allowed {
+        if !plain && !self.frame.aggregates_allowed {
             return Ok(lowered);
         }
         self.frame.bare.truncate(bare);

@@ -104,13 +104,13 @@ pub(crate) struct ExprContext {
     /// Whether there is an aggregate.
     pub(crate) aggregate: bool,
     /// Whether the current expression is an argument of an aggregate.
-    pub(crate) within: bool,
+    pub(crate) in_aggregate: bool,
     /// The number of enclosing SELECTs.
     pub(crate) depth: usize,
-    /// The SELECTs whose columns are used: one bit for each nesting depth.
+    /// The SELECTs whose columns are used, this one and those around it: bit `n` is the SELECT at the depth `n`.
     pub(crate) reads: u128,
     /// Whether aggregates are allowed.
-    pub(crate) allowed: bool,
+    pub(crate) aggregates_allowed: bool,
     /// Whether window functions are allowed.
     pub(crate) windowed: bool,
     /// A key of the rows of the FROM, if there is one.
@@ -509,8 +509,8 @@ impl ExprContext {
         self.reads & (1 << self.depth) != 0
     }
 
-    /// Records the columns of a value used outside of aggregates.
-    pub(crate) fn record_columns(&mut self, value: &Fragment) {
+    /// Records the columns of a value that is used outside of aggregates, unless it is a group expression.
+    pub(crate) fn record_bare_columns(&mut self, value: &Fragment) {
         if self.by.contains(value) {
             return;
         }

@@ -143,11 +143,11 @@ impl Lowering<'_> {
         core: &mut SelectCore,
         work: impl FnOnce(&mut Self) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        core.frame.allowed = true;
+        core.frame.aggregates_allowed = true;
         std::mem::swap(&mut self.frame, &mut core.frame);
         let result = work(self);
         std::mem::swap(&mut self.frame, &mut core.frame);
-        core.frame.allowed = false;
+        core.frame.aggregates_allowed = false;
         self.frame.reads |= core.frame.reads;
         result
     }
@@ -333,7 +333,7 @@ impl Lowering<'_> {
                 let bare = if table.is_none() { entry.bare_column(name) } else { None };
                 let value = bare.unwrap_or(value);
                 self.expansion.count_column(value, core.outputs.len() + 1)?;
-                core.frame.record_columns(value);
+                core.frame.record_bare_columns(value);
                 let name = name.clone();
                 let value = value.clone();
                 core.outputs.push(Output { value, name, hidden: false, aliased: false });

@@ -34,7 +34,7 @@ const ADD: &str = "INSERT INTO texts(rowid, text) VALUES (?1, ?2)";
 
 const FIND: &str = "SELECT 1 FROM texts WHERE texts MATCH ?1";
 
-/// Ordered by word.
+/// All words of all texts: each with the number of its text and its position in it. Ordered by word.
 const WORDS: &str = "SELECT term, doc, \"offset\" FROM words";
 
 /// Words and quoted strings of a query.
@@ -184,7 +184,10 @@ impl Searcher {
         }
     }
 
-    /// Returns a query that FTS5 accepts.
+    /// Parses a query.
+    ///
+    /// # Errors
+    /// FTS5 does not accept the query, it is too long, or the statement is interrupted.
     fn expression(&mut self, query: &str, work: &mut Work<'_>) -> Result<Arc<Expression>> {
         if let Some((known, expression)) = &self.expression
             && known == query
@@ -199,7 +202,7 @@ impl Searcher {
                 format!("the query of fts_match has more than {STRINGS} words and strings");
             return Err(failed(&message));
         }
-        // In an empty table. It knows all errors and their messages.
+        // FTS5 checks the syntax: it knows all errors and their messages. The table is empty, so nothing is found.
         let mut find = self.connection.prepare_cached(FIND)?;
         find.query_row([query], |_| Ok(())).optional()?;
         drop(find);
@@ -225,29 +228,31 @@ impl Searcher {
         Ok(document)
     }
 
-    /// Returns the words of each text, as FTS5 stores them.
+    /// Returns the words of each text in their order, as the tokenizer of FTS5 makes them.
     fn read_words(&self, texts: &[&str], work: &mut Work<'_>) -> Result<Vec<Vec<Arc<[u8]>>>> {
-        // Never committed, so the table is always empty.
+        // Dropped at the end, and never committed: the table is empty again for the next call.
         let transaction = self.connection.unchecked_transaction()?;
         let mut add = transaction.prepare_cached(ADD)?;
-        for (at, text) in texts.iter().enumerate() {
+        for (number, text) in texts.iter().enumerate() {
             work.add(WORD_WORK + text.len() * BYTE_WORK)?;
-            add.execute((at as i64, text))?;
+            add.execute((number as i64, text))?;
         }
-        let mut found: Vec<Vec<(i64, Arc<[u8]>)>> = vec![Vec::new(); texts.len()];
-        let mut last: Arc<[u8]> = Arc::default();
+        let mut words_of_texts: Vec<Vec<(i64, Arc<[u8]>)>> = vec![Vec::new(); texts.len()];
+        // The rows are ordered by word, so all places of a word follow each other and share one copy of it.
+        let mut shared_word: Arc<[u8]> = Arc::default();
         let mut words = transaction.prepare_cached(WORDS)?;
         let mut rows = words.query([])?;
         while let Some(row) = rows.next()? {
             work.add(WORD_WORK)?;
             let word = row.get_ref(0)?.as_bytes()?;
-            if *word != *last {
-                last = word.into();
+            if *word != *shared_word {
+                shared_word = word.into();
             }
-            let text: i64 = row.get(1)?;
-            found[text as usize].push((row.get(2)?, Arc::clone(&last)));
+            let number: i64 = row.get(1)?;
+            let offset: i64 = row.get(2)?;
+            words_of_texts[number as usize].push((offset, Arc::clone(&shared_word)));
         }
-        let in_order = found.into_iter().map(|mut words| {
+        let in_order = words_of_texts.into_iter().map(|mut words| {
             words.sort_unstable_by_key(|(offset, _)| *offset);
             words.into_iter().map(|(_, word)| word).collect()
         });

@@ -1,6 +1,9 @@
-//! Sessions of clients of 2025-11-25 and before: subscriptions, and requests of the server that wait for a response.
-//! They are in memory. The [id](SessionId) of a session has what is needed to continue it after a restart, because the official
-//! clients do not start another one: its subscriptions and its log level are the defaults then.
+//! Sessions of clients that speak MCP 2025-11-25 or an earlier version: subscriptions, requests of the server that wait
+//! for a response, and requests of the client that can be cancelled.
+//!
+//! Sessions are in memory. The official clients do not start a new one after a restart of the server, so the
+//! [id](SessionId) of a session has what is needed to continue it. A continued session has no subscriptions and the
+//! default log level.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -82,7 +85,7 @@ pub(super) struct McpSession {
     hold: Mutex<Reservation>,
     /// Requests of the server, by id.
     pending_requests: Mutex<PendingRequests>,
-    /// Requests of the client that are being answered, by id.
+    /// Requests of the client that are being answered, by their ids as JSON. The token cancels the answer.
     in_progress: Mutex<HashMap<String, CancellationToken>>,
     stream: Arc<Semaphore>,
     ended: CancellationToken,
@@ -149,8 +152,8 @@ impl McpSessions {
         session
     }
 
-    /// Returns the session with this id, if it belongs to the caller. One of before a restart continues; `parts` are its
-    /// tenant and what counts its subscriptions.
+    /// Returns the session with this id, if it belongs to the caller. A session from before a restart continues;
+    /// `parts` returns its tenant, and the reservation that counts its subscriptions.
     pub(super) fn find(
         &self,
         id: &str,
@@ -176,6 +179,7 @@ impl McpSessions {
         Some(session)
     }
 
+    /// Ends a session. Its id is remembered, so that it is not continued.
     pub(super) fn end(&self, session: &McpSession) {
         self.lock().remove(&session.id);
         session.ended.cancel();
@@ -224,14 +228,14 @@ impl McpSession {
         crate::mcp_handler::LEVELS[self.level.load(Ordering::Relaxed)]
     }
 
-    /// Whether there is such a level.
+    /// Sets the least severe level. Returns `false` if there is no level of this name.
     pub(super) fn set_log_level(&self, name: &str) -> bool {
         let Some(level) = level_index(name) else { return false };
         self.level.store(level, Ordering::Relaxed);
         true
     }
 
-    /// Adds a subscription. False if there are too many.
+    /// Adds a subscription. Returns `false` if the session has too many.
     pub(super) fn subscribe(&self, uri: &str) -> Result<bool, Refusal> {
         let mut outcome = Ok(true);
         self.subscriptions.send_if_modified(|uris| {
@@ -279,14 +283,14 @@ impl McpSession {
 
     /// Registers a request of the server.
     pub(super) fn ask(self: &Arc<Self>) -> AskedRequest {
-        // No number: the response to a request of before a restart must not answer another one.
+        // Not a counter: a response to a request from before a restart must not answer another request.
         let id = format!("abide-{}", uuid::Uuid::new_v4().simple());
         let (answer, response) = oneshot::channel();
         self.lock_pending_requests().insert(id.clone(), answer);
         AskedRequest { id, response, session: Arc::clone(self) }
     }
 
-    /// The response to a request of the server. An unknown one is ignored: nothing waits for it any more.
+    /// Passes on the response to a request of the server. An unknown one is ignored: nothing waits for it any more.
     pub(super) fn respond(&self, id: &JsonValue, outcome: Result<JsonValue, JsonValue>) {
         let answer = id.as_str().and_then(|id| self.lock_pending_requests().remove(id));
         if let Some(answer) = answer {
@@ -298,13 +302,19 @@ impl McpSession {
         self.pending_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a request of the client, so that it can be cancelled.
-    pub(super) fn begin(self: &Arc<Self>, id: &JsonValue, token: CancellationToken) -> InProgress {
+    /// Registers a request of the client that the server begins to answer. While the returned value exists,
+    /// [`McpSession::cancel`] with the id of the request cancels `cancelled`.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        id: &JsonValue,
+        cancelled: CancellationToken,
+    ) -> InProgress {
         let id = id.to_string();
-        self.lock_in_progress().insert(id.clone(), token);
+        self.lock_in_progress().insert(id.clone(), cancelled);
         InProgress { id, session: Arc::clone(self) }
     }
 
+    /// Cancels a request of the client, if it is being answered.
     pub(super) fn cancel(&self, id: &JsonValue) {
         if let Some(token) = self.lock_in_progress().get(&id.to_string()) {
             token.cancel();
@@ -340,7 +350,7 @@ impl Drop for AskedRequest {
     }
 }
 
-/// A request of the client, until it is answered.
+/// A request of the client that is being answered and can be cancelled, until this is dropped.
 #[derive(Debug)]
 pub(super) struct InProgress {
     id: String,

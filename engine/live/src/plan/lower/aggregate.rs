@@ -17,11 +17,11 @@ use crate::plan::window_spec::order_by;
 impl Lowering<'_> {
     /// One value for a group of rows. `sequence`: the value depends on the order of rows.
     pub(super) fn aggregate(&mut self, call: &Call, sequence: bool, scope: &Scope) -> Lowered {
-        if !std::mem::take(&mut self.frame.allowed) {
+        if !std::mem::take(&mut self.frame.aggregates_allowed) {
             return Err(misuse(&format!("misuse of aggregate function {}()", call.name)));
         }
         let windowed = std::mem::take(&mut self.frame.windowed);
-        self.frame.within = true;
+        self.frame.in_aggregate = true;
         let reads = std::mem::take(&mut self.frame.reads);
         let arguments = self.arguments(call, scope)?;
         self.require_no_collation(call, &arguments)?;
@@ -41,9 +41,9 @@ impl Lowering<'_> {
             _ => out.push(&write_call(call, &read, &order, filter.as_ref())),
         }
         out.mark(Mark::End);
-        self.frame.within = false;
+        self.frame.in_aggregate = false;
         self.frame.windowed = windowed;
-        self.frame.allowed = true;
+        self.frame.aggregates_allowed = true;
         self.frame.aggregate = true;
         out.aggregates = true;
         Ok(out.with_kind(self.kind_of_call(call, &arguments)))

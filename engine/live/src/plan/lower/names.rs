@@ -48,6 +48,7 @@ impl Lowering<'_> {
         Ok(self.slots.len() - 1)
     }
 
+    /// Lowers a bare name: a column, or else an alias, of the innermost SELECT that has it; or else TRUE or FALSE.
     pub(super) fn name(&mut self, raw: &str, scope: &Scope) -> Lowered {
         let name = unquote(raw);
         let mut level = Some(scope);
@@ -58,7 +59,7 @@ impl Lowering<'_> {
             }
             let alias = scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name));
             if let Some((_, value)) = alias {
-                if value.aggregates && !self.frame.allowed {
+                if value.aggregates && !self.frame.aggregates_allowed {
                     let detail = format!("misuse of aliased aggregate {name}");
                     return Err(Refusal::new(Code::BadSql, detail));
                 }
@@ -78,14 +79,17 @@ impl Lowering<'_> {
         })
     }
 
-    /// Records the use of a column of the SELECT at this depth.
-    fn record_use(&mut self, found: &Fragment, depth: usize) {
+    /// Records that the current expression uses a column of the SELECT at this depth. An argument of an aggregate may
+    /// use any column; outside of aggregates, the column must have one value in all rows of its group, which is checked
+    /// once the SELECT is complete ([`Lowering::check_bare_columns`]).
+    fn record_use(&mut self, column: &Fragment, depth: usize) {
         self.frame.reads |= 1 << depth;
-        if !self.frame.within {
-            self.frame.record_columns(found);
+        if !self.frame.in_aggregate {
+            self.frame.record_bare_columns(column);
         }
     }
 
+    /// Lowers `table.column`, of the innermost SELECT that has it.
     pub(super) fn qualified(&mut self, table: &str, column: &str, scope: &Scope) -> Lowered {
         let column = unquote(column);
         let mut level = Some(scope);
@@ -101,6 +105,10 @@ impl Lowering<'_> {
     }
 }
 
+/// Returns the column or the rowid that a name refers to in one SELECT; `None` if it has none of this name.
+///
+/// # Errors
+/// The name is ambiguous.
 fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<Fragment>> {
     let mut found = scope
         .entries_named(table)

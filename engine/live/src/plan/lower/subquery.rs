@@ -144,10 +144,10 @@ impl Lowering<'_> {
     }
 
     fn inner(&mut self, select: &Select, scope: &Scope) -> Result<Query, Refusal> {
-        let allowed = std::mem::replace(&mut self.frame.allowed, false);
+        let allowed = std::mem::replace(&mut self.frame.aggregates_allowed, false);
         let windowed = std::mem::replace(&mut self.frame.windowed, false);
         let query = self.select(select, &[], scope);
-        self.frame.allowed = allowed;
+        self.frame.aggregates_allowed = allowed;
         self.frame.windowed = windowed;
         query
     }
