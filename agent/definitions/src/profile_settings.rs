@@ -283,9 +283,9 @@ settings! {
 }
 
 impl ContextSettings {
-    /// Returns the settings of a preset. The trigger (`compact_above_tokens`) is three quarters of the window: an answer
-    /// and its results have to fit next to it. The target (`compact_to_tokens`) is a share of the trigger that decreases
-    /// from 0.5 to 0.35: the larger a context, the larger its part that is out of date.
+    /// Returns the settings of a preset. The trigger (`compact_above_tokens`) is three quarters of the window: an
+    /// answer and its results have to fit next to it. The target (`compact_to_tokens`) is a share of the trigger that
+    /// decreases from 0.5 to 0.35: the larger a context, the larger its part that is out of date.
     pub fn for_preset(preset: Preset) -> ContextSettings {
         let balanced = ContextSettings {
             compaction: true,

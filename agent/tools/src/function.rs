@@ -61,8 +61,8 @@ impl Function {
         })
     }
 
-    /// Creates a function that gets the whole [`Invocation`]: the arguments as JSON, and also the id of the call and its
-    /// cancellation token. Its schema is not derived, so it needs a declaration.
+    /// Creates a function that gets the whole [`Invocation`]: the arguments as JSON, and also the id of the call and
+    /// its cancellation token. Its schema is not derived, so it needs a declaration.
     #[must_use]
     pub fn untyped<F, R>(declaration: ToolDeclaration, function: F) -> Function
     where
@@ -89,8 +89,8 @@ impl Function {
         &self.declaration.name
     }
 
-    /// Sets the effect; the default is [`Effect::AtMostOnce`]. A call of an [`Effect::ReadOnly`] function can run before
-    /// it is durable, so do not use this effect for a function that sends the id of its call to another system.
+    /// Sets the effect; the default is [`Effect::AtMostOnce`]. A call of an [`Effect::ReadOnly`] function can run
+    /// before it is durable, so do not use this effect for a function that sends the id of its call to another system.
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Function {
         self.declaration.effect = effect;

@@ -254,8 +254,8 @@ impl AgentHost {
         self.unregistered.borrow().get(agent).cloned()
     }
 
-    /// Returns what the server uses to check posted definitions and to report capabilities and metrics. It begins to try,
-    /// on another thread, which sandboxes work on this machine.
+    /// Returns what the server uses to check posted definitions and to report capabilities and metrics. It begins to
+    /// try, on another thread, which sandboxes work on this machine.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
         let RegistryParts { catalog, tools, metrics, environment, .. } = &self.registry;
         Arc::new(CatalogRegistry::new(

@@ -2,9 +2,9 @@
 //!
 //! An undo image is a row as it was before a commit ([`change_log`]). It has its columns by number, and a step adds and
 //! removes columns, and changes rows without a call. So the images of a table are rewritten with the columns after the
-//! step, and the rows that the step has changed get images, as if the last commit had changed them. A query of an earlier
-//! state then finds the rows of that state, with the columns of today; a column that did not exist has the value that the
-//! step gave it, or the default.
+//! step, and the rows that the step has changed get images, as if the last commit had changed them. A query of an
+//! earlier state then finds the rows of that state, with the columns of today; a column that did not exist has the
+//! value that the step gave it, or the default.
 
 use std::collections::HashMap;
 

@@ -214,7 +214,8 @@ fn add_text(digest: &mut Sha256, text: &str) {
     digest.update(text);
 }
 
-/// Returns the digest of all rows of a module's tables: over the digests of the tables, in the order of the declaration.
+/// Returns the digest of all rows of a module's tables: over the digests of the tables, in the order of the
+/// declaration.
 pub(crate) fn digest_rows(connection: &Connection, module: &Module) -> Result<Hash, StoreError> {
     let mut module_digest = Sha256::new();
     for table in &module.tables {

@@ -108,8 +108,8 @@ fn claim_lost(call: &ToolCall, fencing_token: i64) -> Refusal {
     }
 }
 
-/// Returns the hint for a call with the status `unknown`: its worker disappeared, and only a person can find out whether
-/// it ran.
+/// Returns the hint for a call with the status `unknown`: its worker disappeared, and only a person can find out
+/// whether it ran.
 pub(super) fn settlement_hint(call_id: &str) -> String {
     let argument = check::shell_word(&format!("call_id={call_id}"));
     let command = format!("abide call settle_tool_call {argument}");

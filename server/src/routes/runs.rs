@@ -1,7 +1,7 @@
 //! Runs over REST: start, read, abort. Their events are in [`events`], [`invoke`] waits for a turn.
 //!
-//! Starting a run is a call of the reducer `start_run` (`reducers/src/run/start.rs`), which decides whether it may start.
-//! A new session is created in the same batch. No runtime is involved here.
+//! Starting a run is a call of the reducer `start_run` (`reducers/src/run/start.rs`), which decides whether it may
+//! start. A new session is created in the same batch. No runtime is involved here.
 
 pub(super) mod events;
 pub(super) mod invoke;
@@ -130,8 +130,8 @@ impl RunRequest {
         let is_named = self.body.id.is_some();
         let calls = build_start_calls(by, agent, self.body, key)?;
         let done = match (begin(self.permit, app.engine.batch(by, &calls, key)).await, &*calls) {
-            // Perhaps a retry, whose session exists. Then `start_run` alone returns the run; it refuses another one with
-            // this id.
+            // Perhaps a retry, whose session exists. Then `start_run` alone returns the run that has this id; it refuses
+            // if that run is of another session or agent.
             (Err(refusal), [_, run]) if is_named && refusal.code == Code::Conflict => {
                 app.engine.batch(by, std::slice::from_ref(run), key).await?
             }
@@ -150,8 +150,8 @@ fn run_location(run: &JsonValue) -> Option<HeaderValue> {
     format!("/v1/runs/{}", encode_segment(run["id"].as_str().unwrap_or_default())).parse().ok()
 }
 
-/// Returns the calls of the batch that starts a run: `create_session`, unless the body names a session, and `start_run`.
-/// `key` is the request id of the caller.
+/// Returns the calls of the batch that starts a run: `create_session`, unless the body names a session, and
+/// `start_run`. `key` is the request id of the caller.
 fn build_start_calls(
     by: &Caller,
     agent: &str,
