@@ -30,8 +30,8 @@ impl AgentEvent {
         matches!(self.kind, RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt)
     }
 
-    /// If the event announces that an answer starts again: the number of its first piece. The `token` and `reasoning`
-    /// events from that number up to this event are void.
+    /// Returns the number of the first piece of an answer, if the event announces that the answer starts again. The
+    /// `token` and `reasoning` events from that number up to this event are void.
     #[must_use]
     pub fn void_since(&self) -> Option<i64> {
         match self.kind {
@@ -225,28 +225,31 @@ pub async fn checkpoints(abide: &Abide, run_id: &str) -> Result<Vec<Checkpoint>,
         .collect())
 }
 
+/// Returns the state of a session after an event of the log; the current state without an event.
 async fn read_state(
     abide: &Abide,
     session_id: &str,
-    at: Option<Seq>,
+    after: Option<Seq>,
 ) -> Result<SessionState, Error> {
-    let sql = abide.sql("SELECT * FROM sessions WHERE id = :id").param("id", session_id);
-    let found = match at {
-        Some(at) => sql.as_of(at).rows().await?,
-        None => sql.rows().await?,
+    let select_session = abide.sql("SELECT * FROM sessions WHERE id = :id").param("id", session_id);
+    let found = match after {
+        Some(seq) => select_session.as_of(seq).rows().await?,
+        None => select_session.rows().await?,
     };
     // The other queries read the same point in time.
     let seq = found.seq;
-    let session = found.typed()?.into_iter().next();
-    let session: Session = session.ok_or_else(|| missing("session", session_id))?;
-    let sql = "SELECT * FROM runs WHERE session_id = :id \
-               ORDER BY ended_at IS NOT NULL, created_at DESC, seq DESC LIMIT 1";
-    let runs: Vec<Run> = abide.sql(sql).param("id", session_id).as_of(seq).fetch().await?;
-    let sql = "SELECT * FROM agent_state WHERE session_id = :id ORDER BY id";
-    let messages = abide.sql(sql).param("id", session_id).as_of(seq).fetch().await?;
+    let sessions: Vec<Session> = found.typed()?;
+    let session = sessions.into_iter().next().ok_or_else(|| missing("session", session_id))?;
+    // The active run is first: its `ended_at` is NULL, and false sorts before true.
+    let select_run = "SELECT * FROM runs WHERE session_id = :id \
+                      ORDER BY ended_at IS NOT NULL, created_at DESC, seq DESC LIMIT 1";
+    let runs: Vec<Run> = abide.sql(select_run).param("id", session_id).as_of(seq).fetch().await?;
+    let select_messages = "SELECT * FROM agent_state WHERE session_id = :id ORDER BY id";
+    let messages = abide.sql(select_messages).param("id", session_id).as_of(seq).fetch().await?;
     Ok(SessionState { seq, session, run: runs.into_iter().next(), messages })
 }
 
+/// Returns the refusal of an id that does not exist.
 fn missing(what: &str, id: &str) -> Error {
     Error::Refused(Refusal::new(Code::NotFound, format!("there is no {what} {id}")))
 }

@@ -32,8 +32,8 @@ pub(crate) struct Options {
     dir: PathBuf,
 }
 
-/// The sizes of a run.
-struct Scope {
+/// The sizes of a run of the benchmark.
+struct Sizes {
     rounds: usize,
     /// Number of timers that never become due.
     waiting: usize,
@@ -48,9 +48,16 @@ const WORKERS: usize = 32;
 /// A kind of worker and its file.
 struct Contender {
     name: &'static str,
+    /// Whether timers wait in the file.
     crowded: bool,
     worker: Caller,
     runs: Vec<Run>,
+}
+
+impl Contender {
+    fn new(name: &'static str, crowded: bool, worker: Caller) -> Contender {
+        Contender { name, crowded, worker, runs: Vec::new() }
+    }
 }
 
 struct Run {
@@ -60,48 +67,46 @@ struct Run {
 }
 
 pub(crate) fn run(options: &Options) {
-    let scope = if options.quick {
-        Scope { rounds: 1, waiting: 5_000, calls: 640, due: 100 }
+    let sizes = if options.quick {
+        Sizes { rounds: 1, waiting: 5_000, calls: 640, due: 100 }
     } else {
-        Scope { rounds: options.rounds, waiting: 1_000_000, calls: 6_400, due: 5_000 }
+        Sizes { rounds: options.rounds, waiting: 1_000_000, calls: 6_400, due: 5_000 }
     };
     let dir = TempDir::new_in(&options.dir).expect("a folder for the files");
-    Runtime::new().expect("a tokio runtime").block_on(measure(&scope, dir.path()));
+    Runtime::new().expect("a tokio runtime").block_on(measure(&sizes, dir.path()));
 }
 
-async fn measure(scope: &Scope, dir: &Path) {
+async fn measure(sizes: &Sizes, dir: &Path) {
     let [empty, crowded] = ["empty.db", "crowded.db"].map(|name| open(&dir.join(name)));
     let begun = Instant::now();
-    set_distant_timers(&crowded, scope.waiting).await;
+    set_distant_timers(&crowded, sizes.waiting).await;
     let set_s = begun.elapsed().as_secs_f64();
-    eprintln!("{} timers set in {set_s:.0} s", thousands(scope.waiting as f64));
+    eprintln!("{} timers set in {set_s:.0} s", thousands(sizes.waiting as f64));
     let acme = [("tenant".to_owned(), "acme".to_owned())];
-    let bounded = Caller::with("worker", "worker", ["money".to_owned()].into(), acme.into());
-    let contender = |name, crowded, worker| Contender { name, crowded, worker, runs: Vec::new() };
+    let restricted = Caller::with("worker", "worker", ["money".to_owned()].into(), acme.into());
     let mut contenders = [
-        contender("no timers", false, Caller::local()),
-        contender("timers wait", true, Caller::local()),
-        contender("timers wait, bounded workers", true, bounded),
+        Contender::new("no timers", false, Caller::local()),
+        Contender::new("timers wait", true, Caller::local()),
+        Contender::new("timers wait, bounded workers", true, restricted),
     ];
-    for round in 0..scope.rounds {
+    for round in 0..sizes.rounds {
         for at in 0..contenders.len() {
             // The order rotates between rounds.
             let turn = (at + round) % contenders.len();
             let contender = &mut contenders[turn];
             eprintln!("round {}: {}", round + 1, contender.name);
             let engine = if contender.crowded { &crowded } else { &empty };
-            contender.runs.push(measure_claims(engine, &contender.worker, scope.calls).await);
+            contender.runs.push(measure_claims(engine, &contender.worker, sizes.calls).await);
         }
     }
     print_report(&contenders);
-    let late_ms = measure_lateness(&crowded, scope.due).await;
-    let [half, max, last] =
-        [0.5, 0.99, 1.0].map(|share| percentile(late_ms.iter().copied(), share));
+    let late_ms = measure_lateness(&crowded, sizes.due).await;
+    let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| percentile(late_ms.iter().copied(), share));
     println!(
-        "\n{} timers that became due under load, with {} waiting timers: delayed by {half:.1} ms (p50), \
-         {max:.1} ms (p99), {last:.1} ms (maximum).",
+        "\n{} timers that became due under load, with {} waiting timers: delayed by {p50:.1} ms (p50), \
+         {p99:.1} ms (p99), {max:.1} ms (maximum).",
         thousands(late_ms.len() as f64),
-        thousands(scope.waiting as f64),
+        thousands(sizes.waiting as f64),
     );
     for engine in [empty, crowded] {
         tokio::task::spawn_blocking(move || engine.close()).await.expect("the engine closes");
@@ -112,12 +117,13 @@ fn open(path: &Path) -> Engine {
     Engine::open(path, Config::new(abide_reducers::modules())).expect("a new file")
 }
 
-async fn call(engine: &Engine, by: &Caller, reducer: &str, args: JsonValue) -> JsonValue {
-    let done = engine
-        .call(by, reducer, &args, None)
+/// Calls a reducer without a request id. Returns its result.
+async fn call(engine: &Engine, caller: &Caller, reducer: &str, args: JsonValue) -> JsonValue {
+    let answer = engine
+        .call(caller, reducer, &args, None)
         .await
-        .unwrap_or_else(|why| panic!("{reducer}: {why}"));
-    serde_json::from_str(&done.result).expect("a result is JSON")
+        .unwrap_or_else(|refusal| panic!("{reducer}: {refusal}"));
+    serde_json::from_str(&answer.result).expect("a result is JSON")
 }
 
 /// Sets timers that are due in years.
@@ -138,14 +144,14 @@ async fn measure_claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
     let local = Caller::local();
     let tool = json!({"name": "refund", "effect": "idempotent", "required_capability": "money"});
     call(engine, &local, "register_tool", tool).await;
-    let session = json!({"agent": "bench", "scope": {"tenant": "acme"}});
-    let session = call(engine, &local, "create_session", session).await;
-    let session = session["id"].as_str().expect("it has an id").to_owned();
+    let new_session = json!({"agent": "bench", "scope": {"tenant": "acme"}});
+    let session = call(engine, &local, "create_session", new_session).await;
+    let session_id = session["id"].as_str().expect("it has an id");
     for at in (0..calls).step_by(400) {
         let requests: Vec<BatchCall> = (at..calls.min(at + 400))
             .map(|n| BatchCall {
                 reducer: "request_tool_call".to_owned(),
-                args: json!({"call_id": format!("{session}-{n}"), "session_id": session,
+                args: json!({"call_id": format!("{session_id}-{n}"), "session_id": session_id,
                 "tool_name": "refund", "arguments": {"order": n}}),
             })
             .collect();
@@ -167,13 +173,13 @@ async fn measure_claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
 async fn claim_until_none(engine: &Engine, worker: &Caller) -> Vec<f64> {
     let mut claim_ms = Vec::new();
     loop {
-        let asked = Instant::now();
+        let begun = Instant::now();
         let tools = json!({"tools": ["refund"]});
         let claimed = match engine.call(worker, "claim_next_tool_call", &tools, None).await {
             Err(why) if why.code == Code::NotFound => return claim_ms,
             claimed => claimed.unwrap_or_else(|why| panic!("a claim: {why}")),
         };
-        claim_ms.push(asked.elapsed().as_secs_f64() * 1e3);
+        claim_ms.push(begun.elapsed().as_secs_f64() * 1e3);
         let row: JsonValue = serde_json::from_str(&claimed.result).expect("a result is JSON");
         let args = json!({"call_id": row["call_id"], "fencing_token": row["fencing_token"],
             "result": {"done": true}});
@@ -208,10 +214,10 @@ async fn measure_lateness(engine: &Engine, count: usize) -> Vec<f64> {
     }
     let fired = "SELECT fired_at - due_at FROM timers WHERE status = 'fired' AND name = 'due'";
     let late_ms = loop {
-        let asked =
+        let found =
             engine.query(&local, fired, &Map::new(), None).await.expect("the query is valid");
-        if asked.rows.len() == count {
-            let late = asked.rows.iter().map(|row| match row[0] {
+        if found.rows.len() == count {
+            let late = found.rows.iter().map(|row| match row[0] {
                 Value::Integer(us) => us as f64 / 1e3,
                 _ => f64::NAN,
             });

@@ -119,7 +119,7 @@ asks for approvals. Without a terminal the run waits, stderr has the command tha
 exit code is 5. With --json stdout has one JSON object for each event of the run.";
 
 impl Agent {
-    /// Whether the runs are driven by this process.
+    /// Returns `true` if this process drives the runs.
     pub(crate) fn drives_agents(&self, options: &Options) -> bool {
         match self.what {
             AgentCommand::Chat(_) => chat::uses_file(options),
@@ -158,13 +158,13 @@ async fn dispatch(options: &Options, args: Agent) -> Result<(), Failure> {
     }
 }
 
-/// Lists the registered agents of a file or a server if one is named, and else those of the folder.
+/// Lists the agents of the folder, or the registered agents of the file or server that the command line names.
 async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     if options.db.is_some() || options.is_url_named {
         return list_registered(options).await;
     }
     let (definitions, problems) = open_project(options, folder).await?.catalog.read();
-    for definition in definitions.iter().filter(|it| !it.hidden) {
+    for definition in definitions.iter().filter(|definition| !definition.hidden) {
         if options.json {
             print_json(definition)?;
         } else {
@@ -185,7 +185,7 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The agents that `GET /agents` lists.
+/// Lists the registered agents that `GET /agents` returns.
 async fn list_registered(options: &Options) -> Result<(), Failure> {
     let abide = connect(options, Access::Read).await?;
     let sql = "SELECT * FROM agents WHERE hidden = 0 AND retired_at IS NULL ORDER BY name";

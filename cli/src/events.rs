@@ -162,11 +162,11 @@ pub(crate) async fn stored_session(abide: &Abide, id: &str) -> Result<String, Fa
     .into())
 }
 
-/// The columns as SQL, with NULL for those that are hidden from this caller.
+/// Returns the columns of `events` as SQL, with NULL for those that are hidden from this caller.
 async fn select_visible_columns(abide: &Abide) -> Result<String, Failure> {
-    let shown = abide.sql("SELECT * FROM events LIMIT 0").rows().await?.columns;
-    let columns = all_columns().map(|name| {
-        if shown.iter().any(|shown| shown == name) {
+    let visible = abide.sql("SELECT * FROM events LIMIT 0").rows().await?.columns;
+    let columns = event_columns().map(|name| {
+        if visible.iter().any(|column| column == name) {
             name.to_owned()
         } else {
             format!("NULL AS {name}")
@@ -175,12 +175,12 @@ async fn select_visible_columns(abide: &Abide) -> Result<String, Failure> {
     Ok(columns.collect::<Vec<_>>().join(", "))
 }
 
-/// The columns in the order of the table.
-fn all_columns() -> impl Iterator<Item = &'static str> {
+/// Returns the names of the columns of `events`, in the order of the table.
+fn event_columns() -> impl Iterator<Item = &'static str> {
     EventRow::SPEC.columns.iter().map(|column| column.name)
 }
 
-/// The seq before the last N events.
+/// Returns the seq before the last N events.
 async fn find_seq_before_last(
     abide: &Abide,
     session: Option<&str>,
@@ -264,7 +264,7 @@ impl Lines {
     }
 }
 
-/// The code of a recorded refusal.
+/// Returns the code of a recorded refusal.
 fn refusal_code(row: &[Value]) -> Option<String> {
     let Some(Value::Text(outcome)) = row.get(7) else { return None };
     if !outcome.starts_with("{\"$refused\"") {
@@ -283,6 +283,7 @@ fn text_cell(row: &[Value], at: usize) -> String {
 
 fn print_event(row: &[Value]) -> Result<(), Failure> {
     let mut cells: Vec<JsonValue> = row.iter().map(cell_to_json).collect();
+    // The columns with JSON: arguments, outcome and authority.
     for at in [6, 7, 10] {
         let parsed = cells.get(at).and_then(JsonValue::as_str);
         if let Some(parsed) = parsed.and_then(|text| serde_json::from_str(text).ok()) {
@@ -297,7 +298,7 @@ struct JsonEvent<'a>(&'a [JsonValue]);
 
 impl Serialize for JsonEvent<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(all_columns().zip(self.0))
+        serializer.collect_map(event_columns().zip(self.0))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The arguments of a reducer: their schema, and decoding them from those of a call.
+//! The arguments of a reducer: their schema, and how they are decoded from the arguments of a call.
 //!
 //! `#[reducer]` declares each argument as an [`ArgumentSpec`], and reads one after another. Only the functions for the
 //! type of an argument are generic: derived code for each struct of arguments was a third of what the compiler generated
@@ -68,7 +68,7 @@ pub struct ArgumentReader<'a> {
 }
 
 impl<'a> ArgumentReader<'a> {
-    /// A reader of the arguments of a reducer.
+    /// Returns a reader of the arguments of a reducer.
     ///
     /// # Errors
     /// `bad_arguments` if the reducer does not have one of them.
@@ -89,7 +89,7 @@ impl<'a> ArgumentReader<'a> {
         }
     }
 
-    /// Returns an argument that the caller must name.
+    /// Returns an argument that the caller must give.
     ///
     /// # Errors
     /// `bad_arguments` if it is missing, or has another type.
@@ -111,14 +111,15 @@ impl<'a> ArgumentReader<'a> {
         }
     }
 
-    /// Decodes an argument by way of its value, whose strings become those of the argument. `serde_json` accepts more in a text than
-    /// in a value, such as an array for a variant with fields; and old events have deeper values than it reads.
+    /// Decodes an argument from a JSON value, not directly from the text: `serde_json` accepts more in a text than in a
+    /// value, such as an array for a variant with fields; and old events have deeper values than it reads from a text.
+    /// The strings of the value are moved.
     fn decode<T: DeserializeOwned>(&self, name: &str, text: &str) -> Result<T, Refusal> {
         let value = integers::parse(text).map_err(|why| self.refused(name, "", &why))?;
         T::deserialize(value).or_else(|_| self.decode_again(name, text))
     }
 
-    /// Finds the place in a wrong value, which costs more than decoding.
+    /// Decodes an argument that cannot be decoded again, to name the place in it that is wrong. This costs more.
     fn decode_again<T: DeserializeOwned>(&self, name: &str, text: &str) -> Result<T, Refusal> {
         let value = integers::parse(text).map_err(|why| self.refused(name, "", &why))?;
         T::deserialize(&value).map_err(|why| {
@@ -147,7 +148,7 @@ fn list_names(specs: &[ArgumentSpec]) -> String {
     if names.is_empty() { "no arguments".to_owned() } else { names.join(", ") }
 }
 
-/// A required argument that can be null. (A plain `Option` can be omitted.)
+/// A required argument that can be null. An argument of type `Option` can also be omitted. Both have the same JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nullable<T>(pub Option<T>);
 

@@ -4,8 +4,8 @@
 //! value. The canonical text is what the log stores, and the reducer's own arguments are decoded from it
 //! ([`crate::arguments`]).
 //!
-//! Nothing is refused here except text that is not JSON: depth, large integers, and a value that is no object are noted,
-//! and `engine/src/commit/registry.rs` refuses them, because it knows the reducer and its limits.
+//! Nothing is refused here except text that is not JSON. Depth, large integers, and a value that is not an object are
+//! noted, and `engine/src/commit/registry.rs` refuses them, because it knows the reducer and its limits.
 
 use std::ops::Range;
 
@@ -15,7 +15,8 @@ use serde_json::{Map, Value as JsonValue};
 use crate::canonical::{Canonical, Member};
 use crate::integers::{self, OutOfRange, TooDeep};
 
-/// The most levels of a member that is written, since writing recurses. No reducer takes as many, and no stored value has as many.
+/// The maximum number of levels of a member that is written: writing recurses. No reducer takes so many levels, and no
+/// stored value has them.
 const WRITABLE_LEVELS: usize = 1_024;
 
 /// The arguments of one call.
@@ -25,15 +26,15 @@ pub struct CallArguments {
     /// In the order of the text.
     members: Vec<Member>,
     is_object: bool,
-    /// The first member that has more than [`WRITABLE_LEVELS`]. It is not in the text, and no member after it.
+    /// The first member that has more levels than [`WRITABLE_LEVELS`]. The text ends before it.
     unwritten: Option<String>,
     has_large_number: bool,
     has_reserved_name: bool,
 }
 
 impl CallArguments {
-    /// Returns the arguments in a value. Null means none. Of a value that is no object only that is kept
-    /// ([`CallArguments::is_object`]), since no reducer takes it.
+    /// Returns the arguments in a value. Null means none. A value that is not an object is dropped, because no reducer
+    /// takes it: only [`CallArguments::is_object`] tells it from no arguments.
     #[must_use]
     pub fn from_value(value: &JsonValue) -> CallArguments {
         match value {
@@ -180,21 +181,21 @@ impl<'a> CallArgument<'a> {
         unquote(self.quoted_name())
     }
 
-    /// Returns its name as it is in the text, with quotes.
+    /// Returns its name as canonical JSON: with quotes and escapes.
     #[must_use]
     pub fn quoted_name(self) -> &'a str {
         &self.text[self.member.name.clone()]
     }
 
-    /// Returns its value as it is in the text.
+    /// Returns its value, as canonical JSON.
     #[must_use]
     pub fn value(self) -> &'a str {
-        &self.text[self.place()]
+        &self.text[self.value_range()]
     }
 
-    /// Where its value is in the text.
+    /// Returns the range of its value in the text, in bytes.
     #[must_use]
-    pub fn place(self) -> Range<usize> {
+    pub fn value_range(self) -> Range<usize> {
         self.member.value.clone()
     }
 }

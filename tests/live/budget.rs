@@ -69,7 +69,7 @@ impl Sql for Metered<'_> {
             left.visible_steps = left.visible_steps.saturating_sub(visible_steps);
         }
         if is_over {
-            return Err(SqlError { message: "too long".to_owned(), fault: SqlErrorKind::Budget });
+            return Err(SqlError { message: "too long".to_owned(), kind: SqlErrorKind::Budget });
         }
         Ok(Cost::from_steps(steps, visible_steps))
     }

@@ -289,11 +289,11 @@ impl Sql for Database {
     ) -> Result<Cost, SqlError> {
         let to_sql_error = |error: rusqlite::Error| SqlError {
             message: error.to_string(),
-            fault: SqlErrorKind::Query,
+            kind: SqlErrorKind::Query,
         };
         let mut prepared = self.0.prepare_cached(statement).map_err(|error| {
             // SQL that the planner accepted must be valid.
-            SqlError { message: format!("{error} in {statement}"), fault: SqlErrorKind::Store }
+            SqlError { message: format!("{error} in {statement}"), kind: SqlErrorKind::Store }
         })?;
         let width = prepared.column_count();
         let params = rusqlite::params_from_iter(params.iter().map(Bound));
@@ -303,7 +303,7 @@ impl Sql for Database {
                 |cell| !matches!(cell, ValueRef::Text(text) if std::str::from_utf8(text).is_err());
             if !(0..width).map(|at| row.get_ref(at).expect("the column exists")).all(utf8) {
                 let message = "a text value is not valid UTF-8".to_owned();
-                return Err(SqlError { message, fault: SqlErrorKind::Query });
+                return Err(SqlError { message, kind: SqlErrorKind::Query });
             }
             each(&cells(row, width));
         }

@@ -94,7 +94,7 @@ impl Profile {
 }
 
 impl Preset {
-    /// Its settings. `docs/agent-context.md` explains the numbers.
+    /// Returns its settings. `docs/agent-context.md` explains the numbers.
     #[must_use]
     pub fn settings(self) -> ProfileSettings {
         let (tool_calls, parallel_tools) = match self {
@@ -143,12 +143,15 @@ impl<'de> Deserialize<'de> for Profile {
             }
 
             fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Profile, E> {
+                const NAMES: &[&str] = &["fast", "balanced", "deep", "research", "custom"];
                 if name == "custom" {
+                    // The default base, without changes.
                     return Ok(Profile::Custom(Box::default()));
                 }
-                let preset = Preset::ALL.into_iter().find(|preset| preset.name() == name);
-                const KNOWN: &[&str] = &["fast", "balanced", "deep", "research", "custom"];
-                preset.map(Profile::Preset).ok_or_else(|| E::unknown_variant(name, KNOWN))
+                match Preset::ALL.into_iter().find(|preset| preset.name() == name) {
+                    Some(preset) => Ok(Profile::Preset(preset)),
+                    None => Err(E::unknown_variant(name, NAMES)),
+                }
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Profile, A::Error> {

@@ -72,7 +72,7 @@ macro_rules! settings {
         }
 
         impl $name {
-            /// These settings with changes.
+            /// Returns these settings with changes.
             #[must_use]
             pub fn with(self, changes: &$overrides) -> $name {
                 $name { $($field: changes.$field.clone().unwrap_or(self.$field),)* }
@@ -151,7 +151,7 @@ pub enum Replan {
 }
 
 impl PlanSettings {
-    /// Returns the settings of a preset: those that plan revise the plan after a failure.
+    /// Returns the settings of a preset: all but `fast` revise the plan after a failure.
     pub fn for_preset(preset: Preset) -> PlanSettings {
         let replan = match preset {
             Preset::Fast => Replan::Never,
@@ -283,32 +283,54 @@ settings! {
 }
 
 impl ContextSettings {
-    /// Returns the settings of a preset. The trigger is three quarters of the window: an answer and its results have to
-    /// fit next to it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have
-    /// more that is out of date.
+    /// Returns the settings of a preset. The trigger (`compact_above_tokens`) is three quarters of the window: an
+    /// answer and its results have to fit next to it. The target (`compact_to_tokens`) is a share of the trigger that
+    /// decreases from 0.5 to 0.35: the larger a context, the larger its part that is out of date.
     pub fn for_preset(preset: Preset) -> ContextSettings {
-        let (window, trigger, target, summary, chunk, last_answers) = match preset {
-            Preset::Fast => (32, 24, 12_000, 1_500, 6, 8),
-            Preset::Balanced => (96, 72, 32_000, 3_000, 12, 16),
-            Preset::Deep => (200, 150, 60_000, 4_000, 16, 30),
-            Preset::Research => (400, 300, 105_000, 6_000, 24, 60),
-        };
-        ContextSettings {
+        let balanced = ContextSettings {
             compaction: true,
-            window_tokens: window * 1_000,
-            compact_above_tokens: trigger * 1_000,
-            compact_to_tokens: target,
-            summary_token_limit: summary,
-            chunk_tokens: chunk * 1_000,
-            last_answers,
+            window_tokens: 96_000,
+            compact_above_tokens: 72_000,
+            compact_to_tokens: 32_000,
+            summary_token_limit: 3_000,
+            chunk_tokens: 12_000,
+            last_answers: 16,
             tool_responses: 8,
             policy: ContextPolicy::Hybrid,
-            reduce_results: match preset {
-                // A small window has few summaries, so the outlines of results are worth their space.
-                Preset::Fast => ReductionRules::from([("*".to_owned(), Reduction::KeepStructured)]),
-                _ => ReductionRules::new(),
-            },
+            reduce_results: ReductionRules::new(),
             reduce_arguments: ReductionRules::new(),
+        };
+        match preset {
+            Preset::Fast => ContextSettings {
+                window_tokens: 32_000,
+                compact_above_tokens: 24_000,
+                compact_to_tokens: 12_000,
+                summary_token_limit: 1_500,
+                chunk_tokens: 6_000,
+                last_answers: 8,
+                // A small window has no room for many original results, so their outlines are kept.
+                reduce_results: ReductionRules::from([("*".to_owned(), Reduction::KeepStructured)]),
+                ..balanced
+            },
+            Preset::Balanced => balanced,
+            Preset::Deep => ContextSettings {
+                window_tokens: 200_000,
+                compact_above_tokens: 150_000,
+                compact_to_tokens: 60_000,
+                summary_token_limit: 4_000,
+                chunk_tokens: 16_000,
+                last_answers: 30,
+                ..balanced
+            },
+            Preset::Research => ContextSettings {
+                window_tokens: 400_000,
+                compact_above_tokens: 300_000,
+                compact_to_tokens: 105_000,
+                summary_token_limit: 6_000,
+                chunk_tokens: 24_000,
+                last_answers: 60,
+                ..balanced
+            },
         }
     }
 

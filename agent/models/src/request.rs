@@ -29,11 +29,12 @@ pub struct ModelRequest {
     /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_schema: Option<Value>,
-    /// The purpose of the answer. It is not sent; scripts tell summaries from answers by it.
+    /// The purpose of the answer. It is not sent; a [`Script`](crate::Script) tells summaries from answers by it.
     #[serde(default, skip_serializing_if = "RequestPurpose::is_answer")]
     pub purpose: RequestPurpose,
-    /// The number of the model's answers that are not in `messages`, because a summary stands for them. It is not sent;
-    /// scripts and recordings continue after them.
+    /// The number of the model's answers that are not in `messages`, because a summary stands for them. It is not sent.
+    /// A [`Script`](crate::Script) and a recording choose their next answer by the number of answers so far, and count
+    /// these too.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub omitted_answers: usize,
 }
@@ -76,19 +77,20 @@ pub enum ModelMessage {
     },
     /// An answer of the model.
     Assistant {
-        /// The text; empty if there are only calls.
+        /// The text; empty if the answer consists of tool calls only.
         text: String,
         /// The reasoning, if the provider returned it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reasoning: Option<String>,
-        /// The calls, in order.
+        /// The tool calls that the answer requests, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ModelCall>,
-        /// [`crate::ModelResponse::carry`] of that answer. Only the same protocol reads it.
+        /// What the provider expects back with this answer: [`crate::ModelResponse::carry`]. Only the same protocol
+        /// reads it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         carry: Option<Value>,
     },
-    /// The result of a call.
+    /// The result of a tool call.
     Tool {
         /// The provider's id of the call.
         call_id: String,
@@ -108,7 +110,7 @@ impl ModelMessage {
         Self::User { text: text.into() }
     }
 
-    /// Returns an answer of the model without calls.
+    /// Returns an answer of the model without tool calls.
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::Assistant { text: text.into(), reasoning: None, calls: Vec::new(), carry: None }
     }

@@ -304,18 +304,20 @@ impl Sandbox {
             id,
         };
         let isolated = backend.isolate(&job)?;
-        Ok(supervised(launcher, job, isolated, grace, config.unix_sockets))
+        Ok(supervise(launcher, job, isolated, grace, config.unix_sockets))
     }
 }
 
-/// Returns the launch of a supervisor that runs an isolated command.
-fn supervised(
+/// Returns the launch of a supervisor that runs the isolated command of a job, and ends it `grace` after SIGTERM.
+fn supervise(
     launcher: &Launcher,
     job: SandboxJob,
     isolated: IsolatedCommand,
     grace: Duration,
     unix_sockets: bool,
 ) -> Launch {
+    // Landlock isolates the process that the supervisor starts, so the supervisor also sets its working directory. The
+    // other backends start the program in a root of their own, and set its working directory there.
     let folder = match &isolated.landlock {
         Some(_) => WorkingFolder { root: job.workspace.clone(), below: job.folder.clone() },
         None => WorkingFolder { root: PathBuf::from("/"), below: PathBuf::from(".") },
@@ -331,6 +333,7 @@ fn supervised(
         at_end: isolated.at_end,
         inner: InnerSpec {
             nonce: job.id.clone(),
+            // The supervisor sets it: its process does not exist yet.
             supervisor: 0,
             folder,
             limits: job.limits,

@@ -88,7 +88,7 @@ pub(crate) struct Spec {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct InnerSpec {
     pub(crate) nonce: String,
-    /// The process that must be the parent.
+    /// The process that must be the parent. The supervisor sets it.
     pub(crate) supervisor: u32,
     pub(crate) folder: WorkingFolder,
     pub(crate) limits: SandboxLimits,

@@ -21,7 +21,8 @@ use serde_json::Value;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::{Invocation, Tool, ToolContext, ToolDeclaration};
 
-type Interrupted = dyn Fn(String) -> Option<Value> + Send + Sync;
+/// Returns what an interrupted call has changed, by the id of the call.
+type FindChanges = dyn Fn(String) -> Option<Value> + Send + Sync;
 
 type Body = dyn Fn(Invocation) -> BoxFuture<'static, ToolOutcome> + Send + Sync;
 
@@ -29,8 +30,8 @@ type Body = dyn Fn(Invocation) -> BoxFuture<'static, ToolOutcome> + Send + Sync;
 pub struct Function {
     declaration: ToolDeclaration,
     body: Arc<Body>,
-    /// Finds out what an interrupted call has changed. It may block.
-    interrupted: Option<Arc<Interrupted>>,
+    /// See [`Tool::interrupted`]. It may block.
+    find_changes: Option<Arc<FindChanges>>,
 }
 
 impl Function {
@@ -45,12 +46,12 @@ impl Function {
         let parameters = schemars::schema_for!(A).to_value();
         let declaration = ToolDeclaration::new(name, description, parameters);
         Function::untyped(declaration, move |invocation| {
-            let read = serde_json::from_value::<A>(invocation.arguments);
-            // Called outside of the future, so that the future need not borrow the function.
-            let answer = read.map(|arguments| function(arguments, invocation.context));
+            // The function is called outside of the future, so that the future need not borrow it.
+            let work = serde_json::from_value::<A>(invocation.arguments)
+                .map(|arguments| function(arguments, invocation.context));
             async move {
-                match answer {
-                    Ok(answer) => answer.await.into_outcome(),
+                match work {
+                    Ok(work) => work.await.into_outcome(),
                     Err(why) => ToolOutcome::failed(
                         Failure::Arguments,
                         format!("cannot deserialize the arguments: {why}"),
@@ -60,33 +61,36 @@ impl Function {
         })
     }
 
-    /// Creates a function with untyped arguments and an explicit declaration. It sees the call id and the cancellation
-    /// token.
+    /// Creates a function that gets the whole [`Invocation`]: the arguments as JSON, and also the id of the call and
+    /// its cancellation token. Its schema is not derived, so it needs a declaration.
     #[must_use]
     pub fn untyped<F, R>(declaration: ToolDeclaration, function: F) -> Function
     where
         F: Fn(Invocation) -> R + Send + Sync + 'static,
         R: Future<Output: IntoOutcome> + Send + 'static,
     {
-        let body = move |invocation| function(invocation).map(IntoOutcome::into_outcome).boxed();
-        Function { declaration, body: Arc::new(body), interrupted: None }
+        let body = move |invocation| {
+            let work = function(invocation);
+            async move { work.await.into_outcome() }.boxed()
+        };
+        Function { declaration, body: Arc::new(body), find_changes: None }
     }
 
-    /// Sets how it finds out what an interrupted call has changed: [`Tool::interrupted`].
-    pub(crate) fn interrupted(
+    /// Sets the function that answers [`Tool::interrupted`] for the id of a call.
+    pub(crate) fn find_changes_with(
         self,
         find: impl Fn(String) -> Option<Value> + Send + Sync + 'static,
     ) -> Function {
-        Function { interrupted: Some(Arc::new(find)), ..self }
+        Function { find_changes: Some(Arc::new(find)), ..self }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub(crate) fn name(&self) -> &str {
         &self.declaration.name
     }
 
-    /// Sets the effect; the default is [`Effect::AtMostOnce`]. A call of a [`Effect::ReadOnly`] function can run before it
-    /// is durable, so do not use this effect for a function that sends the id of its call to another system.
+    /// Sets the effect; the default is [`Effect::AtMostOnce`]. A call of an [`Effect::ReadOnly`] function can run
+    /// before it is durable, so do not use this effect for a function that sends the id of its call to another system.
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Function {
         self.declaration.effect = effect;
@@ -118,7 +122,7 @@ impl Tool for Function {
     }
 
     fn interrupted(&self, call_id: String) -> BoxFuture<'static, Option<Value>> {
-        let find = self.interrupted.clone();
+        let find = self.find_changes.clone();
         async move {
             let find = find?;
             tokio::task::spawn_blocking(move || find(call_id)).await.ok().flatten()

@@ -59,10 +59,8 @@ impl Sql for Database {
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<Cost, SqlError> {
-        let broken = |why: rusqlite::Error| SqlError {
-            message: why.to_string(),
-            fault: SqlErrorKind::Store,
-        };
+        let broken =
+            |why: rusqlite::Error| SqlError { message: why.to_string(), kind: SqlErrorKind::Store };
         let mut prepared = self.connection.prepare_cached(statement).map_err(broken)?;
         for (at, value) in params.iter().enumerate() {
             prepared.raw_bind_parameter(at + 1, Bound(value)).map_err(broken)?;

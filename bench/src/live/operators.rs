@@ -268,12 +268,12 @@ fn format_text(all: &[Tables]) -> String {
         .collect::<Vec<_>>()
         .join("\n");
     format!(
-        "A commit inserts, updates or deletes a message and its review, and updates their session. \
-         *Delta* is the router's part of it: it arranges the changed rows, finds the query and makes \
-         its delta. *Again* runs the query and reads its rows. *Steps* are those of SQLite's virtual \
-         machine, which do not depend on the hardware. *First delta* is that of the first commit after \
-         the start of a subscription, which creates the state (in an engine, a reader does that \
-         concurrently if it takes too long).\n\n{queries}\n\n{}\n\n\
+        "A commit adds, changes or removes a message and its review, and touches their session. *Delta* \
+         is the router's work: it writes the changed rows to temporary tables, finds the query, and \
+         computes its delta. *Again* is a new run of the query with all its rows. *Steps* are those of \
+         SQLite's virtual machine, which do not depend on the machine. *First delta* is the delta of the \
+         first commit after a subscription started, which also builds the state. (In an engine a reader \
+         builds it if that takes too long.)\n\n{queries}\n\n{}\n\n\
          From the smallest to the largest tables, a delta takes:\n\n{}",
         format_table(&header, rows),
         growth.join("\n"),

@@ -54,8 +54,8 @@ pub(crate) fn format_document(machine: &Machine, sections: &[Section], quick: bo
     }
     let _ = writeln!(
         text,
-        "Made by `cargo run --release -p abide-bench -- {}` in one run on one machine. Other \
-         machines give other figures; the comparison within a run is what matters.\n\n{}\n",
+        "Made by `cargo run --release -p abide-bench -- {}` in one run on one machine. \
+         Another machine gives other figures; compare figures of the same run only.\n\n{}\n",
         command.join(" "),
         machine.0,
     );

@@ -299,13 +299,13 @@ fn format_text(found: &[Measured], commits: usize) -> String {
          run.\n\n{queries}\n\n{costs}\n\n\
          For {max} subscriptions (*bytes each* is the resident memory of the process, with all \
          that planner and router keep for a subscription):\n\n{takes}\n\n\
-         - From the first subscription to {max} the p50 differs by {spread} µs at most (goal: \
+         - From the first subscription to {max}, the p50 differs by at most {spread} µs (goal: \
          2).\n\
-         - The heaviest subscription takes {bytes:.0} bytes (goal: 1,024).\n\
-         - Subscribing {max} takes {register_s:.1} s at most (goal, of a million: 5).\n\n\
-         If the parameter of a join is on the other table, a commit costs one look-up statement \
-         for each \
-         template, however many subscriptions it has. This is the step from 0 to 1.",
+         - The largest subscription takes {bytes:.0} bytes (goal: 1,024).\n\
+         - {max} subscriptions start in at most {register_s:.1} s (goal for a million: 5).\n\n\
+         In the join, the parameter is on another table than most of the changed rows. So each \
+         commit runs statements that look up the value of that table. Their number depends on the \
+         queries, not on the subscriptions: this is the step from 0 to 1.",
         commits = format_count(commits),
         max = format_count(max),
         spread = format_figure(spread, 2),

@@ -143,9 +143,9 @@ pub(crate) fn format_section(scope: &Scope) -> String {
         "unsubscribe all, s",
     ];
     format!(
-        "The whole engine, with connections of {} subscriptions: the writer thread's processor time per \
-         call, alternating with an engine without subscriptions, and the memory per subscription in \
-         planner, router, hub and connection. Each subscription starts with its own snapshot.\n\n{}",
+        "Through the whole engine, on connections of {} subscriptions. The table has the writer thread's \
+         processor time for a call, with and without subscriptions, measured in turns, and the memory of a \
+         subscription in planner, router, hub and connection. Each subscription starts with a snapshot.\n\n{}",
         format_count(OF_ONE),
         format_table(&header, [row]),
     )

@@ -195,7 +195,7 @@ pub(crate) struct AgentHost {
     worker: Option<JoinHandle<()>>,
 }
 
-/// The objects that the interface of the server needs.
+/// The objects that the server gets: [`AgentHost::registry`] and [`AgentHost::mcp_handler`].
 struct RegistryParts {
     catalog: Arc<Catalog>,
     tools: Tools,
@@ -244,17 +244,18 @@ impl AgentHost {
         .await
     }
 
-    /// The loaded definitions, and the failures.
+    /// Returns the loaded definitions, and the failures.
     pub(crate) fn loaded(&self) -> &LoadedProject {
         &self.loaded
     }
 
-    /// The problem that prevents the registration of an agent's own file, at the last reading of the folder.
+    /// Returns the problem that prevents the registration of an agent's own file, at the last reading of the folder.
     pub(super) fn problem_of(&self, agent: &str) -> Option<Problem> {
         self.unregistered.borrow().get(agent).cloned()
     }
 
-    /// The interface of the server to the agents.
+    /// Returns what the server uses to check posted definitions and to report capabilities and metrics. It begins to
+    /// try, on another thread, which sandboxes work on this machine.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
         let RegistryParts { catalog, tools, metrics, environment, .. } = &self.registry;
         Arc::new(CatalogRegistry::new(

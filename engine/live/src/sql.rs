@@ -54,11 +54,11 @@ pub struct StatementLimits {
 /// The cause of a failed statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SqlErrorKind {
-    /// The query: an overflow, malformed JSON.
+    /// The query failed, for example by an overflow or by malformed JSON.
     Query,
-    /// The step limit.
+    /// The statement reached a limit.
     Budget,
-    /// The store.
+    /// The store failed.
     Store,
 }
 
@@ -69,7 +69,7 @@ pub struct SqlError {
     /// SQLite's message.
     pub message: String,
     /// The cause.
-    pub fault: SqlErrorKind,
+    pub kind: SqlErrorKind,
 }
 
 /// Why a delta was not computed.
@@ -89,7 +89,7 @@ pub enum LiveError {
 
 impl From<SqlError> for LiveError {
     fn from(error: SqlError) -> LiveError {
-        match error.fault {
+        match error.kind {
             SqlErrorKind::Query => LiveError::Query(error.message),
             SqlErrorKind::Budget => LiveError::OverBudget,
             SqlErrorKind::Store => LiveError::Broken(error.message),

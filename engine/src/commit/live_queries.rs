@@ -324,7 +324,7 @@ impl Sql for WriterSql<'_> {
         let steps = self.store.run(statement, params, each).map_err(|error| match error {
             // A reader accepts longer values.
             StoreError::Limit(_) => {
-                SqlError { message: error.to_string(), fault: SqlErrorKind::Budget }
+                SqlError { message: error.to_string(), kind: SqlErrorKind::Budget }
             }
             error => sql_error(&error),
         })?;

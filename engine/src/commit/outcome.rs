@@ -32,13 +32,13 @@ const LONG_BYTES: usize = 64;
 
 /// Returns the arguments that a result or a row may repeat.
 fn long_arguments(arguments: &CallArguments) -> impl Iterator<Item = CallArgument<'_>> {
-    arguments.members().filter(|argument| argument.place().len() >= LONG_BYTES)
+    arguments.members().filter(|argument| argument.value_range().len() >= LONG_BYTES)
 }
 
 /// Returns where the long values are in the text, in order, without the quotes of texts: rows may repeat them.
 pub(crate) fn long_values(arguments: &CallArguments) -> impl Iterator<Item = Range<usize>> {
     long_arguments(arguments).map(|argument| {
-        let Range { start, end } = argument.place();
+        let Range { start, end } = argument.value_range();
         if argument.value().starts_with('"') { start + 1..end - 1 } else { start..end }
     })
 }

@@ -3,7 +3,8 @@
 //!
 //! It is three things at once: a cache, so that a row is read from SQLite once; the buffer of
 //! touches, so that a row touched by many calls is written once; and the record of net changes
-//! (old, new) for undo images and live deltas.
+//! (old, new) for undo images and live deltas. A touch is a change that need not be written at once
+//! (`Context::touch`).
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
@@ -136,22 +137,25 @@ impl Overlay {
 
     /// Writes the touched rows in the order in which they were touched. `write` gets the row in SQLite and the new one.
     ///
-    /// A row is stored only when it was written: those from the first failure on are written by the next attempt. A
-    /// caller that ignores the error could otherwise commit the record of a change that the table does not have.
+    /// After an error, the row that failed and those after it stay unwritten, and the next call writes them. If they
+    /// counted as written, a caller that ignores the error could commit the record of a change that the table does not
+    /// have.
     ///
     /// # Errors
-    /// That of the first row that was not written.
+    /// The first error of `write`.
     pub(crate) fn write_touched<E>(
         &mut self,
         mut write: impl FnMut(&'static TableSpec, &Row, &Row) -> Result<(), E>,
     ) -> Result<(), E> {
         for (at, key) in self.unwritten.iter().enumerate() {
             let Some(state) = self.rows.get_mut(key) else { continue };
-            let (Some(stored), Some(row)) = (&state.stored, &state.new) else { continue };
-            if Arc::ptr_eq(stored, row) {
+            // A row that was deleted after its touch has nothing to write.
+            let (Some(stored), Some(new)) = (&state.stored, &state.new) else { continue };
+            let is_written = Arc::ptr_eq(stored, new);
+            if is_written {
                 continue;
             }
-            if let Err(error) = write(state.table, stored, row) {
+            if let Err(error) = write(state.table, stored, new) {
                 self.unwritten.drain(..at);
                 return Err(error);
             }

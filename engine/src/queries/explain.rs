@@ -94,11 +94,11 @@ impl PlanningDb {
         };
         let state = reader.snapshot().map_err(|error| error.to_refusal())?;
         work(&mut ReaderSql::new(&state)).map_err(|error| {
-            if error.fault == SqlErrorKind::Budget {
+            if error.kind == SqlErrorKind::Budget {
                 return Refusal::new(Code::LimitExceeded, "the query is too large to be planned")
                     .hint("join fewer tables, or with fewer conditions");
             }
-            if error.fault == SqlErrorKind::Query {
+            if error.kind == SqlErrorKind::Query {
                 // Such as a chain of a thousand operators. What SQLite says may tell of a policy.
                 tracing::info!(%error, "a live query cannot be planned");
                 return Refusal::new(Code::BadSql, "SQLite cannot plan the query")

@@ -57,12 +57,12 @@ impl Sql for ReaderSql<'_> {
     }
 }
 
-/// A storage error as live queries see it.
+/// Converts an error of the store to the error that live queries know.
 pub(crate) fn sql_error(error: &StoreError) -> SqlError {
-    let fault = match error {
+    let kind = match error {
         StoreError::Interrupted => SqlErrorKind::Budget,
         StoreError::Sql { .. } | StoreError::Limit(_) => SqlErrorKind::Query,
         _ => SqlErrorKind::Store,
     };
-    SqlError { message: error.to_string(), fault }
+    SqlError { message: error.to_string(), kind }
 }

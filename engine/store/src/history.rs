@@ -1,9 +1,10 @@
 //! Keeps undo images readable when a step of a module changes tables.
 //!
-//! Undo images have their columns by number, and a step adds and removes columns, and changes rows without a call. So the
-//! images of a table are rewritten with the columns after the step, and the rows that the step has changed get
-//! images, as if the last commit had changed them. A query of an earlier state then finds the rows of that
-//! state, with the columns of today; a column that did not exist has the value that the step gave it, or the default.
+//! An undo image is a row as it was before a commit ([`change_log`]). It has its columns by number, and a step adds and
+//! removes columns, and changes rows without a call. So the images of a table are rewritten with the columns after the
+//! step, and the rows that the step has changed get images, as if the last commit had changed them. A query of an
+//! earlier state then finds the rows of that state, with the columns of today; a column that did not exist has the
+//! value that the step gave it, or the default.
 
 use std::collections::HashMap;
 
@@ -184,6 +185,29 @@ impl Mapping {
         row
     }
 
+    /// Appends the image of a row that existed before the step, if the step has changed or deleted it. `old` has the
+    /// columns before the step, and `new` the columns after it, which are NULL if the table no longer has the row.
+    fn push_difference(&self, old: Vec<Value>, new: &[Value], out: &mut Vec<u8>) {
+        // No column of a key is NULL in a row.
+        let is_deleted = self.after.key.iter().any(|at| new[*at] == Value::Null);
+        if is_deleted {
+            change_log::encode(&Image::Present(self.row(old)), out);
+            return;
+        }
+        let mut columns = 0;
+        for (before, after) in &self.places {
+            if old[*before] != new[*after] {
+                columns |= 1_u64 << after;
+            }
+        }
+        if columns != 0 {
+            let old = self.row(old);
+            let key = self.after.key.iter().map(|at| old[*at].clone()).collect();
+            let cells = columns_in(columns).map(|at| old[at].clone()).collect();
+            change_log::encode(&Image::Changed { key, columns, cells }, out);
+        }
+    }
+
     /// Appends an image with the columns after the step.
     fn push_image(&self, image: Image, out: &mut Vec<u8>) {
         match image {
@@ -247,56 +271,44 @@ impl TableBefore {
         Ok(())
     }
 
-    /// Returns images of the rows that the step has changed, inserted and deleted.
+    /// Returns images of the rows that the step has changed, deleted and inserted.
     fn images_of_step(
         &self,
         connection: &Connection,
         mapping: &Mapping,
     ) -> rusqlite::Result<Vec<u8>> {
+        let old_key = mapping.before.key_columns("old");
+        let new_key = mapping.after.key_columns("new");
+        let has_same_key = old_key
+            .iter()
+            .zip(&new_key)
+            .map(|(old, new)| format!("{old} = {new}"))
+            .collect::<Vec<_>>()
+            .join(" AND ");
         let mut images = Vec::new();
-        let former_width = mapping.before.columns.len();
-        let key = mapping.after.key_columns("new");
-        let on = mapping.before.key_columns("old");
-        let on: Vec<String> =
-            on.iter().zip(&key).map(|(old, new)| format!("{old} = {new}")).collect();
-        let on = on.join(" AND ");
-        let key = key.join(", ");
-        let sql = format!(
-            "SELECT old.*, new.* FROM temp.{} AS old LEFT JOIN main.\"{}\" AS new ON {on}",
+        let rows_before = format!(
+            "SELECT old.*, new.* FROM temp.{} AS old LEFT JOIN main.\"{}\" AS new ON {has_same_key}",
             self.copy, self.name
         );
-        let mut statement = connection.prepare(&sql)?;
+        let old_width = mapping.before.columns.len();
+        let width = old_width + mapping.after.columns.len();
+        let mut statement = connection.prepare(&rows_before)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            let width = former_width + mapping.after.columns.len();
-            let mut cells = Vec::with_capacity(width);
+            let mut old = Vec::with_capacity(width);
             for at in 0..width {
-                cells.push(cell::read(row.get_ref(at)?));
+                old.push(cell::read(row.get_ref(at)?));
             }
-            let new = cells.split_off(former_width);
-            // A key is not NULL: the table has no such row.
-            if mapping.after.key.iter().any(|at| new[*at] == Value::Null) {
-                change_log::encode(&Image::Present(mapping.row(cells)), &mut images);
-                continue;
-            }
-            let mut columns = 0;
-            for (before, after) in &mapping.places {
-                if cells[*before] != new[*after] {
-                    columns |= 1_u64 << after;
-                }
-            }
-            if columns != 0 {
-                let old = mapping.row(cells);
-                let key = mapping.after.key.iter().map(|at| old[*at].clone()).collect();
-                let cells = columns_in(columns).map(|at| old[at].clone()).collect();
-                change_log::encode(&Image::Changed { key, columns, cells }, &mut images);
-            }
+            let new = old.split_off(old_width);
+            mapping.push_difference(old, &new, &mut images);
         }
-        let sql = format!(
-            "SELECT {key} FROM main.\"{}\" AS new WHERE NOT EXISTS (SELECT 1 FROM temp.{} AS old WHERE {on})",
-            self.name, self.copy
+        let keys_of_inserted_rows = format!(
+            "SELECT {} FROM main.\"{}\" AS new WHERE NOT EXISTS (SELECT 1 FROM temp.{} AS old WHERE {has_same_key})",
+            new_key.join(", "),
+            self.name,
+            self.copy
         );
-        images.extend(absent_images(connection, &sql, mapping.after.key.len())?);
+        images.extend(absent_images(connection, &keys_of_inserted_rows, new_key.len())?);
         Ok(images)
     }
 }

@@ -214,18 +214,20 @@ fn add_text(digest: &mut Sha256, text: &str) {
     digest.update(text);
 }
 
-/// Returns the digest of all rows of a module's tables.
+/// Returns the digest of all rows of a module's tables: over the digests of the tables, in the order of the
+/// declaration.
 pub(crate) fn digest_rows(connection: &Connection, module: &Module) -> Result<Hash, StoreError> {
-    let mut all = Sha256::new();
+    let mut module_digest = Sha256::new();
     for table in &module.tables {
-        let mut digest = TableDigest::new(table);
-        writer::run(connection, &writer::select_in_order(table), &[], &mut |row| digest.add(row))?;
-        all.update(digest.finish().1);
+        let mut rows = TableDigest::new(table);
+        writer::run(connection, &writer::select_in_order(table), &[], &mut |row| rows.add(row))?;
+        let (_, table_digest) = rows.finish();
+        module_digest.update(table_digest);
     }
-    Ok(all.finalize().into())
+    Ok(module_digest.finalize().into())
 }
 
-/// The version of a module's tables in a file; `None` if it has none.
+/// Returns the version of a module's tables in a file; `None` if it has none.
 pub(crate) fn version_of(
     connection: &Connection,
     module: &Module,

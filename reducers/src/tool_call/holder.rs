@@ -39,8 +39,8 @@ pub(super) fn holds_claim(
     Ok(true)
 }
 
-/// Why a caller cannot end a call, or extend its lease, with a token. The current or former holder learns how the
-/// lease was lost; other callers learn only that they do not hold it.
+/// Returns why a caller cannot end a call, or extend its lease, with a token. The current or former holder learns how
+/// the lease was lost; other callers learn only that they do not hold it.
 pub(super) fn not_held(
     ctx: &mut Context<'_>,
     call: &ToolCall,
@@ -67,6 +67,7 @@ pub(super) fn not_held(
     })
 }
 
+/// Returns the lease of a call that was lost, by its token.
 pub(super) fn lost_lease(
     ctx: &mut Context<'_>,
     call: &ToolCall,
@@ -76,7 +77,7 @@ pub(super) fn lost_lease(
     ctx.without_policies(|ctx| ctx.get::<LostLease>(key))
 }
 
-/// Why no token is that of a call: it had no lease.
+/// Returns the refusal for a call that no worker has claimed, so that no token is valid.
 fn never_claimed(call: &ToolCall) -> Refusal {
     let detail = format!("call {} is {} and was never claimed", call.call_id, call.status);
     let refusal = Refusal::new(Code::Conflict, detail);
@@ -87,7 +88,7 @@ fn never_claimed(call: &ToolCall) -> Refusal {
     }
 }
 
-/// Why a call cannot be ended, or its lease extended, with a token.
+/// Returns the refusal for the current or former holder.
 fn claim_lost(call: &ToolCall, fencing_token: i64) -> Refusal {
     let id = &call.call_id;
     let status = call.status;
@@ -107,12 +108,13 @@ fn claim_lost(call: &ToolCall, fencing_token: i64) -> Refusal {
     }
 }
 
-/// How to end a call whose worker disappeared.
+/// Returns the hint for a call with the status `unknown`: its worker disappeared, and only a person can find out
+/// whether it ran.
 pub(super) fn settlement_hint(call_id: &str) -> String {
-    let id = check::shell_word(&format!("call_id={call_id}"));
-    let settle = format!("abide call settle_tool_call {id}");
+    let argument = check::shell_word(&format!("call_id={call_id}"));
+    let command = format!("abide call settle_tool_call {argument}");
     format!(
-        "find out whether it ran, then record the outcome with `{settle} outcome=succeeded` or `{settle} outcome=failed`"
+        "find out whether it ran, then record the outcome with `{command} outcome=succeeded` or `{command} outcome=failed`"
     )
 }
 

@@ -362,9 +362,9 @@ impl<'a> Compiler<'a> {
             } else {
                 (1, None)
             };
-            let evaluates = self.draft == Draft::Of2020;
+            let marks_matches = self.draft == Draft::Of2020;
             let schema = self.node_id(schema);
-            into.push(Keyword::Contains(Contains { schema, min, max, evaluates }));
+            into.push(Keyword::Contains(Contains { schema, min, max, marks_matches }));
         }
         Ok(())
     }

@@ -425,23 +425,27 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         items: &'v [Value],
         value: &Value,
     ) -> EvaluationResult {
-        let Contains { schema, min, max, evaluates } = contains;
-        let marks = *evaluates && self.evaluated.is_some();
+        let Contains { schema, min, max, marks_matches } = contains;
+        let must_mark = *marks_matches && self.evaluated.is_some();
         let mut found = 0;
         for (at, item) in items.iter().enumerate() {
             if self.evaluate_apart(*schema, item)? {
                 found += 1;
-                if marks {
+                if must_mark {
                     self.mark_evaluated(at);
                 }
             }
-            let decided = max.map_or(found >= *min, |max| found > max);
-            if decided && !marks {
+            let is_decided = match max {
+                Some(max) => found > *max,
+                None => found >= *min,
+            };
+            // Every item that matches has to be marked.
+            if is_decided && !must_mark {
                 break;
             }
         }
-        let enough = found >= *min && max.is_none_or(|max| found <= max);
-        self.require(enough, || {
+        let holds = found >= *min && max.is_none_or(|max| found <= max);
+        self.require(holds, || {
             format!("{} has {found} items that match \"contains\"", quote(value))
         })
     }

@@ -78,8 +78,8 @@ pub(crate) struct Contains {
     pub(crate) schema: Id,
     pub(crate) min: u64,
     pub(crate) max: Option<u64>,
-    /// Whether `unevaluatedItems` ignores the items that match: since 2020-12.
-    pub(crate) evaluates: bool,
+    /// Whether the items that match count as evaluated, so that `unevaluatedItems` ignores them: since 2020-12.
+    pub(crate) marks_matches: bool,
 }
 
 /// A regular expression, matched in linear time.

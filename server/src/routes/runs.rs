@@ -1,7 +1,7 @@
 //! Runs over REST: start, read, abort. Their events are in [`events`], [`invoke`] waits for a turn.
 //!
-//! Starting a run is one call of the reducer `start_run` (`reducers/src/run/start.rs`), which decides whether it may start. No runtime
-//! is involved here.
+//! Starting a run is a call of the reducer `start_run` (`reducers/src/run/start.rs`), which decides whether it may
+//! start. A new session is created in the same batch. No runtime is involved here.
 
 pub(super) mod events;
 pub(super) mod invoke;
@@ -43,7 +43,9 @@ struct StartRunBody {
     deadline_ms: Option<i64>,
     /// Title of the session that is created for it.
     title: Option<String>,
+    /// Scope of that session.
     scope: Option<Map<String, JsonValue>>,
+    /// Metadata of that session.
     metadata: Option<JsonValue>,
     /// How long the request waits, see [`invoke`].
     wait_ms: Option<JsonValue>,
@@ -126,9 +128,10 @@ impl RunRequest {
         key: Option<&str>,
     ) -> Result<StartedRun, Refusal> {
         let is_named = self.body.id.is_some();
-        let calls = start_calls(by, agent, self.body, key)?;
+        let calls = build_start_calls(by, agent, self.body, key)?;
         let done = match (begin(self.permit, app.engine.batch(by, &calls, key)).await, &*calls) {
-            // A retry: the session exists, and the run confirms that it is the same one.
+            // Perhaps a retry, whose session exists. Then `start_run` alone returns the run that has this id; it refuses
+            // if that run is of another session or agent.
             (Err(refusal), [_, run]) if is_named && refusal.code == Code::Conflict => {
                 app.engine.batch(by, std::slice::from_ref(run), key).await?
             }
@@ -147,8 +150,9 @@ fn run_location(run: &JsonValue) -> Option<HeaderValue> {
     format!("/v1/runs/{}", encode_segment(run["id"].as_str().unwrap_or_default())).parse().ok()
 }
 
-/// Returns the calls that start a run: create the session, if necessary, and start the run. All or nothing.
-fn start_calls(
+/// Returns the calls of the batch that starts a run: `create_session`, unless the body names a session, and
+/// `start_run`. `key` is the request id of the caller.
+fn build_start_calls(
     by: &Caller,
     agent: &str,
     body: StartRunBody,
@@ -167,15 +171,15 @@ fn start_calls(
         Some(session_id) => session_id,
         None => {
             let session_id = new_session_id(by, agent, id.as_deref(), key);
-            let arguments = json!({"id": session_id, "agent": agent, "title": title, "scope": scope,
-                "metadata": metadata});
-            calls.push(reducer_call("create_session", arguments));
+            let new_session = json!({"id": session_id, "agent": agent, "title": title,
+                "scope": scope, "metadata": metadata});
+            calls.push(reducer_call("create_session", new_session));
             session_id
         }
     };
-    let arguments = json!({"session_id": session_id, "agent": agent, "input": input.into_text(),
+    let new_run = json!({"session_id": session_id, "agent": agent, "input": input.into_text(),
         "id": id, "deadline_ms": deadline_ms});
-    calls.push(reducer_call("start_run", arguments));
+    calls.push(reducer_call("start_run", new_run));
     Ok(calls)
 }
 

@@ -103,7 +103,7 @@ pub(super) fn execute(sandbox: &Sandbox, config: &ExecuteConfig) -> Result<Funct
         let tool = Arc::clone(&tool);
         async move { tool.run(invocation).await }
     });
-    Ok(function.interrupted(move |call_id| interrupted(&sandbox, &call_id)))
+    Ok(function.find_changes_with(move |call_id| interrupted(&sandbox, &call_id)))
 }
 
 fn description(sandbox: &Sandbox) -> String {

@@ -46,14 +46,19 @@ impl Conjunct {
         }
     }
 
-    /// Makes it a condition of an authorized view. Of a row and its owner, the row is read first,
-    /// and the condition is evaluated when its row is read: SQLite turns EXISTS into a join, which
-    /// may follow the loops over other tables.
-    pub(crate) fn decides_visibility(&mut self) {
+    /// Makes it a condition of an authorized view, which has the rows that a restricted caller may
+    /// see.
+    ///
+    /// SQLite must evaluate such a condition as soon as it has read the row. It turns a bare EXISTS
+    /// into a join, which may follow the loops over other tables; `EXISTS (…) IS TRUE` stays a
+    /// condition. And it must read the row before the owner of the row, the row of another table
+    /// that has the scope: see [`Mark::ReadBefore`].
+    pub(crate) fn become_visibility_condition(&mut self) {
         self.origin = ConditionOrigin::Visibility;
         if self.condition.is_exists() {
             self.condition.push_text("IS TRUE");
         }
+        // `select_of` writes the join with an owner in this order.
         let Some((owner, row)) = self.sides.as_deref() else { return };
         let (PlainExpr::Column(owner_source, _), PlainExpr::Column(row_source, _)) =
             (owner.plain, row.plain)
@@ -63,12 +68,11 @@ impl Conjunct {
         if owner_source == row_source {
             return;
         }
-        let harmless = self.condition.harmless;
         let mut condition = owner.clone();
         condition.push_text("=");
         condition.mark(Mark::ReadBefore);
         condition.push(row);
-        self.condition = condition.harmless_if(harmless);
+        self.condition = condition.harmless_if(self.condition.harmless);
     }
 }
 

@@ -415,7 +415,7 @@ impl Lowering<'_> {
             // It stays a subquery with its own conditions only.
             Some(derived) => {
                 for (_, inner) in &mut derived.query.cores {
-                    inner.filter.iter_mut().for_each(Conjunct::decides_visibility);
+                    inner.filter.iter_mut().for_each(Conjunct::become_visibility_condition);
                     let guard = guard_of(&inner.from, &inner.filter);
                     inner.filter.extend(self.visible_row(&inner.from, guard.as_ref()));
                     inner.guards.extend(guard);
@@ -424,7 +424,7 @@ impl Lowering<'_> {
                 }
             }
             None => {
-                core.filter[filters..].iter_mut().for_each(Conjunct::decides_visibility);
+                core.filter[filters..].iter_mut().for_each(Conjunct::become_visibility_condition);
                 let guard = guard_of(&core.from[terms..], &core.filter[filters..]);
                 core.filter.extend(self.visible_row(&core.from[terms..], guard.as_ref()));
                 core.guards.extend(guard);
