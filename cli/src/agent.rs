@@ -176,9 +176,9 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
         }
     }
     if !problems.is_empty() && !options.json {
-        let files = problems.len();
         print_line(format!(
-            "{files} more files are not valid definitions: `abide agent check{}` lists the errors",
+            "{} in the folder: `abide agent check{}`",
+            pluralize(problems.len() as u64, "problem"),
             agents_option(folder)
         ))?;
     }

@@ -789,9 +789,7 @@ fn lists_and_checks_definitions() {
     );
     let listed = agent_folder.run(&["agent", "list"]).good();
     assert!(
-        listed.ends_with(
-            "3 more files are not valid definitions: `abide agent check --agents project` lists the errors\n"
-        ),
+        listed.ends_with("3 problems in the folder: `abide agent check --agents project`\n"),
         "{listed}"
     );
 }

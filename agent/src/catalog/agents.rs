@@ -84,7 +84,7 @@ pub(crate) struct CatalogSnapshot {
     pub(crate) files: BTreeMap<PathBuf, BTreeSet<String>>,
     /// The file of each agent that is not native and not inline.
     pub(crate) sources: BTreeMap<String, PathBuf>,
-    /// Files that are not valid definitions.
+    /// What is wrong in the files of the folder.
     pub(crate) problems: Vec<Problem>,
     /// The definitions of such files, as far as they can be parsed.
     pub(crate) refused: Vec<(PathBuf, AgentDefinition)>,

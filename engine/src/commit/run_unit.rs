@@ -151,12 +151,12 @@ impl Executor {
         let mut result_bytes = 0;
         for (nth, call) in unit.calls.iter().enumerate() {
             let store = &self.transaction.store;
-            let takes_long = store.steps() - begun > limits::batch_steps(nth)
+            let is_too_large = store.steps() - begun > limits::batch_steps(nth)
                 || store.bytes_read() - begun_bytes > limits::BATCH_READ_BYTES
                 || self.transaction.rows_changed() - begun_rows > limits::BATCH_ROWS
                 || result_bytes > limits::BATCH_RESULT_BYTES;
-            if nth > 0 && takes_long {
-                return Err(UnitFailure::Refused(takes_too_long(nth, unit)));
+            if nth > 0 && is_too_large {
+                return Err(UnitFailure::Refused(too_large(nth, unit)));
             }
             let work_budget = unit.work_budget(nth, &deferred);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -307,10 +307,10 @@ fn step_failure(step: &Event) -> Option<Refusal> {
     Some(Refusal::new(code, error["message"].as_str()?))
 }
 
-/// Returns the refusal of a batch that blocks the writer for too long.
-fn takes_too_long(calls: usize, unit: &Unit) -> Refusal {
+/// Returns the refusal of a batch that would block the writer: it takes too long, or reads, changes or returns too much.
+fn too_large(calls: usize, unit: &Unit) -> Refusal {
     let all = unit.calls.len();
-    let detail = format!("the first {calls} of {all} calls take too long for one transaction");
+    let detail = format!("the first {calls} of {all} calls do too much for one transaction");
     Refusal::new(Code::LimitExceeded, detail).hint("send the calls in several batches")
 }
 

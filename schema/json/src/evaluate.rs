@@ -444,9 +444,15 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                 break;
             }
         }
-        let holds = found >= *min && max.is_none_or(|max| found <= max);
-        self.require(holds, || {
-            format!("{} has {found} items that match \"contains\"", quote(value))
+        // Not `found` itself: the items were counted until this was decided.
+        if found < *min {
+            return self.require(false, || {
+                format!("{} has less than {min} items that match \"contains\"", quote(value))
+            });
+        }
+        self.require(max.is_none_or(|max| found <= max), || {
+            let max = max.unwrap_or_default();
+            format!("{} has more than {max} items that match \"contains\"", quote(value))
         })
     }
 

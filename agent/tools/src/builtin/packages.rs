@@ -69,8 +69,7 @@ struct Package {
     licence: String,
     about: String,
     repository: String,
-    /// The oldest first for the Rust registry. npm and PyPI have the versions as keys of an object, which a JSON value
-    /// sorts as texts.
+    /// The oldest first.
     versions: Vec<String>,
     readme: String,
 }
@@ -88,9 +87,9 @@ struct Registries {
 /// The URL of a registry is invalid, or there can be no HTTP client.
 pub(super) fn inspect_package(config: &PackagesConfig) -> Result<Function, ConfigError> {
     let mut hosts = PermittedHosts::default();
-    let npm = parse_registry(config.npm.as_deref(), &mut hosts)?;
-    let pypi = parse_registry(config.pypi.as_deref(), &mut hosts)?;
-    let rust = parse_registry(config.rust.as_deref(), &mut hosts)?;
+    let npm = parse_registry("npm", config.npm.as_deref(), &mut hosts)?;
+    let pypi = parse_registry("pypi", config.pypi.as_deref(), &mut hosts)?;
+    let rust = parse_registry("rust", config.rust.as_deref(), &mut hosts)?;
     let web = Web::new("inspect_package", hosts, ANSWER_BYTES)?;
     let registries = Arc::new(Registries { web, npm, pypi, rust });
     let declaration = ToolDeclaration {
@@ -116,14 +115,32 @@ pub(super) fn inspect_package(config: &PackagesConfig) -> Result<Function, Confi
 
 /// Parses the configured URL of a registry, and permits its host, which may have a private address.
 fn parse_registry(
+    setting: &str,
     text: Option<&str>,
     hosts: &mut PermittedHosts,
 ) -> Result<Option<Url>, ConfigError> {
     let Some(text) = text else { return Ok(None) };
-    let url = Url::parse(text)
-        .map_err(|why| ConfigError::new("inspect_package", format!("{text:?}: {why}")))?;
+    let url = Url::parse(text).map_err(|why| {
+        ConfigError::new("inspect_package", format!("packages.{setting}: {text:?}: {why}"))
+    })?;
     hosts.permit(&url);
     Ok(Some(url))
+}
+
+/// Returns the versions of an object whose members they are, the oldest first. The members themselves are sorted by name.
+/// The times have one format, so their order as texts is that in time; a version without one comes first.
+fn sort_by_time<'a>(
+    versions: &'a Value,
+    published: impl Fn(&str, &'a Value) -> &'a Value,
+) -> Vec<String> {
+    let mut sorted: Vec<(&str, &String)> = versions
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(version, about)| (published(version, about).as_str().unwrap_or_default(), version))
+        .collect();
+    sorted.sort_unstable();
+    sorted.into_iter().map(|(_, version)| version.clone()).collect()
 }
 
 impl Registries {
@@ -164,7 +181,6 @@ impl Registries {
     async fn npm(&self, address: &Url, name: &str) -> Result<Package, String> {
         // The slash of a scope is a part of the name; `extend` encodes it.
         let answer = self.json(address, &[name]).await?;
-        let versions = answer["versions"].as_object().map(|all| all.keys().cloned().collect());
         let licence = match &answer["license"] {
             Value::Object(licence) => {
                 trimmed_text(&licence.get("type").cloned().unwrap_or_default())
@@ -179,7 +195,7 @@ impl Registries {
                 Value::Object(it) => trimmed_text(&it.get("url").cloned().unwrap_or_default()),
                 other => trimmed_text(other),
             },
-            versions: versions.unwrap_or_default(),
+            versions: sort_by_time(&answer["versions"], |version, _| &answer["time"][version]),
             readme: trimmed_text(&answer["readme"]),
         })
     }
@@ -187,7 +203,6 @@ impl Registries {
     async fn pypi(&self, address: &Url, name: &str) -> Result<Package, String> {
         let answer = self.json(address, &["pypi", name, "json"]).await?;
         let info = &answer["info"];
-        let releases = answer["releases"].as_object().map(|all| all.keys().cloned().collect());
         let licence = [&info["license_expression"], &info["license"]].into_iter().map(trimmed_text);
         let links = info["project_urls"].as_object();
         let source = links.and_then(|links| {
@@ -198,7 +213,10 @@ impl Registries {
             licence: licence.into_iter().find(|it| !it.is_empty()).unwrap_or_default(),
             about: trimmed_text(&info["summary"]),
             repository: source.unwrap_or_else(|| trimmed_text(&info["home_page"])),
-            versions: releases.unwrap_or_default(),
+            versions: sort_by_time(
+                &answer["releases"],
+                |_, files| &files[0]["upload_time_iso_8601"],
+            ),
             readme: trimmed_text(&info["description"]),
         })
     }

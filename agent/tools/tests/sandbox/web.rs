@@ -288,18 +288,20 @@ fn registries() -> Router {
             "/{name}",
             get(|Path(name): Path<String>| async move {
                 json!({"name": name, "description": "From npm", "license": "MIT", "readme": "# Hi",
-                    "dist-tags": {"latest": "1.1.0"}, "repository": {"url": "git+https://r.example"},
-                    "versions": {"1.0.0": {}, "1.1.0": {}}})
+                    "dist-tags": {"latest": "1.10.0"}, "repository": {"url": "git+https://r.example"},
+                    "time": {"1.9.0": "2025-01-02T00:00:00.000Z", "1.10.0": "2025-03-04T00:00:00.000Z"},
+                    "versions": {"1.10.0": {}, "1.9.0": {}}})
                 .to_string()
             }),
         )
         .route(
             "/pypi/{name}/json",
             get(|| async {
-                json!({"info": {"version": "2.0", "license": null,
+                json!({"info": {"version": "0.10", "license": null,
                     "license_expression": "BSD-3-Clause", "summary": "From PyPI", "description": "Long text",
                     "project_urls": {"Source": "https://s.example"}},
-                    "releases": {"1.0": [], "2.0": []}})
+                    "releases": {"0.9": [{"upload_time_iso_8601": "2025-01-02T00:00:00.000000Z"}],
+                        "0.10": [{"upload_time_iso_8601": "2025-03-04T00:00:00.000000Z"}]}})
                 .to_string()
             }),
         )
@@ -342,25 +344,25 @@ async fn packages_are_inspected() {
         lines.push(outcome.text);
     }
     expect![[r#"
-        left-pad 1.1.0
+        left-pad 1.10.0
         From npm
         licence: MIT
         repository: git+https://r.example
-        versions (2): 1.1.0, 1.0.0
+        versions (2): 1.10.0, 1.9.0
 
         # Hi
-        @scope/name 1.1.0
+        @scope/name 1.10.0
         From npm
         licence: MIT
         repository: git+https://r.example
-        versions (2): 1.1.0, 1.0.0
+        versions (2): 1.10.0, 1.9.0
 
         # Hi
-        requests 2.0
+        requests 0.10
         From PyPI
         licence: BSD-3-Clause
         repository: https://s.example
-        versions (2): 2.0, 1.0
+        versions (2): 0.10, 0.9
 
         Long text
         serde 0.2.0

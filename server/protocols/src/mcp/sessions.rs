@@ -86,7 +86,9 @@ pub(super) struct McpSession {
     /// Requests of the server, by id.
     pending_requests: Mutex<PendingRequests>,
     /// Requests of the client that are being answered, by their ids as JSON. The token cancels the answer.
-    in_progress: Mutex<HashMap<String, CancellationToken>>,
+    in_progress: Mutex<HashMap<String, AnswerInProgress>>,
+    /// Counts the requests that were begun: a client can use an id twice.
+    begun: AtomicU64,
     stream: Arc<Semaphore>,
     ended: CancellationToken,
 }
@@ -124,6 +126,7 @@ impl McpSessions {
             hold: Mutex::new(hold),
             pending_requests: Mutex::default(),
             in_progress: Mutex::default(),
+            begun: AtomicU64::new(0),
             stream: Arc::new(Semaphore::new(1)),
             ended: CancellationToken::new(),
         });
@@ -310,18 +313,19 @@ impl McpSession {
         cancelled: CancellationToken,
     ) -> InProgress {
         let id = id.to_string();
-        self.lock_in_progress().insert(id.clone(), cancelled);
-        InProgress { id, session: Arc::clone(self) }
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
+        self.lock_in_progress().insert(id.clone(), AnswerInProgress { number, cancelled });
+        InProgress { id, number, session: Arc::clone(self) }
     }
 
     /// Cancels a request of the client, if it is being answered.
     pub(super) fn cancel(&self, id: &JsonValue) {
-        if let Some(token) = self.lock_in_progress().get(&id.to_string()) {
-            token.cancel();
+        if let Some(answer) = self.lock_in_progress().get(&id.to_string()) {
+            answer.cancelled.cancel();
         }
     }
 
-    fn lock_in_progress(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+    fn lock_in_progress(&self) -> MutexGuard<'_, HashMap<String, AnswerInProgress>> {
         self.in_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -350,15 +354,27 @@ impl Drop for AskedRequest {
     }
 }
 
+/// How an answer is cancelled.
+#[derive(Debug)]
+struct AnswerInProgress {
+    number: u64,
+    cancelled: CancellationToken,
+}
+
 /// A request of the client that is being answered and can be cancelled, until this is dropped.
 #[derive(Debug)]
 pub(super) struct InProgress {
     id: String,
+    number: u64,
     session: Arc<McpSession>,
 }
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        self.session.lock_in_progress().remove(&self.id);
+        let mut in_progress = self.session.lock_in_progress();
+        // A client that uses an id twice has replaced it.
+        if in_progress.get(&self.id).is_some_and(|answer| answer.number == self.number) {
+            in_progress.remove(&self.id);
+        }
     }
 }
