@@ -131,5 +131,6 @@ fn a_file_that_cannot_be_read_is_not_called_damaged() {
     let refused = copy.run(&["verify", "copies/copy.db"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("ermission denied"), "{refused:?}");
+    assert!(refused.stderr.contains("\n  hint: check the permissions of the file"), "{refused:?}");
     assert!(!refused.stderr.contains("damaged"), "{refused:?}");
 }

@@ -1,5 +1,6 @@
 //! Storage errors, grouped by what the caller can do about them.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use abide_schema::{Code, Listing, Refusal, SEE_LOG, lowercase_first};
@@ -390,7 +391,7 @@ impl OpenError {
                 "check the permissions of the file and of its folder; to read a file that is read-only, copy it, \
                  with the files next to it, into a folder that you can write",
             ),
-            OpenError::Io { .. } => (Code::BadRequest, "check the path"),
+            OpenError::Io { why, .. } => (Code::BadRequest, system_hint(why.kind())),
             OpenError::Lost(_) => (
                 Code::Conflict,
                 "put the file back; to do without its events, move the -wal and -redo- files away",
@@ -417,10 +418,7 @@ impl OpenError {
                 Code::Unavailable,
                 "raise the limits of the process: open files (ulimit -n), threads (ulimit -u)",
             ),
-            OpenError::Store { why: StoreError::Io(_), .. } => (
-                Code::Conflict,
-                "look at the files next to the database: who owns them, and whether a process has them open",
-            ),
+            OpenError::Store { why: StoreError::Io(_), .. } => (Code::Conflict, LOOK_BESIDE),
             OpenError::Store { .. } => {
                 (Code::Internal, "`abide verify` checks whether the file is sound")
             }
@@ -452,6 +450,22 @@ fn in_use_hint(path: &Path, holder: Option<&Holder>) -> String {
             )
         }
         _ => format!(
+/// The hint about a file next to a database that is not used.
+const LOOK_BESIDE: &str =
+    "look at the files next to the database: who owns them, and whether a process has them open";
+
+/// What to do about an error of the system.
+fn system_hint(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "check the permissions of the file and of its folders"
+        }
+        // A file next to the database is of another user, of another kind, or damaged.
+        ErrorKind::InvalidData => LOOK_BESIDE,
+        _ => "check the path",
+    }
+}
+
             "wait until that command ends; to use the file with several programs, start \
              `abide serve --db {}` and give the others --url in place of --db",
             path.display()

@@ -83,9 +83,8 @@ pub(crate) fn create_empty(path: &Path) -> Result<(), OpenError> {
 
 /// Opens the lock file next to a database for reading, if it exists. Other kinds of files are refused, as in [`open_lock`].
 pub(crate) fn read_lock(path: &Path) -> io::Result<File> {
-    let file =
-        OpenOptions::new().read(true).custom_flags(lock_flags()).open(companion(path, "-lock"))?;
-    checked_lock(file)
+    let path = companion(path, "-lock");
+    open_existing_lock(OpenOptions::new().read(true).custom_flags(lock_flags()), &path)
 }
 
 /// Opens no symlink, and does not wait for the other end of a named pipe.
@@ -93,21 +92,28 @@ fn lock_flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
 
-/// Refuses what another user can put in the place of a lock file: a named pipe, or a second name of another file, whose
-/// contents would be lost.
-fn checked_lock(file: File) -> io::Result<File> {
+/// Opens a lock file that exists. Refuses what another user can put in its place: a named pipe, a symlink, or a second
+/// name of another file, whose contents would be lost.
+fn open_existing_lock(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options.open(path).map_err(|why| match fs::symlink_metadata(path) {
+        // The system's error would not name the lock file: "is a directory", "no such device".
+        Ok(meta) if !meta.is_file() => foreign(path, NOT_REGULAR),
+        _ => why,
+    })?;
     let meta = file.metadata()?;
-    if meta.is_file() && meta.nlink() <= 1 {
-        return Ok(file);
+    if !meta.is_file() {
+        return Err(foreign(path, NOT_REGULAR));
     }
-    Err(io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "the lock file is not a regular file with one name",
-    ))
+    if meta.nlink() > 1 {
+        return Err(foreign(path, "has several names (hard links)"));
+    }
+    Ok(file)
 }
 
 /// The device and the number of a file.
 ///
+const NOT_REGULAR: &str = "is not a regular file";
+
 /// # Errors
 /// An I/O error of the system.
 pub(crate) fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -152,7 +158,7 @@ pub(crate) fn check_companions(database: &Path) -> io::Result<()> {
 
 fn check_writers(database: &Path, path: &Path, meta: &Metadata) -> io::Result<()> {
     if !meta.is_file() {
-        return Err(foreign(path, "is not a regular file"));
+        return Err(foreign(path, NOT_REGULAR));
     }
     if !is_of_writer(database, meta) {
         return Err(foreign(path, "belongs to a user who cannot write the database"));
@@ -196,7 +202,7 @@ pub(crate) fn open_lock(database: &Path) -> io::Result<File> {
             Ok(file)
         }
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
-            let file = checked_lock(options.open(&path)?)?;
+            let file = open_existing_lock(&options, &path)?;
             // Its owner could replace it, and a second process would then lock another file.
             if is_of_writer(database, &file.metadata()?) {
                 Ok(file)
