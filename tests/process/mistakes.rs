@@ -487,13 +487,20 @@ fn empty_results_are_reported() {
     );
 }
 
-/// A warning was a raw log line, with the time and the module.
+/// A warning was a raw log line, with the time and the module. A command that opens its file twice printed it twice.
 #[test]
 fn a_warning_is_a_plain_line() {
     let folder = folder();
     let db = folder.path().join("a.db");
     fs::set_permissions(&db, fs::Permissions::from_mode(0o644)).unwrap();
-    for line in ["verify a.db", "backup copy.db --db a.db", "role list --db a.db"] {
+    for line in [
+        "verify a.db",
+        "verify a.db --rows",
+        "upgrade a.db",
+        "replay a.db --into then.db",
+        "backup copy.db --db a.db",
+        "role list --db a.db",
+    ] {
         let output = typed(folder.path(), line);
         let warning =
             "\nwarning: a.db has mode 644: other users can read it; run `chmod 600 a.db`\n";

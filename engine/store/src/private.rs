@@ -2,10 +2,12 @@
 //! and a file that other users can read causes a warning. SQLite gives the WAL, its index and a
 //! journal the mode of the database.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -110,10 +112,10 @@ fn open_existing_lock(options: &OpenOptions, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The device and the number of a file.
-///
 const NOT_REGULAR: &str = "is not a regular file";
 
+/// The device and the number of a file.
+///
 /// # Errors
 /// An I/O error of the system.
 pub(crate) fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -214,11 +216,17 @@ pub(crate) fn open_lock(database: &Path) -> io::Result<File> {
     }
 }
 
-/// Warns if users other than the owner can read or write a database.
+/// Warns if users other than the owner can read or write a database: once, because a command can open it several times.
 pub(crate) fn warn_if_open(path: &Path) {
+    /// The device and the number of each file that a warning was about.
+    static WARNED: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
     let Ok(meta) = fs::metadata(path) else { return };
     let mode = meta.mode() & 0o777;
-    if mode & OTHERS != 0 {
+    if mode & OTHERS == 0 {
+        return;
+    }
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if warned.insert((meta.dev(), meta.ino())) {
         let file = path.display();
         tracing::warn!("{file} has mode {mode:o}: other users can read it; run `chmod 600 {file}`");
     }
