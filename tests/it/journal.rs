@@ -48,6 +48,7 @@ fn check(database: &Path, journal: &World, expected: Expect) {
     let before = fs::read(companion(&journal.path(), "-redo-1")).unwrap();
     expected.assert_eq(&open_with_journal(database, journal, &into).expect_err("it was opened"));
     assert!(fs::read(companion(&into, "-redo-1")).unwrap() == before, "the journal was changed");
+    assert!(!companion(&into, "-wal").exists(), "a WAL was left");
 }
 
 /// A copy of the database file alone.

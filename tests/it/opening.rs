@@ -9,7 +9,7 @@ use abide_tests::world::{World, run};
 use expect_test::{Expect, expect};
 use rusqlite::Connection;
 
-use crate::durability::SmallDisk;
+use crate::durability::{SmallDisk, companion};
 use crate::recordings::left_out;
 
 /// An empty folder, and a path in it.
@@ -358,6 +358,23 @@ fn a_file_with_expressions_of_its_author_is_refused_before_they_are_evaluated() 
 }
 
 /// Tables of removed modules stay in a file.
+/// An empty WAL and its index were left next to a file that was refused.
+#[test]
+fn no_wal_is_left_next_to_a_file_that_is_refused() {
+    for sql in ["DROP INDEX tool_calls_tool_name_session_id", "PRAGMA application_id = 7"] {
+        let mut world = World::new(abide_reducers::modules);
+        run(world.session("s1"));
+        world.close();
+        world.raw().execute_batch(sql).unwrap();
+        let left = || ["-wal", "-shm"].map(|suffix| companion(&world.path(), suffix).exists());
+        assert_eq!(left(), [false, false], "before");
+        verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).expect_err(sql);
+        assert_eq!(left(), [false, false], "verified: {sql}");
+        open(&world, &world.path()).expect_err(sql);
+        assert_eq!(left(), [false, false], "opened: {sql}");
+    }
+}
+
 #[test]
 fn the_expressions_of_other_tables_are_not_evaluated() {
     let mut world = World::new(abide_reducers::modules);

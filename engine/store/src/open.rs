@@ -23,13 +23,13 @@ use crate::journal::record::{Opening, RecordContent, RecordLayout};
 use crate::journal::recovery::FoundJournal;
 use crate::journal::{Journal, JournalOpening};
 use crate::layout::{INCREMENTAL, Layout};
-use crate::leftover::{apply_journal, check_wal};
+use crate::leftover::{apply_journal, check_wal, has_wal};
 use crate::lock::{Lock, lock};
 use crate::memory;
 use crate::migrate::{self, MigratedFile};
 use crate::opened_file::OpenedFile;
 use crate::private;
-use crate::read_only::has_log;
+use crate::read_only::{has_log, is_complete};
 use crate::reader::Reader;
 use crate::schema_check::check_schema;
 use crate::system;
@@ -162,6 +162,7 @@ impl Store {
         let mut connection =
             connect(path, flags, &*tuning.disk).map_err(|why| broken(path, why))?;
         if connection.is_readonly("main").map_err(|why| broken(path, why.into()))? {
+        let had_no_wal = makes_files && is_complete(path);
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
         set_up_file(&connection, &tuning).map_err(|why| broken(path, why))?;
@@ -169,8 +170,13 @@ impl Store {
             check_wal_in_use(&connection, path)?;
         }
         // The rows of the journal would fire a trigger of the file's author.
-        check_schema(&connection, path, &layout)?;
-        let journal = apply_journal(&mut connection, path, &layout, journal, &*tuning.disk)?;
+        let applied = check_schema(&connection, path, &layout)
+            .and_then(|()| apply_journal(&mut connection, path, &layout, journal, &*tuning.disk));
+        if applied.is_err() && had_no_wal && !has_wal(path) {
+            // Nothing was written. SQLite removes the WAL that it made, unless another process has the file open.
+            let _ = leave_wal_on_close(&connection, false);
+        }
+        let journal = applied?;
         // Its transaction is synced, with all that the WAL holds.
         let migrated =
             migrate::migrate(&mut connection, path, &layout, log_id, tuning.timeline.clone())?;
