@@ -175,9 +175,10 @@ fn a_missing_folder_is_refused() {
     let world = empty();
     let path = world.folder.path().join("nowhere/abide.db");
     expect![[r#"
-        bad_request: FOLDER/nowhere/abide.db cannot be opened: No such file or directory (os error 2)
-        hint: check the path
-    "#]].assert_eq(&open(&world, &path).unwrap_err());
+        not_found: there is no folder FOLDER/nowhere
+        hint: create it with `mkdir -p FOLDER/nowhere`
+    "#]]
+    .assert_eq(&open(&world, &path).unwrap_err());
     assert!(!world.folder.path().join("nowhere").exists());
 }
 
@@ -357,7 +358,6 @@ fn a_file_with_expressions_of_its_author_is_refused_before_they_are_evaluated() 
     }
 }
 
-/// Tables of removed modules stay in a file.
 /// An empty WAL and its index were left next to a file that was refused.
 #[test]
 fn no_wal_is_left_next_to_a_file_that_is_refused() {
@@ -375,6 +375,7 @@ fn no_wal_is_left_next_to_a_file_that_is_refused() {
     }
 }
 
+/// Tables of removed modules stay in a file.
 #[test]
 fn the_expressions_of_other_tables_are_not_evaluated() {
     let mut world = World::new(abide_reducers::modules);

@@ -207,6 +207,12 @@ pub enum OpenError {
     /// The file exists but must be created.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
+    /// The folder of the file does not exist.
+    #[error("there is no folder {}", .0.display())]
+    NoFolder(PathBuf),
+    /// The absolute path of the file is too long for SQLite.
+    #[error("the absolute path of {} is too long for SQLite", .0.display())]
+    TooLong(PathBuf),
     /// The file must be created, and files of an earlier database of that name are there.
     #[error("{} cannot be created: files of an earlier database are there", path.display())]
     LeftBehind {
@@ -345,8 +351,10 @@ impl OpenError {
             None => self.to_string(),
         };
         let (code, hint) = match self {
-            OpenError::Missing(_) => {
-                (Code::NotFound, "check the path; `abide init` creates a file")
+            OpenError::Missing(_) => (Code::NotFound, "check the path"),
+            OpenError::NoFolder(folder) => {
+                let hint = format!("create it with `mkdir -p {}`", folder.display());
+                return Refusal::new(Code::NotFound, detail).hint(hint);
             }
             OpenError::Dangling(_) => {
                 (Code::NotFound, "pass the file itself, or point the symlink to an existing file")
@@ -356,6 +364,10 @@ impl OpenError {
                 let names = companions.iter().map(|path| path.display().to_string());
                 let names = names.collect::<Vec<_>>().join(" ");
                 let hint = format!("name another file, or remove these first: {names}");
+            OpenError::TooLong(_) => (
+                Code::BadRequest,
+                "use a folder with a shorter path: SQLite opens at most 512 bytes, with the suffix of a file next to the database",
+            ),
                 return Refusal::new(Code::Conflict, detail).hint(hint);
             }
             OpenError::InMemory(_) => {

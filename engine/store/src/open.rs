@@ -12,9 +12,10 @@ use rusqlite::{Connection, OpenFlags};
 use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
 use crate::companions::{companion, segments_of};
 use crate::connect::{
-    broken, check_companions, check_kind, check_rollback_journal, check_single_name,
-    check_versions, connect, connect_alone, connect_to_read, forbid_quoted_texts, is_in_wal_mode,
-    limit_untrusted, overwrite_deleted,
+    broken, check_companions, check_folder, check_kind, check_length, check_not_lost,
+    check_rollback_journal, check_single_name, check_versions, connect, connect_alone,
+    connect_to_read, forbid_quoted_texts, has_journal, is_in_wal_mode, limit_untrusted,
+    overwrite_deleted,
 };
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
@@ -137,6 +138,8 @@ impl Store {
         let lock_was_there = companion(path, "-lock").exists();
         if makes_files {
             check_not_lost(path)?;
+            check_folder(path)?;
+            check_length(path)?;
             check_single_name(path)?;
             check_rollback_journal(path)?;
         }
@@ -319,16 +322,6 @@ impl Store {
     }
 }
 
-/// Refuses a missing or empty database next to a journal or a WAL: SQLite would remove the WAL, which may hold calls that
-/// were answered.
-fn check_not_lost(path: &Path) -> Result<(), OpenError> {
-    if file_bytes(path) > 0 {
-        return Ok(());
-    }
-    let has_rows = file_bytes(&companion(path, "-wal")) > 0 || has_journal(path)?;
-    if has_rows { Err(OpenError::Lost(path.to_owned())) } else { Ok(()) }
-}
-
 /// Refuses a WAL that another user may have made just before SQLite would have, also one that was removed again. Nothing
 /// is written to it before this.
 fn check_wal_in_use(connection: &Connection, path: &Path) -> Result<(), OpenError> {
@@ -340,19 +333,9 @@ fn check_wal_in_use(connection: &Connection, path: &Path) -> Result<(), OpenErro
     std::fs::symlink_metadata(&wal).map(drop).map_err(|why| OpenError::Io { path: wal, why })
 }
 
-/// Returns the size of a file; 0 if there is none.
-fn file_bytes(path: &Path) -> u64 {
-    std::fs::metadata(path).map_or(0, |meta| meta.len())
-}
-
 /// OFF only for the seeded bug of a checkpoint without syncs.
 fn synchronous() -> &'static str {
     if makes(SeededBug::CheckpointUnsynced) { "OFF" } else { "NORMAL" }
-}
-
-fn has_journal(path: &Path) -> Result<bool, OpenError> {
-    let segments = segments_of(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })?;
-    Ok(!segments.is_empty())
 }
 
 /// Identifies a file through a read-only connection, so that a file of another program is not

@@ -17,8 +17,8 @@ use rusqlite::{Connection, OpenFlags};
 use crate::checkpoint::leave_wal_on_close;
 use crate::companions::companion;
 use crate::connect::{
-    broken, check_kind, check_versions, connect, connect_alone, connect_to_read, is_writable,
-    overwrite_deleted,
+    broken, check_kind, check_length, check_not_lost, check_versions, connect, connect_alone,
+    connect_to_read, is_writable, overwrite_deleted,
 };
 use crate::disk::SystemDisk;
 use crate::error::{OpenError, StoreError};
@@ -36,6 +36,8 @@ use crate::vfs::without_rollback_journals;
 /// declared one.
 pub(crate) fn open_read_only(path: &Path, layout: &Layout) -> Result<ReadOnlyFile, OpenError> {
     let path = &private::resolved(path)?;
+    check_length(path)?;
+    check_not_lost(path)?;
     let had_no_wal = is_complete(path);
     let opened = open_and_check(path, layout);
     if opened.is_err() && had_no_wal && has_empty_wal(path) {
