@@ -285,6 +285,14 @@ pub enum OpenError {
         /// Its name.
         name: String,
     },
+    /// A trigger of a module refuses a row with RAISE(FAIL) after the row was written.
+    #[error(
+        "an AFTER trigger of table {table} uses RAISE(FAIL), which keeps the row that it refuses"
+    )]
+    Trigger {
+        /// The table.
+        table: &'static str,
+    },
     /// Another process has the file open for writing.
     #[error("{} is in use by another process", path.display())]
     InUse {
@@ -356,6 +364,10 @@ impl OpenError {
                 let hint = format!("create it with `mkdir -p {}`", folder.display());
                 return Refusal::new(Code::NotFound, detail).hint(hint);
             }
+            OpenError::TooLong(_) => (
+                Code::BadRequest,
+                "use a folder with a shorter path: SQLite opens at most 512 bytes, with the suffix of a file next to the database",
+            ),
             OpenError::Dangling(_) => {
                 (Code::NotFound, "pass the file itself, or point the symlink to an existing file")
             }
@@ -364,10 +376,6 @@ impl OpenError {
                 let names = companions.iter().map(|path| path.display().to_string());
                 let names = names.collect::<Vec<_>>().join(" ");
                 let hint = format!("name another file, or remove these first: {names}");
-            OpenError::TooLong(_) => (
-                Code::BadRequest,
-                "use a folder with a shorter path: SQLite opens at most 512 bytes, with the suffix of a file next to the database",
-            ),
                 return Refusal::new(Code::Conflict, detail).hint(hint);
             }
             OpenError::InMemory(_) => {
@@ -394,6 +402,9 @@ impl OpenError {
                 Code::Conflict,
                 "the file was changed outside of Abide: restore a backup that verifies; a module whose tables have changed needs a new version and a migration step",
             ),
+            OpenError::Trigger { .. } => {
+                (Code::BadRequest, "declare it as a BEFORE trigger, or use RAISE(ABORT)")
+            }
             OpenError::InUse { holder, path } => {
                 let hint = in_use_hint(path, holder.as_deref());
                 return Refusal::new(Code::FileLocked, detail).hint(hint);
@@ -439,6 +450,22 @@ impl OpenError {
     }
 }
 
+/// The hint about a file next to a database that is not used.
+const LOOK_BESIDE: &str =
+    "look at the files next to the database: who owns them, and whether a process has them open";
+
+/// What to do about an error of the system.
+fn system_hint(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "check the permissions of the file and of its folders"
+        }
+        // A file next to the database is of another user, of another kind, or damaged.
+        ErrorKind::InvalidData => LOOK_BESIDE,
+        _ => "check the path",
+    }
+}
+
 /// How to use a file next to the WAL of another one.
 fn foreign_wal_hint(path: &Path) -> String {
     format!(
@@ -462,22 +489,6 @@ fn in_use_hint(path: &Path, holder: Option<&Holder>) -> String {
             )
         }
         _ => format!(
-/// The hint about a file next to a database that is not used.
-const LOOK_BESIDE: &str =
-    "look at the files next to the database: who owns them, and whether a process has them open";
-
-/// What to do about an error of the system.
-fn system_hint(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            "check the permissions of the file and of its folders"
-        }
-        // A file next to the database is of another user, of another kind, or damaged.
-        ErrorKind::InvalidData => LOOK_BESIDE,
-        _ => "check the path",
-    }
-}
-
             "wait until that command ends; to use the file with several programs, start \
              `abide serve --db {}` and give the others --url in place of --db",
             path.display()

@@ -131,15 +131,16 @@ impl Store {
         tuning: Tuning,
         log_id: Option<&str>,
     ) -> Result<Store, OpenError> {
+        layout.check_triggers()?;
         check_kind(path)?;
         // Another disk makes its own files.
         let makes_files = tuning.disk.vfs().is_none();
         let path = &private::resolved(path)?;
         let lock_was_there = companion(path, "-lock").exists();
         if makes_files {
-            check_not_lost(path)?;
             check_folder(path)?;
             check_length(path)?;
+            check_not_lost(path)?;
             check_single_name(path)?;
             check_rollback_journal(path)?;
         }
@@ -161,11 +162,11 @@ impl Store {
             private::create_empty(path)?;
         }
         private::warn_if_open(path);
+        let had_no_wal = makes_files && is_complete(path);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection =
             connect(path, flags, &*tuning.disk).map_err(|why| broken(path, why))?;
         if connection.is_readonly("main").map_err(|why| broken(path, why.into()))? {
-        let had_no_wal = makes_files && is_complete(path);
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
         set_up_file(&connection, &tuning).map_err(|why| broken(path, why))?;
