@@ -680,6 +680,10 @@ fn options_that_contradict_each_other_are_refused() {
         folder().path(),
         &lines,
         expect![[r#"
+        "open --db b.db",
+        "verify --db b.db",
+        "replay --db b.db",
+        "upgrade --db=b.db --plan",
             $ abide token create x --role app --scope tenant=a --scope tenant=b --db a.db
             error: --scope names the key "tenant" twice   [usage]
               hint: a scope has one value for each key
@@ -718,6 +722,18 @@ fn options_that_contradict_each_other_are_refused() {
 }
 
 /// The commands of hints used the default file or server.
+            $ abide open --db b.db
+            error: the file is an argument of the command, not the option --db   [usage]
+              hint: name the file: `abide open FILE`
+            $ abide verify --db b.db
+            error: the file is an argument of the command, not the option --db   [usage]
+              hint: name the file: `abide verify FILE`
+            $ abide replay --db b.db
+            error: the file is an argument of the command, not the option --db   [usage]
+              hint: name the file: `abide replay FILE --into COPY`
+            $ abide upgrade --db=b.db --plan
+            error: the file is an argument of the command, not the option --db   [usage]
+              hint: name the file: `abide upgrade FILE`
 #[test]
 fn commands_in_hints_name_the_file() {
     let lines = [
