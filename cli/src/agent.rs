@@ -209,7 +209,7 @@ fn format_agent(name: &str, mode: AgentMode, description: Option<&str>) -> Strin
 async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     check_folder_exists(folder)?;
     if let Some(file) = &options.db {
-        check_file(file)?;
+        check_file(file, Access::Read)?;
     }
     let project = match try_open_project(options, folder).await {
         Ok(project) => project,

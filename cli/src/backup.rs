@@ -22,7 +22,8 @@ pub(crate) struct Backup {
 
 const EXAMPLES: &str = "\
 The copy is one consistent state, even while a server writes, and is verified before the
-command succeeds. A copy that does not verify is removed.
+command succeeds. A copy that does not verify is removed. If a server was killed, the
+command first applies the server's journal to the file that it copies.
 
 Examples:
   abide backup monday.db                  # of abide.db

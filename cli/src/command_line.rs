@@ -124,10 +124,10 @@ impl Command {
             Command::Demo(_) => "leave out --url: the demo starts a server of its own",
             Command::Serve(_) => "--listen is the address at which the server listens",
             Command::Init(_) => "name the file: `abide init --db FILE`",
-            Command::Open(_) => "name the file: `abide open FILE`",
-            Command::Verify(_) => "name the file: `abide verify FILE`",
-            Command::Replay(_) => "name the file: `abide replay FILE --into COPY`",
-            Command::Upgrade(_) => "name the file: `abide upgrade FILE`",
+            Command::Open(_) => usage::OPEN_FILE,
+            Command::Verify(_) => usage::VERIFY_FILE,
+            Command::Replay(_) => usage::REPLAY_FILE,
+            Command::Upgrade(_) => usage::UPGRADE_FILE,
             _ => return Ok(()),
         };
         if options.is_url_typed {
@@ -137,8 +137,7 @@ impl Command {
         let has_file =
             matches!(self, Command::Verify(_) | Command::Replay(_) | Command::Upgrade(_));
         if has_file && options.db.is_some() {
-            let detail = "the file is an argument of the command, not the option --db";
-            return Err(Failure::usage(detail, hint));
+            return Err(Failure::usage(usage::FILE_IS_ARGUMENT, hint));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{env, fs, io};
 
 use abide_client::{Abide, Config, Error};
-use abide_engine::LockState;
+use abide_engine::{LockState, OpenError};
 use abide_schema::{Code, Listing, Refusal};
 
 use crate::agent::{FOLDER, quote};
@@ -71,7 +71,7 @@ async fn connect_to_shared_engine(file: &Path) -> Result<Abide, Failure> {
 
 fn open_file(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {
     if access != Access::Create {
-        check_file(file)?;
+        check_file(file, access)?;
     }
     check_folder(file)?;
     let config = match access {
@@ -107,8 +107,8 @@ fn find_agents_folder(file: &Path) -> Option<&Path> {
 /// Refuses a file that does not exist or has no content: its path is probably mistyped.
 ///
 /// # Errors
-/// The file does not exist, is empty, or its folder cannot be read.
-pub(crate) fn check_file(file: &Path) -> Result<(), Refusal> {
+/// The file does not exist, is empty, or its folder cannot be read. It is named as lost if files next to it are left.
+pub(crate) fn check_file(file: &Path, access: Access) -> Result<(), Refusal> {
     let path = file.display();
     let missing = match fs::metadata(file) {
         Ok(meta) if meta.is_file() && meta.len() == 0 => "is empty, not a database file",
@@ -122,12 +122,18 @@ pub(crate) fn check_file(file: &Path) -> Result<(), Refusal> {
             return Err(Refusal::new(Code::BadRequest, detail).hint(hint));
         }
     };
-    let hint =
-        "check the path; `abide init` creates a file; without --db the command uses a server";
+    // Its WAL and its journal can be all that is left of it.
+    abide_store::check_not_lost(file).map_err(|error| error.to_refusal())?;
+    let hint = match access {
+        Access::Read => "check the path; without --db the command uses a server",
+        Access::Create | Access::Write => {
+            "check the path; `abide init` creates a file; without --db the command uses a server"
+        }
+    };
     Err(Refusal::new(Code::NotFound, format!("{path} {missing}")).hint(hint))
 }
 
-/// Refuses a missing folder by name; the system's error would name the lock file.
+/// Refuses a missing folder by name, before the command does anything else.
 ///
 /// # Errors
 /// The folder does not exist.
@@ -139,9 +145,7 @@ pub(crate) fn check_folder(file: &Path) -> Result<(), Refusal> {
     if folder.is_dir() {
         return Ok(());
     }
-    let detail = format!("there is no folder {}", folder.display());
-    let hint = format!("create it with `mkdir -p {}`", folder.display());
-    Err(Refusal::new(Code::NotFound, detail).hint(hint))
+    Err(OpenError::NoFolder(folder.to_owned()).to_refusal())
 }
 
 impl From<Error> for Failure {

@@ -95,7 +95,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
         return run_proxy(endpoint, stop).await;
     };
     // A client starts this command, so a new file at a mistyped path would not be noticed.
-    check_file(db)?;
+    check_file(db, Access::Write)?;
     let project = match &args.agents {
         Some(folder) => Some(open_project(options, folder).await?),
         None => None,

@@ -4,6 +4,7 @@
 use abide_client::Link;
 use tokio::sync::watch;
 
+use crate::cells;
 use crate::global_options::Options;
 use crate::output::note;
 
@@ -45,9 +46,10 @@ pub(crate) async fn reporting_reconnects_unless<T>(
         let url = &options.url;
         match (failed, is_reported) {
             (Some(_), false) => note(format!("warning: connection to {url} lost; reconnecting")),
-            // Attempts go on for ever, so the lines become rare.
-            (Some(attempt), true) if is_of_link && attempt.is_power_of_two() => {
-                note(format!("warning: reconnect attempt {attempt} to {url} failed"));
+            // Attempts go on for ever, so the lines become rare: they count attempts, and not every one has a line.
+            (Some(attempts), true) if is_of_link && attempts.is_power_of_two() => {
+                let attempts = cells::pluralize(attempts, "attempt");
+                note(format!("warning: no connection to {url} after {attempts}"));
             }
             (None, true) => note(format!("reconnected to {url}")),
             (Some(_), true) | (None, false) => {}

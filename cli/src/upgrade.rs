@@ -34,7 +34,8 @@ file next to it. The file is verified before and after a conversion, and its log
 rows stay the same.
 
 The command also migrates the tables to the versions of this program, as every command
-that opens the file to write.
+that opens the file to write. If a server was killed, the command, also with --plan,
+first applies the server's journal to the file.
 
 Examples:
   abide upgrade agents.db --plan          # time and free disk that it needs

@@ -42,7 +42,14 @@ pub(crate) fn to_failure(error: &Error, program: &Command) -> Failure {
             explain_invalid_value(error, program)
         }
         ErrorKind::MissingRequiredArgument => {
-            let missing = context_words(error, ContextKind::InvalidArg).join(" ");
+            let missing = context_words(error, ContextKind::InvalidArg);
+            if missing.iter().any(|argument| argument == "<FILE>")
+                && let Some(hint) = name_file_hint(&command_name(program, typed_words()))
+                && is_database_typed(typed_words())
+            {
+                return Failure::usage(FILE_IS_ARGUMENT, hint);
+            }
+            let missing = missing.join(" ");
             Failure::usage(format!("{missing} is missing"), command_form(error, program))
         }
         ErrorKind::ArgumentConflict => {
@@ -61,6 +68,32 @@ pub(crate) fn to_failure(error: &Error, program: &Command) -> Failure {
         ),
         _ => Failure::usage(first_line(error), command_form(error, program)),
     }
+}
+
+/// The error of a command whose file is an argument, and which is given the option --db.
+pub(crate) const FILE_IS_ARGUMENT: &str =
+    "the file is an argument of the command, not the option --db";
+
+// How to name the file of a command whose file is an argument.
+pub(crate) const OPEN_FILE: &str = "name the file: `abide open FILE`";
+pub(crate) const VERIFY_FILE: &str = "name the file: `abide verify FILE`";
+pub(crate) const REPLAY_FILE: &str = "name the file: `abide replay FILE --into COPY`";
+pub(crate) const UPGRADE_FILE: &str = "name the file: `abide upgrade FILE`";
+
+/// Returns how to name the file of a command, if it is an argument.
+fn name_file_hint(command: &str) -> Option<&'static str> {
+    match command {
+        "abide open" => Some(OPEN_FILE),
+        "abide verify" => Some(VERIFY_FILE),
+        "abide replay" => Some(REPLAY_FILE),
+        "abide upgrade" => Some(UPGRADE_FILE),
+        _ => None,
+    }
+}
+
+/// Returns `true` if the option --db is among the arguments.
+fn is_database_typed(words: impl Iterator<Item = String>) -> bool {
+    words.take_while(|word| word != "--").any(|word| word == "--db" || word.starts_with("--db="))
 }
 
 fn explain_invalid_value(error: &Error, program: &Command) -> Failure {

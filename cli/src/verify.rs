@@ -37,6 +37,8 @@ it proves later that no event up to it was changed. An event commits to the rows
 its call has written: copies with the same head have the same rows, and so the same
 digests of --rows.
 
+If a server was killed, the command first applies the server's journal to the file.
+
 Examples:
   abide verify abide.db
   abide verify abide.db --replay

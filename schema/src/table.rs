@@ -112,7 +112,8 @@ pub struct TableSpec {
     pub indexes: &'static [IndexSpec],
     /// Table constraints, as SQL.
     pub constraints: &'static [&'static str],
-    /// Complete CREATE TRIGGER statements: rules that the database enforces.
+    /// Complete CREATE TRIGGER statements: rules that the database enforces. A trigger only refuses, and changes no row.
+    /// An AFTER trigger uses RAISE(ABORT): RAISE(FAIL) would keep the row that it refuses.
     pub triggers: &'static [&'static str],
 }
 

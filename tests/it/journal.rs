@@ -48,6 +48,7 @@ fn check(database: &Path, journal: &World, expected: Expect) {
     let before = fs::read(companion(&journal.path(), "-redo-1")).unwrap();
     expected.assert_eq(&open_with_journal(database, journal, &into).expect_err("it was opened"));
     assert!(fs::read(companion(&into, "-redo-1")).unwrap() == before, "the journal was changed");
+    assert!(!companion(&into, "-wal").exists(), "a WAL was left");
 }
 
 /// A copy of the database file alone.
@@ -308,6 +309,8 @@ fn a_refused_start_without_the_database_changes_nothing() {
     let config = || world.config(abide_reducers::modules());
     let error = Engine::open(&database, config()).unwrap_err().to_refusal();
     assert!(error.detail.ends_with("its -wal or -redo- files are there"), "{error:?}");
+    let read = verify_file(&database, abide_reducers::modules(), &mut |_| {}).unwrap_err();
+    assert_eq!(read.to_refusal().detail, error.detail);
     assert!(!database.exists(), "a database was created");
     fs::rename(&kept, &database).unwrap();
     let engine = Engine::open(&database, config()).unwrap();

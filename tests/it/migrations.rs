@@ -165,6 +165,29 @@ fn wrong_steps_change_nothing() {
     check_refused(changed, "table shelves in FILE differs from its declaration");
 }
 
+/// A note whose trigger runs after its row is written.
+#[table(name = "notes", trigger = REFUSES_LATE)]
+struct Note {
+    /// Its number.
+    #[column(key)]
+    id: i64,
+    /// The text.
+    text: String,
+}
+
+const REFUSES_LATE: &str = "CREATE TRIGGER notes_text AFTER INSERT ON notes WHEN NEW.text = ''
+BEGIN SELECT RAISE(FAIL, 'bad_arguments: the text is empty'); END";
+
+/// SQLite kept the row of the refused call, and neither the log nor the journal had it.
+#[test]
+fn a_trigger_that_would_leave_a_refused_row_is_refused() {
+    let world = new_world();
+    let before = fs::read_dir(world.folder.path()).unwrap().count();
+    let error = open(&world, Module::new("notes").table::<Note>()).unwrap_err();
+    assert!(matches!(error, OpenError::Trigger { table: "notes" }), "{error}");
+    assert_eq!(fs::read_dir(world.folder.path()).unwrap().count(), before);
+}
+
 #[test]
 fn a_newer_module_is_refused() {
     let world = new_world();

@@ -9,7 +9,7 @@ use abide_tests::world::{World, run};
 use expect_test::{Expect, expect};
 use rusqlite::Connection;
 
-use crate::durability::SmallDisk;
+use crate::durability::{SmallDisk, companion};
 use crate::recordings::left_out;
 
 /// An empty folder, and a path in it.
@@ -175,9 +175,10 @@ fn a_missing_folder_is_refused() {
     let world = empty();
     let path = world.folder.path().join("nowhere/abide.db");
     expect![[r#"
-        bad_request: FOLDER/nowhere/abide.db cannot be opened: No such file or directory (os error 2)
-        hint: check the path
-    "#]].assert_eq(&open(&world, &path).unwrap_err());
+        not_found: there is no folder FOLDER/nowhere
+        hint: create it with `mkdir -p FOLDER/nowhere`
+    "#]]
+    .assert_eq(&open(&world, &path).unwrap_err());
     assert!(!world.folder.path().join("nowhere").exists());
 }
 
@@ -354,6 +355,23 @@ fn a_file_with_expressions_of_its_author_is_refused_before_they_are_evaluated() 
         world.close();
         world.raw().execute_batch(sql).unwrap();
         check_refused_by_all(&world, "conflict", &format!("{subject} in "));
+    }
+}
+
+/// An empty WAL and its index were left next to a file that was refused.
+#[test]
+fn no_wal_is_left_next_to_a_file_that_is_refused() {
+    for sql in ["DROP INDEX tool_calls_tool_name_session_id", "PRAGMA application_id = 7"] {
+        let mut world = World::new(abide_reducers::modules);
+        run(world.session("s1"));
+        world.close();
+        world.raw().execute_batch(sql).unwrap();
+        let left = || ["-wal", "-shm"].map(|suffix| companion(&world.path(), suffix).exists());
+        assert_eq!(left(), [false, false], "before");
+        verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).expect_err(sql);
+        assert_eq!(left(), [false, false], "verified: {sql}");
+        open(&world, &world.path()).expect_err(sql);
+        assert_eq!(left(), [false, false], "opened: {sql}");
     }
 }
 

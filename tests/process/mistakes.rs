@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 
 use expect_test::{Expect, expect};
@@ -165,6 +166,102 @@ fn a_refused_command_leaves_no_file() {
     assert!(typed(folder.path(), "help --help").contains("Exit codes:"));
 }
 
+/// The error named the copy that could not be opened, and not the folder.
+#[test]
+fn a_missing_folder_of_a_copy_is_named() {
+    let folder = folder();
+    check(
+        folder.path(),
+        &["backup nowhere/copy.db --db a.db", "replay a.db --into nowhere/then.db"],
+        expect![[r#"
+            $ abide backup nowhere/copy.db --db a.db
+            error: there is no folder nowhere   [not_found]
+              hint: create it with `mkdir -p nowhere`
+            $ abide replay a.db --into nowhere/then.db
+            error: there is no folder nowhere   [not_found]
+              hint: create it with `mkdir -p nowhere`
+        "#]],
+    );
+}
+
+/// A file whose WAL was left did not exist, for all commands but `serve`.
+#[test]
+fn a_file_of_which_only_the_wal_is_left_is_lost() {
+    let folder = folder();
+    fs::write(folder.path().join("lost.db-wal"), "rows").unwrap();
+    fs::write(folder.path().join("emptied.db"), "").unwrap();
+    fs::write(folder.path().join("emptied.db-redo-1"), "rows").unwrap();
+    let before = names(folder.path());
+    for file in ["lost.db", "emptied.db"] {
+        for line in [
+            format!("sql SELECT --db {file}"),
+            format!("call create_session agent=a --db {file}"),
+            format!("serve --listen 127.0.0.1:0 --db {file}"),
+            format!("verify {file}"),
+            format!("replay {file} --into then.db"),
+            format!("upgrade {file} --plan"),
+            format!("backup copy.db --db {file}"),
+        ] {
+            let output = typed(folder.path(), &line);
+            let lost = format!(
+                "error: {file} is missing or empty, but its -wal or -redo- files are there   [conflict]"
+            );
+            assert!(output.contains(&lost), "{output}");
+        }
+    }
+    assert_eq!(names(folder.path()), before);
+}
+
+/// The error was that of the system, without the name of the lock file: "Is a directory".
+#[test]
+fn a_lock_file_of_another_kind_is_named() {
+    for make in ["mkdir", "mkfifo"] {
+        let folder = folder();
+        let lock = folder.path().join("a.db-lock");
+        fs::remove_file(&lock).unwrap();
+        let made = Command::new(make).arg(&lock).status();
+        assert!(made.is_ok_and(|status| status.success()), "{make} is here");
+        check(
+            folder.path(),
+            &["call create_session agent=a --db a.db"],
+            expect![[r#"
+                $ abide call create_session agent=a --db a.db
+                error: a.db cannot be opened: a.db-lock is not a regular file; if no process uses it, remove it   [bad_request]
+                  hint: look at the files next to the database: who owns them, and whether a process has them open
+            "#]],
+        );
+    }
+}
+
+/// It was reported as a damaged file.
+#[test]
+fn a_path_that_is_too_long_for_sqlite_is_refused() {
+    let folder = folder();
+    let long = ["d".repeat(200), "d".repeat(200), "d".repeat(200)].join("/");
+    let deep = folder.path().join(&long);
+    fs::create_dir_all(&deep).unwrap();
+    fs::copy(folder.path().join("a.db"), deep.join("a.db")).unwrap();
+    check(
+        &deep,
+        &["init --db b.db", "verify a.db", "sql SELECT --db a.db"],
+        expect![[r#"
+            $ abide init --db b.db
+            error: the absolute path of b.db is too long for SQLite   [bad_request]
+              hint: use a folder with a shorter path: SQLite opens at most 512 bytes, with the suffix of a file next to the database
+            $ abide verify a.db
+            error: the absolute path of a.db is too long for SQLite   [bad_request]
+              hint: use a folder with a shorter path: SQLite opens at most 512 bytes, with the suffix of a file next to the database
+            $ abide sql SELECT --db a.db
+            error: the absolute path of a.db is too long for SQLite   [bad_request]
+              hint: use a folder with a shorter path: SQLite opens at most 512 bytes, with the suffix of a file next to the database
+        "#]],
+    );
+    assert_eq!(names(&deep), ["a.db"]);
+    let copied = typed(folder.path(), &format!("backup {long}/copy.db --db a.db"));
+    assert!(copied.contains("copy.db is too long for SQLite   [bad_request]"), "{copied}");
+    assert_eq!(names(&deep), ["a.db"]);
+}
+
 /// The hint named the lock of a removed file as if it were the file.
 #[test]
 fn a_file_is_created_again_when_its_companions_are_removed() {
@@ -306,7 +403,7 @@ fn usual_mistakes_have_a_code_a_sentence_and_a_hint() {
           hint: `abide sql <SQL> [NAME=VALUE]...`; `abide sql --help` describes the options
         $ abide verify typo.db
         error: typo.db does not exist   [not_found]
-          hint: check the path; `abide init` creates a file
+          hint: check the path
         $ abide verify folder
         error: folder is a folder, not a database file   [bad_request]
           hint: check the path
@@ -487,13 +584,20 @@ fn empty_results_are_reported() {
     );
 }
 
-/// A warning was a raw log line, with the time and the module.
+/// A warning was a raw log line, with the time and the module. A command that opens its file twice printed it twice.
 #[test]
 fn a_warning_is_a_plain_line() {
     let folder = folder();
     let db = folder.path().join("a.db");
     fs::set_permissions(&db, fs::Permissions::from_mode(0o644)).unwrap();
-    for line in ["verify a.db", "backup copy.db --db a.db", "role list --db a.db"] {
+    for line in [
+        "verify a.db",
+        "verify a.db --rows",
+        "upgrade a.db",
+        "replay a.db --into then.db",
+        "backup copy.db --db a.db",
+        "role list --db a.db",
+    ] {
         let output = typed(folder.path(), line);
         let warning =
             "\nwarning: a.db has mode 644: other users can read it; run `chmod 600 a.db`\n";
@@ -546,10 +650,15 @@ fn a_lost_connection_is_reported_in_a_pipe() {
             format!("warning: connection to {url} lost; reconnecting")
         );
     }
+    // Of the next attempts, only some have a line.
+    for process in &watched {
+        let line = process.error_line();
+        assert_eq!(line, format!("warning: no connection to {url} after 1 attempt"));
+    }
     server.start_again();
     for process in &watched {
         let mut line = process.error_line();
-        while line.starts_with("warning: reconnect attempt ") {
+        while line.starts_with(&format!("warning: no connection to {url} after ")) {
             line = process.error_line();
         }
         assert_eq!(line, format!("reconnected to {url}"));
@@ -571,6 +680,10 @@ fn options_that_contradict_each_other_are_refused() {
         "verify a.db --db b.db",
         "upgrade a.db --url http://127.0.0.1:9",
         "upgrade a.db --db b.db",
+        "open --db b.db",
+        "verify --db b.db",
+        "replay --db b.db",
+        "upgrade --db=b.db --plan",
     ];
     check(
         folder().path(),
@@ -607,6 +720,18 @@ fn options_that_contradict_each_other_are_refused() {
             error: the command works on a file, not on the server that --url names   [usage]
               hint: name the file: `abide upgrade FILE`
             $ abide upgrade a.db --db b.db
+            error: the file is an argument of the command, not the option --db   [usage]
+              hint: name the file: `abide upgrade FILE`
+            $ abide open --db b.db
+            error: the file is an argument of the command, not the option --db   [usage]
+              hint: name the file: `abide open FILE`
+            $ abide verify --db b.db
+            error: the file is an argument of the command, not the option --db   [usage]
+              hint: name the file: `abide verify FILE`
+            $ abide replay --db b.db
+            error: the file is an argument of the command, not the option --db   [usage]
+              hint: name the file: `abide replay FILE --into COPY`
+            $ abide upgrade --db=b.db --plan
             error: the file is an argument of the command, not the option --db   [usage]
               hint: name the file: `abide upgrade FILE`
         "#]],

@@ -131,5 +131,11 @@ fn a_file_that_cannot_be_read_is_not_called_damaged() {
     let refused = copy.run(&["verify", "copies/copy.db"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("ermission denied"), "{refused:?}");
+    assert!(refused.stderr.contains("\n  hint: check the permissions of the file"), "{refused:?}");
     assert!(!refused.stderr.contains("damaged"), "{refused:?}");
+    // In a folder that cannot be searched, it was reported as missing.
+    copy.set_modes(0o600, 0o600);
+    let hidden = copy.run(&["verify", "copies/copy.db"]);
+    assert!(hidden.stderr.contains("cannot be opened: Permission denied"), "{hidden:?}");
+    assert!(hidden.stderr.contains("\n  hint: check the permissions of the file"), "{hidden:?}");
 }

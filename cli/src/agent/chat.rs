@@ -77,7 +77,7 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
     let mut options = options.clone();
     if let (Some(file), Some(_)) = (&options.db, &args.session) {
         // A new file has no sessions.
-        check_file(file)?;
+        check_file(file, Access::Read)?;
     }
     if uses_file(&options) {
         options.db.get_or_insert_with(|| agents_file(folder));

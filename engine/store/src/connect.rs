@@ -12,7 +12,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use rustix::fs::{Access, access};
 
 use crate::checkpoint::leave_wal_on_close;
-use crate::companions::companion;
+use crate::companions::{companion, segments_of};
 use crate::disk::Disk;
 use crate::error::{OpenError, StoreError};
 use crate::interrupt::set_value_bytes;
@@ -65,17 +65,14 @@ pub(crate) fn connect(
 /// [`OpenError`].
 pub(crate) fn connect_to_read(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenError> {
     let path = &private::resolved(path)?;
-    if !path.exists() {
+    if !path.try_exists().map_err(|why| OpenError::Io { path: path.to_owned(), why })? {
         return Err(OpenError::Missing(path.to_owned()));
     }
     check_kind(path)?;
-    if std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0) {
+    if file_bytes(path) == 0 {
         // SQLite would remove the WAL.
-        return Err(if companion(path, "-wal").exists() {
-            OpenError::Lost(path.to_owned())
-        } else {
-            OpenError::NotAFile { path: path.to_owned(), kind: "empty" }
-        });
+        check_not_lost(path)?;
+        return Err(OpenError::NotAFile { path: path.to_owned(), kind: "empty" });
     }
     check_rollback_journal(path)?;
     if has_rollback_journal(path)? {
@@ -134,6 +131,67 @@ pub(crate) fn check_kind(path: &Path) -> Result<(), OpenError> {
         _ => return Ok(()),
     };
     Err(OpenError::NotAFile { path: path.to_owned(), kind })
+}
+
+/// Refuses a file in a folder that does not exist.
+pub(crate) fn check_folder(path: &Path) -> Result<(), OpenError> {
+    match folder_of(path).try_exists() {
+        Ok(false) => Err(OpenError::NoFolder(folder_of(path).to_owned())),
+        // The error of the system is reported when the file is opened.
+        Ok(true) | Err(_) => Ok(()),
+    }
+}
+
+/// Bytes of the longest path that SQLite opens. Its limit, `MAX_PATHNAME` in `os_unix.c`, also counts `-journal`.
+const PATH_BYTES: usize = 512 - "-journal".len();
+
+/// Refuses a file whose absolute path is too long. SQLite reports it as a file that it cannot open.
+pub(crate) fn check_length(path: &Path) -> Result<(), OpenError> {
+    // As SQLite does, without symlinks. Opening the file reports a folder that cannot be resolved.
+    let Ok(folder) = std::fs::canonicalize(folder_of(path)) else { return Ok(()) };
+    let absolute = folder.join(path.file_name().unwrap_or_default());
+    if absolute.as_os_str().len() > PATH_BYTES {
+        return Err(OpenError::TooLong(path.to_owned()));
+    }
+    Ok(())
+}
+
+/// The folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Refuses a missing or empty database next to a journal or a WAL: SQLite would remove the WAL, which may hold calls
+/// that were answered.
+///
+/// # Errors
+/// [`OpenError::Lost`]; the errors of the system.
+pub fn check_not_lost(path: &Path) -> Result<(), OpenError> {
+    let path = &private::resolved(path)?;
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.len() == 0 => {}
+        Err(why) if why.kind() == ErrorKind::NotFound => {}
+        // What else is wrong with it is reported when it is opened.
+        Ok(_) | Err(_) => return Ok(()),
+    }
+    let has_rows = file_bytes(&companion(path, "-wal")) > 0 || has_journal(path)?;
+    if has_rows { Err(OpenError::Lost(path.to_owned())) } else { Ok(()) }
+}
+
+/// Returns the size of a file; 0 if there is none.
+fn file_bytes(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |meta| meta.len())
+}
+
+/// Returns `true` if there is a segment of the journal next to a database.
+pub(crate) fn has_journal(path: &Path) -> Result<bool, OpenError> {
+    match segments_of(path) {
+        Ok(segments) => Ok(!segments.is_empty()),
+        // There is no folder.
+        Err(why) if why.kind() == ErrorKind::NotFound => Ok(false),
+        Err(why) => Err(OpenError::Io { path: path.to_owned(), why }),
+    }
 }
 
 /// Refuses a file with several names: each would have a lock, a WAL and a journal of its own.
@@ -272,7 +330,5 @@ pub(crate) fn broken(path: &Path, why: StoreError) -> OpenError {
 
 /// Whether this process can write a file and create others next to it.
 pub(crate) fn is_writable(path: &Path) -> bool {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    access(path, Access::WRITE_OK).is_ok() && access(folder, Access::WRITE_OK).is_ok()
+    access(path, Access::WRITE_OK).is_ok() && access(folder_of(path), Access::WRITE_OK).is_ok()
 }

@@ -1,5 +1,6 @@
 //! Storage errors, grouped by what the caller can do about them.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use abide_schema::{Code, Listing, Refusal, SEE_LOG, lowercase_first};
@@ -206,6 +207,12 @@ pub enum OpenError {
     /// The file exists but must be created.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
+    /// The folder of the file does not exist.
+    #[error("there is no folder {}", .0.display())]
+    NoFolder(PathBuf),
+    /// The absolute path of the file is too long for SQLite.
+    #[error("the absolute path of {} is too long for SQLite", .0.display())]
+    TooLong(PathBuf),
     /// The file must be created, and files of an earlier database of that name are there.
     #[error("{} cannot be created: files of an earlier database are there", path.display())]
     LeftBehind {
@@ -278,6 +285,14 @@ pub enum OpenError {
         /// Its name.
         name: String,
     },
+    /// A trigger of a module refuses a row with RAISE(FAIL) after the row was written.
+    #[error(
+        "an AFTER trigger of table {table} uses RAISE(FAIL), which keeps the row that it refuses"
+    )]
+    Trigger {
+        /// The table.
+        table: &'static str,
+    },
     /// Another process has the file open for writing.
     #[error("{} is in use by another process", path.display())]
     InUse {
@@ -347,9 +362,15 @@ impl OpenError {
             None => self.to_string(),
         };
         let (code, hint) = match self {
-            OpenError::Missing(_) => {
-                (Code::NotFound, "check the path; `abide init` creates a file")
+            OpenError::Missing(_) => (Code::NotFound, "check the path"),
+            OpenError::NoFolder(folder) => {
+                let hint = format!("create it with `mkdir -p {}`", folder.display());
+                return Refusal::new(Code::NotFound, detail).hint(hint);
             }
+            OpenError::TooLong(_) => (
+                Code::BadRequest,
+                "use a folder with a shorter path: SQLite opens at most 512 bytes, with the suffix of a file next to the database",
+            ),
             OpenError::Dangling(_) => {
                 (Code::NotFound, "pass the file itself, or point the symlink to an existing file")
             }
@@ -384,6 +405,9 @@ impl OpenError {
                 Code::Conflict,
                 "the file was changed outside of Abide: restore a backup that verifies; a module whose tables have changed needs a new version and a migration step",
             ),
+            OpenError::Trigger { .. } => {
+                (Code::BadRequest, "declare it as a BEFORE trigger, or use RAISE(ABORT)")
+            }
             OpenError::InUse { holder, path } => {
                 let hint = in_use_hint(path, holder.as_deref());
                 return Refusal::new(Code::FileLocked, detail).hint(hint);
@@ -393,7 +417,7 @@ impl OpenError {
                 "check the permissions of the file and of its folder; to read a file that is read-only, copy it, \
                  with the files next to it, into a folder that you can write",
             ),
-            OpenError::Io { .. } => (Code::BadRequest, "check the path"),
+            OpenError::Io { why, .. } => (Code::BadRequest, system_hint(why.kind())),
             OpenError::Lost(_) => (
                 Code::Conflict,
                 "put the file back; to do without its events, move the -wal and -redo- files away",
@@ -424,15 +448,28 @@ impl OpenError {
                 Code::Unavailable,
                 "raise the limits of the process: open files (ulimit -n), threads (ulimit -u)",
             ),
-            OpenError::Store { why: StoreError::Io(_), .. } => (
-                Code::Conflict,
-                "look at the files next to the database: who owns them, and whether a process has them open",
-            ),
+            OpenError::Store { why: StoreError::Io(_), .. } => (Code::Conflict, LOOK_BESIDE),
             OpenError::Store { .. } => {
                 (Code::Internal, "`abide verify` checks whether the file is sound")
             }
         };
         Refusal::new(code, detail).hint(hint)
+    }
+}
+
+/// The hint about a file next to a database that is not used.
+const LOOK_BESIDE: &str =
+    "look at the files next to the database: who owns them, and whether a process has them open";
+
+/// What to do about an error of the system.
+fn system_hint(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "check the permissions of the file and of its folders"
+        }
+        // A file next to the database is of another user, of another kind, or damaged.
+        ErrorKind::InvalidData => LOOK_BESIDE,
+        _ => "check the path",
     }
 }
 

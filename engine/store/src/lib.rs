@@ -48,6 +48,7 @@ mod writer;
 
 pub use backup::backup;
 pub use checkpoint::{Checkpointer, WalSize};
+pub use connect::check_not_lost;
 pub use disk::{Disk, DiskFile, SystemDisk};
 pub use error::{OpenError, StoreError};
 pub use functions::{READ_FUNCTION, VISIBLE_FUNCTION, VISIBLE_READ_FUNCTION};

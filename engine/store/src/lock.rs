@@ -251,7 +251,10 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(companion(&path, "-lock")).status();
         assert!(made.is_ok_and(|status| status.success()), "mkfifo is here");
         assert!(LockState::read(&path).is_err());
-        assert!(matches!(lock_once(&path, None), Err(OpenError::Io { .. })));
+        let Err(OpenError::Io { why, .. }) = lock_once(&path, None) else {
+            panic!("it is not a lock file")
+        };
+        assert!(why.to_string().contains("abide.db-lock is not a regular file"), "{why}");
     }
 
     /// A second name of another file of the user lost its contents.

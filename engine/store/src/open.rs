@@ -12,9 +12,10 @@ use rusqlite::{Connection, OpenFlags};
 use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
 use crate::companions::{companion, segments_of};
 use crate::connect::{
-    broken, check_companions, check_kind, check_rollback_journal, check_single_name,
-    check_versions, connect, connect_alone, connect_to_read, forbid_quoted_texts,
-    has_rollback_journal, limit_untrusted, overwrite_deleted,
+    broken, check_companions, check_folder, check_kind, check_length, check_not_lost,
+    check_rollback_journal, check_single_name, check_versions, connect, connect_alone,
+    connect_to_read, forbid_quoted_texts, has_journal, has_rollback_journal, limit_untrusted,
+    overwrite_deleted,
 };
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
@@ -23,13 +24,13 @@ use crate::journal::record::{Opening, RecordContent, RecordLayout};
 use crate::journal::recovery::FoundJournal;
 use crate::journal::{Journal, JournalOpening};
 use crate::layout::{INCREMENTAL, Layout};
-use crate::leftover::{apply_journal, check_wal};
+use crate::leftover::{apply_journal, check_wal, has_wal};
 use crate::lock::{Lock, lock};
 use crate::memory;
 use crate::migrate::{self, MigratedFile};
 use crate::opened_file::OpenedFile;
 use crate::private;
-use crate::read_only::has_log;
+use crate::read_only::{has_log, is_complete};
 use crate::reader::Reader;
 use crate::schema_check::check_schema;
 use crate::system;
@@ -131,12 +132,15 @@ impl Store {
         tuning: Tuning,
         log_id: Option<&str>,
     ) -> Result<Store, OpenError> {
+        layout.check_triggers()?;
         check_kind(path)?;
         // Another disk makes its own files.
         let makes_files = tuning.disk.vfs().is_none();
         let path = &private::resolved(path)?;
         let lock_was_there = companion(path, "-lock").exists();
         if makes_files {
+            check_folder(path)?;
+            check_length(path)?;
             check_not_lost(path)?;
             check_single_name(path)?;
             check_rollback_journal(path)?;
@@ -159,6 +163,7 @@ impl Store {
             private::create_empty(path)?;
         }
         private::warn_if_open(path);
+        let had_no_wal = makes_files && is_complete(path);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection =
             connect(path, flags, &*tuning.disk).map_err(|why| broken(path, why))?;
@@ -170,8 +175,13 @@ impl Store {
             check_wal_in_use(&connection, path)?;
         }
         // Before the journal is applied: its rows would fire a trigger that the author of the file has added.
-        check_schema(&connection, path, &layout)?;
-        let journal = apply_journal(&mut connection, path, &layout, journal, &*tuning.disk)?;
+        let applied = check_schema(&connection, path, &layout)
+            .and_then(|()| apply_journal(&mut connection, path, &layout, journal, &*tuning.disk));
+        if applied.is_err() && had_no_wal && !has_wal(path) {
+            // Nothing was written. SQLite removes the WAL that it made, unless another process has the file open.
+            let _ = leave_wal_on_close(&connection, false);
+        }
+        let journal = applied?;
         // Its transaction is synced, with all that the WAL holds.
         let migrated =
             migrate::migrate(&mut connection, path, &layout, log_id, tuning.timeline.clone())?;
@@ -314,16 +324,6 @@ impl Store {
     }
 }
 
-/// Refuses a missing or empty database next to a journal or a WAL: SQLite would remove the WAL, which may hold calls that
-/// were answered.
-fn check_not_lost(path: &Path) -> Result<(), OpenError> {
-    if file_bytes(path) > 0 {
-        return Ok(());
-    }
-    let has_rows = file_bytes(&companion(path, "-wal")) > 0 || has_journal(path)?;
-    if has_rows { Err(OpenError::Lost(path.to_owned())) } else { Ok(()) }
-}
-
 /// Refuses a WAL that another user may have made just before SQLite would have, also one that was removed again. Nothing
 /// is written to it before this.
 fn check_wal_in_use(connection: &Connection, path: &Path) -> Result<(), OpenError> {
@@ -335,19 +335,9 @@ fn check_wal_in_use(connection: &Connection, path: &Path) -> Result<(), OpenErro
     std::fs::symlink_metadata(&wal).map(drop).map_err(|why| OpenError::Io { path: wal, why })
 }
 
-/// Returns the size of a file; 0 if there is none.
-fn file_bytes(path: &Path) -> u64 {
-    std::fs::metadata(path).map_or(0, |meta| meta.len())
-}
-
 /// OFF only for the seeded bug of a checkpoint without syncs.
 fn synchronous() -> &'static str {
     if makes(SeededBug::CheckpointUnsynced) { "OFF" } else { "NORMAL" }
-}
-
-fn has_journal(path: &Path) -> Result<bool, OpenError> {
-    let segments = segments_of(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })?;
-    Ok(!segments.is_empty())
 }
 
 /// Identifies a file through a read-only connection, so that a file of another program is not

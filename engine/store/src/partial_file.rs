@@ -8,6 +8,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::companions::{companion, remove};
+use crate::connect::{check_folder, check_length};
 use crate::error::OpenError;
 use crate::private;
 
@@ -22,14 +23,17 @@ impl PartialFile {
     /// Creates an empty file.
     ///
     /// # Errors
-    /// [`OpenError::Exists`], [`OpenError::LeftBehind`] if the target exists, and the errors of the system.
+    /// [`OpenError::Exists`], [`OpenError::LeftBehind`] if the target exists, [`OpenError::NoFolder`], and the errors of
+    /// the system.
     pub fn create(target: &Path) -> Result<PartialFile, OpenError> {
+        check_folder(target)?;
         private::check_absent(target)?;
         let path = companion(target, &format!("-partial-{}", std::process::id()));
         // The caller knows only the target.
         let target = target.to_owned();
-        match private::create(&path) {
+        match check_length(&path).and_then(|()| private::create(&path)) {
             Ok(path) => Ok(PartialFile { path, target }),
+            Err(OpenError::TooLong(_)) => Err(OpenError::TooLong(target)),
             Err(OpenError::ReadOnly(_)) => Err(OpenError::ReadOnly(target)),
             Err(OpenError::Io { why, .. }) => Err(OpenError::Io { path: target, why }),
             Err(other) => Err(other),

@@ -2,10 +2,12 @@
 //! and a file that other users can read causes a warning. SQLite gives the WAL, its index and a
 //! journal the mode of the database.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -83,9 +85,8 @@ pub(crate) fn create_empty(path: &Path) -> Result<(), OpenError> {
 
 /// Opens the lock file next to a database for reading, if it exists. Other kinds of files are refused, as in [`open_lock`].
 pub(crate) fn read_lock(path: &Path) -> io::Result<File> {
-    let file =
-        OpenOptions::new().read(true).custom_flags(lock_flags()).open(companion(path, "-lock"))?;
-    checked_lock(file)
+    let path = companion(path, "-lock");
+    open_existing_lock(OpenOptions::new().read(true).custom_flags(lock_flags()), &path)
 }
 
 /// Opens no symlink, and does not wait for the other end of a named pipe.
@@ -93,18 +94,25 @@ fn lock_flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
 
-/// Refuses what another user can put in the place of a lock file: a named pipe, or a second name of another file, whose
-/// contents would be lost.
-fn checked_lock(file: File) -> io::Result<File> {
+/// Opens a lock file that exists. Refuses what another user can put in its place: a named pipe, a symlink, or a second
+/// name of another file, whose contents would be lost.
+fn open_existing_lock(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options.open(path).map_err(|why| match fs::symlink_metadata(path) {
+        // The system's error would not name the lock file: "is a directory", "no such device".
+        Ok(meta) if !meta.is_file() => foreign(path, NOT_REGULAR),
+        _ => why,
+    })?;
     let meta = file.metadata()?;
-    if meta.is_file() && meta.nlink() <= 1 {
-        return Ok(file);
+    if !meta.is_file() {
+        return Err(foreign(path, NOT_REGULAR));
     }
-    Err(io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "the lock file is not a regular file with one name",
-    ))
+    if meta.nlink() > 1 {
+        return Err(foreign(path, "has several names (hard links)"));
+    }
+    Ok(file)
 }
+
+const NOT_REGULAR: &str = "is not a regular file";
 
 /// The device and the number of a file.
 ///
@@ -152,7 +160,7 @@ pub(crate) fn check_companions(database: &Path) -> io::Result<()> {
 
 fn check_writers(database: &Path, path: &Path, meta: &Metadata) -> io::Result<()> {
     if !meta.is_file() {
-        return Err(foreign(path, "is not a regular file"));
+        return Err(foreign(path, NOT_REGULAR));
     }
     if !is_of_writer(database, meta) {
         return Err(foreign(path, "belongs to a user who cannot write the database"));
@@ -196,7 +204,7 @@ pub(crate) fn open_lock(database: &Path) -> io::Result<File> {
             Ok(file)
         }
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
-            let file = checked_lock(options.open(&path)?)?;
+            let file = open_existing_lock(&options, &path)?;
             // Its owner could replace it, and a second process would then lock another file.
             if is_of_writer(database, &file.metadata()?) {
                 Ok(file)
@@ -208,11 +216,17 @@ pub(crate) fn open_lock(database: &Path) -> io::Result<File> {
     }
 }
 
-/// Warns if users other than the owner can read or write a database.
+/// Warns if users other than the owner can read or write a database: once, because a command can open it several times.
 pub(crate) fn warn_if_open(path: &Path) {
+    /// The device and the number of each file that a warning was about.
+    static WARNED: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
     let Ok(meta) = fs::metadata(path) else { return };
     let mode = meta.mode() & 0o777;
-    if mode & OTHERS != 0 {
+    if mode & OTHERS == 0 {
+        return;
+    }
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if warned.insert((meta.dev(), meta.ino())) {
         let file = path.display();
         tracing::warn!("{file} has mode {mode:o}: other users can read it; run `chmod 600 {file}`");
     }

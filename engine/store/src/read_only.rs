@@ -17,8 +17,8 @@ use rusqlite::{Connection, OpenFlags};
 use crate::checkpoint::leave_wal_on_close;
 use crate::companions::companion;
 use crate::connect::{
-    broken, check_kind, check_versions, connect, connect_alone, connect_to_read, is_writable,
-    overwrite_deleted,
+    broken, check_kind, check_length, check_not_lost, check_versions, connect, connect_alone,
+    connect_to_read, is_writable, overwrite_deleted,
 };
 use crate::disk::SystemDisk;
 use crate::error::{OpenError, StoreError};
@@ -36,6 +36,18 @@ use crate::vfs::without_rollback_journals;
 /// declared one.
 pub(crate) fn open_read_only(path: &Path, layout: &Layout) -> Result<ReadOnlyFile, OpenError> {
     let path = &private::resolved(path)?;
+    check_length(path)?;
+    check_not_lost(path)?;
+    let had_no_wal = is_complete(path);
+    let opened = open_and_check(path, layout);
+    if opened.is_err() && had_no_wal && has_empty_wal(path) {
+        remove_wal_or_log(path);
+    }
+    opened
+}
+
+/// As [`open_read_only`]. On an error, SQLite may leave an empty WAL and its index.
+fn open_and_check(path: &Path, layout: &Layout) -> Result<ReadOnlyFile, OpenError> {
     if path.exists() {
         check_kind(path)?;
         await_journal(path, layout)?;
@@ -181,8 +193,13 @@ fn state_of(path: &Path) -> Option<FileState> {
 }
 
 /// Whether a file is complete without the files next to it.
-fn is_complete(path: &Path) -> bool {
+pub(crate) fn is_complete(path: &Path) -> bool {
     ["-wal", "-shm", "-journal"].iter().all(|suffix| !companion(path, suffix).exists())
+}
+
+/// Whether there is a WAL without content.
+fn has_empty_wal(path: &Path) -> bool {
+    fs::metadata(companion(path, "-wal")).is_ok_and(|meta| meta.len() == 0)
 }
 
 impl ReadOnlyFile {
@@ -211,10 +228,15 @@ impl Deref for ReadOnlyFile {
 impl Drop for ReadOnlyFile {
     fn drop(&mut self) {
         drop(self.connection.take());
-        let Some(path) = self.complete.take() else { return };
-        if let Err(error) = remove_wal(&path) {
-            tracing::debug!(%error, "the WAL of a file that was read is left");
+        if let Some(path) = self.complete.take() {
+            remove_wal_or_log(&path);
         }
+    }
+}
+
+fn remove_wal_or_log(path: &Path) {
+    if let Err(error) = remove_wal(path) {
+        tracing::debug!(%error, "the WAL of a file that was read is left");
     }
 }
 

@@ -68,7 +68,7 @@ pub struct UpgradePlan {
     pub available_bytes: u64,
 }
 
-/// Returns what an upgrade of a file would do. The file is only read.
+/// Returns what an upgrade of a file would do. The file is only read, after the journal of a killed process is applied.
 ///
 /// # Errors
 /// [`OpenError`].

@@ -42,9 +42,9 @@ impl TableSql {
         let marks = marks.join(", ");
         TableSql {
             get: format!("SELECT {all} FROM {name} WHERE {by_key}"),
-            // OR FAIL, here and in the triggers. A statement about one row leaves nothing behind in
-            // either case, but with the default, ABORT, SQLite copies every page that it touches to
-            // be able to undo half a statement.
+            // OR FAIL, here and in the triggers, which then run before the row is written (`Layout::check_triggers`). A
+            // statement about one row leaves nothing behind in either case, but with the default, ABORT, SQLite copies
+            // every page that it touches to be able to undo half a statement.
             insert: format!("INSERT OR FAIL INTO {name} ({all}) VALUES ({marks})"),
             delete: format!("DELETE FROM {name} WHERE {by_key}"),
             updates: RefCell::default(),
