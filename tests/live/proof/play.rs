@@ -234,7 +234,7 @@ impl<'c> RunningCase<'c> {
         });
         match outcome {
             Ok(_) => Ok(Some(rows)),
-            Err(error) if error.fault == SqlErrorKind::Store => {
+            Err(error) if error.kind == SqlErrorKind::Store => {
                 Err((What::MadeBadSql, error.message))
             }
             Err(_) => Ok(None),
