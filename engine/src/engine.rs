@@ -71,6 +71,7 @@ impl Engine {
             retention,
             buffers,
             timers: config.timers,
+            lease_grace: config.lease_grace,
             due_of_a_tenant: config.due_of_a_tenant,
             scheduler,
         };
@@ -93,6 +94,7 @@ impl Engine {
         Box::pin(async move {
             // First, so that a call that is refused counts as well.
             self.inner.allow(caller, 1)?;
+            self.inner.check_accepted(reducer)?;
             let call = self.inner.registry.prepare(reducer, args.into())?;
             let done = self.inner.submit(caller, vec![call], request_id, AnswerAt::Durable).await?;
             let duplicate = done.duplicate;
@@ -148,6 +150,13 @@ impl Engine {
         Box::pin(self.run_batch(caller, calls, request_id, AnswerAt::Applied))
     }
 
+    /// Refuses calls of these reducers with `unavailable` from now on, for a process that is about to stop: calls that begin
+    /// work which it would have to leave. Everything else is accepted until [`Engine::close`]. Only the first call has an
+    /// effect.
+    pub fn refuse_calls_of(&self, reducers: &'static [&'static str]) {
+        let _ = self.inner.refused_reducers.set(reducers);
+    }
+
     /// Waits until an event is durable, and all events before it. It may be a future event.
     ///
     /// # Errors
@@ -186,7 +195,9 @@ impl Engine {
             .enumerate()
             .map(|(at, call)| {
                 let BatchCall { reducer, args } = call;
-                self.inner.registry.prepare(&reducer, args).map_err(|mut refusal| {
+                let accepted = self.inner.check_accepted(&reducer);
+                let prepared = accepted.and_then(|()| self.inner.registry.prepare(&reducer, args));
+                prepared.map_err(|mut refusal| {
                     refusal.batch_position = Some(at + 1);
                     refusal
                 })
