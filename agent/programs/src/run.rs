@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::command;
 use crate::config::CliConfig;
-use crate::control::{ControlRequest, OpenApprovals};
+use crate::control::{ControlRequest, EndSignal, OpenApprovals};
 use crate::dialogue::Decision;
 use crate::driver::Driver;
 use crate::event::{ErrorKind, Failure, Line, ProgramEvent};
@@ -108,6 +108,11 @@ impl Running {
         self.handle.cancel();
     }
 
+    /// See [`RunHandle::end`].
+    pub fn end(&self, signal: EndSignal) {
+        self.handle.end(signal);
+    }
+
     /// See [`RunHandle::interrupt`].
     pub fn interrupt(&self) {
         self.handle.interrupt();
@@ -152,7 +157,12 @@ impl RunHandle {
     /// Ends the run: SIGTERM to the process group, and SIGKILL after the grace period. The run then ends with
     /// `cancelled`, regardless of its output. Repeated or late calls have no effect.
     pub fn cancel(&self) {
-        let _ = self.requests.send(ControlRequest::Cancel);
+        self.end(EndSignal::Terminate);
+    }
+
+    /// As [`RunHandle::cancel`], with another signal, such as the one that this process has received.
+    pub fn end(&self, signal: EndSignal) {
+        let _ = self.requests.send(ControlRequest::Cancel(signal));
     }
 
     /// Asks the program to stop and give its answer, which it may ignore: through its protocol if it
