@@ -159,8 +159,8 @@ Examples:
 
 SIGTERM and Ctrl-C stop it gracefully: it begins no new work, /ready answers 503, running tools and
 programs end within --drain, and accepted calls are answered and durable. A second signal does not
-wait. The exit code is 1 if the engine had failed (see /ready); it is safe to start the server again.
-With systemd, see deploy/abide.service.
+wait. The exit code is 1 if the engine had failed (see /ready); it is safe to start the server
+again. docs/deploy.md has the order, and a unit of systemd.
 ABIDE_LOG=info logs more on stderr. Libraries log only warnings, unless the variable names their
 targets: ABIDE_LOG=info,tungstenite=debug.";
 

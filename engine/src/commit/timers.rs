@@ -803,6 +803,28 @@ mod tests {
 
     use super::*;
 
+    /// The writer sleeps until the time that `reaches` returns. It must be the first one that `now` maps to a due time.
+    #[test]
+    fn the_clock_of_leases_reaches_a_time_when_it_shows_it() {
+        let second = 1_000_000;
+        for (down, grace) in [(0, 0), (100, 0), (100, 30), (5, 30), (30, 30), (-5, 30)] {
+            let start = Micros(1_000 * second);
+            let last_event = Micros(start.0 - down * second);
+            let grace = Duration::from_secs(grace);
+            let clock = LeaseClock::starting(start, last_event, grace);
+            for at in (-150..150).map(|seconds| Micros(start.0 + seconds * second)) {
+                let reached = clock.reaches(at);
+                assert!(
+                    clock.now(reached) >= at,
+                    "{down} {grace:?} {at:?}: not yet at {reached:?}"
+                );
+                let before = Micros(reached.0 - 1);
+                assert!(clock.now(before) < at, "{down} {grace:?} {at:?}: before {reached:?}");
+                assert!(reached >= at, "a lease does not expire early");
+            }
+        }
+    }
+
     /// A lane was once cached by its scope: rows that were overdue at the start, before a caller had shown which keys
     /// all scopes have, gave each user of a tenant a lane, and a turn, of its own.
     #[test]
