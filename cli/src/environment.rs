@@ -21,7 +21,7 @@ use crate::failure::Failure;
 const HANDLE: &str = "ABIDE_ENVIRONMENT_FD";
 
 /// Variables that this process and its libraries read, and that have no secrets.
-const KEPT: [&str; 46] = [
+const KEPT: [&str; 45] = [
     "ABIDE_LOG",
     "ABIDE_URL",
     "ALL_PROXY",
@@ -42,7 +42,6 @@ const KEPT: [&str; 46] = [
     "LINES",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
-    "LISTEN_FDS_FIRST_FD",
     "LISTEN_PID",
     "LOGNAME",
     "NO_COLOR",

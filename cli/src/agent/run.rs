@@ -111,7 +111,9 @@ pub(super) async fn close_after(host: AgentHost, failure: Option<&Failure>) {
 /// Waits for another signal; for ever if the system has no room for its handler.
 async fn second_signal() {
     match EndSignals::new() {
-        Ok(mut signals) => drop(signals.recv().await),
+        Ok(mut signals) => {
+            signals.recv().await;
+        }
         Err(_) => std::future::pending().await,
     }
 }

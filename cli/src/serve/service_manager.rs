@@ -51,7 +51,8 @@ impl ServiceManager {
     /// not alive: with `WatchdogSec=` the service manager starts it again.
     pub(crate) async fn attend(&self, engine: &Engine) {
         if self.socket.is_some() {
-            tokio::join!(self.tell_alive(engine), self.answer_reloads());
+            // The handler of SIGHUP first: without it, the signal ends the process.
+            tokio::join!(self.answer_reloads(), self.tell_alive(engine));
         }
     }
 
