@@ -122,6 +122,7 @@ async fn run(
     lifecycle: &Lifecycle,
     shutdown: impl Future<Output = ()>,
 ) {
+    let engine = engine.for_callers();
     let authenticator = Authenticator::new(access, engine.clone());
     let parse_turns = ParseTurns::new(engine.tenants());
     let full = Router::new()

@@ -52,7 +52,7 @@ pub(crate) struct Inner {
     pub(crate) buffers: Buffers,
     /// The bytes of large parameters, which are held as long as their live queries.
     pub(crate) live_parameters: Buffers,
-    /// The reducers that are not called any more, once the process is about to stop.
+    /// The reducers that other processes cannot call any more, once this one is about to stop.
     pub(crate) refused_reducers: OnceLock<&'static [&'static str]>,
     pub(crate) results: Arc<ResultCache>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -99,7 +99,7 @@ impl Inner {
         })
     }
 
-    /// Refuses a call of a reducer that is not called any more.
+    /// Refuses a call of a reducer that other processes cannot call any more.
     pub(crate) fn check_accepted(&self, reducer: &str) -> Result<(), Refusal> {
         let refused = self.refused_reducers.get();
         if refused.is_none_or(|refused| !refused.contains(&reducer)) {
