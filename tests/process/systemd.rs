@@ -44,7 +44,7 @@ fn systemd_is_told_the_state_of_the_server() {
     let mut command = abide();
     command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--db"]);
     command.arg(folder.path().join("abide.db"));
-    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "20000");
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
     let server = Process::spawn(&mut command);
     assert_eq!(change(&socket), "READY=1\nSTATUS=serving");
     while notification(&socket) != "WATCHDOG=1" {}

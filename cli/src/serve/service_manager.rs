@@ -70,9 +70,9 @@ impl ServiceManager {
 
     /// `systemctl reload` sends SIGHUP. Files are read again when they change, so nothing is left to do for it.
     async fn answer_reloads(&self) {
-        let mut hangups = match signal(SignalKind::hangup()) {
-            Ok(hangups) => hangups,
-            Err(why) => return tracing::warn!(%why, "reloads cannot be answered"),
+        let Ok(mut hangups) = signal(SignalKind::hangup()) else {
+            tracing::warn!("reloads cannot be answered: the system has no room for the handler");
+            return;
         };
         while hangups.recv().await.is_some() {
             let now = clock_gettime(ClockId::Monotonic);
@@ -85,8 +85,14 @@ impl ServiceManager {
     /// Sends a state. A service manager that does not read it must not stop the server.
     fn send(&self, state: &str) {
         let Some((socket, address)) = &self.socket else { return };
-        if let Err(why) = socket.send_to_addr(state.as_bytes(), address) {
-            tracing::warn!(%why, "the service manager cannot be told the state of the server");
+        match socket.send_to_addr(state.as_bytes(), address) {
+            Ok(_) => {}
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
+                tracing::debug!(state, "the service manager does not read");
+            }
+            Err(why) => {
+                tracing::warn!(%why, "the service manager cannot be told the state of the server");
+            }
         }
     }
 }
