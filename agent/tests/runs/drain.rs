@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use abide_agent::{Catalog, Runtime, Settings, Shutdown};
+use abide_agent::{Catalog, EndSignal, Runtime, Settings, Shutdown};
 use abide_client::Abide;
 use abide_client::arguments::{CreateSession, StartRun};
 use abide_tools::{Effect, Function, ToolDeclaration, Tools};
@@ -127,5 +127,52 @@ async fn a_runtime_that_drains_claims_nothing() {
     let sql = "SELECT count(*) FROM runs WHERE driver IS NULL";
     let unclaimed: Vec<i64> = abide.sql(sql).fetch().await.expect("the rows");
     assert_eq!(unclaimed, [1]);
+    abide.close().await;
+}
+
+/// Works until it is asked to end, the first time. The second time it answers.
+const WORKS: &str = r#"
+trap 'echo HUP > got; exit 1' HUP
+echo '{"type":"system","subtype":"init","session_id":"p1"}'
+if mkdir first; then
+  echo '{"type":"assistant","message":{"id":"m1","content":[{"type":"text","text":"Let me see."}]}}'
+  while :; do sleep 0.05; done
+fi
+echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42.","session_id":"p1"}'
+"#;
+
+/// A program gets the signal and time to end, and the next runtime resumes its session.
+#[tokio::test]
+async fn a_program_gets_the_signal_and_is_resumed() {
+    let folder = temporary_folder();
+    std::fs::write(folder.path().join("agent.sh"), WORKS).expect("the file can be written");
+    let at = folder.path().display();
+    let cli = format!("cli: {{ command: [sh, agent.sh], program: claude, working_dir: '{at}' }}\n");
+    define(folder.path(), "clerk.yaml", &cli);
+    let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+    let shutdown = Shutdown::default();
+    let runtime = start(&abide, folder.path(), Tools::new(), &shutdown).await;
+    begin(&abide).await;
+    until(&abide, "SELECT id FROM run_events WHERE kind = 'token'").await;
+    shutdown.drain();
+    shutdown.stop_with(EndSignal::Hangup);
+    runtime.await.expect("no panic");
+    let got = std::fs::read_to_string(folder.path().join("got"));
+    assert_eq!(got.expect("the program has had time"), "HUP\n");
+    let sql = "SELECT count(*) FROM runs WHERE status = 'running' AND ended_at IS NULL";
+    let running: Vec<i64> = abide.sql(sql).fetch().await.expect("the rows");
+    assert_eq!(running, [1]);
+
+    let shutdown = Shutdown::default();
+    let runtime = start(&abide, folder.path(), Tools::new(), &shutdown).await;
+    until(&abide, ENDED).await;
+    shutdown.stop();
+    runtime.await.expect("no panic");
+    let ended: Vec<(String, String)> = abide
+        .sql("SELECT status, output ->> '$.content' FROM runs")
+        .fetch()
+        .await
+        .expect("the rows");
+    assert_eq!(ended, [("done".to_owned(), "It is 42.".to_owned())]);
     abide.close().await;
 }
