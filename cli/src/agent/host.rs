@@ -367,7 +367,9 @@ impl AgentHost {
                 "tools and programs did not end in time; they are stopped"
             );
             shutdown.stop();
-            ended.await;
+            if timeout(END_OF_STOPPED, ended).await.is_err() {
+                tracing::warn!("what was stopped did not end in time; it is left to the system");
+            }
         }
     }
 
@@ -399,6 +401,10 @@ impl AgentHost {
         }
     }
 }
+
+/// How long what was stopped may take to end: the grace period of programs, and the records of their last lines. With the seconds of
+/// sockets it is less than the 15 s that supervisors of servers wait in addition to `--drain`.
+const END_OF_STOPPED: Duration = Duration::from_secs(6);
 
 /// Pause before the calls of MCP clients run again after an error.
 const WORKER_PAUSE: Duration = Duration::from_secs(1);
