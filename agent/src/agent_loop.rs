@@ -75,6 +75,7 @@ impl fmt::Debug for LoopError {
             }
             Halt::Step(StepError::Aborted) => f.write_str("the run was aborted"),
             Halt::Step(StepError::Ended) => f.write_str("the run has ended"),
+            Halt::Step(StepError::Released) => f.write_str("the runtime stops"),
             Halt::Step(StepError::Refused(error)) => write!(f, "{error}"),
             Halt::DriverEnds(_) => f.write_str("the run waits"),
         }
@@ -177,6 +178,7 @@ impl LoopRun<'_> {
             return Ok(result);
         }
         self.driver.check_limits()?;
+        self.driver.check_shutdown()?;
         self.request(&call_id, tool, arguments).await?;
         self.settle().await?;
         self.find_result(&call_id).ok_or_else(|| {
@@ -191,6 +193,7 @@ impl LoopRun<'_> {
     /// As [`LoopRun::save`]; also if the model does not answer, or a limit of the run is reached.
     pub async fn ask(&mut self, mut request: ModelRequest) -> Result<ModelResponse, LoopError> {
         self.driver.check_limits()?;
+        self.driver.check_shutdown()?;
         let driver = &*self.driver;
         let candidates = choice::agent_candidates(driver)?;
         middleware::redaction::redact_request(driver, &mut request);

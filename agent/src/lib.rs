@@ -72,6 +72,7 @@ pub use abide_definitions::project_config::{TraceConfig, TraceSink};
 pub use abide_definitions::prompt_source::{PromptOrigin, PromptSource, PromptStore};
 pub use abide_definitions::reduction_rules::{Reduction, ReductionRules};
 pub use abide_models::{ModelMessage, ModelRequest, ModelResponse};
+pub use abide_programs::EndSignal;
 pub use abide_tools::{
     BackendName, Concurrency, Environment, Launcher, McpServer, McpStatus, ToolDeclaration,
     ToolView, Tools, available_backends, media_type, sandbox_exec, unreadable_on_path,
@@ -98,6 +99,7 @@ pub use recorded_run::recording::{
 pub use run::error::RuntimeError;
 pub use run::runtime::{Runtime, RuntimeBuilder};
 pub use run::settings::{Settings, SettingsClock};
+pub use run::shutdown::Shutdown;
 pub use tools::worker::ToolWorker;
 pub use trace::metrics::{AgentMetrics, MetricFamily, MetricSample};
 pub use trace::tracer::Tracer;

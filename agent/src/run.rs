@@ -5,6 +5,7 @@
 //! | `runtime`, `context`, `settings`, `error` | what a runtime is made of, what its drivers share, and its errors |
 //! | `registrar`, `reloader` | which tools and definitions are registered, and when they are read again |
 //! | `dispatcher`, `drivers` | which runs get a driver; what follows when a driver ends |
+//! | `shutdown` | how a runtime stops: first nothing new begins, then what is left ends |
 //! | `drive`, `driver` | the loop of one run: refresh, decide, perform; how the run ends; what a driver holds |
 //! | `decide`, `state` | what comes next, from the rows of a run; without IO |
 //! | `read`, `record`, `step_batch`, `step` | which rows are read, how a step is recorded, and how it can fail |
@@ -70,6 +71,7 @@ pub(crate) mod registrar;
 pub(crate) mod reloader;
 pub(crate) mod runtime;
 pub(crate) mod settings;
+pub(crate) mod shutdown;
 pub(crate) mod state;
 pub(crate) mod step;
 pub(crate) mod step_batch;

@@ -312,12 +312,16 @@ fn limit_libraries(requested: &Targets) -> Targets {
     filter.with_targets(requested.iter())
 }
 
-fn run_in_runtime(options: &mut Options, command: Command) -> Result<(), Failure> {
+fn run_in_runtime(options: &mut Options, mut command: Command) -> Result<(), Failure> {
     let environment = if command.starts_programs(options) {
         environment::hide()?
     } else {
         Environment::of_process()
     };
+    if let Command::Serve(args) = &mut command {
+        // Before a second thread starts.
+        args.take_passed_listener()?;
+    }
     let token = environment.value("ABIDE_TOKEN").map(str::to_owned);
     options.token = options.token.take().or(token);
     options.environment = environment;

@@ -21,7 +21,7 @@ use crate::failure::Failure;
 const HANDLE: &str = "ABIDE_ENVIRONMENT_FD";
 
 /// Variables that this process and its libraries read, and that have no secrets.
-const KEPT: [&str; 40] = [
+const KEPT: [&str; 45] = [
     "ABIDE_LOG",
     "ABIDE_URL",
     "ALL_PROXY",
@@ -40,6 +40,9 @@ const KEPT: [&str; 40] = [
     "LC_CTYPE",
     "LD_LIBRARY_PATH",
     "LINES",
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
     "LOGNAME",
     "NO_COLOR",
     "NO_PROXY",
@@ -60,6 +63,8 @@ const KEPT: [&str; 40] = [
     "TZ",
     "USER",
     "VISUAL",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
     "XDG_RUNTIME_DIR",
     "LLVM_PROFILE_FILE",
 ];

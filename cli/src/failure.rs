@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use abide_agent::EndSignal;
 use abide_engine::{OpenError, StoreError, VerifyError};
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
@@ -70,8 +71,8 @@ pub(crate) enum Failure {
     RunOutputClosed,
     /// The reason is printed already.
     Reported,
-    /// Ctrl-C was pressed; how to continue is printed already.
-    Interrupted,
+    /// Ctrl-C was pressed, or the process was asked to end; how to continue is printed already.
+    Interrupted(EndSignal),
 }
 
 impl Failure {
@@ -89,7 +90,7 @@ impl Failure {
             Failure::Unreachable(_) => 3,
             Failure::Unverified(_) => 4,
             Failure::Waits(_) => 5,
-            Failure::Interrupted => INTERRUPTED,
+            Failure::Interrupted(_) => INTERRUPTED,
             Failure::RunOutputClosed => OUTPUT_CLOSED,
         })
     }
@@ -137,7 +138,7 @@ impl Failure {
             Failure::OutputClosed
             | Failure::RunOutputClosed
             | Failure::Reported
-            | Failure::Interrupted => None,
+            | Failure::Interrupted(_) => None,
         }
     }
 
@@ -152,7 +153,7 @@ impl Failure {
             Failure::OutputClosed
             | Failure::RunOutputClosed
             | Failure::Reported
-            | Failure::Interrupted => None,
+            | Failure::Interrupted(_) => None,
         }
     }
 

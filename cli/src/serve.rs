@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +13,13 @@ use abide_protocols::{AgentProtocols, SigningKey};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal, limits};
-use abide_server::{AccessConfig, Jwt, PublicUrl, Services, check_listens};
+use abide_server::{AccessConfig, Drain, Jwt, PublicUrl, Services, check_listens};
 use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
+use self::service_manager::ServiceManager;
 use self::webhooks::Webhooks;
 
 use crate::agent::{AgentHost, LoadedProject, agents_file, check_folder_exists, open_project};
@@ -25,7 +28,8 @@ use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::global_options::{DEFAULT_LISTEN, Options};
 use crate::output::{print_json, print_line};
-use crate::{signals, units};
+use crate::signals::StopSignals;
+use crate::units;
 
 /// Arguments of `abide serve`.
 #[derive(Args, Debug)]
@@ -76,9 +80,26 @@ pub(crate) struct Serve {
     /// file is agents.db in it
     #[arg(long, value_name = "FOLDER")]
     agents: Option<PathBuf>,
+
+    /// How long running tools and programs may take to end when the server is asked to stop
+    #[arg(long, value_name = "TIME", default_value = "25s", value_parser = units::parse_duration)]
+    drain: Duration,
+
+    /// The socket that systemd has passed; it replaces --listen.
+    #[arg(skip)]
+    passed_listener: Option<std::net::TcpListener>,
 }
 
 impl Serve {
+    /// Takes the socket that systemd has passed, if it has. Call it before a second thread starts.
+    ///
+    /// # Errors
+    /// What was passed is not a listening TCP socket.
+    pub(crate) fn take_passed_listener(&mut self) -> Result<(), Refusal> {
+        self.passed_listener = activation::take_listener()?;
+        Ok(())
+    }
+
     pub(crate) fn drives_agents(&self) -> bool {
         self.agents.is_some()
     }
@@ -136,22 +157,29 @@ Examples:
                                                    # for a machine with much memory
   abide serve --agents .abide                      # also drive runs of agents, on .abide/agents.db
 
-SIGTERM and Ctrl-C stop it gracefully: accepted calls are answered and durable. The exit code is 1
-if the engine had failed (see /ready); it is safe to start the server again.
+SIGTERM and Ctrl-C stop it gracefully: it begins no new work, /ready answers 503, running tools and
+programs end within --drain, and accepted calls are answered and durable. A second signal does not
+wait. The exit code is 1 if the engine had failed (see /ready); it is safe to start the server
+again. docs/deploy.md has the order, and a unit of systemd.
 ABIDE_LOG=info logs more on stderr. Libraries log only warnings, unless the variable names their
 targets: ABIDE_LOG=info,tungstenite=debug.";
 
+mod activation;
 #[cfg(debug_assertions)]
 pub(crate) mod fault;
+mod service_manager;
 #[cfg(test)]
 mod tests;
 mod webhooks;
+
+/// For how long after the start leases do not expire because the server was down: the default lease of workers.
+const LEASE_GRACE: Duration = Duration::from_secs(30);
 
 /// Serves until a signal.
 ///
 /// # Errors
 /// The server cannot listen at the address, or the file cannot be opened.
-pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
+pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failure> {
     let db = args.file(options);
     let buffers = args.buffers()?;
     // A token of the file, which the shell has for other commands, is looked up like any other. As the server's own
@@ -171,7 +199,11 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let webhooks = Arc::new(Webhooks::new(&args.webhook_allow_private)?);
     let public_url = args.public_url.as_deref().map(PublicUrl::parse).transpose()?;
     let signing_key = args.signing_key.as_deref().map(SigningKey::open).transpose()?;
-    let (listener, address) = bind(&args.listen, &db).await?;
+    let listener = match args.passed_listener.take() {
+        Some(passed) => TcpListener::from_std(passed)?,
+        None => bind(&args.listen, &db).await?,
+    };
+    let address = listener.local_addr()?;
     check_new_file(&db, &access, address, of_file.as_deref())?;
     check_folder(&db)?;
     let project = match &args.agents {
@@ -181,10 +213,12 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         }
         None => None,
     };
-    let stop = signals::stop_requested()?;
+    let mut signals = StopSignals::new()?;
+    let manager = Arc::new(ServiceManager::of_process());
     let config = abide_client::Config { retention: args.retention(), buffers, ..options.config() };
     let mut config = abide_engine::Config::from(config);
     config.tuning.holder = Some(lock_file_entry(address));
+    config.lease_grace = LEASE_GRACE;
     #[cfg(debug_assertions)]
     let config = fault::arm_requested_panic(config);
     let engine = Engine::open(&db, config).map_err(|error| error.to_refusal())?;
@@ -211,14 +245,28 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         webhooks: Some(webhooks),
         signing_key,
     });
-    let services = Services { agents: registry, protocols: Some(protocols), public_url };
-    let served = abide_server::serve_with(engine.clone(), listener, access, services, stop).await;
-    if let Some(agents) = agents {
-        agents.close().await;
-    }
+    let drain = Drain::default();
+    let services =
+        Services { agents: registry, protocols: Some(protocols), public_url, drain: drain.clone() };
+    let close_sockets = CancellationToken::new();
+    let serving = abide_server::serve_with(
+        engine.clone(),
+        listener,
+        access,
+        services,
+        close_sockets.clone().cancelled_owned(),
+    );
+    manager.tell_ready();
+    let attending_manager = Arc::clone(&manager);
+    let attended_engine = engine.clone();
+    let attending = tokio::spawn(async move { attending_manager.attend(&attended_engine).await });
+    let stopping = Stopping { drain, within: args.drain, close_sockets };
+    let served =
+        serve_until_stopped(serving, &mut signals, &manager, &engine, agents, stopping).await;
     let head = engine.durable_seq();
     let healthy = engine.ready();
     close(&engine).await;
+    attending.abort();
     served.map_err(|why| Refusal::new(Code::Internal, format!("the server failed: {why}")))?;
     // The exit code is 1 if the engine has failed, so that a supervisor restarts it.
     healthy?;
@@ -227,6 +275,58 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         print_line(format!("stopped  ·  {events} in the log"))?;
     }
     Ok(())
+}
+
+/// How a server stops.
+struct Stopping {
+    drain: Drain,
+    /// How long tools and programs may take to end.
+    within: Duration,
+    /// Ends the server when it is cancelled.
+    close_sockets: CancellationToken,
+}
+
+/// Serves until a signal, and then stops in this order: nothing new begins; tools and programs end; then the sockets, over which
+/// others report results meanwhile. The caller closes the engine. A second signal ends the wait, wherever it is.
+async fn serve_until_stopped(
+    serving: impl Future<Output = io::Result<()>>,
+    signals: &mut StopSignals,
+    manager: &ServiceManager,
+    engine: &Engine,
+    agents: Option<AgentHost>,
+    stopping: Stopping,
+) -> io::Result<()> {
+    let mut serving = pin!(serving);
+    let shutdown = agents.as_ref().map(AgentHost::shutdown);
+    tokio::select! {
+        served = &mut serving => {
+            if let Some(agents) = agents {
+                agents.close().await;
+            }
+            return served;
+        }
+        () = signals.recv() => {}
+    }
+    manager.tell_stopping();
+    let Stopping { drain, within, close_sockets } = stopping;
+    drain.begin(engine);
+    let drained = async {
+        if let Some(agents) = agents {
+            agents.drain(within).await;
+        }
+        close_sockets.cancel();
+    };
+    let served = async { tokio::join!(serving, drained).0 };
+    tokio::select! {
+        served = served => served,
+        () = signals.recv() => {
+            tracing::warn!("a second signal: what runs is stopped, and connections are closed");
+            if let Some(shutdown) = shutdown {
+                shutdown.stop();
+            }
+            Ok(())
+        }
+    }
 }
 
 /// The entry of this server in the lock file.
@@ -380,10 +480,8 @@ fn reachable_address(address: SocketAddr) -> SocketAddr {
 }
 
 /// Binds the address, before a file is created: a second server started by mistake must not create one.
-async fn bind(listen: &str, db: &Path) -> Result<(TcpListener, SocketAddr), Failure> {
-    let listener = TcpListener::bind(listen).await.map_err(|why| bind_refusal(listen, db, &why))?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
+async fn bind(listen: &str, db: &Path) -> Result<TcpListener, Refusal> {
+    TcpListener::bind(listen).await.map_err(|why| bind_refusal(listen, db, &why))
 }
 
 /// Whether the process that has the file open listens at this address.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, IsTerminal as _};
 
+use abide_agent::EndSignal;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
@@ -27,13 +28,13 @@ impl EndSignals {
         Ok(EndSignals([interrupt?, terminate?, hangup?]))
     }
 
-    /// Completes with the next signal.
-    pub(crate) async fn recv(&mut self) {
+    /// Returns the next signal.
+    pub(crate) async fn recv(&mut self) -> EndSignal {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
-            () = recv_if_handled(interrupt) => {}
-            () = recv_if_handled(terminate) => {}
-            () = recv_if_handled(hangup) => {}
+            () = recv_if_handled(interrupt) => EndSignal::Interrupt,
+            () = recv_if_handled(terminate) => EndSignal::Terminate,
+            () = recv_if_handled(hangup) => EndSignal::Hangup,
         }
     }
 }
@@ -52,17 +53,35 @@ fn ignored_signals() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
+/// The signals that stop a server: SIGINT (Ctrl-C) and SIGTERM.
+pub(crate) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn new() -> io::Result<StopSignals> {
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(StopSignals { terminate, interrupt })
+    }
+
+    /// Completes with the next signal.
+    pub(crate) async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
 /// Completes when the process receives SIGINT (Ctrl-C) or SIGTERM.
 ///
 /// # Errors
 /// The system's error.
 pub(crate) fn stop_requested() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
+    let mut signals = StopSignals::new()?;
+    Ok(async move { signals.recv().await })
 }

@@ -31,6 +31,10 @@ pub struct Config {
     pub buffers: BufferLimits,
     /// Whether deadlines run: timers fire, leases expire. Off for tools that only inspect a file.
     pub timers: bool,
+    /// For how long after the start the time in which no process had the file open does not count for leases: their holders
+    /// could not renew them. A lease that had ten seconds left at the last event then has ten seconds after the start. By
+    /// default zero: leases expire by the clock alone.
+    pub lease_grace: Duration,
     /// Maximum number of due rows of one kind and one tenant in memory.
     pub due_of_a_tenant: usize,
     /// Schedules each thread's steps; by default unrestricted.
@@ -59,6 +63,7 @@ impl Config {
             retention: Retention::default(),
             buffers: BufferLimits::default(),
             timers: true,
+            lease_grace: Duration::ZERO,
             due_of_a_tenant: limits::DUE_OF_A_TENANT,
             scheduler: Arc::new(FreeRunning),
         }

@@ -53,6 +53,8 @@ impl<'a, C> BatchCalls<'a> for C where
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) inner: Arc<Inner>,
+    /// Whether this handle is for callers of other processes.
+    is_for_callers: bool,
 }
 
 impl Engine {
@@ -71,11 +73,12 @@ impl Engine {
             retention,
             buffers,
             timers: config.timers,
+            lease_grace: config.lease_grace,
             due_of_a_tenant: config.due_of_a_tenant,
             scheduler,
         };
         let inner = startup::start(store, config).map_err(|why| OpenError::Store { path, why })?;
-        Ok(Engine { inner })
+        Ok(Engine { inner, is_for_callers: false })
     }
 
     /// Runs a reducer with a value as its arguments, or with [`CallArguments`]. When this returns, its effects are
@@ -93,6 +96,7 @@ impl Engine {
         Box::pin(async move {
             // First, so that a call that is refused counts as well.
             self.inner.allow(caller, 1)?;
+            self.check_accepted(reducer)?;
             let call = self.inner.registry.prepare(reducer, args.into())?;
             let done = self.inner.submit(caller, vec![call], request_id, AnswerAt::Durable).await?;
             let duplicate = done.duplicate;
@@ -148,6 +152,23 @@ impl Engine {
         Box::pin(self.run_batch(caller, calls, request_id, AnswerAt::Applied))
     }
 
+    /// Returns a handle for callers of other processes, which [`Engine::refuse_calls_of`] is about.
+    #[must_use]
+    pub fn for_callers(&self) -> Engine {
+        Engine { inner: Arc::clone(&self.inner), is_for_callers: true }
+    }
+
+    /// Refuses calls of these reducers by other processes with `unavailable` from now on: this process is about to stop, and
+    /// they begin work that it would have to leave. Everything else is accepted until [`Engine::close`]. Only the first call
+    /// has an effect.
+    pub fn refuse_calls_of(&self, reducers: &'static [&'static str]) {
+        let _ = self.inner.refused_reducers.set(reducers);
+    }
+
+    fn check_accepted(&self, reducer: &str) -> Result<(), Refusal> {
+        if self.is_for_callers { self.inner.check_accepted(reducer) } else { Ok(()) }
+    }
+
     /// Waits until an event is durable, and all events before it. It may be a future event.
     ///
     /// # Errors
@@ -186,7 +207,9 @@ impl Engine {
             .enumerate()
             .map(|(at, call)| {
                 let BatchCall { reducer, args } = call;
-                self.inner.registry.prepare(&reducer, args).map_err(|mut refusal| {
+                let accepted = self.check_accepted(&reducer);
+                let prepared = accepted.and_then(|()| self.inner.registry.prepare(&reducer, args));
+                prepared.map_err(|mut refusal| {
                     refusal.batch_position = Some(at + 1);
                     refusal
                 })

@@ -104,7 +104,8 @@
 //! takes the oldest row of each tenant in turn: a tenant with many due rows delays only itself. It turns these rows, up
 //! to a maximum, into ordinary calls of the caller `system`. They are logged and can be replayed; the time is in their
 //! arguments. So a call never sees an overdue row, tests move a virtual clock, and deadlines that passed while the file
-//! was closed run at the next start. If a reducer refuses its row, or leaves it due, the engine logs that and skips the
+//! was closed run at the next start, except that leases can get the time in which nobody could renew them
+//! (`Config::lease_grace`). If a reducer refuses its row, or leaves it due, the engine logs that and skips the
 //! row.
 //!
 //! Some calls take several transactions. A module declares them with `Module::continuing`. `commit/timers` makes the

@@ -138,6 +138,7 @@ pub fn module() -> Module {
             "status = 'claimed'",
             lapse_handoff::definition(),
         )
+        .lease()
         .deadline::<HandoffRequest>(
             "escalate_at",
             "status = 'pending' AND escalate_at IS NOT NULL",

@@ -85,6 +85,7 @@ pub fn module() -> Module {
             "status = 'running' AND lease_expires_at IS NOT NULL",
             lapse_run::definition(),
         )
+        .lease()
         .deadline::<Run>(
             "deadline_at",
             "status = 'waiting' AND deadline_at IS NOT NULL",

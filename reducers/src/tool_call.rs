@@ -118,6 +118,7 @@ pub fn module() -> Module {
             "status = 'claimed'",
             lapse_tool_call::definition(),
         )
+        .lease()
         .deadline::<ToolCall>(
             "retry_at",
             "status = 'pending' AND lease_expires_at IS NULL",

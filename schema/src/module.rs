@@ -33,6 +33,8 @@ pub struct Deadline {
     pub per_commit: usize,
     /// Set if the rows continue calls of other callers; see [`Module::continuing`].
     pub continuation: Option<Continuation>,
+    /// Whether the time is the end of a lease: see [`Module::lease`].
+    pub is_lease: bool,
 }
 
 /// The rows of a deadline that stand for the rest of a call, which works in steps: see [`Module::continuing`].
@@ -403,7 +405,20 @@ impl Module {
             reducer,
             per_commit,
             continuation,
+            is_lease: false,
         });
+        self
+    }
+
+    /// Declares that the rows of the last deadline are leases: their holders must reach the engine to renew them. So the time
+    /// in which no process has the file open may not count for them; the configuration of the engine decides it.
+    ///
+    /// # Panics
+    /// There is no deadline.
+    #[must_use]
+    pub fn lease(mut self) -> Module {
+        let deadline = self.deadlines.last_mut().expect("a deadline was declared before");
+        deadline.is_lease = true;
         self
     }
 

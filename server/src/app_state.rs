@@ -12,6 +12,7 @@ use crate::agents::AgentRegistryHandle;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::Lifecycle;
 use crate::connections::parse_turns::{ParseTurn, ParseTurns};
+use crate::drain::Drain;
 use crate::port::Protocols;
 use crate::public_url::{self, PublicUrl};
 
@@ -21,6 +22,7 @@ pub(crate) struct AppState {
     pub(crate) engine: Engine,
     pub(crate) authenticator: Authenticator,
     pub(crate) lifecycle: Lifecycle,
+    pub(crate) drain: Drain,
     pub(crate) parse_turns: ParseTurns,
     pub(crate) agents: AgentRegistryHandle,
     pub(crate) public_url: Option<PublicUrl>,

@@ -3,9 +3,11 @@
 //! It changes when the wire interface changes: routes, status codes, credentials, framing, timeouts. The generic
 //! routes (`routes/call`, `routes/sql`, `sse`, `websocket`) know no reducer and no table by name;
 //! [`abide_engine::Engine::describe`] lists them. The REST routes of agents, runs, sessions and prompts name
-//! what they call and read. Standard protocols for agents are another crate, which uses the [`port`].
+//! what they call and read, and [`Drain`] names the reducers that begin work. Standard protocols for agents are another
+//! crate, which uses the [`port`].
 //!
-//! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine ·
+//! In reading order: [`serve()`] the accept loop and its shutdown · [`Drain`] what comes before it · [`SharedListener`]
+//! where programs share an engine ·
 //! [`AccessConfig`] authentication · `authenticator` admitted callers, `credential_store` tokens in the database, `jwt`
 //! tokens of an issuer · `single` what a request has at most once · `cors` which pages of browsers read a response ·
 //! `connections` how many, for how long, and turns of large messages · `arrivals` and `unsent` count the bytes of
@@ -23,6 +25,7 @@ mod auth;
 mod body;
 mod connections;
 mod cors;
+mod drain;
 mod frames;
 mod limits;
 mod listener;
@@ -52,6 +55,7 @@ pub mod protocol {
 pub use agents::{AgentMetricFamily, AgentMetricSample, AgentRegistry};
 pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
+pub use drain::Drain;
 pub use listener::SharedListener;
 pub use public_url::PublicUrl;
 pub use serve::{Services, check_listens, serve, serve_shared, serve_with};

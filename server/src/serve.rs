@@ -30,6 +30,7 @@ use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::connections::parse_turns::ParseTurns;
 use crate::connections::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
 use crate::connections::write_timeout::WriteTimeoutStream;
+use crate::drain::Drain;
 use crate::listener::{Listener, SharedListener, Socket};
 use crate::port::{Port, Protocols, StartedProtocols};
 use crate::problem::Problem;
@@ -62,6 +63,8 @@ pub struct Services {
     /// The address of the server as its clients know it, for example in metadata of OAuth. Without one it is what a client writes
     /// in the header `Host`.
     pub public_url: Option<PublicUrl>,
+    /// What the program begins before it ends the server.
+    pub drain: Drain,
 }
 
 /// Serves the engine with these services.
@@ -119,6 +122,7 @@ async fn run(
     lifecycle: &Lifecycle,
     shutdown: impl Future<Output = ()>,
 ) {
+    let engine = engine.for_callers();
     let authenticator = Authenticator::new(access, engine.clone());
     let parse_turns = ParseTurns::new(engine.tenants());
     let full = Router::new()
@@ -128,6 +132,7 @@ async fn run(
         engine,
         authenticator,
         lifecycle: lifecycle.clone(),
+        drain: services.drain,
         parse_turns,
         agents: services.agents,
         protocols: services.protocols,

@@ -1,5 +1,7 @@
 //! Timers of all kinds: in order, once, bounded, and across restarts.
 
+use std::time::Duration;
+
 use abide_engine::{Config, Engine, SubscribeRequest, Update};
 use abide_schema::caller::Scope;
 use abide_schema::reducer::Caller;
@@ -290,6 +292,86 @@ async fn next_delta(connection: &mut abide_engine::Connection) -> Update {
             return update;
         }
     }
+}
+
+/// The status of a call of the tool `pay`, and whether its worker can still renew the lease.
+async fn claim_of(world: &World, call_id: &str, fencing_token: i64) -> (String, bool) {
+    let sql = format!("SELECT status FROM tool_calls WHERE call_id = '{call_id}'");
+    let status = world.rows(&sql).await[0][0].to_json().as_str().unwrap().to_owned();
+    let renewal = json!({"call_id": call_id, "fencing_token": fencing_token, "lease_ms": 1_000});
+    (status, world.call("heartbeat_tool_call", renewal).await.is_ok())
+}
+
+/// A worker could not reach the server while it was restarted, and lost its lease in the first transaction after the start: its
+/// call was left for a person. The time in which no process had the file open does not count, up to a limit.
+#[test]
+fn leases_do_not_expire_while_no_process_has_the_file_open() {
+    const HOUR: i64 = 3_600_000;
+    for (grace_s, lease_ms, after_ms, is_held) in [
+        (0, 10_000, 0, false),
+        (30, 10_000, 9_999, true),
+        (30, 10_000, 10_000, false),
+        // Longer than the limit.
+        (30, 60_000, 29_999, true),
+        (30, 60_000, 30_000, false),
+        // It would have been valid in any case.
+        (0, HOUR + 1_000, 999, true),
+        (30, HOUR + 1_000, 31_000, false),
+    ] {
+        let mut world = World::new(abide_reducers::modules);
+        let token = run(async {
+            world.session("s1").await;
+            let tool = json!({"name": "pay", "effect": "at_most_once"});
+            world.call("register_tool", tool).await.unwrap();
+            let args = json!({"call_id": "c1", "session_id": "s1", "tool_name": "pay",
+                "arguments": {}, "claim_lease_ms": lease_ms});
+            world.call("request_tool_call", args).await.unwrap().seq.0
+        });
+        world.close();
+        world.clock.advance_ms(HOUR);
+        let lease_grace = Duration::from_secs(grace_s);
+        let config = Config { lease_grace, ..world.config(abide_reducers::modules()) };
+        world.open_with(config);
+        run(async {
+            world.pass_ms(after_ms).await;
+            let expected = if is_held { ("claimed", true) } else { ("unknown", false) };
+            let claim = claim_of(&world, "c1", token).await;
+            assert_eq!((&*claim.0, claim.1), expected, "{grace_s} {lease_ms} {after_ms}");
+        });
+    }
+}
+
+/// A lease that is taken after the start expires by the clock, once the limit has passed.
+#[test]
+fn a_lease_that_is_taken_after_the_start_is_not_longer_for_long() {
+    let mut world = World::new(abide_reducers::modules);
+    run(async {
+        world.session("s1").await;
+        world
+            .call("register_tool", json!({"name": "pay", "effect": "at_most_once"}))
+            .await
+            .unwrap();
+    });
+    world.close();
+    world.clock.advance_ms(3_600_000);
+    let lease_grace = Duration::from_secs(30);
+    let config = Config { lease_grace, ..world.config(abide_reducers::modules()) };
+    world.open_with(config);
+    run(async {
+        let mut tokens = Vec::new();
+        for call_id in ["c1", "c2"] {
+            let args = json!({"call_id": call_id, "session_id": "s1", "tool_name": "pay",
+                "arguments": {}, "claim_lease_ms": 1_000});
+            tokens.push(world.call("request_tool_call", args).await.unwrap().seq.0);
+        }
+        world.pass_ms(29_999).await;
+        assert_eq!(claim_of(&world, "c1", tokens[0]).await, ("claimed".to_owned(), true));
+        world.pass_ms(1).await;
+        assert_eq!(claim_of(&world, "c1", tokens[0]).await, ("claimed".to_owned(), true));
+        assert_eq!(claim_of(&world, "c2", tokens[1]).await, ("unknown".to_owned(), false));
+        world.pass_ms(1_000).await;
+        assert_eq!(claim_of(&world, "c1", tokens[0]).await, ("unknown".to_owned(), false));
+    });
 }
 
 /// A read-only open changes nothing in the file, even if timers are due.

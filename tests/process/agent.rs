@@ -2,10 +2,12 @@
 //! tool, run by the command itself, by a server, and again after a kill.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use expect_test::expect;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, test_kill_process};
 use serde_json::{Value as JsonValue, json};
 use tempfile::TempDir;
@@ -690,6 +692,47 @@ fn without_a_terminal_a_signal_ends_the_program_of_a_run() {
         let pid = lines(&agent_folder.path("pid")).concat().parse().unwrap();
         let program = Pid::from_raw(pid).unwrap();
         assert!(test_kill_process(program).is_err(), "{signal:?}: the program is still there");
+    }
+}
+
+/// The program gets the same signal, so that it can end as it does on a terminal, and no process of its group is left: neither one
+/// that ignores the signal.
+#[test]
+fn the_program_of_a_run_gets_the_signal_and_its_group_ends() {
+    let script = r#"
+trap 'echo TERM > got; exit 1' TERM
+trap 'echo HUP > got; exit 1' HUP
+trap 'echo INT > got; exit 1' INT
+exec 3>alive
+sh -c 'trap "" TERM HUP INT; sleep 1000' &
+echo begun >&3
+while :; do sleep 0.05; done
+"#;
+    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::INT, "INT")] {
+        let agent_folder = AgentFolder::new(ANSWERS);
+        fs::write(agent_folder.path("traps.sh"), script).unwrap();
+        let alive = agent_folder.path("alive");
+        mknodat(CWD, &alive, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let folder = agent_folder.folder.path().display();
+        let cli = format!(
+            "cli: {{ command: [sh, traps.sh], working_dir: '{folder}', terminal: exit_zero }}\n"
+        );
+        fs::write(agent_folder.path("project/agents/clerk.yaml"), cli).unwrap();
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT,HUP").arg(abide().get_program());
+        command.args(["--db", "agents.db", "agent", "run", "clerk", INPUT, "--json"]);
+        command.args(["--agents", "project"]).current_dir(agent_folder.folder.path());
+        let run = Process::spawn(&mut command);
+        let mut pipe = BufReader::new(fs::File::open(&alive).unwrap());
+        let mut line = String::new();
+        pipe.read_line(&mut line).unwrap();
+        assert_eq!(line, "begun\n");
+        run.signal(signal);
+        let ended = run.ended();
+        assert_eq!(ended.code, Some(130), "{name}: {ended:?}");
+        assert_eq!(lines(&agent_folder.path("got")), [name]);
+        // Returns when no process has the pipe open any more.
+        pipe.read_to_string(&mut line).unwrap();
     }
 }
 

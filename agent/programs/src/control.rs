@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::dialogue::Decision;
@@ -43,5 +44,27 @@ pub(crate) enum ControlRequest {
     /// Ask the program to stop its turn.
     Interrupt,
     /// End the program.
-    Cancel,
+    Cancel(EndSignal),
+}
+
+/// The signal that asks a program to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EndSignal {
+    /// SIGTERM.
+    #[default]
+    Terminate,
+    /// SIGINT.
+    Interrupt,
+    /// SIGHUP.
+    Hangup,
+}
+
+impl From<EndSignal> for Signal {
+    fn from(signal: EndSignal) -> Signal {
+        match signal {
+            EndSignal::Terminate => Signal::TERM,
+            EndSignal::Interrupt => Signal::INT,
+            EndSignal::Hangup => Signal::HUP,
+        }
+    }
 }

@@ -251,7 +251,9 @@ impl Driver {
                 self.is_held = false;
                 self.holds_prompt = false;
             }
-            Some(ControlRequest::Cancel) => self.stop(StopReason::Cancelled),
+            Some(ControlRequest::Cancel(signal)) => {
+                self.stop_with(StopReason::Cancelled, signal.into());
+            }
             Some(ControlRequest::Interrupt) => {
                 self.reading.facts.interrupted = true;
                 match self.reading.dialogue.interrupt() {
@@ -391,18 +393,27 @@ impl Driver {
 
     /// Stops the program. The first reason is reported.
     fn stop(&mut self, why: StopReason) {
+        self.stop_with(why, Signal::TERM);
+    }
+
+    fn stop_with(&mut self, why: StopReason, signal: Signal) {
         self.reading.facts.stop.get_or_insert(why);
         if self.phase == Phase::Running {
-            self.terminate();
+            self.end_with(signal);
         }
     }
 
     fn terminate(&mut self) {
+        self.end_with(Signal::TERM);
+    }
+
+    /// Asks the program to end. It is killed after the grace period.
+    fn end_with(&mut self, signal: Signal) {
         if std::mem::take(&mut self.is_held) {
             // It gets no prompt any more.
             self.outbox.clear();
         }
-        self.process.signal(Signal::TERM);
+        self.process.signal(signal);
         self.phase = Phase::Stopping;
         self.due = Instant::now() + self.grace.min(FOR_EVER);
     }

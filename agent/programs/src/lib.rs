@@ -51,6 +51,7 @@ mod run_result;
 mod secrets;
 
 pub use config::{CliConfig, ENV_ALLOWLIST, InheritEnv, InputFormat, OutputFormat, TerminalRule};
+pub use control::EndSignal;
 pub use dialogue::Decision;
 pub use env_value::{EnvValue, NamedValue};
 pub use event::{

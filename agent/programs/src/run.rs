@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::command;
 use crate::config::CliConfig;
-use crate::control::{ControlRequest, OpenApprovals};
+use crate::control::{ControlRequest, EndSignal, OpenApprovals};
 use crate::dialogue::Decision;
 use crate::driver::Driver;
 use crate::event::{ErrorKind, Failure, Line, ProgramEvent};
@@ -112,6 +112,11 @@ impl Running {
         self.handle.cancel();
     }
 
+    /// See [`RunHandle::end`].
+    pub fn end(&self, signal: EndSignal) {
+        self.handle.end(signal);
+    }
+
     /// See [`RunHandle::interrupt`].
     pub fn interrupt(&self) {
         self.handle.interrupt();
@@ -156,7 +161,12 @@ impl RunHandle {
     /// Ends the run: SIGTERM to the process group, and SIGKILL after the grace period. The run then ends with
     /// `cancelled`, regardless of its output. Repeated or late calls have no effect.
     pub fn cancel(&self) {
-        let _ = self.requests.send(ControlRequest::Cancel);
+        self.end(EndSignal::Terminate);
+    }
+
+    /// As [`RunHandle::cancel`], with another signal, such as the one that this process has received.
+    pub fn end(&self, signal: EndSignal) {
+        let _ = self.requests.send(ControlRequest::Cancel(signal));
     }
 
     /// Asks the program to stop and to give the answer that it has: by a message if it takes one (ACP, Codex's app

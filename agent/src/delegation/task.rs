@@ -99,6 +99,10 @@ async fn outcome(call: RunningCall<'_>) -> ToolOutcome {
             Ok(run) => outcome_of(&run),
             Err(error) => ToolOutcome::failed(Failure::Unavailable, error.to_string()),
         },
+        // The other run is released, too. The call becomes pending again, and the next driver waits for the same run.
+        () = driver.shutdown.draining() => {
+            ToolOutcome::failed(Failure::Unavailable, "the runtime stops; the task goes on later")
+        }
         () = cancel.cancelled() => {
             let reason = "the delegating run no longer needs the task";
             let abort = AbortRun::new(&begun.id).reason(reason);

@@ -51,6 +51,7 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
                 update?.ok_or(Error::Closed)?;
             }
             () = driver.stop.cancelled() => return Err(StepError::Aborted),
+            () = driver.shutdown.draining() => return Err(StepError::Released),
             () = driver.until_deadline() => return Err(overtime()),
         }
     }

@@ -1,6 +1,9 @@
 //! A command-line program as the agent. Its output lines are recorded as events of the run, each with the original line.
 //! Its final message is the answer.
 //!
+//! When the runtime drains, a program can go on and end. When the runtime stops, the program gets a signal, and the next runtime
+//! resumes it.
+//!
 //! A program cannot be continued in the middle. If its driver crashed, the program may still run: the next driver ends
 //! it first, so that there is never a second one. Then the program is resumed if it reported a session id. Without a
 //! session id it is started again only if it cannot have done anything; otherwise the run fails, because its effects are
@@ -41,6 +44,7 @@ type Decisions = FuturesUnordered<BoxFuture<'static, (String, String, Result<Dec
 
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
+    driver.check_shutdown()?;
     let config = driver.agent.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
     let previous = PreviousProgram::read(driver).await?;
     // Also if the run is to be aborted.
@@ -65,6 +69,9 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
             }
             () = driver.until_deadline() => {
                 return Err(stop_program(driver, running, open, output, overtime()).await);
+            }
+            () = driver.shutdown.stopped() => {
+                return release_program(driver, running, open, output).await;
             }
             Some((request_id, call_id, decision)) = decisions.next() => {
                 let decision = decision?;
@@ -226,6 +233,27 @@ async fn stop_program(
         Ok(()) => why,
         Err(halt) => halt,
     }
+}
+
+/// Ends the program because the runtime stops. Its lines are recorded, and the next runtime resumes its session.
+async fn release_program(
+    driver: &Driver,
+    mut running: Running,
+    mut open: OpenApprovals,
+    mut output: ProgramOutput,
+) -> Step<DriveResult> {
+    running.end(driver.shutdown.signal());
+    while let Some(line) = running.next().await {
+        output.add_line(&driver.agent.definition.name, line);
+    }
+    let events = std::mem::take(&mut output.new_events);
+    let calls = output.new_calls();
+    for (nth, events) in events.chunks(LINES).enumerate() {
+        let spent = if nth == 0 { calls.as_ref() } else { None };
+        driver.record(events, spent, Vec::new()).await?;
+    }
+    open.close(driver).await?;
+    Ok(DriveResult::Released)
 }
 
 /// The records of previous drivers of the run about the program.

@@ -11,13 +11,13 @@ use abide_client::{Error, Subscription};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use serde::de::DeserializeOwned;
-use tokio_util::sync::CancellationToken;
 
 use crate::run::context::RuntimeContext;
 use crate::run::drivers::Drivers;
 use crate::run::error::RuntimeError;
 use crate::run::registrar::Registrar;
 use crate::run::reloader::Reloader;
+use crate::run::shutdown::Shutdown;
 use crate::run::sweeps::Sweeps;
 use crate::trace::tracer::TraceQueue;
 
@@ -28,6 +28,7 @@ pub(crate) struct Dispatcher<'a> {
     reloader: &'a Reloader,
     drivers: Drivers,
     sweeps: Sweeps,
+    shutdown: Shutdown,
 }
 
 impl<'a> Dispatcher<'a> {
@@ -36,17 +37,19 @@ impl<'a> Dispatcher<'a> {
         registrar: &'a Registrar,
         reloader: &'a Reloader,
         traces: Option<TraceQueue>,
+        shutdown: Shutdown,
     ) -> Dispatcher<'a> {
         let loops = registrar.catalog().agent_loops().clone();
-        let drivers = Drivers::new(Arc::clone(context), loops, traces);
-        Dispatcher { context, registrar, reloader, drivers, sweeps: Sweeps::default() }
+        let drivers = Drivers::new(Arc::clone(context), loops, traces, shutdown.clone());
+        let sweeps = Sweeps::default();
+        Dispatcher { context, registrar, reloader, drivers, sweeps, shutdown }
     }
 
-    /// Gives runs to drivers until stopped; then the drivers release their runs.
+    /// Gives runs to drivers until the runtime drains; then each driver releases its run after its step.
     ///
     /// # Errors
     /// [`RuntimeError`] if the connection is lost.
-    pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), RuntimeError> {
+    pub(crate) async fn run(mut self) -> Result<(), RuntimeError> {
         let mut unclaimed = self.unclaimed_runs().await?;
         let mut abort_requested = self.abort_requested_runs().await?;
         let mut prompts = self.changed_prompts().await?;
@@ -60,7 +63,7 @@ impl<'a> Dispatcher<'a> {
         let mut reloads = FuturesUnordered::new();
         loop {
             tokio::select! {
-                () = stop.cancelled() => break,
+                () = self.shutdown.draining() => break,
                 update = next_update(&mut unclaimed) => {
                     update?;
                     self.drive_all(&unclaimed)?;
@@ -95,7 +98,27 @@ impl<'a> Dispatcher<'a> {
                 Some(()) = reloads.next(), if !reloads.is_empty() => {}
             }
         }
+        drop(reloads);
+        self.drain(&mut abort_requested).await?;
         self.drivers.shutdown().await;
+        Ok(())
+    }
+
+    /// Waits until the drivers have ended, or must be stopped. A run can still be aborted.
+    async fn drain(&mut self, abort_requested: &mut Subscription) -> Result<(), RuntimeError> {
+        while !self.drivers.is_empty() {
+            tokio::select! {
+                biased;
+                () = self.shutdown.stopped() => break,
+                () = self.drivers.one_ended() => {}
+                update = next_update(abort_requested) => {
+                    update?;
+                    for id in column::<String>(abort_requested)? {
+                        self.drivers.stop(&id);
+                    }
+                }
+            }
+        }
         Ok(())
     }
 

@@ -28,14 +28,25 @@ impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
     /// `loops` are those in Rust that definitions can select.
     pub(crate) async fn drive(mut self, loops: &AgentLoops) -> Result<DriveResult, RuntimeError> {
-        let driven = match self.run_loop(loops).await {
-            Ok(driven) => driven,
-            Err(error) => self.end_after(error).await?,
+        let shutdown = self.shutdown.clone();
+        // A program is ended by its loop, which records its last lines.
+        let is_program = self.agent.definition.cli.is_some();
+        let driven = tokio::select! {
+            driven = self.drive_to_end(loops) => driven?,
+            () = shutdown.stopped(), if !is_program => DriveResult::Released,
         };
         if driven == DriveResult::Ended {
             observability::run_ended(&self).await;
         }
         Ok(driven)
+    }
+
+    /// Drives the run until the work of this driver ends, and records how it ends.
+    async fn drive_to_end(&mut self, loops: &AgentLoops) -> Result<DriveResult, RuntimeError> {
+        match self.run_loop(loops).await {
+            Ok(driven) => Ok(driven),
+            Err(error) => self.end_after(error).await,
+        }
     }
 
     /// Performs one action after the other, until the work of this driver ends.
@@ -44,7 +55,13 @@ impl Driver {
             return program::run::drive(self).await;
         }
         if self.agent.definition.a2a.is_some() {
-            return remote_agent::run::drive(self).await;
+            let shutdown = self.shutdown.clone();
+            // The task at the remote agent goes on, and the next driver continues with it.
+            return tokio::select! {
+                biased;
+                () = shutdown.draining() => Err(StepError::Released),
+                driven = remote_agent::run::drive(self) => driven,
+            };
         }
         loop {
             let Some(action) = self.next_action().await? else { return Ok(DriveResult::Waits) };
@@ -73,6 +90,7 @@ impl Driver {
             StepError::Failed(RunFailure { code, message }) => self.run_lease.fail(code, message),
             StepError::Aborted => self.run_lease.abort(self.why_aborted().await?),
             StepError::Ended => return Ok(DriveResult::Ended),
+            StepError::Released => return Ok(DriveResult::Released),
             StepError::Refused(error) => match error.code() {
                 Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
                 Some(Code::Conflict) if self.is_abort_requested().await? => {
@@ -96,10 +114,21 @@ impl Driver {
 
     /// Returns the next action, after it has made the rows current; `None` if the run pauses before the action.
     pub(crate) async fn next_action(&mut self) -> Step<Option<Action>> {
+        self.check_shutdown()?;
         self.refresh().await?;
         let action = self.state.decide();
         let is_paused = run::pause::at_stage(self, &action).await?;
         Ok((!is_paused).then_some(action))
+    }
+
+    /// Checks that another step may begin.
+    ///
+    /// # Errors
+    /// [`StepError::Released`] if the runtime stops.
+    pub(crate) fn check_shutdown(&self) -> Step {
+        // A run that is to be aborted ends as such.
+        let is_released = self.shutdown.is_draining() && !self.stop.is_cancelled();
+        if is_released { Err(StepError::Released) } else { Ok(()) }
     }
 
     /// Does what the calls of the last answer need. Returns how the work of this driver ends, if it ends with it.

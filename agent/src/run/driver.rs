@@ -21,6 +21,7 @@ use crate::run::active_agent::ActiveAgent;
 use crate::run::context::RuntimeContext;
 use crate::run::error::RuntimeError;
 use crate::run::lease::RunLease;
+use crate::run::shutdown::Shutdown;
 use crate::run::state::{NewRows, RunState};
 use crate::run::step::{RunFailure, Step, StepError};
 use crate::watchdog::HealthState;
@@ -37,6 +38,8 @@ pub(crate) struct Driver {
     pub(crate) run_lease: RunLease,
     /// Cancelled when the run is aborted or its lease is lost.
     pub(crate) stop: CancellationToken,
+    /// How the runtime stops: when it drains, the run is released after its step.
+    pub(crate) shutdown: Shutdown,
     /// The definition of the run's own agent. It differs from the active one only while a handoff is in effect.
     pub(crate) own_definition: Arc<AgentDefinition>,
     /// The middleware of all agents when this driver began.

@@ -29,6 +29,7 @@ use crate::run::context::RuntimeContext;
 use crate::run::driver::Driver;
 use crate::run::error::RuntimeError;
 use crate::run::lease::{RunLease, millis};
+use crate::run::shutdown::Shutdown;
 use crate::run::state::RunState;
 use crate::run::step::RunFailure;
 use crate::trace::tracer::TraceQueue;
@@ -36,6 +37,10 @@ use crate::watchdog::HealthState;
 
 /// Delay before a run is retried after a connection error or a panic of its driver.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// How long the drivers of programs may take to end in addition to the grace period of tools: after a signal, a program has its own
+/// grace period, and its last lines are recorded.
+const END_OF_DRIVERS: Duration = Duration::from_secs(1);
 
 /// Maximum number of consecutive panics of a run's driver. A defect that depends on the run's rows would otherwise
 /// be retried forever.
@@ -59,6 +64,7 @@ pub(crate) struct Drivers {
     driven: HashMap<String, ActiveDriver>,
     /// The runs that have ended, for their traces.
     traces: Option<TraceQueue>,
+    shutdown: Shutdown,
 }
 
 /// A run with a driver.
@@ -90,8 +96,15 @@ impl Drivers {
         shared: Arc<RuntimeContext>,
         loops: AgentLoops,
         traces: Option<TraceQueue>,
+        shutdown: Shutdown,
     ) -> Drivers {
-        Drivers { shared, loops, tasks: JoinSet::new(), driven: HashMap::new(), traces }
+        let tasks = JoinSet::new();
+        Drivers { shared, loops, tasks, driven: HashMap::new(), traces, shutdown }
+    }
+
+    /// Returns `true` if there is no driver.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
     }
 
     /// Starts a driver for a run, unless there is one.
@@ -118,14 +131,20 @@ impl Drivers {
         }
     }
 
-    /// Stops all drivers.
+    /// Ends the drivers that are left. They have been told to stop: those of command-line programs wait until the program has
+    /// ended, for a while, and all others end at once.
     pub(crate) async fn shutdown(&mut self) {
-        while let Some(ended) = self.tasks.try_join_next() {
-            if let Ok(DriverExit { run, how: ExitReason::Finished }) = ended {
-                self.trace(&run);
+        let within = self.shared.settings.grace + END_OF_DRIVERS;
+        let ended = async {
+            while let Some(ended) = self.tasks.join_next().await {
+                if let Ok(DriverExit { run, how: ExitReason::Finished }) = ended {
+                    self.trace(&run);
+                }
             }
+        };
+        if tokio::time::timeout(within, ended).await.is_err() {
+            self.tasks.shutdown().await;
         }
-        self.tasks.shutdown().await;
     }
 
     /// Traces a run that has ended, or drives it again.
@@ -134,6 +153,8 @@ impl Drivers {
         self.shared.leases.release_run(&run);
         match how {
             ExitReason::Finished => self.trace(&run),
+            // The next runtime drives it.
+            _ if self.shutdown.is_draining() => {}
             ExitReason::ConnectionLost(error) => {
                 tracing::warn!(
                     run,
@@ -162,14 +183,20 @@ impl Drivers {
         self.driven.insert(run.clone(), ActiveDriver { stop: stop.clone(), panics });
         let shared = Arc::clone(&self.shared);
         let loops = self.loops.clone();
+        let shutdown = self.shutdown.clone();
         self.tasks.spawn(async move {
             if !delay.is_zero() {
-                tokio::time::sleep(delay).await;
+                tokio::select! {
+                    () = tokio::time::sleep(delay) => {}
+                    () = shutdown.draining() => {
+                        return DriverExit { run, how: ExitReason::Finished };
+                    }
+                }
             }
             // `AssertUnwindSafe` is sound: a driver shares no state that a panic could leave inconsistent.
             let drives = async {
                 if panics < MAX_PANICS {
-                    claim_and_drive(shared, &loops, &run, stop).await
+                    claim_and_drive(shared, &loops, &run, stop, shutdown).await
                 } else {
                     fail_after_panics(&shared, &run).await
                 }
@@ -217,15 +244,30 @@ async fn permit_to_drive(
     Ok(Some((scope, permit)))
 }
 
+/// Claims a run that may be driven, once it may. Returns `None` if there is nothing to drive.
+async fn claim_permitted(
+    shared: &RuntimeContext,
+    id: &str,
+) -> Result<Option<(Run, Scope, Option<ScopePermit>)>, RuntimeError> {
+    let Some((scope, permit)) = permit_to_drive(shared, id).await? else { return Ok(None) };
+    let Some(run) = claim(shared, id).await? else { return Ok(None) };
+    Ok(Some((run, scope, permit)))
+}
+
 /// Claims a run and drives it. A run whose definition this runtime cannot use fails.
 async fn claim_and_drive(
     shared: Arc<RuntimeContext>,
     loops: &AgentLoops,
     id: &str,
     stop: CancellationToken,
+    shutdown: Shutdown,
 ) -> Result<(), RuntimeError> {
-    let Some((scope, permit)) = permit_to_drive(&shared, id).await? else { return Ok(()) };
-    let Some(run) = claim(&shared, id).await? else { return Ok(()) };
+    let claimed = tokio::select! {
+        biased;
+        () = shutdown.draining() => return Ok(()),
+        claimed = claim_permitted(&shared, id) => claimed?,
+    };
+    let Some((run, scope, permit)) = claimed else { return Ok(()) };
     let Some(run_lease) = RunLease::from_run(&run) else { return Ok(()) };
     shared.leases.hold_run(run_lease.clone());
     let definition = match load_definition(&shared.abide, &run.agent, run.revision).await {
@@ -257,6 +299,7 @@ async fn claim_and_drive(
         permit,
         run_lease,
         stop,
+        shutdown,
         own_definition: definition,
         deployment,
         agent,

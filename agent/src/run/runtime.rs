@@ -14,7 +14,6 @@ use abide_definitions::pause_rule::{PauseCallback, PausePoint};
 use abide_models::Models;
 use abide_tools::{Environment, McpServer, Sandbox, ScopeLimiter, ToolOutcome, Tools};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::catalog::agents::{Catalog, Problem};
 use crate::catalog::project::ProjectSource;
@@ -28,6 +27,7 @@ use crate::run::heartbeat::LeaseKeeper;
 use crate::run::registrar::Registrar;
 use crate::run::reloader::{OnChange, Reloader};
 use crate::run::settings::Settings;
+use crate::run::shutdown::Shutdown;
 use crate::trace::metrics::AgentMetrics;
 use crate::trace::tracer::Tracer;
 
@@ -221,17 +221,20 @@ impl Runtime {
     }
 
     /// Drives every run without a driver, until stopped. Definitions are registered again when files or tools
-    /// change. On stop, the drivers release their runs; the next runtime continues them.
+    /// change. On stop, the drivers release their runs; the next runtime continues them. With a [`Shutdown`], the steps in
+    /// progress end first; a cancellation token stops at once.
     ///
     /// # Errors
     /// [`RuntimeError`] if the connection is lost, or the system has no room for a thread.
-    pub async fn run(&self, stop: CancellationToken) -> Result<(), RuntimeError> {
+    pub async fn run(&self, stop: impl Into<Shutdown>) -> Result<(), RuntimeError> {
+        let shutdown = stop.into();
         let RuntimeContext { abide, leases, settings, .. } = &*self.context;
         let keeper = LeaseKeeper::start(abide, leases, settings.lease)?;
         let tracer = self.tracer.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (traces, tracing) = tracer.map(|it| it.start(abide.clone(), settings.now())).unzip();
-        let dispatcher = Dispatcher::new(&self.context, &self.registrar, &self.reloader, traces);
-        dispatcher.run(stop).await?;
+        let dispatcher =
+            Dispatcher::new(&self.context, &self.registrar, &self.reloader, traces, shutdown);
+        dispatcher.run().await?;
         keeper.stop().await;
         if let Some(tracing) = tracing {
             // Unsent traces are sent after the next start.

@@ -14,6 +14,8 @@ pub(crate) enum StepError {
     Aborted,
     /// The run has ended: the step recorded its end together with other rows.
     Ended,
+    /// The runtime stops: the run is left to the next one, before the next step.
+    Released,
     /// The step was refused, or could not be sent. Whether that ends the run depends on the code of the refusal.
     Refused(Error),
 }
@@ -45,6 +47,8 @@ pub(crate) enum DriveResult {
     Waits,
     /// Another driver holds the run.
     Lost,
+    /// The runtime stops, and the next one continues the run.
+    Released,
 }
 
 /// Returns the failure of a run that has reached its deadline.

@@ -118,12 +118,14 @@ impl Driver {
                 None => Err(StepError::Refused(Error::Closed)),
             },
             () = self.stop.cancelled() => Err(StepError::Aborted),
+            () = self.shutdown.draining() => Err(StepError::Released),
             () = self.until_deadline() => Err(overtime()),
         }?;
         if needs_permit {
             self.permit = tokio::select! {
                 permit = self.shared.run_permit(&self.scope) => Some(permit),
                 () = self.stop.cancelled() => return Err(StepError::Aborted),
+                () = self.shutdown.draining() => return Err(StepError::Released),
                 () = self.until_deadline() => return Err(overtime()),
             };
         }

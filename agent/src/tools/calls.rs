@@ -66,6 +66,7 @@ pub(crate) fn starts_at_once(driver: &Driver, calls: &[RequestedCall]) -> bool {
     let [call] = calls else { return false };
     matches!(Executor::for_tool(driver, &call.name), Executor::Process(_))
         && !needs_approval(driver, &call.name)
+        && !driver.shutdown.is_draining()
         && !run::pause::may_be_demanded(driver)
 }
 
@@ -116,6 +117,10 @@ async fn run(
     }
     if stop.is_cancelled() && !is_claimed {
         return cancel_unclaimed(driver, &call).await.map(|()| None);
+    }
+    // It stays pending for the next driver.
+    if driver.shutdown.is_draining() && !is_claimed {
+        return Ok(None);
     }
     let claimed = if is_claimed { Ok(call) } else { claim(driver, &call).await };
     let claimed = match claimed {

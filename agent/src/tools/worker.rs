@@ -12,12 +12,12 @@ use abide_client::{Abide, Error, Scope};
 use abide_tools::{Effect, ToolContext, ToolView};
 use serde_json::{Map, Value};
 use tokio::task::{Id, JoinSet};
-use tokio_util::sync::CancellationToken;
 
 use crate::run::context::restriction;
 use crate::run::heartbeat::{HeldLeases, LeaseKeeper};
 use crate::run::lease::millis;
 use crate::run::settings::Settings;
+use crate::run::shutdown::Shutdown;
 use crate::tools::claimed::ClaimedCall;
 use crate::tools::exchange::CallLog;
 use crate::tools::waiting_calls::{WaitingCall, WaitingCalls};
@@ -57,11 +57,12 @@ impl ToolWorker {
         ToolWorker { shared: Arc::new(Shared { abide, tools, settings, leases, agent }) }
     }
 
-    /// Runs calls until stopped. Then running tools are asked to stop.
+    /// Runs calls until stopped. Then running tools are asked to stop. With a [`Shutdown`] they can end before that.
     ///
     /// # Errors
     /// [`Error`] if the connection is lost, or the system has no room for a thread.
-    pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
+    pub async fn run(&self, stop: impl Into<Shutdown>) -> Result<(), Error> {
+        let shutdown = stop.into();
         let Shared { abide, settings, leases, agent, .. } = &*self.shared;
         let keeper = LeaseKeeper::start(abide, leases, settings.lease)?;
         let newest = WaitingCalls::newest();
@@ -70,7 +71,7 @@ impl ToolWorker {
         let mut waiting = WaitingCalls::new(abide, agent, OF_A_SESSION);
         loop {
             tokio::select! {
-                () = stop.cancelled() => break,
+                () = shutdown.draining() => break,
                 update = changes.try_next() => {
                     update?.ok_or(Error::Closed)?;
                     let newest = changes.typed_rows::<(Option<i64>,)>()?;
@@ -99,7 +100,7 @@ impl ToolWorker {
                 let place = CallPlace { call_id, session_id, scope: restriction(scope) };
                 let has_room = running.have_room(&place);
                 if has_room {
-                    let work = self.clone().work(place.clone(), stop.clone());
+                    let work = self.clone().work(place.clone(), shutdown.clone());
                     running.begin(place, work);
                 }
                 has_room
@@ -113,9 +114,9 @@ impl ToolWorker {
     }
 
     /// Runs a call. Returns whether it may wait again.
-    async fn work(self, place: CallPlace, stop: CancellationToken) -> bool {
+    async fn work(self, place: CallPlace, shutdown: Shutdown) -> bool {
         let CallPlace { call_id, session_id, .. } = place;
-        let Err(error) = self.attempt(&call_id, &session_id, &stop.child_token()).await else {
+        let Err(error) = self.attempt(&call_id, &session_id, &shutdown).await else {
             return false;
         };
         if error.code().is_none() {
@@ -129,7 +130,7 @@ impl ToolWorker {
         let pause = error.retry_after().unwrap_or(PAUSE);
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = stop.cancelled() => {}
+            () = shutdown.draining() => {}
         }
         true
     }
@@ -138,13 +139,15 @@ impl ToolWorker {
         &self,
         call_id: &str,
         session_id: &str,
-        cancel: &CancellationToken,
+        shutdown: &Shutdown,
     ) -> Result<(), Error> {
         let Shared { abide, tools, settings, leases, .. } = &*self.shared;
+        let cancel = &shutdown.stop_token();
         let context = self.context(session_id).await?;
         tokio::select! {
+            biased;
+            () = shutdown.draining() => return Ok(()),
             () = leases.until_renewed() => {}
-            () = cancel.cancelled() => return Ok(()),
         }
         let claim = ClaimToolCall::new(call_id).lease_ms(millis(settings.lease));
         let call: ToolCall = abide.call(claim.worker(&settings.driver)).await?.into_inner();

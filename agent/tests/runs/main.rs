@@ -10,6 +10,7 @@ mod contract;
 mod delegation;
 mod denied_requests;
 mod deployment;
+mod drain;
 mod durable_steps;
 mod end_to_end;
 mod errors;

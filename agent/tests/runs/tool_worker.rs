@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use abide_agent::{Settings, ToolWorker};
+use abide_agent::{Settings, Shutdown, ToolWorker};
 use abide_client::Abide;
 use abide_client::arguments::{CreateSession, RequestToolCall};
 use abide_tools::{Effect, Function, Selection, ToolDeclaration, Tools};
@@ -76,12 +76,15 @@ impl Home {
 
     /// A worker for `look` and `pay` in sessions of `mcp`.
     fn worker(&self, stop: &CancellationToken) -> JoinHandle<()> {
+        self.worker_until(stop.clone().into())
+    }
+
+    fn worker_until(&self, shutdown: Shutdown) -> JoinHandle<()> {
         let exposed = vec!["look".to_owned(), "pay".to_owned()];
         let exposed = Selection { tools: Some(exposed), ..Selection::default() };
         let view = self.tools.view(exposed).expect("the tools exist");
         let worker = ToolWorker::new(self.abide.clone(), view, Settings::named("worker"), "mcp");
-        let stop = stop.clone();
-        tokio::spawn(async move { worker.run(stop).await.expect("the file is open") })
+        tokio::spawn(async move { worker.run(shutdown).await.expect("the file is open") })
     }
 
     async fn until_begun(&self, count: usize) {
@@ -141,6 +144,24 @@ fn a_killed_worker_runs_nothing_twice() {
         worker.await.expect("no panic");
         assert_eq!(*home.begun.lock().expect("no panic"), ["1-look"]);
     });
+}
+
+/// A worker that drains claims nothing more, and its tools can end.
+#[tokio::test]
+async fn a_worker_that_drains_lets_its_tools_end() {
+    let folder = temporary_folder();
+    let home = Home::open(folder.path()).await;
+    home.session("m", "mcp").await;
+    home.request("1-pay", "m", "pay").await;
+    let shutdown = Shutdown::default();
+    let worker = home.worker_until(shutdown.clone());
+    home.until_begun(1).await;
+    shutdown.drain();
+    home.request("2-pay", "m", "pay").await;
+    home.gate.send_replace(true);
+    worker.await.expect("no panic");
+    let expected = [row("1-pay", "succeeded", 1), row("2-pay", "pending", 0)];
+    assert_eq!(home.until("succeeded", 1).await, expected);
 }
 
 /// A session with many calls does not delay the others.

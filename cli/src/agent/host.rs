@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use abide_agent::{
-    AgentMetrics, AgentProject, Catalog, DefinitionError, Environment, FolderChange, FolderChanges,
-    Launcher, McpStatus, Problem, ProjectError, Runtime, RuntimeError, Settings, ToolWorker, Tools,
+    AgentMetrics, AgentProject, Catalog, DefinitionError, EndSignal, Environment, FolderChange,
+    FolderChanges, Launcher, McpStatus, Problem, ProjectError, Runtime, RuntimeError, Settings,
+    Shutdown, ToolWorker, Tools,
 };
 use abide_client::Abide;
 use abide_engine::Engine;
@@ -17,7 +19,7 @@ use abide_schema::{Code, Refusal};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
 
 pub(super) use super::hint::FILE;
 pub(crate) use super::hint::FOLDER;
@@ -189,7 +191,7 @@ pub(crate) struct AgentHost {
     registry: RegistryParts,
     /// The problem of the file of each agent whose former registration stays in use.
     unregistered: watch::Receiver<BTreeMap<String, Problem>>,
-    stop: CancellationToken,
+    shutdown: Shutdown,
     runtime: JoinHandle<Result<(), RuntimeError>>,
     /// Runs the calls of MCP clients, in the process that has the engine.
     worker: Option<JoinHandle<()>>,
@@ -341,17 +343,50 @@ impl AgentHost {
         for text in folder_note.into_iter().chain(mentioned).chain(loaded.secrets.iter().cloned()) {
             tracing::warn!("{text}");
         }
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let runtime = tokio::spawn(async move { runtime.run(stopped).await });
-        let stopped = stop.clone();
-        let worker = worker.map(|worker| tokio::spawn(run_calls(worker, stopped)));
-        Ok(AgentHost { abide, loaded, registry, unregistered, stop, runtime, worker })
+        let shutdown = Shutdown::default();
+        let requested = shutdown.clone();
+        let runtime = tokio::spawn(async move { runtime.run(requested).await });
+        let requested = shutdown.clone();
+        let worker = worker.map(|worker| tokio::spawn(run_calls(worker, requested)));
+        Ok(AgentHost { abide, loaded, registry, unregistered, shutdown, runtime, worker })
+    }
+
+    /// Returns what stops the host, for a program that ends it in steps.
+    pub(crate) fn shutdown(&self) -> Shutdown {
+        self.shutdown.clone()
+    }
+
+    /// Lets the steps in progress end: answers of models, tools and programs. What has not ended after a time is stopped. The
+    /// runs continue when a driver opens the file again.
+    pub(crate) async fn drain(self, within: Duration) {
+        let shutdown = self.shutdown.clone();
+        shutdown.drain();
+        let mut ended = pin!(self.ended());
+        if timeout(within, &mut ended).await.is_err() {
+            tracing::warn!(
+                after = ?within,
+                "tools and programs did not end in time; they are stopped"
+            );
+            shutdown.stop();
+            if timeout(END_OF_STOPPED, ended).await.is_err() {
+                tracing::warn!("what was stopped did not end in time; it is left to the system");
+            }
+        }
     }
 
     /// Releases the runs. They continue when a driver opens the file again.
     pub(crate) async fn close(self) {
-        self.stop.cancel();
+        self.shutdown.stop();
+        self.ended().await;
+    }
+
+    /// As [`AgentHost::close`], after a signal, which command-line programs get, too.
+    pub(super) async fn close_with(self, signal: EndSignal) {
+        self.shutdown.stop_with(signal);
+        self.ended().await;
+    }
+
+    async fn ended(self) {
         match self.runtime.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(
@@ -368,19 +403,26 @@ impl AgentHost {
     }
 }
 
+/// How long what was stopped may take to end: the grace period of programs, and the records of their last lines. With the seconds of
+/// sockets it is less than the 15 s that supervisors of servers wait in addition to `--drain`.
+const END_OF_STOPPED: Duration = Duration::from_secs(6);
+
 /// Pause before the calls of MCP clients run again after an error.
 const WORKER_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the calls of MCP clients until stopped.
-async fn run_calls(worker: ToolWorker, stop: CancellationToken) {
-    while let Err(error) = worker.run(stop.clone()).await {
+async fn run_calls(worker: ToolWorker, shutdown: Shutdown) {
+    while let Err(error) = worker.run(shutdown.clone()).await {
+        if shutdown.is_draining() {
+            return;
+        }
         tracing::warn!(
             error = format_args!("{error:#}"),
             "calls of MCP clients do not run; trying again"
         );
         tokio::select! {
             () = tokio::time::sleep(WORKER_PAUSE) => {}
-            () = stop.cancelled() => return,
+            () = shutdown.draining() => return,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! With `--db` this process also drives the run ([`AgentHost`]); otherwise the server does.
 
 use std::path::Path;
+use std::time::Duration;
 
 use abide_agent::{AgentEvent, RunEvents, suggestion_for_run};
 use abide_client::arguments::{CreateSession, StartRun};
@@ -72,11 +73,49 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
     let definitions = Definitions { options, folder, host: host.as_ref() };
     let followed = follow(&definitions, &abide, args);
     let outcome = reporting_reconnects(abide.link(), options, followed).await;
-    let Some(host) = host else { return outcome };
-    let abide = host.abide.clone();
-    host.close().await;
-    abide.close().await;
+    if let Some(host) = host {
+        close_after(host, outcome.as_ref().err()).await;
+    }
     outcome
+}
+
+/// How long the drop of everything may take after a second signal.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Ends what runs, and closes the engine. After a signal, the program of a command-line agent gets it, too, and some time to end. A
+/// second signal does not wait for that: the program is killed with its process group.
+pub(super) async fn close_after(host: AgentHost, failure: Option<&Failure>) {
+    let abide = host.abide.clone();
+    let Some(Failure::Interrupted(signal)) = failure else {
+        host.close().await;
+        abide.close().await;
+        return;
+    };
+    let closed = async {
+        host.close_with(*signal).await;
+        abide.close().await;
+    };
+    tokio::select! {
+        () = closed => {}
+        () = second_signal() => {
+            // The process groups are killed when the async runtime is dropped. A thread that blocks must not prevent the end.
+            std::thread::spawn(|| {
+                // tidy: the time that the drop may take
+                std::thread::sleep(LAST_PATIENCE);
+                std::process::exit(INTERRUPTED.into());
+            });
+        }
+    }
+}
+
+/// Waits for another signal; for ever if the system has no room for its handler.
+async fn second_signal() {
+    match EndSignals::new() {
+        Ok(mut signals) => {
+            signals.recv().await;
+        }
+        Err(_) => std::future::pending().await,
+    }
 }
 
 /// Starts or continues the run, and shows its events until it ends or waits.
@@ -156,8 +195,8 @@ fn add_server_hint(options: &Options, folder: &Path, failure: Failure) -> Failur
     }
 }
 
-/// Shows the events of a run until it ends or waits. A signal ends the command with the command that continues. Its engine is
-/// closed, which ends the program of a command-line agent: without a terminal too, where a timer or a service sends it.
+/// Shows the events of a run until it ends or waits. A signal ends the command with the command that continues. The caller passes it
+/// on to the program of a command-line agent ([`close_after`]): without a terminal too, where a timer or a service sends it.
 ///
 /// # Errors
 /// The run failed, or waits.
@@ -170,17 +209,12 @@ pub(super) async fn watch(
 ) -> Result<(), Failure> {
     let watched = watch_events(options, abide, run_id, hint, yes);
     let mut signals = EndSignals::new()?;
-    tokio::select! {
+    let signal = tokio::select! {
         done = watched => return done.map_err(|failure| explain_closed_output(hint, failure)),
-        () = signals.recv() => {}
-    }
+        signal = signals.recv() => signal,
+    };
     note(format!("\ncontinue:  {}", hint.continue_command()));
-    // The engine is closed next. A second signal does not wait for it.
-    tokio::spawn(async move {
-        signals.recv().await;
-        std::process::exit(INTERRUPTED.into());
-    });
-    Err(Failure::Interrupted)
+    Err(Failure::Interrupted(signal))
 }
 
 /// If the reader of stdout has closed it, prints the command that continues: the run may not have ended.

@@ -12,7 +12,7 @@ use clap::Args;
 
 use super::hint::{HintContext, quote};
 use super::host::{AgentHost, check_folder_exists, open_project};
-use super::run::watch;
+use super::run::{close_after, watch};
 use crate::call::call_and_print;
 use crate::connect::{Access, connect};
 use crate::events::stored_session;
@@ -156,9 +156,7 @@ pub(super) async fn import(options: &Options, folder: &Path, args: Import) -> Re
     let followed = follow(options, folder, &abide, args, snapshot);
     let outcome = reporting_reconnects(abide.link(), options, followed).await;
     if let Some(host) = host {
-        let abide = host.abide.clone();
-        host.close().await;
-        abide.close().await;
+        close_after(host, outcome.as_ref().err()).await;
     }
     outcome
 }

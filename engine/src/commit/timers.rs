@@ -15,6 +15,9 @@
 //! come later would run first. A row in a lane can have changed since it was read, or be there twice, so it is looked
 //! up once more before its call.
 //!
+//! Leases have a clock of their own ([`LeaseClock`]): the time in which no process had the file open need not count for
+//! them, because their holders could not renew them. It differs from the clock of events for a while after the start only.
+//!
 //! A row can also stand for the rest of a call ([`Continuation`](abide_schema::reducer::Continuation)). Then its call
 //! is one of the caller that began the work, and its lane is that of the scope in which the work is done.
 
@@ -42,6 +45,36 @@ const PAUSE_MS: i64 = 1_000;
 
 /// Rows looked up for one that runs, before a transaction takes no more: the others have changed since they were read.
 const LOOKUPS_PER_ROW: usize = 4;
+
+/// The clock by which leases expire. Until a time it is behind that of events, by the time since the last event before the
+/// start: leases that holders could not renew meanwhile expire as if the file had been open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseClock {
+    /// How much it is behind, in microseconds.
+    behind: i64,
+    /// When it is the clock of events again.
+    until: Micros,
+}
+
+impl LeaseClock {
+    /// Returns the clock of an engine that starts now, on a log whose last event has this time. The time between them does not
+    /// count until `grace` has passed. After that it does, so that a new lease is not too long for a whole downtime.
+    pub(crate) fn starting(now: Micros, last_event: Micros, grace: Duration) -> LeaseClock {
+        let grace = i64::try_from(grace.as_micros()).unwrap_or(i64::MAX);
+        let behind = if grace == 0 { 0 } else { now.0.saturating_sub(last_event.0).max(0) };
+        LeaseClock { behind, until: Micros(now.0.saturating_add(grace)) }
+    }
+
+    /// Returns the time of this clock.
+    fn now(&self, now: Micros) -> Micros {
+        if now < self.until { Micros(now.0.saturating_sub(self.behind)) } else { now }
+    }
+
+    /// Returns when this clock reaches a time.
+    fn reaches(&self, at: Micros) -> Micros {
+        at.max(self.until).min(Micros(at.0.saturating_add(self.behind)))
+    }
+}
 
 /// A due row.
 #[derive(Clone, Debug, PartialEq)]
@@ -488,11 +521,17 @@ pub(crate) struct Timers {
     lanes: DueLanes,
     /// Nothing is processed before this time.
     paused_until: Option<Micros>,
+    lease_clock: LeaseClock,
 }
 
 impl Timers {
     /// Returns the deadlines of these modules.
-    pub(crate) fn new(modules: &[Module], tenants: Tenants, max_of_a_tenant: usize) -> Timers {
+    pub(crate) fn new(
+        modules: &[Module],
+        tenants: Tenants,
+        max_of_a_tenant: usize,
+        lease_clock: LeaseClock,
+    ) -> Timers {
         let deadlines = modules.iter().flat_map(|module| &module.deadlines);
         let tables: Vec<&'static TableSpec> =
             modules.iter().flat_map(|module| module.tables.iter().copied()).collect();
@@ -500,13 +539,21 @@ impl Timers {
         let kinds: Vec<DeadlineKind> =
             deadlines.map(|deadline| DeadlineKind::new(*deadline, &owners)).collect();
         let lanes = DueLanes::new(tenants, kinds.len(), max_of_a_tenant);
-        Timers { lanes, kinds, paused_until: None }
+        Timers { lanes, kinds, paused_until: None, lease_clock }
+    }
+
+    /// Returns the time by which the rows of a kind are due.
+    fn time_of(&self, kind: &DeadlineKind, now: Micros) -> Micros {
+        if kind.deadline.is_lease { self.lease_clock.now(now) } else { now }
     }
 
     /// Returns the time until something is due; `None` if no rows wait.
     pub(crate) fn due_in(&self, now: Micros) -> Option<Duration> {
         let has_rows = !self.lanes.is_empty() || self.kinds.iter().any(DeadlineKind::has_rows);
-        let unread = self.kinds.iter().filter_map(|kind| kind.next);
+        let unread = self.kinds.iter().filter_map(|kind| {
+            let next = kind.next?;
+            Some(if kind.deadline.is_lease { self.lease_clock.reaches(next) } else { next })
+        });
         let earliest = unread.chain(has_rows.then_some(now)).min()?;
         let next = earliest.max(self.paused_until.unwrap_or(earliest));
         let us = u64::try_from(next.0.saturating_sub(now.0)).unwrap_or(0);
@@ -539,12 +586,14 @@ impl Timers {
             return Ok(Vec::new());
         }
         self.paused_until = None;
-        if self.lanes.is_empty() && !self.kinds.iter().any(|kind| kind.has_work(now)) {
+        let has_work = self.kinds.iter().any(|kind| kind.has_work(self.time_of(kind, now)));
+        if self.lanes.is_empty() && !has_work {
             return Ok(Vec::new());
         }
         let mut reads = limits::DUE_READ_PER_COMMIT;
-        for kind in 0..self.kinds.len() {
-            self.read_kind(kind, store, now, &mut reads)?;
+        for nth in 0..self.kinds.len() {
+            let due_by = self.time_of(&self.kinds[nth], now);
+            self.read_kind(nth, store, due_by, &mut reads)?;
         }
         let mut room: Vec<usize> = self.kinds.iter().map(|kind| kind.deadline.per_commit).collect();
         let mut due = Vec::new();
@@ -753,6 +802,28 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    /// The writer sleeps until the time that `reaches` returns. It must be the first one that `now` maps to a due time.
+    #[test]
+    fn the_clock_of_leases_reaches_a_time_when_it_shows_it() {
+        let second = 1_000_000;
+        for (down, grace) in [(0, 0), (100, 0), (100, 30), (5, 30), (30, 30), (-5, 30)] {
+            let start = Micros(1_000 * second);
+            let last_event = Micros(start.0 - down * second);
+            let grace = Duration::from_secs(grace);
+            let clock = LeaseClock::starting(start, last_event, grace);
+            for at in (-150..150).map(|seconds| Micros(start.0 + seconds * second)) {
+                let reached = clock.reaches(at);
+                assert!(
+                    clock.now(reached) >= at,
+                    "{down} {grace:?} {at:?}: not yet at {reached:?}"
+                );
+                let before = Micros(reached.0 - 1);
+                assert!(clock.now(before) < at, "{down} {grace:?} {at:?}: before {reached:?}");
+                assert!(reached >= at, "a lease does not expire early");
+            }
+        }
+    }
 
     /// A lane was once cached by its scope: rows that were overdue at the start, before a caller had shown which keys
     /// all scopes have, gave each user of a tenant a lane, and a turn, of its own.

@@ -1,6 +1,6 @@
 //! The state that the handles of an engine and its connections share.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use abide_schema::reducer::Caller;
@@ -30,6 +30,9 @@ use crate::subscriptions::publisher::Publication;
 use crate::subscriptions::rerun::SharedReruns;
 use crate::subscriptions::shared_results::{ResultCache, SharedResults};
 
+/// When a call is repeated that a process refuses because it is about to stop.
+const STOPPING_RETRY_MS: u64 = 1_000;
+
 /// A running engine. It stops when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -49,6 +52,8 @@ pub(crate) struct Inner {
     pub(crate) buffers: Buffers,
     /// The bytes of large parameters, which are held as long as their live queries.
     pub(crate) live_parameters: Buffers,
+    /// The reducers that other processes cannot call any more, once this one is about to stop.
+    pub(crate) refused_reducers: OnceLock<&'static [&'static str]>,
     pub(crate) results: Arc<ResultCache>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) visible: Arc<VisibleRows>,
@@ -92,6 +97,18 @@ impl Inner {
         self.rate_limiter.take(caller, calls, self.clock.now()).inspect_err(|_| {
             self.metrics.rate_limited_total.add(1);
         })
+    }
+
+    /// Refuses a call of a reducer that other processes cannot call any more.
+    pub(crate) fn check_accepted(&self, reducer: &str) -> Result<(), Refusal> {
+        let refused = self.refused_reducers.get();
+        if refused.is_none_or(|refused| !refused.contains(&reducer)) {
+            return Ok(());
+        }
+        let detail = format!("{reducer} is not accepted any more: the process is about to stop");
+        Err(Refusal::new(Code::Unavailable, detail)
+            .hint("nothing was written; try again when it runs again")
+            .retry_after_ms(STOPPING_RETRY_MS))
     }
 
     /// Returns where a caller's connections find and count whole results.

@@ -1,7 +1,7 @@
 //! Opens a file: recovers its state, and starts the threads. `inner` is what they share with the handles.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use abide_live::{Budget, Catalog, Planner, Router, WorkFunctions};
 use abide_log::Chain;
@@ -26,7 +26,7 @@ use crate::commit::queue::Queue;
 use crate::commit::registry::Registry;
 use crate::commit::retention::{ChangeLog, Retention};
 use crate::commit::table_watchers::TableWatchers;
-use crate::commit::timers::Timers;
+use crate::commit::timers::{LeaseClock, Timers};
 use crate::commit::transaction::GroupTransaction;
 use crate::commit::unit::PendingAnswers;
 use crate::commit::writer::WriterThread;
@@ -101,6 +101,7 @@ pub(super) struct ThreadConfig {
     pub(super) retention: Retention,
     pub(super) buffers: BufferLimits,
     pub(super) timers: bool,
+    pub(super) lease_grace: Duration,
     pub(super) due_of_a_tenant: usize,
     pub(super) scheduler: Arc<dyn StepScheduler>,
 }
@@ -134,6 +135,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let modules = &store.layout().modules;
     let tables = store.layout().tables().collect();
     let clock = Arc::clone(&config.sources.clock);
+    let lease_clock = LeaseClock::starting(clock.now(), found.head.at, config.lease_grace);
     let started = Instant::now();
     let rate_limiter = Arc::<RateLimiter>::default();
     let writer = WriterThread {
@@ -142,6 +144,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
             if config.timers { modules } else { &[] },
             threads.tenants.clone(),
             config.due_of_a_tenant,
+            lease_clock,
         ),
         continued: PendingAnswers::default(),
         rate_limiter: Arc::clone(&rate_limiter),
@@ -188,6 +191,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         rate_limiter,
         buffers: threads.buffers.clone(),
         live_parameters: live_parameters(&threads.tenants),
+        refused_reducers: OnceLock::new(),
         results: Arc::default(),
         clock,
         visible: Arc::clone(visible),

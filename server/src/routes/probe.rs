@@ -12,12 +12,13 @@ pub(super) async fn health() -> Response {
     super::response::json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}).to_string())
 }
 
-/// Calls are accepted.
+/// Calls are accepted, and the server is not about to stop.
 pub(super) async fn ready(
     State(app): State<AppState>,
     session: Option<SessionExtension>,
 ) -> Result<Response, Problem> {
     app.engine.ready()?;
+    app.drain.check()?;
     if session.is_none() {
         // The length of the log is not public.
         return Ok(super::response::json(json!({"status": "ready"}).to_string()));

@@ -1,5 +1,6 @@
 //! Endpoints for operators and tools: health, readiness, metrics, schema, OpenAPI, the page.
 
+use abide_server::{AccessConfig, Drain, Services};
 use expect_test::expect;
 
 use crate::http::check;
@@ -21,6 +22,38 @@ async fn health_and_readiness() {
     "#]],
     );
     assert_eq!(server.request("HEAD", "/health").send().await.status, 200);
+}
+
+/// A load balancer sends requests elsewhere, and what has begun goes on.
+#[tokio::test]
+async fn a_server_that_is_about_to_stop_is_not_ready() {
+    let drain = Drain::default();
+    let services = Services { drain: drain.clone(), ..Services::default() };
+    let server = TestServer::with_services(AccessConfig::loopback(), services).await;
+    assert_eq!(server.get("/ready").await.status, 200);
+    drain.begin(&server.engine);
+    let refused = server.get("/ready").await;
+    check(
+        &refused.problem(),
+        expect![[r#"
+            503 unavailable: the server is about to stop (send new work to another server, or to this one when it has started again)
+        "#]],
+    );
+    let claim = server.post("/v1/call/claim_next_tool_call", r#"{"tools": ["pay"]}"#).await;
+    check(
+        &claim.problem(),
+        expect![[r#"
+            503 unavailable: claim_next_tool_call is not accepted any more: the process is about to stop (nothing was written; try again when it runs again)
+        "#]],
+    );
+    assert_eq!(claim.header("retry-after"), Some("1"));
+    let calls = r#"{"calls": [{"reducer": "create_session", "args": {"agent": "a"}},
+        {"reducer": "claim_run", "args": {"id": "r", "driver": "d", "lease_ms": 1000}}]}"#;
+    assert_eq!(server.post("/v1/batch", calls).await.status, 503);
+    assert_eq!(server.get("/health").await.status, 200);
+    let session = server.post("/v1/call/create_session", r#"{"agent": "a"}"#).await;
+    assert_eq!(session.status, 200);
+    assert_eq!(server.engine.durable_seq().0, 1, "nothing of the batch was written");
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ const NAMED: [&str; 5] = [
 
 /// The server, the remote half of the SDK, and the commands that configure a listener or a proxy.
 const OTHERS: [&str; 4] =
-    ["server/src/", "client-sdk/rust/src/remote/", "cli/src/serve.rs", "cli/src/mcp.rs"];
+    ["server/src/", "client-sdk/rust/src/remote/", "cli/src/serve", "cli/src/mcp.rs"];
 
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let path = source.path.as_str();
