@@ -5,7 +5,7 @@
 //! [`abide_engine::Engine::describe`] lists them. The REST routes of agents, runs, sessions and prompts name
 //! what they call and read. Standard protocols for agents are another crate, which uses the [`port`].
 //!
-//! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine ·
+//! In reading order: [`serve()`] the accept loop and its shutdown · [`ServerListener`] where it listens · [`Tls`] certificates ·
 //! [`AccessConfig`] authentication · `authenticator` admitted callers, `credential_store` tokens in the database, `jwt`
 //! tokens of an issuer · `single` what a request has at most once · `cors` which pages of browsers read a response ·
 //! `connections` how many, for how long, and turns of large messages · `arrivals` and `unsent` count the bytes of
@@ -37,6 +37,7 @@ mod routes;
 mod serve;
 mod single;
 mod sse;
+mod tls;
 mod unsent;
 mod websocket;
 
@@ -52,6 +53,7 @@ pub mod protocol {
 pub use agents::{AgentMetricFamily, AgentMetricSample, AgentRegistry};
 pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
-pub use listener::SharedListener;
+pub use listener::{ServerListener, SharedListener};
 pub use public_url::PublicUrl;
 pub use serve::{Services, check_listens, serve, serve_shared, serve_with};
+pub use tls::{ClientCertificate, Tls, TlsFiles};

@@ -15,6 +15,8 @@ use crate::auth::jwt::Jwt;
 pub struct AccessConfig {
     token: Option<Arc<str>>,
     jwt: Option<Jwt>,
+    /// Certificates of clients are credentials.
+    has_client_certificates: bool,
     /// The bearer of the server's own token is the local admin.
     is_socket: bool,
 }
@@ -26,9 +28,10 @@ impl std::fmt::Debug for AccessConfig {
             Some(_) => "token",
             None => "loopback",
         };
+        let certificates = if self.has_client_certificates { ", client certificates" } else { "" };
         match &self.jwt {
-            None => write!(f, "Access({token})"),
-            Some(jwt) => write!(f, "Access({token}, {jwt:?})"),
+            None => write!(f, "Access({token}{certificates})"),
+            Some(jwt) => write!(f, "Access({token}, {jwt:?}{certificates})"),
         }
     }
 }
@@ -38,7 +41,7 @@ impl AccessConfig {
     /// the id `local`.
     #[must_use]
     pub fn loopback() -> AccessConfig {
-        AccessConfig { token: None, jwt: None, is_socket: false }
+        AccessConfig { token: None, jwt: None, has_client_certificates: false, is_socket: false }
     }
 
     /// Additionally accepts this token: its bearer is an admin with the id `token`.
@@ -74,9 +77,17 @@ impl AccessConfig {
         self
     }
 
+    /// Additionally accepts certificates of clients that belong to an identity; see
+    /// [`ClientCertificate`](crate::ClientCertificate).
+    #[must_use]
+    pub fn with_client_certificates(mut self) -> AccessConfig {
+        self.has_client_certificates = true;
+        self
+    }
+
     /// Returns `true` if credentials are required regardless of the file.
     pub(crate) fn requires_credentials(&self) -> bool {
-        self.token.is_some() || self.jwt.is_some()
+        self.token.is_some() || self.jwt.is_some() || self.has_client_certificates
     }
 
     pub(crate) fn jwt(&self) -> Option<&Jwt> {
