@@ -1,6 +1,7 @@
 //! Opening a file together with other programs.
 
 use std::env;
+use std::fmt;
 use std::future::IntoFuture;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,16 +35,17 @@ impl Abide {
     /// # }
     /// ```
     pub fn open_shared(path: impl AsRef<Path>) -> OpenShared {
-        OpenShared { path: path.as_ref().to_owned(), binary: None, deadline: DEADLINE }
+        OpenShared { path: path.as_ref().to_owned(), binary: None, token: None, deadline: DEADLINE }
     }
 }
 
 /// Opens a shared file when it is awaited.
 #[must_use = "a file is opened when it is awaited"]
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct OpenShared {
     path: PathBuf,
     binary: Option<PathBuf>,
+    token: Option<String>,
     deadline: Duration,
 }
 
@@ -51,6 +53,12 @@ impl OpenShared {
     /// Sets the program that runs the engine: `abide`, or a program with modules of its own.
     pub fn binary(mut self, path: impl Into<PathBuf>) -> OpenShared {
         self.binary = Some(path.into());
+        self
+    }
+
+    /// Sets a token of the file: the caller is its identity, in place of the local admin.
+    pub fn token(mut self, token: impl Into<String>) -> OpenShared {
+        self.token = Some(token.into());
         self
     }
 
@@ -67,7 +75,7 @@ impl OpenShared {
     /// speaks another protocol; [`Error::Refused`] if the file cannot be opened, with the code `file_locked` if a
     /// process has it open that does not share it.
     pub async fn open(self) -> Result<Abide, Error> {
-        let OpenShared { path, binary, deadline } = self;
+        let OpenShared { path, binary, token, deadline } = self;
         let binary = binary
             .or_else(|| env::var_os(BINARY).map(PathBuf::from))
             .unwrap_or_else(|| PathBuf::from("abide"));
@@ -75,7 +83,7 @@ impl OpenShared {
             url: path.display().to_string(),
             why: lowercase_first(&why.to_string()),
         })?;
-        Ok(Abide::remote(Remote::open(path, binary).await?, deadline))
+        Ok(Abide::remote(Remote::open(path, binary, token.as_deref()).await?, deadline))
     }
 }
 
@@ -85,5 +93,12 @@ impl IntoFuture for OpenShared {
 
     fn into_future(self) -> RequestFuture<Abide> {
         Box::pin(self.open())
+    }
+}
+
+impl fmt::Debug for OpenShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The token is a secret.
+        f.debug_struct("OpenShared").field("path", &self.path).finish_non_exhaustive()
     }
 }

@@ -178,7 +178,7 @@ const HALF_HELLO: &[u8] = &[22, 3, 1, 2, 0, 1, 0];
 async fn an_incomplete_handshake_times_out() {
     let (tls, _) = tls(&[]);
     let listener = TestListener::new(1, Some(tls)).await;
-    for first in [&[][..], HALF_HELLO] {
+    for first in [&HALF_HELLO[..0], HALF_HELLO] {
         let mut slow = listener.connect().await;
         slow.write_all(first).await.expect("it reads");
         let begun = Instant::now();
@@ -224,11 +224,9 @@ async fn a_request_in_plain_text_learns_that_the_port_has_tls() {
 
 #[tokio::test]
 async fn a_client_chooses_its_protocol_by_alpn() {
-    for (offered, chosen) in [
-        (&[&b"h2"[..], b"http/1.1"][..], Some(&b"h2"[..])),
-        (&[b"http/1.1"], Some(b"http/1.1")),
-        (&[], None),
-    ] {
+    let cases: [(&[&[u8]], Option<&[u8]>); 3] =
+        [(&[b"h2", b"http/1.1"], Some(b"h2")), (&[b"http/1.1"], Some(b"http/1.1")), (&[], None)];
+    for (offered, chosen) in cases {
         let (tls, client) = tls(offered);
         let listener = TestListener::new(8, Some(tls)).await;
         let stream = handshake(&client, listener.connect().await).await;
