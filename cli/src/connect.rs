@@ -5,12 +5,12 @@ use std::time::Duration;
 use std::{env, fs, io};
 
 use abide_client::{Abide, Config, Error};
-use abide_engine::LockState;
+use abide_engine::{Holder, LockState};
 use abide_schema::{Code, Listing, Refusal};
 
 use crate::agent::{FOLDER, quote};
 use crate::failure::Failure;
-use crate::global_options::Options;
+use crate::global_options::{DEFAULT_DB, Options};
 
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -33,13 +33,23 @@ pub(crate) enum Access {
 pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, Failure> {
     if let Some(file) = &options.db {
         if is_shared(file) {
-            return connect_to_shared_engine(file).await;
+            // Access to the file is access to everything in it.
+            return connect_to_shared_engine(file, None).await;
         }
         return open_file(options, file, access);
+    }
+    if find_local_server(options).is_some() {
+        return connect_to_shared_engine(Path::new(DEFAULT_DB), options.token.as_deref()).await;
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {
         builder = builder.token(token);
+    }
+    if let Some(ca) = &options.ca {
+        builder = builder.ca(ca);
+    }
+    if let Some((certificate, key)) = options.client_certificate()? {
+        builder = builder.client_certificate(certificate, key);
     }
     Ok(builder.connect().await?)
 }
@@ -62,11 +72,29 @@ fn is_shared(file: &Path) -> bool {
     matches!(state, Ok(LockState::Held(Some(holder))) if holder.is_shared() && !holder.is_foreign)
 }
 
-async fn connect_to_shared_engine(file: &Path) -> Result<Abide, Failure> {
+/// The server with TLS that serves the default file in this folder, if the command names no other server and no file. Its
+/// certificate has the name that its clients use, so commands on this machine reach it by its private socket.
+pub(crate) fn find_local_server(options: &Options) -> Option<Holder> {
+    if options.db.is_some() || options.is_url_named {
+        return None;
+    }
+    let Ok(LockState::Held(Some(holder))) = LockState::read(Path::new(DEFAULT_DB)) else {
+        return None;
+    };
+    let has_tls = holder.url.as_ref().is_some_and(|url| url.starts_with("https://"));
+    (has_tls && holder.socket.is_some() && !holder.is_foreign).then_some(holder)
+}
+
+/// Connects as the identity of a token, or without one as the local admin.
+async fn connect_to_shared_engine(file: &Path, token: Option<&str>) -> Result<Abide, Failure> {
     let own = env::current_exe().map_err(|why| {
         Refusal::new(Code::Internal, format!("the path of this program is unknown: {why}"))
     })?;
-    Ok(Abide::open_shared(file).binary(own).deadline(PATIENCE).await?)
+    let mut shared = Abide::open_shared(file).binary(own).deadline(PATIENCE);
+    if let Some(token) = token {
+        shared = shared.token(token);
+    }
+    Ok(shared.await?)
 }
 
 fn open_file(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {
@@ -160,9 +188,10 @@ impl From<Error> for Failure {
             }
             Error::Refused(refusal) => Failure::Refused(reword_refusal(refusal)),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),
-            Error::Unreachable { .. } | Error::NotAbide { .. } | Error::TimedOut { .. } => {
-                Failure::Unreachable(refusal(Code::Unavailable))
-            }
+            Error::Unreachable { .. }
+            | Error::NotAbide { .. }
+            | Error::TimedOut { .. }
+            | Error::Tls { .. } => Failure::Unreachable(refusal(Code::Unavailable)),
             _ => Failure::Refused(refusal(Code::Internal)),
         }
     }

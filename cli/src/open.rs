@@ -2,7 +2,7 @@
 //! file is the engine; the others print how to reach it. The SDKs start this command.
 
 mod detach;
-mod engine_listener;
+pub(crate) mod engine_listener;
 mod holder;
 
 use std::path::PathBuf;

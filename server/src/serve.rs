@@ -87,8 +87,11 @@ pub async fn serve_with(
     let seq = engine.durable_seq();
     tracing::info!(%address, ?access, ?tls, requires_token, %seq, "serving");
     let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
+    let local = local.map(|local| {
+        let (listener, secret) = local.parts();
+        Entrance { listener, tls: None, access: secret.with_credentials_of(&access) }
+    });
     let port = Entrance { listener: Listener::Tcp(tcp), tls, access };
-    let local = local.map(Entrance::from);
     run(engine, port, local, services, &lifecycle, shutdown).await;
     tracing::info!(%address, "served");
     Ok(())
@@ -112,7 +115,9 @@ pub async fn serve_shared(
             () = ends.wait_until_unused(limits::FIRST_CONNECTION_TIMEOUT, limits::IDLE_ENGINE_TIMEOUT) => {}
         }
     };
-    run(engine, listener.into(), None, services, &lifecycle, shutdown).await;
+    let (listener, access) = listener.parts();
+    let socket = Entrance { listener, tls: None, access };
+    run(engine, socket, None, services, &lifecycle, shutdown).await;
     tracing::info!("served");
 }
 
@@ -121,13 +126,6 @@ struct Entrance {
     listener: Listener,
     tls: Option<Tls>,
     access: AccessConfig,
-}
-
-impl From<SharedListener> for Entrance {
-    fn from(listener: SharedListener) -> Entrance {
-        let (listener, access) = listener.parts();
-        Entrance { listener, tls: None, access }
-    }
 }
 
 /// A listener, and what it serves.
