@@ -74,7 +74,7 @@ Examples:
   export ABIDE_TOKEN=$(abide token create root --role admin --capability '*' --db abide.db)
   abide token create acme-app --role app --scope tenant=acme --expires 90d
   abide token create acme-app --label 'the new server'           # one more token of it
-  abide token create w1 --role worker --certificate w1.pem       # a client certificate; see docs/tls.md
+  abide token create w1 --role worker --certificate w1.pem       # a client certificate: docs/tls.md
   abide token list
   abide token revoke 7kq2…
 

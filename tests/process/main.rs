@@ -43,6 +43,7 @@ mod steps;
 mod term;
 mod terminal;
 mod timers;
+mod tls;
 mod unread;
 mod upgrade;
 mod verify;

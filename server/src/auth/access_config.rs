@@ -41,7 +41,7 @@ impl AccessConfig {
     /// the id `local`.
     #[must_use]
     pub fn loopback() -> AccessConfig {
-        AccessConfig { token: None, jwt: None, has_client_certificates: false, is_socket: false }
+        AccessConfig { token: None, jwt: None, has_client_certificates: false, socket_secret: None }
     }
 
     /// Additionally accepts this token: its bearer is an admin with the id `token`.
