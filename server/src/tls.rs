@@ -19,7 +19,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use x509_cert::der::Decode as _;
@@ -28,6 +30,9 @@ use crate::limits;
 
 /// The first byte of a TLS connection: a record of a handshake (RFC 8446, section 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
+
+/// Parts of a kilobyte that are read after a handshake has failed.
+const DRAINED_PARTS: usize = 64;
 
 /// The protocols over TLS, the preferred one first.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -153,7 +158,13 @@ impl Tls {
             return Ok(FirstContact::PlainHttp(socket));
         }
         let config = Arc::clone(&self.lock().config);
-        let stream = TlsAcceptor::from(config).accept(socket).await?;
+        let stream = match TlsAcceptor::from(config).accept(socket).into_fallible().await {
+            Ok(stream) => stream,
+            Err((why, socket)) => {
+                let _ = timeout(limits::CLOSE_TIMEOUT, drain(socket)).await;
+                return Err(why);
+            }
+        };
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let certificate = certificates.first().map(ClientCertificate::of);
         Ok(FirstContact::Tls(Box::new(stream), certificate))
@@ -161,6 +172,20 @@ impl Tls {
 
     fn lock(&self) -> MutexGuard<'_, Current> {
         self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends a connection whose handshake has failed. A socket that is closed while it has bytes to read discards what it has
+/// sent, and with it the alert that says why.
+async fn drain(mut socket: TcpStream) {
+    let mut part = [0; 1 << 10];
+    if socket.shutdown().await.is_ok() {
+        // A client has sent at most its first requests.
+        for _ in 0..DRAINED_PARTS {
+            if !matches!(socket.read(&mut part).await, Ok(1..)) {
+                return;
+            }
+        }
     }
 }
 

@@ -32,6 +32,7 @@ mod operators;
 mod panics;
 mod program;
 mod project;
+mod proxy;
 mod read_only;
 mod remote_agents;
 mod restore;

@@ -120,7 +120,6 @@ impl TlsServer {
 fn assert_failed(ended: &ExitedProcess, code: i32, why: &str) {
     assert_eq!(ended.code, Some(code), "{ended:?}");
     assert!(ended.stderr.contains(why), "{why}: {ended:?}");
-    assert!(ended.stderr.contains("hint: "), "{ended:?}");
 }
 
 const COUNT: [&str; 2] = ["sql", "SELECT count(*) FROM sessions"];
@@ -193,7 +192,7 @@ async fn websockets_and_event_streams_work_over_tls() {
     sessions.try_next().await.unwrap().expect("the first result");
     abide.call(CreateSession::new("support").id("s1")).await.unwrap();
     let update = sessions.try_next().await.unwrap().expect("a change");
-    assert_eq!(update.inserts.len(), 1);
+    assert_eq!(update.inserts::<String>().unwrap(), ["s1"]);
 
     let mut stream = connect(&served, &authority).await;
     let head =
@@ -270,12 +269,12 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     ask(&before.ca()).good();
 
     // The first half of the new pair does not fit the second half of the old one.
-    fs::copy(&renewed.certificate, &pair.certificate).unwrap();
+    fs::rename(&renewed.certificate, &pair.certificate).unwrap();
     let line = await_log(&process, "the server continues with its former certificate");
     assert!(line.contains("WARN") && line.contains("is not the key of"), "{line}");
     ask(&before.ca()).good();
 
-    fs::copy(&renewed.key, &pair.key).unwrap();
+    fs::rename(&renewed.key, &pair.key).unwrap();
     await_log(&process, "the certificate was replaced");
     ask(&after.ca()).good();
     assert_failed(&ask(&before.ca()), 3, "is not signed by an authority in");
