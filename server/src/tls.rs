@@ -393,7 +393,7 @@ impl ClientCertificate {
     /// Letters of the fingerprint in the id of its row.
     const ID_LETTERS: usize = 32;
 
-    fn of(certificate: &CertificateDer<'_>) -> ClientCertificate {
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> ClientCertificate {
         ClientCertificate(hex::encode(Sha256::digest(certificate)).into())
     }
 

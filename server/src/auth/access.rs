@@ -371,6 +371,31 @@ mod tests {
         }
     }
 
+    /// A browser presents a certificate with the requests of any page, so that a page could act as a worker.
+    #[tokio::test]
+    async fn a_certificate_is_no_credential_of_a_page() {
+        let server = TestServer::new(AccessConfig::loopback().with_client_certificates());
+        let certificate = ClientCertificate::of(&rustls::pki_types::CertificateDer::from(vec![1]));
+        let unknown = "the client certificate belongs to no identity";
+        let of_page =
+            "a client certificate is the credential of a program, not of a page in a browser";
+        let cases: [(Option<&ClientCertificate>, Pairs, &str); 5] = [
+            (None, &[], "the request has no token"),
+            (Some(&certificate), &[], unknown),
+            (Some(&certificate), &[("origin", "https://evil.example")], of_page),
+            (Some(&certificate), &[("sec-fetch-site", "same-origin")], of_page),
+            (Some(&certificate), &[("authorization", "Bearer abide_x")], "the token is unknown"),
+        ];
+        for (certificate, pairs, expected) in cases {
+            let path = Uri::from_static("/v1/sql");
+            let headers = headers(pairs);
+            let admitted =
+                admit(&server.authenticator, &Method::POST, &path, &headers, certificate).await;
+            let refusal = admitted.expect_err("it is no credential");
+            assert_eq!((refusal.code, refusal.detail.as_str()), (Code::Unauthenticated, expected));
+        }
+    }
+
     #[tokio::test]
     async fn a_token_is_found_in_every_allowed_place() {
         let access = AccessConfig::bearer("s3+cret/").expect("a good token");
