@@ -25,6 +25,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use x509_cert::der::Decode as _;
+use x509_cert::ext::pkix::BasicConstraints;
 
 use crate::limits;
 
@@ -242,6 +243,10 @@ fn read_config(files: &TlsFiles) -> Result<(ServerConfig, Micros), Refusal> {
     let chain = read_certificates(&files.certificate)?;
     let leaf = chain.first().ok_or_else(|| no_certificate(&files.certificate))?;
     let not_after = check_validity(&files.certificate, leaf, UnixTime::now())?;
+    if is_authority(leaf) {
+        let certificate = files.certificate.display();
+        tracing::warn!(%certificate, "the certificate is one of an authority (CA:TRUE), which clients in Rust refuse");
+    }
     let key = read_key(&files.key)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -295,6 +300,13 @@ fn check_validity(
             .hint("check the clock of this machine, and whether the file is the one in use"));
     }
     Ok(not_after)
+}
+
+/// Whether a certificate signs others, as `openssl req -x509` makes it.
+fn is_authority(certificate: &CertificateDer<'_>) -> bool {
+    let Ok(parsed) = x509_cert::Certificate::from_der(certificate) else { return false };
+    let constraints = parsed.tbs_certificate.get::<BasicConstraints>();
+    constraints.is_ok_and(|found| found.is_some_and(|(_, constraints)| constraints.ca))
 }
 
 fn micros(time: UnixTime) -> Micros {

@@ -84,6 +84,21 @@ fn files_that_do_not_fit_are_refused_with_their_names() {
 }
 
 #[test]
+fn a_certificate_of_an_authority_is_recognised() {
+    let key = KeyPair::generate().expect("a key");
+    for (is_ca, expected) in [
+        (rcgen::IsCa::NoCa, false),
+        (rcgen::IsCa::ExplicitNoCa, false),
+        (rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained), true),
+    ] {
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("it has no names");
+        params.is_ca = is_ca;
+        let certificate = params.self_signed(&key).expect("it is signed");
+        assert_eq!(is_authority(certificate.der()), expected);
+    }
+}
+
+#[test]
 fn an_error_does_not_quote_a_key() {
     let folder = Folder::new();
     folder.write_pair(2020, 3020);
