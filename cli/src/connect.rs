@@ -32,14 +32,15 @@ pub(crate) enum Access {
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, Failure> {
     if let Some(file) = &options.db {
-        if is_shared(file) {
+        if let Some(holder) = find_sharing_process(file) {
             // Access to the file is access to everything in it.
-            return connect_to_shared_engine(file, None).await;
+            return connect_to_shared_engine(file, &holder, None).await;
         }
         return open_file(options, file, access);
     }
-    if find_local_server(options).is_some() {
-        return connect_to_shared_engine(Path::new(DEFAULT_DB), options.token.as_deref()).await;
+    if let Some(holder) = find_local_server(options) {
+        let token = options.token.as_deref();
+        return connect_to_shared_engine(Path::new(DEFAULT_DB), &holder, token).await;
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {
@@ -66,10 +67,19 @@ pub(crate) async fn connect_named(options: &Options) -> Result<Option<Abide>, Fa
     }
 }
 
-/// Whether a process has the file open and shares it with the processes of this user.
-fn is_shared(file: &Path) -> bool {
-    let state = LockState::read(file);
-    matches!(state, Ok(LockState::Held(Some(holder))) if holder.is_shared() && !holder.is_foreign)
+/// The process that has the file open and shares it with the processes of this user.
+fn find_sharing_process(file: &Path) -> Option<Holder> {
+    match LockState::read(file) {
+        Ok(LockState::Held(Some(holder))) if holder.is_shared() && !holder.is_foreign => {
+            Some(holder)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a process is a server, which runs until it is stopped, and not the engine of `abide open`.
+fn is_server(holder: &Holder) -> bool {
+    holder.socket.is_some() && holder.url.is_some()
 }
 
 /// The server with TLS that serves the default file in this folder, if the command names no other server and no file. Its
@@ -78,19 +88,23 @@ pub(crate) fn find_local_server(options: &Options) -> Option<Holder> {
     if options.db.is_some() || options.is_url_named {
         return None;
     }
-    let Ok(LockState::Held(Some(holder))) = LockState::read(Path::new(DEFAULT_DB)) else {
-        return None;
-    };
-    let has_tls = holder.url.as_ref().is_some_and(|url| url.starts_with("https://"));
-    (has_tls && holder.socket.is_some() && !holder.is_foreign).then_some(holder)
+    find_sharing_process(Path::new(DEFAULT_DB)).filter(is_server)
 }
 
 /// Connects as the identity of a token, or without one as the local admin.
-async fn connect_to_shared_engine(file: &Path, token: Option<&str>) -> Result<Abide, Failure> {
+async fn connect_to_shared_engine(
+    file: &Path,
+    holder: &Holder,
+    token: Option<&str>,
+) -> Result<Abide, Failure> {
     let own = env::current_exe().map_err(|why| {
         Refusal::new(Code::Internal, format!("the path of this program is unknown: {why}"))
     })?;
     let mut shared = Abide::open_shared(file).binary(own).deadline(PATIENCE);
+    if is_server(holder) {
+        // A command that goes on, such as `watch`, must not take the file while the server is restarted.
+        shared = shared.only_running();
+    }
     if let Some(token) = token {
         shared = shared.token(token);
     }

@@ -361,3 +361,19 @@ fn the_socket_of_a_killed_server_is_removed_by_the_next_one() {
     served.server.start_again();
     assert!(!first.exists() && socket(&served).exists());
 }
+
+/// A command that goes on started an engine of its own while the server was restarted, and the server found the file in
+/// use.
+#[test]
+fn a_command_that_goes_on_waits_for_the_next_start_of_the_server() {
+    let authority = Authority::new("ours");
+    let mut served = TlsServer::start(&authority.sign("server", &LOCAL).server_options());
+    let mut command = abide();
+    command.args(["watch", "SELECT id FROM sessions", "--json"]).current_dir(served.folder.path());
+    let watch = Process::spawn(&mut command);
+    watch.line();
+    served.server.stop();
+    served.server.start_again();
+    served.run_next_to_file(&["call", "create_session", "agent=support", "id=s1"]).good();
+    while !watch.line().contains("s1") {}
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use abide_schema::lowercase_first;
 
 use crate::abide::DEADLINE;
-use crate::remote::Remote;
+use crate::remote::{Remote, SharedFile};
 use crate::request::RequestFuture;
 use crate::{Abide, Error};
 
@@ -35,7 +35,13 @@ impl Abide {
     /// # }
     /// ```
     pub fn open_shared(path: impl AsRef<Path>) -> OpenShared {
-        OpenShared { path: path.as_ref().to_owned(), binary: None, token: None, deadline: DEADLINE }
+        OpenShared {
+            path: path.as_ref().to_owned(),
+            binary: None,
+            token: None,
+            starts_engine: true,
+            deadline: DEADLINE,
+        }
     }
 }
 
@@ -46,6 +52,7 @@ pub struct OpenShared {
     path: PathBuf,
     binary: Option<PathBuf>,
     token: Option<String>,
+    starts_engine: bool,
     deadline: Duration,
 }
 
@@ -62,6 +69,13 @@ impl OpenShared {
         self
     }
 
+    /// Connects only to a process that has the file open, such as a server that is restarted now and then. Without this an
+    /// engine is started in its place, and the server finds the file in use.
+    pub fn only_running(mut self) -> OpenShared {
+        self.starts_engine = false;
+        self
+    }
+
     /// Sets how long a call is retried before it fails with [`Error::TimedOut`]. Default: 60 s.
     pub fn deadline(mut self, deadline: Duration) -> OpenShared {
         self.deadline = deadline;
@@ -75,7 +89,7 @@ impl OpenShared {
     /// speaks another protocol; [`Error::Refused`] if the file cannot be opened, with the code `file_locked` if a
     /// process has it open that does not share it.
     pub async fn open(self) -> Result<Abide, Error> {
-        let OpenShared { path, binary, token, deadline } = self;
+        let OpenShared { path, binary, token, starts_engine, deadline } = self;
         let binary = binary
             .or_else(|| env::var_os(BINARY).map(PathBuf::from))
             .unwrap_or_else(|| PathBuf::from("abide"));
@@ -83,7 +97,8 @@ impl OpenShared {
             url: path.display().to_string(),
             why: lowercase_first(&why.to_string()),
         })?;
-        Ok(Abide::remote(Remote::open(path, binary, token.as_deref()).await?, deadline))
+        let file = SharedFile { path, binary, starts_engine };
+        Ok(Abide::remote(Remote::open(file, token.as_deref()).await?, deadline))
     }
 }
 

@@ -16,7 +16,6 @@ mod tests;
 #[cfg(feature = "tls")]
 mod tls;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
@@ -35,7 +34,7 @@ pub(crate) use dial::TlsOptions;
 use dial::{Address, Dial};
 use inbox::Inbox;
 use mailbox::Mailbox;
-use shared_file::SharedFile;
+pub(crate) use shared_file::SharedFile;
 
 /// The handle. Dropping the last handle and the last subscription closes the connection.
 #[derive(Debug)]
@@ -57,12 +56,8 @@ impl Remote {
     }
 
     /// Connects to the engine that programs of this user share for a file, with this token in place of the engine's own.
-    pub(crate) async fn open(
-        path: PathBuf,
-        binary: PathBuf,
-        token: Option<&str>,
-    ) -> Result<Remote, Error> {
-        Remote::connect_to(Address::for_shared_file(SharedFile { path, binary }, token)?).await
+    pub(crate) async fn open(file: SharedFile, token: Option<&str>) -> Result<Remote, Error> {
+        Remote::connect_to(Address::for_shared_file(file, token)?).await
     }
 
     /// A separate connection to the same server, restricted to a scope.
