@@ -118,4 +118,38 @@ mod tests {
         assert!(begun.elapsed() >= limits::STALL_TIMEOUT, "{:?}", begun.elapsed());
         drop(peer);
     }
+
+    /// A stream that accepts every write and sends nothing, as TLS whose buffer has room.
+    struct Unsent;
+
+    impl AsyncWrite for Unsent {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    /// The end of a response that fits into the buffer of TLS waited for ever.
+    #[tokio::test(start_paused = true)]
+    async fn bytes_that_cannot_be_flushed_time_out() {
+        let begun = Instant::now();
+        let mut patient = WriteTimeoutStream::new(Unsent, Arc::default());
+        patient.write_all(b"the end").await.expect("it is buffered");
+        let flushed = patient.flush().await.expect_err("it is not sent");
+        let mut patient = WriteTimeoutStream::new(Unsent, Arc::default());
+        let closed = patient.shutdown().await.expect_err("it is not sent");
+        assert_eq!([flushed.kind(), closed.kind()], [io::ErrorKind::TimedOut; 2]);
+        assert!(begun.elapsed() >= 2 * limits::STALL_TIMEOUT, "{:?}", begun.elapsed());
+    }
 }
