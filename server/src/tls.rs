@@ -29,9 +29,6 @@ use x509_cert::ext::pkix::BasicConstraints;
 
 use crate::limits;
 
-/// The first byte of a TLS connection: a record of a handshake (RFC 8446, section 5.1).
-const HANDSHAKE_RECORD: u8 = 22;
-
 /// Parts of a kilobyte that are read after a handshake has failed.
 const DRAINED_PARTS: usize = 64;
 
@@ -154,8 +151,8 @@ impl Tls {
         if socket.peek(&mut first).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // A request of HTTP begins with its method.
-        if first[0] != HANDSHAKE_RECORD && first[0].is_ascii_uppercase() {
+        // A request of HTTP begins with its method, and TLS with the byte 22 (RFC 8446, section 5.1).
+        if first[0].is_ascii_uppercase() {
             return Ok(FirstContact::PlainHttp(socket));
         }
         let config = Arc::clone(&self.lock().config);
