@@ -119,6 +119,10 @@ Exit codes:
 impl Command {
     /// Refuses the options of connections that the command would ignore.
     fn check_connection(&self, options: &Options) -> Result<(), Failure> {
+        if matches!(self, Command::Serve(_)) && options.is_cert_typed {
+            let detail = "--cert and --key are the certificate of a client, and this is a server";
+            return Err(Failure::usage(detail, "give --tls-cert FILE --tls-key FILE"));
+        }
         let hint = match self {
             #[cfg(feature = "demo")]
             Command::Demo(_) => "leave out --url: the demo starts a server of its own",
@@ -254,6 +258,7 @@ fn parse() -> Result<CommandLine, clap::Error> {
     }
     let mut matches = CommandLine::command().try_get_matches_from(words)?;
     let source = matches.value_source("url");
+    let source_of_cert = matches.value_source("cert");
     let mut parsed = CommandLine::from_arg_matches_mut(&mut matches)
         .map_err(|error| error.format(&mut CommandLine::command()))?;
     // The address in the environment is that of commands without --db.
@@ -267,6 +272,7 @@ fn parse() -> Result<CommandLine, clap::Error> {
     }
     parsed.options.is_url_named = source.is_some_and(|it| it != ValueSource::DefaultValue);
     parsed.options.is_url_typed = source == Some(ValueSource::CommandLine);
+    parsed.options.is_cert_typed = source_of_cert == Some(ValueSource::CommandLine);
     Ok(parsed)
 }
 

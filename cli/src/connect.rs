@@ -5,12 +5,12 @@ use std::time::Duration;
 use std::{env, fs, io};
 
 use abide_client::{Abide, Config, Error};
-use abide_engine::{LockState, OpenError};
+use abide_engine::{Holder, LockState, OpenError};
 use abide_schema::{Code, Listing, Refusal};
 
 use crate::agent::{FOLDER, quote};
 use crate::failure::Failure;
-use crate::global_options::Options;
+use crate::global_options::{DEFAULT_DB, Options};
 
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -32,14 +32,25 @@ pub(crate) enum Access {
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, Failure> {
     if let Some(file) = &options.db {
-        if is_shared(file) {
-            return connect_to_shared_engine(file).await;
+        if let Some(holder) = find_sharing_process(file) {
+            // Access to the file is access to everything in it.
+            return connect_to_shared_engine(file, &holder, None).await;
         }
         return open_file(options, file, access);
+    }
+    if let Some(holder) = find_local_server(options) {
+        let token = options.token.as_deref();
+        return connect_to_shared_engine(Path::new(DEFAULT_DB), &holder, token).await;
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {
         builder = builder.token(token);
+    }
+    if let Some(ca) = &options.ca {
+        builder = builder.ca(ca);
+    }
+    if let Some((certificate, key)) = options.client_certificate()? {
+        builder = builder.client_certificate(certificate, key);
     }
     Ok(builder.connect().await?)
 }
@@ -56,17 +67,48 @@ pub(crate) async fn connect_named(options: &Options) -> Result<Option<Abide>, Fa
     }
 }
 
-/// Whether a process has the file open and shares it with the processes of this user.
-fn is_shared(file: &Path) -> bool {
-    let state = LockState::read(file);
-    matches!(state, Ok(LockState::Held(Some(holder))) if holder.is_shared() && !holder.is_foreign)
+/// The process that has the file open and shares it with the processes of this user.
+fn find_sharing_process(file: &Path) -> Option<Holder> {
+    match LockState::read(file) {
+        Ok(LockState::Held(Some(holder))) if holder.is_shared() && !holder.is_foreign => {
+            Some(holder)
+        }
+        _ => None,
+    }
 }
 
-async fn connect_to_shared_engine(file: &Path) -> Result<Abide, Failure> {
+/// Whether a process is a server, which runs until it is stopped, and not the engine of `abide open`.
+fn is_server(holder: &Holder) -> bool {
+    holder.socket.is_some() && holder.url.is_some()
+}
+
+/// The server with TLS that serves the default file in this folder, if the command names no other server and no file. Its
+/// certificate has the name that its clients use, so commands on this machine reach it by its private socket.
+pub(crate) fn find_local_server(options: &Options) -> Option<Holder> {
+    if options.db.is_some() || options.is_url_named {
+        return None;
+    }
+    find_sharing_process(Path::new(DEFAULT_DB)).filter(is_server)
+}
+
+/// Connects as the identity of a token, or without one as the local admin.
+async fn connect_to_shared_engine(
+    file: &Path,
+    holder: &Holder,
+    token: Option<&str>,
+) -> Result<Abide, Failure> {
     let own = env::current_exe().map_err(|why| {
         Refusal::new(Code::Internal, format!("the path of this program is unknown: {why}"))
     })?;
-    Ok(Abide::open_shared(file).binary(own).deadline(PATIENCE).await?)
+    let mut shared = Abide::open_shared(file).binary(own).deadline(PATIENCE);
+    if is_server(holder) {
+        // A command that goes on, such as `watch`, must not take the file while the server is restarted.
+        shared = shared.only_running();
+    }
+    if let Some(token) = token {
+        shared = shared.token(token);
+    }
+    Ok(shared.await?)
 }
 
 fn open_file(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {
@@ -164,9 +206,10 @@ impl From<Error> for Failure {
             }
             Error::Refused(refusal) => Failure::Refused(reword_refusal(refusal)),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),
-            Error::Unreachable { .. } | Error::NotAbide { .. } | Error::TimedOut { .. } => {
-                Failure::Unreachable(refusal(Code::Unavailable))
-            }
+            Error::Unreachable { .. }
+            | Error::NotAbide { .. }
+            | Error::TimedOut { .. }
+            | Error::Tls { .. } => Failure::Unreachable(refusal(Code::Unavailable)),
             _ => Failure::Refused(refusal(Code::Internal)),
         }
     }

@@ -21,7 +21,10 @@ use crate::failure::Failure;
 const HANDLE: &str = "ABIDE_ENVIRONMENT_FD";
 
 /// Variables that this process and its libraries read, and that have no secrets.
-const KEPT: [&str; 45] = [
+const KEPT: [&str; 48] = [
+    "ABIDE_CA",
+    "ABIDE_CLIENT_CERT",
+    "ABIDE_CLIENT_KEY",
     "ABIDE_LOG",
     "ABIDE_URL",
     "ALL_PROXY",

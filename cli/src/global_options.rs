@@ -1,13 +1,15 @@
 //! The options that every command takes.
 
 use abide_agent::AgentLoops;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use abide_agent::Environment;
 use abide_client::Config;
 use abide_schema::Module;
 use clap::Args;
+
+use crate::failure::Failure;
 
 /// Default address of a server.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7341";
@@ -52,6 +54,22 @@ pub(crate) struct Options {
     #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
 
+    /// For https: trust only the authorities in this PEM file
+    #[arg(long, global = true, env = "ABIDE_CA", value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+
+    /// For https: the certificate of this client
+    #[arg(long, global = true, env = "ABIDE_CLIENT_CERT", value_name = "FILE")]
+    pub(crate) cert: Option<PathBuf>,
+
+    /// Whether the certificate is named on the command line.
+    #[arg(skip)]
+    pub(crate) is_cert_typed: bool,
+
+    /// For https: the key of that certificate
+    #[arg(long, global = true, env = "ABIDE_CLIENT_KEY", value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+
     /// The environment variables available to tools and models.
     #[arg(skip)]
     pub(crate) environment: Environment,
@@ -73,6 +91,21 @@ impl Options {
     /// How this program opens a file.
     pub(crate) fn config(&self) -> Config {
         Config { modules: self.modules.clone(), ..Config::default() }
+    }
+
+    /// The certificate of this client, and its key.
+    ///
+    /// # Errors
+    /// One of them is missing.
+    pub(crate) fn client_certificate(&self) -> Result<Option<(&Path, &Path)>, Failure> {
+        match (&self.cert, &self.key) {
+            (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+            (None, None) => Ok(None),
+            _ => Err(Failure::usage(
+                "a certificate of a client needs its key",
+                "give both: --cert FILE --key FILE, or ABIDE_CLIENT_CERT and ABIDE_CLIENT_KEY",
+            )),
+        }
     }
 
     /// The file that is meant, named or not.

@@ -59,6 +59,7 @@ mod explain;
 mod failure;
 mod global_options;
 mod grants;
+mod http_client;
 mod identity;
 mod init;
 mod log_pages;

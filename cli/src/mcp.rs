@@ -26,6 +26,7 @@ use crate::agent::{AgentHost, open_project};
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
+use crate::http_client::HttpServer;
 use crate::{serve, signals};
 use endpoint::Endpoint;
 use proxy::Proxy;
@@ -91,7 +92,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
         }
         // A client shows this error; later ones are answers to its requests.
         connect(options, Access::Read).await?.close().await;
-        let endpoint = Endpoint::new(&options.url, options.token.as_deref())?;
+        let endpoint = Endpoint::new(HttpServer::named(options)?)?;
         return run_proxy(endpoint, stop).await;
     };
     // A client starts this command, so a new file at a mistyped path would not be noticed.
@@ -165,7 +166,7 @@ impl OwnServer {
     }
 
     fn endpoint(&self) -> Result<Endpoint, Failure> {
-        Endpoint::new(&self.url, Some(&self.token))
+        Endpoint::new(HttpServer::own(&self.url, &self.token))
     }
 
     async fn stop(self) {

@@ -2,7 +2,7 @@
 //! file is the engine; the others print how to reach it. The SDKs start this command.
 
 mod detach;
-mod engine_listener;
+pub(crate) mod engine_listener;
 mod holder;
 
 use std::path::PathBuf;
@@ -36,6 +36,10 @@ pub(crate) struct Open {
     /// Listen on a loopback port instead of a Unix socket
     #[arg(long)]
     loopback: bool,
+
+    /// Only find a process that has the file open, and start none
+    #[arg(long, hide = true)]
+    join: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -60,7 +64,9 @@ const PATIENCE_UNSHARED: Duration = Duration::from_secs(1);
 /// # Errors
 /// The file cannot be opened, or a process has it open that does not share its engine.
 pub(crate) async fn run(options: &Options, args: Open) -> Result<(), Failure> {
-    if let Some(ended) = detach::from_terminal()? {
+    if !args.join
+        && let Some(ended) = detach::from_terminal()?
+    {
         return ended;
     }
     // Before there is anything to remove.
@@ -117,6 +123,9 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
                 OpenReply::None => {}
             }
         }
+        if args.join {
+            return Err(not_served_refusal(args));
+        }
         let (LockState::Free(holder) | LockState::Held(holder)) = state;
         former.extend(holder);
         let listening = match unused_listener.take() {
@@ -159,6 +168,12 @@ fn foreign_engine_refusal(args: &Open, holder: &Holder) -> Refusal {
     let detail = format!("{file} is in use by process {} of another user", holder.pid);
     Refusal::new(Code::FileLocked, detail)
         .hint("run this program as that user, or use `abide serve` with tokens")
+}
+
+fn not_served_refusal(args: &Open) -> Refusal {
+    let file = args.file.display();
+    Refusal::new(Code::Unavailable, format!("no server has {file} open at the moment"))
+        .hint("start the server again, and repeat the command")
 }
 
 fn stopped_refusal(args: &Open) -> Refusal {

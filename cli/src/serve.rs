@@ -13,7 +13,9 @@ use abide_protocols::{AgentProtocols, SigningKey};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal, limits};
-use abide_server::{AccessConfig, Drain, Jwt, PublicUrl, Services, check_listens};
+use abide_server::{
+    AccessConfig, Drain, Jwt, PublicUrl, ServerListener, Services, Tls, TlsFiles, check_listens,
+};
 use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -22,11 +24,14 @@ use tokio_util::sync::CancellationToken;
 use self::service_manager::ServiceManager;
 use self::webhooks::Webhooks;
 
-use crate::agent::{AgentHost, LoadedProject, agents_file, check_folder_exists, open_project};
+use crate::agent::{
+    AgentHost, LoadedProject, agents_file, check_folder_exists, open_project, quote,
+};
 use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
-use crate::global_options::{DEFAULT_LISTEN, Options};
+use crate::global_options::{DEFAULT_DB, DEFAULT_LISTEN, Options};
+use crate::open::engine_listener::{self, EngineListener};
 use crate::output::{print_json, print_line};
 use crate::signals::StopSignals;
 use crate::units;
@@ -38,6 +43,20 @@ pub(crate) struct Serve {
     /// The address to listen on; port 0 takes a free port and prints it
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_LISTEN)]
     listen: String,
+
+    /// Serve https and wss with this certificate, followed by those of its authorities: a PEM file, which is
+    /// read again when it changes; see docs/tls.md
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// The private key of the certificate: a PEM file without a passphrase
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Also accept client certificates that an authority in this PEM file has signed, as credentials of
+    /// identities: `abide token create --certificate`
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
 
     /// Keep the change log for so many events, for resumes and --as-of  [default: 1000000, unless
     /// --retention-time is given]
@@ -113,6 +132,20 @@ impl Serve {
             .unwrap_or_else(|| options.db_or_default())
     }
 
+    /// # Errors
+    /// A file of TLS cannot be used.
+    fn tls(&self) -> Result<Option<Tls>, Refusal> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
+            return Ok(None);
+        };
+        let files = TlsFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_ca: self.tls_client_ca.clone(),
+        };
+        Tls::open(files).map(Some)
+    }
+
     fn retention(&self) -> Retention {
         match (self.retention_events, self.retention_time) {
             (None, None) => Retention::default(),
@@ -152,6 +185,8 @@ Examples:
   abide serve --db agents.db --listen 127.0.0.1:0  # any free port
   abide serve --listen 0.0.0.0:7341                # for other machines; needs a token
   abide serve --jwt issuer.json                    # see docs/authority.md
+  abide serve --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem
+                                                   # https; see docs/tls.md
   abide serve --retention-time 7d                  # clients can resume for a week
   abide serve --buffer-limit 1GB --buffer-limit-per-caller 200MB
                                                    # for a machine with much memory
@@ -196,6 +231,10 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     if let Some(file) = &args.jwt {
         access = access.with_jwt(Jwt::open(file)?);
     }
+    let tls = args.tls()?;
+    if tls.as_ref().is_some_and(Tls::accepts_client_certificates) {
+        access = access.with_client_certificates();
+    }
     let webhooks = Arc::new(Webhooks::new(&args.webhook_allow_private)?);
     let public_url = args.public_url.as_deref().map(PublicUrl::parse).transpose()?;
     let signing_key = args.signing_key.as_deref().map(SigningKey::open).transpose()?;
@@ -217,11 +256,19 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     let manager = Arc::new(ServiceManager::of_process());
     let config = abide_client::Config { retention: args.retention(), buffers, ..options.config() };
     let mut config = abide_engine::Config::from(config);
-    config.tuning.holder = Some(lock_file_entry(address));
+    let local = match &tls {
+        Some(_) => listen_locally().await,
+        None => None,
+    };
     config.lease_grace = LEASE_GRACE;
+    config.tuning.holder = Some(lock_file_entry(address, tls.is_some(), local.as_ref()));
+    let former = LockState::read(&db);
     #[cfg(debug_assertions)]
     let config = fault::arm_requested_panic(config);
     let engine = Engine::open(&db, config).map_err(|error| error.to_refusal())?;
+    if let Ok(LockState::Free(Some(killed))) = former {
+        engine_listener::remove_left_behind(&killed);
+    }
     let checked = check_access(&engine, &access, address, of_file.as_deref(), &db).await;
     let Ok(requires_token) = checked else {
         close(&engine).await;
@@ -238,7 +285,7 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         None => None,
     };
     let loaded = args.agents.as_deref().zip(agents.as_ref().map(AgentHost::loaded));
-    print_greeting(options, &engine, address, &db, loaded, requires_token)?;
+    print_greeting(options, &engine, address, &db, loaded, requires_token, tls.as_ref())?;
     let registry = agents.as_ref().map(AgentHost::registry);
     let protocols = Arc::new(AgentProtocols {
         mcp_handler: agents.as_ref().and_then(AgentHost::mcp_handler),
@@ -248,6 +295,15 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     let drain = Drain::default();
     let services =
         Services { agents: registry, protocols: Some(protocols), public_url, drain: drain.clone() };
+    let mut listener = ServerListener::from(listener);
+    if let Some(tls) = tls {
+        listener = listener.with_tls(tls);
+    }
+    let mut folder = None;
+    if let Some(local) = local {
+        listener = listener.with_local(local.listener);
+        folder = local.folder;
+    }
     let close_sockets = CancellationToken::new();
     let serving = abide_server::serve_with(
         engine.clone(),
@@ -263,6 +319,8 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     let stopping = Stopping { drain, within: args.drain, close_sockets };
     let served =
         serve_until_stopped(serving, &mut signals, &manager, &engine, agents, stopping).await;
+    // Commands on this machine that begin from now on wait until the file is closed.
+    drop(folder);
     let head = engine.durable_seq();
     let healthy = engine.ready();
     close(&engine).await;
@@ -329,15 +387,32 @@ async fn serve_until_stopped(
     }
 }
 
+/// Listens at a private socket for commands on this machine. The certificate of a server has the name that its clients
+/// use, which is often none of this machine.
+async fn listen_locally() -> Option<EngineListener> {
+    match EngineListener::new(false).await {
+        Ok(local) => Some(local),
+        Err(why) => {
+            tracing::warn!(%why, "commands on this machine need --url and --ca to use this server");
+            None
+        }
+    }
+}
+
 /// The entry of this server in the lock file.
-fn lock_file_entry(address: SocketAddr) -> Holder {
+fn lock_file_entry(address: SocketAddr, has_tls: bool, local: Option<&EngineListener>) -> Holder {
+    let local = local.map(|local| local.holder().clone()).unwrap_or_default();
     Holder {
         protocol: SUBPROTOCOL.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        url: Some(format!("http://{address}")),
-        ..Holder::default()
+        url: Some(format!("{}://{address}", scheme(has_tls))),
+        ..local
     }
+}
+
+fn scheme(has_tls: bool) -> &'static str {
+    if has_tls { "https" } else { "http" }
 }
 
 /// Refuses to create a file that could not be served.
@@ -420,6 +495,7 @@ fn print_greeting(
     db: &Path,
     agents: Option<(&Path, &LoadedProject)>,
     requires_token: bool,
+    tls: Option<&Tls>,
 ) -> Result<(), Failure> {
     let seq = engine.durable_seq();
     if options.json {
@@ -427,21 +503,30 @@ fn print_greeting(
         let listening = address.to_string();
         let mut greeting = json!({"listening": listening, "db": db, "seq": seq,
                 "requires_token": requires_token});
+        if tls.is_some() {
+            greeting["tls"] = json!(true);
+        }
         if let Some((_, agents)) = agents {
             greeting["agents"] = json!(agents);
         }
         return print_json(&greeting);
     }
     let at = match reachable_address(address).to_string() {
+        // Commands on this machine find a server with TLS by the file.
+        _ if tls.is_some() && db == Path::new(DEFAULT_DB) => String::new(),
+        _ if tls.is_some() => format!(" --db {}", quote(&db.display().to_string())),
         usual if usual == DEFAULT_LISTEN => String::new(),
         other => format!(" --url http://{other}"),
     };
-    let with_token = if requires_token { "export ABIDE_TOKEN=…;  " } else { "" };
+    let with_token = if requires_token && tls.is_none() { "export ABIDE_TOKEN=…;  " } else { "" };
     let access = match (&options.token, requires_token) {
         (None, false) => format!(
             "no token yet: programs on this machine only; `{}` creates one",
             create_token_command(&at)
         ),
+        (None, true) if tls.is_some_and(Tls::accepts_client_certificates) => {
+            "with a token, or with a client certificate that an identity has".to_owned()
+        }
         (None, true) => "with a token".to_owned(),
         (Some(_), _) => {
             "with the server's token (as an admin), or with a token of the file".to_owned()
@@ -456,12 +541,13 @@ fn print_greeting(
         None => format!("call{at} create_session agent=support"),
     };
     print_line(format!(
-        "abide {version}  ·  http://{address}\n  \
+        "abide {version}  ·  {scheme}://{address}\n  \
            file     {db}, {events}\n  \
            access   {access}{agents}\n  \
            try:     {with_token}abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
            then     abide {then}",
         version = env!("CARGO_PKG_VERSION"),
+        scheme = scheme(tls.is_some()),
         db = db.display(),
         agents = agents.map(|(folder, it)| it.greeting_lines(folder)).unwrap_or_default(),
         events = cells::pluralize(seq.0.unsigned_abs(), "event"),

@@ -1,10 +1,12 @@
 //! `abide token`: creates, lists and revokes tokens. A token is printed once; the file has only its hash.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use abide_client::arguments::{CreateToken, RevokeToken};
 use abide_client::{Abide, Call, Secret};
 use abide_schema::{Caller, Code, Refusal};
+use abide_server::ClientCertificate;
 use clap::{Args, Subcommand};
 use serde_json::{Value as JsonValue, json};
 
@@ -46,6 +48,11 @@ struct Create {
     #[command(flatten)]
     grants: GrantOptions,
 
+    /// Register this client certificate (PEM) in place of a token: on a server with --tls-client-ca, whoever
+    /// has its key is the identity
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
+
     /// When it expires: after 12h, 30d; without this, never
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     expires: Option<Duration>,
@@ -67,6 +74,7 @@ Examples:
   export ABIDE_TOKEN=$(abide token create root --role admin --capability '*' --db abide.db)
   abide token create acme-app --role app --scope tenant=acme --expires 90d
   abide token create acme-app --label 'the new server'           # one more token of it
+  abide token create w1 --role worker --certificate w1.pem       # a client certificate: docs/tls.md
   abide token list
   abide token revoke 7kq2…
 
@@ -94,8 +102,7 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
             hint,
         ));
     }
-    let secret = Secret::new()
-        .map_err(|why| Refusal::new(Code::Internal, format!("no token can be created: {why}")))?;
+    let credential = Credential::new(args.certificate.as_deref())?;
     // Without a role the identity must exist, and so must its file.
     let access = if args.role.is_some() { Access::Create } else { Access::Write };
     let new_file = options.db.as_ref().filter(|file| !file.exists());
@@ -104,21 +111,63 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
         note(format!("created {}", file.display()));
     }
     let lacks_admin = lacks_admin(options, &abide, &args).await;
-    let made = create_token(&abide, &args, &secret).await;
+    let made = create_token(&abide, &args, &credential).await;
     abide.close().await;
     let token = made.map_err(|failure| suggest_role_option(failure, &args))?;
     if lacks_admin {
         note(no_admin_warning(options));
     }
     if options.json {
-        return print_json(&json!({"token": secret.text(), "row": token}));
+        return print_json(&match &credential {
+            Credential::Token(secret) => json!({"token": secret.text(), "row": token}),
+            Credential::Certificate(it) => json!({"certificate": it.fingerprint(), "row": token}),
+        });
     }
     let until = match token["expires_at"].as_i64() {
         Some(at) => format!("valid until {}", crate::cells::format_time(abide_schema::Micros(at))),
         None => "without an expiry".to_owned(),
     };
-    note(format!("token {} of {}, {until}. It is printed only once:", secret.id(), args.identity));
-    print_line(secret.text())
+    let identity = &args.identity;
+    match &credential {
+        Credential::Token(secret) => {
+            note(format!("token {} of {identity}, {until}. It is printed only once:", secret.id()));
+            print_line(secret.text())
+        }
+        Credential::Certificate(certificate) => {
+            note(format!("certificate of {identity}, {until}. Its SHA-256 fingerprint:"));
+            print_line(certificate.fingerprint())
+        }
+    }
+}
+
+/// What the command registers.
+enum Credential {
+    /// A new token.
+    Token(Secret),
+    /// The certificate of a client.
+    Certificate(ClientCertificate),
+}
+
+impl Credential {
+    fn new(certificate: Option<&Path>) -> Result<Credential, Refusal> {
+        if let Some(path) = certificate {
+            return Ok(Credential::Certificate(ClientCertificate::open(path)?));
+        }
+        Secret::new()
+            .map(Credential::Token)
+            .map_err(|why| Refusal::new(Code::Internal, format!("no token can be created: {why}")))
+    }
+
+    /// The call that registers it. The fingerprint of a certificate is a hash that no token has.
+    fn create_token(&self, identity: &str) -> CreateToken {
+        match self {
+            Credential::Token(secret) => secret.create_token(identity),
+            Credential::Certificate(it) => CreateToken {
+                label: Some("client certificate".to_owned()),
+                ..CreateToken::new(it.token_id(), identity, it.fingerprint(), it.last_four())
+            },
+        }
+    }
 }
 
 /// The hint of an identity that does not exist: an option of this command creates it.
@@ -164,13 +213,18 @@ fn no_admin_warning(options: &Options) -> String {
 }
 
 /// Creates the token, and its identity if requested: both or neither.
-async fn create_token(abide: &Abide, args: &Create, secret: &Secret) -> Result<JsonValue, Failure> {
+async fn create_token(
+    abide: &Abide,
+    args: &Create,
+    credential: &Credential,
+) -> Result<JsonValue, Failure> {
     args.grants.check()?;
     let expires_in = args.expires.map(|span| span.as_millis());
+    let token = credential.create_token(&args.identity);
     let token = CreateToken {
-        label: args.label.clone(),
+        label: args.label.clone().or(token.label),
         expires_in_ms: expires_in.map(|span| i64::try_from(span).unwrap_or(i64::MAX)),
-        ..secret.create_token(&args.identity)
+        ..token
     };
     let identity =
         args.role.as_ref().map(|role| Call::from(args.grants.identity(&args.identity, role)));

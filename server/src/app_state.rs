@@ -26,6 +26,8 @@ pub(crate) struct AppState {
     pub(crate) parse_turns: ParseTurns,
     pub(crate) agents: AgentRegistryHandle,
     pub(crate) public_url: Option<PublicUrl>,
+    /// Whether clients connect with TLS.
+    pub(crate) has_tls: bool,
     pub(crate) protocols: Option<Arc<dyn Protocols>>,
 }
 
@@ -51,7 +53,7 @@ impl AppState {
 
     /// Returns the address of this server as the client knows it.
     pub(crate) fn base_url(&self, uri: &Uri, headers: &HeaderMap) -> String {
-        public_url::base_url(self.public_url.as_ref(), uri, headers)
+        public_url::base_url(self.public_url.as_ref(), self.has_tls, uri, headers)
     }
 }
 

@@ -13,6 +13,12 @@ pub(crate) mod protected_resource;
 
 use abide_schema::{Code, Refusal};
 
+/// The refusal of a certificate that a trusted authority has signed and that no identity has.
+pub(crate) fn unknown_certificate() -> Refusal {
+    Refusal::new(Code::Unauthenticated, "the client certificate belongs to no identity")
+        .hint("an admin registers it: `abide token create IDENTITY --certificate FILE`")
+}
+
 /// One refusal for every unknown credential, so that attempts reveal nothing.
 pub(crate) fn unknown() -> Refusal {
     Refusal::new(Code::Unauthenticated, "the token is unknown")

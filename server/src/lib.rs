@@ -6,8 +6,8 @@
 //! what they call and read, and [`Drain`] names the reducers that begin work. Standard protocols for agents are another
 //! crate, which uses the [`port`].
 //!
-//! In reading order: [`serve()`] the accept loop and its shutdown · [`Drain`] what comes before it · [`SharedListener`]
-//! where programs share an engine ·
+//! In reading order: [`serve()`] the accept loop and its shutdown · [`Drain`] what comes before it · [`ServerListener`] where
+//! it listens · [`SharedListener`] where programs share an engine · [`Tls`] certificates ·
 //! [`AccessConfig`] authentication · `authenticator` admitted callers, `credential_store` tokens in the database, `jwt`
 //! tokens of an issuer · `single` what a request has at most once · `cors` which pages of browsers read a response ·
 //! `connections` how many, for how long, and turns of large messages · `arrivals` and `unsent` count the bytes of
@@ -40,6 +40,7 @@ mod routes;
 mod serve;
 mod single;
 mod sse;
+mod tls;
 mod unsent;
 mod websocket;
 
@@ -56,6 +57,7 @@ pub use agents::{AgentMetricFamily, AgentMetricSample, AgentRegistry};
 pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
 pub use drain::Drain;
-pub use listener::SharedListener;
+pub use listener::{ServerListener, SharedListener};
 pub use public_url::PublicUrl;
 pub use serve::{Services, check_listens, serve, serve_shared, serve_with};
+pub use tls::{ClientCertificate, Tls, TlsFiles};

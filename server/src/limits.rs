@@ -147,3 +147,9 @@ pub(crate) const KEY_FILE_CHECK_US: i64 = 10_000_000;
 
 /// Microseconds between checks of the key file after a token with an unknown key: it may be a new one.
 pub(crate) const UNKNOWN_KEY_CHECK_US: i64 = 1_000_000;
+
+/// How often the files of TLS are checked for changes: a renewed certificate is in use before anybody has looked.
+pub(crate) const TLS_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Maximum bytes of a file of TLS: some hundred certificates of authorities.
+pub(crate) const PEM_BYTES: u64 = 1 << 20;

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 
 use crate::auth::access_config::AccessConfig;
+use crate::tls::Tls;
 
 /// An accepted connection.
 pub(crate) type Socket = Either<TcpStream, UnixStream>;
@@ -51,6 +52,36 @@ fn check_user(socket: &UnixStream) -> io::Result<()> {
     }
     tracing::warn!(user, "a process of another user was refused");
     Err(io::ErrorKind::ConnectionAborted.into())
+}
+
+/// Where a server listens: a TCP port, with or without TLS, and optionally a Unix socket for the programs of its user.
+#[derive(Debug)]
+pub struct ServerListener {
+    pub(crate) tcp: TcpListener,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) local: Option<SharedListener>,
+}
+
+impl From<TcpListener> for ServerListener {
+    fn from(tcp: TcpListener) -> ServerListener {
+        ServerListener { tcp, tls: None, local: None }
+    }
+}
+
+impl ServerListener {
+    /// Clients of the port need TLS.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> ServerListener {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Also listens at a Unix socket, without TLS. The bearer of its secret is the local admin.
+    #[must_use]
+    pub fn with_local(mut self, local: SharedListener) -> ServerListener {
+        self.local = Some(local);
+        self
+    }
 }
 
 /// Where programs of one user share an engine.

@@ -37,8 +37,14 @@ impl PublicUrl {
     }
 }
 
-/// Returns the configured public URL, or the request's `Host`. A proxy with TLS sends `X-Forwarded-Proto`.
-pub(crate) fn base_url(configured: Option<&PublicUrl>, uri: &Uri, headers: &HeaderMap) -> String {
+/// Returns the configured public URL, or the request's `Host`. A proxy with TLS sends `X-Forwarded-Proto`; `has_tls` says
+/// whether the server has TLS itself.
+pub(crate) fn base_url(
+    configured: Option<&PublicUrl>,
+    has_tls: bool,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> String {
     if let Some(PublicUrl(url)) = configured {
         return url.clone();
     }
@@ -46,7 +52,7 @@ pub(crate) fn base_url(configured: Option<&PublicUrl>, uri: &Uri, headers: &Head
         .or(uri.authority().map(|it| it.as_str()))
         .filter(|host| host.chars().all(is_authority_char))
         .unwrap_or("localhost");
-    let is_https = header_text(headers, &X_FORWARDED_PROTO) == Some("https");
+    let is_https = has_tls || header_text(headers, &X_FORWARDED_PROTO) == Some("https");
     let scheme = if is_https { "https" } else { "http" };
     format!("{scheme}://{host}")
 }
@@ -91,9 +97,10 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, "evil.example".parse().expect("it is a value"));
         let uri = Uri::from_static("http://evil.example/");
-        assert_eq!(base_url(None, &uri, &headers), "http://evil.example");
+        assert_eq!(base_url(None, false, &uri, &headers), "http://evil.example");
+        assert_eq!(base_url(None, true, &uri, &headers), "https://evil.example");
         let configured = PublicUrl::parse("https://agents.example").expect("it is an address");
         headers.insert("x-forwarded-proto", "http".parse().expect("it is a value"));
-        assert_eq!(base_url(Some(&configured), &uri, &headers), "https://agents.example");
+        assert_eq!(base_url(Some(&configured), false, &uri, &headers), "https://agents.example");
     }
 }

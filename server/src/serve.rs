@@ -10,6 +10,7 @@ use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
 use axum::extract::FromRef as _;
 use axum::{Router, middleware};
+use futures_util::FutureExt as _;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::UPGRADE;
@@ -17,9 +18,11 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use tokio_util::either::Either;
 
 use crate::agents::AgentRegistry;
 use crate::app_state::AppState;
@@ -31,11 +34,12 @@ use crate::connections::parse_turns::ParseTurns;
 use crate::connections::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
 use crate::connections::write_timeout::WriteTimeoutStream;
 use crate::drain::Drain;
-use crate::listener::{Listener, SharedListener, Socket};
+use crate::listener::{Listener, ServerListener, SharedListener, Socket};
 use crate::port::{Port, Protocols, StartedProtocols};
 use crate::problem::Problem;
 use crate::public_url::PublicUrl;
 use crate::routes;
+use crate::tls::{ClientCertificate, FirstContact, Tls};
 use crate::{connections::descriptors, cors, limits};
 
 /// Serves an engine until `shutdown` completes, then finishes requests in progress and returns, after
@@ -73,19 +77,25 @@ pub struct Services {
 /// As [`serve`].
 pub async fn serve_with(
     engine: Engine,
-    listener: TcpListener,
+    listener: impl Into<ServerListener>,
     access: AccessConfig,
     services: Services,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let address = listener.local_addr()?;
+    let ServerListener { tcp, tls, local } = listener.into();
+    let address = tcp.local_addr()?;
     let requires_token = check_listens(&engine, &access, address)
         .await
         .map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
     let seq = engine.durable_seq();
-    tracing::info!(%address, ?access, requires_token, %seq, "serving");
+    tracing::info!(%address, ?access, ?tls, requires_token, %seq, "serving");
     let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
-    run(engine, Listener::Tcp(listener), access, services, &lifecycle, shutdown).await;
+    let local = local.map(|local| {
+        let (listener, secret) = local.parts();
+        Entrance { listener, tls: None, access: secret.with_credentials_of(&access) }
+    });
+    let port = Entrance { listener: Listener::Tcp(tcp), tls, access };
+    run(engine, port, local, services, &lifecycle, shutdown).await;
     tracing::info!(%address, "served");
     Ok(())
 }
@@ -100,7 +110,6 @@ pub async fn serve_shared(
 ) {
     let seq = engine.durable_seq();
     tracing::info!(?listener, %seq, "serving");
-    let (listener, access) = listener.parts();
     let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
     let ends = lifecycle.clone();
     let shutdown = async move {
@@ -109,21 +118,37 @@ pub async fn serve_shared(
             () = ends.wait_until_unused(limits::FIRST_CONNECTION_TIMEOUT, limits::IDLE_ENGINE_TIMEOUT) => {}
         }
     };
-    run(engine, listener, access, services, &lifecycle, shutdown).await;
+    let (listener, access) = listener.parts();
+    let socket = Entrance { listener, tls: None, access };
+    run(engine, socket, None, services, &lifecycle, shutdown).await;
     tracing::info!("served");
+}
+
+/// A listener, and who has access through it.
+struct Entrance {
+    listener: Listener,
+    tls: Option<Tls>,
+    access: AccessConfig,
+}
+
+/// A listener, and what it serves.
+struct Endpoint {
+    listener: Listener,
+    tls: Option<Tls>,
+    router: Router,
 }
 
 /// Serves until the shutdown, and finishes the requests in progress.
 async fn run(
     engine: Engine,
-    listener: Listener,
-    access: AccessConfig,
+    port: Entrance,
+    local: Option<Entrance>,
     services: Services,
     lifecycle: &Lifecycle,
     shutdown: impl Future<Output = ()>,
 ) {
     let engine = engine.for_callers();
-    let authenticator = Authenticator::new(access, engine.clone());
+    let authenticator = Authenticator::new(port.access, engine.clone());
     let parse_turns = ParseTurns::new(engine.tenants());
     let full = Router::new()
         .fallback(full)
@@ -137,15 +162,37 @@ async fn run(
         agents: services.agents,
         protocols: services.protocols,
         public_url: services.public_url,
+        has_tls: port.tls.is_some(),
     };
     let StartedProtocols { routes, background } = match &app.protocols {
         Some(protocols) => protocols.start(Port::from_ref(&app)),
         None => StartedProtocols { routes: Router::new(), background: Box::pin(ready(())) },
     };
     let background = tokio::spawn(background);
+    let local = local.map(|Entrance { listener, tls, access }| {
+        let authenticator = Authenticator::new(access, app.engine.clone());
+        let app = AppState { authenticator, has_tls: tls.is_some(), ..app.clone() };
+        Endpoint { listener, tls, router: routes::router(app, routes.clone()) }
+    });
     let router = routes::router(app, routes);
-    accept(&listener, &router, &full, lifecycle, shutdown).await;
-    drop(listener);
+    let port = Endpoint { listener: port.listener, tls: port.tls, router };
+    let shutdown = shutdown.shared();
+    let accept_local = async {
+        if let Some(local) = &local {
+            accept(local, &full, lifecycle, shutdown.clone()).await;
+        }
+    };
+    let reload = async {
+        match &port.tls {
+            Some(tls) => tls.reload_on_change().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ((), ()) = async { tokio::join!(accept(&port, &full, lifecycle, shutdown.clone()), accept_local) } => {}
+        () = reload => {}
+    }
+    drop((port, local));
 
     lifecycle.enter_phase(Phase::Draining);
     if let Err(why) = background.await {
@@ -176,14 +223,14 @@ pub async fn check_listens(
 
 /// Accepts connections until the shutdown.
 async fn accept(
-    listener: &Listener,
-    router: &Router,
+    endpoint: &Endpoint,
     full: &Router,
     lifecycle: &Lifecycle,
     shutdown: impl Future<Output = ()>,
 ) {
     let context = ConnectionContext {
-        router: router.clone(),
+        tls: endpoint.tls.clone(),
+        router: endpoint.router.clone(),
         full: full.clone(),
         rejected: Arc::new(Semaphore::new(limits::REJECTED_CONNECTIONS)),
         lifecycle: lifecycle.clone(),
@@ -193,7 +240,7 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             () = &mut shutdown => return,
-            accepted = listener.accept() => accepted,
+            accepted = endpoint.listener.accept() => accepted,
         };
         let (socket, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -227,6 +274,7 @@ async fn accept(
 /// State shared by all connections.
 #[derive(Clone)]
 struct ConnectionContext {
+    tls: Option<Tls>,
     router: Router,
     /// Responds to connections over the limit.
     full: Router,
@@ -237,20 +285,46 @@ struct ConnectionContext {
 impl ConnectionContext {
     /// Serves a connection if there is room, otherwise responds `overloaded`.
     fn admit(&self, socket: Socket, pending: UnauthenticatedConnection) {
-        let lifecycle = self.lifecycle.clone();
+        let context = self.clone();
         let pending = Arc::new(pending);
-        if let Some(place) = lifecycle.enter() {
-            let router = self.router.clone();
+        if let Some(place) = self.lifecycle.enter() {
             let slot = Some(ConnectionSlot { place, pending });
-            tokio::spawn(async move { connection(socket, router, slot, &lifecycle).await });
+            tokio::spawn(async move { context.serve(socket, &context.router, slot).await });
         } else if let Ok(place) = Arc::clone(&self.rejected).try_acquire_owned() {
-            let full = self.full.clone();
             tokio::spawn(async move {
                 // A refused connection gets little time.
-                let _ = timeout(limits::CLOSE_TIMEOUT, connection(socket, full, None, &lifecycle))
-                    .await;
+                let served = context.serve(socket, &context.full, None);
+                let _ = timeout(limits::CLOSE_TIMEOUT, served).await;
                 drop(place);
             });
+        }
+    }
+
+    /// Serves a connection, after its handshake if there is TLS. A client without TLS gets an explanation.
+    ///
+    /// A handshake has the time of an unauthenticated connection, and counts as one.
+    async fn serve(&self, socket: Socket, router: &Router, slot: Option<ConnectionSlot>) {
+        let (tls, socket) = match (&self.tls, socket) {
+            (Some(tls), Either::Left(socket)) => (tls, socket),
+            (_, socket) => {
+                return connection(socket, router.clone(), None, slot, &self.lifecycle).await;
+            }
+        };
+        let first_contact = tokio::select! {
+            first_contact = tls.accept(socket) => first_contact,
+            () = wait_until_overdue(slot.as_ref()) => return,
+            () = self.lifecycle.wait_for(Phase::Draining) => return,
+        };
+        match first_contact {
+            Ok(FirstContact::Tls(stream, certificate)) => {
+                connection(stream, router.clone(), certificate, slot, &self.lifecycle).await;
+            }
+            Ok(FirstContact::PlainHttp(socket)) => {
+                let router = Router::new().fallback(needs_tls);
+                connection(socket, router, None, slot, &self.lifecycle).await;
+            }
+            // Port scanners and clients that do not trust the certificate: not a problem of the server.
+            Err(why) => tracing::debug!(%why, "a TLS handshake failed"),
         }
     }
 }
@@ -277,6 +351,14 @@ impl Drop for ConnectionSlot {
     }
 }
 
+/// Returns when the time to authenticate is over.
+async fn wait_until_overdue(slot: Option<&ConnectionSlot>) {
+    match slot {
+        Some(slot) => slot.pending.wait_until_overdue().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// HTTP/1, and HTTP/2 for clients that begin with it, as those of gRPC do.
 fn protocols() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -297,18 +379,22 @@ fn protocols() -> auto::Builder<TokioExecutor> {
 /// Serves one connection to its end, or to the shutdown. Each request holds the connection's permit,
 /// so that an upgrade, which outlives the connection, keeps it.
 async fn connection(
-    socket: Socket,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
+    certificate: Option<ClientCertificate>,
     slot: Option<ConnectionSlot>,
     lifecycle: &Lifecycle,
 ) {
     let arrivals = Arc::<Arrivals>::default();
-    let io = TokioIo::new(WriteTimeoutStream::new(socket, Arc::clone(&arrivals)));
+    let io = TokioIo::new(WriteTimeoutStream::new(stream, Arc::clone(&arrivals)));
     let router = TowerToHyperService::new(router);
     let service = service_fn(|mut request: Request<Incoming>| {
         if let Some(ConnectionSlot { place, pending }) = &slot {
             request.extensions_mut().insert(place.clone());
             request.extensions_mut().insert(Arc::clone(pending));
+        }
+        if let Some(certificate) = &certificate {
+            request.extensions_mut().insert(certificate.clone());
         }
         if request.headers().contains_key(UPGRADE) {
             request.extensions_mut().insert(Arc::clone(&arrivals));
@@ -318,12 +404,6 @@ async fn connection(
     let builder = protocols();
     let connection = builder.serve_connection_with_upgrades(io, service);
     let mut connection = pin!(connection);
-    let overdue = async {
-        match &slot {
-            Some(slot) => slot.pending.wait_until_overdue().await,
-            None => std::future::pending().await,
-        }
-    };
     let must_finish = async {
         let replaced = async {
             match &slot {
@@ -338,7 +418,7 @@ async fn connection(
     };
     let ended = tokio::select! {
         ended = &mut connection => ended,
-        () = overdue => return,
+        () = wait_until_overdue(slot.as_ref()) => return,
         () = must_finish => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
@@ -351,6 +431,14 @@ async fn connection(
         // Connections often end early.
         tracing::debug!(%why, "a connection ended early");
     }
+}
+
+/// Returns the response to a request in plain text where TLS is required.
+async fn needs_tls() -> Problem {
+    let detail = "this port requires TLS, and the request came in plain text";
+    Problem(Refusal::new(Code::BadRequest, detail).hint(
+        "write https:// or wss:// in the URL; if the request had a token, create a new one: it was not encrypted",
+    ))
 }
 
 /// Returns the response when all connections are in use.

@@ -138,7 +138,7 @@ impl Reader {
             let mut first = String::new();
             if block.text.starts_with("abide serve") {
                 first = process.line();
-                let (_, address) = first.split_once("http://").expect("it says where it listens");
+                let (_, address) = first.split_once("://").expect("it says where it listens");
                 address.clone_into(&mut self.address);
             }
             self.background.push(process);

@@ -6,12 +6,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use abide_agent::Settings;
 use abide_client::Abide;
-use reqwest::Client;
 use serde_json::Value as JsonValue;
 use tokio::time::{Instant, sleep_until};
 
 use crate::failure::Failure;
 use crate::global_options::Options;
+use crate::http_client::HttpServer;
 use crate::output::note;
 
 /// A run is silent if this time has passed.
@@ -134,12 +134,10 @@ fn format_lease_wait(seconds: u64) -> String {
 
 /// Whether the server drives agents, if it says so.
 async fn fetch_drives_agents(options: &Options) -> Option<bool> {
-    // An error means that a provider is already installed, which is fine.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = Client::builder().timeout(PATIENCE).user_agent("abide").build().ok()?;
-    let url = format!("{}/capabilities", options.url.trim_end_matches('/'));
-    let mut request = client.get(url);
-    if let Some(token) = &options.token {
+    let server = HttpServer::named(options).ok()?;
+    let client = server.client.timeout(PATIENCE).build().ok()?;
+    let mut request = client.get(format!("{}/capabilities", server.url));
+    if let Some(token) = &server.token {
         request = request.bearer_auth(token);
     }
     let answer = request.send().await.ok()?.error_for_status().ok()?.text().await.ok()?;

@@ -11,6 +11,7 @@ use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as JsonValue;
 
 use crate::failure::Failure;
+use crate::http_client::HttpServer;
 
 /// The header with the session of a client of 2025-11-25.
 pub(super) const SESSION_ID: &str = "mcp-session-id";
@@ -43,15 +44,12 @@ impl From<reqwest::Error> for SendError {
 }
 
 impl Endpoint {
-    pub(super) fn new(url: &str, token: Option<&str>) -> Result<Endpoint, Failure> {
-        // An error means that a provider is already installed, which is fine.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client =
-            Client::builder().read_timeout(SILENCE).user_agent("abide").build().map_err(|why| {
-                Refusal::new(Code::Internal, format!("there is no HTTP client: {why}"))
-            })?;
-        let authorization = token.map(bearer_value).transpose()?;
-        Ok(Endpoint { client, url: format!("{}/mcp", url.trim_end_matches('/')), authorization })
+    pub(super) fn new(server: HttpServer) -> Result<Endpoint, Failure> {
+        let client = server.client.read_timeout(SILENCE).build().map_err(|why| {
+            Refusal::new(Code::Internal, format!("there is no HTTP client: {why}"))
+        })?;
+        let authorization = server.token.as_deref().map(bearer_value).transpose()?;
+        Ok(Endpoint { client, url: format!("{}/mcp", server.url), authorization })
     }
 
     fn request(&self, method: Method, headers: HeaderMap) -> RequestBuilder {

@@ -31,11 +31,11 @@ const PATH_BYTES: usize = 103;
 
 /// A listener, and how other processes find it.
 #[derive(Debug)]
-pub(super) struct EngineListener {
-    pub(super) listener: SharedListener,
+pub(crate) struct EngineListener {
+    pub(crate) listener: SharedListener,
     holder: Holder,
     /// The folder of the socket. Dropping it removes it.
-    pub(super) folder: Option<TempDir>,
+    pub(crate) folder: Option<TempDir>,
 }
 
 impl EngineListener {
@@ -43,7 +43,7 @@ impl EngineListener {
     ///
     /// # Errors
     /// `internal` with the system's error.
-    pub(super) async fn new(loopback: bool) -> Result<EngineListener, Refusal> {
+    pub(crate) async fn new(loopback: bool) -> Result<EngineListener, Refusal> {
         let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let holder = Holder {
             protocol: SUBPROTOCOL.to_owned(),
@@ -69,7 +69,7 @@ impl EngineListener {
     }
 
     /// The entry of this process in the lock file.
-    pub(super) fn holder(&self) -> &Holder {
+    pub(crate) fn holder(&self) -> &Holder {
         &self.holder
     }
 }
@@ -96,7 +96,7 @@ fn listen_in(base: &Path, token: &str) -> io::Result<(SharedListener, TempDir, S
 
 /// Removes the socket of a process that was killed. The lock file names it, and could name any path, so nothing but
 /// such a socket and its empty folder is removed.
-pub(super) fn remove_left_behind(killed: &Holder) {
+pub(crate) fn remove_left_behind(killed: &Holder) {
     let Some(path) = killed.socket.as_ref().map(PathBuf::from) else { return };
     let Some(folder) = path.parent() else { return };
     let starts = folder.file_name().and_then(|name| name.to_str());

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 #[cfg(feature = "embedded")]
 use std::path::Path;
+#[cfg(feature = "tls")]
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -16,7 +18,7 @@ use crate::backend::{
 };
 #[cfg(feature = "embedded")]
 use crate::embedded::{Config, Embedded};
-use crate::remote::Remote;
+use crate::remote::{Remote, TlsOptions};
 
 /// Default deadline of a call.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -45,12 +47,12 @@ enum Backend {
 }
 
 impl Abide {
-    /// Connects to a server, such as `http://127.0.0.1:7341`. The client reconnects automatically after
+    /// Connects to a server, such as `http://127.0.0.1:7341` or `https://agents.example`. The client reconnects automatically after
     /// a lost connection, as long as this handle or one of its subscriptions lives.
     ///
     /// # Errors
     /// [`Error::Unreachable`] if no server answers at the address; [`Error::NotAbide`] if another program does;
-    /// [`Error::Address`] if the URL is invalid;
+    /// [`Error::Tls`] if there is no encrypted connection; [`Error::Address`] if the URL is invalid;
     /// [`Error::Refused`] if the server requires a token.
     pub async fn connect(url: &str) -> Result<Abide, Error> {
         Abide::builder(url).connect().await
@@ -58,7 +60,7 @@ impl Abide {
 
     /// Returns a builder for a connection with options, such as a token.
     pub fn builder(url: &str) -> Builder {
-        Builder { url: url.to_owned(), token: None, deadline: DEADLINE }
+        Builder { url: url.to_owned(), token: None, deadline: DEADLINE, tls: TlsOptions::default() }
     }
 
     /// Opens a database file in this process, and creates it if it does not exist. No server is involved;
@@ -325,6 +327,7 @@ pub struct Builder {
     url: String,
     token: Option<String>,
     deadline: Duration,
+    tls: TlsOptions,
 }
 
 impl Builder {
@@ -340,12 +343,32 @@ impl Builder {
         self
     }
 
+    /// Trusts only the authorities of this PEM file, for an address that begins with `https` or `wss`. Default: those of the
+    /// operating system.
+    #[cfg(feature = "tls")]
+    pub fn ca(mut self, path: impl Into<PathBuf>) -> Builder {
+        self.tls.ca = Some(path.into());
+        self
+    }
+
+    /// Presents this certificate (PEM files of a certificate and of its key). On a server with `--tls-client-ca` it is the
+    /// credential of an identity, in place of a token.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Builder {
+        self.tls.client = Some((certificate.into(), key.into()));
+        self
+    }
+
     /// Connects to the server.
     ///
     /// # Errors
-    /// Those of [`Abide::connect`].
+    /// Those of [`Abide::connect`]; [`Error::Refused`] if a file of TLS cannot be used.
     pub async fn connect(self) -> Result<Abide, Error> {
-        let remote = Remote::connect(&self.url, self.token.as_deref()).await?;
+        let remote = Remote::connect(&self.url, self.token.as_deref(), &self.tls).await?;
         Ok(Abide::remote(remote, self.deadline))
     }
 }

@@ -36,6 +36,16 @@ pub enum Error {
         /// The error of the connection.
         source: ErrorSource,
     },
+    /// There is no encrypted connection: the certificate of the server is not accepted, the server does not accept that of
+    /// the client, or it does not speak TLS. Nothing was sent.
+    Tls {
+        /// The address.
+        url: String,
+        /// What is wrong.
+        why: String,
+        /// How to fix it.
+        hint: String,
+    },
     /// Another program than a server of Abide answers at the address. Nothing was sent.
     NotAbide {
         /// The address.
@@ -133,10 +143,13 @@ impl Error {
         match self {
             Error::Refused(refusal) => refusal.hint.as_deref(),
             Error::RowNotFound => Some("use `fetch_optional` if the row may be missing"),
-            Error::Address { .. } => Some("for example http://127.0.0.1:7341"),
+            Error::Address { .. } => {
+                Some("for example http://127.0.0.1:7341 or https://agents.example")
+            }
             Error::Unreachable { .. } => {
                 Some("start the server with `abide serve`, or check the address")
             }
+            Error::Tls { hint, .. } => Some(hint),
             Error::NotAbide { .. } => Some(
                 "check the URL: another program listens there; `abide serve --listen` names another port",
             ),
@@ -194,6 +207,7 @@ impl fmt::Display for Error {
             Error::RowNotFound => f.write_str("the query returned no row"),
             Error::Address { url, why } => write!(f, "{url:?} is not a valid server URL: {why}"),
             Error::Unreachable { url, .. } => write!(f, "{url} cannot be reached"),
+            Error::Tls { url, why, .. } => write!(f, "no secure connection to {url}: {why}"),
             Error::NotAbide { url, .. } => write!(f, "{url} is not an Abide server"),
             Error::EngineNotFound { binary, .. } => {
                 write!(f, "the engine {binary:?} cannot be started")

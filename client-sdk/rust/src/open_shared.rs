@@ -1,6 +1,7 @@
 //! Opening a file together with other programs.
 
 use std::env;
+use std::fmt;
 use std::future::IntoFuture;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use abide_schema::lowercase_first;
 
 use crate::abide::DEADLINE;
-use crate::remote::Remote;
+use crate::remote::{Remote, SharedFile};
 use crate::request::RequestFuture;
 use crate::{Abide, Error};
 
@@ -34,16 +35,24 @@ impl Abide {
     /// # }
     /// ```
     pub fn open_shared(path: impl AsRef<Path>) -> OpenShared {
-        OpenShared { path: path.as_ref().to_owned(), binary: None, deadline: DEADLINE }
+        OpenShared {
+            path: path.as_ref().to_owned(),
+            binary: None,
+            token: None,
+            starts_engine: true,
+            deadline: DEADLINE,
+        }
     }
 }
 
 /// Opens a shared file when it is awaited.
 #[must_use = "a file is opened when it is awaited"]
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct OpenShared {
     path: PathBuf,
     binary: Option<PathBuf>,
+    token: Option<String>,
+    starts_engine: bool,
     deadline: Duration,
 }
 
@@ -51,6 +60,19 @@ impl OpenShared {
     /// Sets the program that runs the engine: `abide`, or a program with modules of its own.
     pub fn binary(mut self, path: impl Into<PathBuf>) -> OpenShared {
         self.binary = Some(path.into());
+        self
+    }
+
+    /// Sets a token of the file: the caller is its identity, in place of the local admin.
+    pub fn token(mut self, token: impl Into<String>) -> OpenShared {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Connects only to a process that has the file open, such as a server that is restarted now and then. Without this an
+    /// engine is started in its place, and the server finds the file in use.
+    pub fn only_running(mut self) -> OpenShared {
+        self.starts_engine = false;
         self
     }
 
@@ -67,7 +89,7 @@ impl OpenShared {
     /// speaks another protocol; [`Error::Refused`] if the file cannot be opened, with the code `file_locked` if a
     /// process has it open that does not share it.
     pub async fn open(self) -> Result<Abide, Error> {
-        let OpenShared { path, binary, deadline } = self;
+        let OpenShared { path, binary, token, starts_engine, deadline } = self;
         let binary = binary
             .or_else(|| env::var_os(BINARY).map(PathBuf::from))
             .unwrap_or_else(|| PathBuf::from("abide"));
@@ -75,7 +97,8 @@ impl OpenShared {
             url: path.display().to_string(),
             why: lowercase_first(&why.to_string()),
         })?;
-        Ok(Abide::remote(Remote::open(path, binary).await?, deadline))
+        let file = SharedFile { path, binary, starts_engine };
+        Ok(Abide::remote(Remote::open(file, token.as_deref()).await?, deadline))
     }
 }
 
@@ -85,5 +108,12 @@ impl IntoFuture for OpenShared {
 
     fn into_future(self) -> RequestFuture<Abide> {
         Box::pin(self.open())
+    }
+}
+
+impl fmt::Debug for OpenShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The token is a secret.
+        f.debug_struct("OpenShared").field("path", &self.path).finish_non_exhaustive()
     }
 }

@@ -13,8 +13,9 @@ mod socket_connection;
 mod subscriptions;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls")]
+mod tls;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
@@ -29,10 +30,11 @@ use tokio::sync::{oneshot, watch};
 use crate::Error;
 use crate::backend::{Attempt, BackendRequest, Source, Start, SubscriptionQuery};
 use actor::{Actor, Command, Shared};
+pub(crate) use dial::TlsOptions;
 use dial::{Address, Dial};
 use inbox::Inbox;
 use mailbox::Mailbox;
-use shared_file::SharedFile;
+pub(crate) use shared_file::SharedFile;
 
 /// The handle. Dropping the last handle and the last subscription closes the connection.
 #[derive(Debug)]
@@ -45,13 +47,17 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    pub(crate) async fn connect(url: &str, token: Option<&str>) -> Result<Remote, Error> {
-        Remote::connect_to(Address::parse(url, token)?).await
+    pub(crate) async fn connect(
+        url: &str,
+        token: Option<&str>,
+        options: &TlsOptions,
+    ) -> Result<Remote, Error> {
+        Remote::connect_to(Address::parse(url, token, options)?).await
     }
 
-    /// Connects to the engine that programs of this user share for a file.
-    pub(crate) async fn open(path: PathBuf, binary: PathBuf) -> Result<Remote, Error> {
-        Remote::connect_to(Address::for_shared_file(SharedFile { path, binary })?).await
+    /// Connects to the engine that programs of this user share for a file, with this token in place of the engine's own.
+    pub(crate) async fn open(file: SharedFile, token: Option<&str>) -> Result<Remote, Error> {
+        Remote::connect_to(Address::for_shared_file(file, token)?).await
     }
 
     /// A separate connection to the same server, restricted to a scope.

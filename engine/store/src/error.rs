@@ -485,6 +485,9 @@ fn foreign_wal_hint(path: &Path) -> String {
 /// How to use a file that another process has open.
 fn in_use_hint(path: &Path, holder: Option<&Holder>) -> String {
     match holder {
+        Some(Holder { pid, url: Some(url), socket: Some(_), .. }) => format!(
+            "process {pid} serves it at {url}: connect to that address (for commands: --url instead of --db)"
+        ),
         Some(holder) if holder.is_shared() => format!(
             "process {} has it open for the programs that use it with `abide open` or an SDK, and ends with \
              the last of them",

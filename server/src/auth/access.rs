@@ -29,6 +29,7 @@ use crate::connections::lifecycle::ConnectionPermit;
 use crate::connections::unauthenticated::UnauthenticatedConnection;
 use crate::problem::Problem;
 use crate::single::{self, SEC_FETCH_SITE};
+use crate::tls::ClientCertificate;
 
 /// Paths without authentication: probes have no credentials, and a browser opens the page before it has any.
 const OPEN: [&str; 6] = [
@@ -57,8 +58,9 @@ async fn admit(
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
+    certificate: Option<&ClientCertificate>,
 ) -> Result<AuthSession, Refusal> {
-    let session = authenticate(authenticator, method, uri, headers).await?;
+    let session = authenticate(authenticator, method, uri, headers, certificate).await?;
     match requested_scope(headers)? {
         Some(scope) => Ok(AuthSession { caller: session.caller.acting_for(&scope)? }),
         None => Ok(session),
@@ -116,6 +118,7 @@ async fn authenticate(
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
+    certificate: Option<&ClientCertificate>,
 ) -> Result<AuthSession, Refusal> {
     single::check(uri, headers)?;
     let token = read_token(uri, headers)?;
@@ -124,11 +127,26 @@ async fn authenticate(
         refuse_other_origins(method, uri, headers)?;
         return Ok(authenticator.open());
     }
-    let token = token.ok_or_else(|| {
-        Refusal::new(Code::Unauthenticated, "the request has no token")
-            .hint("send the header: Authorization: Bearer <token>")
-    })?;
-    authenticator.admit(&token).await
+    // A program with a certificate can act as another identity: it sends the token of that one.
+    match (token, certificate) {
+        (Some(token), _) => authenticator.admit(&token).await,
+        (None, Some(certificate)) => {
+            refuse_pages(headers)?;
+            authenticator.admit_certificate(certificate).await
+        }
+        (None, None) => Err(Refusal::new(Code::Unauthenticated, "the request has no token")
+            .hint("send the header: Authorization: Bearer <token>")),
+    }
+}
+
+/// A browser presents a certificate with the requests of every page, as it does with a cookie.
+fn refuse_pages(headers: &HeaderMap) -> Result<(), Refusal> {
+    if !headers.contains_key(ORIGIN) && !headers.contains_key(SEC_FETCH_SITE) {
+        return Ok(());
+    }
+    let detail = "a client certificate is the credential of a program, not of a page in a browser";
+    Err(Refusal::new(Code::Unauthenticated, detail)
+        .hint("send the header: Authorization: Bearer <token>"))
 }
 
 /// Middleware: determines the caller of every request, or refuses it.
@@ -137,8 +155,10 @@ pub(crate) async fn authenticate_request(
     mut request: Request,
     next: Next,
 ) -> Response {
+    let certificate = request.extensions().get::<ClientCertificate>();
     let admitted =
-        admit(&app.authenticator, request.method(), request.uri(), request.headers()).await;
+        admit(&app.authenticator, request.method(), request.uri(), request.headers(), certificate)
+            .await;
     match admitted {
         Ok(session) => {
             // Before the connection counts as authenticated: a refused one is closed after a few seconds.
@@ -292,7 +312,7 @@ mod tests {
         async fn caller_id(&self, method: &Method, path: &'static str, pairs: Pairs) -> String {
             let path = Uri::from_static(path);
             let headers = headers(pairs);
-            let admitted = admit(&self.authenticator, method, &path, &headers).await;
+            let admitted = admit(&self.authenticator, method, &path, &headers, None).await;
             let caller_id = admitted.map(|session| session.caller.id().to_owned());
             caller_id.unwrap_or_else(|refusal| refusal.code.to_string())
         }
@@ -348,6 +368,31 @@ mod tests {
             (&[("authorization", "Bearer s3cret"), ("host", "agents.db")], "local"),
         ] {
             assert_eq!(socket.name("/v1/ws", pairs).await, expected, "{pairs:?}");
+        }
+    }
+
+    /// A browser presents a certificate with the requests of any page, so that a page could act as a worker.
+    #[tokio::test]
+    async fn a_certificate_is_no_credential_of_a_page() {
+        let server = TestServer::new(AccessConfig::loopback().with_client_certificates());
+        let certificate = ClientCertificate::of(&rustls::pki_types::CertificateDer::from(vec![1]));
+        let unknown = "the client certificate belongs to no identity";
+        let of_page =
+            "a client certificate is the credential of a program, not of a page in a browser";
+        let cases: [(Option<&ClientCertificate>, Pairs, &str); 5] = [
+            (None, &[], "the request has no token"),
+            (Some(&certificate), &[], unknown),
+            (Some(&certificate), &[("origin", "https://evil.example")], of_page),
+            (Some(&certificate), &[("sec-fetch-site", "same-origin")], of_page),
+            (Some(&certificate), &[("authorization", "Bearer abide_x")], "the token is unknown"),
+        ];
+        for (certificate, pairs, expected) in cases {
+            let path = Uri::from_static("/v1/sql");
+            let headers = headers(pairs);
+            let admitted =
+                admit(&server.authenticator, &Method::POST, &path, &headers, certificate).await;
+            let refusal = admitted.expect_err("it is no credential");
+            assert_eq!((refusal.code, refusal.detail.as_str()), (Code::Unauthenticated, expected));
         }
     }
 

@@ -15,20 +15,23 @@ use crate::auth::jwt::Jwt;
 pub struct AccessConfig {
     token: Option<Arc<str>>,
     jwt: Option<Jwt>,
-    /// The bearer of the server's own token is the local admin.
-    is_socket: bool,
+    /// Certificates of clients are credentials.
+    has_client_certificates: bool,
+    /// The secret of a Unix socket. Its bearer is the local admin.
+    socket_secret: Option<Arc<str>>,
 }
 
 impl std::fmt::Debug for AccessConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let token = match self.token {
-            Some(_) if self.is_socket => "socket",
-            Some(_) => "token",
-            None => "loopback",
+        let token = match (&self.socket_secret, &self.token) {
+            (Some(_), _) => "socket",
+            (None, Some(_)) => "token",
+            (None, None) => "loopback",
         };
+        let certificates = if self.has_client_certificates { ", client certificates" } else { "" };
         match &self.jwt {
-            None => write!(f, "Access({token})"),
-            Some(jwt) => write!(f, "Access({token}, {jwt:?})"),
+            None => write!(f, "Access({token}{certificates})"),
+            Some(jwt) => write!(f, "Access({token}, {jwt:?}{certificates})"),
         }
     }
 }
@@ -38,7 +41,7 @@ impl AccessConfig {
     /// the id `local`.
     #[must_use]
     pub fn loopback() -> AccessConfig {
-        AccessConfig { token: None, jwt: None, is_socket: false }
+        AccessConfig { token: None, jwt: None, has_client_certificates: false, socket_secret: None }
     }
 
     /// Additionally accepts this token: its bearer is an admin with the id `token`.
@@ -64,7 +67,13 @@ impl AccessConfig {
     /// # Errors
     /// As [`AccessConfig::bearer`].
     pub(crate) fn for_socket(secret: &str) -> Result<AccessConfig, Refusal> {
-        Ok(AccessConfig { is_socket: true, ..AccessConfig::bearer(secret)? })
+        let AccessConfig { token, .. } = AccessConfig::bearer(secret)?;
+        Ok(AccessConfig { socket_secret: token, ..AccessConfig::loopback() })
+    }
+
+    /// Returns the access to a socket that accepts the same credentials as a port, in addition to its secret.
+    pub(crate) fn with_credentials_of(self, port: &AccessConfig) -> AccessConfig {
+        AccessConfig { socket_secret: self.socket_secret, ..port.clone() }
     }
 
     /// Additionally accepts JSON Web Tokens of an issuer.
@@ -74,9 +83,20 @@ impl AccessConfig {
         self
     }
 
+    /// Additionally accepts certificates of clients that belong to an identity; see
+    /// [`ClientCertificate`](crate::ClientCertificate).
+    #[must_use]
+    pub fn with_client_certificates(mut self) -> AccessConfig {
+        self.has_client_certificates = true;
+        self
+    }
+
     /// Returns `true` if credentials are required regardless of the file.
     pub(crate) fn requires_credentials(&self) -> bool {
-        self.token.is_some() || self.jwt.is_some()
+        self.token.is_some()
+            || self.jwt.is_some()
+            || self.socket_secret.is_some()
+            || self.has_client_certificates
     }
 
     pub(crate) fn jwt(&self) -> Option<&Jwt> {
@@ -85,9 +105,10 @@ impl AccessConfig {
 
     /// Returns the caller that the server's own token names.
     pub(crate) fn find_bearer(&self, shown: &str) -> Option<Caller> {
-        let own = self.token.as_ref()?;
-        let is_own = bool::from(shown.as_bytes().ct_eq(own.as_bytes()));
-        is_own.then(|| if self.is_socket { Caller::local() } else { Caller::new("token") })
+        if is_equal(self.socket_secret.as_deref(), shown) {
+            return Some(Caller::local());
+        }
+        is_equal(self.token.as_deref(), shown).then(|| Caller::new("token"))
     }
 
     /// Whether a server with this access may listen at an address, for a file without tokens or one that does not
@@ -115,6 +136,11 @@ impl AccessConfig {
             "create a token with `abide token create root --role admin` or listen on 127.0.0.1",
         ))
     }
+}
+
+/// Compares in constant time.
+fn is_equal(own: Option<&str>, shown: &str) -> bool {
+    own.is_some_and(|own| bool::from(shown.as_bytes().ct_eq(own.as_bytes())))
 }
 
 pub(super) fn is_loopback(address: IpAddr) -> bool {

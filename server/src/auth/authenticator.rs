@@ -9,7 +9,8 @@ use subtle::ConstantTimeEq as _;
 
 use crate::auth::access_config::AccessConfig;
 use crate::auth::credential_store::CredentialStore;
-use crate::auth::unknown;
+use crate::auth::{unknown, unknown_certificate};
+use crate::tls::ClientCertificate;
 
 /// A caller that was admitted. A caller without a credential presented the server's own token.
 #[derive(Clone, Debug)]
@@ -55,11 +56,22 @@ impl Authenticator {
             return Ok(AuthSession { caller });
         }
         if let Some((id, hash)) = token_parts(shown) {
-            return Ok(AuthSession { caller: self.admit_token(&id, &hash).await? });
+            return Ok(AuthSession { caller: self.admit_token(&id, &hash, unknown).await? });
         }
         let Some(jwt) = self.access.jwt() else { return Err(unknown()) };
         let claimed = jwt.verify(shown, self.engine.now())?;
         let caller = self.admit_claims(&claimed.caller, claimed.expires_at).await?;
+        Ok(AuthSession { caller })
+    }
+
+    /// Admits the holder of a certificate. Its fingerprint is a hash in `tokens`, so that it is revoked, and checked again
+    /// when a call runs, as a token.
+    pub(crate) async fn admit_certificate(
+        &self,
+        certificate: &ClientCertificate,
+    ) -> Result<AuthSession, Refusal> {
+        let id = certificate.token_id();
+        let caller = self.admit_token(id, certificate.fingerprint(), unknown_certificate).await?;
         Ok(AuthSession { caller })
     }
 
@@ -80,7 +92,7 @@ impl Authenticator {
                 let credential = AdmittedCredential { credential: Credential::Anonymous, state };
                 checked.clone().admitted(credential)
             }
-            Credential::Token { id, hash, .. } => self.admit_token(id, hash).await?,
+            Credential::Token { id, hash, .. } => self.admit_token(id, hash, unknown).await?,
             Credential::Claims { capabilities, expires_at } => {
                 self.admit_claims(&claimed(checked, capabilities), *expires_at).await?
             }
@@ -135,7 +147,13 @@ impl Authenticator {
         self.credential_store.as_ref().map_or(Seq::ZERO, CredentialStore::state)
     }
 
-    async fn admit_token(&self, id: &str, hash: &str) -> Result<Caller, Refusal> {
+    /// Returns the identity of a row in `tokens` with this hash.
+    async fn admit_token(
+        &self,
+        id: &str,
+        hash: &str,
+        unknown: fn() -> Refusal,
+    ) -> Result<Caller, Refusal> {
         let entry = match &self.credential_store {
             Some(credential_store) => credential_store.find_token(id).await?,
             None => None,

@@ -1,7 +1,7 @@
 //! A socket that times out writes to a peer that does not read.
 //!
 //! Backpressure means waiting for slow peers; this limits how long. It covers responses, event
-//! streams and WebSockets alike, because it sits below all of them. The wrapper also counts received bytes; with a crate
+//! streams and WebSockets alike, because it sits below all of them; with TLS it sits above the encryption. The wrapper also counts received bytes; with a crate
 //! for the timeout, the wrapper for the count would remain.
 
 use std::io;
@@ -14,20 +14,19 @@ use tokio::time::{Sleep, sleep};
 
 use crate::arrivals::Arrivals;
 use crate::limits;
-use crate::listener::Socket;
 
-/// The socket.
+/// The socket, or TLS over it.
 #[derive(Debug)]
-pub(crate) struct WriteTimeoutStream {
-    socket: Socket,
+pub(crate) struct WriteTimeoutStream<S> {
+    socket: S,
     /// Runs while a write is blocked.
     stalled: Option<Pin<Box<Sleep>>>,
     /// Counts received bytes.
     arrivals: Arc<Arrivals>,
 }
 
-impl WriteTimeoutStream {
-    pub(crate) fn new(socket: Socket, arrivals: Arc<Arrivals>) -> WriteTimeoutStream {
+impl<S> WriteTimeoutStream<S> {
+    pub(crate) fn new(socket: S, arrivals: Arc<Arrivals>) -> WriteTimeoutStream<S> {
         WriteTimeoutStream { socket, stalled: None, arrivals }
     }
 
@@ -47,7 +46,7 @@ impl WriteTimeoutStream {
     }
 }
 
-impl AsyncRead for WriteTimeoutStream {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -59,7 +58,7 @@ impl AsyncRead for WriteTimeoutStream {
     }
 }
 
-impl AsyncWrite for WriteTimeoutStream {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -83,11 +82,14 @@ impl AsyncWrite for WriteTimeoutStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
+        // TLS keeps what it has encrypted until it is flushed.
+        let flushed = Pin::new(&mut self.socket).poll_flush(context);
+        self.judge(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(context)
+        let closed = Pin::new(&mut self.socket).poll_shutdown(context);
+        self.judge(context, closed)
     }
 }
 
@@ -105,7 +107,7 @@ mod tests {
         let address = listener.local_addr().expect("it has an address");
         let peer = TcpStream::connect(address).await.expect("it listens");
         let (socket, _) = listener.accept().await.expect("a peer");
-        let mut patient = WriteTimeoutStream::new(Socket::Left(socket), Arc::default());
+        let mut patient = WriteTimeoutStream::new(socket, Arc::default());
         let begun = Instant::now();
         let given_up = loop {
             if let Err(why) = patient.write_all(&[0; 1 << 16]).await {
@@ -115,5 +117,39 @@ mod tests {
         assert_eq!(given_up.kind(), io::ErrorKind::TimedOut);
         assert!(begun.elapsed() >= limits::STALL_TIMEOUT, "{:?}", begun.elapsed());
         drop(peer);
+    }
+
+    /// A stream that accepts every write and sends nothing, as TLS whose buffer has room.
+    struct Unsent;
+
+    impl AsyncWrite for Unsent {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    /// The end of a response that fits into the buffer of TLS waited for ever.
+    #[tokio::test(start_paused = true)]
+    async fn bytes_that_cannot_be_flushed_time_out() {
+        let begun = Instant::now();
+        let mut patient = WriteTimeoutStream::new(Unsent, Arc::default());
+        patient.write_all(b"the end").await.expect("it is buffered");
+        let flushed = patient.flush().await.expect_err("it is not sent");
+        let mut patient = WriteTimeoutStream::new(Unsent, Arc::default());
+        let closed = patient.shutdown().await.expect_err("it is not sent");
+        assert_eq!([flushed.kind(), closed.kind()], [io::ErrorKind::TimedOut; 2]);
+        assert!(begun.elapsed() >= 2 * limits::STALL_TIMEOUT, "{:?}", begun.elapsed());
     }
 }

@@ -24,7 +24,7 @@ const NAMES: [&str; 6] =
 const NAMED: [&str; 5] = [
     "agent/src/trace/sink.rs",
     "agent/src/catalog/mlflow.rs",
-    "cli/src/agent/silence.rs",
+    "cli/src/http_client.rs",
     "cli/src/open/",
     "cli/src/mcp/",
 ];

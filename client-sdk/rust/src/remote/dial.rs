@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use super::frame::cut;
 use super::shared_file::{RunningEngine, SharedFile};
+#[cfg(feature = "tls")]
+use super::tls::Tls;
 use crate::Error;
 use crate::backend::Backoff;
 
@@ -71,24 +74,55 @@ pub(crate) struct Address {
 /// Where the server is.
 #[derive(Clone, Debug)]
 enum Target {
-    Tcp { host: String, port: u16 },
+    Tcp { host: String, port: u16, tls: Option<Tls> },
     Shared(SharedFile),
 }
 
+/// The options of TLS, for addresses that begin with `https` or `wss`.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "this build has no TLS"))]
+pub(crate) struct TlsOptions {
+    /// A PEM file with the only trusted authorities; without it, those of the system.
+    pub(crate) ca: Option<PathBuf>,
+    /// PEM files with the certificate of the client, and its key.
+    pub(crate) client: Option<(PathBuf, PathBuf)>,
+}
+
+/// No TLS: it cannot be created.
+#[cfg(not(feature = "tls"))]
+#[derive(Clone, Debug)]
+enum Tls {}
+
+#[cfg(not(feature = "tls"))]
+impl Tls {
+    fn new(url: &str, _host: &str, _options: &TlsOptions) -> Result<Tls, Error> {
+        let why = "this program is built without TLS; enable the feature `tls` of abide-client";
+        Err(Error::Address { url: url.to_owned(), why: why.to_owned() })
+    }
+
+    async fn connect(&self, _stream: TcpStream) -> Result<TcpStream, Error> {
+        match *self {}
+    }
+
+    fn explain(&self, _error: &io::Error) -> Option<Error> {
+        match *self {}
+    }
+}
+
 impl Address {
-    pub(crate) fn parse(url: &str, token: Option<&str>) -> Result<Address, Error> {
+    pub(crate) fn parse(
+        url: &str,
+        token: Option<&str>,
+        options: &TlsOptions,
+    ) -> Result<Address, Error> {
         let address_error = |why: &str| Error::Address { url: url.to_owned(), why: why.to_owned() };
         let given: Uri =
             url.trim_end_matches('/').parse().map_err(|_| address_error("it is not a URL"))?;
-        match given.scheme_str() {
-            Some("http" | "ws") => {}
-            Some("https" | "wss") => {
-                return Err(address_error(
-                    "TLS is not built in yet; use a tunnel, or a proxy that adds it",
-                ));
-            }
-            _ => return Err(address_error("it does not begin with http://")),
-        }
+        let has_tls = match given.scheme_str() {
+            Some("http" | "ws") => false,
+            Some("https" | "wss") => true,
+            _ => return Err(address_error("it does not begin with http:// or https://")),
+        };
         let authority = given.authority().ok_or_else(|| address_error("it has no host"))?;
         if given.query().is_some() || authority.as_str().contains('@') {
             return Err(address_error(
@@ -101,22 +135,26 @@ impl Address {
                 "its path ends with /v1, which the client adds itself; leave it out",
             ));
         }
-        let mut request = upgrade_request(&format!("ws://{authority}{path}/v1/ws"))
+        let scheme = if has_tls { "wss" } else { "ws" };
+        let mut request = upgrade_request(&format!("{scheme}://{authority}{path}/v1/ws"))
             .map_err(|_| address_error("it is not a URL"))?;
         authorize(&mut request, token)?;
         let host = authority.host().trim_matches(['[', ']']).to_owned();
-        let port = authority.port_u16().unwrap_or(80);
-        let target = Target::Tcp { host, port };
+        let port = authority.port_u16().unwrap_or(if has_tls { 443 } else { 80 });
+        let tls = if has_tls { Some(Tls::new(url, &host, options)?) } else { None };
+        let target = Target::Tcp { host, port, tls };
         Ok(Address { url: url.to_owned(), target, scope: Scope::new(), request })
     }
 
     /// The engine of a file that programs share.
-    pub(crate) fn for_shared_file(file: SharedFile) -> Result<Address, Error> {
+    ///
+    /// With a token the caller is its identity; without one, the bearer of the engine's own token.
+    pub(crate) fn for_shared_file(file: SharedFile, token: Option<&str>) -> Result<Address, Error> {
         let url = file.path.display().to_string();
-        let request = upgrade_request("ws://localhost/v1/ws").map_err(|why| Error::Address {
-            url: url.clone(),
-            why: lowercase_first(&why.to_string()),
+        let mut request = upgrade_request("ws://localhost/v1/ws").map_err(|why| {
+            Error::Address { url: url.clone(), why: lowercase_first(&why.to_string()) }
         })?;
+        authorize(&mut request, token)?;
         Ok(Address { url, target: Target::Shared(file), scope: Scope::new(), request })
     }
 
@@ -162,7 +200,7 @@ impl Address {
 
     async fn connect(&self) -> Result<Socket, Error> {
         match &self.target {
-            Target::Tcp { host, port } => self.handshake_over(connect_tcp(host, *port).await).await,
+            Target::Tcp { host, port, tls } => self.connect_tcp(host, *port, tls.as_ref()).await,
             Target::Shared(file) => self.connect_shared(file).await,
         }
     }
@@ -186,29 +224,42 @@ impl Address {
 
     async fn connect_engine(&self, engine: RunningEngine) -> Result<Socket, Error> {
         if let Some(path) = engine.socket {
-            let mut address = self.clone();
-            authorize(&mut address.request, engine.token.as_deref())?;
-            return address.handshake_over(connect_unix(&path).await).await;
+            let mut request = self.request.clone();
+            if !request.headers().contains_key(AUTHORIZATION) {
+                authorize(&mut request, engine.token.as_deref())?;
+            }
+            let stream = connect_unix(&path).await;
+            let stream = stream.map_err(|why| Error::unreachable(&self.url, why))?;
+            return handshake(request, stream, &self.url).await;
         }
         let url = engine.url.unwrap_or_default();
-        let address = Address::parse(&url, engine.token.as_deref())?.restricted_to(&self.scope)?;
-        let Target::Tcp { host, port } = &address.target else {
+        let address = Address::parse(&url, engine.token.as_deref(), &TlsOptions::default())?
+            .restricted_to(&self.scope)?;
+        let Target::Tcp { host, port, tls } = &address.target else {
             return Err(Error::Protocol { why: "abide open printed no address".to_owned() });
         };
-        address.handshake_over(connect_tcp(host, *port).await).await
+        address.connect_tcp(host, *port, tls.as_ref()).await
     }
 
-    async fn handshake_over(&self, stream: io::Result<Box<dyn Io>>) -> Result<Socket, Error> {
-        let stream = stream.map_err(|why| Error::unreachable(&self.url, why))?;
-        handshake(self.request.clone(), stream, &self.url).await
+    async fn connect_tcp(&self, host: &str, port: u16, tls: Option<&Tls>) -> Result<Socket, Error> {
+        let stream = TcpStream::connect((host, port))
+            .await
+            .map_err(|why| Error::unreachable(&self.url, why))?;
+        // Messages are whole frames: waiting to fill a packet only delays them.
+        let _ = stream.set_nodelay(true);
+        let request = self.request.clone();
+        let Some(tls) = tls else { return handshake(request, Box::new(stream), &self.url).await };
+        let stream = Box::new(tls.connect(stream).await?);
+        handshake(request, stream, &self.url).await.map_err(|error| {
+            // With TLS 1.3 a server refuses the certificate of a client after the handshake.
+            let source = std::error::Error::source(&error);
+            let explained = match source.and_then(|it| it.downcast_ref::<SocketError>()) {
+                Some(SocketError::Io(why)) => tls.explain(why),
+                _ => None,
+            };
+            explained.unwrap_or(error)
+        })
     }
-}
-
-async fn connect_tcp(host: &str, port: u16) -> io::Result<Box<dyn Io>> {
-    let stream = TcpStream::connect((host, port)).await?;
-    // Messages are whole frames: waiting to fill a packet only delays them.
-    let _ = stream.set_nodelay(true);
-    Ok(Box::new(stream))
 }
 
 #[cfg(unix)]
@@ -335,8 +386,9 @@ mod tests {
             ("ws://[::1]:80/", "::1", 80, "ws://[::1]:80/v1/ws"),
             ("http://example.org/abide/", "example.org", 80, "ws://example.org/abide/v1/ws"),
         ] {
-            let address = Address::parse(url, None).expect("it is an address");
-            let Target::Tcp { host: named, port: numbered } = &address.target else {
+            let address =
+                Address::parse(url, None, &TlsOptions::default()).expect("it is an address");
+            let Target::Tcp { host: named, port: numbered, tls: None } = &address.target else {
                 panic!("{url}");
             };
             assert_eq!((named.as_str(), *numbered), (host, port), "{url}");
@@ -350,17 +402,25 @@ mod tests {
             "",
             "localhost:7341",
             "ftp://a",
-            "https://a",
-            "wss://a:1",
+            "https://",
+            "wss://a/v1",
             "http://a?token=1",
             "http://me@a",
             "http://a/v1",
             "http://a/v1/",
         ] {
-            let error = Address::parse(url, None).expect_err(url);
+            let error = Address::parse(url, None, &TlsOptions::default()).expect_err(url);
             assert!(matches!(error, Error::Address { .. }), "{url}: {error}");
             assert!(error.hint().is_some());
         }
-        assert!(Address::parse("http://a", Some("two\nlines")).is_err());
+        let two_lines = Address::parse("http://a", Some("two\nlines"), &TlsOptions::default());
+        assert!(two_lines.is_err());
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn an_encrypted_address_names_the_feature_that_is_missing() {
+        let error = Address::parse("https://a", None, &TlsOptions::default()).expect_err("no TLS");
+        assert!(error.to_string().contains("the feature `tls`"), "{error}");
     }
 }

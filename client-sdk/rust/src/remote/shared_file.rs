@@ -21,6 +21,8 @@ pub(crate) struct SharedFile {
     /// Absolute, because the program may change its folder.
     pub(crate) path: PathBuf,
     pub(crate) binary: PathBuf,
+    /// Whether to start an engine if none runs.
+    pub(crate) starts_engine: bool,
 }
 
 /// The line that `abide open --json` prints.
@@ -52,7 +54,7 @@ pub(super) struct RunningEngine {
 }
 
 impl SharedFile {
-    /// Finds the engine of the file, and starts it if none runs.
+    /// Finds the engine of the file, and starts it if none runs and it may.
     ///
     /// # Errors
     /// [`Error::EngineNotFound`], [`Error::IncompatibleVersion`], or why the file cannot be opened.
@@ -61,6 +63,9 @@ impl SharedFile {
         command.arg("open").arg(&self.path).arg("--json").stdin(Stdio::null());
         if cfg!(not(unix)) {
             command.arg("--loopback");
+        }
+        if !self.starts_engine {
+            command.arg("--join");
         }
         let binary = self.binary.display().to_string();
         let not_found = |why: std::io::Error| Error::EngineNotFound {

@@ -49,7 +49,8 @@ impl Port {
                 if port.arrivals.send(theirs).is_err() {
                     return unreachable("the test is over");
                 }
-                let address = Address::parse("http://test", Some("secret"))?;
+                let address =
+                    Address::parse("http://test", Some("secret"), &TlsOptions::default())?;
                 let request: Request = address.request();
                 let stream: Box<dyn Io> = Box::new(ours);
                 handshake(request, stream, "test").await

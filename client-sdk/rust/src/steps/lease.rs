@@ -41,7 +41,10 @@ where
                 Ok(false) => return Ok(WorkEnd::Cancelled),
                 // The server is not reachable; the lease may still hold when it is again.
                 Err(
-                    Error::TimedOut { .. } | Error::Unreachable { .. } | Error::NotAbide { .. },
+                    Error::TimedOut { .. }
+                    | Error::Unreachable { .. }
+                    | Error::NotAbide { .. }
+                    | Error::Tls { .. },
                 ) => {}
                 Err(error) => return Err(error),
             }
