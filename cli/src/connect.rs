@@ -10,7 +10,7 @@ use abide_schema::{Code, Listing, Refusal};
 
 use crate::agent::{FOLDER, quote};
 use crate::failure::Failure;
-use crate::global_options::Options;
+use crate::global_options::{Options, server_of};
 
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -57,7 +57,7 @@ pub(crate) async fn connect_named(options: &Options) -> Result<Option<Abide>, Fa
 }
 
 /// Whether a process has the file open and shares it with the processes of this user.
-fn is_shared(file: &Path) -> bool {
+pub(crate) fn is_shared(file: &Path) -> bool {
     let state = LockState::read(file);
     matches!(state, Ok(LockState::Held(Some(holder))) if holder.is_shared() && !holder.is_foreign)
 }
@@ -122,9 +122,30 @@ pub(crate) fn check_file(file: &Path) -> Result<(), Refusal> {
             return Err(Refusal::new(Code::BadRequest, detail).hint(hint));
         }
     };
-    let hint =
-        "check the path; `abide init` creates a file; without --db the command uses a server";
+    let hint = format!(
+        "check the path; `abide db create {}` creates a file; without --db the command uses a server",
+        quote(&path.to_string())
+    );
     Err(Refusal::new(Code::NotFound, format!("{path} {missing}")).hint(hint))
+}
+
+/// Refuses to follow a file that would be open in this process: no other one could change it. Another engine of the file is
+/// joined if it is shared.
+///
+/// # Errors
+/// The file is not shared.
+pub(crate) fn check_followed(options: &Options, what: &str) -> Result<(), Failure> {
+    let Some(file) = options.db.as_deref().filter(|file| !is_shared(file)) else {
+        return Ok(());
+    };
+    if let Some(url) = server_of(file) {
+        let detail = format!("{} is open in a server, and --db does not use it", file.display());
+        return Err(Failure::usage(detail, format!("use --url {url} in place of --db")));
+    }
+    let detail =
+        format!("--db cannot be {what}: no other process can write to a file that is open here");
+    let hint = "start `abide serve` or a program that shares the file; the command then joins it";
+    Err(Failure::usage(detail, hint))
 }
 
 /// Refuses a missing folder by name; the system's error would name the lock file.

@@ -1,13 +1,16 @@
 //! The options that every command takes.
 
-use abide_agent::AgentLoops;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use abide_agent::Environment;
+use abide_agent::{AgentLoops, Environment};
 use abide_client::Config;
+use abide_engine::LockState;
 use abide_schema::Module;
 use clap::Args;
+
+use crate::configuration::Configuration;
 
 /// Default address of a server.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7341";
@@ -36,7 +39,7 @@ pub(crate) struct Options {
     )]
     pub(crate) url: String,
 
-    /// Whether the address is named, on the command line or in the environment.
+    /// Whether the address is named, on the command line, in the environment or in the file of the configuration.
     #[arg(skip)]
     pub(crate) is_url_named: bool,
 
@@ -48,9 +51,25 @@ pub(crate) struct Options {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) db: Option<PathBuf>,
 
+    /// Whether the file is named on the command line: then it is opened, even if a server could be asked.
+    #[arg(skip)]
+    pub(crate) is_db_typed: bool,
+
     /// The bearer token; for `serve`, a token that gives admin access
     #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
+
+    /// A file with the token; also the credential abide-token of systemd
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// The file of the configuration  [default: abide.toml, if it exists]
+    #[arg(long = "config", global = true, value_name = "FILE")]
+    pub(crate) config_file: Option<PathBuf>,
+
+    /// The configuration of this process.
+    #[arg(skip)]
+    pub(crate) configuration: Arc<Configuration>,
 
     /// The environment variables available to tools and models.
     #[arg(skip)]
@@ -78,5 +97,34 @@ impl Options {
     /// The file that is meant, named or not.
     pub(crate) fn db_or_default(&self) -> PathBuf {
         self.db.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DB))
+    }
+
+    /// What is used, for people: the file, or the address of the server.
+    pub(crate) fn place(&self) -> String {
+        match &self.db {
+            Some(db) => db.display().to_string(),
+            None => self.url.clone(),
+        }
+    }
+
+    /// Uses the server that has the file open, unless the command line names the file.
+    pub(crate) fn prefer_server(&mut self) {
+        let server = self.db.as_deref().filter(|_| !self.is_db_typed).and_then(server_of);
+        if let Some(url) = server {
+            self.url = url;
+            self.is_url_named = true;
+            self.db = None;
+        }
+    }
+}
+
+/// The address of the server that has a file open. The lock file of another user is not believed: a token would be sent
+/// there.
+pub(crate) fn server_of(file: &Path) -> Option<String> {
+    match LockState::read(file) {
+        Ok(LockState::Held(Some(holder))) if !holder.is_foreign && !holder.is_shared() => {
+            holder.url
+        }
+        _ => None,
     }
 }

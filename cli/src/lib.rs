@@ -50,9 +50,13 @@ mod backup;
 mod call;
 mod cells;
 mod command_line;
+mod config;
+mod configuration;
 mod connect;
+mod db;
 #[cfg(feature = "demo")]
 mod demo;
+mod dev;
 mod environment;
 mod events;
 mod explain;
@@ -78,7 +82,9 @@ mod sql;
 mod statement_hints;
 mod table;
 mod terminal;
+mod text_file;
 mod token;
+mod token_source;
 #[cfg(test)]
 mod typed_calls;
 mod units;

@@ -19,7 +19,9 @@ use tokio::net::TcpListener;
 
 use self::webhooks::Webhooks;
 
-use crate::agent::{AgentHost, LoadedProject, agents_file, check_folder_exists, open_project};
+use crate::agent::{
+    AgentHost, FOLDER, LoadedProject, agents_file, agents_option, check_folder_exists, open_project,
+};
 use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
@@ -76,11 +78,22 @@ pub(crate) struct Serve {
     /// file is agents.db in it
     #[arg(long, value_name = "FOLDER")]
     agents: Option<PathBuf>,
+
+    /// Whether a developer reads the greeting.
+    #[arg(skip)]
+    is_development: bool,
 }
 
 impl Serve {
     pub(crate) fn drives_agents(&self) -> bool {
         self.agents.is_some()
+    }
+
+    /// The same for a developer: with the agents of the project.
+    pub(crate) fn for_development(mut self) -> Serve {
+        self.agents.get_or_insert_with(|| PathBuf::from(FOLDER));
+        self.is_development = true;
+        self
     }
 
     /// The file: the one that is named, that of the folder of agents, or the default one.
@@ -135,6 +148,7 @@ Examples:
   abide serve --buffer-limit 1GB --buffer-limit-per-caller 200MB
                                                    # for a machine with much memory
   abide serve --agents .abide                      # also drive runs of agents, on .abide/agents.db
+  abide serve --config /etc/abide/abide.toml       # options from a file, see docs/configuration.md
 
 SIGTERM and Ctrl-C stop it gracefully: accepted calls are answered and durable. The exit code is 1
 if the engine had failed (see /ready); it is safe to start the server again.
@@ -204,7 +218,16 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         None => None,
     };
     let loaded = args.agents.as_deref().zip(agents.as_ref().map(AgentHost::loaded));
-    print_greeting(options, &engine, address, &db, loaded, requires_token)?;
+    let greeting = Greeting {
+        options,
+        engine: &engine,
+        address,
+        db: &db,
+        agents: loaded,
+        requires_token,
+        is_development: args.is_development,
+    };
+    greeting.print()?;
     let registry = agents.as_ref().map(AgentHost::registry);
     let protocols = Arc::new(AgentProtocols {
         mcp_handler: agents.as_ref().and_then(AgentHost::mcp_handler),
@@ -313,59 +336,130 @@ pub(crate) async fn close(engine: &Engine) {
 }
 
 /// The first output, once requests are accepted.
-fn print_greeting(
-    options: &Options,
-    engine: &Engine,
+struct Greeting<'a> {
+    options: &'a Options,
+    engine: &'a Engine,
     address: SocketAddr,
-    db: &Path,
-    agents: Option<(&Path, &LoadedProject)>,
+    db: &'a Path,
+    agents: Option<(&'a Path, &'a LoadedProject)>,
     requires_token: bool,
-) -> Result<(), Failure> {
-    let seq = engine.durable_seq();
-    if options.json {
-        let db = db.display().to_string();
-        let listening = address.to_string();
-        let mut greeting = json!({"listening": listening, "db": db, "seq": seq,
-                "requires_token": requires_token});
-        if let Some((_, agents)) = agents {
-            greeting["agents"] = json!(agents);
+    is_development: bool,
+}
+
+impl Greeting<'_> {
+    fn print(&self) -> Result<(), Failure> {
+        let Greeting { options, address, db, agents, requires_token, .. } = *self;
+        if options.json {
+            let db = db.display().to_string();
+            let listening = address.to_string();
+            let mut greeting = json!({"listening": listening, "db": db,
+                "seq": self.engine.durable_seq(), "requires_token": requires_token});
+            if let Some((_, agents)) = agents {
+                greeting["agents"] = json!(agents);
+            }
+            return print_json(&greeting);
         }
-        return print_json(&greeting);
+        match agents {
+            Some((folder, loaded)) if self.is_development => {
+                self.print_for_development(folder, loaded)
+            }
+            _ => self.print_for_operators(),
+        }
     }
-    let at = match reachable_address(address).to_string() {
-        usual if usual == DEFAULT_LISTEN => String::new(),
-        other => format!(" --url http://{other}"),
-    };
-    let with_token = if requires_token { "export ABIDE_TOKEN=…;  " } else { "" };
-    let access = match (&options.token, requires_token) {
-        (None, false) => format!(
-            "no token yet: programs on this machine only; `{}` creates one",
-            create_token_command(&at)
-        ),
-        (None, true) => "with a token".to_owned(),
-        (Some(_), _) => {
-            "with the server's token (as an admin), or with a token of the file".to_owned()
+
+    fn print_for_operators(&self) -> Result<(), Failure> {
+        let at = self.url_option();
+        let with_token = self.token_command();
+        let then = match self.agents {
+            // The session of another agent name would be refused.
+            Some((folder, loaded)) => match &loaded.first {
+                Some(name) => format!("agent run{} {name} \"Hello\"", self.agent_options(folder)),
+                None => "agent init --help".to_owned(),
+            },
+            None => format!("call{at} create_session agent=support"),
+        };
+        print_line(format!(
+            "abide {version}  ·  http://{address}\n  \
+               file     {db}, {events}\n  \
+               access   {access}{agents}\n  \
+               try:     {with_token}abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
+               then     abide {then}",
+            version = env!("CARGO_PKG_VERSION"),
+            address = self.address,
+            db = self.db.display(),
+            events = self.events(),
+            access = self.access(),
+            agents = self.agents.map(|(folder, it)| it.greeting_lines(folder)).unwrap_or_default(),
+        ))
+    }
+
+    fn print_for_development(&self, folder: &Path, loaded: &LoadedProject) -> Result<(), Failure> {
+        let at = self.url_option();
+        let chat = match &loaded.first {
+            Some(name) => format!("abide agent chat{} {name}", self.agent_options(folder)),
+            None => format!("abide agent check{}", agents_option(folder)),
+        };
+        let token = match self.token_command() {
+            "" => String::new(),
+            command => format!("\n  {}", command.trim_end_matches([';', ' '])),
+        };
+        print_line(format!(
+            "abide {version}  ·  http://{address}\n  \
+               folder   {folder}, read again when a file changes\n  \
+               file     {db}, {events}\n  \
+               access   {access}{agents}\n\
+             in another terminal:{token}\n  \
+               {chat}\n  \
+               abide watch{at} \"SELECT id, agent, status FROM sessions\"\n\
+             Ctrl-C stops the server",
+            version = env!("CARGO_PKG_VERSION"),
+            address = self.address,
+            folder = folder.display(),
+            db = self.db.display(),
+            events = self.events(),
+            access = self.access(),
+            agents = loaded.greeting_lines(folder),
+        ))
+    }
+
+    fn events(&self) -> String {
+        cells::pluralize(self.engine.durable_seq().0.unsigned_abs(), "event")
+    }
+
+    /// The option by which other commands reach the server.
+    fn url_option(&self) -> String {
+        match reachable_address(self.address).to_string() {
+            usual if usual == DEFAULT_LISTEN => String::new(),
+            other => format!(" --url http://{other}"),
         }
-    };
-    let then = match agents {
-        // The session of another agent name would be refused.
-        Some((_, loaded)) => match &loaded.first {
-            Some(name) => format!("agent run{at} {name} \"Hello\""),
-            None => "agent init --help".to_owned(),
-        },
-        None => format!("call{at} create_session agent=support"),
-    };
-    print_line(format!(
-        "abide {version}  ·  http://{address}\n  \
-           file     {db}, {events}\n  \
-           access   {access}{agents}\n  \
-           try:     {with_token}abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
-           then     abide {then}",
-        version = env!("CARGO_PKG_VERSION"),
-        db = db.display(),
-        agents = agents.map(|(folder, it)| it.greeting_lines(folder)).unwrap_or_default(),
-        events = cells::pluralize(seq.0.unsigned_abs(), "event"),
-    ))
+    }
+
+    /// The option by which the commands of agents reach the server. They find the one of the file of a folder.
+    fn agent_options(&self, folder: &Path) -> String {
+        if *self.db == agents_file(folder) {
+            agents_option(folder)
+        } else {
+            format!(" --url http://{}", reachable_address(self.address))
+        }
+    }
+
+    /// What a command needs before it, if the server requires a token.
+    fn token_command(&self) -> &'static str {
+        if self.requires_token { "export ABIDE_TOKEN=…;  " } else { "" }
+    }
+
+    fn access(&self) -> String {
+        match (&self.options.token, self.requires_token) {
+            (None, false) => format!(
+                "no token yet: programs on this machine only; `{}` creates one",
+                create_token_command(&self.url_option())
+            ),
+            (None, true) => "with a token".to_owned(),
+            (Some(_), _) => {
+                "with the server's token (as an admin), or with a token of the file".to_owned()
+            }
+        }
+    }
 }
 
 /// The address by which programs of this machine reach a server that listens on an address: every address of the machine

@@ -270,7 +270,7 @@ pub(super) fn add_serve_hint(
 }
 
 /// The option that names the folder of agents.
-pub(super) fn agents_option(folder: &Path) -> String {
+pub(crate) fn agents_option(folder: &Path) -> String {
     match folder.to_str() {
         Some(FOLDER) => String::new(),
         _ => format!(" --agents {}", quote(&folder.display().to_string())),

@@ -345,7 +345,7 @@ impl OpenError {
         };
         let (code, hint) = match self {
             OpenError::Missing(_) => {
-                (Code::NotFound, "check the path; `abide init` creates a file")
+                (Code::NotFound, "check the path; `abide db create FILE` creates a file")
             }
             OpenError::Dangling(_) => {
                 (Code::NotFound, "pass the file itself, or point the symlink to an existing file")
@@ -443,7 +443,7 @@ fn in_use_hint(path: &Path, holder: Option<&Holder>) -> String {
     match holder {
         Some(holder) if holder.is_shared() => format!(
             "process {} has it open for the programs that use it with `abide open` or an SDK, and ends with \
-             the last of them",
+             the last of them; commands with --db join it",
             holder.pid
         ),
         Some(Holder { pid, url: Some(url), .. }) => {
