@@ -114,9 +114,11 @@ Examples:
   abide agent test tests
   abide agent reparse order-7 --db .abide/agents.db   # of an agent with cli, with a changed parser
 
-Without --db and --url the file is agents.db in the folder of the agents: the server that serves it
-is used, or else this process drives the runs of the file. The prompt on stderr asks for approvals. Without a terminal the run waits, stderr has the command that decides, and the
-exit code is 5. With --json stdout has one JSON object for each event of the run.";
+Without --db and --url, the database is agents.db in the folder of the agents. If a server serves a
+file that --db does not name, the command uses the server; else this process drives the runs of the
+file. The prompt on stderr asks for approvals. Without a terminal the run waits, stderr has the
+command that decides, and the exit code is 5. With --json stdout has one JSON object for each event
+of the run.";
 
 impl Agent {
     /// Whether the runs are driven by this process.

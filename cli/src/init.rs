@@ -20,8 +20,8 @@ pub(crate) struct Init {
 }
 
 const EXAMPLES: &str = "\
-The project is the folder .abide: an agent, a tool that waits for an approval, and abide.yaml with the
-model. Without a key of a provider the model answers from a script, so that everything can be tried.
+The project is the folder .abide: an agent, a tool that waits for an approval, and abide.yaml with
+the model. Without a key of a provider the model answers from a script, so it can be tried at once.
 
 Examples:
   abide init                         # in the current folder

@@ -105,14 +105,14 @@ fn commands_that_use_a_file_do_not_create_it() {
     assert_eq!(names(folder.path()), before);
     check(
         folder.path(),
-        &["init --db a.db", "init --db b.db --json", "init --db nowhere/b.db"],
+        &["db create a.db", "db create b.db --json", "db create nowhere/b.db"],
         expect![[r#"
-            $ abide init --db a.db
+            $ abide db create a.db
             error: a.db exists already   [conflict]
               hint: name a file that does not exist
-            $ abide init --db b.db --json
+            $ abide db create b.db --json
             {"created":"b.db"}
-            $ abide init --db nowhere/b.db
+            $ abide db create nowhere/b.db
             error: there is no folder nowhere   [not_found]
               hint: create it with `mkdir -p nowhere`
         "#]],
@@ -149,10 +149,10 @@ fn a_refused_command_leaves_no_file() {
               hint: `abide agent init --agents nosuch` creates it; --agents names another one
             $ abide agent run default hi --db b.db
             error: there is no folder .abide   [not_found]
-              hint: `abide agent init` creates it; --agents names another one
+              hint: `abide init` creates it; --agents names another one
             $ abide agent chat default --db b.db
             error: there is no folder .abide   [not_found]
-              hint: `abide agent init` creates it; --agents names another one
+              hint: `abide init` creates it; --agents names another one
             $ abide sql SELECT --db a.db/b.db
             error: a.db/b.db cannot be read: Not a directory (os error 20)   [bad_request]
               hint: check the path, and the permissions of its folders
@@ -306,7 +306,7 @@ fn usual_mistakes_have_a_code_a_sentence_and_a_hint() {
           hint: `abide sql <SQL> [NAME=VALUE]...`; `abide sql --help` describes the options
         $ abide verify typo.db
         error: typo.db does not exist   [not_found]
-          hint: check the path; `abide init` creates a file
+          hint: check the path; `abide db create FILE` creates a file
         $ abide verify folder
         error: folder is a folder, not a database file   [bad_request]
           hint: check the path
@@ -596,7 +596,7 @@ fn options_that_contradict_each_other_are_refused() {
               hint: name the file: `abide replay FILE --into COPY`
             $ abide init --url http://127.0.0.1:9
             error: the command works on a file, not on the server that --url names   [usage]
-              hint: name the file: `abide init --db FILE`
+              hint: `abide init --help` describes the options
             $ abide serve --url http://127.0.0.1:9
             error: the command works on a file, not on the server that --url names   [usage]
               hint: --listen is the address at which the server listens

@@ -441,7 +441,7 @@ fn commands_share_a_file_that_programs_use() {
     let stderr = ended.stderr.replace(file.folder.path().to_str().unwrap(), "FOLDER");
     expect![[r#"
         error: FOLDER/abide.db is in use by another process   [file_locked]
-          hint: process PID has it open for the programs that use it with `abide open` or an SDK, and ends with the last of them
+          hint: process PID has it open for the programs that use it with `abide open` or an SDK, and ends with the last of them; commands with --db join it
     "#]]
     .assert_eq(&stderr.replace(&process.id().to_string(), "PID"));
     process.terminate();
@@ -470,7 +470,7 @@ fn files_of_another_user_beside_a_database_are_refused() {
     let file = SharedFile::new();
     let db = file.db();
     let db = db.to_str().unwrap();
-    assert_eq!(run(["init", "--db", db]).code, Some(0));
+    assert_eq!(run(["db", "create", db]).code, Some(0));
     for suffix in ["-wal", "-shm", "-journal", "-lock"] {
         let path = format!("{db}{suffix}");
         let _ = fs::remove_file(&path);

@@ -231,7 +231,7 @@ async fn no_command_prints_an_escape_sequence() {
         vec!["upgrade", &copy],
         vec!["upgrade", &hostile_name],
         vec!["backup", &hostile_name, "--db", &db],
-        vec!["init", "--db", &hostile_name],
+        vec!["db", "create", &hostile_name],
         vec!["replay", &copy, "--into", &hostile_name],
         vec!["serve", "--db", &hostile_name, "--listen", HOSTILE],
         vec!["open", &below_hostile],

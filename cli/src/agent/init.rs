@@ -18,8 +18,9 @@ use crate::output::{print_json, print_line};
 /// What a new project has.
 #[derive(Args, Debug)]
 pub(crate) struct ProjectOptions {
-    /// The provider of the model; without it, the first whose key is in the environment, or else script
-    #[arg(long, value_name = "PROVIDER")]
+    /// The provider of the model: anthropic, openai, gemini, ollama or script; without it, the first whose key is in
+    /// the environment, or else script
+    #[arg(long, value_name = "PROVIDER", hide_possible_values = true)]
     provider: Option<Provider>,
 }
 
@@ -133,10 +134,10 @@ fn existing_project_refusal(folder: &Path, config: &Path, provider: Option<Provi
     let detail = format!("{} exists already; nothing was written", config.display());
     let of_folder = agents_option(folder);
     let hint = match provider {
-        Some(provider) => format!(
-            "the lines of this provider in it are:\n\nmodels:\n{}",
-            provider.models_section()
-        ),
+        Some(provider) => {
+            let lines = provider.models_section().replace('\n', "\n    ");
+            format!("the lines of this provider are:\n    models:\n    {lines}")
+        }
         None => format!(
             "`abide agent check{of_folder}` checks it; `abide init FOLDER` makes another project"
         ),
