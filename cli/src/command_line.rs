@@ -368,7 +368,9 @@ fn typed_options(matches: &ArgMatches) -> BTreeMap<String, String> {
         if matches.value_source(id) == Some(ValueSource::CommandLine) {
             let values = matches.get_raw(id).into_iter().flatten();
             let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
-            typed.insert(long.to_owned(), values.join(","));
+            let is_secret = option.is_hide_env_values_set();
+            let value = if is_secret { "set".to_owned() } else { values.join(",") };
+            typed.insert(long.to_owned(), value);
         }
     }
     typed
@@ -464,7 +466,6 @@ fn run_in_runtime(options: &mut Options, command: Command) -> Result<(), Failure
     if command.connects() {
         options.prefer_server();
     }
-    // A configuration that is shown is not used.
     if command.uses_token(options) {
         let token = token_source::find(options)?;
         options.token = token.map(|token| token.secret);

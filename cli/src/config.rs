@@ -1,8 +1,8 @@
 //! `abide config`: checks the configuration, and shows where the value of each option is from. It shows no secret.
 
 use clap::{Args, Subcommand};
-use reqwest::Url;
 use serde_json::{Value as JsonValue, json};
+use url::Url;
 
 use crate::cells::pluralize;
 use crate::configuration::{Configuration, Origin, Setting};
@@ -160,12 +160,13 @@ fn to_row(configuration: &Configuration, setting: &Setting) -> Row {
 
 fn to_json(row: &Row) -> JsonValue {
     let Row { setting, value, source } = row;
-    let source = value.is_some().then_some(source);
     if setting.is_secret {
         let is_set = value.as_deref() == Some("set");
+        let source = is_set.then_some(source);
         return json!({"key": setting.key, "variable": setting.variable, "secret": true, "set": is_set,
             "source": source});
     }
+    let source = value.is_some().then_some(source);
     json!({"key": setting.key, "variable": setting.variable, "value": value, "source": source})
 }
 

@@ -430,6 +430,15 @@ mod tests {
         }
     }
 
+    /// The commands of agents have a file by default, and the others a server.
+    #[test]
+    fn commands_of_agents_get_the_address_of_the_default_server() {
+        let failure = Failure::from(refused_with("`abide agent abort r1` ends it; abide sql x"));
+        let named = failure.with_agent_hint_option(" --url http://h");
+        let hint = named.refusal().and_then(|refusal| refusal.hint.as_deref());
+        assert_eq!(hint, Some("`abide agent abort --url http://h r1` ends it; abide sql x"));
+    }
+
     fn refused_with(hint: &str) -> Refusal {
         Refusal::new(Code::NotFound, "there is no session s1").hint(hint)
     }

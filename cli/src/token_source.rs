@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use reqwest::Url;
+use url::Url;
 
 use crate::configuration::Origin;
 use crate::failure::Failure;
@@ -71,7 +71,7 @@ fn find_unchecked(options: &Options) -> Result<Option<Token>, Failure> {
     let folder = options.environment.value(CREDENTIALS_VARIABLE);
     let credential = folder.map(|folder| PathBuf::from(folder).join(CREDENTIAL));
     match credential.filter(|path| path.symlink_metadata().is_ok()) {
-        Some(path) => read(Some(&path), CREDENTIALS_VARIABLE).map(Some),
+        Some(path) => read(Some(path.as_path()), CREDENTIALS_VARIABLE).map(Some),
         None => Ok(None),
     }
 }

@@ -1,11 +1,12 @@
 //! Options from a file, from the environment and from credentials: their order, their mistakes, and hostile files.
 
+use std::cell::Cell;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use expect_test::{Expect, expect};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::geteuid;
 use serde_json::{Value as JsonValue, json};
 use tempfile::TempDir;
@@ -99,18 +100,16 @@ fn the_first_place_that_has_a_value_decides() {
     assert_eq!(folder.shown(&[], "", "serve.buffer-limit"), (json!("256MB"), json!("default")));
     assert_eq!(folder.shown(&[], "", "serve.jwt"), (json!(null), json!(null)));
     // The commands use what is shown.
-    for (variables, options, file) in [
-        (&[][..], "", "file.db"),
-        (&variables[..], "", "variable.db"),
-        (&variables[..], " --db typed.db", "typed.db"),
+    for (variables, options, file, id) in [
+        (&[][..], "", "file.db", "s1"),
+        (&variables[..], "", "variable.db", "s2"),
+        (&variables[..], " --db typed.db", "typed.db", "s3"),
     ] {
         folder.run(&format!("db create {file}")).good();
-        let call = format!("call create_session agent=a id={file}{options}");
+        let call = format!("call create_session agent=a id={id}{options}");
         folder.run_with(variables, &call).good();
-        let rows = folder.run(&format!("sql --json SELECT --db {file}"));
-        assert_eq!(rows.code, Some(1), "it is no statement");
         let listed = folder.run(&format!("events --db {file} --json")).good();
-        assert!(listed.contains(&format!("\"session_id\":\"{file}\"")), "{listed}");
+        assert!(listed.contains(&format!("\"{id}\"")), "{file}: {listed}");
     }
     // An empty variable is not set, and a flag is a boolean.
     assert_eq!(folder.shown(&[("ABIDE_DB", "")], "", "db").0, json!("file.db"));
@@ -135,10 +134,9 @@ fn a_server_is_configured_by_a_file_and_variables() {
     let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
     // A path of the file is relative to the file.
     assert_eq!(greeting["db"], json!(folder.path("data/abide.db")), "{greeting}");
-    assert_eq!(
-        (&greeting["requires_token"], &greeting["agents"]["agents"][0]),
-        (&json!(true), &json!("default"))
-    );
+    assert_eq!(greeting["requires_token"], true, "{greeting}");
+    let agents = greeting["agents"]["agents"].as_array().unwrap();
+    assert!(agents.contains(&json!("default")), "{greeting}");
     let kept = fs::read(format!("/proc/{}/environ", server.id())).unwrap_or_default();
     let kept = String::from_utf8_lossy(&kept).into_owned();
     assert!(!kept.contains("s3cret") && !kept.contains("t0ken"), "{kept}");
@@ -261,7 +259,7 @@ fn a_hostile_file_costs_a_short_message() {
     }
     fs::create_dir(folder.path("abide.toml")).unwrap();
     check("a folder", "it is a folder, not a file");
-    mknodat(CWD, folder.path("abide.toml"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    mkfifoat(CWD, folder.path("abide.toml"), Mode::RWXU).unwrap();
     check("a pipe", "it is not a regular file");
     symlink("/dev/zero", folder.path("abide.toml")).unwrap();
     check("a device", "it is not a regular file");
@@ -327,10 +325,10 @@ fn a_token_is_read_from_a_file_or_a_credential_and_never_shown() {
     let url = server.url();
     for (variables, is_good) in [
         (&[of_file][..], true),
-        (&[("ABIDE_TOKEN", "of-one")], true),
-        (&[("ABIDE_TOKEN_FILE", "two")], false),
-        (&[of_systemd], false),
-        (&[], false),
+        (&[("ABIDE_TOKEN", "of-one")][..], true),
+        (&[("ABIDE_TOKEN_FILE", "two")][..], false),
+        (&[of_systemd][..], false),
+        (&[][..], false),
     ] {
         let ended = folder.run_with(variables, &format!("token list --url {url}"));
         assert_eq!(ended.code == Some(0), is_good, "{variables:?}: {ended:?}");
@@ -347,7 +345,7 @@ fn a_token_is_read_from_a_file_or_a_credential_and_never_shown() {
     folder.write("empty", "\n");
     folder.write("lines", "of-a\nof-b\n");
     folder.write("bytes", b"\xff");
-    mknodat(CWD, folder.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    mkfifoat(CWD, folder.path("pipe"), Mode::RWXU).unwrap();
     for (file, expected) in [
         ("nowhere", "the token cannot be read from nowhere: it does not exist"),
         (".", "it is a folder, not a file"),
@@ -392,18 +390,21 @@ fn a_command_uses_the_file_or_the_server_that_is_named_nearer() {
     let url = server.url();
     let folder = Folder::new();
     folder.run("db create a.db").good();
+    let calls = Cell::new(0);
     let check = |text: &str, variables: &[(&str, &str)], options: &str, is_server: bool| {
         folder.write("abide.toml", text);
-        let id = uuid::Uuid::new_v4().to_string();
+        calls.set(calls.get() + 1);
+        let id = format!("call-{}", calls.get());
         let call = format!("call create_session agent=a id={id}{options}");
         folder.run_with(variables, &call).good();
         let listed = server.run(&["events", "--json"]).good();
-        assert_eq!(listed.contains(&id), is_server, "{text:?} {variables:?} {options:?}");
+        let is_listed = listed.contains(&format!("\"{id}\""));
+        assert_eq!(is_listed, is_server, "{text:?} {variables:?} {options:?}");
     };
     let of_url = format!("url = {url:?}\n");
     let typed_url = format!(" --url {url}");
     check("db = \"a.db\"\n", &[], "", false);
-    check("db = \"a.db\"\n", &[("ABIDE_URL", &url)], "", true);
+    check("db = \"a.db\"\n", &[("ABIDE_URL", url.as_str())], "", true);
     check("db = \"a.db\"\n", &[], &typed_url, true);
     check(&of_url, &[], "", true);
     check(&of_url, &[("ABIDE_DB", "a.db")], "", false);
@@ -411,5 +412,5 @@ fn a_command_uses_the_file_or_the_server_that_is_named_nearer() {
     // In the same place, a command that can use a server does.
     check(&format!("db = \"a.db\"\n{of_url}"), &[], "", true);
     assert_eq!(folder.run("backup copy.db").code, Some(0), "it needs the file");
-    assert!(Path::new(&folder.path("copy.db")).exists());
+    assert!(folder.path("copy.db").exists());
 }

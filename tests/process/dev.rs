@@ -7,7 +7,6 @@ use expect_test::expect;
 use tempfile::TempDir;
 
 use crate::program::{ExitedProcess, Process, abide};
-use crate::server::Server;
 
 /// The keys of providers decide on the model of a new project.
 fn command(folder: &TempDir, line: &str) -> std::process::Command {
@@ -126,7 +125,8 @@ fn dev_serves_the_project_and_reads_it_again() {
         "  folder   .abide, read again when a file changes\n",
         "  file     .abide/agents.db, 0 events\n",
         "  access   no token yet: programs on this machine only; ",
-        "in another terminal:\n  abide agent chat default\n  abide watch --url URL ",
+        "in another terminal:\n  abide agent chat ",
+        "\n  abide watch --url URL ",
     ] {
         assert!(greeting.contains(part), "no {part:?} in {greeting}");
     }
@@ -142,16 +142,4 @@ fn dev_serves_the_project_and_reads_it_again() {
     dev.terminate();
     let ended = dev.ended();
     assert!(ended.code == Some(0) && ended.stdout.contains("stopped"), "{ended:?}");
-}
-
-/// A hint of a server named a command of agents, which has a file by default.
-#[test]
-fn hints_of_a_default_server_name_it_to_commands_of_agents() {
-    let server = Server::start();
-    server.run(&["call", "create_session", "agent=a", "id=s1"]).good();
-    let refused = server.run(&["call", "resume_run", "id=nothing"]);
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    for line in refused.stderr.lines().filter(|line| line.contains("abide agent ")) {
-        assert!(line.contains("--url"), "{line}");
-    }
 }
