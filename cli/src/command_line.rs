@@ -468,6 +468,9 @@ fn run_in_runtime(options: &mut Options, command: Command) -> Result<(), Failure
     }
     if command.uses_token(options) {
         let token = token_source::find(options)?;
+        if let Some(token) = token.as_ref().filter(|_| !command.opens_database()) {
+            token_source::check_address(options, token)?;
+        }
         options.token = token.map(|token| token.secret);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -502,6 +505,28 @@ mod tests {
             let parsed = requested.parse::<Targets>().expect("it is a filter");
             let filter = limit_libraries(&parsed);
             assert_eq!(filter.would_enable(target, &level), is_logged, "{requested} {target}");
+        }
+    }
+
+    /// An option of a command had the variable of another one, or a variable that does not follow from its name.
+    #[test]
+    fn every_option_has_a_variable_of_its_own() {
+        let words = [OsString::from("abide")];
+        let (program, configuration) = Configuration::apply(CommandLine::command(), &words);
+        program.debug_assert();
+        let mut variables: Vec<&str> =
+            configuration.settings.iter().map(|setting| setting.variable.as_str()).collect();
+        let count = variables.len();
+        variables.sort_unstable();
+        variables.dedup();
+        assert_eq!(variables.len(), count);
+        for expected in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_TOKEN_FILE", "ABIDE_SERVE_LISTEN"] {
+            assert!(variables.contains(&expected), "{expected}");
+        }
+        for option in CommandLine::command().get_arguments() {
+            let Some(variable) = option.get_env().and_then(|name| name.to_str()) else { continue };
+            let long = option.get_long().expect("it is an option");
+            assert_eq!(variable, crate::configuration::variable_name(&[], long));
         }
     }
 

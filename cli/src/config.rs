@@ -56,7 +56,11 @@ fn check(options: &Options) -> Result<(), Failure> {
     let mut failures: Vec<Failure> = problems.map(|problem| problem.to_failure(0)).collect();
     // A token file of a wrong configuration is not known.
     if configuration.problems.is_empty() {
-        failures.extend(token_source::find(options).err());
+        let checked = token_source::find(options).and_then(|token| match token {
+            Some(token) => token_source::check_address(options, &token),
+            None => Ok(()),
+        });
+        failures.extend(checked.err());
     }
     for (name, meant) in configuration.misspelled_variables() {
         note(format!("warning: {name} is not the variable of an option; did you mean {meant}?"));

@@ -33,16 +33,8 @@ pub(crate) struct Token {
 /// Finds the token. The environment of the process must be known.
 ///
 /// # Errors
-/// A file cannot be read, two places of equal rank have a token, or the address is from a file that nobody named.
+/// A file cannot be read, or two places of equal rank have a token.
 pub(crate) fn find(options: &Options) -> Result<Option<Token>, Failure> {
-    let found = find_unchecked(options)?;
-    if let Some(token) = &found {
-        check_address(options, token)?;
-    }
-    Ok(found)
-}
-
-fn find_unchecked(options: &Options) -> Result<Option<Token>, Failure> {
     let typed = |key: &str| options.configuration.origin(key) == Origin::CommandLine;
     match (typed("token"), typed("token-file")) {
         (true, true) => return Err(twice("--token", "--token-file")),
@@ -108,7 +100,10 @@ fn read(path: Option<&Path>, source: &str) -> Result<Token, Failure> {
 }
 
 /// Refuses to send a token to an address that only a file in the current folder names: the folder can be of someone else.
-fn check_address(options: &Options, token: &Token) -> Result<(), Failure> {
+///
+/// # Errors
+/// The address is on another machine, and its file was not named.
+pub(crate) fn check_address(options: &Options, token: &Token) -> Result<(), Failure> {
     let configuration = &options.configuration;
     let is_found =
         matches!(configuration.origin("url"), Origin::File(_)) && options.config_file.is_none();

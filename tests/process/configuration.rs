@@ -277,8 +277,9 @@ fn a_hostile_file_costs_a_short_message() {
     }
     let missing = folder.run("events --config nowhere.toml");
     assert!(missing.stderr.contains("--config names the file"), "{missing:?}");
-    // It is no file of configuration if nobody asks for one.
-    assert_eq!(folder.run("events --db nowhere.db").code, Some(1));
+    folder.write("abide.toml", "x = 1");
+    assert_eq!(folder.run("events --db nowhere.db").code, Some(2));
+    assert_eq!(folder.run("events --db nowhere.db --config /dev/null").code, Some(1));
 }
 
 #[test]

@@ -19,6 +19,9 @@ pub(super) const DEFAULT_FILE: &str = "abide.toml";
 /// The variable that names another file.
 const VARIABLE: &str = "ABIDE_CONFIG";
 
+/// The name of no file, for a command that ignores the one in the current folder.
+const NO_FILE: &str = "/dev/null";
+
 /// Maximum bytes of a file: many times more than all keys have.
 const MAX_BYTES: u64 = 64 << 10;
 
@@ -91,6 +94,9 @@ impl ConfigFile {
             (None, None) => (PathBuf::from(DEFAULT_FILE), ""),
         };
         let is_named = !source.is_empty();
+        if path == Path::new(NO_FILE) {
+            return Ok(None);
+        }
         if !is_named && fs::symlink_metadata(&path).is_err() {
             return Ok(None);
         }
