@@ -299,8 +299,10 @@ impl Application {
         if settings.iter().any(|it| it.key == entry.key) {
             return format!("write {} above the first table", entry.key);
         }
-        if let Some(other) = settings.iter().find(|it| it.long == entry.key) {
-            return format!("did you mean {}?", other.key);
+        let others = settings.iter().filter(|it| it.long == entry.key);
+        let others: Vec<&str> = others.map(|it| it.key.as_str()).collect();
+        if !others.is_empty() {
+            return format!("did you mean {}?", others.join(" or "));
         }
         let table = entry.section.join(".");
         let keys = || settings.iter().map(|it| it.key.as_str());

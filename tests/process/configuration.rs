@@ -168,7 +168,7 @@ fn a_mistake_is_one_sentence_with_the_fix() {
             "listen = \"127.0.0.1:0\"\n",
             expect![[r#"
                 error: abide.toml:1: there is no key listen   [usage]
-                  hint: did you mean serve.listen?
+                  hint: did you mean dev.listen or serve.listen?
             "#]],
         ),
         (

@@ -200,7 +200,7 @@ fn to_text(value: &DeValue<'_>) -> Option<String> {
 
 /// A whole number as options have it: TOML also has hexadecimal, octal and binary numbers.
 fn to_decimal(number: &DeInteger<'_>) -> String {
-    match i128::from_str_radix(number.as_str(), number.radix()) {
+    match i128::from_str_radix(&number.as_str().replace('_', ""), number.radix()) {
         Ok(decimal) => decimal.to_string(),
         Err(_) => number.to_string(),
     }
