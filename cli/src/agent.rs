@@ -147,6 +147,11 @@ impl Agent {
             _ => (true, false),
         };
         if !uses_database {
+            // A file of the configuration need not exist yet.
+            if !options.is_db_typed && options.db.as_deref().is_some_and(|file| !file.exists()) {
+                options.db = None;
+            }
+            options.prefer_server();
             return Ok(options);
         }
         if uses_file(&options) && options.db.is_none() {
