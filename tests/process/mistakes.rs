@@ -17,7 +17,7 @@ use crate::server::Server;
 /// A folder with the empty database `a.db`.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    typed(folder.path(), "init --db a.db");
+    typed(folder.path(), "db create a.db");
     folder
 }
 
