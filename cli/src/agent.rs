@@ -30,13 +30,13 @@ use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use self::hint::agents_option;
-pub(crate) use self::hint::{connection_option, quote};
+pub(crate) use self::hint::{agents_option, connection_option, quote, server_option};
 pub(crate) use self::host::{
     AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named_folder,
     folder_failure, open_project,
 };
 use self::host::{prompt_store, try_open_project};
+pub(crate) use self::init::{ProjectOptions, create_project};
 use crate::cells::pluralize;
 use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
@@ -58,8 +58,8 @@ pub(crate) struct Agent {
 
 #[derive(Debug, Subcommand)]
 enum AgentCommand {
-    /// Create the folder: models, a sandbox and one agent, to be edited
-    Init(init::Init),
+    /// Create the folder, as `abide init` does in .abide
+    Init(ProjectOptions),
     /// Converse with an agent
     Chat(chat::Chat),
     /// Run an agent with an input, and show its events
@@ -94,7 +94,7 @@ enum AgentCommand {
 
 const EXAMPLES: &str = "\
 Examples:
-  abide agent init                                # the folder .abide
+  abide agent init --agents bots                  # the folder bots; `abide init`: .abide
   abide agent chat default                        # on the file .abide/agents.db; --url: at a server
   abide agent list                                # of the folder .abide
   abide agent list --url http://127.0.0.1:7341    # registered at a server; --db: in a file
@@ -114,19 +114,63 @@ Examples:
   abide agent test tests
   abide agent reparse order-7 --db .abide/agents.db   # of an agent with cli, with a changed parser
 
-With --db this process drives the runs of the file; without it the server does. The prompt on stderr
-asks for approvals. Without a terminal the run waits, stderr has the command that decides, and the
-exit code is 5. With --json stdout has one JSON object for each event of the run.";
+Without --db and --url, the database is agents.db in the folder of the agents. If a server serves a
+file that --db does not name, the command uses the server; else this process drives the runs of the
+file. The prompt on stderr asks for approvals. Without a terminal the run waits, stderr has the
+command that decides, and the exit code is 5. With --json stdout has one JSON object for each event
+of the run.";
 
 impl Agent {
     /// Returns `true` if this process drives the runs.
     pub(crate) fn drives_agents(&self, options: &Options) -> bool {
         match self.what {
-            AgentCommand::Chat(_) => chat::uses_file(options),
-            AgentCommand::Run(_) | AgentCommand::Import(_) => options.db.is_some(),
+            AgentCommand::Chat(_) | AgentCommand::Run(_) | AgentCommand::Import(_) => {
+                uses_file(options)
+            }
             _ => false,
         }
     }
+
+    /// The options with the database of the command. All commands have the same default: the file of the folder, through
+    /// its server if it has one.
+    ///
+    /// # Errors
+    /// The default file does not exist, and the command does not create it.
+    fn with_database(&self, options: &Options) -> Result<Options, Refusal> {
+        let mut options = options.clone();
+        let (uses_database, creates_it) = match &self.what {
+            AgentCommand::Chat(_) | AgentCommand::Run(_) | AgentCommand::Import(_) => (true, true),
+            AgentCommand::Init(_)
+            | AgentCommand::List
+            | AgentCommand::Check
+            | AgentCommand::Test(_) => (false, false),
+            _ => (true, false),
+        };
+        if !uses_database {
+            // A file of the configuration need not exist yet.
+            if !options.is_db_typed && options.db.as_deref().is_some_and(|file| !file.exists()) {
+                options.db = None;
+            }
+            options.prefer_server();
+            return Ok(options);
+        }
+        if uses_file(&options) && options.db.is_none() {
+            let file = agents_file(&self.agents);
+            if !creates_it && !file.exists() {
+                let detail = format!("{} does not exist", file.display());
+                let hint = "`abide agent chat` and `abide agent run` create it; --db names another file, --url a server";
+                return Err(Refusal::new(Code::NotFound, detail).hint(hint));
+            }
+            options.db = Some(file);
+        }
+        options.prefer_server();
+        Ok(options)
+    }
+}
+
+/// Whether the commands of agents use a file.
+fn uses_file(options: &Options) -> bool {
+    options.db.is_some() || !options.is_url_named
 }
 
 /// Runs the command.
@@ -134,7 +178,11 @@ impl Agent {
 /// # Errors
 /// The folder, the file or the server cannot be used.
 pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
-    dispatch(options, args).await.map_err(hint::name_commands)
+    let options = &args.with_database(options)?;
+    let done = dispatch(options, args).await;
+    done.map_err(|failure| {
+        hint::name_commands(failure).with_hint_option(&connection_option(options))
+    })
 }
 
 async fn dispatch(options: &Options, args: Agent) -> Result<(), Failure> {
@@ -142,10 +190,10 @@ async fn dispatch(options: &Options, args: Agent) -> Result<(), Failure> {
         AgentCommand::List => list(options, &args.agents).await,
         AgentCommand::Check => check(options, &args.agents).await,
         AgentCommand::Memory(memory) => memory::run(options, memory).await,
-        AgentCommand::Init(init) => init::init(options, &args.agents, init),
+        AgentCommand::Init(init) => create_project(options, &args.agents, None, init),
         AgentCommand::Chat(chat) => chat::chat(options, &args.agents, chat).await,
         AgentCommand::Abort(abort) => pause::abort(options, abort).await,
-        AgentCommand::Files(files) => files::files(options, &args.agents, files).await,
+        AgentCommand::Files(files) => files::files(options, files).await,
         AgentCommand::Run(run) => run::start(options, &args.agents, run).await,
         AgentCommand::Pause(pause) => pause::pause(options, pause).await,
         AgentCommand::Resume(resume) => pause::resume(options, resume).await,

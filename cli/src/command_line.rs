@@ -1,25 +1,30 @@
 //! The command line: its arguments, the file of each command, exit codes and the log.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use abide_agent::{AgentLoop, AgentLoops, Environment};
 use abide_schema::Module;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::agent::connection_option;
+use crate::agent::{connection_option, server_option};
+use crate::configuration::{Configuration, Origin};
 #[cfg(feature = "demo")]
 use crate::demo;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
-    agent, backup, call, environment, events, explain, identity, init, mcp, open, output,
-    printable, prompt, replay, role, serve, sql, token, upgrade, usage, verify, watch,
+    agent, backup, call, config, db, dev, environment, events, explain, identity, init, mcp, open,
+    output, printable, prompt, replay, role, serve, sql, token, token_source, upgrade, usage,
+    verify, watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -38,14 +43,20 @@ enum Command {
     /// Play recorded agent conversations, kill the server midway, and report what was lost
     #[cfg(feature = "demo")]
     Demo(demo::Demo),
+    /// Create a project: an agent, a tool and their configuration
+    Init(init::Init),
+    /// Serve the agents of a project, and read them again when they change
+    Dev(dev::Dev),
     /// Serve a database file over HTTP, WebSocket and SSE
     Serve(serve::Serve),
     /// Serve MCP over stdin and stdout, for programs that start their MCP servers
     Mcp(mcp::Mcp),
     /// Open a database file for the programs of this user; the SDKs do so
     Open(open::Open),
-    /// Create an empty database file
-    Init(init::Init),
+    /// Create a database file
+    Db(db::Db),
+    /// Check and show the configuration
+    Config(config::Config),
     /// Call a reducer; every change is a reducer call
     Call(call::Call),
     /// Run one read-only SQL statement
@@ -81,10 +92,13 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
     match command {
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(options, args).await,
+        Command::Init(args) => init::run(options, args),
+        Command::Dev(args) => dev::run(options, args).await,
         Command::Serve(args) => serve::run(options, args).await,
         Command::Mcp(args) => mcp::run(options, args).await,
         Command::Open(args) => open::run(options, args).await,
-        Command::Init(args) => init::run(options, args).await,
+        Command::Db(args) => db::run(options, args).await,
+        Command::Config(args) => config::run(options, args),
         Command::Call(args) => call::run(options, args).await,
         Command::Sql(args) => sql::run(options, args).await,
         Command::Watch(args) => watch::run(options, args).await,
@@ -104,12 +118,15 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
 
 const AFTER_HELP: &str = "\
 Start with:
-  abide serve   and in another terminal   abide watch \"SELECT * FROM sessions\"
+  abide init   and then   abide agent chat default
+
+Every option is also a key of the file abide.toml and a variable ABIDE_…: `abide config show` lists
+them.
 
 Exit codes:
   0  success
   1  refused by Abide or by the system; stderr has the reason, its code and a hint
-  2  invalid command line
+  2  invalid command line or configuration
   3  no server answers
   4  a file, or the demo, failed verification
   5  a run waits for a person; stderr has the commands that decide and continue it
@@ -119,15 +136,19 @@ Exit codes:
 impl Command {
     /// Refuses the options of connections that the command would ignore.
     fn check_connection(&self, options: &Options) -> Result<(), Failure> {
-        if matches!(self, Command::Serve(_)) && options.is_cert_typed {
+        let is_server = matches!(self, Command::Serve(_) | Command::Dev(_));
+        if is_server && options.configuration.origin("cert") == Origin::CommandLine {
             let detail = "--cert and --key are the certificate of a client, and this is a server";
             return Err(Failure::usage(detail, "give --tls-cert FILE --tls-key FILE"));
         }
         let hint = match self {
             #[cfg(feature = "demo")]
             Command::Demo(_) => "leave out --url: the demo starts a server of its own",
-            Command::Serve(_) => "--listen is the address at which the server listens",
-            Command::Init(_) => "name the file: `abide init --db FILE`",
+            Command::Serve(_) | Command::Dev(_) => {
+                "--listen is the address at which the server listens"
+            }
+            Command::Init(_) => "`abide init --help` describes the options",
+            Command::Db(_) => usage::CREATE_FILE,
             Command::Open(_) => usage::OPEN_FILE,
             Command::Verify(_) => usage::VERIFY_FILE,
             Command::Replay(_) => usage::REPLAY_FILE,
@@ -138,18 +159,58 @@ impl Command {
             let detail = "the command works on a file, not on the server that --url names";
             return Err(Failure::usage(detail, hint));
         }
-        let has_file =
-            matches!(self, Command::Verify(_) | Command::Replay(_) | Command::Upgrade(_));
+        let has_file = matches!(
+            self,
+            Command::Db(_) | Command::Verify(_) | Command::Replay(_) | Command::Upgrade(_)
+        );
         if has_file && options.db.is_some() {
             return Err(Failure::usage(usage::FILE_IS_ARGUMENT, hint));
         }
         Ok(())
     }
 
+    /// Whether it uses the file or the server that the options name.
+    fn connects(&self) -> bool {
+        matches!(
+            self,
+            Command::Call(_)
+                | Command::Sql(_)
+                | Command::Watch(_)
+                | Command::Explain(_)
+                | Command::Events(_)
+                | Command::Token(_)
+                | Command::Identity(_)
+                | Command::Role(_)
+                | Command::Prompt(_)
+                | Command::Mcp(_)
+        )
+    }
+
+    /// Whether it opens the database of the options, and uses no server.
+    fn opens_database(&self) -> bool {
+        matches!(self, Command::Serve(_) | Command::Dev(_) | Command::Backup(_))
+    }
+
+    /// Whether it works without a configuration, so that a mistake in the file does not prevent it.
+    fn ignores_mistakes(&self) -> bool {
+        matches!(self, Command::Init(_) | Command::Config(_) | Command::Open(_))
+    }
+
+    /// Whether it sends a token, or requires one of its clients.
+    fn uses_token(&self, options: &Options) -> bool {
+        match self {
+            Command::Serve(_) | Command::Dev(_) => true,
+            // The file of a folder can have a server.
+            Command::Agent(_) => !options.is_db_typed,
+            _ => self.connects() && options.db.is_none(),
+        }
+    }
+
     /// Whether it starts the programs of a folder of agents.
     fn starts_programs(&self, options: &Options) -> bool {
         match self {
             Command::Serve(args) => args.drives_agents(),
+            Command::Dev(_) => true,
             Command::Mcp(args) => args.drives_agents(),
             Command::Agent(args) => args.drives_agents(options),
             _ => false,
@@ -228,41 +289,112 @@ fn run_command_line(program: Program) -> ExitCode {
     }
     let CommandLine { mut options, command } = match parse() {
         Ok(parsed) => parsed,
-        Err(error) if usage::is_help(&error) => error.exit(),
-        Err(error) => {
-            return report_failure(
-                &usage::to_failure(&error, &CommandLine::command()),
-                asks_for_json(),
-            );
-        }
+        Err(Unparsed::Help(error)) => error.exit(),
+        Err(Unparsed::Failed(failure)) => return report_failure(&failure, asks_for_json()),
     };
     options.modules = program.modules;
     options.agent_loops = program.agent_loops;
     start_log(&command);
+    let connects = command.connects();
     match run_in_runtime(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            report_failure(&failure.with_hint_option(&connection_option(&options)), options.json)
+            let failure = failure.with_hint_option(&connection_option(&options));
+            let uses_default_server = connects && options.db.is_none() && !options.is_url_named;
+            let failure = if uses_default_server {
+                // Commands of agents have a file by default.
+                failure.with_agent_hint_option(&server_option(&options))
+            } else {
+                failure
+            };
+            report_failure(&failure, options.json)
         }
     }
 }
 
-/// Parses the command line of this process.
-fn parse() -> Result<CommandLine, clap::Error> {
-    let mut words: Vec<_> = std::env::args_os().collect();
+/// A command line that runs no command.
+enum Unparsed {
+    /// It asks for help or the version.
+    Help(clap::Error),
+    /// It is invalid, or the configuration is.
+    Failed(Failure),
+}
+
+/// Parses the command line of this process, with the configuration.
+fn parse() -> Result<CommandLine, Unparsed> {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
     // `abide help --help` is `abide help`.
     if words.get(1).is_some_and(|word| word == "help")
         && words.get(2).is_some_and(|word| word == "--help" || word == "-h")
     {
         words.remove(2);
     }
-    let mut matches = CommandLine::command().try_get_matches_from(words)?;
-    let source = matches.value_source("url");
-    let source_of_cert = matches.value_source("cert");
-    let mut parsed = CommandLine::from_arg_matches_mut(&mut matches)
-        .map_err(|error| error.format(&mut CommandLine::command()))?;
-    // The address in the environment is that of commands without --db.
-    if source == Some(ValueSource::CommandLine) && parsed.options.db.is_some() {
+    let (program, mut configuration) = Configuration::apply(CommandLine::command(), &words);
+    let mistake = configuration.problems.first().map(|problem| {
+        let others = configuration.problems.len() - 1;
+        Unparsed::Failed(problem.to_failure(others))
+    });
+    let mut matches = match program.try_get_matches_from(words.clone()) {
+        Ok(matches) => matches,
+        Err(error) if usage::is_help(&error) => {
+            // The help has the defaults of the program, not those of the file.
+            let plain = CommandLine::command().try_get_matches_from(words).err();
+            return Err(Unparsed::Help(plain.filter(usage::is_help).unwrap_or(error)));
+        }
+        // A mistake in the file can be the cause.
+        Err(error) => {
+            return Err(mistake.unwrap_or_else(|| usage_failure(&error)));
+        }
+    };
+    configuration.typed = typed_options(&matches);
+    let parsed = CommandLine::from_arg_matches_mut(&mut matches);
+    let mut parsed =
+        parsed.map_err(|error| usage_failure(&error.format(&mut CommandLine::command())))?;
+    if let Some(mistake) = mistake.filter(|_| !parsed.command.ignores_mistakes()) {
+        return Err(mistake);
+    }
+    choose_database(&mut parsed, &configuration).map_err(|error| usage_failure(&error))?;
+    parsed.options.configuration = Arc::new(configuration);
+    Ok(parsed)
+}
+
+fn usage_failure(error: &clap::Error) -> Unparsed {
+    Unparsed::Failed(usage::to_failure(error, &CommandLine::command()))
+}
+
+/// The global options of the command line, by name, with their values.
+fn typed_options(matches: &ArgMatches) -> BTreeMap<String, String> {
+    let program = CommandLine::command();
+    let mut typed = BTreeMap::new();
+    for option in program.get_arguments() {
+        let id = option.get_id().as_str();
+        let Some(long) = option.get_long() else { continue };
+        if matches.value_source(id) == Some(ValueSource::CommandLine) {
+            let values = matches.get_raw(id).into_iter().flatten();
+            let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+            let is_secret = option.is_hide_env_values_set();
+            let value = if is_secret { "set".to_owned() } else { values.join(",") };
+            typed.insert(long.to_owned(), value);
+        }
+    }
+    typed
+}
+
+/// Decides between the file and the server, if both have a value: the command line comes before the environment, and that
+/// before the file. In the same place the server is for commands that use one, and the file for the others.
+///
+/// # Errors
+/// The command line names both.
+fn choose_database(
+    parsed: &mut CommandLine,
+    configuration: &Configuration,
+) -> Result<(), clap::Error> {
+    let CommandLine { options, command } = parsed;
+    let url = configuration.origin("url");
+    let db = configuration.origin("db");
+    let is_db_typed = db == Origin::CommandLine;
+    let is_url_typed = url == Origin::CommandLine;
+    if is_db_typed && is_url_typed {
         let mut conflict = clap::Error::new(ErrorKind::ArgumentConflict);
         for (kind, option) in [(ContextKind::InvalidArg, "--url"), (ContextKind::PriorArg, "--db")]
         {
@@ -270,10 +402,20 @@ fn parse() -> Result<CommandLine, clap::Error> {
         }
         return Err(conflict);
     }
-    parsed.options.is_url_named = source.is_some_and(|it| it != ValueSource::DefaultValue);
-    parsed.options.is_url_typed = source == Some(ValueSource::CommandLine);
-    parsed.options.is_cert_typed = source_of_cert == Some(ValueSource::CommandLine);
-    Ok(parsed)
+    let is_server_chosen = url != Origin::Default && url.rank() >= db.rank();
+    let is_database_used = if command.connects() || matches!(command, Command::Agent(_)) {
+        !is_server_chosen
+    } else {
+        // Others have a file as an argument, or none.
+        command.opens_database()
+    };
+    if !is_db_typed && !is_database_used {
+        options.db = None;
+    }
+    options.is_db_typed = is_db_typed;
+    options.is_url_typed = is_url_typed;
+    options.is_url_named = url != Origin::Default;
+    Ok(())
 }
 
 fn report_failure(failure: &Failure, as_json: bool) -> ExitCode {
@@ -290,7 +432,7 @@ fn asks_for_json() -> bool {
 /// plain lines.
 fn start_log(command: &Command) {
     let requested = std::env::var("ABIDE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let is_plain = requested.is_none() && !matches!(command, Command::Serve(_));
+    let is_plain = requested.is_none() && !matches!(command, Command::Serve(_) | Command::Dev(_));
     let filter = match requested {
         Some(requested) => limit_libraries(&requested),
         // A statement with an error is the caller's, and an unusual message is of the other side: both have an answer
@@ -320,7 +462,7 @@ fn limit_libraries(requested: &Targets) -> Targets {
 
 fn run_in_runtime(options: &mut Options, mut command: Command) -> Result<(), Failure> {
     let environment = if command.starts_programs(options) {
-        environment::hide()?
+        environment::hide(&options.configuration.public_variables())?
     } else {
         Environment::of_process()
     };
@@ -328,9 +470,17 @@ fn run_in_runtime(options: &mut Options, mut command: Command) -> Result<(), Fai
         // Before a second thread starts.
         args.take_passed_listener()?;
     }
-    let token = environment.value("ABIDE_TOKEN").map(str::to_owned);
-    options.token = options.token.take().or(token);
     options.environment = environment;
+    if command.connects() {
+        options.prefer_server();
+    }
+    if command.uses_token(options) {
+        let token = token_source::find(options)?;
+        if let Some(token) = token.as_ref().filter(|_| !command.opens_database()) {
+            token_source::check_address(options, token)?;
+        }
+        options.token = token.map(|token| token.secret);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(run(options, command))
 }
@@ -363,6 +513,34 @@ mod tests {
             let parsed = requested.parse::<Targets>().expect("it is a filter");
             let filter = limit_libraries(&parsed);
             assert_eq!(filter.would_enable(target, &level), is_logged, "{requested} {target}");
+        }
+    }
+
+    /// An option of a command had the variable of another one, or a variable that does not follow from its name.
+    #[test]
+    fn every_option_has_a_variable_of_its_own() {
+        let words = [OsString::from("abide")];
+        let (program, configuration) = Configuration::apply(CommandLine::command(), &words);
+        program.debug_assert();
+        let mut variables: Vec<&str> =
+            configuration.settings.iter().map(|setting| setting.variable.as_str()).collect();
+        let count = variables.len();
+        variables.sort_unstable();
+        variables.dedup();
+        assert_eq!(variables.len(), count);
+        for expected in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_TOKEN_FILE", "ABIDE_SERVE_LISTEN"] {
+            assert!(variables.contains(&expected), "{expected}");
+        }
+        for option in CommandLine::command().get_arguments() {
+            let Some(variable) = option.get_env().and_then(|name| name.to_str()) else { continue };
+            let long = option.get_long().expect("it is an option");
+            let expected = match long {
+                // The names of the options are those of `curl`; `ABIDE_KEY` would look like a key of the server.
+                "cert" => "ABIDE_CLIENT_CERT".to_owned(),
+                "key" => "ABIDE_CLIENT_KEY".to_owned(),
+                _ => crate::configuration::variable_name(&[], long),
+            };
+            assert_eq!(variable, expected);
         }
     }
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 use std::{env, fs, io};
 
 use abide_client::{Abide, Config, Error};
-use abide_engine::{Holder, LockState, OpenError};
+use abide_engine::{Holder, OpenError};
 use abide_schema::{Code, Listing, Refusal};
 
 use crate::agent::{FOLDER, quote};
 use crate::failure::Failure;
-use crate::global_options::{DEFAULT_DB, Options};
+use crate::global_options::Options;
+use crate::lock_holder::{find_holder, is_server};
 
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -32,15 +33,15 @@ pub(crate) enum Access {
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, Failure> {
     if let Some(file) = &options.db {
-        if let Some(holder) = find_sharing_process(file) {
+        if let Some(holder) = find_holder(file).filter(Holder::is_shared) {
             // Access to the file is access to everything in it.
             return connect_to_shared_engine(file, &holder, None).await;
         }
         return open_file(options, file, access);
     }
-    if let Some(holder) = find_local_server(options) {
+    if let Some(server) = &options.local_server {
         let token = options.token.as_deref();
-        return connect_to_shared_engine(Path::new(DEFAULT_DB), &holder, token).await;
+        return connect_to_shared_engine(&server.file, &server.holder, token).await;
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {
@@ -65,30 +66,6 @@ pub(crate) async fn connect_named(options: &Options) -> Result<Option<Abide>, Fa
     } else {
         Ok(None)
     }
-}
-
-/// The process that has the file open and shares it with the processes of this user.
-fn find_sharing_process(file: &Path) -> Option<Holder> {
-    match LockState::read(file) {
-        Ok(LockState::Held(Some(holder))) if holder.is_shared() && !holder.is_foreign => {
-            Some(holder)
-        }
-        _ => None,
-    }
-}
-
-/// Whether a process is a server, which runs until it is stopped, and not the engine of `abide open`.
-fn is_server(holder: &Holder) -> bool {
-    holder.socket.is_some() && holder.url.is_some()
-}
-
-/// The server with TLS that serves the default file in this folder, if the command names no other server and no file. Its
-/// certificate has the name that its clients use, so commands on this machine reach it by its private socket.
-pub(crate) fn find_local_server(options: &Options) -> Option<Holder> {
-    if options.db.is_some() || options.is_url_named {
-        return None;
-    }
-    find_sharing_process(Path::new(DEFAULT_DB)).filter(is_server)
 }
 
 /// Connects as the identity of a token, or without one as the local admin.
@@ -167,12 +144,34 @@ pub(crate) fn check_file(file: &Path, access: Access) -> Result<(), Refusal> {
     // Its WAL and its journal can be all that is left of it.
     abide_store::check_not_lost(file).map_err(|error| error.to_refusal())?;
     let hint = match access {
-        Access::Read => "check the path; without --db the command uses a server",
-        Access::Create | Access::Write => {
-            "check the path; `abide init` creates a file; without --db the command uses a server"
-        }
+        Access::Read => "check the path; without --db the command uses a server".to_owned(),
+        Access::Create | Access::Write => format!(
+            "check the path; `abide db create {}` creates a file; without --db the command uses a server",
+            quote(&path.to_string())
+        ),
     };
     Err(Refusal::new(Code::NotFound, format!("{path} {missing}")).hint(hint))
+}
+
+/// Refuses to follow a file that would be open in this process: no other one could change it. Another engine of the file is
+/// joined if it is shared.
+///
+/// # Errors
+/// The file is not shared.
+pub(crate) fn check_followed(options: &Options, what: &str) -> Result<(), Failure> {
+    let Some(file) = options.db.as_deref() else { return Ok(()) };
+    let holder = find_holder(file);
+    if holder.as_ref().is_some_and(Holder::is_shared) {
+        return Ok(());
+    }
+    if let Some(url) = holder.and_then(|holder| holder.url) {
+        let detail = format!("{} is open in a server, and --db does not use it", file.display());
+        return Err(Failure::usage(detail, format!("use --url {url} in place of --db")));
+    }
+    let detail =
+        format!("--db cannot be {what}: no other process can write to a file that is open here");
+    let hint = "start `abide serve` or a program that shares the file; the command then joins it";
+    Err(Failure::usage(detail, hint))
 }
 
 /// Refuses a missing folder by name, before the command does anything else.

@@ -3,7 +3,7 @@
 //! memory and executes itself again, with the same process id, keeping only variables that are known to be
 //! harmless.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsString;
 use std::fs::File;
@@ -73,15 +73,15 @@ const KEPT: [&str; 48] = [
 ];
 
 /// The variables of the process. Those that may be secret are only in memory afterwards. Call it before a second
-/// thread starts: it may execute the process again.
+/// thread starts: it may execute the process again, with the variables of options (`options`), which are parsed again.
 ///
 /// # Errors
 /// The process cannot be executed again.
-pub(crate) fn hide() -> Result<Environment, Failure> {
+pub(crate) fn hide(options: &BTreeSet<String>) -> Result<Environment, Failure> {
     let variables = match env::var_os(HANDLE) {
         Some(handle) => read_inherited(&handle),
         // Only Linux exposes the environment of another process as a file.
-        None if cfg!(target_os = "linux") => exec_without_secrets(),
+        None if cfg!(target_os = "linux") => exec_without_secrets(options),
         None => Ok(retain_unicode(env::vars_os())),
     }
     .map_err(|why| {
@@ -95,8 +95,9 @@ pub(crate) fn hide() -> Result<Environment, Failure> {
 type Variables = BTreeMap<String, String>;
 
 /// Executes this process again if it has variables that may be secret.
-fn exec_without_secrets() -> io::Result<Variables> {
-    let (kept, moved): (Vec<_>, Vec<_>) = env::vars_os().partition(|(name, _)| is_kept(name));
+fn exec_without_secrets(options: &BTreeSet<String>) -> io::Result<Variables> {
+    let (kept, moved): (Vec<_>, Vec<_>) =
+        env::vars_os().partition(|(name, _)| is_kept(name) || is_option(name, options));
     if moved.is_empty() {
         return Ok(retain_unicode(kept));
     }
@@ -121,6 +122,10 @@ fn retain_unicode(variables: impl IntoIterator<Item = (OsString, OsString)>) -> 
 fn is_kept(name: &OsString) -> bool {
     let name = name.to_string_lossy();
     KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(&name)) || name.starts_with("LC_")
+}
+
+fn is_option(name: &OsString, options: &BTreeSet<String>) -> bool {
+    name.to_str().is_some_and(|name| options.contains(name))
 }
 
 /// Reads the variables of the original process, and empties the file. Its descriptor stays open in this process.

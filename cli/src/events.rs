@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value as JsonValue;
 
 use crate::cells;
-use crate::connect::{Access, connect};
+use crate::connect::{Access, check_followed, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::log_pages::LogPages;
@@ -53,11 +53,8 @@ const PIPED_LINE: usize = 240;
 /// # Errors
 /// The log cannot be read.
 pub(crate) async fn run(options: &Options, args: Events) -> Result<(), Failure> {
-    if args.follow && options.db.is_some() {
-        let hint = "leave out --follow, or serve the file and leave out --db";
-        let detail =
-            "--db cannot be followed: no other process can write to a file that is open here";
-        return Err(Failure::usage(detail, hint));
+    if args.follow {
+        check_followed(options, "followed")?;
     }
     let abide = connect(options, Access::Read).await?;
     let stop = signals::stop_requested()?;

@@ -42,7 +42,7 @@ const COMMANDS: [&str; 21] = [
 ];
 
 /// The commands that use a file, and never a server.
-const FILE_COMMANDS: [&str; 3] = ["abide backup", "abide init", "abide serve"];
+const FILE_COMMANDS: [&str; 3] = ["abide backup", "abide dev", "abide serve"];
 
 /// Maximum bytes of the sentence of a failure. With the hint it fills at most one screen, whatever a server answers.
 const DETAIL_BYTES: usize = 3 << 10;
@@ -127,6 +127,14 @@ impl Failure {
         self
     }
 
+    /// Adds an option to the commands of its hint that have another default than the command which failed.
+    pub(crate) fn with_agent_hint_option(mut self, option: &str) -> Failure {
+        if let Some(Refusal { hint: Some(hint), .. }) = self.refusal_mut() {
+            *hint = add_option(hint, option, |command| command.starts_with("abide agent "));
+        }
+        self
+    }
+
     fn refusal(&self) -> Option<&Refusal> {
         match self {
             Failure::Refused(refusal)
@@ -191,19 +199,24 @@ impl Failure {
 /// Adds an option to the commands of a hint that can have it, unless their line names a file or a server.
 pub(crate) fn add_option_to_commands(hint: &str, option: &str) -> String {
     let is_file = option.starts_with(" --db ");
+    add_option(hint, option, |command| is_file || !FILE_COMMANDS.contains(&command))
+}
+
+/// Adds an option to some commands of a hint.
+fn add_option(hint: &str, option: &str, has_option: impl Fn(&str) -> bool) -> String {
     let mut named = String::with_capacity(hint.len());
     let mut rest = hint;
     while let Some(at) = rest.find("abide ") {
         let (before, from) = rest.split_at(at);
         named.push_str(before);
-        let command = COMMANDS
-            .into_iter()
-            .chain(FILE_COMMANDS.into_iter().filter(|_| is_file))
-            .find(|command| {
-                from.strip_prefix(command).is_some_and(|after| {
-                    !after.starts_with(|next: char| next.is_alphanumeric() || next == '-')
-                })
-            });
+        let command =
+            COMMANDS.into_iter().chain(FILE_COMMANDS).filter(|command| has_option(command)).find(
+                |command| {
+                    from.strip_prefix(command).is_some_and(|after| {
+                        !after.starts_with(|next: char| next.is_alphanumeric() || next == '-')
+                    })
+                },
+            );
         let taken = command.unwrap_or("abide ");
         named.push_str(taken);
         rest = &from[taken.len()..];
@@ -416,6 +429,15 @@ mod tests {
             let hint = named.refusal().and_then(|refusal| refusal.hint.as_deref());
             assert_eq!(hint, Some("abide sql --db a.db x"));
         }
+    }
+
+    /// The commands of agents have a file by default, and the others a server.
+    #[test]
+    fn commands_of_agents_get_the_address_of_the_default_server() {
+        let failure = Failure::from(refused_with("`abide agent abort r1` ends it; abide sql x"));
+        let named = failure.with_agent_hint_option(" --url http://h");
+        let hint = named.refusal().and_then(|refusal| refusal.hint.as_deref());
+        assert_eq!(hint, Some("`abide agent abort --url http://h r1` ends it; abide sql x"));
     }
 
     fn refused_with(hint: &str) -> Refusal {

@@ -1,15 +1,17 @@
 //! The options that every command takes.
 
-use abide_agent::AgentLoops;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use abide_agent::Environment;
+use abide_agent::{AgentLoops, Environment};
 use abide_client::Config;
 use abide_schema::Module;
 use clap::Args;
 
+use crate::configuration::Configuration;
 use crate::failure::Failure;
+use crate::lock_holder::{LocalServer, find_holder, is_server};
 
 /// Default address of a server.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7341";
@@ -38,7 +40,7 @@ pub(crate) struct Options {
     )]
     pub(crate) url: String,
 
-    /// Whether the address is named, on the command line or in the environment.
+    /// Whether the address is named, on the command line, in the environment or in the file of the configuration.
     #[arg(skip)]
     pub(crate) is_url_named: bool,
 
@@ -50,9 +52,17 @@ pub(crate) struct Options {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) db: Option<PathBuf>,
 
+    /// Whether the file is named on the command line: then it is opened, even if a server could be asked.
+    #[arg(skip)]
+    pub(crate) is_db_typed: bool,
+
     /// The bearer token; for `serve`, a token that gives admin access
     #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
+
+    /// A file with the token; also the credential abide-token of systemd
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 
     /// For https: trust only the authorities in this PEM file
     #[arg(long, global = true, env = "ABIDE_CA", value_name = "FILE")]
@@ -62,13 +72,21 @@ pub(crate) struct Options {
     #[arg(long, global = true, env = "ABIDE_CLIENT_CERT", value_name = "FILE")]
     pub(crate) cert: Option<PathBuf>,
 
-    /// Whether the certificate is named on the command line.
-    #[arg(skip)]
-    pub(crate) is_cert_typed: bool,
-
     /// For https: the key of that certificate
     #[arg(long, global = true, env = "ABIDE_CLIENT_KEY", value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
+
+    /// The file of the configuration  [default: abide.toml, if it exists]
+    #[arg(long = "config", global = true, value_name = "FILE")]
+    pub(crate) config_file: Option<PathBuf>,
+
+    /// The configuration of this process.
+    #[arg(skip)]
+    pub(crate) configuration: Arc<Configuration>,
+
+    /// The server with TLS that has the file of the command open. Then `db` is empty.
+    #[arg(skip)]
+    pub(crate) local_server: Option<LocalServer>,
 
     /// The environment variables available to tools and models.
     #[arg(skip)]
@@ -111,5 +129,34 @@ impl Options {
     /// The file that is meant, named or not.
     pub(crate) fn db_or_default(&self) -> PathBuf {
         self.db.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DB))
+    }
+
+    /// What is used, for people: the file, or the address of the server.
+    pub(crate) fn place(&self) -> String {
+        match &self.db {
+            Some(db) => db.display().to_string(),
+            None => self.url.clone(),
+        }
+    }
+
+    /// Uses the server that has the file open, unless the command line names the file. Without a file and an address, this is
+    /// a server with TLS on the default file; another one has the default address.
+    pub(crate) fn prefer_server(&mut self) {
+        if self.is_db_typed {
+            return;
+        }
+        let Some(file) = self.db.as_deref() else {
+            let file = Path::new(DEFAULT_DB);
+            if let Some(holder) = find_holder(file).filter(|_| !self.is_url_named) {
+                self.local_server = LocalServer::from_holder(file, &holder);
+            }
+            return;
+        };
+        let Some(holder) = find_holder(file).filter(is_server) else { return };
+        self.local_server = LocalServer::from_holder(file, &holder);
+        // For a server with TLS, it is only shown.
+        self.url = holder.url.unwrap_or_default();
+        self.is_url_named = true;
+        self.db = None;
     }
 }

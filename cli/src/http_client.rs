@@ -9,9 +9,9 @@ use abide_schema::{Code, Refusal, lowercase_first};
 use reqwest::{Certificate, ClientBuilder, Identity};
 use rustix::process::geteuid;
 
-use crate::connect::find_local_server;
 use crate::failure::Failure;
 use crate::global_options::Options;
+use crate::lock_holder::LocalServer;
 
 /// A server, and a client that reaches it.
 pub(crate) struct HttpServer {
@@ -23,18 +23,18 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// The server that the options name, or the one that serves the default file with TLS.
+    /// The server that the options name, or the one with TLS that has the file of the command open.
     ///
     /// # Errors
     /// A file of TLS cannot be used.
     pub(crate) fn named(options: &Options) -> Result<HttpServer, Failure> {
-        if let Some(local) = find_local_server(options) {
-            let socket = local.socket.map(PathBuf::from).filter(|it| is_private(it));
+        if let Some(LocalServer { holder, .. }) = &options.local_server {
+            let socket = holder.socket.as_ref().map(PathBuf::from).filter(|it| is_private(it));
             let socket = socket.ok_or_else(|| {
                 Refusal::new(Code::Unavailable, "the socket of the local server was removed")
                     .hint("name the server with --url")
             })?;
-            let token = options.token.clone().or(local.token);
+            let token = options.token.clone().or_else(|| holder.token.clone());
             let url = "http://localhost".to_owned();
             return Ok(HttpServer { client: builder().unix_socket(socket), url, token });
         }

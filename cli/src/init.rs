@@ -1,44 +1,55 @@
-//! `abide init`: creates an empty database file.
+//! `abide init`: makes a project. `abide agent init` does the same for a folder of agents of any name.
 
-use abide_client::Abide;
+use std::path::{Path, PathBuf};
+
 use clap::Args;
-use serde_json::json;
 
-use abide_schema::{Code, Refusal};
-
-use crate::connect::check_folder;
+use crate::agent::{FOLDER, ProjectOptions, create_project, quote};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{print_json, print_line};
 
 /// Arguments of `abide init`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Init {}
+pub(crate) struct Init {
+    /// The folder of the project; it is created if it does not exist  [default: the current folder]
+    dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    project: ProjectOptions,
+}
 
 const EXAMPLES: &str = "\
-`abide serve` and `abide open` create their file as well. Commands that work on a file with --db do
-not, except `token create --role`, `agent run`, `agent chat` and `agent import`.
+The project is the folder .abide: an agent, a tool that waits for an approval, and abide.yaml with
+the model. Without a key of a provider the model answers from a script, so it can be tried at once.
 
 Examples:
-  abide init                     # abide.db
-  abide init --db agents.db";
+  abide init                         # in the current folder
+  abide init shop                    # in the folder shop
+  abide init --provider anthropic    # with this model; the key is ANTHROPIC_API_KEY
+  abide agent chat default           # converse with the agent
+  abide dev                          # serve it, and read its files again when they change
+  abide db create agents.db          # only a database file";
 
-/// Creates the file.
+/// Makes the project.
 ///
 /// # Errors
-/// It exists, or it cannot be created.
-pub(crate) async fn run(options: &Options, _: Init) -> Result<(), Failure> {
-    let file = options.db_or_default();
-    if file.exists() {
-        let detail = format!("{} exists already", file.display());
-        let hint = "name a file that does not exist";
-        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+/// There is one already, or a file cannot be written.
+pub(crate) fn run(options: &Options, args: Init) -> Result<(), Failure> {
+    if let Some(file) = meant_database(options, args.dir.as_deref()) {
+        let file = quote(&file.display().to_string());
+        let detail = "`abide init` makes a project, not a database file";
+        return Err(Failure::usage(detail, format!("`abide db create {file}` creates the file")));
     }
-    check_folder(&file)?;
-    Abide::open_with(&file, options.config())?.close().await;
-    if options.json {
-        return print_json(&json!({"created": file.display().to_string()}));
+    let folder = args.dir.as_deref().map_or(PathBuf::from(FOLDER), |dir| dir.join(FOLDER));
+    create_project(options, &folder, args.dir.as_deref(), args.project)
+}
+
+/// The file that a command line means if it is about a database: `init x.db`, `init --db x`.
+fn meant_database(options: &Options, dir: Option<&Path>) -> Option<PathBuf> {
+    if options.is_db_typed {
+        return options.db.clone();
     }
-    print_line(format!("created {}", file.display()))
+    let extension = dir?.extension()?.to_str()?.to_ascii_lowercase();
+    ["db", "sqlite", "sqlite3"].contains(&&*extension).then(|| dir.map(Path::to_owned)).flatten()
 }

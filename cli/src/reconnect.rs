@@ -43,7 +43,7 @@ pub(crate) async fn reporting_reconnects_unless<T>(
         if *is_typing.borrow() {
             continue;
         }
-        let url = &options.url;
+        let url = options.place();
         match (failed, is_reported) {
             (Some(_), false) => note(format!("warning: connection to {url} lost; reconnecting")),
             // Attempts go on for ever, so the lines become rare: they count attempts, and not every one has a line.
@@ -62,6 +62,7 @@ pub(crate) async fn reporting_reconnects_unless<T>(
 pub(crate) fn history_notice(options: &Options, what_follows: &str) -> String {
     format!(
         "warning: the history changed at {}: a backup was restored, or another file is served; {}",
-        options.url, what_follows
+        options.place(),
+        what_follows
     )
 }

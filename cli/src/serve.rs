@@ -25,7 +25,8 @@ use self::service_manager::ServiceManager;
 use self::webhooks::Webhooks;
 
 use crate::agent::{
-    AgentHost, LoadedProject, agents_file, check_folder_exists, open_project, quote,
+    AgentHost, FOLDER, LoadedProject, agents_file, agents_option, check_folder_exists,
+    open_project, quote,
 };
 use crate::cells;
 use crate::connect::check_folder;
@@ -46,16 +47,16 @@ pub(crate) struct Serve {
 
     /// Serve https and wss with this certificate, followed by those of its authorities: a PEM file, which is
     /// read again when it changes; see docs/tls.md
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 
     /// The private key of the certificate: a PEM file without a passphrase
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
     /// Also accept client certificates that an authority in this PEM file has signed, as credentials of
     /// identities: `abide token create --certificate`
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
 
     /// Keep the change log for so many events, for resumes and --as-of  [default: 1000000, unless
@@ -107,6 +108,10 @@ pub(crate) struct Serve {
     /// The socket that systemd has passed; it replaces --listen.
     #[arg(skip)]
     passed_listener: Option<std::net::TcpListener>,
+
+    /// Whether a developer reads the greeting.
+    #[arg(skip)]
+    is_development: bool,
 }
 
 impl Serve {
@@ -123,6 +128,13 @@ impl Serve {
         self.agents.is_some()
     }
 
+    /// The same for a developer: with the agents of the project.
+    pub(crate) fn for_development(mut self) -> Serve {
+        self.agents.get_or_insert_with(|| PathBuf::from(FOLDER));
+        self.is_development = true;
+        self
+    }
+
     /// The file: the one that is named, that of the folder of agents, or the default one.
     fn file(&self, options: &Options) -> PathBuf {
         options
@@ -133,17 +145,28 @@ impl Serve {
     }
 
     /// # Errors
-    /// A file of TLS cannot be used.
-    fn tls(&self) -> Result<Option<Tls>, Refusal> {
-        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
-            return Ok(None);
+    /// A file of TLS cannot be used, or one is missing. The parser does not know that: the others can be in the file of the
+    /// configuration.
+    fn tls(&self) -> Result<Option<Tls>, Failure> {
+        let (certificate, key) = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => (certificate, key),
+            (None, None) if self.tls_client_ca.is_none() => return Ok(None),
+            (None, None) => {
+                let detail = "--tls-client-ca needs the certificate of the server and its key";
+                let hint = "give also --tls-cert FILE --tls-key FILE";
+                return Err(Failure::usage(detail, hint));
+            }
+            _ => {
+                let detail = "the certificate of a server needs its key";
+                return Err(Failure::usage(detail, "give both: --tls-cert FILE --tls-key FILE"));
+            }
         };
         let files = TlsFiles {
             certificate: certificate.clone(),
             key: key.clone(),
             client_ca: self.tls_client_ca.clone(),
         };
-        Tls::open(files).map(Some)
+        Ok(Some(Tls::open(files)?))
     }
 
     fn retention(&self) -> Retention {
@@ -191,6 +214,7 @@ Examples:
   abide serve --buffer-limit 1GB --buffer-limit-per-caller 200MB
                                                    # for a machine with much memory
   abide serve --agents .abide                      # also drive runs of agents, on .abide/agents.db
+  abide serve --config /etc/abide/abide.toml       # options from a file, see docs/configuration.md
 
 SIGTERM and Ctrl-C stop it gracefully: it begins no new work, /ready answers 503, running tools and
 programs end within --drain, and accepted calls are answered and durable. A second signal does not
@@ -285,7 +309,17 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         None => None,
     };
     let loaded = args.agents.as_deref().zip(agents.as_ref().map(AgentHost::loaded));
-    print_greeting(options, &engine, address, &db, loaded, requires_token, tls.as_ref())?;
+    let greeting = Greeting {
+        options,
+        engine: &engine,
+        address,
+        db: &db,
+        agents: loaded,
+        requires_token,
+        tls: tls.as_ref(),
+        is_development: args.is_development,
+    };
+    greeting.print()?;
     let registry = agents.as_ref().map(AgentHost::registry);
     let protocols = Arc::new(AgentProtocols {
         mcp_handler: agents.as_ref().and_then(AgentHost::mcp_handler),
@@ -488,70 +522,148 @@ pub(crate) async fn close(engine: &Engine) {
 }
 
 /// The first output, once requests are accepted.
-fn print_greeting(
-    options: &Options,
-    engine: &Engine,
+struct Greeting<'a> {
+    options: &'a Options,
+    engine: &'a Engine,
     address: SocketAddr,
-    db: &Path,
-    agents: Option<(&Path, &LoadedProject)>,
+    db: &'a Path,
+    agents: Option<(&'a Path, &'a LoadedProject)>,
     requires_token: bool,
-    tls: Option<&Tls>,
-) -> Result<(), Failure> {
-    let seq = engine.durable_seq();
-    if options.json {
-        let db = db.display().to_string();
-        let listening = address.to_string();
-        let mut greeting = json!({"listening": listening, "db": db, "seq": seq,
-                "requires_token": requires_token});
-        if tls.is_some() {
-            greeting["tls"] = json!(true);
+    tls: Option<&'a Tls>,
+    is_development: bool,
+}
+
+impl Greeting<'_> {
+    fn print(&self) -> Result<(), Failure> {
+        let Greeting { options, address, db, agents, requires_token, .. } = *self;
+        if options.json {
+            let db = db.display().to_string();
+            let listening = address.to_string();
+            let mut greeting = json!({"listening": listening, "db": db,
+                "seq": self.engine.durable_seq(), "requires_token": requires_token});
+            if self.tls.is_some() {
+                greeting["tls"] = json!(true);
+            }
+            if let Some((_, agents)) = agents {
+                greeting["agents"] = json!(agents);
+            }
+            return print_json(&greeting);
         }
-        if let Some((_, agents)) = agents {
-            greeting["agents"] = json!(agents);
+        match agents {
+            Some((folder, loaded)) if self.is_development => {
+                self.print_for_development(folder, loaded)
+            }
+            _ => self.print_for_operators(),
         }
-        return print_json(&greeting);
     }
-    let at = match reachable_address(address).to_string() {
-        // Commands on this machine find a server with TLS by the file.
-        _ if tls.is_some() && db == Path::new(DEFAULT_DB) => String::new(),
-        _ if tls.is_some() => format!(" --db {}", quote(&db.display().to_string())),
-        usual if usual == DEFAULT_LISTEN => String::new(),
-        other => format!(" --url http://{other}"),
-    };
-    let with_token = if requires_token && tls.is_none() { "export ABIDE_TOKEN=…;  " } else { "" };
-    let access = match (&options.token, requires_token) {
-        (None, false) => format!(
-            "no token yet: programs on this machine only; `{}` creates one",
-            create_token_command(&at)
-        ),
-        (None, true) if tls.is_some_and(Tls::accepts_client_certificates) => {
-            "with a token, or with a client certificate that an identity has".to_owned()
+
+    fn print_for_operators(&self) -> Result<(), Failure> {
+        let at = self.connection_option();
+        let with_token = self.token_command();
+        let then = match self.agents {
+            // The session of another agent name would be refused.
+            Some((folder, loaded)) => match &loaded.first {
+                Some(name) => format!("agent run{} {name} \"Hello\"", self.agent_options(folder)),
+                None => "agent init --help".to_owned(),
+            },
+            None => format!("call{at} create_session agent=support"),
+        };
+        print_line(format!(
+            "abide {version}  ·  {scheme}://{address}\n  \
+               file     {db}, {events}\n  \
+               access   {access}{agents}\n  \
+               try:     {with_token}abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
+               then     abide {then}",
+            version = env!("CARGO_PKG_VERSION"),
+            scheme = scheme(self.tls.is_some()),
+            address = self.address,
+            db = self.db.display(),
+            events = self.events(),
+            access = self.access(),
+            agents = self.agents.map(|(folder, it)| it.greeting_lines(folder)).unwrap_or_default(),
+        ))
+    }
+
+    fn print_for_development(&self, folder: &Path, loaded: &LoadedProject) -> Result<(), Failure> {
+        let at = self.connection_option();
+        let chat = match &loaded.first {
+            Some(name) => format!("abide agent chat{} {name}", self.agent_options(folder)),
+            None => format!("abide agent check{}", agents_option(folder)),
+        };
+        let token = match self.token_command() {
+            "" => String::new(),
+            command => format!("\n  {}", command.trim_end_matches([';', ' '])),
+        };
+        print_line(format!(
+            "abide {version}  ·  {scheme}://{address}\n  \
+               folder   {folder}, read again when a file changes\n  \
+               file     {db}, {events}\n  \
+               access   {access}{agents}\n\
+             in another terminal:{token}\n  \
+               {chat}\n  \
+               abide watch{at} \"SELECT id, agent, status FROM sessions\"\n\
+             Ctrl-C stops the server",
+            version = env!("CARGO_PKG_VERSION"),
+            scheme = scheme(self.tls.is_some()),
+            address = self.address,
+            folder = folder.display(),
+            db = self.db.display(),
+            events = self.events(),
+            access = self.access(),
+            agents = loaded.greeting_lines(folder),
+        ))
+    }
+
+    fn events(&self) -> String {
+        cells::pluralize(self.engine.durable_seq().0.unsigned_abs(), "event")
+    }
+
+    /// The option by which other commands reach the server.
+    fn connection_option(&self) -> String {
+        match reachable_address(self.address).to_string() {
+            // Commands on this machine find a server with TLS by the file.
+            _ if self.tls.is_some() && self.db == Path::new(DEFAULT_DB) => String::new(),
+            _ if self.tls.is_some() => self.db_option(),
+            usual if usual == DEFAULT_LISTEN => String::new(),
+            other => format!(" --url http://{other}"),
         }
-        (None, true) => "with a token".to_owned(),
-        (Some(_), _) => {
-            "with the server's token (as an admin), or with a token of the file".to_owned()
+    }
+
+    fn db_option(&self) -> String {
+        format!(" --db {}", quote(&self.db.display().to_string()))
+    }
+
+    /// The option by which the commands of agents reach the server. They find the one of the file of a folder.
+    fn agent_options(&self, folder: &Path) -> String {
+        if *self.db == agents_file(folder) {
+            agents_option(folder)
+        } else if self.tls.is_some() {
+            self.db_option()
+        } else {
+            format!(" --url http://{}", reachable_address(self.address))
         }
-    };
-    let then = match agents {
-        // The session of another agent name would be refused.
-        Some((_, loaded)) => match &loaded.first {
-            Some(name) => format!("agent run{at} {name} \"Hello\""),
-            None => "agent init --help".to_owned(),
-        },
-        None => format!("call{at} create_session agent=support"),
-    };
-    print_line(format!(
-        "abide {version}  ·  {scheme}://{address}\n  \
-           file     {db}, {events}\n  \
-           access   {access}{agents}\n  \
-           try:     {with_token}abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
-           then     abide {then}",
-        version = env!("CARGO_PKG_VERSION"),
-        scheme = scheme(tls.is_some()),
-        db = db.display(),
-        agents = agents.map(|(folder, it)| it.greeting_lines(folder)).unwrap_or_default(),
-        events = cells::pluralize(seq.0.unsigned_abs(), "event"),
-    ))
+    }
+
+    /// What a command needs before it, if the server requires a token. At the socket of a server with TLS none is needed.
+    fn token_command(&self) -> &'static str {
+        if self.requires_token && self.tls.is_none() { "export ABIDE_TOKEN=…;  " } else { "" }
+    }
+
+    fn access(&self) -> String {
+        match (&self.options.token, self.requires_token) {
+            (None, false) => format!(
+                "no token yet: programs on this machine only; `{}` creates one",
+                create_token_command(&self.connection_option())
+            ),
+            (None, true) if self.tls.is_some_and(Tls::accepts_client_certificates) => {
+                "with a token, or with a client certificate that an identity has".to_owned()
+            }
+            (None, true) => "with a token".to_owned(),
+            (Some(_), _) => {
+                "with the server's token (as an admin), or with a token of the file".to_owned()
+            }
+        }
+    }
 }
 
 /// The address by which programs of this machine reach a server that listens on an address: every address of the machine

@@ -3,6 +3,7 @@
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
+use crate::configuration::variable_name;
 use crate::failure::Failure;
 
 /// Whether an error is an answer for people: help or the version.
@@ -63,7 +64,7 @@ pub(crate) fn to_failure(error: &Error, program: &Command) -> Failure {
             Failure::usage(detail, command_form(error, program))
         }
         ErrorKind::InvalidUtf8 => Failure::usage(
-            "an argument, ABIDE_URL or ABIDE_TOKEN is not UTF-8",
+            "an argument, or the variable of an option (ABIDE_URL), is not UTF-8",
             command_form(error, program),
         ),
         _ => Failure::usage(first_line(error), command_form(error, program)),
@@ -75,6 +76,7 @@ pub(crate) const FILE_IS_ARGUMENT: &str =
     "the file is an argument of the command, not the option --db";
 
 // How to name the file of a command whose file is an argument.
+pub(crate) const CREATE_FILE: &str = "name the file: `abide db create FILE`";
 pub(crate) const OPEN_FILE: &str = "name the file: `abide open FILE`";
 pub(crate) const VERIFY_FILE: &str = "name the file: `abide verify FILE`";
 pub(crate) const REPLAY_FILE: &str = "name the file: `abide replay FILE --into COPY`";
@@ -83,6 +85,7 @@ pub(crate) const UPGRADE_FILE: &str = "name the file: `abide upgrade FILE`";
 /// Returns how to name the file of a command, if it is an argument.
 fn name_file_hint(command: &str) -> Option<&'static str> {
     match command {
+        "abide db create" => Some(CREATE_FILE),
         "abide open" => Some(OPEN_FILE),
         "abide verify" => Some(VERIFY_FILE),
         "abide replay" => Some(REPLAY_FILE),
@@ -99,18 +102,47 @@ fn is_database_typed(words: impl Iterator<Item = String>) -> bool {
 fn explain_invalid_value(error: &Error, program: &Command) -> Failure {
     let argument = context_words(error, ContextKind::InvalidArg).join(" ");
     let value = context_words(error, ContextKind::InvalidValue).concat();
+    let argument = variable_of(&argument, &value, program).unwrap_or(argument);
     let valid = context_words(error, ContextKind::ValidValue);
-    let nearest = first_word(error, ContextKind::SuggestedValue);
     if value.is_empty() {
         let hint =
             if valid.is_empty() { command_form(error, program) } else { list_values(&valid) };
         return Failure::usage(format!("{argument} has no value"), hint);
     }
-    let why = std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default();
-    let detail = format!("{value:?} is not a valid value of {argument}{why}");
-    let hint =
-        format_suggestion(nearest).or_else(|| (!valid.is_empty()).then(|| list_values(&valid)));
-    Failure::usage(detail, hint.unwrap_or_else(|| command_form(error, program)))
+    let reason = value_reason(error);
+    let detail = format!("{value:?} is not a valid value of {argument}{reason}");
+    Failure::usage(detail, value_hint(error).unwrap_or_else(|| command_form(error, program)))
+}
+
+/// Why a value is not valid, with a colon before it, and the fix.
+pub(crate) fn explain_value(error: &Error) -> (String, String) {
+    (value_reason(error), value_hint(error).unwrap_or_else(|| "correct the value".to_owned()))
+}
+
+fn value_reason(error: &Error) -> String {
+    std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default()
+}
+
+fn value_hint(error: &Error) -> Option<String> {
+    let valid = context_words(error, ContextKind::ValidValue);
+    let nearest = first_word(error, ContextKind::SuggestedValue);
+    format_suggestion(nearest).or_else(|| (!valid.is_empty()).then(|| list_values(&valid)))
+}
+
+/// The environment variable that has a wrong value of an option which was not typed.
+fn variable_of(argument: &str, value: &str, program: &Command) -> Option<String> {
+    let long = argument.split([' ', '=']).next()?.strip_prefix("--")?;
+    let option = format!("--{long}");
+    if typed_words().any(|word| word.split('=').next() == Some(option.as_str())) {
+        return None;
+    }
+    let name = command_name(program, typed_words());
+    let section: Vec<String> = name.split(' ').skip(1).map(str::to_owned).collect();
+    // An option can be that of a command above.
+    (0..=section.len())
+        .rev()
+        .map(|depth| variable_name(&section[..depth], long))
+        .find(|variable| std::env::var(variable).is_ok_and(|text| text.contains(value)))
 }
 
 /// The texts that the parser attaches to an error.

@@ -3,7 +3,7 @@
 use abide_client::{Abide, Subscription};
 use clap::Args;
 
-use crate::connect::{Access, connect};
+use crate::connect::{Access, check_followed, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{note, print_json, print_line};
@@ -53,7 +53,8 @@ In a query with LIMIT the line has the position of the row, from `#1`.
 With --json each update is one object: a snapshot, then deltas. If an older backup was restored, a
 snapshot with \"history_changed\": true replaces all earlier ones.
 
-When the connection is lost, abide reconnects and no change is missed. Ctrl-C ends it.
+When the connection is lost, abide reconnects and no change is missed. Ctrl-C ends it. With --db it
+joins the engine of programs that share the file (`abide open`, SDKs).
 
 Examples:
   abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"
@@ -73,11 +74,7 @@ enum Display {
 /// # Errors
 /// The query cannot be live, or no server answers.
 pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
-    if options.db.is_some() {
-        let detail =
-            "--db cannot be watched: no other process can write to a file that is open here";
-        return Err(Failure::usage(detail, "use abide sql, or serve the file and leave out --db"));
-    }
+    check_followed(options, "watched")?;
     let params = pairs::parse(&args.params)?;
     let abide = connect(options, Access::Read).await?;
     let mut subscribe = abide.subscribe(&args.sql);

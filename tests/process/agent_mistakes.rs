@@ -50,7 +50,7 @@ fn a_cost_limit_needs_a_price() {
     run(&with).good();
 }
 
-/// The limits that `abide agent init` suggests had `cost_usd`, and the model has no price.
+/// The limits that `abide init` suggests had `cost_usd`, and the model has no price.
 #[test]
 fn the_suggested_settings_of_a_new_agent_work() {
     let project = Project::init("answers:\n  - text: Hello.\n");
@@ -515,7 +515,7 @@ fn a_folder_without_a_configuration_is_reported() {
     let project = project("", "tools: [refnd]\n");
     fs::remove_file(project.path(".abide/abide.yaml")).unwrap();
     let line = ".abide/abide.yaml does not exist, so there are no models and no tools: \
-                `abide agent init` creates it";
+                `abide init` creates it";
     for (output, code) in [(project.run(&["agent", "check"]), 1), (run(&project), 2)] {
         assert_eq!(output.code, Some(code), "{output:?}");
         assert!(output.stderr.contains(line), "{output:?}");

@@ -184,7 +184,7 @@ fn rights_of_an_identity_are_cleared() {
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");
     let db = db.to_str().unwrap();
-    run(["init", "--db", db]).good();
+    run(["db", "create", db]).good();
     let by = |words: &[&str]| run([words, &["--db", db, "--json"]].concat());
     let rights = "--role app --capability refunds --scope tenant=a --rate 10/1s --quota 9/1d";
     let rights: Vec<&str> = rights.split(' ').collect();
@@ -210,7 +210,7 @@ fn a_server_refuses_a_token_of_another_file() {
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let create = ["token", "create", "root", "--role", "admin", "--capability", "*", "--db"];
     let token = run(create.into_iter().chain([&*at("other.db")])).good();
-    run(["init", "--db", &at("open.db")]).good();
+    run(["db", "create", &at("open.db")]).good();
     for db in ["open.db", "new.db"] {
         let serve = ["serve", "--listen", "127.0.0.1:0", "--db", &at(db)];
         let ended =

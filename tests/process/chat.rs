@@ -155,29 +155,39 @@ fn init_writes_a_folder_that_works_and_overwrites_nothing() {
         Process::spawn(&mut command).ended()
     };
     expect_test::expect![[r#"
-        created  .abide/abide.yaml
         created  .abide/agents/default.yaml
         created  .abide/.gitignore
+        created  .abide/answers.yaml
+        created  .abide/abide.yaml
 
         next:
-          export OPENAI_API_KEY=…   # or another provider in .abide/abide.yaml
-          abide agent check
-          abide agent chat default
+          abide agent chat default   # it asks before it writes a note
+          abide dev                  # a server that follows changes of the files
+
+        It answers from a script. For a real model, see the section models of .abide/abide.yaml.
     "#]]
     .assert_eq(&run(&["agent", "init"]).good());
     let check = run(&["agent", "check"]).good();
     assert!(check.ends_with("3 agents, no errors\n"), "{check}");
     let config = folder.path().join(".abide/abide.yaml");
     let before = fs::read_to_string(&config).unwrap();
-    let again = run(&["agent", "init", "--provider", "script"]).good();
-    assert!(again.contains("exists   .abide/abide.yaml\n"), "{again}");
-    assert_eq!(fs::read_to_string(&config).unwrap(), before);
+    let again = run(&["agent", "init"]);
+    assert_eq!(again.code, Some(1), "{again:?}");
+    let says =
+        "error: .abide/abide.yaml exists already; nothing was written   [conflict]\n  hint: ";
+    assert!(again.stderr.starts_with(says), "{again:?}");
     // The provider of an existing folder is not changed, which was not said.
-    let other = run(&["agent", "init", "--provider", "script"]);
-    let says = "note: .abide/abide.yaml exists and was not changed. The lines of this provider \
-                are:\n\nmodels:\n  default: { provider: script, model: scripted }\n";
+    let other = run(&["agent", "init", "--provider", "openai"]);
     assert!(other.stderr.starts_with(says), "{other:?}");
-    assert_eq!(run(&["agent", "init", "--provider", "openai"]).stderr, "");
+    assert!(other.stderr.contains("default: { provider: openai, model: gpt-4.1 }"), "{other:?}");
+    assert_eq!(fs::read_to_string(&config).unwrap(), before);
+    // The other files are kept, too.
+    let agent = folder.path().join(".abide/agents/default.yaml");
+    fs::write(&agent, "description: mine\n").unwrap();
+    fs::remove_file(&config).unwrap();
+    let restored = run(&["init"]).good();
+    assert!(restored.contains("exists   .abide/agents/default.yaml\n"), "{restored}");
+    assert_eq!(fs::read_to_string(&agent).unwrap(), "description: mine\n");
     for provider in ["anthropic", "openai", "gemini", "ollama", "script"] {
         let other = ["--agents", provider];
         run(&[&["agent", "init", "--provider", provider], &other[..]].concat()).good();
@@ -187,7 +197,7 @@ fn init_writes_a_folder_that_works_and_overwrites_nothing() {
     let target = folder.path().join("target");
     fs::create_dir(folder.path().join("linked")).unwrap();
     std::os::unix::fs::symlink(&target, folder.path().join("linked/abide.yaml")).unwrap();
-    run(&["agent", "init", "--agents", "linked"]).good();
+    assert_eq!(run(&["agent", "init", "--agents", "linked"]).code, Some(1));
     assert!(!target.exists());
 }
 
@@ -253,10 +263,9 @@ fn a_run_of_a_new_folder_is_recorded_and_tested() {
     let tested = project.run(&["agent", "test", "tests"]).good();
     assert_eq!(tested, "ok        fix\n1 recording: 1 same, 0 changed, 0 failed\n");
     assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "kept");
-    let unreached = project.run(&["agent", "run", "default", "More.", "--session", "r1"]);
-    let hint = "hint: `abide serve --agents .abide` starts one; \
-                `abide agent run --db .abide/agents.db …` needs none\n";
-    assert!(unreached.stderr.ends_with(hint), "{unreached:?}");
+    // Without --db it used a server, unlike the conversation.
+    let more = project.run(&["agent", "run", "default", "More.", "--session", "r1", "--yes"]);
+    assert_eq!(more.code, Some(0), "{more:?}");
 }
 
 /// A decision of another client ends the question, in a conversation and in a run; a late answer is ignored, and only

@@ -193,8 +193,10 @@ fn a_server_and_a_conversation_use_the_same_file() {
         project.spawn(&["serve", "--json", "--listen", "127.0.0.1:0", "--agents", ".abide"]);
     let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
     assert_eq!(greeting["db"], ".abide/agents.db", "{greeting}");
-    let locked = project.run(&["agent", "chat", "default"]);
+    // Without --db, the conversation uses the server. It ends with its input, which is empty.
+    project.run(&["agent", "chat", "default"]).good();
     let url = format!("http://{}", greeting["listening"].as_str().unwrap());
+    let locked = project.run(&["agent", "chat", "default", "--db", ".abide/agents.db"]);
     assert!(locked.stderr.contains(&format!("serves it: connect to {url}")), "{locked:?}");
     server.terminate();
     assert_eq!(server.ended().code, Some(0));

@@ -222,6 +222,7 @@ fn an_argument_that_is_not_utf_8_is_a_usage_error() {
         &["serve", "--listen"],
         &["replay", "a.db", "--to"],
         &["init", "--url"],
+        &["db", "create", "--token-file"],
         &["--json", "sql"],
         &[],
     ] {

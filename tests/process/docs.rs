@@ -100,7 +100,8 @@ impl Reader {
         write!(
             shim,
             "#!/bin/sh\n\
-             if [ \"$1\" = serve ]; then shift; exec '{real}' serve --listen 127.0.0.1:0 \"$@\"; fi\n\
+             if [ \"$1\" = serve ] || [ \"$1\" = dev ]; then command=$1; shift; \
+               exec '{real}' $command --listen 127.0.0.1:0 \"$@\"; fi\n\
              exec '{real}' \"$@\"\n"
         )
         .unwrap();
@@ -136,7 +137,7 @@ impl Reader {
             // `exec`, so that killing the process at the end kills the command.
             let process = Process::spawn(&mut self.shell(&format!("exec {}", block.text)));
             let mut first = String::new();
-            if block.text.starts_with("abide serve") {
+            if block.text.starts_with("abide serve") || block.text.starts_with("abide dev") {
                 first = process.line();
                 let (_, address) = first.split_once("://").expect("it says where it listens");
                 address.clone_into(&mut self.address);

@@ -199,7 +199,7 @@ fn a_file_that_cannot_be_used_costs_a_short_message() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let good = at("good.db");
-    run(["init", "--db", good.to_str().unwrap()]).good();
+    run(["db", "create", good.to_str().unwrap()]).good();
     private(&at("text.db"), "hello ".repeat(10_000).as_bytes());
     let mut damaged = fs::read(&good).unwrap();
     damaged[100..].fill(0xA5);
@@ -266,7 +266,7 @@ fn output_that_cannot_be_written_costs_a_short_message() {
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("a.db");
     let db = db.to_str().unwrap();
-    run(["init", "--db", db]).good();
+    run(["db", "create", db]).good();
     run(["call", "create_session", "agent=a", "--db", db]).good();
     for command in [&["sql", "SELECT 1"][..], &["events"], &["token", "list", "--json"]] {
         let mut process = abide();

@@ -45,7 +45,7 @@ fn created_files_are_for_their_owner_only() {
     for umask in ["000", "777"] {
         let (folder, db) = made();
         let path = |name: &str| folder.path().join(name).display().to_string();
-        under(umask, &["init", "--db", &db]).good();
+        under(umask, &["db", "create", &db]).good();
         under(umask, &["call", "create_session", "agent=a", "id=s1", "--db", &db]).good();
         under(umask, &["backup", &path("copy.db"), "--db", &db]).good();
         under(umask, &["replay", &db, "--into", &path("then.db")]).good();
@@ -74,7 +74,7 @@ fn the_demo_keeps_its_file_for_its_owner() {
 #[test]
 fn an_open_mode_is_warned_about_but_not_changed() {
     let (folder, db) = made();
-    run(["init", "--db", &db]).good();
+    run(["db", "create", &db]).good();
     for (mode, warns) in [(0o644, true), (0o640, true), (0o600, false), (0o400, false)] {
         fs::set_permissions(&db, Permissions::from_mode(mode)).unwrap();
         for args in [
@@ -94,7 +94,7 @@ fn an_open_mode_is_warned_about_but_not_changed() {
 #[test]
 fn nothing_is_created_through_a_symlink() {
     let (folder, db) = made();
-    run(["init", "--db", &db]).good();
+    run(["db", "create", &db]).good();
     let path = |name: &str| folder.path().join(name).display().to_string();
     symlink(path("victim"), path("link.db")).unwrap();
     symlink(path("victim"), path("beside.db-journal")).unwrap();
@@ -107,7 +107,7 @@ fn nothing_is_created_through_a_symlink() {
         }
     }
     symlink(path("victim"), path("locked.db-lock")).unwrap();
-    let ended = run(["init", "--db", &path("locked.db")]);
+    let ended = run(["db", "create", &path("locked.db")]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(!Path::new(&path("victim")).exists());
 }
@@ -126,7 +126,7 @@ fn a_symlink_is_the_file_that_it_names() {
     );
     assert!(!Path::new(&db).exists());
 
-    run(["init", "--db", &db]).good();
+    run(["db", "create", &db]).good();
     run(["call", "create_session", "agent=a", "id=s1", "--db", &db]).good();
     run(["call", "create_session", "agent=a", "id=s2", "--db", &link]).good();
     let server = Server::start_on(Path::new(&link));
@@ -154,7 +154,7 @@ fn a_name_in_the_form_of_a_uri_is_the_name_of_a_file() {
     let before = fs::read(&other).unwrap();
     let in_folder =
         |args: &[&str]| Process::spawn(abide().args(args).current_dir(folder.path())).ended();
-    in_folder(&["init", "--db", "file:app.db"]).good();
+    in_folder(&["db", "create", "file:app.db"]).good();
     in_folder(&["verify", "file:app.db"]).good();
     in_folder(&["backup", "file:copy.db", "--db", "file:app.db"]).good();
     in_folder(&["verify", "./file:copy.db"]).good();

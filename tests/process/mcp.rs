@@ -152,7 +152,7 @@ fn ledger(folder: &Path) -> String {
 fn exposed_tools_are_rows_with_approvals() {
     let (folder, options) = agents();
     let db = folder.path().join("a.db");
-    run(["init", "--db", db.to_str().unwrap()]).good();
+    run(["db", "create", db.to_str().unwrap()]).good();
     let args = ["--db", db.to_str().unwrap(), &options[0], &options[1]];
     for (is_modern, paid) in [(true, "paid\n"), (false, "paid\npaid\n")] {
         let mut client = Client::start(&args, is_modern);
@@ -306,7 +306,7 @@ fn more_than_256_open_requests_are_refused() {
 fn odd_lines_are_refused() {
     let home = tempfile::tempdir().unwrap();
     let db = home.path().join("a.db");
-    run(["init", "--db", db.to_str().unwrap()]).good();
+    run(["db", "create", db.to_str().unwrap()]).good();
     let mut client = Client::start(&["--db", db.to_str().unwrap()], true);
     for (line, code) in
         [("{", -32700), ("\u{1}", -32700), ("[]", -32600), ("7", -32600), (r#""x""#, -32600)]
@@ -334,7 +334,7 @@ fn odd_lines_are_refused() {
 fn unknown_names_are_refused() {
     let (folder, options) = agents();
     let db = folder.path().join("a.db");
-    run(["init", "--db", db.to_str().unwrap()]).good();
+    run(["db", "create", db.to_str().unwrap()]).good();
     for (mcp, problem) in [
         ("mcp: { reducers: [append_mesage] }", "did you mean append_message?"),
         ("mcp: { tools: [lok] }", "unknown tool lok"),

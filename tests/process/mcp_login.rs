@@ -178,7 +178,7 @@ fn an_agent_uses_the_login_of_a_person() {
     let folder = agents(&servers());
     let path = folder.path().to_str().unwrap().to_owned();
     let db = folder.path().join("a.db").display().to_string();
-    run(["init", "--db", &db]).good();
+    run(["db", "create", &db]).good();
     let arguments = ["agent", "run", "clerk", "Look.", "--agents", &path, "--db", &db];
     let before = run(arguments);
     assert_eq!(before.code, Some(1), "{before:?}");

@@ -18,7 +18,7 @@ use crate::server::Server;
 /// A folder with the empty database `a.db`.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    typed(folder.path(), "init --db a.db");
+    typed(folder.path(), "db create a.db");
     folder
 }
 
@@ -106,14 +106,14 @@ fn commands_that_use_a_file_do_not_create_it() {
     assert_eq!(names(folder.path()), before);
     check(
         folder.path(),
-        &["init --db a.db", "init --db b.db --json", "init --db nowhere/b.db"],
+        &["db create a.db", "db create b.db --json", "db create nowhere/b.db"],
         expect![[r#"
-            $ abide init --db a.db
+            $ abide db create a.db
             error: a.db exists already   [conflict]
               hint: name a file that does not exist
-            $ abide init --db b.db --json
+            $ abide db create b.db --json
             {"created":"b.db"}
-            $ abide init --db nowhere/b.db
+            $ abide db create nowhere/b.db
             error: there is no folder nowhere   [not_found]
               hint: create it with `mkdir -p nowhere`
         "#]],
@@ -150,10 +150,10 @@ fn a_refused_command_leaves_no_file() {
               hint: `abide agent init --agents nosuch` creates it; --agents names another one
             $ abide agent run default hi --db b.db
             error: there is no folder .abide   [not_found]
-              hint: `abide agent init` creates it; --agents names another one
+              hint: `abide init` creates it; --agents names another one
             $ abide agent chat default --db b.db
             error: there is no folder .abide   [not_found]
-              hint: `abide agent init` creates it; --agents names another one
+              hint: `abide init` creates it; --agents names another one
             $ abide sql SELECT --db a.db/b.db
             error: a.db/b.db cannot be read: Not a directory (os error 20)   [bad_request]
               hint: check the path, and the permissions of its folders
@@ -243,9 +243,9 @@ fn a_path_that_is_too_long_for_sqlite_is_refused() {
     fs::copy(folder.path().join("a.db"), deep.join("a.db")).unwrap();
     check(
         &deep,
-        &["init --db b.db", "verify a.db", "sql SELECT --db a.db"],
+        &["db create b.db", "verify a.db", "sql SELECT --db a.db"],
         expect![[r#"
-            $ abide init --db b.db
+            $ abide db create b.db
             error: the absolute path of b.db is too long for SQLite   [bad_request]
               hint: use a folder with a shorter path: SQLite opens at most 512 bytes, with the suffix of a file next to the database
             $ abide verify a.db
@@ -709,7 +709,7 @@ fn options_that_contradict_each_other_are_refused() {
               hint: name the file: `abide replay FILE --into COPY`
             $ abide init --url http://127.0.0.1:9
             error: the command works on a file, not on the server that --url names   [usage]
-              hint: name the file: `abide init --db FILE`
+              hint: `abide init --help` describes the options
             $ abide serve --url http://127.0.0.1:9
             error: the command works on a file, not on the server that --url names   [usage]
               hint: --listen is the address at which the server listens

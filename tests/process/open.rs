@@ -441,7 +441,7 @@ fn commands_share_a_file_that_programs_use() {
     let stderr = ended.stderr.replace(file.folder.path().to_str().unwrap(), "FOLDER");
     expect![[r#"
         error: FOLDER/abide.db is in use by another process   [file_locked]
-          hint: process PID has it open for the programs that use it with `abide open` or an SDK, and ends with the last of them
+          hint: process PID has it open for the programs that use it with `abide open` or an SDK, and ends with the last of them; commands with --db join it
     "#]]
     .assert_eq(&stderr.replace(&process.id().to_string(), "PID"));
     process.terminate();
@@ -470,7 +470,7 @@ fn files_of_another_user_beside_a_database_are_refused() {
     let file = SharedFile::new();
     let db = file.db();
     let db = db.to_str().unwrap();
-    assert_eq!(run(["init", "--db", db]).code, Some(0));
+    assert_eq!(run(["db", "create", db]).code, Some(0));
     for suffix in ["-wal", "-shm", "-journal", "-lock"] {
         let path = format!("{db}{suffix}");
         let _ = fs::remove_file(&path);
@@ -487,6 +487,44 @@ fn files_of_another_user_beside_a_database_are_refused() {
         fs::remove_file(&path).unwrap();
     }
     assert_eq!(run(["verify", db]).code, Some(0));
+}
+
+/// Regression: the commands said that no other process can write to the file, while a program had it open and shared it.
+#[tokio::test]
+async fn a_shared_file_is_watched_and_followed() {
+    let file = SharedFile::new();
+    let user = file.client().await;
+    user.call(CreateSession::new("a").id("s1")).await.unwrap();
+    let db = file.db();
+    let db = db.to_str().unwrap();
+    let mut watched = abide();
+    watched.args(["watch", "SELECT id FROM sessions ORDER BY id", "--db", db]);
+    let watched = Process::spawn(&mut watched);
+    assert!(watched.line().contains("s1"));
+    let followed = Process::spawn(abide().args(["events", "--follow", "--db", db]));
+    assert!(followed.line().contains("create_session"));
+    user.call(CreateSession::new("a").id("s2")).await.unwrap();
+    assert!(watched.line().contains("s2"));
+    assert!(followed.line().contains("s2"));
+    for process in [watched, followed] {
+        process.signal(Signal::INT);
+        assert_eq!(process.ended().code, Some(0));
+    }
+    user.close().await;
+    // Without such a program, the commands say how to get one.
+    for line in [&["watch", "SELECT 1"][..], &["events", "--follow"]] {
+        let alone = tempfile::tempdir().unwrap();
+        let db = alone.path().join("a.db");
+        let db = db.to_str().unwrap();
+        run(["db", "create", db]).good();
+        let refused = run([line, &["--db", db]].concat());
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains("hint: start `abide serve`"), "{refused:?}");
+        let server = Server::start_on(Path::new(db));
+        let refused = run([line, &["--db", db]].concat());
+        let hint = format!("hint: use --url {} in place of --db", server.url());
+        assert!(refused.code == Some(2) && refused.stderr.contains(&hint), "{refused:?}");
+    }
 }
 
 #[test]

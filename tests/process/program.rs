@@ -18,16 +18,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The program without arguments, with an environment independent of the user's.
 pub(crate) fn abide() -> Command {
     let mut command = Command::new(program());
-    for name in [
-        "ABIDE_URL",
-        "ABIDE_TOKEN",
-        "ABIDE_LOG",
-        "ABIDE_CA",
-        "ABIDE_CLIENT_CERT",
-        "ABIDE_CLIENT_KEY",
-        "COLUMNS",
-    ] {
+    for name in ["COLUMNS", "CREDENTIALS_DIRECTORY"] {
         command.env_remove(name);
+    }
+    // Every option has a variable, and there are others.
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("ABIDE_") {
+            command.env_remove(name);
+        }
     }
     command.stdin(Stdio::null());
     command

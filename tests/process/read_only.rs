@@ -30,7 +30,7 @@ impl Copy {
         fs::copy(program(), &own).unwrap();
         let db = copy.folder.path().join("a.db");
         let db = db.to_str().unwrap();
-        run(["init", "--db", db]).good();
+        run(["db", "create", db]).good();
         run(["call", "create_session", "agent=a", "--db", db]).good();
         run(["backup", copy.db().to_str().unwrap(), "--db", db]).good();
         if geteuid().is_root() {

@@ -180,7 +180,7 @@ fn files_of_other_programs_are_not_changed() {
 fn a_newer_format_is_left_to_the_newer_abide() {
     check_foreign(
         |path| {
-            run(["init", "--db", path.to_str().unwrap()]).good();
+            run(["db", "create", path.to_str().unwrap()]).good();
             make_sql(path, "PRAGMA user_version = 99; PRAGMA wal_checkpoint(TRUNCATE)");
         },
         expect![[r#"
@@ -214,7 +214,7 @@ fn a_folder_that_cannot_be_written() {
     }
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");
-    run(["init", "--db", db.to_str().unwrap()]).good();
+    run(["db", "create", db.to_str().unwrap()]).good();
     let program = program_for_all();
     chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     for (mode, db) in [(0o500, db.clone()), (0o500, folder.path().join("new.db")), (0o700, db)] {

@@ -13,7 +13,7 @@ relevant files with glob and grep, and read a file before you change it. Prefer 
 the tests after a change, if there are any. Change nothing that the task does not need. At the end, say what you \
 changed and what you have verified.";
 
-/// The tools that change files. A call of `default` waits for an approval, as in the folder of `abide agent init`.
+/// The tools that change files. A call of `default` waits for an approval, as in the project of `abide init`.
 const CHANGES: [&str; 3] = ["edit_file", "execute", "write_file"];
 
 /// `default`, `readonly` and `hitl_test`, with the available tools. `readonly` has only the tools that declare to

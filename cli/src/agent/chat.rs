@@ -19,7 +19,7 @@ pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, decide, decide_program_action, program_question};
 use super::definitions::Definitions;
 use super::hint::{HintContext, add_serve_hint, connection_option, quote};
-use super::host::{AgentHost, agents_file, check_folder_exists, open_project};
+use super::host::{AgentHost, check_folder_exists, open_project};
 use super::run::{check_answered, is_still_waiting, read_restarts, read_run};
 use super::silence::StallNotice;
 use super::view::View;
@@ -64,30 +64,15 @@ fn is_command(line: &str) -> bool {
     word.is_some_and(|word| !word.is_empty() && word.chars().all(char::is_alphabetic))
 }
 
-/// Whether a conversation uses a file in this process.
-pub(super) fn uses_file(options: &Options) -> bool {
-    options.db.is_some() || !options.is_url_named
-}
-
 /// Converses until the input ends.
 ///
 /// # Errors
 /// The folder, the file or the server cannot be used. Without a terminal: a run failed, or waits.
 pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result<(), Failure> {
-    let mut options = options.clone();
     if let (Some(file), Some(_)) = (&options.db, &args.session) {
         // A new file has no sessions.
         check_file(file, Access::Read)?;
     }
-    if uses_file(&options) {
-        options.db.get_or_insert_with(|| agents_file(folder));
-    }
-    // Other commands do not use the file of the folder unless it is named.
-    let done = open_and_converse(&options, folder, args).await;
-    done.map_err(|failure| failure.with_hint_option(&connection_option(&options)))
-}
-
-async fn open_and_converse(options: &Options, folder: &Path, args: Chat) -> Result<(), Failure> {
     let project = match options.db {
         Some(_) => {
             check_folder_exists(folder)?;

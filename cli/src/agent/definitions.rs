@@ -7,7 +7,7 @@ use abide_client::Abide;
 use abide_client::rows::Run;
 use abide_schema::{Code, Refusal, nearest};
 
-use super::hint::agents_option;
+use super::hint::{agents_option, server_option};
 use super::host::AgentHost;
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -74,13 +74,13 @@ impl Definitions<'_> {
     /// Why an agent may not exist: its definition cannot be used, or the server has no folder of agents.
     pub(super) fn unknown_agent_hint(&self) -> Option<String> {
         let of_folder = agents_option(self.folder);
-        let url = &self.options.url;
+        let at = server_option(self.options);
         match self.host {
             Some(host) if !host.loaded().errors.is_empty() => Some(format!(
                 "a definition of the folder cannot be used: `abide agent check{of_folder}` shows why"
             )),
             None if self.options.db.is_none() => Some(format!(
-                "`abide agent list --url {url}` lists the agents of this server; `abide serve --agents FOLDER` adds those of a folder"
+                "`abide agent list{at}` lists the agents of this server; `abide serve --agents FOLDER` adds those of a folder"
             )),
             _ => None,
         }

@@ -1,14 +1,9 @@
 //! `abide agent files`: the files that the calls of a session have touched, also those of agents to which it delegated.
 
-use std::path::Path;
-
 use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::json;
 
-use super::chat::uses_file;
-use super::hint::connection_option;
-use super::host::agents_file;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -55,18 +50,7 @@ const SQL: &str = "\
 ///
 /// # Errors
 /// There is no such session, or the file or the server cannot be used.
-pub(super) async fn files(options: &Options, folder: &Path, args: Files) -> Result<(), Failure> {
-    let mut options = options.clone();
-    if uses_file(&options) {
-        options.db.get_or_insert_with(|| agents_file(folder));
-    }
-    // Other commands do not use the file of the folder unless it is named.
-    list_files(&options, args)
-        .await
-        .map_err(|failure| failure.with_hint_option(&connection_option(&options)))
-}
-
-async fn list_files(options: &Options, args: Files) -> Result<(), Failure> {
+pub(super) async fn files(options: &Options, args: Files) -> Result<(), Failure> {
     let abide = connect(options, Access::Read).await?;
     let found = abide.find_session(&args.session).await?;
     let session = found

@@ -59,7 +59,8 @@ impl HintContext {
         let where_to = connection_option(options);
         let of_folder = agents_option(folder);
         // The file of the folder is the default.
-        let named = match &options.db {
+        let of_server = options.local_server.as_ref().map(|server| &server.file);
+        let named = match options.db.as_ref().or(of_server) {
             Some(db) if *db == folder.join(FILE) => "",
             _ => &where_to,
         };
@@ -214,6 +215,14 @@ pub(crate) fn connection_option(options: &Options) -> String {
         Some(db) => format!(" --db {}", quote(&db.display().to_string())),
         // A command without the option can use another server, and a conversation uses a file.
         None if !options.is_url_named => String::new(),
+        None => server_option(options),
+    }
+}
+
+/// The option that names the server: its address, or its file for a server with TLS, which is reached by a socket.
+pub(crate) fn server_option(options: &Options) -> String {
+    match &options.local_server {
+        Some(server) => format!(" --db {}", quote(&server.file.display().to_string())),
         None => format!(" --url {}", quote(&options.url)),
     }
 }
@@ -270,7 +279,7 @@ pub(super) fn add_serve_hint(
 }
 
 /// The option that names the folder of agents.
-pub(super) fn agents_option(folder: &Path) -> String {
+pub(crate) fn agents_option(folder: &Path) -> String {
     match folder.to_str() {
         Some(FOLDER) => String::new(),
         _ => format!(" --agents {}", quote(&folder.display().to_string())),

@@ -111,10 +111,7 @@ pub(super) fn missing_folder_refusal(folder: &Path) -> Refusal {
         return Refusal::new(Code::BadArguments, detail).hint(hint);
     }
     let detail = format!("there is no folder {}", folder.display());
-    let hint = format!(
-        "`abide agent init{}` creates it; --agents names another one",
-        agents_option(folder)
-    );
+    let hint = format!("`{}` creates it; --agents names another one", init_command(folder));
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
@@ -133,13 +130,21 @@ pub(super) fn unreadable_note(folder: &Path, paths: &[PathBuf]) -> String {
 pub(super) fn no_config_note(folder: &Path) -> Option<String> {
     let file = folder.join("abide.yaml");
     let missing = !file.exists();
-    let of_folder = agents_option(folder);
     missing.then(|| {
         one_line(&format!(
-            "{} does not exist, so there are no models and no tools: `abide agent init{of_folder}` creates it",
-            file.display()
+            "{} does not exist, so there are no models and no tools: `{}` creates it",
+            file.display(),
+            init_command(folder)
         ))
     })
+}
+
+/// The command that creates a folder of agents.
+fn init_command(folder: &Path) -> String {
+    match agents_option(folder) {
+        default if default.is_empty() => "abide init".to_owned(),
+        named => format!("abide agent init{named}"),
+    }
 }
 
 /// The database of a folder of agents.

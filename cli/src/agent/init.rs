@@ -1,4 +1,5 @@
-//! `abide agent init`: a folder with models, a sandbox and one agent, to be edited. Existing files are kept.
+//! `abide init` and `abide agent init`: a folder with a model, a tool, a sandbox and one agent, to be edited. Nothing is
+//! written over.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -9,16 +10,17 @@ use abide_schema::{Code, Refusal};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::hint::agents_option;
+use super::hint::{agents_option, quote};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{note, print_json, print_line};
+use crate::output::{print_json, print_line};
 
-/// Arguments of `abide agent init`.
+/// What a new project has.
 #[derive(Args, Debug)]
-pub(super) struct Init {
-    /// The provider of the model; without it, the first whose key is in the environment, or else openai
-    #[arg(long, value_name = "PROVIDER")]
+pub(crate) struct ProjectOptions {
+    /// The provider of the model: anthropic, openai, gemini, ollama or script; without it, the first whose key is in
+    /// the environment, or else script
+    #[arg(long, value_name = "PROVIDER", hide_possible_values = true)]
     provider: Option<Provider>,
 }
 
@@ -68,7 +70,7 @@ impl Provider {
         let all = [Provider::Anthropic, Provider::Openai, Provider::Gemini];
         all.into_iter()
             .find(|it| it.settings().key_env.is_some_and(|key| environment.value(key).is_some()))
-            .unwrap_or(Provider::Openai)
+            .unwrap_or(Provider::Script)
     }
 
     /// The section `models` of `abide.yaml`.
@@ -86,44 +88,71 @@ impl Provider {
     }
 }
 
-/// Writes the folder.
+/// Writes the folder of a project. `project` is the folder that contains it, if it is not the current one.
 ///
 /// # Errors
-/// A file cannot be written.
-pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), Failure> {
+/// There is a project already, or a file cannot be written.
+pub(crate) fn create_project(
+    options: &Options,
+    folder: &Path,
+    project: Option<&Path>,
+    args: ProjectOptions,
+) -> Result<(), Failure> {
     let provider = args.provider.unwrap_or_else(|| Provider::detect(&options.environment));
+    let config = folder.join(CONFIG.0);
+    // Also a symbolic link without a target.
+    if config.symlink_metadata().is_ok() {
+        return Err(existing_project_refusal(folder, &config, args.provider).into());
+    }
     let unreadable = unreadable_on_path(&options.environment, &[]);
     let config = CONFIG
         .1
         .replace("MODELS", &provider.models_section())
+        .replace("OTHERS", &other_models(provider))
         .replace("READABLE", &format_readable_paths(&unreadable));
-    let mut files = vec![(CONFIG.0, config)];
+    // The configuration comes last: without it the folder is no project, and the command can be repeated.
+    let mut files = vec![(AGENT.0, AGENT.1.to_owned()), (IGNORED.0, IGNORED.1.to_owned())];
     if provider == Provider::Script {
         files.push((SCRIPT.0, SCRIPT.1.to_owned()));
     }
-    for (name, text) in [AGENT, IGNORED] {
-        files.push((name, text.to_owned()));
-    }
+    files.push((CONFIG.0, config));
     let mut created = Vec::new();
     let mut kept = Vec::new();
     for (name, text) in files {
         let path = folder.join(name);
         let is_new = create_file(&path, &text).map_err(|why| {
             Refusal::new(Code::BadRequest, format!("{} cannot be written: {why}", path.display()))
+                .hint("check the path, and the permissions of its folders")
         })?;
         if is_new { created.push(path) } else { kept.push(path) }
     }
-    print_report(options, folder, provider, &created, &kept)?;
-    let config = folder.join(CONFIG.0);
-    let models = provider.models_section();
-    let has_models = fs::read_to_string(&config).is_ok_and(|text| text.contains(&models));
-    if args.provider.is_some() && kept.contains(&config) && !has_models {
-        let config = config.display();
-        note(format!(
-            "note: {config} exists and was not changed. The lines of this provider are:\n\nmodels:\n{models}"
-        ));
-    }
-    Ok(())
+    let report = Report { folder, project, provider, created: &created, kept: &kept };
+    report.print(options)
+}
+
+fn existing_project_refusal(folder: &Path, config: &Path, provider: Option<Provider>) -> Refusal {
+    let detail = format!("{} exists already; nothing was written", config.display());
+    let of_folder = agents_option(folder);
+    let hint = match provider {
+        Some(provider) => {
+            let lines = provider.models_section().replace('\n', "\n    ");
+            format!("the lines of this provider are:\n    models:\n    {lines}")
+        }
+        None => format!(
+            "`abide agent check{of_folder}` checks it; `abide init FOLDER` makes another project"
+        ),
+    };
+    Refusal::new(Code::Conflict, detail).hint(hint)
+}
+
+/// The sections `models` of the other providers, as comments.
+fn other_models(provider: Provider) -> String {
+    let all = Provider::value_variants().iter().filter(|other| **other != provider);
+    let lines = all.flat_map(|other| {
+        let section = other.models_section();
+        section.lines().map(|line| format!("# {line}")).collect::<Vec<_>>()
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The paths as a list of YAML; an example if there are none.
@@ -156,36 +185,53 @@ fn path_names(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.display().to_string()).collect()
 }
 
-fn print_report(
-    options: &Options,
-    folder: &Path,
+/// What was written, and what to type next.
+struct Report<'a> {
+    folder: &'a Path,
+    /// The folder that contains it, if it is not the current one.
+    project: Option<&'a Path>,
     provider: Provider,
-    created: &[PathBuf],
-    kept: &[PathBuf],
-) -> Result<(), Failure> {
-    if options.json {
-        return print_json(&json!({"created": path_names(created), "kept": path_names(kept)}));
-    }
-    for path in created {
-        print_line(format!("created  {}", path.display()))?;
-    }
-    for path in kept {
-        print_line(format!("exists   {}", path.display()))?;
-    }
-    let of_folder = agents_option(folder);
-    print_line("\nnext:")?;
-    let config = folder.join(CONFIG.0);
-    if !kept.contains(&config) {
+    created: &'a [PathBuf],
+    kept: &'a [PathBuf],
+}
+
+impl Report<'_> {
+    fn print(&self, options: &Options) -> Result<(), Failure> {
+        let Report { folder, project, provider, created, kept } = *self;
+        if options.json {
+            return print_json(&json!({"created": path_names(created), "kept": path_names(kept)}));
+        }
+        for path in created {
+            print_line(format!("created  {}", path.display()))?;
+        }
+        for path in kept {
+            print_line(format!("exists   {}", path.display()))?;
+        }
+        print_line("\nnext:")?;
+        if let Some(project) = project {
+            print_line(format!("  cd {}", quote(&project.display().to_string())))?;
+        }
+        let of_folder = if project.is_some() { String::new() } else { agents_option(folder) };
         match provider.settings().key_env {
             Some(key) if options.environment.value(key).is_none() => {
-                print_line(format!(
-                    "  export {key}=…   # or another provider in {}",
-                    config.display()
-                ))?;
+                print_line(format!("  export {key}=…"))?;
             }
             _ => {}
         }
+        print_line(format!(
+            "  abide agent chat{of_folder} default   # it asks before it writes a note"
+        ))?;
+        print_line(format!(
+            "  abide dev{of_folder}                  # a server that follows changes of the files"
+        ))?;
+        let config = folder.join(CONFIG.0);
+        let config = config.display();
+        print_line(if provider == Provider::Script {
+            format!(
+                "\nIt answers from a script. For a real model, see the section models of {config}."
+            )
+        } else {
+            format!("\nFor another model, or none, see the section models of {config}.")
+        })
     }
-    print_line(format!("  abide agent check{of_folder}"))?;
-    print_line(format!("  abide agent chat{of_folder} default"))
 }

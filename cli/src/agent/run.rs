@@ -1,6 +1,6 @@
 //! `abide agent run`: starts or continues a run, and follows it until it ends or waits for a decision.
 //!
-//! With `--db` this process also drives the run ([`AgentHost`]); otherwise the server does.
+//! On a file this process also drives the run ([`AgentHost`]); at a server, the server does.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use clap::Args;
 
 use super::approvals::{Decider, decide, decide_program_action, program_question};
 use super::definitions::Definitions;
-use super::hint::{HintContext, add_serve_hint, agents_option, connection_option, quote};
-use super::host::{AgentHost, agents_file, check_folder_exists, open_project};
+use super::hint::{HintContext, add_serve_hint, connection_option, quote};
+use super::host::{AgentHost, check_folder_exists, open_project};
 use super::silence::StallNotice;
 use super::view::View;
 use crate::connect::{Access, connect};
@@ -60,10 +60,9 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         }
         None => None,
     };
-    let abide = connect(options, Access::Create).await.map_err(|failure| {
-        let failure = add_serve_hint(options, folder, "abide agent run …", failure);
-        add_server_hint(options, folder, failure)
-    })?;
+    let abide = connect(options, Access::Create)
+        .await
+        .map_err(|failure| add_serve_hint(options, folder, "abide agent run …", failure))?;
     let host = match project {
         Some(project) => {
             Some(AgentHost::for_agents(options, project, abide.clone(), &[&args.name]).await?)
@@ -178,21 +177,6 @@ async fn explain_former_run(
         format!("{new}, or --session {session} in place of --id to go on in the session")
     };
     Failure::Run(code, Refusal::new(Code::BadTransition, detail).hint(hint))
-}
-
-/// Adds what else the command can use: a conversation without `--db` and `--url` is in a file.
-fn add_server_hint(options: &Options, folder: &Path, failure: Failure) -> Failure {
-    match failure {
-        Failure::Unreachable(refusal) if !options.is_url_named => {
-            let of_folder = agents_option(folder);
-            let (folder, file) = (folder.display(), agents_file(folder));
-            Failure::Unreachable(refusal.hint(format!(
-                "`abide serve --agents {folder}` starts one; `abide agent run --db {}{of_folder} …` needs none",
-                file.display()
-            )))
-        }
-        failure => failure,
-    }
 }
 
 /// Shows the events of a run until it ends or waits. A signal ends the command with the command that continues. The caller passes it

@@ -86,11 +86,16 @@ impl Server {
 
 async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
     let program = std::env::current_exe().map_err(|why| process_refusal("found", &why))?;
-    let mut process = Command::new(program)
-        .args(["serve", "--json", "--listen", listen, "--db"])
+    let mut command = Command::new(program);
+    // The configuration is that of the user's own server, and so is the token.
+    let variables = std::env::vars_os().map(|(name, _)| name);
+    for name in variables.filter(|name| is_of_option(&name.to_string_lossy())) {
+        command.env_remove(name);
+    }
+    let mut process = command
+        .args(["serve", "--json", "--config", "/dev/null", "--listen", listen, "--db"])
         .arg(db)
-        // A token for the user's own server is not valid for this one.
-        .env_remove("ABIDE_TOKEN")
+        .env_remove("CREDENTIALS_DIRECTORY")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -106,6 +111,11 @@ async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
             .hint("its error is above, on stderr")
     })?;
     Ok((process, greeting.listening))
+}
+
+/// Whether a variable can be that of an option.
+fn is_of_option(name: &str) -> bool {
+    name.starts_with("ABIDE_") && name != "ABIDE_LOG" && !name.starts_with("ABIDE_TEST_")
 }
 
 fn process_refusal(what: &str, why: &dyn std::fmt::Display) -> Refusal {

@@ -490,7 +490,7 @@ fn in_use_hint(path: &Path, holder: Option<&Holder>) -> String {
         ),
         Some(holder) if holder.is_shared() => format!(
             "process {} has it open for the programs that use it with `abide open` or an SDK, and ends with \
-             the last of them",
+             the last of them; commands with --db join it",
             holder.pid
         ),
         Some(Holder { pid, url: Some(url), .. }) => {

@@ -1,0 +1,204 @@
+//! `abide config`: checks the configuration, and shows where the value of each option is from. It shows no secret.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value as JsonValue, json};
+use url::Url;
+
+use crate::cells::pluralize;
+use crate::configuration::{Configuration, Origin, Setting};
+use crate::failure::Failure;
+use crate::global_options::Options;
+use crate::output::{note, print_json, print_line};
+use crate::printable::one_line;
+use crate::token_source;
+
+/// Arguments of `abide config`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    what: ConfigCommand,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum ConfigCommand {
+    /// Report all mistakes in the file, the variables and the files of secrets
+    Check,
+    /// Show the options that have a value, and where it is from
+    Show,
+}
+
+const EXAMPLES: &str = "\
+Every option has a key and a variable: --listen of `abide serve` is `listen` in the table [serve] of
+abide.toml, and ABIDE_SERVE_LISTEN. The command line comes first, then the environment, then the
+file, then the default. See docs/configuration.md.
+
+Examples:
+  abide config check
+  abide config check --config /etc/abide/abide.toml
+  abide config show
+  abide config show --json             # all options, also those without a value";
+
+/// Runs the command.
+///
+/// # Errors
+/// The configuration has a mistake.
+pub(crate) fn run(options: &Options, args: Config) -> Result<(), Failure> {
+    match args.what {
+        ConfigCommand::Check => check(options),
+        ConfigCommand::Show => show(options),
+    }
+}
+
+fn check(options: &Options) -> Result<(), Failure> {
+    let configuration = &options.configuration;
+    let problems = configuration.problems.iter().chain(&configuration.variable_problems);
+    let mut failures: Vec<Failure> = problems.map(|problem| problem.to_failure(0)).collect();
+    // A token file of a wrong configuration is not known.
+    if configuration.problems.is_empty() {
+        let checked = token_source::find(options).and_then(|token| match token {
+            Some(token) => token_source::check_address(options, &token),
+            None => Ok(()),
+        });
+        failures.extend(checked.err());
+    }
+    for (name, meant) in configuration.misspelled_variables() {
+        note(format!("warning: {name} is not the variable of an option; did you mean {meant}?"));
+    }
+    let count = failures.len();
+    let Some(last) = failures.pop() else { return print_summary(options) };
+    for failure in failures {
+        failure.print(options.json);
+    }
+    if count > 1 && !options.json {
+        note(format!("{count} mistakes, the last one:"));
+    }
+    Err(last)
+}
+
+fn print_summary(options: &Options) -> Result<(), Failure> {
+    let configuration = &options.configuration;
+    let count = |is_counted: fn(Origin) -> bool| {
+        configuration.settings.iter().filter(|setting| is_counted(setting.origin)).count() as u64
+    };
+    let keys = count(|origin| matches!(origin, Origin::File(_)));
+    let variables = count(|origin| origin == Origin::Variable);
+    if options.json {
+        let file = configuration.file.as_ref().map(|file| file.display().to_string());
+        return print_json(&json!({"file": file, "keys": keys, "variables": variables}));
+    }
+    let file = match &configuration.file {
+        Some(file) => file.display().to_string(),
+        None => "no abide.toml".to_owned(),
+    };
+    print_line(one_line(&format!(
+        "{file}  ·  {} from the file, {} from variables  ·  no errors",
+        pluralize(keys, "option"),
+        pluralize(variables, "option")
+    )))
+}
+
+/// An option as it is shown.
+struct Row {
+    setting: Setting,
+    value: Option<String>,
+    source: String,
+}
+
+fn show(options: &Options) -> Result<(), Failure> {
+    let configuration = &options.configuration;
+    if let Some(problem) = configuration.problems.first() {
+        return Err(problem.to_failure(configuration.problems.len() - 1));
+    }
+    let token = token_source::find(options)?;
+    let rows = configuration.settings.iter().map(|setting| {
+        if setting.is_secret {
+            let source = token.as_ref().map(|token| token.source.clone());
+            let value = if source.is_some() { "set" } else { "unset" };
+            Row {
+                setting: setting.clone(),
+                value: Some(value.to_owned()),
+                source: source.unwrap_or_else(|| "default".to_owned()),
+            }
+        } else {
+            to_row(configuration, setting)
+        }
+    });
+    let rows: Vec<Row> = rows.collect();
+    if options.json {
+        let settings: Vec<JsonValue> = rows.iter().map(to_json).collect();
+        let file = configuration.file.as_ref().map(|file| file.display().to_string());
+        return print_json(&json!({"file": file, "settings": settings}));
+    }
+    let rows: Vec<[&str; 3]> = rows
+        .iter()
+        .filter_map(|row| Some([row.setting.key.as_str(), row.value.as_deref()?, &row.source]))
+        .collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let key_width = width(0).unwrap_or_default();
+    let value_width = width(1).unwrap_or_default().min(MAX_VALUE_WIDTH);
+    for [key, value, source] in rows {
+        print_line(one_line(&format!("{key:key_width$}  {value:value_width$}  {source}")))?;
+    }
+    Ok(())
+}
+
+/// Longer values move the source of their line to the right, and no other.
+const MAX_VALUE_WIDTH: usize = 40;
+
+fn to_row(configuration: &Configuration, setting: &Setting) -> Row {
+    let typed = configuration.typed.get(&setting.key).cloned();
+    let is_typed = typed.is_some();
+    let value = typed.or_else(|| setting.value.clone());
+    let source = match setting.origin {
+        _ if is_typed => format!("--{}", setting.key),
+        Origin::CommandLine | Origin::Default => "default".to_owned(),
+        Origin::Variable => setting.variable.clone(),
+        Origin::File(line) => match &configuration.file {
+            Some(file) => format!("{}:{line}", file.display()),
+            None => format!("line {line}"),
+        },
+    };
+    Row { setting: setting.clone(), value: value.map(|value| hide_password(&value)), source }
+}
+
+fn to_json(row: &Row) -> JsonValue {
+    let Row { setting, value, source } = row;
+    if setting.is_secret {
+        let is_set = value.as_deref() == Some("set");
+        let source = is_set.then_some(source);
+        return json!({"key": setting.key, "variable": setting.variable, "secret": true, "set": is_set,
+            "source": source});
+    }
+    let source = value.is_some().then_some(source);
+    json!({"key": setting.key, "variable": setting.variable, "value": value, "source": source})
+}
+
+/// A value without the password of an address.
+fn hide_password(value: &str) -> String {
+    match Url::parse(value) {
+        Ok(mut url) if url.password().is_some() => match url.set_password(Some("…")) {
+            Ok(()) => url.to_string(),
+            Err(()) => "set".to_owned(),
+        },
+        _ => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hide_password;
+
+    #[test]
+    fn the_password_of_an_address_is_not_shown() {
+        for (value, shown) in [
+            ("http://127.0.0.1:7341", "http://127.0.0.1:7341"),
+            ("agents.db", "agents.db"),
+            ("127.0.0.1:7341", "127.0.0.1:7341"),
+        ] {
+            assert_eq!(hide_password(value), shown);
+        }
+        let shown = hide_password("https://ann:s3cret@example.com/x");
+        assert!(!shown.contains("s3cret") && shown.contains("ann"), "{shown}");
+    }
+}
