@@ -99,5 +99,5 @@ pub use run::error::RuntimeError;
 pub use run::runtime::{Runtime, RuntimeBuilder};
 pub use run::settings::{Settings, SettingsClock};
 pub use tools::worker::ToolWorker;
-pub use trace::metrics::{AgentMetrics, MetricFamily, MetricSample};
+pub use trace::metrics::AgentMetrics;
 pub use trace::tracer::Tracer;

@@ -10,8 +10,10 @@ use axum::http::{HeaderMap, Uri};
 
 use crate::agents::AgentRegistryHandle;
 use crate::auth::authenticator::{AuthSession, Authenticator};
+use crate::auth::refused::RefusedCredentials;
 use crate::connections::lifecycle::Lifecycle;
 use crate::connections::parse_turns::{ParseTurn, ParseTurns};
+use crate::metrics::MetricsCache;
 use crate::port::Protocols;
 use crate::public_url::{self, PublicUrl};
 
@@ -25,6 +27,8 @@ pub(crate) struct AppState {
     pub(crate) agents: AgentRegistryHandle,
     pub(crate) public_url: Option<PublicUrl>,
     pub(crate) protocols: Option<Arc<dyn Protocols>>,
+    pub(crate) metrics_cache: MetricsCache,
+    pub(crate) refused_credentials: RefusedCredentials,
 }
 
 impl AppState {

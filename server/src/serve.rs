@@ -26,16 +26,18 @@ use crate::app_state::AppState;
 use crate::arrivals::Arrivals;
 use crate::auth::access_config::AccessConfig;
 use crate::auth::authenticator::Authenticator;
+use crate::auth::refused::RefusedCredentials;
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::connections::parse_turns::ParseTurns;
 use crate::connections::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
 use crate::connections::write_timeout::WriteTimeoutStream;
 use crate::listener::{Listener, SharedListener, Socket};
+use crate::metrics::MetricsCache;
 use crate::port::{Port, Protocols, StartedProtocols};
 use crate::problem::Problem;
 use crate::public_url::PublicUrl;
 use crate::routes;
-use crate::{connections::descriptors, cors, limits};
+use crate::{connections::descriptors, cors, limits, unknown_calls};
 
 /// Serves an engine until `shutdown` completes, then finishes requests in progress and returns, after
 /// seven seconds at the latest. The engine keeps running: the caller closes it.
@@ -132,7 +134,10 @@ async fn run(
         agents: services.agents,
         protocols: services.protocols,
         public_url: services.public_url,
+        metrics_cache: MetricsCache::default(),
+        refused_credentials: RefusedCredentials::default(),
     };
+    tokio::spawn(unknown_calls::log(app.engine.clone(), lifecycle.clone()));
     let StartedProtocols { routes, background } = match &app.protocols {
         Some(protocols) => protocols.start(Port::from_ref(&app)),
         None => StartedProtocols { routes: Router::new(), background: Box::pin(ready(())) },

@@ -18,6 +18,7 @@
 //! once are registrations of subscriptions, requests for metrics, the batches of [`crate::Engine::apply`], and units
 //! that were deferred too often, or that find no room on their way through the readers: these have written nothing.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,7 +88,12 @@ pub(crate) struct WriterThread {
     pub(crate) started: Instant,
     /// The number of groups that still get a savepoint, and one for each unit, because one was rolled back.
     pub(crate) groups_on_savepoint: u32,
+    /// When a full disk was logged last.
+    pub(crate) disk_full_logged: Cell<Option<Instant>>,
 }
+
+/// The pause between two records of a full disk: each refused group would have one.
+const DISK_FULL_PAUSE: Duration = Duration::from_secs(60);
 
 /// The time after which no further unit of a group begins. A full group of ordinary calls takes half of it.
 const GROUP_TIME: Duration = Duration::from_millis(20);
@@ -398,6 +404,7 @@ impl WriterThread {
         let restored = self.restore_rows();
         let store = &self.executor.transaction.store;
         if let Err(error) = restored.and_then(|()| store.commit()) {
+            self.log_full_disk(&error);
             let undone = store.rollback();
             // A constraint cannot fail here: each group has checked its own.
             let is_transient = matches!(error, StoreError::Full | StoreError::Busy);
@@ -443,6 +450,9 @@ impl WriterThread {
 
     /// Rolls back a group. After this nothing of it is kept.
     fn roll_back(&mut self, start: RollbackPoint, failure: TransactionFailure) -> RolledBack {
+        if let TransactionFailure::Store(error) = &failure {
+            self.log_full_disk(error);
+        }
         match &failure {
             TransactionFailure::Store(StoreError::Broken(why)) => self.health.poison(why),
             // The end of the journal is unknown.
@@ -469,6 +479,16 @@ impl WriterThread {
                 RolledBack::Violation(refusal)
             }
             _ => RolledBack::Refused(refusal),
+        }
+    }
+
+    /// Logs a full disk once a minute.
+    fn log_full_disk(&self, error: &StoreError) {
+        let was_logged =
+            self.disk_full_logged.get().is_some_and(|at| at.elapsed() < DISK_FULL_PAUSE);
+        if matches!(error, StoreError::Full) && !was_logged {
+            self.disk_full_logged.set(Some(Instant::now()));
+            tracing::warn!(name: "disk_full", "the disk is full: calls are refused until there is space");
         }
     }
 
@@ -664,7 +684,7 @@ impl WriterThread {
                 UnitOutcome::Deferred(_) => self.metrics.deferred_total.add(1),
                 UnitOutcome::Refused(refusal) => {
                     self.metrics.refusals_total.add(1);
-                    self.metrics.refusals_by_code_total.add(refusal.code.as_str(), 1);
+                    self.metrics.refusals_by_code_total.add(refusal.code);
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
@@ -78,8 +79,13 @@ impl Inner {
         }
         let unit = Unit { answer_at, ..Unit::new(caller.clone(), calls, request, reply) };
         let weight = unit.weight();
+        let begun = Instant::now();
         self.send(Some(&self.turn(caller)), WriterJob::Unit(unit), weight)?;
-        let done = answer.await.map_err(|_| self.health.fail_for_dropped_reply())??;
+        let answered = answer.await;
+        if answer_at == AnswerAt::Durable {
+            self.metrics.call_seconds.add(begun.elapsed());
+        }
+        let done = answered.map_err(|_| self.health.fail_for_dropped_reply())??;
         // A recorded refusal is returned as a refusal.
         match done.refusal() {
             Some(refusal) => Err(refusal.clone()),
