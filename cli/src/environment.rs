@@ -21,8 +21,9 @@ use crate::failure::Failure;
 const HANDLE: &str = "ABIDE_ENVIRONMENT_FD";
 
 /// Variables that this process and its libraries read, and that have no secrets.
-const KEPT: [&str; 40] = [
+const KEPT: [&str; 41] = [
     "ABIDE_LOG",
+    "ABIDE_LOG_FORMAT",
     "ABIDE_URL",
     "ALL_PROXY",
     "CLICOLOR",

@@ -63,6 +63,7 @@ mod identity;
 mod init;
 mod log_pages;
 mod log_progress;
+mod logging;
 mod mcp;
 mod open;
 mod output;

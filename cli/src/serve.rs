@@ -24,6 +24,7 @@ use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::global_options::{DEFAULT_LISTEN, Options};
+use crate::logging::LogFormat;
 use crate::output::{print_json, print_line};
 use crate::{signals, units};
 
@@ -76,11 +77,20 @@ pub(crate) struct Serve {
     /// file is agents.db in it
     #[arg(long, value_name = "FOLDER")]
     agents: Option<PathBuf>,
+
+    /// The form of log records on stderr; also as ABIDE_LOG_FORMAT  [default: text on a terminal, json elsewhere]
+    #[arg(long, value_name = "FORMAT", value_enum, hide_possible_values = true)]
+    log_format: Option<LogFormat>,
 }
 
 impl Serve {
     pub(crate) fn drives_agents(&self) -> bool {
         self.agents.is_some()
+    }
+
+    /// The form of log records, if it is given.
+    pub(crate) fn log_format(&self) -> Option<LogFormat> {
+        self.log_format
     }
 
     /// The file: the one that is named, that of the folder of agents, or the default one.
@@ -138,8 +148,8 @@ Examples:
 
 SIGTERM and Ctrl-C stop it gracefully: accepted calls are answered and durable. The exit code is 1
 if the engine had failed (see /ready); it is safe to start the server again.
-ABIDE_LOG=info logs more on stderr. Libraries log only warnings, unless the variable names their
-targets: ABIDE_LOG=info,tungstenite=debug.";
+ABIDE_LOG=info logs more on stderr, with a record for each request (docs/logs.md). Libraries log
+only warnings, unless the variable names their targets: ABIDE_LOG=info,tungstenite=debug.";
 
 #[cfg(debug_assertions)]
 pub(crate) mod fault;
