@@ -146,7 +146,11 @@ fn create_memory_file() -> io::Result<File> {
 fn forbid_inspection() {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     if let Err(why) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::warn!(%why, "other processes of this user can read the memory of this one");
+        tracing::warn!(
+            name: "memory_exposed",
+            %why,
+            "other processes of this user can read the memory of this one"
+        );
     }
 }
 

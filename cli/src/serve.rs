@@ -318,7 +318,7 @@ fn add_token_hint(refusal: Refusal, db: &Path) -> Refusal {
 pub(crate) async fn close(engine: &Engine) {
     let closing = engine.clone();
     if tokio::task::spawn_blocking(move || closing.close()).await.is_err() {
-        tracing::error!("closing the engine panicked");
+        tracing::error!(name: "close_panicked", "closing the engine panicked");
     }
 }
 

@@ -556,7 +556,11 @@ impl Engine {
                 .map(|(name, columns)| json!({"name": name, "columns": columns}))
                 .collect(),
             Err(error) => {
-                tracing::error!(%error, "the views cannot be described");
+                tracing::error!(
+                    name: "views_not_described",
+                    %error,
+                    "the views cannot be described"
+                );
                 Vec::new()
             }
         }
@@ -568,7 +572,11 @@ impl Engine {
         self.inner.stop();
         let is_complete = self.inner.checkpoints.finish() && !self.inner.visible.is_behind();
         if is_complete && let Err(error) = self.inner.store.remove_journal() {
-            tracing::warn!(%error, "the journal was not removed; the next opening does");
+            tracing::warn!(
+                name: "journal_not_removed",
+                %error,
+                "the journal was not removed; the next opening does"
+            );
         }
     }
 }

@@ -82,10 +82,10 @@ pub async fn serve_with(
         .await
         .map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
     let seq = engine.durable_seq();
-    tracing::info!(%address, ?access, requires_token, %seq, "serving");
+    tracing::info!(name: "serving", %address, ?access, requires_token, %seq, "serving");
     let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
     run(engine, Listener::Tcp(listener), access, services, &lifecycle, shutdown).await;
-    tracing::info!(%address, "served");
+    tracing::info!(name: "served", %address, "served");
     Ok(())
 }
 
@@ -98,7 +98,7 @@ pub async fn serve_shared(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let seq = engine.durable_seq();
-    tracing::info!(?listener, %seq, "serving");
+    tracing::info!(name: "serving", ?listener, %seq, "serving");
     let (listener, access) = listener.parts();
     let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
     let ends = lifecycle.clone();
@@ -109,7 +109,7 @@ pub async fn serve_shared(
         }
     };
     run(engine, listener, access, services, &lifecycle, shutdown).await;
-    tracing::info!("served");
+    tracing::info!(name: "served", "served");
 }
 
 /// Serves until the shutdown, and finishes the requests in progress.
@@ -149,11 +149,19 @@ async fn run(
 
     lifecycle.enter_phase(Phase::Draining);
     if let Err(why) = background.await {
-        tracing::error!(%why, "the work of the protocols beside the requests has failed");
+        tracing::error!(
+            name: "protocols_failed",
+            %why,
+            "the work of the protocols beside the requests has failed"
+        );
     }
     if timeout(limits::SHUTDOWN_GRACE, lifecycle.wait_until_empty()).await.is_err() {
         let left = lifecycle.connections();
-        tracing::warn!(left, "connections were closed: they did not finish in time");
+        tracing::warn!(
+            name: "connections_closed",
+            left,
+            "connections were closed: they did not finish in time"
+        );
         lifecycle.enter_phase(Phase::Over);
         lifecycle.wait_until_empty().await;
     }
@@ -261,7 +269,11 @@ fn log_failed_accept(why: &io::Error) -> bool {
     if matches!(why.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
         return false;
     }
-    tracing::error!(%why, "cannot accept connections; the process may be out of file descriptors");
+    tracing::error!(
+        name: "accept_failed",
+        %why,
+        "cannot accept connections; the process may be out of file descriptors"
+    );
     true
 }
 

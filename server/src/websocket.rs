@@ -150,7 +150,12 @@ async fn run_halves(
         let _ = timeout(limits::CLOSE_TIMEOUT, read_until_closed(&mut stream)).await;
     }
     if code != close_code::AWAY {
-        tracing::info!(code, reason, "a websocket was closed with an error");
+        tracing::info!(
+            name: "websocket_closed",
+            code,
+            reason,
+            "a websocket was closed with an error"
+        );
     }
 }
 

@@ -113,7 +113,7 @@ impl Drivers {
         match self.tasks.join_next().await {
             // Tasks catch their own panics, and are aborted only at shutdown.
             Some(Ok(exit)) => self.handle_exit(exit),
-            Some(Err(error)) => tracing::error!(%error, "a driver was lost"),
+            Some(Err(error)) => tracing::error!(name: "driver_lost", %error, "a driver was lost"),
             None => std::future::pending().await,
         }
     }
@@ -136,6 +136,7 @@ impl Drivers {
             ExitReason::Finished => self.trace(&run),
             ExitReason::ConnectionLost(error) => {
                 tracing::warn!(
+                    name: "run_delayed",
                     run,
                     error = format_args!("{error:#}"),
                     "a run could not be driven; it will be retried"
@@ -143,7 +144,12 @@ impl Drivers {
                 self.spawn(run, panics, RETRY_DELAY);
             }
             ExitReason::Panicked => {
-                tracing::error!(run, times = panics + 1, "the driver of a run panicked");
+                tracing::error!(
+                    name: "driver_panicked",
+                    run,
+                    times = panics + 1,
+                    "the driver of a run panicked"
+                );
                 self.spawn(run, panics + 1, RETRY_DELAY);
             }
         }

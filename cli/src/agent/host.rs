@@ -296,7 +296,7 @@ impl AgentHost {
         let database = abide.engine().map(Engine::path).or_else(|| options.db.clone());
         if let Some(database) = database.filter(|database| project.protect(database)) {
             let file = database.display();
-            tracing::warn!(%file, "{EXPOSED}");
+            tracing::warn!(name: "database_exposed", %file, "{EXPOSED}");
         }
         let (loaded, errors) = LoadedProject::load(&project, options).await;
         let mentioned = match concern {
@@ -338,7 +338,7 @@ impl AgentHost {
         let unregistered = runtime.unregistered();
         let mentioned = mentioned.iter().map(ToString::to_string);
         for text in folder_note.into_iter().chain(mentioned).chain(loaded.secrets.iter().cloned()) {
-            tracing::warn!("{text}");
+            tracing::warn!(name: "definition_invalid", "{text}");
         }
         let stop = CancellationToken::new();
         let stopped = stop.clone();
@@ -354,15 +354,24 @@ impl AgentHost {
         match self.runtime.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(
+                name: "agents_stopped",
                 error = format_args!("{error:#}"),
                 "runs of agents are no longer driven"
             ),
-            Err(error) => tracing::error!(%error, "the agent runtime panicked"),
+            Err(error) => tracing::error!(
+                name: "agents_panicked",
+                %error,
+                "the agent runtime panicked"
+            ),
         }
         let Some(worker) = self.worker else { return };
         match worker.await {
             Ok(()) => {}
-            Err(error) => tracing::error!(%error, "the worker of MCP calls panicked"),
+            Err(error) => tracing::error!(
+                name: "mcp_worker_panicked",
+                %error,
+                "the worker of MCP calls panicked"
+            ),
         }
     }
 }
@@ -374,6 +383,7 @@ const WORKER_PAUSE: Duration = Duration::from_secs(1);
 async fn run_calls(worker: ToolWorker, stop: CancellationToken) {
     while let Err(error) = worker.run(stop.clone()).await {
         tracing::warn!(
+            name: "mcp_calls_delayed",
             error = format_args!("{error:#}"),
             "calls of MCP clients do not run; trying again"
         );

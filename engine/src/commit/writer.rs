@@ -373,7 +373,11 @@ impl WriterThread {
         }
         if let Err(error) = self.restore_rows() {
             // The next group, or the next commit, tries again.
-            tracing::warn!(%error, "the rows of acknowledged calls were not put back yet");
+            tracing::warn!(
+                name: "rows_not_restored",
+                %error,
+                "the rows of acknowledged calls were not put back yet"
+            );
         }
         Ok(())
     }
@@ -439,7 +443,11 @@ impl WriterThread {
             // A reader holds an older state.
             Ok(false) => {}
             Err(StoreError::Broken(why)) => self.health.poison(&why),
-            Err(error) => tracing::warn!(%error, "a checkpoint failed and will be retried"),
+            Err(error) => tracing::warn!(
+                name: "checkpoint_failed",
+                %error,
+                "a checkpoint failed and will be retried"
+            ),
         }
     }
 
@@ -565,7 +573,11 @@ impl WriterThread {
                 self.timers.pause(now);
                 match error {
                     StoreError::Broken(why) => self.health.poison(&why),
-                    error => tracing::warn!(%error, "due rows could not be read"),
+                    error => tracing::warn!(
+                        name: "deadlines_unreadable",
+                        %error,
+                        "due rows could not be read"
+                    ),
                 }
                 Vec::new()
             });
@@ -588,7 +600,13 @@ impl WriterThread {
             let arguments = CallArguments::from_value(&arguments);
             self.registry
                 .prepare_any(denial_recorder, arguments)
-                .inspect_err(|why| tracing::error!(%why, "a denied attempt could not be recorded"))
+                .inspect_err(|why| {
+                    tracing::error!(
+                        name: "denial_not_recorded",
+                        %why,
+                        "a denied attempt could not be recorded"
+                    )
+                })
                 .ok()
         });
         Some(Unit::internal(calls.collect(), None))
@@ -611,7 +629,7 @@ impl WriterThread {
         let floor = self.change_log.floor();
         self.metrics.change_log_oldest_seq.set(floor.0.unsigned_abs());
         if let Err(error) = pruned {
-            tracing::warn!(%error, "the change log was not pruned");
+            tracing::warn!(name: "change_log_not_pruned", %error, "the change log was not pruned");
             if let Err(why) = store.rollback() {
                 self.health.poison(&why);
             }
@@ -619,7 +637,11 @@ impl WriterThread {
             let recorded = self.journal.append_pruning(head, self.executor.chain.hash, floor);
             if let Err(error) = recorded {
                 // Nothing depends on it here. A group that cannot be appended is refused.
-                tracing::warn!(%error, "the journal has no record of the pruned change log");
+                tracing::warn!(
+                    name: "pruning_not_recorded",
+                    %error,
+                    "the journal has no record of the pruned change log"
+                );
             }
         }
     }
@@ -694,5 +716,5 @@ impl WriterThread {
 
 /// Logs why the rows of a continued call could not be read. Its caller is answered early.
 fn log_unreadable(error: &StoreError) {
-    tracing::warn!(%error, "the rest of a call could not be read");
+    tracing::warn!(name: "call_rest_unreadable", %error, "the rest of a call could not be read");
 }

@@ -135,7 +135,10 @@ impl Inner {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the engine did not end cleanly");
+                tracing::error!(
+                    name: "thread_failed",
+                    "a thread of the engine did not end cleanly"
+                );
             }
         }
     }

@@ -214,6 +214,9 @@ pub(crate) fn warn_if_open(path: &Path) {
     let mode = meta.mode() & 0o777;
     if mode & OTHERS != 0 {
         let file = path.display();
-        tracing::warn!("{file} has mode {mode:o}: other users can read it; run `chmod 600 {file}`");
+        tracing::warn!(
+            name: "file_mode_open",
+            "{file} has mode {mode:o}: other users can read it; run `chmod 600 {file}`"
+        );
     }
 }
