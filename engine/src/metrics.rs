@@ -225,13 +225,12 @@ impl CodeCounter {
         }
     }
 
-    /// The codes that have occurred.
+    /// All codes: of one that appears with its first refusal, Prometheus would not see the increase.
     fn samples(&self) -> Vec<MetricSample> {
         let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
         Code::ALL
             .iter()
             .zip(counts)
-            .filter(|(_, count)| *count > 0)
             .map(|(code, count)| {
                 MetricSample::new(vec![("code", code.as_str().to_owned())], count as f64)
             })
@@ -379,10 +378,12 @@ mod tests {
         for code in [Code::Denied, Code::Internal, Code::Denied] {
             refusals.add(code);
         }
+        assert_eq!(refusals.samples().len(), Code::ALL.len());
         let samples: Vec<(String, f64)> = refusals
             .samples()
             .into_iter()
             .map(|sample| (sample.labels[0].1.clone(), sample.value))
+            .filter(|(_, count)| *count > 0.0)
             .collect();
         assert_eq!(samples, [("denied".to_owned(), 2.0), ("internal".to_owned(), 1.0)]);
     }
