@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use abide_engine::Engine;
 use abide_schema::{Caller, Refusal, Seq, Value};
-use serde_json::Map;
+use serde_json::{Map, Value as JsonValue};
 use tokio::time::{Instant, sleep};
 
 use crate::connections::lifecycle::{Lifecycle, Phase};
@@ -57,7 +57,7 @@ async fn log_all(engine: &Engine) {
 
 /// Logs the calls that became unknown after an event. Returns the last event that was seen, and whether there may be more.
 async fn read(engine: &Engine, seen: Seq) -> Result<(Seq, bool), Refusal> {
-    let params: Map<_, _> = [("seen".to_owned(), seen.0.into())].into_iter().collect();
+    let params: Map<String, JsonValue> = [("seen".to_owned(), seen.0.into())].into_iter().collect();
     let found = engine.read_uncounted(UNKNOWN, &params).await?;
     let mut last = seen;
     for row in &found.rows {
