@@ -86,6 +86,27 @@ fn records_are_json_objects_without_secrets_and_content() {
     assert_eq!(refused, [json!(1)], "one record a minute");
 }
 
+/// A worker that disappears leaves a call that a person must settle. The operator of the server learns it without a query.
+#[test]
+fn a_call_with_an_unknown_outcome_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, address) = serve(folder.path(), &[], &[]);
+    let url = format!("http://{address}");
+    for words in [
+        &["create_session", "agent=support", "id=s1"][..],
+        &["register_tool", "name=refund", "effect=at_most_once"],
+        &["request_tool_call", "call_id=c1", "session_id=s1", "tool_name=refund", "arguments={}"],
+        &["claim_tool_call", "call_id=c1", "worker=w1", "lease_ms=1000"],
+    ] {
+        run(["call", "--url", &url, "--token", TOKEN].iter().chain(words)).good();
+    }
+    let line = server.error_line();
+    let record: JsonValue = serde_json::from_str(&line).unwrap();
+    let of = |name: &str| record[name].as_str().unwrap_or_default();
+    assert_eq!((of("level"), of("event")), ("WARN", "call_unknown"), "{line}");
+    assert_eq!((of("call_id"), of("tool")), ("c1", "refund"), "{line}");
+}
+
 #[test]
 fn the_format_is_chosen_by_an_option_or_the_environment() {
     let cases: [(&[&str], &[(&str, &str)]); 3] = [
