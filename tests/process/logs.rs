@@ -96,7 +96,7 @@ fn a_call_with_an_unknown_outcome_is_a_warning() {
         &["create_session", "agent=support", "id=s1"][..],
         &["register_tool", "name=refund", "effect=at_most_once"],
         &["request_tool_call", "call_id=c1", "session_id=s1", "tool_name=refund", "arguments={}"],
-        &["claim_tool_call", "call_id=c1", "worker=w1", "lease_ms=1000"],
+        &["claim_tool_call", "call_id=c1", "worker=w1", "lease_ms=100"],
     ] {
         run(["call", "--url", &url, "--token", TOKEN].iter().chain(words)).good();
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
-use super::source::{File, Source};
+use super::source::{File, Line, Source};
 
 /// The page that lists the events.
 const PAGE: &str = "docs/logs.md";
@@ -30,9 +30,9 @@ pub(crate) fn collect(source: &Source, events: &mut LogEvents) -> Vec<Finding> {
     if !SHIPPED.iter().any(|folder| source.path.starts_with(folder)) {
         return Vec::new();
     }
-    let lines = || source.lines.iter().take_while(|line| !line.test);
-    let code: Vec<char> = lines().flat_map(|line| line.code.chars().chain(['\n'])).collect();
-    let text: Vec<char> = lines().flat_map(|line| line.text.chars().chain(['\n'])).collect();
+    let lines = lines_of_program(source);
+    let code: Vec<char> = lines.iter().flat_map(|it| it.code.chars().chain(['\n'])).collect();
+    let text: Vec<char> = lines.iter().flat_map(|it| it.text.chars().chain(['\n'])).collect();
     let searched: String = code.iter().collect();
     let mut findings = Vec::new();
     for (name, level) in MACROS {
@@ -55,6 +55,19 @@ pub(crate) fn collect(source: &Source, events: &mut LogEvents) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Returns the lines before the tests. A function alone that is only for tests does not begin them.
+fn lines_of_program(source: &Source) -> &[Line] {
+    if source.path.split('/').any(|part| part == "tests" || part == "tests.rs") {
+        return &[];
+    }
+    let is_test_module = |pair: &[Line]| {
+        pair[0].code.contains("#[cfg(test)]") && pair[1].code.trim_start().starts_with("mod ")
+    };
+    let is_inline = |pair: &[Line]| pair[1].code.contains('{');
+    let tests = source.lines.windows(2).position(|pair| is_test_module(pair) && is_inline(pair));
+    &source.lines[..tests.unwrap_or(source.lines.len())]
 }
 
 /// Returns the arguments of a macro, of which `code` and `text` have what follows its parenthesis. Literals are blank in `code`.
