@@ -40,7 +40,8 @@ pub(crate) enum LogFormat {
 }
 
 /// Events that a command which prints plain lines tells in its own words, or that concern only the operator of a server.
-const OF_SERVERS: [&str; 4] = ["call_unknown", "credentials_refused", "run_failed", "tool_stopped"];
+const OF_SERVERS: [&str; 5] =
+    ["call_unknown", "credentials_refused", "run_failed", "slow_sync", "tool_stopped"];
 
 /// Logs go to stderr. A server, or any command with `ABIDE_LOG`, writes log records. Other commands print warnings as plain
 /// lines.

@@ -22,18 +22,25 @@ use crate::problem::Problem;
 /// How long rows are not counted again: a scrape that comes sooner costs nobody a turn of the writer or of a reader.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// What was read from rows and from the writer, and when.
+/// What was read from rows and from the writer last, for all scrapes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct MetricsCache(Arc<Mutex<Option<(Instant, Vec<MetricFamily>)>>>);
+pub(crate) struct MetricsCache(Arc<Mutex<Option<CachedFamilies>>>);
+
+/// Metrics, and when they were read.
+#[derive(Debug)]
+struct CachedFamilies {
+    at: Instant,
+    families: Vec<MetricFamily>,
+}
 
 impl MetricsCache {
     /// Returns the metrics that have to be read, after at most one other request reads them.
     async fn read(&self, engine: &Engine) -> Vec<MetricFamily> {
         let mut cached = self.0.lock().await;
-        if let Some((at, families)) = &*cached
-            && at.elapsed() < FRESH
+        if let Some(read) = &*cached
+            && read.at.elapsed() < FRESH
         {
-            return families.clone();
+            return read.families.clone();
         }
         // They are unavailable while the engine closes or is poisoned, or while its queues are full. The other numbers are
         // still true.
@@ -41,7 +48,7 @@ impl MetricsCache {
         let mut families = template_families(&templates);
         families.extend(engine.module_families().await.unwrap_or_default());
         families.extend(waiting_families(&engine.waiting_rows().await.unwrap_or_default()));
-        *cached = Some((Instant::now(), families.clone()));
+        *cached = Some(CachedFamilies { at: Instant::now(), families: families.clone() });
         families
     }
 }

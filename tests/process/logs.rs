@@ -9,8 +9,11 @@ use crate::program::{Process, abide, run};
 
 const TOKEN: &str = "s3cret-token";
 
+/// Variables of the environment.
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
 /// A server with this token and environment, and its address.
-fn serve(folder: &Path, options: &[&str], env: &[(&str, &str)]) -> (Process, String) {
+fn serve(folder: &Path, options: &[&str], env: Variables<'_>) -> (Process, String) {
     let mut command = abide();
     command.current_dir(folder).env("ABIDE_TOKEN", TOKEN).envs(env.iter().copied());
     command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--db", "a.db"]).args(options);
@@ -109,7 +112,7 @@ fn a_call_with_an_unknown_outcome_is_a_warning() {
 
 #[test]
 fn the_format_is_chosen_by_an_option_or_the_environment() {
-    let cases: [(&[&str], &[(&str, &str)]); 3] = [
+    let cases: [(&[&str], Variables<'_>); 3] = [
         (&["--log-format", "text"], &[]),
         (&[], &[("ABIDE_LOG_FORMAT", "text")]),
         (&["--log-format", "text"], &[("ABIDE_LOG_FORMAT", "json")]),

@@ -57,8 +57,10 @@ fn metrics() -> String {
     text
 }
 
-/// Samples by name and labels.
-fn samples(text: &str) -> Vec<(&str, Vec<(&str, &str)>, f64)> {
+/// A sample: its name, its labels, and its value.
+type Sample<'a> = (&'a str, Vec<(&'a str, &'a str)>, f64);
+
+fn samples(text: &str) -> Vec<Sample<'_>> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
         .map(|line| {
