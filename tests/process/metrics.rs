@@ -119,7 +119,7 @@ fn own((left, right): (&str, &str)) -> (String, String) {
 
 /// The metric of a sample: without the suffix of a histogram.
 fn base<'a>(name: &'a str, kinds: &BTreeMap<String, String>) -> &'a str {
-    let bases = ["_bucket", "_sum", "_count"].iter().filter_map(|it| name.strip_suffix(it));
+    let bases = ["_bucket", "_sum", "_count"].into_iter().filter_map(|it| name.strip_suffix(it));
     let mut histograms =
         bases.filter(|base| kinds.get(*base).is_some_and(|kind| kind == "histogram"));
     histograms.next().unwrap_or(name)
