@@ -101,5 +101,5 @@ pub use run::runtime::{Runtime, RuntimeBuilder};
 pub use run::settings::{Settings, SettingsClock};
 pub use run::shutdown::Shutdown;
 pub use tools::worker::ToolWorker;
-pub use trace::metrics::{AgentMetrics, MetricFamily, MetricSample};
+pub use trace::metrics::AgentMetrics;
 pub use trace::tracer::Tracer;

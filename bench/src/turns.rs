@@ -170,8 +170,8 @@ impl Counted {
         Counted {
             calls: metrics.calls_total.get() as f64,
             commits: metrics.commits_total.get() as f64,
-            syncs: metrics.syncs_total.get() as f64,
-            sync_us: metrics.sync_us_total.get() as f64,
+            syncs: metrics.sync_seconds.count() as f64,
+            sync_us: metrics.sync_seconds.sum().as_secs_f64() * 1e6,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The command line: its arguments, the file of each command, exit codes and the log.
+//! The command line: its arguments, the file of each command, and exit codes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,10 +10,6 @@ use abide_schema::Module;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
-use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::agent::{connection_option, server_option};
 use crate::configuration::{Configuration, Origin};
@@ -22,9 +18,9 @@ use crate::demo;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
-    agent, backup, call, config, db, dev, environment, events, explain, identity, init, mcp, open,
-    output, printable, prompt, replay, role, serve, sql, token, token_source, upgrade, usage,
-    verify, watch,
+    agent, backup, call, config, db, dev, environment, events, explain, identity, init, logging,
+    mcp, open, prompt, replay, role, serve, sql, token, token_source, upgrade, usage, verify,
+    watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -294,7 +290,9 @@ fn run_command_line(program: Program) -> ExitCode {
     };
     options.modules = program.modules;
     options.agent_loops = program.agent_loops;
-    start_log(&command);
+    if let Err(failure) = start_log(&command) {
+        return report_failure(&failure, options.json);
+    }
     let connects = command.connects();
     match run_in_runtime(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -428,36 +426,13 @@ fn asks_for_json() -> bool {
     std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
-/// Logs go to stderr. `serve`, or any command with `ABIDE_LOG`, writes log records. Other commands print warnings as
-/// plain lines.
-fn start_log(command: &Command) {
-    let requested = std::env::var("ABIDE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let is_plain = requested.is_none() && !matches!(command, Command::Serve(_) | Command::Dev(_));
-    let filter = match requested {
-        Some(requested) => limit_libraries(&requested),
-        // A statement with an error is the caller's, and an unusual message is of the other side: both have an answer
-        // of their own, and these libraries log them a second time.
-        None => Targets::new()
-            .with_default(LevelFilter::WARN)
-            .with_target("sqlite3Parser", LevelFilter::OFF)
-            .with_target("rmcp", LevelFilter::OFF),
-    };
-    let layer =
-        tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| printable::LogWriter);
-    let layer =
-        if is_plain { layer.event_format(output::PlainRecord).boxed() } else { layer.boxed() };
-    tracing_subscriber::registry().with(layer.with_filter(filter)).init();
-}
-
-/// Returns a requested filter that lets only warnings of libraries pass, unless it names their targets: at `debug` they
-/// log tokens and messages.
-fn limit_libraries(requested: &Targets) -> Targets {
-    let mut filter = Targets::new();
-    if let Some(level) = requested.default_level() {
-        // A target is also the prefix of others: this is every crate of Abide.
-        filter = filter.with_default(level.min(LevelFilter::WARN)).with_target("abide", level);
+/// Starts the log. `serve` and `dev` write records; other commands do only if the environment asks for them.
+fn start_log(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve(args) => logging::start(true, args.log_format()),
+        Command::Dev(args) => logging::start(true, args.log_format()),
+        _ => logging::start(false, None),
     }
-    filter.with_targets(requested.iter())
 }
 
 fn run_in_runtime(options: &mut Options, mut command: Command) -> Result<(), Failure> {
@@ -490,31 +465,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use tracing::Level;
-
     use super::*;
-
-    /// Regression: `ABIDE_LOG=debug` logged the messages of WebSockets and the tokens of YAML files.
-    #[test]
-    fn libraries_log_warnings_unless_they_are_named() {
-        for (requested, target, level, is_logged) in [
-            ("debug", "abide_server::serve", Level::DEBUG, true),
-            ("debug", "abide_server::serve", Level::TRACE, false),
-            ("debug", "scanner", Level::DEBUG, false),
-            ("trace", "tungstenite::protocol", Level::INFO, false),
-            ("trace", "tungstenite::protocol", Level::WARN, true),
-            ("error", "tungstenite::protocol", Level::WARN, false),
-            ("info,tungstenite=debug", "tungstenite::protocol", Level::DEBUG, true),
-            ("info,abide_engine=debug", "abide_engine::commit", Level::DEBUG, true),
-            ("debug,abide_engine=warn", "abide_engine::commit", Level::INFO, false),
-            ("abide_engine=debug", "abide_server::serve", Level::ERROR, false),
-            ("off", "abide_server::serve", Level::ERROR, false),
-        ] {
-            let parsed = requested.parse::<Targets>().expect("it is a filter");
-            let filter = limit_libraries(&parsed);
-            assert_eq!(filter.would_enable(target, &level), is_logged, "{requested} {target}");
-        }
-    }
 
     /// An option of a command had the variable of another one, or a variable that does not follow from its name.
     #[test]

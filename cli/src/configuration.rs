@@ -159,8 +159,8 @@ impl Configuration {
 /// What the variables of options begin with.
 const PREFIX: &str = "ABIDE_";
 
-/// Variables that are not those of options: the level of the log, the program that SDKs start.
-const OTHER_VARIABLES: [&str; 2] = ["ABIDE_LOG", "ABIDE_BINARY"];
+/// Variables that are not those of options: the levels and the format of the log, the program that SDKs start.
+const OTHER_VARIABLES: [&str; 3] = ["ABIDE_LOG", "ABIDE_LOG_FORMAT", "ABIDE_BINARY"];
 
 /// The variable of an option of the command with this path.
 pub(crate) fn variable_name(section: &[String], long: &str) -> String {

@@ -5,6 +5,7 @@ use clap::Args;
 
 use crate::failure::Failure;
 use crate::global_options::Options;
+use crate::logging::LogFormat;
 use crate::serve::{self, Serve};
 
 /// Arguments of `abide dev`.
@@ -13,6 +14,13 @@ use crate::serve::{self, Serve};
 pub(crate) struct Dev {
     #[command(flatten)]
     serve: Serve,
+}
+
+impl Dev {
+    /// The form of log records, if it is given.
+    pub(crate) fn log_format(&self) -> Option<LogFormat> {
+        self.serve.log_format()
+    }
 }
 
 const EXAMPLES: &str = "\

@@ -21,11 +21,12 @@ use crate::failure::Failure;
 const HANDLE: &str = "ABIDE_ENVIRONMENT_FD";
 
 /// Variables that this process and its libraries read, and that have no secrets.
-const KEPT: [&str; 48] = [
+const KEPT: [&str; 49] = [
     "ABIDE_CA",
     "ABIDE_CLIENT_CERT",
     "ABIDE_CLIENT_KEY",
     "ABIDE_LOG",
+    "ABIDE_LOG_FORMAT",
     "ABIDE_URL",
     "ALL_PROXY",
     "CLICOLOR",
@@ -158,7 +159,11 @@ fn create_memory_file() -> io::Result<File> {
 fn forbid_inspection() {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     if let Err(why) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::warn!(%why, "other processes of this user can read the memory of this one");
+        tracing::warn!(
+            name: "memory_exposed",
+            %why,
+            "other processes of this user can read the memory of this one"
+        );
     }
 }
 

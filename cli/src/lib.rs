@@ -69,6 +69,7 @@ mod init;
 mod lock_holder;
 mod log_pages;
 mod log_progress;
+mod logging;
 mod mcp;
 mod open;
 mod output;

@@ -173,8 +173,8 @@ impl OwnServer {
         self.stop.cancel();
         match self.serving.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "the server failed"),
-            Err(error) => tracing::error!(%error, "the server panicked"),
+            Ok(Err(error)) => tracing::error!(name: "server_failed", %error, "the server failed"),
+            Err(error) => tracing::error!(name: "server_panicked", %error, "the server panicked"),
         }
         if let Some(agents) = self.agents {
             agents.close().await;

@@ -1,14 +1,9 @@
 //! Writes to stdout, whose reader may close it at any time, and to stderr. All output goes through this module, so
 //! that it is [`Printable`].
 
-use std::fmt;
 use std::io::{self, Write as _};
 
 use serde::Serialize;
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::registry::LookupSpan;
 
 use crate::failure::Failure;
 use crate::printable::Printable;
@@ -45,28 +40,6 @@ pub(crate) fn print_json(what: &impl Serialize) -> Result<(), Failure> {
 /// Prints a line on stderr. Errors are ignored: there is no other output to report them.
 pub(crate) fn note(text: impl Into<Printable>) {
     let _ = writeln!(io::stderr().lock(), "{}", text.into());
-}
-
-/// Formats a log record for a terminal: `warning: …`, without time and module.
-#[derive(Debug)]
-pub(crate) struct PlainRecord;
-
-impl<S, N> FormatEvent<S, N> for PlainRecord
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let level = if *event.metadata().level() == Level::ERROR { "error" } else { "warning" };
-        write!(writer, "{level}: ")?;
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
-    }
 }
 
 impl Failure {

@@ -32,6 +32,7 @@ use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::global_options::{DEFAULT_DB, DEFAULT_LISTEN, Options};
+use crate::logging::LogFormat;
 use crate::open::engine_listener::{self, EngineListener};
 use crate::output::{print_json, print_line};
 use crate::signals::StopSignals;
@@ -105,6 +106,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = units::parse_duration)]
     drain: Duration,
 
+    /// The form of log records on stderr; also as ABIDE_LOG_FORMAT  [default: text on a terminal, json elsewhere]
+    #[arg(long, value_name = "FORMAT", value_enum, hide_possible_values = true)]
+    log_format: Option<LogFormat>,
+
     /// The socket that systemd has passed; it replaces --listen.
     #[arg(skip)]
     passed_listener: Option<std::net::TcpListener>,
@@ -133,6 +138,11 @@ impl Serve {
         self.agents.get_or_insert_with(|| PathBuf::from(FOLDER));
         self.is_development = true;
         self
+    }
+
+    /// The form of log records, if it is given.
+    pub(crate) fn log_format(&self) -> Option<LogFormat> {
+        self.log_format
     }
 
     /// The file: the one that is named, that of the folder of agents, or the default one.
@@ -220,8 +230,8 @@ SIGTERM and Ctrl-C stop it gracefully: it begins no new work, /ready answers 503
 programs end within --drain, and accepted calls are answered and durable. A second signal does not
 wait. The exit code is 1 if the engine had failed (see /ready); it is safe to start the server
 again. docs/deploy.md has the order, and a unit of systemd.
-ABIDE_LOG=info logs more on stderr. Libraries log only warnings, unless the variable names their
-targets: ABIDE_LOG=info,tungstenite=debug.";
+ABIDE_LOG=info logs more on stderr, with a record for each request (docs/logs.md). Libraries log
+only warnings, unless the variable names their targets: ABIDE_LOG=info,tungstenite=debug.";
 
 mod activation;
 #[cfg(debug_assertions)]
@@ -412,7 +422,7 @@ async fn serve_until_stopped(
     tokio::select! {
         served = served => served,
         () = signals.recv() => {
-            tracing::warn!("a second signal: what runs is stopped, and connections are closed");
+            tracing::warn!(name: "stop_forced", "a second signal: what runs is stopped, and connections are closed");
             if let Some(shutdown) = shutdown {
                 shutdown.stop();
             }
@@ -427,7 +437,7 @@ async fn listen_locally() -> Option<EngineListener> {
     match EngineListener::new(false).await {
         Ok(local) => Some(local),
         Err(why) => {
-            tracing::warn!(%why, "commands on this machine need --url and --ca to use this server");
+            tracing::warn!(name: "local_socket_failed", %why, "commands on this machine need --url and --ca to use this server");
             None
         }
     }
@@ -517,7 +527,7 @@ fn add_token_hint(refusal: Refusal, db: &Path) -> Refusal {
 pub(crate) async fn close(engine: &Engine) {
     let closing = engine.clone();
     if tokio::task::spawn_blocking(move || closing.close()).await.is_err() {
-        tracing::error!("closing the engine panicked");
+        tracing::error!(name: "close_panicked", "closing the engine panicked");
     }
 }
 

@@ -5,9 +5,11 @@ mod startup;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_live::TemplateWork;
-use abide_schema::reducer::{Caller, CredentialQueries, Definition, MetricSeries};
+use abide_schema::metrics::{Metric, MetricFamily, MetricKind, MetricSample};
+use abide_schema::reducer::{Caller, CredentialQueries, Definition, MetricSeries, WaitingRows};
 use abide_schema::wire::{BatchCall, Explanation};
 use abide_schema::{CallArguments, Code, Micros, Refusal, Seq, Value, limits};
 use abide_store::{Layout, OpenError, Store, readable_views};
@@ -22,7 +24,7 @@ use crate::commit::queue::closing;
 use crate::commit::registry::PreparedCall;
 use crate::commit::unit::AnswerAt;
 use crate::config::Config;
-use crate::metrics::{Metrics, Series};
+use crate::metrics::{Metrics, WaitingCount};
 use crate::ports::{Backlog, EventSources};
 use crate::queries::output::Delivery;
 use crate::queries::service::QueryRequest;
@@ -317,6 +319,19 @@ impl Engine {
         Box::pin(async move { self.inner.queries.look_up(sql, params).await })
     }
 
+    /// Runs one read-only statement of the server itself, in a turn among the queries of callers. No metric counts it. When this
+    /// returns, the state that it read is durable.
+    ///
+    /// # Errors
+    /// A [`Refusal`].
+    pub fn read_uncounted<'a>(
+        &'a self,
+        sql: &'a str,
+        params: &'a Map<String, JsonValue>,
+    ) -> EngineFuture<'a, Result<QueryResult, Refusal>> {
+        Box::pin(async move { self.inner.queries.measure(sql, params).await })
+    }
+
     /// Explains how a query would be maintained live, and at what cost. Omitted parameters are NULL.
     ///
     /// # Errors
@@ -441,20 +456,55 @@ impl Engine {
     ///
     /// # Errors
     /// A [`Refusal`].
-    pub fn module_series(&self) -> EngineFuture<'_, Result<Vec<Series>, Refusal>> {
+    pub fn module_families(&self) -> EngineFuture<'_, Result<Vec<MetricFamily>, Refusal>> {
         Box::pin(async move {
             let mut all = Vec::new();
             let declared =
                 self.inner.store.layout().modules.iter().flat_map(|module| &module.metrics);
             for MetricSeries { name, meaning, label, query } in declared {
-                let found = self.inner.queries.look_up(query, &Map::new()).await?;
-                let values = found.rows.iter().filter_map(|row| match &row[..] {
-                    [Value::Text(label), Value::Integer(count)] => {
-                        Some((label.clone(), count.unsigned_abs()))
+                let found = self.inner.queries.measure(query, &Map::new()).await?;
+                let samples = found.rows.iter().filter_map(|row| match &row[..] {
+                    [Value::Text(value), Value::Integer(count)] => {
+                        let labels = vec![(*label, value.clone())];
+                        Some(MetricSample::new(labels, count.unsigned_abs() as f64))
                     }
                     _ => None,
                 });
-                all.push(Series { name, meaning, label, values: values.collect() });
+                let is_counter = name.ends_with("_total");
+                let kind = if is_counter { MetricKind::Counter } else { MetricKind::Gauge };
+                all.push(Metric { name, meaning, kind }.with(samples.collect()));
+            }
+            Ok(all)
+        })
+    }
+
+    /// Counts the rows that wait, as modules declare them for `/metrics` ([`abide_schema::Module::waiting`]).
+    ///
+    /// # Errors
+    /// A [`Refusal`].
+    pub fn waiting_rows(&self) -> EngineFuture<'_, Result<Vec<WaitingCount>, Refusal>> {
+        Box::pin(async move {
+            let mut all = Vec::new();
+            let now = self.now();
+            let declared =
+                self.inner.store.layout().modules.iter().flat_map(|module| &module.waiting);
+            for WaitingRows { kind, query } in declared {
+                let max = limits::WAITING_ROWS;
+                let sql = format!(
+                    "SELECT count(*), min(since) FROM ({query} LIMIT {max}) WHERE :now IS NOT NULL"
+                );
+                let params = [("now".to_owned(), now.0.into())].into_iter().collect();
+                let found = self.inner.queries.measure(&sql, &params).await?;
+                let Some([Value::Integer(count), since]) = found.rows.first().map(|row| &row[..])
+                else {
+                    continue;
+                };
+                let oldest = match since {
+                    Value::Integer(since) => now.0.saturating_sub(*since).max(0).unsigned_abs(),
+                    _ => 0,
+                };
+                let count = count.unsigned_abs();
+                all.push(WaitingCount { kind, count, oldest: Duration::from_micros(oldest) });
             }
             Ok(all)
         })
@@ -529,7 +579,11 @@ impl Engine {
                 .map(|(name, columns)| json!({"name": name, "columns": columns}))
                 .collect(),
             Err(error) => {
-                tracing::error!(%error, "the views cannot be described");
+                tracing::error!(
+                    name: "views_not_described",
+                    %error,
+                    "the views cannot be described"
+                );
                 Vec::new()
             }
         }
@@ -541,7 +595,11 @@ impl Engine {
         self.inner.stop();
         let is_complete = self.inner.checkpoints.finish() && !self.inner.visible.is_behind();
         if is_complete && let Err(error) = self.inner.store.remove_journal() {
-            tracing::warn!(%error, "the journal was not removed; the next opening does");
+            tracing::warn!(
+                name: "journal_not_removed",
+                %error,
+                "the journal was not removed; the next opening does"
+            );
         }
     }
 }

@@ -40,7 +40,11 @@ impl Health {
     /// nothing will be published any more.
     pub(crate) fn poison(&self, why: &dyn std::fmt::Display) {
         let why = why.to_string();
-        tracing::error!(%why, "the storage failed; all requests are refused until a restart");
+        tracing::error!(
+            name: "storage_failed",
+            %why,
+            "the storage failed; all requests are refused until a restart"
+        );
         self.latch(Failure::Storage(why));
     }
 
@@ -53,7 +57,7 @@ impl Health {
     pub(crate) fn displaced(&self, file: &Path) {
         let file = file.display();
         let what = "the file was removed or replaced; all requests are refused until a restart";
-        tracing::error!(%file, "{what}");
+        tracing::error!(name: "file_displaced", %file, "{what}");
         self.latch(Failure::Displaced);
     }
 

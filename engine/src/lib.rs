@@ -249,7 +249,10 @@ pub use commit::retention::Retention;
 pub use config::Config;
 pub use engine::{BatchCalls, Engine};
 pub use fault_points::FaultPoint;
-pub use metrics::{Counter, Labelled, Metrics, Series, template_series};
+pub use metrics::{
+    CodeCounter, Counter, Gauge, Histogram, Metrics, WaitingCount, template_digest,
+    template_families, waiting_families,
+};
 pub use ports::{
     Backlog, Clock, EngineThread, Entropy, FreeRunning, StepScheduler, SystemClock, SystemEntropy,
 };

@@ -68,7 +68,12 @@ impl Threads {
 
     fn fail(&self, stage: EngineThread, panic: &(dyn Any + Send)) {
         let why = panic_text(panic);
-        tracing::error!(?stage, %why, "a thread of the engine panicked; all requests are refused");
+        tracing::error!(
+            name: "thread_panicked",
+            ?stage,
+            %why,
+            "a thread of the engine panicked; all requests are refused"
+        );
         // First, so that the reason is available when waiters see a closed queue or a dropped reply.
         self.health.panicked();
         self.jobs.abandon();

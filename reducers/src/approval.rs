@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use abide_schema::reducer::{ColumnName, ReducerResult, RowVisibility};
+use abide_schema::reducer::{ColumnName, ReducerResult, RowVisibility, WaitingRows};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
 };
@@ -120,6 +120,10 @@ const COPIES_OF_COMMENTS: &[ColumnName] =
 pub fn module() -> Module {
     Module::new("approval")
         .visible::<Approval>(RowVisibility::InScope)
+        .waiting(WaitingRows {
+            kind: "approvals",
+            query: "SELECT created_at AS since FROM approvals WHERE status = 'pending' ORDER BY rowid",
+        })
         .copied(("approvals", "prompt"), COPIES_IN_EVENTS)
         .copied(("approvals", "defaults"), COPIES_IN_EVENTS)
         .copied(("approvals", "approved_arguments"), COPIES_OF_APPROVED_ARGUMENTS)

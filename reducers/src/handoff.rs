@@ -11,7 +11,7 @@
 //! A handoff can belong to a tool call, as that of the tool `request_supervisor`. The call waits for it, and the answer is its
 //! result.
 
-use abide_schema::reducer::RowVisibility;
+use abide_schema::reducer::{RowVisibility, WaitingRows};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
 };
@@ -125,6 +125,11 @@ pub fn module() -> Module {
     Module::new("handoff")
         .visible::<HandoffRequest>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<HandoffCall>(RowVisibility::InScope)
+        .waiting(WaitingRows {
+            kind: "handoffs",
+            query: "SELECT created_at AS since FROM handoff_requests WHERE status = 'pending' \
+                    ORDER BY rowid",
+        })
         // The interrupt of a run that waits for a supervisor.
         .copied(("handoff_requests", "reason"), &[("run_events", "data")])
         .reducer(request_supervisor_handoff::definition())

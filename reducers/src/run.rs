@@ -26,7 +26,7 @@
 //!
 //! The driver is a client: `agent/src/run.rs` describes a step from its side.
 
-use abide_schema::reducer::RowVisibility;
+use abide_schema::reducer::{RowVisibility, WaitingRows};
 use abide_schema::{Module, limits};
 
 pub(crate) mod active_agent;
@@ -70,6 +70,12 @@ pub fn module() -> Module {
         .visible::<ActiveAgent>(RowVisibility::Closed)
         .visible::<RunListEntry>(RowVisibility::InScope)
         .visible::<RunEvent>(RowVisibility::InScope)
+        // Those without a driver.
+        .waiting(WaitingRows {
+            kind: "runs",
+            query: "SELECT updated_at AS since FROM runs WHERE status = 'running' AND driver IS NULL \
+                    ORDER BY created_at, id",
+        })
         .copied(("runs", "output"), &[("run_events", "data")])
         .reducer(start_run::definition())
         .reducer(claim_run::definition())

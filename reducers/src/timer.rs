@@ -2,7 +2,7 @@
 //! session gets a message or is resumed.
 
 use abide_schema::caller::Scope;
-use abide_schema::reducer::{ReducerResult, RowVisibility};
+use abide_schema::reducer::{ReducerResult, RowVisibility, WaitingRows};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, canonical, limits, reducer,
     table,
@@ -84,6 +84,12 @@ pub struct TimerCount {
 pub fn module() -> Module {
     Module::new("timer")
         .visible::<Timer>(RowVisibility::InScope)
+        // Those that are due.
+        .waiting(WaitingRows {
+            kind: "timers",
+            query: "SELECT due_at AS since FROM timers WHERE status = 'pending' AND due_at <= :now \
+                    ORDER BY due_at",
+        })
         .reducer(set_timer::definition())
         .reducer(cancel_timer::definition())
         .table::<TimerCount>()

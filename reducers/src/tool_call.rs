@@ -17,7 +17,7 @@
 //! expiry, by settlement) and [`mod@cancel`].
 
 use abide_schema::Module;
-use abide_schema::reducer::{ColumnName, RowVisibility};
+use abide_schema::reducer::{ColumnName, RowVisibility, WaitingRows};
 
 use crate::claim_queue::WaitingEntry;
 
@@ -102,6 +102,14 @@ pub fn module() -> Module {
         .copied(("tool_calls", "error"), COPIES_OF_ERRORS)
         .table::<ToolClaim>()
         .table::<WaitingEntry>()
+        .waiting(WaitingRows {
+            kind: "tool_calls",
+            query: "SELECT updated_at AS since FROM tool_calls WHERE status = 'pending'",
+        })
+        .waiting(WaitingRows {
+            kind: "unknown_calls",
+            query: "SELECT updated_at AS since FROM tool_calls WHERE status = 'unknown'",
+        })
         .view("unknown_tool_calls", UNKNOWN_CALLS)
         .view("undelivered_results", UNDELIVERED_RESULTS)
         .reducer(request_tool_call::definition())

@@ -10,7 +10,7 @@
 //! A webhook that is not active has no secrets.
 
 use abide_schema::id::forbidden_character;
-use abide_schema::reducer::{DERIVED, ReducerResult, RowVisibility};
+use abide_schema::reducer::{DERIVED, ReducerResult, RowVisibility, WaitingRows};
 use abide_schema::{
     Abort, Code, Context, Micros, Module, Refusal, Seq, TextEnum, Value, limits, reducer, table,
 };
@@ -115,6 +115,12 @@ pub fn module() -> Module {
         .visible::<Webhook>(RowVisibility::InScopeExcept(&["token", "credentials", "authority"]))
         .secret(&put_webhook::definition(), "token")
         .secret(&put_webhook::definition(), "credentials")
+        // Those of runs with events that are not delivered.
+        .waiting(WaitingRows {
+            kind: "outbox",
+            query: "SELECT w.updated_at AS since FROM webhooks w JOIN runs r ON r.id = w.run_id \
+                    WHERE w.status = 'active' AND r.events > w.delivered",
+        })
         .reducer(put_webhook::definition())
         .reducer(delete_webhook::definition())
         .reducer(record_delivery::definition())

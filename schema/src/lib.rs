@@ -10,7 +10,7 @@
 //! `call_arguments` the arguments of a call in that form · [`arguments`] those of a reducer, decoded from it · [`id`] ids ·
 //! [`json_values`] the number of values in JSON · [`mod@checksum`] checksums of results · [`template`] texts with
 //! variables · [`mod@nearest`] suggestions for misspelled names · [`seeded`] faults that tests must find · `module` modules
-//! of tables and reducers · [`limits`] all limits.
+//! of tables and reducers · [`metrics`] the numbers of `/metrics` and their format · [`limits`] all limits.
 
 // The macros name this crate `::abide_schema`, even from inside it.
 extern crate self as abide_schema;
@@ -25,6 +25,7 @@ pub mod event;
 pub mod id;
 pub mod json_values;
 pub mod limits;
+pub mod metrics;
 mod module;
 pub mod nearest;
 pub mod reducer;

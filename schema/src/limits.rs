@@ -64,6 +64,10 @@ pub const SQL_BYTES: usize = 64 << 10;
 /// Bytes of an id, a name or a request id: they are index keys.
 pub const NAME_BYTES: usize = 512;
 
+/// Maximum number of waiting rows of one kind that `/metrics` counts: a scrape costs a reader about a millisecond for each
+/// kind.
+pub const WAITING_ROWS: usize = 10_000;
+
 /// Queue overhead of a call in addition to its arguments: it waits decoded, with the channel for its reply.
 pub const CALL_OVERHEAD_BYTES: usize = 1 << 10;
 

@@ -176,6 +176,16 @@ pub struct MetricSeries {
     pub query: &'static str,
 }
 
+/// Rows of a module that wait for somebody or something, for `/metrics`. They cover all scopes.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitingRows {
+    /// What waits, in the plural: `approvals`. The value of a label.
+    pub kind: &'static str,
+    /// Returns the time since which each row waits, as the column `since` in microseconds; `:now` is the current time. The
+    /// engine adds a LIMIT, so the order must be that of an index: the oldest rows first if an index has them so.
+    pub query: &'static str,
+}
+
 /// Tables and reducers of one domain, in one file.
 #[derive(Clone, Debug)]
 pub struct Module {
@@ -212,6 +222,8 @@ pub struct Module {
     pub secrets: Vec<(&'static str, &'static str)>,
     /// Numbers of its rows, for `/metrics`.
     pub metrics: Vec<MetricSeries>,
+    /// Its rows that wait, for `/metrics`.
+    pub waiting: Vec<WaitingRows>,
 }
 
 /// A column, as its table and its name.
@@ -259,6 +271,7 @@ impl Module {
             copies: Vec::new(),
             secrets: Vec::new(),
             metrics: Vec::new(),
+            waiting: Vec::new(),
         }
     }
 
@@ -306,6 +319,13 @@ impl Module {
     #[must_use]
     pub fn metric(mut self, series: MetricSeries) -> Module {
         self.metrics.push(series);
+        self
+    }
+
+    /// Adds rows that wait to `/metrics`: how many they are, and since when the oldest one waits.
+    #[must_use]
+    pub fn waiting(mut self, rows: WaitingRows) -> Module {
+        self.waiting.push(rows);
         self
     }
 

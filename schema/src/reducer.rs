@@ -24,7 +24,7 @@ use crate::event::Salt;
 use crate::id::{Micros, Seq, ulid};
 pub use crate::module::{
     ColumnCopies, ColumnName, Continuation, CredentialQueries, Deadline, Guard, MetricSeries,
-    Module, PolicyTables, RowVisibility, Step,
+    Module, PolicyTables, RowVisibility, Step, WaitingRows,
 };
 use crate::refusal::{Code, Refusal};
 use crate::table::{Key, Table, TableSpec};

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use abide_schema::Refusal;
+use abide_schema::metrics::MetricFamily;
 use serde_json::Value as JsonValue;
 
 /// An agent host, as the server uses it.
@@ -19,34 +20,10 @@ pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
     /// Returns the available building blocks of definitions, by name: `tools`, `middleware` and others.
     fn capabilities(&self) -> JsonValue;
 
-    /// Its metrics for `/metrics`: counters of the agents that it drives.
-    fn metrics(&self) -> Vec<AgentMetricFamily> {
+    /// Its metrics for `/metrics`: those of the agents that it drives.
+    fn metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
     }
-}
-
-/// Samples of one metric.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AgentMetricFamily {
-    /// The name, without the prefix `abide_`.
-    pub name: &'static str,
-    /// Its meaning, in one sentence.
-    pub meaning: &'static str,
-    /// `counter` or `histogram`.
-    pub kind: &'static str,
-    /// The samples.
-    pub samples: Vec<AgentMetricSample>,
-}
-
-/// One sample.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AgentMetricSample {
-    /// The suffix of the name: `_bucket`, `_sum` and `_count` of a histogram.
-    pub suffix: &'static str,
-    /// Names and values of the labels.
-    pub labels: Vec<(&'static str, String)>,
-    /// The value.
-    pub value: f64,
 }
 
 /// The agent host of a server, if it has one.

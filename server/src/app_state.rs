@@ -10,9 +10,11 @@ use axum::http::{HeaderMap, Uri};
 
 use crate::agents::AgentRegistryHandle;
 use crate::auth::authenticator::{AuthSession, Authenticator};
+use crate::auth::refused::RefusedCredentials;
 use crate::connections::lifecycle::Lifecycle;
 use crate::connections::parse_turns::{ParseTurn, ParseTurns};
 use crate::drain::Drain;
+use crate::metrics::MetricsCache;
 use crate::port::Protocols;
 use crate::public_url::{self, PublicUrl};
 
@@ -29,6 +31,8 @@ pub(crate) struct AppState {
     /// Whether clients connect with TLS.
     pub(crate) has_tls: bool,
     pub(crate) protocols: Option<Arc<dyn Protocols>>,
+    pub(crate) metrics_cache: MetricsCache,
+    pub(crate) refused_credentials: RefusedCredentials,
 }
 
 impl AppState {

@@ -2,7 +2,7 @@
 //!
 //! In reading order: `access` from a request to its caller · `access_config` what a server accepts · `authenticator` checks a
 //! credential, and checks it again · `credential_store` tokens in the database · `jwt` tokens of an issuer ·
-//! `protected_resource` where a client gets one. What a caller may do is decided in the engine (`engine/src/access.rs`).
+//! `protected_resource` where a client gets one · `refused` counts refused credentials. What a caller may do is decided in the engine (`engine/src/access.rs`).
 
 pub(crate) mod access;
 pub(crate) mod access_config;
@@ -10,6 +10,7 @@ pub(crate) mod authenticator;
 pub(crate) mod credential_store;
 pub(crate) mod jwt;
 pub(crate) mod protected_resource;
+pub(crate) mod refused;
 
 use abide_schema::{Code, Refusal};
 

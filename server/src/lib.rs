@@ -13,11 +13,13 @@
 //! `connections` how many, for how long, and turns of large messages · `arrivals` and `unsent` count the bytes of
 //! messages and answers · `routes` one file per family · [`AgentRegistry`] checks agent definitions · [`port`] what protocols use ·
 //! `body` request bodies · `problem` refusals over HTTP · `frames`
-//! messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `limits` all limits.
+//! messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `access_log` and `unknown_calls`
+//! records for operators · `limits` all limits.
 //!
 //! *Invariant:* the memory for one peer is bounded; a peer that does not read is not read from.
 //! *Invariant:* every unsuccessful response is a problem document with a stable code.
 
+mod access_log;
 mod agents;
 mod app_state;
 mod arrivals;
@@ -41,6 +43,7 @@ mod serve;
 mod single;
 mod sse;
 mod tls;
+mod unknown_calls;
 mod unsent;
 mod websocket;
 
@@ -53,7 +56,7 @@ pub mod protocol {
     pub use crate::websocket::read;
 }
 
-pub use agents::{AgentMetricFamily, AgentMetricSample, AgentRegistry};
+pub use agents::AgentRegistry;
 pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
 pub use drain::Drain;

@@ -50,7 +50,7 @@ fn check_user(socket: &UnixStream) -> io::Result<()> {
     if user == own {
         return Ok(());
     }
-    tracing::warn!(user, "a process of another user was refused");
+    tracing::warn!(name: "other_user_refused", user, "a process of another user was refused");
     Err(io::ErrorKind::ConnectionAborted.into())
 }
 

@@ -1,21 +1,57 @@
-//! `GET /metrics`, in the text format of Prometheus (0.0.4).
+//! `GET /metrics`, in the text format of Prometheus.
 //!
-//! The format is written here, in 20 lines: a client library owns its counters in a registry, but these are counters of
-//! the engine, which knows nothing of HTTP, and of templates, which come and go.
+//! The engine, the modules, the agent host and this server each name their metrics; `abide_schema::metrics` has the format.
+//! What costs more than reading counters is read at most every five seconds, by one scrape for all.
 
-use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
 
+use abide_engine::{Engine, template_families, waiting_families};
+use abide_schema::caller::Caller;
+use abide_schema::metrics::{Metric, MetricFamily, MetricSample, metrics_text};
+use abide_schema::{Code, Refusal};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
-use abide_engine::template_series;
-use abide_schema::caller::Caller;
-use abide_schema::{Code, Refusal};
-
-use crate::agents::{AgentMetricFamily, AgentMetricSample};
 use crate::app_state::{AppState, CallerExtension};
 use crate::problem::Problem;
+
+/// How long rows are not counted again: a scrape that comes sooner costs nobody a turn of the writer or of a reader.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// What was read from rows and from the writer last, for all scrapes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MetricsCache(Arc<Mutex<Option<CachedFamilies>>>);
+
+/// Metrics, and when they were read.
+#[derive(Debug)]
+struct CachedFamilies {
+    at: Instant,
+    families: Vec<MetricFamily>,
+}
+
+impl MetricsCache {
+    /// Returns the metrics that have to be read, after at most one other request reads them.
+    async fn read(&self, engine: &Engine) -> Vec<MetricFamily> {
+        let mut cached = self.0.lock().await;
+        if let Some(read) = &*cached
+            && read.at.elapsed() < FRESH
+        {
+            return read.families.clone();
+        }
+        // They are unavailable while the engine closes or is poisoned, or while its queues are full. The other numbers are
+        // still true.
+        let templates = engine.live_templates().await.unwrap_or_default();
+        let mut families = template_families(&templates);
+        families.extend(engine.module_families().await.unwrap_or_default());
+        families.extend(waiting_families(&engine.waiting_rows().await.unwrap_or_default()));
+        *cached = Some(CachedFamilies { at: Instant::now(), families: families.clone() });
+        families
+    }
+}
 
 /// Returns the current metrics.
 pub(crate) async fn metrics(
@@ -23,152 +59,56 @@ pub(crate) async fn metrics(
     by: CallerExtension,
 ) -> Result<Response, Problem> {
     check_unscoped(&app, &by, "/metrics")?;
+    let mut families = server_families(&app);
+    families.extend(app.engine.metrics().families());
+    families.extend(app.metrics_cache.read(&app.engine).await);
+    families.extend(app.agents.iter().flat_map(|agents| agents.metrics()));
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    Ok(([(CONTENT_TYPE, kind)], metrics_text(&families)).into_response())
+}
+
+/// The metrics of the server itself.
+fn server_families(app: &AppState) -> Vec<MetricFamily> {
     let engine = &app.engine;
     let lifecycle = &app.lifecycle;
     let seq = engine.durable_seq().0.unsigned_abs();
     let floor = engine.metrics().change_log_oldest_seq.get();
-    let gauges = [
-        ("seq", "The last durable event.", seq),
-        (
+    let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    vec![
+        Metric::gauge("build_info", "The running version.")
+            .with(vec![MetricSample::new(version, 1.0)]),
+        Metric::gauge("ready", "1 while calls are accepted.")
+            .with_value(u64::from(engine.ready().is_ok())),
+        Metric::gauge("seq", "The last durable event.").with_value(seq),
+        Metric::gauge(
             "change_log_events",
             "Events in the change log, from which clients can resume.",
-            seq.saturating_sub(floor),
-        ),
-        ("writer_queue_bytes", "Bytes of calls queued for the writer.", engine.backlog() as u64),
-        (
+        )
+        .with_value(seq.saturating_sub(floor)),
+        Metric::gauge("writer_queue_bytes", "Bytes of calls queued for the writer.")
+            .with_value(engine.backlog() as u64),
+        Metric::gauge(
             "buffered_bytes",
             "Bytes buffered in memory for clients: request bodies and results.",
-            engine.buffers().total() as u64,
-        ),
-        ("connections", "Open connections of any kind.", lifecycle.connections() as u64),
-        ("websockets", "Open WebSockets.", lifecycle.websockets() as u64),
-        ("ready", "1 while calls are accepted.", u64::from(engine.ready().is_ok())),
-    ];
-    let mut text = MetricsText::default();
-    for (name, meaning, value) in gauges.into_iter().chain(engine.metrics().read()) {
-        text.write_head(name, meaning).write_sample(name, None, value);
-    }
-    // Unavailable while the engine closes or is poisoned.
-    let templates = engine.live_templates().await.unwrap_or_default();
-    let templates = template_series(&templates);
-    // The same: the other numbers are still true.
-    let of_modules = engine.module_series().await.unwrap_or_default();
-    let labelled = engine.metrics().read_labelled().into_iter();
-    for series in labelled.chain(templates).chain(of_modules) {
-        text.write_head(series.name, series.meaning);
-        for (label, value) in &series.values {
-            text.write_sample(series.name, Some((series.label, label)), *value);
-        }
-    }
-    for family in app.agents.iter().flat_map(|agents| agents.metrics()) {
-        text.write_family(&family);
-    }
-    let version = Some(("version", env!("CARGO_PKG_VERSION")));
-    text.write_head("build_info", "The running version.").write_sample("build_info", version, 1);
-    let answer = ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0);
-    Ok(answer.into_response())
+        )
+        .with_value(engine.buffers().total() as u64),
+        Metric::gauge("connections", "Open connections of any kind.")
+            .with_value(lifecycle.connections() as u64),
+        Metric::gauge("websockets", "Open WebSockets.").with_value(lifecycle.websockets() as u64),
+        Metric::counter(
+            "refused_credentials_total",
+            "Requests whose credentials were missing or not valid.",
+        )
+        .with_value(app.refused_credentials.count()),
+    ]
 }
 
 /// Refuses data of all scopes to a caller with a scope.
-fn check_unscoped(app: &AppState, by: &Caller, what: &str) -> Result<(), Refusal> {
+pub(crate) fn check_unscoped(app: &AppState, by: &Caller, what: &str) -> Result<(), Refusal> {
     if by.scope().is_empty() {
         return Ok(());
     }
     let detail = format!("{what} covers all scopes, and you have a scope");
     app.engine.note_denied(by, what, &detail);
     Err(Refusal::new(Code::Denied, detail).hint("use an identity without a scope"))
-}
-
-/// The text under construction.
-#[derive(Default)]
-struct MetricsText(String);
-
-impl MetricsText {
-    fn write_head(&mut self, name: &str, meaning: &str) -> &mut MetricsText {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        self.write_head_of_kind(name, meaning, kind)
-    }
-
-    fn write_head_of_kind(&mut self, name: &str, meaning: &str, kind: &str) -> &mut MetricsText {
-        // Writing into a String cannot fail.
-        let _ = write!(self.0, "# HELP abide_{name} {meaning}\n# TYPE abide_{name} {kind}\n");
-        self
-    }
-
-    /// Samples of an agent host.
-    fn write_family(&mut self, family: &AgentMetricFamily) {
-        let AgentMetricFamily { name, meaning, kind, samples } = family;
-        self.write_head_of_kind(name, meaning, kind);
-        for AgentMetricSample { suffix, labels, value } in samples {
-            let labels =
-                labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape_label(value)));
-            let labels = labels.collect::<Vec<_>>().join(",");
-            let _ = writeln!(self.0, "abide_{name}{suffix}{{{labels}}} {value}");
-        }
-    }
-
-    /// One value, with a label if it has one.
-    fn write_sample(
-        &mut self,
-        name: &str,
-        label: Option<(&str, &str)>,
-        value: u64,
-    ) -> &mut MetricsText {
-        let label = label.map(|(name, value)| format!("{{{name}=\"{}\"}}", escape_label(value)));
-        let _ = writeln!(self.0, "abide_{name}{} {value}", label.unwrap_or_default());
-        self
-    }
-}
-
-/// Escapes a label's value: one line, with quotes and backslashes escaped.
-fn escape_label(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use expect_test::expect;
-
-    /// Names of agents, models and tools cannot add lines or labels.
-    #[test]
-    fn samples_of_agents_have_all_their_labels_escaped() {
-        let sample = |suffix, agent: &str, value| AgentMetricSample {
-            suffix,
-            labels: vec![("agent", agent.to_owned()), ("le", "+Inf".to_owned())],
-            value,
-        };
-        let mut text = MetricsText::default();
-        text.write_family(&AgentMetricFamily {
-            name: "agent_tool_call_seconds",
-            meaning: "Durations of calls of tools by agents.",
-            kind: "histogram",
-            samples: vec![sample("_bucket", "a\"} 1\nabide_seq 7", 3.0), sample("_sum", "b", 0.25)],
-        });
-        expect![[r##"
-            # HELP abide_agent_tool_call_seconds Durations of calls of tools by agents.
-            # TYPE abide_agent_tool_call_seconds histogram
-            abide_agent_tool_call_seconds_bucket{agent="a\"} 1\nabide_seq 7",le="+Inf"} 3
-            abide_agent_tool_call_seconds_sum{agent="b",le="+Inf"} 0.25
-        "##]]
-        .assert_eq(&text.0);
-    }
-
-    #[test]
-    fn label_values_are_escaped() {
-        let mut text = MetricsText::default();
-        text.write_head("live_template_steps_total", "Steps of live queries, by template.");
-        for template in [r#"SELECT "id" FROM t"#, "two\nlines", r"back\slash", "é{}=,"] {
-            text.write_sample("live_template_steps_total", Some(("template", template)), 7);
-        }
-        expect![[r##"
-            # HELP abide_live_template_steps_total Steps of live queries, by template.
-            # TYPE abide_live_template_steps_total counter
-            abide_live_template_steps_total{template="SELECT \"id\" FROM t"} 7
-            abide_live_template_steps_total{template="two\nlines"} 7
-            abide_live_template_steps_total{template="back\\slash"} 7
-            abide_live_template_steps_total{template="é{}=,"} 7
-        "##]]
-        .assert_eq(&text.0);
-    }
 }

@@ -188,7 +188,7 @@ fn get_path(id: &str, meaning: &str, kind: &str) -> JsonValue {
 }
 
 /// Returns the fixed routes, independent of the reducers.
-fn fixed_paths() -> [(&'static str, JsonValue); 13] {
+fn fixed_paths() -> [(&'static str, JsonValue); 14] {
     let json = "application/json";
     [
         (
@@ -208,6 +208,7 @@ fn fixed_paths() -> [(&'static str, JsonValue); 13] {
         ("/v1/subscribe", subscribe_path()),
         ("/v1/ws", websocket_path()),
         ("/v1/schema", get_path("schema", "Tables, columns and reducers.", json)),
+        ("/v1/live", get_path("live", "The live queries and their cost, for admins.", json)),
         ("/openapi.json", get_path("openapi", "This document.", json)),
         ("/health", get_path("health", "The process is running.", json)),
         ("/ready", get_path("ready", "The server accepts calls.", json)),

@@ -64,7 +64,11 @@ const fn route_of(listing: Listing) -> &'static str {
 /// Logs an internal error; other refusals are caused by the caller.
 pub fn note(refusal: &Refusal) {
     if refusal.code == Code::Internal {
-        tracing::error!(detail = %refusal.detail, "a request failed with an internal error");
+        tracing::error!(
+            name: "request_failed",
+            detail = %refusal.detail,
+            "a request failed with an internal error"
+        );
     }
 }
 

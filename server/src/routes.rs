@@ -4,6 +4,7 @@ mod agents;
 mod call;
 mod describe;
 mod explain;
+mod live;
 mod probe;
 pub(crate) mod prompts;
 mod reducer_route;
@@ -19,7 +20,7 @@ use axum::routing::{get, post, put};
 
 use crate::app_state::AppState;
 use crate::auth::{access, protected_resource};
-use crate::{cors, metrics, page, problem, sse, websocket};
+use crate::{access_log, cors, metrics, page, problem, sse, websocket};
 
 /// Returns all routes, with these routes of the protocols.
 pub(crate) fn router(app: AppState, routes_of_protocols: Router) -> Router {
@@ -31,6 +32,7 @@ pub(crate) fn router(app: AppState, routes_of_protocols: Router) -> Router {
         .route("/v1/subscribe", get(sse::subscribe))
         .route("/v1/ws", get(websocket::upgrade))
         .route("/v1/schema", get(describe::schema))
+        .route("/v1/live", get(live::live))
         .route("/agents", get(agents::list).post(agents::create))
         .route("/agents/{name}", get(agents::get).patch(agents::change).delete(agents::retire))
         .route("/capabilities", get(agents::capabilities))
@@ -70,5 +72,7 @@ pub(crate) fn router(app: AppState, routes_of_protocols: Router) -> Router {
         Some(protocols) => protocols.wrap(router),
         None => router,
     };
-    router.layer(middleware::from_fn_with_state(app.authenticator, cors::share))
+    router
+        .layer(middleware::from_fn_with_state(app.authenticator, cors::share))
+        .layer(middleware::from_fn(access_log::log_request))
 }

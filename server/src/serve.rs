@@ -29,18 +29,20 @@ use crate::app_state::AppState;
 use crate::arrivals::Arrivals;
 use crate::auth::access_config::AccessConfig;
 use crate::auth::authenticator::Authenticator;
+use crate::auth::refused::RefusedCredentials;
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::connections::parse_turns::ParseTurns;
 use crate::connections::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
 use crate::connections::write_timeout::WriteTimeoutStream;
 use crate::drain::Drain;
 use crate::listener::{Listener, ServerListener, SharedListener, Socket};
+use crate::metrics::MetricsCache;
 use crate::port::{Port, Protocols, StartedProtocols};
 use crate::problem::Problem;
 use crate::public_url::PublicUrl;
 use crate::routes;
 use crate::tls::{ClientCertificate, FirstContact, Tls};
-use crate::{connections::descriptors, cors, limits};
+use crate::{connections::descriptors, cors, limits, unknown_calls};
 
 /// Serves an engine until `shutdown` completes, then finishes requests in progress and returns, after
 /// seven seconds at the latest. The engine keeps running: the caller closes it.
@@ -88,7 +90,7 @@ pub async fn serve_with(
         .await
         .map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
     let seq = engine.durable_seq();
-    tracing::info!(%address, ?access, ?tls, requires_token, %seq, "serving");
+    tracing::info!(name: "serving", %address, ?access, ?tls, requires_token, %seq, "serving");
     let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
     let local = local.map(|local| {
         let (listener, secret) = local.parts();
@@ -96,7 +98,7 @@ pub async fn serve_with(
     });
     let port = Entrance { listener: Listener::Tcp(tcp), tls, access };
     run(engine, port, local, services, &lifecycle, shutdown).await;
-    tracing::info!(%address, "served");
+    tracing::info!(name: "served", %address, "served");
     Ok(())
 }
 
@@ -109,7 +111,7 @@ pub async fn serve_shared(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let seq = engine.durable_seq();
-    tracing::info!(?listener, %seq, "serving");
+    tracing::info!(name: "serving", ?listener, %seq, "serving");
     let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
     let ends = lifecycle.clone();
     let shutdown = async move {
@@ -121,7 +123,7 @@ pub async fn serve_shared(
     let (listener, access) = listener.parts();
     let socket = Entrance { listener, tls: None, access };
     run(engine, socket, None, services, &lifecycle, shutdown).await;
-    tracing::info!("served");
+    tracing::info!(name: "served", "served");
 }
 
 /// A listener, and who has access through it.
@@ -163,7 +165,10 @@ async fn run(
         protocols: services.protocols,
         public_url: services.public_url,
         has_tls: port.tls.is_some(),
+        metrics_cache: MetricsCache::default(),
+        refused_credentials: RefusedCredentials::default(),
     };
+    tokio::spawn(unknown_calls::log(app.engine.clone(), lifecycle.clone()));
     let StartedProtocols { routes, background } = match &app.protocols {
         Some(protocols) => protocols.start(Port::from_ref(&app)),
         None => StartedProtocols { routes: Router::new(), background: Box::pin(ready(())) },
@@ -196,11 +201,19 @@ async fn run(
 
     lifecycle.enter_phase(Phase::Draining);
     if let Err(why) = background.await {
-        tracing::error!(%why, "the work of the protocols beside the requests has failed");
+        tracing::error!(
+            name: "protocols_failed",
+            %why,
+            "the work of the protocols beside the requests has failed"
+        );
     }
     if timeout(limits::SHUTDOWN_GRACE, lifecycle.wait_until_empty()).await.is_err() {
         let left = lifecycle.connections();
-        tracing::warn!(left, "connections were closed: they did not finish in time");
+        tracing::warn!(
+            name: "connections_closed",
+            left,
+            "connections were closed: they did not finish in time"
+        );
         lifecycle.enter_phase(Phase::Over);
         lifecycle.wait_until_empty().await;
     }
@@ -335,7 +348,11 @@ fn log_failed_accept(why: &io::Error) -> bool {
     if matches!(why.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
         return false;
     }
-    tracing::error!(%why, "cannot accept connections; the process may be out of file descriptors");
+    tracing::error!(
+        name: "accept_failed",
+        %why,
+        "cannot accept connections; the process may be out of file descriptors"
+    );
     true
 }
 

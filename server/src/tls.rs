@@ -110,12 +110,14 @@ impl Tls {
             match checked {
                 Ok(Checked::Unchanged) => {}
                 Ok(Checked::Replaced) => {
-                    tracing::info!(certificate = %files.certificate.display(), "the certificate was replaced");
+                    tracing::info!(name: "certificate_replaced", certificate = %files.certificate.display(), "the certificate was replaced");
                 }
                 Ok(Checked::Refused(why)) => {
-                    tracing::warn!(%why, "the server continues with its former certificate");
+                    tracing::warn!(name: "certificate_not_replaced", %why, "the server continues with its former certificate");
                 }
-                Err(why) => tracing::error!(%why, "the check of the certificate failed"),
+                Err(why) => {
+                    tracing::error!(name: "certificate_check_failed", %why, "the check of the certificate failed")
+                }
             }
         }
     }
@@ -207,7 +209,7 @@ impl Current {
         if !self.is_expiry_logged && self.not_after <= micros(now) {
             self.is_expiry_logged = true;
             let certificate = files.certificate.display();
-            tracing::warn!(%certificate, at = %self.not_after, "the certificate has expired: clients refuse it");
+            tracing::warn!(name: "certificate_expired", %certificate, at = %self.not_after, "the certificate has expired: clients refuse it");
         }
     }
 }
@@ -242,7 +244,7 @@ fn read_config(files: &TlsFiles) -> Result<(ServerConfig, Micros), Refusal> {
     let not_after = check_validity(&files.certificate, leaf, UnixTime::now())?;
     if is_authority(leaf) {
         let certificate = files.certificate.display();
-        tracing::warn!(%certificate, "the certificate is one of an authority (CA:TRUE), which clients in Rust refuse");
+        tracing::warn!(name: "certificate_of_authority", %certificate, "the certificate is one of an authority (CA:TRUE), which clients in Rust refuse");
     }
     let key = read_key(&files.key)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))

@@ -87,7 +87,11 @@ pub fn response(account: &Account, text: String) -> Result<Response, Refusal> {
 /// the connection ends without it, and the caller retries with its request id.
 pub fn committed_response(account: &Account, text: String) -> Response {
     response(account, text).unwrap_or_else(|refusal| {
-        tracing::info!(%refusal, "closing a connection: its caller reads no responses");
+        tracing::info!(
+            name: "client_stalled",
+            %refusal,
+            "closing a connection: its caller reads no responses"
+        );
         let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let nothing = stream::iter([Err::<String, _>(io::Error::other(refusal))]);
         ([kind], Body::from_stream(nothing)).into_response()

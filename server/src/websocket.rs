@@ -33,6 +33,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::access_log::AccessRecord;
 use crate::app_state::{AppState, SessionExtension};
 use crate::arrivals::Arrivals;
 use crate::auth::access::SUBPROTOCOLS;
@@ -88,11 +89,12 @@ async fn run_session(
     place: ConnectionPermit,
 ) {
     let counted = app.lifecycle.count_websocket();
+    let record = AccessRecord::of_websocket(&session.caller);
     tokio::select! {
         () = run_halves(&app, session, socket, arrivals) => {}
         () = app.lifecycle.wait_for(Phase::Over) => {}
     }
-    drop((counted, place));
+    drop((record, counted, place));
 }
 
 /// Runs both halves of a session to their end, then closes the socket.
@@ -148,7 +150,12 @@ async fn run_halves(
         let _ = timeout(limits::CLOSE_TIMEOUT, read_until_closed(&mut stream)).await;
     }
     if code != close_code::AWAY {
-        tracing::info!(code, reason, "a websocket was closed with an error");
+        tracing::info!(
+            name: "websocket_closed",
+            code,
+            reason,
+            "a websocket was closed with an error"
+        );
     }
 }
 

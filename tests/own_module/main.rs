@@ -132,7 +132,7 @@ impl Program {
 
     fn spawn(&self, args: &[&str]) -> Process {
         let mut command = Command::new(self.path);
-        for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_LOG"] {
+        for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_LOG", "ABIDE_LOG_FORMAT"] {
             command.env_remove(name);
         }
         Process::spawn(command.args(args).current_dir(self.folder.path()).stdin(Stdio::null()))

@@ -876,7 +876,7 @@ fn request_to(address: &str, method: &str, path: &str, body: &str) -> (u16, Stri
 }
 
 /// A request with more headers, each with its end, and its response.
-fn request_with(
+pub(crate) fn request_with(
     address: &str,
     method: &str,
     path: &str,

@@ -109,7 +109,9 @@ impl Server {
     pub(crate) fn stop(&mut self) {
         self.terminate();
         let ended = self.ended();
-        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+        let unexpected: Vec<&str> =
+            ended.stderr.lines().filter(|line| !is_for_operators(line)).collect();
+        assert_eq!((ended.code, unexpected), (Some(0), Vec::new()), "{ended:?}");
     }
 
     /// On the same file and port as before.
@@ -135,6 +137,13 @@ impl Server {
         assert_eq!(output["verified"], true);
         output["events"].as_i64().unwrap()
     }
+}
+
+/// Returns `true` for a record that tells an operator of what a test has done on purpose.
+fn is_for_operators(line: &str) -> bool {
+    let record: JsonValue = serde_json::from_str(line).unwrap_or_default();
+    let named = ["call_unknown", "credentials_refused", "run_failed", "slow_sync", "tool_stopped"];
+    record["event"].as_str().is_some_and(|event| named.contains(&event))
 }
 
 fn serve(db: &Path, listen: &str, options: &[String]) -> (Process, String) {

@@ -5,6 +5,7 @@
 //! test --workspace` covers them. What rustc, clippy, rustfmt, cargo-deny and lychee can check is configured there.
 
 mod dependencies;
+mod log_events;
 mod named_files;
 mod opening;
 mod places;
@@ -52,7 +53,7 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Checks the rules, then dependencies and links by their tools. Prints all findings.
+/// Checks the rules, then dependencies, links and alerts by their tools. Prints all findings.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let Report { checked, findings } = check(root)?;
     findings.iter().for_each(|finding| println!("{finding}"));
@@ -61,7 +62,8 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     pages.retain(|path| path.ends_with(".md"));
     let dependencies_are_good = tools::check_dependencies(root)?;
     let links_are_good = check_links(root, &pages)?;
-    let is_tidy = findings.is_empty() && dependencies_are_good && links_are_good;
+    let alerts_are_good = tools::check_alerts(root)?;
+    let is_tidy = findings.is_empty() && dependencies_are_good && links_are_good && alerts_are_good;
     Ok(crate::command::exit_code(is_tidy))
 }
 
@@ -80,11 +82,14 @@ fn check(root: &Path) -> Result<Report, String> {
         findings.extend(sleeps::check_script(file));
         findings.extend(sockets::check_page(file));
     }
+    let mut events = log_events::LogEvents::new();
     for source in &sources {
+        findings.extend(log_events::collect(source, &mut events));
         findings.extend(opening::check(source));
         findings.extend(sleeps::check(source));
         findings.extend(sockets::check(source));
     }
+    findings.extend(files.iter().flat_map(|file| log_events::check_page(file, &events)));
     findings.extend(dependencies::check(&dependencies::edges(&metadata)));
 
     let sources = sources.len();

@@ -182,7 +182,14 @@ impl RequestState {
         let next = &self.chain.candidates[self.candidate];
         let provider = next.provider.id().to_owned();
         let model = next.model.clone();
-        tracing::info!(code = error.code(), provider, model, ?after, "a model request is retried");
+        tracing::info!(
+            name: "model_retried",
+            code = error.code(),
+            provider,
+            model,
+            ?after,
+            "a model request is retried"
+        );
         let attempt = self.total + 1;
         Ok(ModelEvent::Restarted(Restart { error, provider, model, attempt, after }))
     }

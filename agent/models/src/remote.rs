@@ -179,7 +179,7 @@ impl Remote {
         if key.as_ref().is_some_and(|key| !key.expose().is_empty() && !key.is_struck()) {
             let why =
                 "the key is shorter than 12 characters, so it is not removed from error messages";
-            tracing::warn!(provider = id, "{why}");
+            tracing::warn!(name: "model_key_short", provider = id, "{why}");
         }
         let headers = all_headers(protocol, key.as_ref(), &headers)?;
         let shared = Shared {

@@ -130,7 +130,10 @@ impl Sandbox {
         }
         if has_tenants && config.backend == BackendName::Local {
             for weakness in availability::weaknesses(&launcher, environment) {
-                tracing::warn!("the sandbox local is weak for several tenants: {weakness}");
+                tracing::warn!(
+                    name: "sandbox_weak",
+                    "the sandbox local is weak for several tenants: {weakness}"
+                );
             }
         }
         Sandbox::with_backend(config, folder, backend, launcher, environment)

@@ -45,7 +45,11 @@ impl CheckedSummary {
         let checked = CheckedSummary::new(summary, before, max_tokens, estimate);
         let is_allowed = verdict::allows_summary(driver, &checked.text()).await?;
         if !is_allowed {
-            tracing::warn!(run = driver.state.run.id, "a guardrail denies the model's summary");
+            tracing::warn!(
+                name: "summary_denied",
+                run = driver.state.run.id,
+                "a guardrail denies the model's summary"
+            );
         }
         Ok(is_allowed.then_some(checked))
     }

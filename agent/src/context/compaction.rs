@@ -414,7 +414,12 @@ async fn summarise(
             Ok(answer) => Some(answer),
             Err(error) => {
                 let run = &driver.state.run.id;
-                tracing::warn!(run, error = error.message, "the model gives no summary");
+                tracing::warn!(
+                    name: "summary_failed",
+                    run,
+                    error = error.message,
+                    "the model gives no summary"
+                );
                 None
             }
         },

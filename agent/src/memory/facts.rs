@@ -251,7 +251,11 @@ async fn embed(
     let Embeddings { vectors, input_tokens } = match answered {
         Ok(embeddings) => embeddings,
         Err(error) => {
-            tracing::warn!(%error, "memory is searched by words: the embedding model failed");
+            tracing::warn!(
+                name: "embedding_failed",
+                %error,
+                "memory is searched by words: the embedding model failed"
+            );
             return Ok(None);
         }
     };
@@ -294,7 +298,11 @@ pub(crate) async fn keep_facts(driver: &Driver, facts: Vec<NewMemory>) -> Step {
     };
     match space.client.call(save).await {
         Err(error) if error.code() == Some(Code::LimitExceeded) => {
-            tracing::warn!(error = format_args!("{error:#}"), "facts of a summary were not saved");
+            tracing::warn!(
+                name: "facts_not_saved",
+                error = format_args!("{error:#}"),
+                "facts of a summary were not saved"
+            );
             Ok(())
         }
         Err(error) => Err(StepError::Refused(error)),

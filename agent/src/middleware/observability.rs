@@ -1,4 +1,5 @@
-//! The middleware `observability`: counts a run, its requests and its calls in [`AgentMetrics`].
+//! The middleware `observability`: counts a run, its requests and its calls in [`AgentMetrics`]. Requests of agents without it are
+//! counted by provider alone.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +9,7 @@ use abide_client::rows::RunStatus;
 use abide_client::{Error, Micros};
 use abide_definitions::middleware::{Middleware, Observability, ObservedAt};
 use abide_models::{ModelError, ModelErrorKind, ModelEvent, ModelResponse, ModelStream};
-use abide_tools::ToolOutcome;
+use abide_tools::{Failure, ToolOutcome};
 use futures_util::Stream;
 
 use crate::program::calls::ProgramCall;
@@ -30,9 +31,7 @@ pub(crate) fn count_attempts(
     provider: &str,
     model: &str,
 ) -> ModelStream {
-    if !counts(driver, ObservedAt::Models) {
-        return stream;
-    }
+    let is_observed = counts(driver, ObservedAt::Models);
     let labels = ModelLabels {
         agent: driver.agent.definition.name.clone(),
         provider: provider.to_owned(),
@@ -40,7 +39,7 @@ pub(crate) fn count_attempts(
     };
     let metrics = driver.shared.metrics.clone();
     let since = Some(Instant::now());
-    Box::pin(ObservedStream { stream, metrics, labels, since })
+    Box::pin(ObservedStream { stream, metrics, labels, is_observed, since })
 }
 
 /// The events of a request, while its attempts are counted.
@@ -49,6 +48,8 @@ struct ObservedStream {
     metrics: AgentMetrics,
     /// The labels of the current attempt.
     labels: ModelLabels,
+    /// Whether the agent has the middleware.
+    is_observed: bool,
     /// When the current attempt began; `None` after the last one.
     since: Option<Instant>,
 }
@@ -56,7 +57,11 @@ struct ObservedStream {
 impl ObservedStream {
     fn count_attempt(&mut self, outcome: &'static str, consumed: Consumed) {
         let Some(since) = self.since.take() else { return };
-        self.metrics.model(self.labels.clone(), outcome, consumed, since.elapsed());
+        let took = since.elapsed();
+        self.metrics.request(&self.labels.provider, outcome, took);
+        if self.is_observed {
+            self.metrics.model(self.labels.clone(), outcome, consumed, took);
+        }
     }
 }
 
@@ -169,8 +174,27 @@ impl ToolTimer<'_> {
         ToolTimer { driver, since: Instant::now() }
     }
 
+    /// Logs a call whose tool was stopped, or ended without a result.
+    fn log_stopped(&self, tool: &str, outcome: &ToolOutcome) {
+        let reason = match outcome.failure {
+            Some(
+                failure @ (Failure::TimedOut
+                | Failure::Lost
+                | Failure::Panicked
+                | Failure::TooLarge),
+            ) => failure.code(),
+            // A command of a sandbox that was stopped is a result for the model.
+            None if outcome.content["stopped"] == true => "stopped",
+            _ => return,
+        };
+        let run = &self.driver.state.run.id;
+        let duration_ms = self.since.elapsed().as_millis();
+        tracing::warn!(name: "tool_stopped", run, tool, reason, duration_ms, "a tool was stopped or lost");
+    }
+
     /// Counts the call.
     pub(crate) fn count_call(self, tool: &str, outcome: &ToolOutcome) {
+        self.log_stopped(tool, outcome);
         if !counts(self.driver, ObservedAt::Tools) {
             return;
         }

@@ -308,7 +308,11 @@ impl PreviousProgram {
         match process.end(config.grace).await {
             Ok(false) => Ok(()),
             Ok(true) => {
-                tracing::info!(pid = process.pid, "ended the program that a runtime left behind");
+                tracing::info!(
+                    name: "program_ended",
+                    pid = process.pid,
+                    "ended the program that a runtime left behind"
+                );
                 Ok(())
             }
             Err(error) => {

@@ -56,7 +56,13 @@ impl RemoteCancels {
             Err(failure) if !failure.is_ended() => {
                 let run = &task.run_id;
                 let task = &task.task_id;
-                tracing::warn!(run, task, %failure, "a remote agent did not cancel a task");
+                tracing::warn!(
+                    name: "remote_cancel_failed",
+                    run,
+                    task,
+                    %failure,
+                    "a remote agent did not cancel a task"
+                );
             }
             _ => {}
         }

@@ -181,6 +181,7 @@ impl RemoteTaskRun<'_> {
                 Ok(events) => return Ok(Some(events)),
                 Err(A2aFailure::Unreachable(why)) if since.elapsed() < self.patience => {
                     tracing::info!(
+                        name: "remote_unreachable",
                         run = self.driver.state.run.id,
                         why,
                         "a remote agent is not reachable"
@@ -198,7 +199,12 @@ impl RemoteTaskRun<'_> {
     /// If there is no task, the agent may still have answered without one, and no agent has to recognize a repeated message. So it is
     /// not sent again.
     async fn find_sent(&mut self, failure: A2aFailure) -> Step<Option<A2aEvents>> {
-        tracing::info!(run = self.driver.state.run.id, %failure, "the answer of a remote agent was lost");
+        tracing::info!(
+            name: "remote_answer_lost",
+            run = self.driver.state.run.id,
+            %failure,
+            "the answer of a remote agent was lost"
+        );
         match self.has_last_message().await {
             Ok(true) => {
                 self.is_acknowledged = true;
@@ -323,7 +329,12 @@ impl RemoteTaskRun<'_> {
                             && self.rows.task.is_some() =>
                     {
                         let run = &self.driver.state.run.id;
-                        tracing::info!(run, %failure, "a remote agent's stream ended");
+                        tracing::info!(
+                            name: "remote_stream_ended",
+                            run,
+                            %failure,
+                            "a remote agent's stream ended"
+                        );
                         is_readable = !matches!(failure, A2aFailure::Unreadable(_));
                         if !is_readable && silent_since.elapsed() >= self.patience {
                             return Err(remote_failure(failure));
@@ -423,7 +434,12 @@ impl RemoteTaskRun<'_> {
             Err(failure @ A2aFailure::Invalid(_)) => Err(remote_failure(failure)),
             Err(failure) => {
                 let run = &self.driver.state.run.id;
-                tracing::info!(run, %failure, "a remote task cannot be read after its stream");
+                tracing::info!(
+                    name: "remote_task_unreadable",
+                    run,
+                    %failure,
+                    "a remote task cannot be read after its stream"
+                );
                 Ok(())
             }
         }
@@ -575,7 +591,12 @@ impl RemoteTaskRun<'_> {
             // The agent does not store tasks.
             Err(failure @ A2aFailure::Refused { .. }) => {
                 let run = &self.driver.state.run.id;
-                tracing::info!(run, %failure, "the artifacts of a remote task cannot be read");
+                tracing::info!(
+                    name: "remote_artifacts_unreadable",
+                    run,
+                    %failure,
+                    "the artifacts of a remote task cannot be read"
+                );
             }
             Err(failure) => return Err(remote_failure(failure)),
         }

@@ -22,6 +22,22 @@ pub(crate) enum Action {
     EndAtLimit(String),
 }
 
+impl Action {
+    /// Returns what the step does, as metrics name it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Action::Suspend(_) => "suspend",
+            Action::Ask => "ask",
+            Action::Calls(CallStep::Request(_)) => "request_calls",
+            Action::Calls(CallStep::Run(_)) => "run_calls",
+            Action::Calls(CallStep::Await) => "await_calls",
+            Action::Calls(CallStep::Interrupt(_)) => "interrupt",
+            Action::Calls(CallStep::Deliver(_)) => "deliver",
+            Action::Finish(_) | Action::EndAtLimit(_) => "finish",
+        }
+    }
+}
+
 /// What the calls of an answer need.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CallStep {

@@ -6,6 +6,7 @@
 //! makes their results, `run/wait.rs` suspends the run. It also decides how the run ends ([`Driver::end_after`] after an error).
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use abide_client::Code;
 use abide_client::rows::{ToolCall, ToolCallStatus};
@@ -65,6 +66,8 @@ impl Driver {
         }
         loop {
             let Some(action) = self.next_action().await? else { return Ok(DriveResult::Waits) };
+            let begun = Instant::now();
+            let step = action.name();
             let ended = match action {
                 Action::Ask => self.answer(loops).await?,
                 Action::Calls(step) => self.perform(step).await?,
@@ -74,6 +77,7 @@ impl Driver {
                 Action::Finish(text) => self.finish(&text).await?,
                 Action::EndAtLimit(text) => Some(self.end_at_limit(&text).await?),
             };
+            self.shared.metrics.step(step, begun.elapsed());
             if let Some(ended) = ended {
                 return Ok(ended);
             }

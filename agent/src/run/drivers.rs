@@ -126,7 +126,7 @@ impl Drivers {
         match self.tasks.join_next().await {
             // Tasks catch their own panics, and are aborted only at shutdown.
             Some(Ok(exit)) => self.handle_exit(exit),
-            Some(Err(error)) => tracing::error!(%error, "a driver was lost"),
+            Some(Err(error)) => tracing::error!(name: "driver_lost", %error, "a driver was lost"),
             None => std::future::pending().await,
         }
     }
@@ -157,6 +157,7 @@ impl Drivers {
             _ if self.shutdown.is_draining() => {}
             ExitReason::ConnectionLost(error) => {
                 tracing::warn!(
+                    name: "run_delayed",
                     run,
                     error = format_args!("{error:#}"),
                     "a run could not be driven; it will be retried"
@@ -164,7 +165,12 @@ impl Drivers {
                 self.spawn(run, panics, RETRY_DELAY);
             }
             ExitReason::Panicked => {
-                tracing::error!(run, times = panics + 1, "the driver of a run panicked");
+                tracing::error!(
+                    name: "driver_panicked",
+                    run,
+                    times = panics + 1,
+                    "the driver of a run panicked"
+                );
                 self.spawn(run, panics + 1, RETRY_DELAY);
             }
         }

@@ -213,6 +213,7 @@ impl HeldLeases {
                 Ok(separate) => return separate,
                 Err(error) => {
                     tracing::warn!(
+                        name: "lease_connection_failed",
                         error = format_args!("{error:#}"),
                         "no connection of its own to renew leases"
                     );
@@ -258,6 +259,7 @@ impl HeldLeases {
                 Err(_) => {
                     self.is_failing.send_replace(true);
                     tracing::error!(
+                        name: "lease_renewal_panicked",
                         "the renewal of leases panicked; no run is claimed until leases are renewed again"
                     );
                 }
@@ -273,11 +275,15 @@ impl HeldLeases {
         match error {
             Some(error) => {
                 tracing::warn!(
+                    name: "leases_not_renewed",
                     error = format_args!("{error:#}"),
                     "leases could not be renewed; no run is claimed until the server answers"
                 );
             }
-            None if failed => tracing::info!("the server answers again; runs are claimed again"),
+            None if failed => tracing::info!(
+                name: "leases_renewed",
+                "the server answers again; runs are claimed again"
+            ),
             None => {}
         }
     }
@@ -364,7 +370,10 @@ impl LeaseKeeper {
         // It is never sent.
         let _ = self.ended.await;
         if self.thread.join().is_err() {
-            tracing::error!("the thread that renews leases panicked");
+            tracing::error!(
+                name: "lease_thread_panicked",
+                "the thread that renews leases panicked"
+            );
         }
     }
 }

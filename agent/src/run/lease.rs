@@ -66,6 +66,9 @@ impl RunLease {
 
     /// Returns the call that fails the run.
     pub(crate) fn fail(&self, code: impl Into<String>, message: impl Into<String>) -> FinishRun {
+        let code: String = code.into();
+        // The message can quote what the user or the model has written.
+        tracing::warn!(name: "run_failed", run = self.run_id, code, "a run of an agent failed");
         self.end(RunEnd::Failed).code(code).message(message)
     }
 

@@ -106,7 +106,11 @@ impl Registrar {
         }
         for name in gone {
             match abide.call(RetireAgent::new(&name)).await {
-                Ok(_) => tracing::info!(agent = name, "retired an agent: its file was removed"),
+                Ok(_) => tracing::info!(
+                    name: "agent_retired",
+                    agent = name,
+                    "retired an agent: its file was removed"
+                ),
                 // The agent was never registered.
                 Err(error) if error.code().is_some() => {}
                 Err(error) => return Err(error),

@@ -83,6 +83,7 @@ impl Reloader {
                 }
             }
             Err(error) => tracing::warn!(
+                name: "definitions_not_registered",
                 error = format_args!("{error:#}"),
                 "definitions could not be registered"
             ),
@@ -94,10 +95,10 @@ impl Reloader {
             return on_change(&report);
         }
         for problem in &report.problems {
-            tracing::warn!("{problem}");
+            tracing::warn!(name: "definition_invalid", "{problem}");
         }
         for note in &report.notes {
-            tracing::warn!("{note}");
+            tracing::warn!(name: "definition_warning", "{note}");
         }
     }
 

@@ -48,7 +48,11 @@ fn sweep(
         if let Err(error) = cancels.await
             && !matches!(error, Error::Closed)
         {
-            tracing::warn!(error = format_args!("{error:#}"), "{what} could not be cancelled");
+            tracing::warn!(
+                name: "cancel_failed",
+                error = format_args!("{error:#}"),
+                "{what} could not be cancelled"
+            );
         }
     }));
 }

@@ -80,7 +80,12 @@ impl OrphanedTasks {
             Err(_) => Some("the server did not respond".to_owned()),
         };
         if let Some(why) = failure {
-            tracing::warn!(call_id = task.call_id, why, "a task of a tool was not cancelled");
+            tracing::warn!(
+                name: "tool_task_not_cancelled",
+                call_id = task.call_id,
+                why,
+                "a task of a tool was not cancelled"
+            );
             if shared.settings.now() - task.ended_at < TRY_FOR_US {
                 self.attempts.later(&task.call_id);
                 return Ok(());

@@ -121,6 +121,7 @@ impl ToolWorker {
         };
         if error.code().is_none() {
             tracing::warn!(
+                name: "tool_call_failed",
                 error = format_args!("{error:#}"),
                 call_id,
                 "a tool call could not be run"
@@ -239,7 +240,11 @@ impl RunningCalls {
             None => std::future::pending().await,
             Some(Ok((id, waits_again))) => (id, waits_again),
             Some(Err(panicked)) => {
-                tracing::error!(error = %panicked, "the worker of a tool call panicked");
+                tracing::error!(
+                    name: "tool_worker_panicked",
+                    error = %panicked,
+                    "the worker of a tool call panicked"
+                );
                 (panicked.id(), true)
             }
         };

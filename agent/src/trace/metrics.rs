@@ -1,10 +1,12 @@
-//! Counters of agents with the middleware `observability`: runs, requests to models, and calls of tools. They are those of this
-//! process since its start, as Prometheus expects it; the rows have the whole history.
+//! Numbers of agents: durations of steps and of requests to models for all, and for agents with the middleware `observability`
+//! their runs, requests and calls of tools. They are those of this process since its start, as Prometheus expects it; the rows have
+//! the whole history.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use abide_client::metrics::{Metric, MetricFamily, MetricLabels, MetricSample, histogram_samples};
 use tokio::sync::watch;
 
 /// Maximum number of label sets of each kind. Names of agents, models and tools come from definitions, which callers can
@@ -16,6 +18,32 @@ const OTHER: &str = "other";
 
 /// The upper bounds of durations, in seconds.
 const BOUNDS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+const STEP_SECONDS: Metric =
+    Metric::histogram("agent_step_seconds", "Durations of the steps of runs, by what a step does.");
+const MODEL_CALL_SECONDS: Metric = Metric::histogram(
+    "model_call_seconds",
+    "Durations of requests to models, by provider and outcome.",
+);
+const RUNS_TOTAL: Metric = Metric::counter("agent_runs_total", "Runs of agents that have ended.");
+const RUN_SECONDS: Metric = Metric::histogram(
+    "agent_run_seconds",
+    "Durations of runs of agents, with the time that they waited.",
+);
+const AGENT_MODEL_CALLS_TOTAL: Metric =
+    Metric::counter("agent_model_calls_total", "Requests of agents to models.");
+const AGENT_MODEL_TOKENS_TOTAL: Metric =
+    Metric::counter("agent_model_tokens_total", "Tokens of agents, as providers report them.");
+const AGENT_MODEL_COST_TOTAL: Metric = Metric::counter(
+    "agent_model_cost_dollars_total",
+    "Cost of agents in dollars, as far as prices are configured.",
+);
+const AGENT_MODEL_CALL_SECONDS: Metric =
+    Metric::histogram("agent_model_call_seconds", "Durations of requests of agents to models.");
+const TOOL_CALLS_TOTAL: Metric =
+    Metric::counter("agent_tool_calls_total", "Calls of tools by agents.");
+const TOOL_CALL_SECONDS: Metric =
+    Metric::histogram("agent_tool_call_seconds", "Durations of calls of tools by agents.");
 
 /// Counters of a runtime. A clone refers to the same ones.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +57,10 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Counters {
+    /// By what the step does.
+    steps: BTreeMap<&'static str, Histogram>,
+    /// By provider and outcome.
+    requests: BTreeMap<(String, &'static str), Histogram>,
     /// By agent.
     runs: BTreeMap<String, RunCounters>,
     models: BTreeMap<ModelLabels, ModelCounters>,
@@ -82,34 +114,9 @@ struct ToolCounters {
 
 #[derive(Debug, Default)]
 struct Histogram {
-    /// How many durations are in each interval, below each bound; those above all are in `count` only.
-    buckets: [u64; BOUNDS.len()],
-    count: u64,
+    /// How many durations are in each interval below a bound, and then those above all bounds.
+    buckets: [u64; BOUNDS.len() + 1],
     sum: Duration,
-}
-
-/// Samples of one name, in the terms of Prometheus.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MetricFamily {
-    /// The name, without the prefix of the program.
-    pub name: &'static str,
-    /// Its meaning, in one sentence.
-    pub meaning: &'static str,
-    /// `counter` or `histogram`.
-    pub kind: &'static str,
-    /// The samples.
-    pub samples: Vec<MetricSample>,
-}
-
-/// One sample.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MetricSample {
-    /// The suffix of the name: `_bucket`, `_sum` and `_count` of a histogram.
-    pub suffix: &'static str,
-    /// Names and values of the labels.
-    pub labels: Vec<(&'static str, String)>,
-    /// The value.
-    pub value: f64,
 }
 
 impl AgentMetrics {
@@ -127,6 +134,18 @@ impl AgentMetrics {
     pub(crate) fn program(&self, labels: ModelLabels, consumed: Consumed) {
         let mut counters = self.lock();
         bounded_entry(&mut counters.models, labels, ModelLabels::other).consumed.add(consumed);
+    }
+
+    /// Counts a step of a run.
+    pub(crate) fn step(&self, step: &'static str, took: Duration) {
+        self.lock().steps.entry(step).or_default().add(took);
+    }
+
+    /// Counts a request to a model for all agents. `outcome` is `answered` or the code of the error.
+    pub(crate) fn request(&self, provider: &str, outcome: &'static str, took: Duration) {
+        let labels = (provider.to_owned(), outcome);
+        let mut counters = self.lock();
+        bounded_entry(&mut counters.requests, labels, || (OTHER.to_owned(), outcome)).add(took);
     }
 
     /// Counts a request to a model. `outcome` is `answered` or the code of the error.
@@ -161,7 +180,7 @@ impl AgentMetrics {
         self.0.changes.subscribe()
     }
 
-    /// Returns the current values. Families without samples are omitted.
+    /// Returns the current values, also of metrics without samples.
     #[must_use]
     pub fn families(&self) -> Vec<MetricFamily> {
         let counters = self.lock();
@@ -175,10 +194,11 @@ impl AgentMetrics {
             let input = of.consumed.input_tokens;
             let output = of.consumed.output_tokens;
             tokens.extend([("input", input), ("output", output)].map(|(direction, count)| {
-                sample("", with_label(&labels, "direction", direction), count as f64)
+                MetricSample::new(with_label(&labels, "direction", direction), count as f64)
             }));
-            cost.push(sample("", labels.clone(), of.consumed.cost_micros as f64 / 1e6));
-            if of.durations.count > 0 {
+            let dollars = of.consumed.cost_micros as f64 / 1e6;
+            cost.push(MetricSample::new(labels.clone(), dollars));
+            if of.durations.has_any() {
                 seconds.extend(of.durations.samples(&labels));
             }
         }
@@ -196,47 +216,39 @@ impl AgentMetrics {
             tools.extend(outcomes(&labels, &of.outcomes));
             tool_seconds.extend(of.durations.samples(&labels));
         }
-        let family = |name, meaning, kind, samples| MetricFamily { name, meaning, kind, samples };
-        let all = [
-            family("agent_runs_total", "Runs of agents that have ended.", "counter", runs),
-            family(
-                "agent_run_seconds",
-                "Durations of runs of agents, with the time that they waited.",
-                "histogram",
-                run_seconds,
-            ),
-            family("agent_model_calls_total", "Requests of agents to models.", "counter", calls),
-            family(
-                "agent_model_tokens_total",
-                "Tokens of agents, as providers report them.",
-                "counter",
-                tokens,
-            ),
-            family(
-                "agent_model_cost_dollars_total",
-                "Cost of agents in dollars, as far as prices are configured.",
-                "counter",
-                cost,
-            ),
-            family(
-                "agent_model_call_seconds",
-                "Durations of requests of agents to models.",
-                "histogram",
-                seconds,
-            ),
-            family("agent_tool_calls_total", "Calls of tools by agents.", "counter", tools),
-            family(
-                "agent_tool_call_seconds",
-                "Durations of calls of tools by agents.",
-                "histogram",
-                tool_seconds,
-            ),
-        ];
-        all.into_iter().filter(|family| !family.samples.is_empty()).collect()
+        vec![
+            STEP_SECONDS.with(counters.step_samples()),
+            MODEL_CALL_SECONDS.with(counters.request_samples()),
+            RUNS_TOTAL.with(runs),
+            RUN_SECONDS.with(run_seconds),
+            AGENT_MODEL_CALLS_TOTAL.with(calls),
+            AGENT_MODEL_TOKENS_TOTAL.with(tokens),
+            AGENT_MODEL_COST_TOTAL.with(cost),
+            AGENT_MODEL_CALL_SECONDS.with(seconds),
+            TOOL_CALLS_TOTAL.with(tools),
+            TOOL_CALL_SECONDS.with(tool_seconds),
+        ]
     }
 
     fn lock(&self) -> MutexGuard<'_, Counters> {
         self.0.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counters {
+    fn step_samples(&self) -> Vec<MetricSample> {
+        let steps = self.steps.iter();
+        steps.flat_map(|(step, of)| of.samples(&[("step", (*step).to_owned())])).collect()
+    }
+
+    fn request_samples(&self) -> Vec<MetricSample> {
+        let requests = self.requests.iter();
+        requests
+            .flat_map(|((provider, outcome), of)| {
+                let labels = [("provider", provider.clone()), ("outcome", (*outcome).to_owned())];
+                of.samples(&labels)
+            })
+            .collect()
     }
 }
 
@@ -250,15 +262,7 @@ fn bounded_entry<K: Ord, V: Default>(
     all.entry(if fits { labels } else { other() }).or_default()
 }
 
-fn sample(suffix: &'static str, labels: Vec<(&'static str, String)>, value: f64) -> MetricSample {
-    MetricSample { suffix, labels, value }
-}
-
-fn with_label(
-    labels: &[(&'static str, String)],
-    name: &'static str,
-    value: &str,
-) -> Vec<(&'static str, String)> {
+fn with_label(labels: &[(&'static str, String)], name: &'static str, value: &str) -> MetricLabels {
     labels.iter().cloned().chain([(name, value.to_owned())]).collect()
 }
 
@@ -276,7 +280,9 @@ fn outcomes(
 ) -> Vec<MetricSample> {
     outcomes
         .iter()
-        .map(|(outcome, count)| sample("", with_label(labels, "outcome", outcome), *count as f64))
+        .map(|(outcome, count)| {
+            MetricSample::new(with_label(labels, "outcome", outcome), *count as f64)
+        })
         .collect()
 }
 
@@ -308,28 +314,17 @@ impl Consumed {
 
 impl Histogram {
     fn add(&mut self, took: Duration) {
-        if let Some(at) = BOUNDS.iter().position(|bound| took.as_secs_f64() <= *bound) {
-            self.buckets[at] += 1;
-        }
-        self.count += 1;
+        let bucket = BOUNDS.iter().position(|bound| took.as_secs_f64() <= *bound);
+        self.buckets[bucket.unwrap_or(BOUNDS.len())] += 1;
         self.sum = self.sum.saturating_add(took);
     }
 
-    /// Returns the samples: buckets are cumulative.
+    fn has_any(&self) -> bool {
+        self.buckets.iter().any(|count| *count > 0)
+    }
+
     fn samples(&self, labels: &[(&'static str, String)]) -> Vec<MetricSample> {
-        let mut below = 0;
-        let mut samples: Vec<MetricSample> = BOUNDS
-            .iter()
-            .zip(self.buckets)
-            .map(|(bound, count)| {
-                below += count;
-                sample("_bucket", with_label(labels, "le", &bound.to_string()), below as f64)
-            })
-            .collect();
-        samples.push(sample("_bucket", with_label(labels, "le", "+Inf"), self.count as f64));
-        samples.push(sample("_sum", labels.to_vec(), self.sum.as_secs_f64()));
-        samples.push(sample("_count", labels.to_vec(), self.count as f64));
-        samples
+        histogram_samples(labels, &BOUNDS, &self.buckets, self.sum.as_secs_f64())
     }
 }
 
@@ -347,7 +342,7 @@ mod tests {
             for MetricSample { suffix, labels, value } in family.samples {
                 let labels: Vec<String> =
                     labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                let name = family.name;
+                let name = family.metric.name;
                 let labels = labels.join(" ");
                 writeln!(text, "{name}{suffix} {labels} {value}").expect("it is a string");
             }
@@ -356,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_cumulative_and_families_without_samples_are_left_out() {
+    fn buckets_are_cumulative() {
         let metrics = AgentMetrics::default();
         let labels = ToolLabels { agent: "clerk".to_owned(), tool: "look".to_owned() };
         for millis in [50, 100, 700, 400_000] {
@@ -398,7 +393,8 @@ mod tests {
             metrics.model(labels, "answered", consumed, Duration::ZERO);
         }
         let families = metrics.families();
-        let calls = &families[0].samples;
+        let calls = families.iter().find(|it| it.metric == AGENT_MODEL_CALLS_TOTAL);
+        let calls = &calls.expect("it is a metric").samples;
         assert_eq!(calls.len(), LABEL_SETS + 1);
         assert_eq!(calls.iter().map(|sample| sample.value).sum::<f64>(), 2_010.0);
         let of_other = calls.iter().find(|sample| sample.labels[0].1 == OTHER);

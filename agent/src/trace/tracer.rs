@@ -76,6 +76,7 @@ impl Tracer {
                     }
                 }
                 Err(error) => tracing::warn!(
+                    name: "traces_not_found",
                     error = format_args!("{error:#}"),
                     "runs without a trace could not be found"
                 ),
@@ -90,6 +91,7 @@ impl Tracer {
     async fn send(&self, abide: &Abide, run_id: &str) {
         if let Err(error) = self.send_all(abide, run_id).await {
             tracing::warn!(
+                name: "trace_not_recorded",
                 run_id,
                 error = format_args!("{error:#}"),
                 "the trace of a run could not be recorded"
@@ -110,7 +112,12 @@ impl Tracer {
         let mut failed = Vec::new();
         for sink in &self.sinks {
             if let Err(why) = sink.send(&spans).await {
-                tracing::warn!(run_id, why, "a sink has not accepted the trace of a run");
+                tracing::warn!(
+                    name: "trace_not_sent",
+                    run_id,
+                    why,
+                    "a sink has not accepted the trace of a run"
+                );
                 failed.push(why);
             }
         }
@@ -143,7 +150,11 @@ impl TraceQueue {
     /// Adds a run. It does not wait.
     pub(crate) fn add(&self, run_id: &str) {
         if self.0.try_send(run_id.to_owned()).is_err() {
-            tracing::warn!(run_id, "too many traces wait: this one is sent after the next start");
+            tracing::warn!(
+                name: "trace_delayed",
+                run_id,
+                "too many traces wait: this one is sent after the next start"
+            );
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use abide_agent::{AgentDefinition, AgentMiddleware, Catalog, MetricSample, MiddlewareContext};
+use abide_agent::{AgentDefinition, AgentMiddleware, Catalog, MiddlewareContext};
 use abide_client::Abide;
 use abide_client::arguments::{CreateSession, StartRun};
+use abide_client::metrics::{Metric, MetricKind, MetricSample};
 use abide_models::{ModelProvider, ModelRequest, ModelResponse, ModelStream, Models, Script};
 use abide_tools::{Effect, Function, ToolContext, ToolOutcome};
 use expect_test::expect;
@@ -187,7 +188,10 @@ async fn tool_security_denies_a_tool_that_the_model_sees() {
 async fn counted(fixture: RuntimeFixture, counts_runs: bool) -> String {
     let metrics = fixture.metrics.clone();
     let mut runs = metrics.runs();
-    let is_counted = || metrics.families().iter().any(|it| it.name == "agent_runs_total");
+    let is_counted = || {
+        let families = metrics.families();
+        families.iter().any(|it| it.metric.name == "agent_runs_total" && !it.samples.is_empty())
+    };
     // A run is counted after its end.
     while counts_runs && !is_counted() {
         runs.changed().await.expect("the metrics exist");
@@ -195,10 +199,15 @@ async fn counted(fixture: RuntimeFixture, counts_runs: bool) -> String {
     fixture.close().await;
     let mut lines = Vec::new();
     for family in metrics.families() {
+        let Metric { name, kind, .. } = family.metric;
+        if ["agent_step_seconds", "model_call_seconds"].contains(&name) {
+            // They are of all agents.
+            continue;
+        }
         for MetricSample { suffix, labels, value } in family.samples {
-            if family.kind == "counter" || suffix == "_count" {
+            if kind == MetricKind::Counter || suffix == "_count" {
                 let labels: Vec<&str> = labels.iter().map(|(_, value)| value.as_str()).collect();
-                lines.push(format!("{}{suffix} {} {value}", family.name, labels.join(" ")));
+                lines.push(format!("{name}{suffix} {} {value}", labels.join(" ")));
             }
         }
     }

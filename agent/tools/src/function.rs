@@ -158,7 +158,12 @@ impl Tool for Function {
 fn panicked(name: &str, panic: &(dyn Any + Send)) -> ToolOutcome {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    tracing::error!(tool = name, panic = text.unwrap_or("not text"), "a tool panicked");
+    tracing::error!(
+        name: "tool_panicked",
+        tool = name,
+        panic = text.unwrap_or("not text"),
+        "a tool panicked"
+    );
     ToolOutcome::failed(Failure::Panicked, format!("{name} panicked; this is a bug in the tool"))
 }
 

@@ -274,8 +274,8 @@ impl Counted {
         Counted {
             commits: metrics.commits_total.get() as f64,
             lags: metrics.slow_consumers_total.get() as f64,
-            syncs: metrics.syncs_total.get() as f64,
-            sync_us: metrics.sync_us_total.get() as f64,
+            syncs: metrics.sync_seconds.count() as f64,
+            sync_us: metrics.sync_seconds.sum().as_secs_f64() * 1e6,
             cpu_s: cpu::process_seconds(),
         }
     }

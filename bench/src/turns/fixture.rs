@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use abide_client::{Abide, Call};
 use abide_engine::{Config, Engine};
@@ -271,18 +271,18 @@ pub(crate) struct Request {
 
 struct Begun {
     at: Instant,
-    sync_us: u64,
+    synced: Duration,
 }
 
 impl Begun {
     fn now(engine: &Engine) -> Begun {
-        Begun { at: Instant::now(), sync_us: engine.metrics().sync_us_total.get() }
+        Begun { at: Instant::now(), synced: engine.metrics().sync_seconds.sum() }
     }
 
     fn end(self, engine: &Engine) -> Request {
         let received = Instant::now();
         let us = received.duration_since(self.at).as_secs_f64() * 1e6;
-        let sync_us = engine.metrics().sync_us_total.get() - self.sync_us;
-        Request { us, sent: self.at, received, sync_us: sync_us as f64 }
+        let synced = engine.metrics().sync_seconds.sum() - self.synced;
+        Request { us, sent: self.at, received, sync_us: synced.as_secs_f64() * 1e6 }
     }
 }

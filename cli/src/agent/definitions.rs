@@ -45,6 +45,7 @@ impl Definitions<'_> {
         let Run { id, agent, revision, .. } = run;
         if self.host.and_then(|host| host.problem_of(agent)).is_some() && run.ended_at.is_none() {
             tracing::warn!(
+                name: "run_on_old_revision",
                 "run {id} continues with revision {revision} of agent {agent}: its current definition has an error"
             );
         }

@@ -304,7 +304,7 @@ impl AgentHost {
         let database = abide.engine().map(Engine::path).or_else(|| options.db.clone());
         if let Some(database) = database.filter(|database| project.protect(database)) {
             let file = database.display();
-            tracing::warn!(%file, "{EXPOSED}");
+            tracing::warn!(name: "database_exposed", %file, "{EXPOSED}");
         }
         let (loaded, errors) = LoadedProject::load(&project, options).await;
         let mentioned = match concern {
@@ -346,7 +346,7 @@ impl AgentHost {
         let unregistered = runtime.unregistered();
         let mentioned = mentioned.iter().map(ToString::to_string);
         for text in folder_note.into_iter().chain(mentioned).chain(loaded.secrets.iter().cloned()) {
-            tracing::warn!("{text}");
+            tracing::warn!(name: "definition_invalid", "{text}");
         }
         let shutdown = Shutdown::default();
         let requested = shutdown.clone();
@@ -369,12 +369,13 @@ impl AgentHost {
         let mut ended = pin!(self.ended());
         if timeout(within, &mut ended).await.is_err() {
             tracing::warn!(
+                name: "drain_timed_out",
                 after = ?within,
                 "tools and programs did not end in time; they are stopped"
             );
             shutdown.stop();
             if timeout(END_OF_STOPPED, ended).await.is_err() {
-                tracing::warn!("what was stopped did not end in time; it is left to the system");
+                tracing::warn!(name: "stop_timed_out", "what was stopped did not end in time; it is left to the system");
             }
         }
     }
@@ -395,15 +396,24 @@ impl AgentHost {
         match self.runtime.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(
+                name: "agents_stopped",
                 error = format_args!("{error:#}"),
                 "runs of agents are no longer driven"
             ),
-            Err(error) => tracing::error!(%error, "the agent runtime panicked"),
+            Err(error) => tracing::error!(
+                name: "agents_panicked",
+                %error,
+                "the agent runtime panicked"
+            ),
         }
         let Some(worker) = self.worker else { return };
         match worker.await {
             Ok(()) => {}
-            Err(error) => tracing::error!(%error, "the worker of MCP calls panicked"),
+            Err(error) => tracing::error!(
+                name: "mcp_worker_panicked",
+                %error,
+                "the worker of MCP calls panicked"
+            ),
         }
     }
 }
@@ -422,6 +432,7 @@ async fn run_calls(worker: ToolWorker, shutdown: Shutdown) {
             return;
         }
         tracing::warn!(
+            name: "mcp_calls_delayed",
             error = format_args!("{error:#}"),
             "calls of MCP clients do not run; trying again"
         );

@@ -98,7 +98,12 @@ impl McpTools {
             Err(refusal) => return Ok(McpReply::Complete(failed_result(&refusal.to_string()))),
         };
         let followed = self.follow(&call_id, request.notifier).await.map_err(|why| {
-            tracing::warn!(error = %why, call_id, "a tool call cannot be followed");
+            tracing::warn!(
+                name: "mcp_call_lost",
+                error = %why,
+                call_id,
+                "a tool call cannot be followed"
+            );
             McpFailure { code: -32603, message: "the server is stopping".to_owned(), data: None }
         });
         Ok(match followed? {

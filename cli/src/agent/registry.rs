@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use abide_agent::{
-    AgentMetrics, BackendName, Catalog, DefinitionError, Environment, Launcher, MetricFamily,
-    MetricSample, Middleware, Tools, available_backends,
+    AgentMetrics, BackendName, Catalog, DefinitionError, Environment, Launcher, Middleware, Tools,
+    available_backends,
 };
+use abide_schema::metrics::MetricFamily;
 use abide_schema::{Code, Refusal};
-use abide_server::{AgentMetricFamily, AgentMetricSample, AgentRegistry};
+use abide_server::AgentRegistry;
 use serde_json::{Value, json};
 
 /// The agent project of a server.
@@ -67,22 +68,8 @@ impl AgentRegistry for CatalogRegistry {
         })
     }
 
-    fn metrics(&self) -> Vec<AgentMetricFamily> {
-        self.metrics
-            .families()
-            .into_iter()
-            .map(|MetricFamily { name, meaning, kind, samples }| {
-                let samples = samples
-                    .into_iter()
-                    .map(|MetricSample { suffix, labels, value }| AgentMetricSample {
-                        suffix,
-                        labels,
-                        value,
-                    })
-                    .collect();
-                AgentMetricFamily { name, meaning, kind, samples }
-            })
-            .collect()
+    fn metrics(&self) -> Vec<MetricFamily> {
+        self.metrics.families()
     }
 }
 

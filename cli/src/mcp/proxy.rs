@@ -158,7 +158,11 @@ impl Proxy {
             }
             _ => {
                 if notifications.try_send(message).is_err() {
-                    tracing::warn!(%method, "a message of the client is dropped: too many wait");
+                    tracing::warn!(
+                        name: "mcp_message_dropped",
+                        %method,
+                        "a message of the client is dropped: too many wait"
+                    );
                 }
                 if method == "notifications/initialized" && tasks.streams.is_empty() {
                     tasks.streams.spawn(async move { proxy.follow_session().await });
@@ -183,7 +187,11 @@ impl Proxy {
     async fn notify(&self, message: &JsonValue) {
         let headers = self.request_headers(message).await;
         if let Err(why) = self.endpoint.post(message, headers).await {
-            tracing::warn!(?why, "a message of the client did not reach the server");
+            tracing::warn!(
+                name: "mcp_message_lost",
+                ?why,
+                "a message of the client did not reach the server"
+            );
         }
     }
 

@@ -27,7 +27,7 @@ impl ServiceManager {
         let socket = name.and_then(|name| {
             open(&name)
                 .inspect_err(|why| {
-                    tracing::warn!(%why, "the service manager cannot be told the state of the server");
+                    tracing::warn!(name: "service_manager_unreachable", %why, "the service manager cannot be told the state of the server");
                 })
                 .ok()
         });
@@ -71,7 +71,7 @@ impl ServiceManager {
     /// `systemctl reload` sends SIGHUP. Files are read again when they change, so nothing is left to do for it.
     async fn answer_reloads(&self) {
         let Ok(mut hangups) = signal(SignalKind::hangup()) else {
-            tracing::warn!("reloads cannot be answered: the system has no room for the handler");
+            tracing::warn!(name: "reload_unanswered", "reloads cannot be answered: the system has no room for the handler");
             return;
         };
         while hangups.recv().await.is_some() {
@@ -91,7 +91,7 @@ impl ServiceManager {
                 tracing::debug!(state, "the service manager does not read");
             }
             Err(why) => {
-                tracing::warn!(%why, "the service manager cannot be told the state of the server");
+                tracing::warn!(name: "service_manager_unreachable", %why, "the service manager cannot be told the state of the server");
             }
         }
     }

@@ -190,7 +190,7 @@ impl Embedded {
             self.accepts_calls.send_replace(false);
             let engine = self.engine.clone();
             if tokio::task::spawn_blocking(move || engine.close()).await.is_err() {
-                tracing::error!("the engine did not close cleanly");
+                tracing::error!(name: "close_failed", "the engine did not close cleanly");
             }
             self.state.send_replace(EngineState::Closed);
         } else {

@@ -98,6 +98,8 @@ mod subscription;
 mod typed_subscription;
 
 pub use abide::{Abide, Builder, Link};
+/// The numbers of `/metrics`, as `Runtime::metrics` of agents returns them.
+pub use abide_schema::metrics;
 pub use abide_schema::wire::CallResult;
 pub use abide_schema::{Code, Json, Micros, Refusal, Row, Scope, Seq, Value};
 pub use backend::AppliedCall;

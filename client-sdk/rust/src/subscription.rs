@@ -419,10 +419,18 @@ impl Subscription {
         self.repair.of_all.fetch_add(1, Ordering::Relaxed);
         self.repair.in_a_row += 1;
         if self.repair.in_a_row > REPAIRS {
-            tracing::error!(%why, "a subscription repeatedly received changes that do not apply");
+            tracing::error!(
+                name: "subscription_invalid",
+                %why,
+                "a subscription repeatedly received changes that do not apply"
+            );
             self.state = State::Failed(Error::Protocol { why: why.to_string() });
         } else {
-            tracing::error!(%why, "a change of a subscription does not apply; restarting it");
+            tracing::error!(
+                name: "subscription_restarted",
+                %why,
+                "a change of a subscription does not apply; restarting it"
+            );
             self.repair.waits = true;
             self.source.restart();
         }

@@ -140,7 +140,7 @@ impl CheckpointThread {
             Ok(is_complete) => is_complete,
             Err(error) => {
                 // The WAL stays, and is read at the next start.
-                tracing::warn!(%error, "the final checkpoint failed");
+                tracing::warn!(name: "checkpoint_failed", %error, "the final checkpoint failed");
                 leave_wal(&checkpointer);
                 false
             }
@@ -150,7 +150,11 @@ impl CheckpointThread {
 
 fn leave_wal(checkpointer: &Checkpointer) {
     if let Err(error) = checkpointer.leave_wal() {
-        tracing::error!(%error, "SQLite may checkpoint the rest of the WAL");
+        tracing::error!(
+            name: "checkpoint_unlimited",
+            %error,
+            "SQLite may checkpoint the rest of the WAL"
+        );
     }
 }
 
@@ -223,11 +227,19 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &StopSignal
                     // A sync of the WAL may have failed: it must not be checkpointed or extended any more.
                     Err(StoreError::Broken(why)) => config.health.poison(&why),
                     Err(_) if was_reported => {}
-                    Err(error) => tracing::warn!(%error, "a checkpoint failed and will be retried"),
+                    Err(error) => tracing::warn!(
+                        name: "checkpoint_failed",
+                        %error,
+                        "a checkpoint failed and will be retried"
+                    ),
                 }
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "the WAL could not be read"),
+            Err(error) => tracing::warn!(
+                name: "wal_unreadable",
+                %error,
+                "the WAL could not be read"
+            ),
         }
     }
 }

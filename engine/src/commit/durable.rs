@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use abide_schema::{Refusal, Seq};
 use abide_store::Segment;
@@ -45,6 +45,9 @@ impl Commit {
         }
     }
 }
+
+/// A sync that takes longer is logged. A healthy disk takes milliseconds, so there is at most one such record a second.
+const SLOW_SYNC: Duration = Duration::from_secs(1);
 
 /// Makes the records of commits durable.
 pub(crate) type SyncFn = Box<dyn Fn(&[Commit]) -> std::io::Result<()> + Send>;
@@ -87,6 +90,7 @@ impl Syncer {
             self.scheduler.wait(EngineThread::Sync);
             self.commits.take(usize::MAX, &mut commits);
             let Some(last) = commits.last() else { break };
+            let begun = Instant::now();
             let outcome = self.make_durable(last.to, &commits);
             if outcome.is_err() {
                 // Wakes waiters for states that will never be durable, so that they see the error.
@@ -100,7 +104,7 @@ impl Syncer {
             self.scheduler.at_fault_point(FaultPoint::Answered);
             for Commit { to, deltas, .. } in commits.drain(..) {
                 if outcome.is_ok() {
-                    self.publish(Publication { to, deltas });
+                    self.publish(Publication { to, deltas, begun });
                 }
             }
         }
@@ -123,9 +127,12 @@ impl Syncer {
         }
         self.check_files(commits);
         self.health.check()?;
-        self.metrics.syncs_total.add(1);
-        let us = started.elapsed().as_micros();
-        self.metrics.sync_us_total.add(u64::try_from(us).unwrap_or(u64::MAX));
+        let took = started.elapsed();
+        self.metrics.sync_seconds.add(took);
+        if took >= SLOW_SYNC {
+            let duration_ms = took.as_millis();
+            tracing::warn!(name: "slow_sync", duration_ms, "a sync of the journal was slow: all callers wait for it");
+        }
         self.durable.send_replace(to);
         Ok(())
     }

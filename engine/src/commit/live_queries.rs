@@ -184,7 +184,11 @@ impl LiveQueries {
                 let (filled, panic) = match outcome {
                     Ok(Ok(filled)) => (filled, None),
                     Ok(Err(refusal)) => {
-                        tracing::warn!(%refusal, "accumulators of a live query could not be filled");
+                        tracing::warn!(
+                            name: "live_state_not_filled",
+                            %refusal,
+                            "accumulators of a live query could not be filled"
+                        );
                         (None, None)
                     }
                     Err(panic) => (None, Some(panic)),
@@ -222,7 +226,13 @@ impl LiveQueries {
         let BackfillResult { request, filled } = backfill;
         let state = match self.reader.snapshot() {
             Ok(state) => state,
-            Err(error) => return tracing::warn!(%error, "the current state could not be read"),
+            Err(error) => {
+                return tracing::warn!(
+                    name: "live_state_not_filled",
+                    %error,
+                    "the current state could not be read"
+                );
+            }
         };
         let since_filled = filled.and_then(|filled| {
             let changes = changes_since(&state, &self.tables, &request.binding, filled.seq);
@@ -232,7 +242,11 @@ impl LiveQueries {
         let changes = changes.unwrap_or_default();
         let mut sql = ReaderSql::new(&state);
         if let Err(error) = self.router.apply_backfill(&request, group, &changes, &mut sql) {
-            tracing::warn!(%error, "accumulators of a live query could not be applied");
+            tracing::warn!(
+                name: "live_state_not_applied",
+                %error,
+                "accumulators of a live query could not be applied"
+            );
         }
     }
 }
@@ -333,7 +347,11 @@ impl Sql for WriterSql<'_> {
 
     fn allow(&mut self, allowance: Option<StatementLimits>) {
         if let Err(error) = self.store.allow(allowance.map(live_limits).as_ref()) {
-            tracing::error!(%error, "the limits of a delta could not be set");
+            tracing::error!(
+                name: "delta_limits_failed",
+                %error,
+                "the limits of a delta could not be set"
+            );
         }
     }
 

@@ -333,9 +333,19 @@ fn classify(abort: Abort, call: &PreparedCall, position: usize, unit: &Unit) -> 
             match error.downcast::<StoreError>() {
                 Ok(error) if !error.is_the_statements_own() => return UnitFailure::Store(*error),
                 Ok(error) => {
-                    tracing::error!(%error, reducer = call.reducer, "a reducer's own SQL failed");
+                    tracing::error!(
+                        name: "reducer_failed",
+                        %error,
+                        reducer = call.reducer,
+                        "a reducer's own SQL failed"
+                    );
                 }
-                Err(error) => tracing::error!(%error, reducer = call.reducer, "a reducer failed"),
+                Err(error) => tracing::error!(
+                    name: "reducer_failed",
+                    %error,
+                    reducer = call.reducer,
+                    "a reducer failed"
+                ),
             }
             let detail = format!("{} failed with an internal error", call.reducer);
             Refusal::new(Code::Internal, detail).hint(SEE_LOG)

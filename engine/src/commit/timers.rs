@@ -313,7 +313,13 @@ impl DeadlineKind {
     fn skip(&mut self, row: DueRowId, refusal: &Refusal) {
         let reducer = self.deadline.reducer.name;
         let arguments = self.arguments(&row);
-        tracing::error!(reducer, %arguments, %refusal, "a deadline call was refused");
+        tracing::error!(
+            name: "deadline_refused",
+            reducer,
+            %arguments,
+            %refusal,
+            "a deadline call was refused"
+        );
         self.skipped.push(row);
     }
 

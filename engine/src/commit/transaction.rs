@@ -339,7 +339,12 @@ fn touch_error(table: &TableSpec, error: StoreError) -> StoreError {
         return error;
     }
     if !matches!(error, StoreError::Constraint { .. }) {
-        tracing::error!(%error, table = table.name, "a touched row could not be written");
+        tracing::error!(
+            name: "touched_row_failed",
+            %error,
+            table = table.name,
+            "a touched row could not be written"
+        );
     }
     StoreError::Touched { table: table.name, why: Box::new(error) }
 }
@@ -373,7 +378,7 @@ pub(crate) fn refusal_of(abort: &Abort) -> Refusal {
         Abort::Broken(error) => match error.downcast_ref::<StoreError>() {
             Some(error) => error.to_refusal(),
             None => {
-                tracing::error!(%error, "a reducer failed");
+                tracing::error!(name: "reducer_failed", %error, "a reducer failed");
                 Refusal::new(Code::Internal, "the reducer failed").hint(SEE_LOG)
             }
         },

@@ -18,6 +18,7 @@
 //! once are registrations of subscriptions, requests for metrics, the batches of [`crate::Engine::apply`], and units
 //! that were deferred too often, or that find no room on their way through the readers: these have written nothing.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,7 +88,12 @@ pub(crate) struct WriterThread {
     pub(crate) started: Instant,
     /// The number of groups that still get a savepoint, and one for each unit, because one was rolled back.
     pub(crate) groups_on_savepoint: u32,
+    /// When a full disk was logged last.
+    pub(crate) disk_full_logged: Cell<Option<Instant>>,
 }
+
+/// The pause between two records of a full disk: each refused group would have one.
+const DISK_FULL_PAUSE: Duration = Duration::from_secs(60);
 
 /// The time after which no further unit of a group begins. A full group of ordinary calls takes half of it.
 const GROUP_TIME: Duration = Duration::from_millis(20);
@@ -367,7 +373,11 @@ impl WriterThread {
         }
         if let Err(error) = self.restore_rows() {
             // The next group, or the next commit, tries again.
-            tracing::warn!(%error, "the rows of acknowledged calls were not put back yet");
+            tracing::warn!(
+                name: "rows_not_restored",
+                %error,
+                "the rows of acknowledged calls were not put back yet"
+            );
         }
         Ok(())
     }
@@ -398,6 +408,7 @@ impl WriterThread {
         let restored = self.restore_rows();
         let store = &self.executor.transaction.store;
         if let Err(error) = restored.and_then(|()| store.commit()) {
+            self.log_full_disk(&error);
             let undone = store.rollback();
             // A constraint cannot fail here: each group has checked its own.
             let is_transient = matches!(error, StoreError::Full | StoreError::Busy);
@@ -432,7 +443,11 @@ impl WriterThread {
             // A reader holds an older state.
             Ok(false) => {}
             Err(StoreError::Broken(why)) => self.health.poison(&why),
-            Err(error) => tracing::warn!(%error, "a checkpoint failed and will be retried"),
+            Err(error) => tracing::warn!(
+                name: "checkpoint_failed",
+                %error,
+                "a checkpoint failed and will be retried"
+            ),
         }
     }
 
@@ -443,6 +458,9 @@ impl WriterThread {
 
     /// Rolls back a group. After this nothing of it is kept.
     fn roll_back(&mut self, start: RollbackPoint, failure: TransactionFailure) -> RolledBack {
+        if let TransactionFailure::Store(error) = &failure {
+            self.log_full_disk(error);
+        }
         match &failure {
             TransactionFailure::Store(StoreError::Broken(why)) => self.health.poison(why),
             // The end of the journal is unknown.
@@ -469,6 +487,16 @@ impl WriterThread {
                 RolledBack::Violation(refusal)
             }
             _ => RolledBack::Refused(refusal),
+        }
+    }
+
+    /// Logs a full disk once a minute.
+    fn log_full_disk(&self, error: &StoreError) {
+        let was_logged =
+            self.disk_full_logged.get().is_some_and(|at| at.elapsed() < DISK_FULL_PAUSE);
+        if matches!(error, StoreError::Full) && !was_logged {
+            self.disk_full_logged.set(Some(Instant::now()));
+            tracing::warn!(name: "disk_full", "the disk is full: calls are refused until there is space");
         }
     }
 
@@ -545,7 +573,11 @@ impl WriterThread {
                 self.timers.pause(now);
                 match error {
                     StoreError::Broken(why) => self.health.poison(&why),
-                    error => tracing::warn!(%error, "due rows could not be read"),
+                    error => tracing::warn!(
+                        name: "deadlines_unreadable",
+                        %error,
+                        "due rows could not be read"
+                    ),
                 }
                 Vec::new()
             });
@@ -568,7 +600,13 @@ impl WriterThread {
             let arguments = CallArguments::from_value(&arguments);
             self.registry
                 .prepare_any(denial_recorder, arguments)
-                .inspect_err(|why| tracing::error!(%why, "a denied attempt could not be recorded"))
+                .inspect_err(|why| {
+                    tracing::error!(
+                        name: "denial_not_recorded",
+                        %why,
+                        "a denied attempt could not be recorded"
+                    )
+                })
                 .ok()
         });
         Some(Unit::internal(calls.collect(), None))
@@ -591,7 +629,7 @@ impl WriterThread {
         let floor = self.change_log.floor();
         self.metrics.change_log_oldest_seq.set(floor.0.unsigned_abs());
         if let Err(error) = pruned {
-            tracing::warn!(%error, "the change log was not pruned");
+            tracing::warn!(name: "change_log_not_pruned", %error, "the change log was not pruned");
             if let Err(why) = store.rollback() {
                 self.health.poison(&why);
             }
@@ -599,7 +637,11 @@ impl WriterThread {
             let recorded = self.journal.append_pruning(head, self.executor.chain.hash, floor);
             if let Err(error) = recorded {
                 // Nothing depends on it here. A group that cannot be appended is refused.
-                tracing::warn!(%error, "the journal has no record of the pruned change log");
+                tracing::warn!(
+                    name: "pruning_not_recorded",
+                    %error,
+                    "the journal has no record of the pruned change log"
+                );
             }
         }
     }
@@ -664,7 +706,7 @@ impl WriterThread {
                 UnitOutcome::Deferred(_) => self.metrics.deferred_total.add(1),
                 UnitOutcome::Refused(refusal) => {
                     self.metrics.refusals_total.add(1);
-                    self.metrics.refusals_by_code_total.add(refusal.code.as_str(), 1);
+                    self.metrics.refusals_by_code_total.add(refusal.code);
                 }
             }
         }
@@ -674,5 +716,5 @@ impl WriterThread {
 
 /// Logs why the rows of a continued call could not be read. Its caller is answered early.
 fn log_unreadable(error: &StoreError) {
-    tracing::warn!(%error, "the rest of a call could not be read");
+    tracing::warn!(name: "call_rest_unreadable", %error, "the rest of a call could not be read");
 }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
@@ -83,8 +84,13 @@ impl Inner {
         }
         let unit = Unit { answer_at, ..Unit::new(caller.clone(), calls, request, reply) };
         let weight = unit.weight();
+        let begun = Instant::now();
         self.send(Some(&self.turn(caller)), WriterJob::Unit(unit), weight)?;
-        let done = answer.await.map_err(|_| self.health.fail_for_dropped_reply())??;
+        let answered = answer.await;
+        if answer_at == AnswerAt::Durable {
+            self.metrics.call_seconds.add(begun.elapsed());
+        }
+        let done = answered.map_err(|_| self.health.fail_for_dropped_reply())??;
         // A recorded refusal is returned as a refusal.
         match done.refusal() {
             Some(refusal) => Err(refusal.clone()),
@@ -146,7 +152,10 @@ impl Inner {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the engine did not end cleanly");
+                tracing::error!(
+                    name: "thread_failed",
+                    "a thread of the engine did not end cleanly"
+                );
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Opens a file: recovers its state, and starts the threads. `inner` is what they share with the handles.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -168,6 +169,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         pause: Arc::default(),
         started,
         groups_on_savepoint: 0,
+        disk_full_logged: Cell::default(),
     };
     let registry = Arc::clone(&writer.registry);
     let watchers = Arc::clone(&writer.watchers);

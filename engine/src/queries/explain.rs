@@ -100,11 +100,19 @@ impl PlanningDb {
             }
             if error.kind == SqlErrorKind::Query {
                 // Such as a chain of a thousand operators. What SQLite says may tell of a policy.
-                tracing::info!(%error, "a live query cannot be planned");
+                tracing::info!(
+                    name: "live_query_not_planned",
+                    %error,
+                    "a live query cannot be planned"
+                );
                 return Refusal::new(Code::BadSql, "SQLite cannot plan the query")
                     .hint("write it with fewer operators in a row");
             }
-            tracing::error!(%error, "a live query could not be explained");
+            tracing::error!(
+                name: "live_query_not_explained",
+                %error,
+                "a live query could not be explained"
+            );
             Refusal::new(Code::Internal, "the query could not be explained")
         })
     }

@@ -28,7 +28,11 @@ impl Delivery {
             return Ok(());
         }
         let waiting = runtime::Builder::new_current_thread().build().map_err(|error| {
-            tracing::error!(%error, "a reader cannot wait for a durable state");
+            tracing::error!(
+                name: "reader_failed",
+                %error,
+                "a reader cannot wait for a durable state"
+            );
             Refusal::new(Code::Internal, "the query could not wait for the disk").hint(SEE_LOG)
         })?;
         waiting.block_on(durable::reached(durable, seq, health))

@@ -127,7 +127,7 @@ fn lay_out_past(
         if let Some(refusal) = state.interrupted_for_checkpoint() {
             return refusal;
         }
-        tracing::error!(%error, "a past state could not be read");
+        tracing::error!(name: "past_state_unreadable", %error, "a past state could not be read");
         Refusal::new(Code::Internal, "the change log could not be read")
     })
 }

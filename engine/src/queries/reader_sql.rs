@@ -27,7 +27,11 @@ impl<'a> ReaderSql<'a> {
 
     fn limit(&mut self, limits: &QueryLimits) {
         if let Err(error) = self.state.allow(Some(limits)) {
-            tracing::error!(%error, "a reader's statement limits could not be set");
+            tracing::error!(
+                name: "reader_limits_failed",
+                %error,
+                "a reader's statement limits could not be set"
+            );
         }
     }
 }
@@ -35,7 +39,11 @@ impl<'a> ReaderSql<'a> {
 impl Drop for ReaderSql<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.state.allow(None) {
-            tracing::error!(%error, "a reader's statement limits could not be reset");
+            tracing::error!(
+                name: "reader_limits_failed",
+                %error,
+                "a reader's statement limits could not be reset"
+            );
         }
     }
 }

@@ -209,7 +209,13 @@ impl ReaderThread {
     fn serve(&mut self, job: ReaderJob) {
         let mut reader = match self.reader.take().map_or_else(|| self.open(), Ok) {
             Ok(reader) => reader,
-            Err(error) => return tracing::error!(%error, "a reader cannot open the file"),
+            Err(error) => {
+                return tracing::error!(
+                    name: "reader_not_opened",
+                    %error,
+                    "a reader cannot open the file"
+                );
+            }
         };
         let admitted = self.drain.admit(reader.interrupt_handle());
         let scheduler = &self.scheduler;
@@ -222,7 +228,11 @@ impl ReaderThread {
             Ok(()) => self.reader = Some(reader),
             Err(panic) => {
                 let why = panic_text(panic.as_ref());
-                tracing::error!(%why, "a query panicked; its reader opens the file again");
+                tracing::error!(
+                    name: "query_panicked",
+                    %why,
+                    "a query panicked; its reader opens the file again"
+                );
             }
         }
     }

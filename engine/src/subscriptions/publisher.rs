@@ -1,7 +1,7 @@
 //! The thread that passes the deltas of durable commits on to the outboxes of connections ([`publish`]). Which
 //! outboxes get a delta is decided in `hub`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abide_schema::Seq;
 
@@ -18,6 +18,8 @@ pub(crate) struct Publication {
     /// The last seq of the log after it.
     pub(crate) to: Seq,
     pub(crate) deltas: Deltas,
+    /// When its sync began.
+    pub(crate) begun: Instant,
 }
 
 /// The cost of waking a connection and writing to its socket, independent of the size. Measured
@@ -51,11 +53,14 @@ pub(crate) fn publish(
         }
         scheduler.at_fault_point(FaultPoint::Publish);
         let mut widest = 0;
-        for Publication { to, deltas } in commits.drain(..) {
+        for Publication { to, deltas, begun } in commits.drain(..) {
             let connections = hub.publish_in(to, &deltas, metrics, &|| {
                 scheduler.at_fault_point(FaultPoint::Frames);
             });
             widest = widest.max(connections);
+            if !deltas.is_empty() {
+                metrics.delta_seconds.add(begun.elapsed());
+            }
         }
         let pause = pause(widest, processors);
         if pause >= PAUSE_LEAST {

@@ -209,7 +209,7 @@ fn compute_delta(
                 .hint("subscribe without after_seq and as_of, or with a narrower WHERE")
         }),
         Err(LiveError::Broken(why)) => {
-            tracing::error!(%why, "a resume failed");
+            tracing::error!(name: "resume_failed", %why, "a resume failed");
             Refusal::new(Code::Internal, "the change log could not be read")
         }
     };

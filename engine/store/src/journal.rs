@@ -189,7 +189,11 @@ impl Journal {
             if self.free.len() < FREE_SEGMENTS {
                 self.free.push(segment);
             } else if let Err(why) = self.disk.remove(&segment.path) {
-                tracing::warn!(%why, "a segment of the journal was not removed");
+                tracing::warn!(
+                    name: "segment_not_removed",
+                    %why,
+                    "a segment of the journal was not removed"
+                );
             }
         }
     }

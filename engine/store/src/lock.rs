@@ -26,10 +26,18 @@ impl Drop for Lock {
     /// (flock(2)).
     fn drop(&mut self) {
         if let Err(why) = announce(&mut self.0, None) {
-            tracing::warn!(%why, "the lock file still names this process");
+            tracing::warn!(
+                name: "lock_file_not_cleared",
+                %why,
+                "the lock file still names this process"
+            );
         }
         if let Err(why) = self.0.unlock() {
-            tracing::warn!(%why, "the file was not unlocked; closing it releases the lock");
+            tracing::warn!(
+                name: "file_not_unlocked",
+                %why,
+                "the file was not unlocked; closing it releases the lock"
+            );
         }
     }
 }
@@ -69,7 +77,11 @@ fn lock_while(
         match file.try_lock() {
             Ok(()) => {
                 if let Err(why) = announce(&mut file, holder) {
-                    tracing::warn!(%why, "the lock file does not name this process");
+                    tracing::warn!(
+                        name: "lock_file_not_written",
+                        %why,
+                        "the lock file does not name this process"
+                    );
                 }
                 return Ok(Lock(file));
             }

@@ -228,6 +228,9 @@ pub(crate) fn warn_if_open(path: &Path) {
     let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
     if warned.insert((meta.dev(), meta.ino())) {
         let file = path.display();
-        tracing::warn!("{file} has mode {mode:o}: other users can read it; run `chmod 600 {file}`");
+        tracing::warn!(
+            name: "file_mode_open",
+            "{file} has mode {mode:o}: other users can read it; run `chmod 600 {file}`"
+        );
     }
 }

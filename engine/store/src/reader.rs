@@ -481,7 +481,11 @@ impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
         // Temporary tables may have been written; nothing of a snapshot is kept.
         if let Err(error) = self.reader.connection.execute_batch("ROLLBACK") {
-            tracing::warn!(%error, "a read transaction did not end cleanly");
+            tracing::warn!(
+                name: "read_not_ended",
+                %error,
+                "a read transaction did not end cleanly"
+            );
         }
     }
 }

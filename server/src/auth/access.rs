@@ -20,6 +20,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde_json::Value as JsonValue;
 
+use crate::access_log;
 use crate::app_state::AppState;
 use crate::auth::access_config::is_loopback;
 use crate::auth::authenticator::{AuthSession, Authenticator};
@@ -170,13 +171,22 @@ pub(crate) async fn authenticate_request(
             if let Some(pending) = request.extensions().get::<Arc<UnauthenticatedConnection>>() {
                 pending.mark_admitted();
             }
+            let caller = access_log::is_enabled().then(|| session.caller.clone());
             request.extensions_mut().insert(session.caller.clone());
             request.extensions_mut().insert(session);
+            let mut response = next.run(request).await;
+            if let Some(caller) = caller {
+                access_log::add_caller(&mut response, caller);
+            }
+            return response;
         }
         Err(refusal) => {
             let open = OPEN.contains(&request.uri().path()) && request.method() != Method::POST;
             // Probes are answered even if credentials cannot be looked up.
             if !open || matches!(refusal.code, Code::Denied | Code::BadRequest) {
+                if refusal.code == Code::Unauthenticated {
+                    app.refused_credentials.add();
+                }
                 let is_of_issuer = refusal.code == Code::Unauthenticated
                     && app.authenticator.access.jwt().is_some();
                 let mut response = Problem(refusal).into_response();

@@ -147,7 +147,7 @@ impl CredentialStore {
             credential_queries.look_up(&id, &slots).await
         });
         lookup.await.unwrap_or_else(|why| {
-            tracing::error!(%why, "a token lookup failed");
+            tracing::error!(name: "token_lookup_failed", %why, "a token lookup failed");
             Err(Refusal::new(Code::Internal, "the credentials cannot be looked up"))
         })
     }
@@ -206,7 +206,11 @@ impl CredentialStore {
             Code::EngineFailed | Code::DiskFull => why,
             code if code.is_temporary() => why,
             _ => {
-                tracing::error!(%why, "credentials cannot be looked up");
+                tracing::error!(
+                    name: "credential_lookup_failed",
+                    %why,
+                    "credentials cannot be looked up"
+                );
                 Refusal::new(Code::Internal, "the credentials cannot be looked up")
             }
         })
@@ -232,7 +236,7 @@ fn one_parameter(name: &str, value: &str) -> Map<String, JsonValue> {
 }
 
 fn unreadable_row() -> Refusal {
-    tracing::error!("a credential row has an unexpected form");
+    tracing::error!(name: "credential_row_invalid", "a credential row has an unexpected form");
     Refusal::new(Code::Internal, "the credentials cannot be read")
 }
 

@@ -225,11 +225,19 @@ impl Jwt {
         if changed_at != known.changed_at {
             match read_keys(path) {
                 Ok(keys) => {
-                    tracing::info!(keys = keys.len(), "the issuer's keys were read again");
+                    tracing::info!(
+                        name: "issuer_keys_read",
+                        keys = keys.len(),
+                        "the issuer's keys were read again"
+                    );
                     (known.keys, known.changed_at) = (keys, changed_at);
                 }
                 Err(why) => {
-                    tracing::warn!(%why, "cannot read the issuer's keys; keeping the old ones")
+                    tracing::warn!(
+                        name: "issuer_keys_unreadable",
+                        %why,
+                        "cannot read the issuer's keys; keeping the old ones"
+                    )
                 }
             }
         }

@@ -19,12 +19,17 @@ pub(crate) fn raise_connection_limit() -> u32 {
     if current.is_some_and(|current| current < raised) {
         match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum }) {
             Ok(()) => limit = Some(raised),
-            Err(why) => tracing::warn!(%why, "the limit of open files could not be raised"),
+            Err(why) => tracing::warn!(
+                name: "file_limit_not_raised",
+                %why,
+                "the limit of open files could not be raised"
+            ),
         }
     }
     let fit = connections_within(limit);
     if fit < limits::CONNECTIONS {
         tracing::warn!(
+            name: "file_limit_low",
             connections = fit,
             "the limit of open files is low; raise it with `ulimit -n` or LimitNOFILE="
         );

@@ -8,6 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 
+use crate::access_log;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::parse_turns::begin;
@@ -32,10 +33,9 @@ pub(super) async fn call(
     let permit = app.admit_call(&by, content.bytes()).await?;
     let args = content.arguments()?;
     let done = begin(permit, app.engine.call(&by, &reducer, args, request_id)).await?;
-    Ok(unsent::committed_response(
-        &app.engine.buffers().account(&by),
-        frames::encode_call(None, &done),
-    ))
+    let account = app.engine.buffers().account(&by);
+    let response = unsent::committed_response(&account, frames::encode_call(None, &done));
+    Ok(access_log::add_seq(response, done.seq))
 }
 
 #[derive(Deserialize)]
@@ -56,8 +56,7 @@ pub(super) async fn batch(
     let BatchBody { calls } = content.envelope(example)?;
     let request_id = idempotency_key(&headers)?;
     let done = begin(permit, app.engine.batch(&by, calls, request_id)).await?;
-    Ok(unsent::committed_response(
-        &app.engine.buffers().account(&by),
-        frames::encode_batch(None, &done),
-    ))
+    let account = app.engine.buffers().account(&by);
+    let response = unsent::committed_response(&account, frames::encode_batch(None, &done));
+    Ok(access_log::add_seq(response, done.seq))
 }

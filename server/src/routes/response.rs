@@ -145,7 +145,7 @@ pub async fn off_the_runtime<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refusal> {
     spawn_blocking(work).await.map_err(|error| {
-        tracing::error!(%error, "a response could not be made");
+        tracing::error!(name: "response_failed", %error, "a response could not be made");
         Refusal::new(Code::Internal, "the response could not be made").hint(SEE_LOG)
     })
 }

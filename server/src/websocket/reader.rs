@@ -348,6 +348,6 @@ fn find_refusal(why: &std::io::Error) -> Option<&Refusal> {
 }
 
 fn internal_error() -> Refusal {
-    tracing::error!("processing a message panicked");
+    tracing::error!(name: "message_panicked", "processing a message panicked");
     Refusal::new(Code::Internal, "the server failed with an internal error").hint(SEE_LOG)
 }

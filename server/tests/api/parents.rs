@@ -42,7 +42,7 @@ const NESTED: [&str; 12] = [
 
 /// The other paths: they name one thing, or nothing that belongs to a caller. A `batch` is calls of reducers, whose ids are tested in
 /// `tests/it/`. Pages (`after`, `before`, `at`) continue at a number, which belongs to no thing.
-const SINGLE: [&str; 32] = [
+const SINGLE: [&str; 33] = [
     "/",
     "/.well-known/agent-card.json",
     "/.well-known/jwks.json",
@@ -60,6 +60,7 @@ const SINGLE: [&str; 32] = [
     "/v1/batch",
     "/v1/explain",
     "/v1/imports",
+    "/v1/live",
     "/v1/models",
     "/v1/prompts",
     "/v1/responses/{id}",

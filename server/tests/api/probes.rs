@@ -1,5 +1,7 @@
 //! Endpoints for operators and tools: health, readiness, metrics, schema, OpenAPI, the page.
 
+use abide_engine::SubscribeRequest;
+use abide_schema::Caller;
 use abide_server::{AccessConfig, Drain, Services};
 use expect_test::expect;
 
@@ -93,15 +95,57 @@ async fn metrics_have_the_prometheus_text_format() {
         "abide_change_log_oldest_seq 0",
         "abide_change_log_events 1",
         "abide_build_info{version=\"0.1.0\"} 1",
+        "# TYPE abide_call_seconds histogram",
+        "abide_call_seconds_bucket{le=\"+Inf\"} 2",
+        "abide_call_seconds_count 2",
+        "# TYPE abide_waiting_rows gauge",
     ] {
         assert!(metrics.body.lines().any(|given| given == line), "{line}\n{}", metrics.body);
     }
     let is_sample = |line: &str| {
         let (name, value) = line.rsplit_once(' ').unwrap_or_default();
-        name.starts_with("abide_") && value.parse::<u64>().is_ok()
+        name.starts_with("abide_") && value.parse::<f64>().is_ok()
     };
     let odd = metrics.body.lines().find(|line| !line.starts_with("# ") && !is_sample(line));
     assert_eq!(odd, None);
+}
+
+/// A digest in the metrics, and its query for those who may see the queries of all callers.
+#[tokio::test]
+async fn a_template_has_a_digest_in_the_metrics_and_its_text_in_another_place() {
+    let server = TestServer::open().await;
+    let none = serde_json::Map::new();
+    let mut connection = server.engine.connect(&Caller::local());
+    let sql = "SELECT id, text FROM notes WHERE text = 'hidden'";
+    let request = SubscribeRequest::new("q", sql, &none);
+    connection.subscribe(&request).await.expect("it is a query");
+    let live = server.get("/v1/live").await.json();
+    let template = &live["templates"][0];
+    assert!(template["sql"].as_str().is_some_and(|sql| sql.contains("notes")), "{live}");
+    let digest = template["template"].as_str().expect("a digest");
+    let metrics = server.get("/metrics").await.body;
+    let line = format!("abide_live_template_bindings{{template=\"{digest}\"}} 1");
+    assert!(metrics.lines().any(|given| given == line), "{line}\n{metrics}");
+    assert!(!metrics.contains("SELECT") && !metrics.contains("hidden"), "{metrics}");
+    drop(connection);
+}
+
+/// A program that reads the metrics all the time takes no turn from others: rows are counted every five seconds.
+#[tokio::test]
+async fn scrapes_share_what_costs_a_turn() {
+    let server = TestServer::open().await;
+    let first = server.get("/metrics").await.body;
+    let none = serde_json::Map::new();
+    let mut connection = server.engine.connect(&Caller::local());
+    let request = SubscribeRequest::new("q", "SELECT id FROM notes", &none);
+    connection.subscribe(&request).await.expect("it is a query");
+    let second = server.get("/metrics").await.body;
+    for metrics in [first, second] {
+        let head = "# TYPE abide_live_template_bindings gauge";
+        assert!(metrics.lines().any(|line| line == head), "{metrics}");
+        assert!(!metrics.contains("abide_live_template_bindings{"), "{metrics}");
+    }
+    drop(connection);
 }
 
 #[tokio::test]

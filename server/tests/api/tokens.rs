@@ -123,6 +123,24 @@ async fn a_token_determines_the_caller_and_its_permissions() {
 }
 
 #[tokio::test]
+async fn only_admins_without_a_scope_see_the_live_queries_of_all() {
+    let home = TokenServer::new().await;
+    home.with("annannann", json!({"scope": {"tenant": "acme"}})).await;
+    home.with("workwork", json!({"role": "worker"})).await;
+    let mut output = Vec::new();
+    for id in ["annannann", "workwork"] {
+        output.push(home.ask(&token(id), "GET", "/v1/live", "").await.problem());
+    }
+    check(
+        &output.join("\n"),
+        expect![[r#"
+            403 denied: /v1/live covers all scopes, and you have a scope (use an identity without a scope)
+            403 denied: /v1/live shows the queries of all callers, and you are not an admin (use an identity of the role admin)
+        "#]],
+    );
+}
+
+#[tokio::test]
 async fn the_first_token_makes_credentials_required() {
     let home = TokenServer::new().await;
     let mut socket = home.0.socket().await;

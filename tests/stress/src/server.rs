@@ -35,7 +35,7 @@ fn program() -> CheckResult<PathBuf> {
 /// The program with an environment independent of the user's.
 pub(crate) fn abide() -> CheckResult<Command> {
     let mut command = Command::new(program()?);
-    for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_LOG", "COLUMNS"] {
+    for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_LOG", "ABIDE_LOG_FORMAT", "COLUMNS"] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());

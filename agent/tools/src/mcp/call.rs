@@ -434,7 +434,12 @@ impl McpCall {
                 Ok(TaskPoll::Asks(requests)) => return self.ask("task", &requests, None).await,
                 Ok(TaskPoll::Works(suggested)) => pause = suggested,
                 Err(error) if is_lost(&error) && !needs_person(&error) => {
-                    tracing::info!(server = self.server.name, %error, "a task cannot be reached");
+                    tracing::info!(
+                        name: "tool_task_unreachable",
+                        server = self.server.name,
+                        %error,
+                        "a task cannot be reached"
+                    );
                     pause = (pause * 2).min(PAUSES.1);
                 }
                 // The server refuses to show the task, which may have had its effect.

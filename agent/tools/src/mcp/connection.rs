@@ -295,6 +295,7 @@ impl Connection {
             let Some(next) = next else { return Ok(tools) };
             if !cursors.insert(next.clone()) {
                 tracing::warn!(
+                    name: "mcp_list_cut",
                     tools = tools.len(),
                     "an MCP server has sent a cursor again: its list of tools ends there"
                 );

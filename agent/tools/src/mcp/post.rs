@@ -130,7 +130,11 @@ impl Post<'_> {
         let read = serde_json::from_str::<ServerJsonRpcMessage>(&received::decodable(&text));
         let Some(id) = self.request_id() else {
             if let Err(why) = read {
-                tracing::warn!(%why, "an MCP server has answered a notification: it is ignored");
+                tracing::warn!(
+                    name: "mcp_answer_ignored",
+                    %why,
+                    "an MCP server has answered a notification: it is ignored"
+                );
                 return Ok(StreamableHttpPostResponse::Accepted);
             }
             return Ok(StreamableHttpPostResponse::Json(read?, session_id));

@@ -41,7 +41,11 @@ pub(super) fn decodable(message: &str) -> Cow<'_, str> {
         Err(why) => match id_of_response(&text) {
             Some(id) => Cow::Owned(unreadable(&id, &why.to_string())),
             None => {
-                tracing::warn!(%why, "a line of an MCP server is no message: it is ignored");
+                tracing::warn!(
+                    name: "mcp_line_ignored",
+                    %why,
+                    "a line of an MCP server is no message: it is ignored"
+                );
                 text
             }
         },
@@ -89,7 +93,11 @@ fn readable(id: &Value, mut result: Value) -> Option<String> {
     if let Some(tools) = result["tools"].as_array_mut() {
         let count = tools.len();
         tools.retain(fits::<Tool>);
-        tracing::warn!(dropped = count - tools.len(), "tools of an MCP server cannot be read");
+        tracing::warn!(
+            name: "mcp_tools_dropped",
+            dropped = count - tools.len(),
+            "tools of an MCP server cannot be read"
+        );
     } else {
         result = readable_content(&result)?;
     }

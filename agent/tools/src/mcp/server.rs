@@ -114,7 +114,13 @@ impl Server {
                 let wait = BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX);
                 link.rests_until = Some(Instant::now() + wait);
                 let why = &error.why;
-                tracing::warn!(server = self.name, why, ?wait, "an MCP server is unavailable");
+                tracing::warn!(
+                    name: "mcp_unavailable",
+                    server = self.name,
+                    why,
+                    ?wait,
+                    "an MCP server is unavailable"
+                );
                 link.last_error.clone_from(&error);
                 Err(error)
             }
@@ -171,7 +177,12 @@ impl Server {
                 match server.list(&connection).await {
                     Ok(listed) => server.publish(listed),
                     Err(Unavailable { why, .. }) => {
-                        tracing::warn!(server = server.name, why, "tools could not be listed")
+                        tracing::warn!(
+                            name: "mcp_tools_not_listed",
+                            server = server.name,
+                            why,
+                            "tools could not be listed"
+                        )
                     }
                 }
                 drop((server, connection));

@@ -98,19 +98,28 @@ impl Server {
         }
         let unlisted = self.unlisted_in(&listed);
         for problem in &unlisted {
-            tracing::warn!(server = self.name, "{}", problem.why);
+            tracing::warn!(name: "mcp_tool_warning", server = self.name, "{}", problem.why);
         }
         *self.unlisted.lock().unwrap_or_else(PoisonError::into_inner) = unlisted;
         listed.retain(|tool| self.only.as_ref().is_none_or(|only| self.selects(only, &tool.name)));
         if listed.len() > TOOLS_MAX {
-            tracing::warn!(server = self.name, "only the first {TOOLS_MAX} tools are used");
+            tracing::warn!(
+                name: "mcp_tools_cut",
+                server = self.name,
+                "only the first {TOOLS_MAX} tools are used"
+            );
             listed.truncate(TOOLS_MAX);
         }
         let tools = listed
             .into_iter()
             .map(|tool| Arc::new(McpTool::new(Arc::clone(self), tool)) as Arc<dyn Tool>);
         for problem in self.tools.replace(&self.name, tools.collect()) {
-            tracing::warn!(server = self.name, problem, "a tool is not used");
+            tracing::warn!(
+                name: "mcp_tool_unused",
+                server = self.name,
+                problem,
+                "a tool is not used"
+            );
         }
     }
 }

@@ -118,7 +118,11 @@ impl Actor {
                     break closed;
                 }
                 ConnectionEnd::Lost(why) => {
-                    tracing::info!(%why, "the connection to the server was lost");
+                    tracing::info!(
+                        name: "connection_lost",
+                        %why,
+                        "the connection to the server was lost"
+                    );
                     // Completes a close handshake, if one was under way; nothing else can be saved.
                     let _ = socket.close(None).now_or_never();
                     drop(socket);
@@ -327,7 +331,12 @@ impl Actor {
             tracing::debug!(%refusal, "the credentials are no longer valid");
         } else if !self.subscriptions.handle_refusal(frame.id.as_deref(), refusal) {
             let detail = frame.detail.as_deref().map(cut);
-            tracing::warn!(id = ?frame.id, ?detail, "the server refused an unknown or abandoned request");
+            tracing::warn!(
+                name: "request_unknown",
+                id = ?frame.id,
+                ?detail,
+                "the server refused an unknown or abandoned request"
+            );
         }
     }
 

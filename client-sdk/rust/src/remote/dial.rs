@@ -332,6 +332,7 @@ pub(crate) async fn handshake(
             let checks = response.headers().get(AUTHENTICATION_HEADER);
             if has_token && checks.is_some_and(|value| value == AUTHENTICATION_OFF) {
                 tracing::warn!(
+                    name: "token_unused",
                     "{url} checks no tokens, because it has none: the token has no effect"
                 );
             }

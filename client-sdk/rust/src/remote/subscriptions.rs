@@ -369,7 +369,11 @@ impl Subscriptions {
             matches!(subscription.state, State::Live(_)) && at < Some(from)
         });
         for key in behind.map(|(key, _)| *key).collect::<Vec<_>>() {
-            tracing::warn!(%from, "the server left a gap; restarting a subscription");
+            tracing::warn!(
+                name: "subscription_gap",
+                %from,
+                "the server left a gap; restarting a subscription"
+            );
             if let Some(subscription) = self.all.get_mut(&key) {
                 subscription.seq = subscription.complete_up_to(received);
             }

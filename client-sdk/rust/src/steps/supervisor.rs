@@ -144,6 +144,7 @@ impl Supervisor {
             Err(error) if error.code() == Some(Code::Conflict) => return true,
             Err(error) => {
                 tracing::warn!(
+                    name: "handoff_not_claimed",
                     id,
                     error = format_args!("{error:#}"),
                     "the handoff cannot be claimed"
@@ -155,6 +156,7 @@ impl Supervisor {
             Ok(is_answered) => is_answered,
             Err(error) => {
                 tracing::warn!(
+                    name: "handoff_not_recorded",
                     id,
                     error = format_args!("{error:#}"),
                     "the answer to the handoff is not recorded"
@@ -189,7 +191,12 @@ impl Supervisor {
                 abide.call(reject).await?;
             }
             WorkEnd::Done(Err(why)) => {
-                tracing::warn!(id, %why, "the supervisor failed; the handoff is released");
+                tracing::warn!(
+                    name: "supervisor_failed",
+                    id,
+                    %why,
+                    "the supervisor failed; the handoff is released"
+                );
                 let release = ReleaseHandoff { fencing_token: token, ..ReleaseHandoff::new(&id) };
                 abide.call(release).await?;
                 return Ok(false);

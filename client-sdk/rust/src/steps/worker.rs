@@ -203,8 +203,15 @@ impl Worker {
             let tool = &call.tool_name;
             match run_attempt(&abide, &call, lease, work).await {
                 Ok(_) => {}
-                Err(error @ Error::ToolFailed { .. }) => tracing::info!(id, tool, %error, "failed"),
+                Err(error @ Error::ToolFailed { .. }) => tracing::info!(
+                    name: "tool_failed",
+                    id,
+                    tool,
+                    %error,
+                    "failed"
+                ),
                 Err(error) => tracing::warn!(
+                    name: "outcome_not_recorded",
                     id,
                     tool,
                     error = format_args!("{error:#}"),

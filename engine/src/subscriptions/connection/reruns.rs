@@ -61,7 +61,7 @@ impl PendingReruns {
         joined: Result<(Id, Result<RerunResult, QueryFailure>), JoinError>,
     ) -> Option<FinishedRerun> {
         let (id, outcome) = joined.unwrap_or_else(|why| {
-            tracing::error!(%why, "a live query could not be run again");
+            tracing::error!(name: "rerun_failed", %why, "a live query could not be run again");
             let refusal = Refusal::new(Code::Internal, "the live query failed")
                 .hint("subscribe again; see the engine's log for the cause");
             (why.id(), Err(refusal.into()))

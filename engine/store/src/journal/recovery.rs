@@ -70,7 +70,10 @@ impl FoundJournal {
                 Err(NoHeader::Unused) => {
                     // A crash before the first sync of a segment also leaves this.
                     let segment = path.display();
-                    tracing::warn!("{segment} has no valid header, and is not applied");
+                    tracing::warn!(
+                        name: "segment_invalid",
+                        "{segment} has no valid header, and is not applied"
+                    );
                 }
                 Err(NoHeader::Version(found)) => return Err(unknown_version(&path, found)),
             }
@@ -155,7 +158,11 @@ impl FoundJournal {
     pub(crate) fn remove(&self, disk: &dyn Disk) {
         for path in &self.paths {
             if let Err(why) = disk.remove(path) {
-                tracing::warn!(%why, "a segment of the journal was not removed");
+                tracing::warn!(
+                    name: "segment_not_removed",
+                    %why,
+                    "a segment of the journal was not removed"
+                );
             }
         }
     }

@@ -43,7 +43,11 @@ pub(crate) async fn run(app: ProtocolState) {
         () = async {
             loop {
                 let refusal = serve(&app, &sender).await;
-                tracing::warn!(%refusal, "push notifications are interrupted");
+                tracing::warn!(
+                    name: "push_interrupted",
+                    %refusal,
+                    "push notifications are interrupted"
+                );
                 tokio::time::sleep(limits::WEBHOOK_FAILURE_PAUSE).await;
             }
         } => {}
