@@ -117,7 +117,9 @@ async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
 
 /// Whether a variable can be that of an option.
 fn is_of_option(name: &str) -> bool {
-    name.starts_with("ABIDE_") && name != "ABIDE_LOG" && !name.starts_with("ABIDE_TEST_")
+    name.starts_with("ABIDE_")
+        && !["ABIDE_LOG", "ABIDE_LOG_FORMAT"].contains(&name)
+        && !name.starts_with("ABIDE_TEST_")
 }
 
 fn process_refusal(what: &str, why: &dyn std::fmt::Display) -> Refusal {
