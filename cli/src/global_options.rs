@@ -142,21 +142,20 @@ impl Options {
     /// Uses the server that has the file open, unless the command line names the file. Without a file and an address, this is
     /// a server with TLS on the default file; another one has the default address.
     pub(crate) fn prefer_server(&mut self) {
-        if self.is_db_typed {
+        let is_default = self.db.is_none();
+        if self.is_db_typed || (is_default && self.is_url_named) {
             return;
         }
-        let Some(file) = self.db.as_deref() else {
-            let file = Path::new(DEFAULT_DB);
-            if let Some(holder) = find_holder(file).filter(|_| !self.is_url_named) {
-                self.local_server = LocalServer::from_holder(file, &holder);
-            }
+        let file = self.db_or_default();
+        let Some(holder) = find_holder(&file).filter(is_server) else { return };
+        let local_server = LocalServer::from_holder(&file, &holder);
+        if is_default && local_server.is_none() {
             return;
-        };
-        let Some(holder) = find_holder(file).filter(is_server) else { return };
-        self.local_server = LocalServer::from_holder(file, &holder);
+        }
+        self.is_url_named = !is_default;
+        self.local_server = local_server;
         // For a server with TLS, it is only shown.
         self.url = holder.url.unwrap_or_default();
-        self.is_url_named = true;
         self.db = None;
     }
 }
