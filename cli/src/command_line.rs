@@ -1,5 +1,6 @@
 //! The command line: its arguments, the file of each command, exit codes and the log.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use abide_agent::{AgentLoop, AgentLoops, Environment};
@@ -18,8 +19,9 @@ use crate::demo;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
-    agent, backup, call, environment, events, explain, identity, init, mcp, open, output,
-    printable, prompt, replay, role, serve, sql, token, upgrade, usage, verify, watch,
+    agent, backup, call, completions, environment, events, explain, identity, init, mcp, open,
+    output, printable, prompt, replay, role, serve, sql, token, token_file, upgrade, usage, verify,
+    watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -74,6 +76,11 @@ enum Command {
     Backup(backup::Backup),
     /// Convert a file to the layout of new files
     Upgrade(upgrade::Upgrade),
+    /// Print the completions of a shell
+    Completions(completions::Completions),
+    /// Write the manual pages, for packages
+    #[command(hide = true)]
+    Manual(completions::Manual),
 }
 
 async fn run(options: &Options, command: Command) -> Result<(), Failure> {
@@ -99,6 +106,8 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         Command::Replay(args) => replay::run(options, args),
         Command::Backup(args) => backup::run(options, args),
         Command::Upgrade(args) => upgrade::run(options, args),
+        Command::Completions(args) => completions::run(CommandLine::command(), &args),
+        Command::Manual(args) => completions::write_manual(CommandLine::command(), &args),
     }
 }
 
@@ -255,20 +264,30 @@ fn parse() -> Result<CommandLine, clap::Error> {
     }
     let mut matches = CommandLine::command().try_get_matches_from(words)?;
     let source = matches.value_source("url");
+    let is_token_typed = matches.value_source("token") == Some(ValueSource::CommandLine);
+    let is_token_file_typed = matches.value_source("token_file") == Some(ValueSource::CommandLine);
     let mut parsed = CommandLine::from_arg_matches_mut(&mut matches)
         .map_err(|error| error.format(&mut CommandLine::command()))?;
     // The address in the environment is that of commands without --db.
     if source == Some(ValueSource::CommandLine) && parsed.options.db.is_some() {
-        let mut conflict = clap::Error::new(ErrorKind::ArgumentConflict);
-        for (kind, option) in [(ContextKind::InvalidArg, "--url"), (ContextKind::PriorArg, "--db")]
-        {
-            conflict.insert(kind, ContextValue::String(option.to_owned()));
-        }
-        return Err(conflict);
+        return Err(conflict("--url", "--db"));
     }
+    if is_token_typed && is_token_file_typed {
+        return Err(conflict("--token", "--token-file"));
+    }
+    parsed.options.is_token_file_typed = is_token_file_typed;
     parsed.options.is_url_named = source.is_some_and(|it| it != ValueSource::DefaultValue);
     parsed.options.is_url_typed = source == Some(ValueSource::CommandLine);
     Ok(parsed)
+}
+
+/// The error of two options that contradict each other.
+fn conflict(option: &str, other: &str) -> clap::Error {
+    let mut conflict = clap::Error::new(ErrorKind::ArgumentConflict);
+    for (kind, option) in [(ContextKind::InvalidArg, option), (ContextKind::PriorArg, other)] {
+        conflict.insert(kind, ContextValue::String(option.to_owned()));
+    }
+    conflict
 }
 
 fn report_failure(failure: &Failure, as_json: bool) -> ExitCode {
@@ -319,17 +338,33 @@ fn run_in_runtime(options: &mut Options, command: Command) -> Result<(), Failure
     } else {
         Environment::of_process()
     };
-    let token = environment.value("ABIDE_TOKEN").map(str::to_owned);
-    options.token = options.token.take().or(token);
+    options.token = find_token(options, &environment)?;
     options.environment = environment;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(run(options, command))
 }
 
+/// Returns the token of this command. What is typed comes before the environment, and a token before a file.
+///
+/// # Errors
+/// The file of the token cannot be read.
+fn find_token(options: &Options, environment: &Environment) -> Result<Option<String>, Failure> {
+    let variable = |name: &str| environment.value(name).map(str::to_owned);
+    if !options.is_token_file_typed {
+        let token = options.token.clone().or_else(|| variable("ABIDE_TOKEN"));
+        if token.is_some() {
+            return Ok(token);
+        }
+    }
+    let file = options.token_file.clone();
+    let file = file.or_else(|| variable("ABIDE_TOKEN_FILE").map(PathBuf::from));
+    Ok(file.map(|file| token_file::read(&file)).transpose()?)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     use tracing::Level;
 

@@ -52,6 +52,14 @@ pub(crate) struct Options {
     #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
 
+    /// A file with the bearer token, such as a mounted secret
+    #[arg(long, global = true, env = "ABIDE_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Whether the file of the token is named on the command line.
+    #[arg(skip)]
+    pub(crate) is_token_file_typed: bool,
+
     /// The environment variables available to tools and models.
     #[arg(skip)]
     pub(crate) environment: Environment,

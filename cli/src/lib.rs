@@ -50,6 +50,7 @@ mod backup;
 mod call;
 mod cells;
 mod command_line;
+mod completions;
 mod connect;
 #[cfg(feature = "demo")]
 mod demo;
@@ -79,6 +80,7 @@ mod statement_hints;
 mod table;
 mod terminal;
 mod token;
+mod token_file;
 #[cfg(test)]
 mod typed_calls;
 mod units;

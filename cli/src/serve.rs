@@ -76,6 +76,15 @@ pub(crate) struct Serve {
     /// file is agents.db in it
     #[arg(long, value_name = "FOLDER")]
     agents: Option<PathBuf>,
+
+    /// On the first start, create an administrator with all rights, and write its token to this new file,
+    /// for this user only
+    #[arg(long, value_name = "FILE")]
+    first_token: Option<PathBuf>,
+
+    /// Refuse to start if this folder is not on a volume: a container would lose its data
+    #[arg(long, value_name = "FOLDER")]
+    require_volume: Option<PathBuf>,
 }
 
 impl Serve {
@@ -130,6 +139,8 @@ Examples:
   abide serve                                      # abide.db, created if it does not exist
   abide serve --db agents.db --listen 127.0.0.1:0  # any free port
   abide serve --listen 0.0.0.0:7341                # for other machines; needs a token
+  abide serve --listen 0.0.0.0:7341 --first-token admin.token
+                                                   # creates the first token
   abide serve --jwt issuer.json                    # see docs/authority.md
   abide serve --retention-time 7d                  # clients can resume for a week
   abide serve --buffer-limit 1GB --buffer-limit-per-caller 200MB
@@ -143,6 +154,7 @@ targets: ABIDE_LOG=info,tungstenite=debug.";
 
 #[cfg(debug_assertions)]
 pub(crate) mod fault;
+mod first_start;
 #[cfg(test)]
 mod tests;
 mod webhooks;
@@ -171,8 +183,11 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let webhooks = Arc::new(Webhooks::new(&args.webhook_allow_private)?);
     let public_url = args.public_url.as_deref().map(PublicUrl::parse).transpose()?;
     let signing_key = args.signing_key.as_deref().map(SigningKey::open).transpose()?;
+    if let Some(folder) = &args.require_volume {
+        first_start::check_volume(folder)?;
+    }
     let (listener, address) = bind(&args.listen, &db).await?;
-    check_new_file(&db, &access, address, of_file.as_deref())?;
+    check_new_file(&db, &access, address, of_file.as_deref(), args.first_token.as_deref())?;
     check_folder(&db)?;
     let project = match &args.agents {
         Some(folder) => {
@@ -188,6 +203,12 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     #[cfg(debug_assertions)]
     let config = fault::arm_requested_panic(config);
     let engine = Engine::open(&db, config).map_err(|error| error.to_refusal())?;
+    if let Some(file) = &args.first_token
+        && let Err(failure) = first_start::create_token(&engine, &access, file).await
+    {
+        close(&engine).await;
+        return Err(failure);
+    }
     let checked = check_access(&engine, &access, address, of_file.as_deref(), &db).await;
     let Ok(requires_token) = checked else {
         close(&engine).await;
@@ -246,12 +267,16 @@ fn check_new_file(
     access: &AccessConfig,
     address: SocketAddr,
     token: Option<&str>,
+    first_token: Option<&Path>,
 ) -> Result<(), Refusal> {
     if db.exists() {
         return Ok(());
     }
     if token.is_some() {
         return Err(foreign_token_refusal(db));
+    }
+    if let Some(file) = first_token {
+        return first_start::find_token(file).map(drop);
     }
     access.check_alone(address).map_err(|refusal| add_token_hint(refusal, db))
 }
@@ -286,7 +311,9 @@ fn foreign_token_refusal(db: &Path) -> Refusal {
     let db = db.display();
     let detail = format!("{db} does not have the token of --token or ABIDE_TOKEN");
     let create = create_token_command(&format!(" --db {db}"));
-    let hint = format!("unset ABIDE_TOKEN, or create a token of this file: `{create}`");
+    let hint = format!(
+        "unset ABIDE_TOKEN and ABIDE_TOKEN_FILE, or create a token of this file: `{create}`"
+    );
     Refusal::new(Code::Unauthenticated, detail).hint(hint)
 }
 

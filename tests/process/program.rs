@@ -18,7 +18,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The program without arguments, with an environment independent of the user's.
 pub(crate) fn abide() -> Command {
     let mut command = Command::new(program());
-    for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_LOG", "COLUMNS"] {
+    for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_TOKEN_FILE", "ABIDE_LOG", "COLUMNS"] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());
