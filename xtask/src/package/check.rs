@@ -1,0 +1,137 @@
+//! Uses an installed artefact as a new user does: its version, the demo, a server, and a call.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value as JsonValue;
+use tempfile::TempDir;
+
+use super::release::Release;
+
+/// How an installed program is started.
+#[derive(Debug)]
+pub(super) struct Installed {
+    program: PathBuf,
+    /// The arguments before those of `abide`.
+    arguments: Vec<OsString>,
+    /// The working directory.
+    folder: PathBuf,
+}
+
+impl Installed {
+    /// A program that is started in a folder.
+    pub(super) fn new(program: impl Into<PathBuf>, folder: impl Into<PathBuf>) -> Installed {
+        Installed { program: program.into(), arguments: Vec::new(), folder: folder.into() }
+    }
+
+    /// A program that another one starts, such as a sandbox.
+    pub(super) fn started_by<A: Into<OsString>>(
+        program: &str,
+        arguments: impl IntoIterator<Item = A>,
+        folder: &Path,
+    ) -> Installed {
+        let arguments = arguments.into_iter().map(Into::into).collect();
+        Installed { program: program.into(), arguments, folder: folder.to_owned() }
+    }
+
+    /// Runs a command that must fail. Returns what it prints on stderr.
+    pub(super) fn stderr(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut command = self.command(arguments);
+        let ended = command.stdin(Stdio::null()).output();
+        let ended = ended.map_err(|why| format!("cannot run {command:?}: {why}"))?;
+        if ended.status.success() {
+            return Err(format!("{command:?} did not fail"));
+        }
+        Ok(String::from_utf8_lossy(&ended.stderr).into_owned())
+    }
+
+    /// Returns the command with these arguments, without the settings of this machine.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).args(arguments).current_dir(&self.folder);
+        for name in ["ABIDE_BINARY", "ABIDE_TOKEN", "ABIDE_TOKEN_FILE", "ABIDE_URL", "PYTHONPATH"] {
+            command.env_remove(name);
+        }
+        command
+    }
+}
+
+/// Runs the version, the demo, a server and a call.
+pub(super) fn exercise(release: &Release, installed: &Installed) -> Result<(), String> {
+    let version = output(&mut installed.command(&["--version"]))?;
+    if version != format!("abide {}\n", release.version) {
+        return Err(format!("--version printed {version:?}"));
+    }
+    output(&mut installed.command(&["demo", "--conversations", "3"]))?;
+
+    let mut serve =
+        installed.command(&["serve", "--listen", "127.0.0.1:0", "--db", "check.db", "--json"]);
+    let mut server = Server::start(&mut serve)?;
+    let url = format!("http://{}", server.listening);
+    let call = ["call", "create_session", "agent=support", "id=s1", "--url", &url];
+    output(&mut installed.command(&call))?;
+    let rows = ["sql", "SELECT id FROM sessions", "--json", "--url", &url];
+    let rows = output(&mut installed.command(&rows))?;
+    if !rows.contains("\"s1\"") {
+        return Err(format!("the session is not stored: {rows}"));
+    }
+    server.stop()?;
+    output(&mut installed.command(&["verify", "check.db"]))?;
+    Ok(())
+}
+
+/// A server that is stopped with SIGTERM, as by a supervisor, and killed if the check fails.
+struct Server {
+    child: Child,
+    listening: String,
+}
+
+impl Server {
+    /// Starts it, and waits until it listens.
+    fn start(command: &mut Command) -> Result<Server, String> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|why| format!("cannot start {command:?}: {why}"))?;
+        let stdout = child.stdout.take().expect("stdout is piped");
+        // From here on the server is stopped in any case.
+        let mut server = Server { child, listening: String::new() };
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).map_err(|why| why.to_string())?;
+        let greeting: JsonValue =
+            serde_json::from_str(&line).map_err(|why| format!("serve printed {line:?}: {why}"))?;
+        server.listening = greeting["listening"].as_str().unwrap_or_default().to_owned();
+        Ok(server)
+    }
+
+    /// Stops it, and expects that it ends well.
+    fn stop(&mut self) -> Result<(), String> {
+        let id = self.child.id().to_string();
+        output(Command::new("kill").args(["-TERM", &id]))?;
+        let status = self.child.wait().map_err(|why| why.to_string())?;
+        if status.success() { Ok(()) } else { Err(format!("after SIGTERM, serve ended: {status}")) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Has no effect after it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a command that must succeed. Returns its output.
+pub(super) fn output(command: &mut Command) -> Result<String, String> {
+    let ended = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let ended = ended.map_err(|why| format!("cannot run {command:?}: {why}"))?;
+    if !ended.status.success() {
+        return Err(format!("{command:?} failed: {}", ended.status));
+    }
+    String::from_utf8(ended.stdout).map_err(|_| format!("{command:?} printed no UTF-8"))
+}
+
+/// Returns a new folder, which is removed when it is dropped.
+pub(super) fn empty_folder() -> Result<TempDir, String> {
+    tempfile::tempdir().map_err(|why| format!("no temporary folder: {why}"))
+}

@@ -1,0 +1,64 @@
+//! Formats of archives, and arguments.
+
+use super::archive::{Archive, ar, gzip};
+use super::*;
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn arguments_are_parsed() {
+    let parse = |text| Arguments::parse(&words(text));
+    let only = Arguments { only: Some("deb".to_owned()), is_checked: true, ..Arguments::default() };
+    assert_eq!(parse("--only deb --check"), Ok(only));
+    assert_eq!(parse(""), Ok(Arguments::default()));
+    for wrong in ["--only rpm", "--binary", "--all", "deb --check"] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+    assert!(Platform::find(Some("mips-unknown-linux-gnu")).is_err());
+}
+
+/// Two builds of one commit are compared byte by byte, so an archive must not depend on the order of its members.
+#[test]
+fn an_archive_depends_on_its_members_only() {
+    let mut one = Archive::default();
+    one.file("usr/bin/abide", 0o755, "program");
+    one.link("lib", "usr/lib");
+    one.folder("data", 0o700, 65532);
+    let mut other = Archive::default();
+    other.folder("data", 0o700, 65532);
+    other.link("lib", "usr/lib");
+    other.file("usr/bin/abide", 0o755, "program");
+    let tar = one.to_tar(1_000).expect("memory has room");
+    assert_eq!(tar, other.to_tar(1_000).expect("memory has room"));
+    let mut members = Vec::new();
+    let mut archive = tar::Archive::new(tar.as_slice());
+    for member in archive.entries().expect("it is an archive") {
+        let member = member.expect("it is a member");
+        let header = member.header();
+        let path = member.path().expect("it has a path").display().to_string();
+        let numbers = [header.uid(), header.gid(), header.mtime()].map(Result::ok);
+        members.push((path, header.mode().ok(), numbers));
+    }
+    let at = |owner| [Some(owner), Some(owner), Some(1_000)];
+    let expected = [
+        ("data/", 0o700, at(65532)),
+        ("lib", 0o777, at(0)),
+        ("usr/", 0o755, at(0)),
+        ("usr/bin/", 0o755, at(0)),
+        ("usr/bin/abide", 0o755, at(0)),
+    ];
+    let expected = expected.map(|(path, mode, numbers)| (path.to_owned(), Some(mode), numbers));
+    assert_eq!(members, expected);
+    assert_eq!(gzip(&tar).expect("memory has room")[4..8], [0; 4], "the time of the header");
+}
+
+#[test]
+fn members_of_ar_begin_at_even_offsets() {
+    let archive = ar(&[("a", b"xyz".to_vec()), ("b", Vec::new())], 7);
+    let header =
+        |name: &str, size: u8| format!("{name:<16}7           0     0     100644  {size:<10}`\n");
+    let expected = format!("!<arch>\n{}xyz\n{}", header("a", 3), header("b", 0));
+    assert_eq!(String::from_utf8(archive), Ok(expected));
+}
