@@ -1,6 +1,7 @@
 //! Uses an installed artefact as a new user does: its version, the demo, a server, and a call.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,22 +19,30 @@ pub(super) struct Installed {
     arguments: Vec<OsString>,
     /// The working directory.
     folder: PathBuf,
+    /// Whether the process that is started waits for the program, and does not pass signals on.
+    is_monitored: bool,
 }
 
 impl Installed {
     /// A program that is started in a folder.
     pub(super) fn new(program: impl Into<PathBuf>, folder: impl Into<PathBuf>) -> Installed {
-        Installed { program: program.into(), arguments: Vec::new(), folder: folder.into() }
+        Installed {
+            program: program.into(),
+            arguments: Vec::new(),
+            folder: folder.into(),
+            is_monitored: false,
+        }
     }
 
-    /// A program that another one starts, such as a sandbox.
+    /// A program in a sandbox, which waits for it.
     pub(super) fn started_by<A: Into<OsString>>(
         program: &str,
         arguments: impl IntoIterator<Item = A>,
         folder: &Path,
     ) -> Installed {
         let arguments = arguments.into_iter().map(Into::into).collect();
-        Installed { program: program.into(), arguments, folder: folder.to_owned() }
+        let folder = folder.to_owned();
+        Installed { program: program.into(), arguments, folder, is_monitored: true }
     }
 
     /// Runs a command that must fail. Returns what it prints on stderr.
@@ -77,7 +86,7 @@ pub(super) fn exercise(release: &Release, installed: &Installed) -> Result<(), S
     if !rows.contains("\"s1\"") {
         return Err(format!("the session is not stored: {rows}"));
     }
-    server.stop()?;
+    server.stop(installed.is_monitored)?;
     output(&mut installed.command(&["verify", "check.db"]))?;
     Ok(())
 }
@@ -105,11 +114,23 @@ impl Server {
     }
 
     /// Stops it, and expects that it ends well.
-    fn stop(&mut self) -> Result<(), String> {
+    fn stop(&mut self, is_monitored: bool) -> Result<(), String> {
         let id = self.child.id().to_string();
+        let id = if is_monitored { innermost(id) } else { id };
         output(Command::new("kill").args(["-TERM", &id]))?;
         let status = self.child.wait().map_err(|why| why.to_string())?;
         if status.success() { Ok(()) } else { Err(format!("after SIGTERM, serve ended: {status}")) }
+    }
+}
+
+/// Returns the last of the children of a process, each the only one of its parent.
+fn innermost(mut id: String) -> String {
+    loop {
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        match children.unwrap_or_default().split_whitespace().next() {
+            Some(child) => id = child.to_owned(),
+            None => return id,
+        }
     }
 }
 

@@ -68,7 +68,8 @@ pub(super) fn check(release: &Release, files: &[PathBuf]) -> Result<(), String> 
     check::exercise(release, &Installed::new(bin.join("abide"), folder.path()))?;
 
     let bin = crate::command::virtual_environment(&folder.path().join("client"))?;
-    pip_install(release, &bin, &[&format!("{name}-client")])?;
+    let client = format!("{name}-client");
+    pip_install(release, &bin, &[client.as_str()])?;
     let program = "from abide.engine import find_binary; print(find_binary())";
     let mut python = Command::new(bin.join("python"));
     python.args(["-c", program]).env_remove("ABIDE_BINARY").current_dir(folder.path());

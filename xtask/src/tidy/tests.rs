@@ -166,3 +166,23 @@ fn pages_name_files_that_exist() {
     assert_eq!(check("CONTRIBUTING.md", text), format!("CONTRIBUTING.md{gone}"));
     assert_eq!(check("docs/other.md", text), "");
 }
+
+#[test]
+fn packages_have_the_version_and_the_name_of_the_workspace() {
+    let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
+    let good = [
+        file("client-sdk/typescript/package.json", "{\n  \"version\": \"1.2.3\",\n"),
+        file("package/npm/README.md", "npx my-db demo\n"),
+    ];
+    let found = lines(&packages::check(&good, "1.2.3", "my-db"));
+    let names = |path: &str| found.lines().any(|line| line.starts_with(&format!("{path}: ")));
+    assert!(!names("client-sdk/typescript/package.json") && !names("package/npm/README.md"));
+    assert!(names("docs/install.md"), "a missing file is found: {found}");
+    let found = lines(&packages::check(&good, "1.2.4", "your-db"));
+    let version = "client-sdk/typescript/package.json: does not contain `\"version\": \"1.2.4\"`";
+    assert!(found.contains(version), "{found}");
+    assert!(
+        found.contains("package/npm/README.md: does not contain `npx your-db demo`"),
+        "{found}"
+    );
+}
