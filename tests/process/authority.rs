@@ -359,6 +359,19 @@ fn a_volume_can_be_required() {
     Process::spawn(abide().args([&serve[..], &["/proc"]].concat())).line();
 }
 
+/// A minimal image without root certificates: the reason was "builder error".
+#[test]
+fn missing_certificates_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut serve = abide();
+    serve.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(folder.path().join("abide.db"));
+    serve.env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", folder.path());
+    let refused = Process::spawn(&mut serve).ended();
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("ca-certificates"), "{}", refused.stderr);
+    assert!(!fs::exists(folder.path().join("abide.db")).unwrap());
+}
+
 /// Two texts of 600 bytes blocked `/health` for 6.3 s, 29 levels of the same survived SIGTERM, and
 /// four calls of `instr` took all readers for 17.5 s. Each of them is now refused or answered at
 /// once.
