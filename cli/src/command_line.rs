@@ -152,6 +152,24 @@ impl Command {
         Ok(())
     }
 
+    /// Whether it sends a token to a server, or requires one.
+    fn uses_token(&self, options: &Options) -> bool {
+        match self {
+            Command::Serve(_) => true,
+            #[cfg(feature = "demo")]
+            Command::Demo(_) => false,
+            Command::Open(_)
+            | Command::Init(_)
+            | Command::Verify(_)
+            | Command::Replay(_)
+            | Command::Backup(_)
+            | Command::Upgrade(_)
+            | Command::Completions(_)
+            | Command::Manual(_) => false,
+            _ => options.db.is_none(),
+        }
+    }
+
     /// Whether it starts the programs of a folder of agents.
     fn starts_programs(&self, options: &Options) -> bool {
         match self {
@@ -338,23 +356,31 @@ fn run_in_runtime(options: &mut Options, command: Command) -> Result<(), Failure
     } else {
         Environment::of_process()
     };
-    options.token = find_token(options, &environment)?;
+    options.token = find_token(options, &environment, command.uses_token(options))?;
     options.environment = environment;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(run(options, command))
 }
 
-/// Returns the token of this command. What is typed comes before the environment, and a token before a file.
+/// Returns the token of this command. What is typed comes before the environment, and a token before a file. The file is
+/// read only if the command uses it.
 ///
 /// # Errors
 /// The file of the token cannot be read.
-fn find_token(options: &Options, environment: &Environment) -> Result<Option<String>, Failure> {
+fn find_token(
+    options: &Options,
+    environment: &Environment,
+    reads_file: bool,
+) -> Result<Option<String>, Failure> {
     let variable = |name: &str| environment.value(name).map(str::to_owned);
     if !options.is_token_file_typed {
         let token = options.token.clone().or_else(|| variable("ABIDE_TOKEN"));
         if token.is_some() {
             return Ok(token);
         }
+    }
+    if !reads_file {
+        return Ok(None);
     }
     let file = options.token_file.clone();
     let file = file.or_else(|| variable("ABIDE_TOKEN_FILE").map(PathBuf::from));

@@ -334,6 +334,15 @@ fn a_command_has_one_token() {
     let missing = run(["sql", "SELECT 1", "--token-file", "/nowhere/token"]);
     assert_eq!(missing.code, Some(1), "{missing:?}");
     assert!(missing.stderr.contains("cannot read the token in /nowhere/token"), "{missing:?}");
+    // A command that works on a file needs none.
+    let folder = tempfile::tempdir().unwrap();
+    let created = abide()
+        .args(["init", "--db"])
+        .arg(folder.path().join("a.db"))
+        .env("ABIDE_TOKEN_FILE", "/nowhere/token")
+        .status()
+        .unwrap();
+    assert!(created.success());
     // No file is read: the server is what is missing.
     let by_variables = abide()
         .args(["sql", "SELECT 1", "--url", "http://127.0.0.1:1"])

@@ -91,6 +91,7 @@ async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
         .arg(db)
         // A token for the user's own server is not valid for this one.
         .env_remove("ABIDE_TOKEN")
+        .env_remove("ABIDE_TOKEN_FILE")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
