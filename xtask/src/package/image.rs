@@ -122,9 +122,6 @@ fn server_system() -> Result<Archive, String> {
     system.file("etc/passwd", 0o644, passwd);
     system.file("etc/group", 0o644, format!("root:x:0:\nabide:x:{USER}:\n"));
     system.folder("tmp", 0o1777, 0);
-    for empty in ["dev", "proc", "sys"] {
-        system.folder(empty, 0o755, 0);
-    }
     // A new volume gets the owner and the permissions of the folder of the image.
     system.folder("data", 0o700, USER);
     Ok(system)
@@ -193,6 +190,10 @@ impl Image {
         program.file("usr/bin/abide", 0o755, release.program()?);
         for (document, content) in release.documents()? {
             program.file(format!("usr/share/doc/abide/{document}"), 0o644, content);
+        }
+        // A runtime mounts file systems there. mmdebstrap leaves out `/dev`, whose devices only root can unpack.
+        for empty in ["dev", "proc", "sys"] {
+            program.folder(empty, 0o755, 0);
         }
         let program = program.to_tar(release.epoch).map_err(|why| why.to_string())?;
         let mut layout = Archive::default();
