@@ -40,7 +40,7 @@ const manifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 const { version, license } = manifest;
 const { distribution } = values;
 const out = resolve(values.out);
-if (!PLATFORMS.includes(values.platform)) {
+if (values.binary !== undefined && !PLATFORMS.includes(values.platform)) {
   throw new Error(`--platform is one of ${PLATFORMS.join(", ")}`);
 }
 const staging = mkdtempSync(join(tmpdir(), "abide-pack-"));

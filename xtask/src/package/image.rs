@@ -340,3 +340,37 @@ fn read_json(path: &Path) -> Result<JsonValue, String> {
     let text = fs::read_to_string(path).map_err(describe(path))?;
     serde_json::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_image_contains_what_the_program_loads() {
+        for (path, is_in) in [
+            ("lib/x86_64-linux-gnu/libc.so.6", true),
+            ("usr/lib/x86_64-linux-gnu/libc.so.6", true),
+            ("lib64/ld-linux-x86-64.so.2", true),
+            ("lib/x86_64-linux-gnu/libmvec.so.1", false),
+            ("usr/share/zoneinfo/Europe/Berlin", true),
+            ("usr/share/zoneinfo/right/Europe/Berlin", false),
+            ("usr/share/doc/libc6/copyright", true),
+            ("usr/share/doc/libc6/changelog.Debian.gz", false),
+            ("usr/bin/ldd", false),
+            ("lib", true),
+        ] {
+            assert_eq!(is_kept(path), is_in, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_blob_is_found_by_its_descriptor() {
+        let mut layout = Archive::default();
+        let descriptor = add_blob(&mut layout, "text/plain", b"abc".to_vec());
+        assert_eq!(descriptor["size"], 3);
+        let path = blob_path(&descriptor);
+        assert!(path.starts_with("blobs/sha256/ba7816bf8f01cfea"), "{path}");
+        let tar = layout.to_tar(0).expect("memory has room");
+        assert!(tar.windows(path.len()).any(|bytes| bytes == path.as_bytes()));
+    }
+}

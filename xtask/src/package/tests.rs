@@ -1,6 +1,9 @@
 //! Formats of archives, and arguments.
 
+use std::collections::BTreeSet;
+
 use super::archive::{Archive, ar, gzip};
+use super::dependencies::Dependencies;
 use super::*;
 
 fn words(text: &str) -> Vec<String> {
@@ -61,4 +64,38 @@ fn members_of_ar_begin_at_even_offsets() {
         |name: &str, size: u8| format!("{name:<16}7           0     0     100644  {size:<10}`\n");
     let expected = format!("!<arch>\n{}xyz\n{}", header("a", 3), header("b", 0));
     assert_eq!(String::from_utf8(archive), Ok(expected));
+}
+
+/// The bill of materials names what is in the program, and nothing that only its tests or its build use.
+#[test]
+fn the_bill_of_materials_is_complete() {
+    let dependencies = Dependencies::read(crate::root(), "x86_64-unknown-linux-gnu");
+    let dependencies = dependencies.expect("cargo knows the packages");
+    let sbom = dependencies.sbom(&"0".repeat(64));
+    let components = sbom["components"].as_array().expect("it has components");
+    let names: BTreeSet<&str> =
+        components.iter().filter_map(|component| component["name"].as_str()).collect();
+    for (name, is_in) in [
+        ("abide-store", true),
+        ("libsqlite3-sys", true),
+        ("rustls", true),
+        // A dependency of tests, one of a build script, and one of another program.
+        ("expect-test", false),
+        ("cc", false),
+        ("libfuzzer-sys", false),
+    ] {
+        assert_eq!(names.contains(name), is_in, "{name}");
+    }
+    let program = &sbom["metadata"]["component"];
+    let refs: BTreeSet<&str> =
+        components.iter().chain([program]).filter_map(|it| it["bom-ref"].as_str()).collect();
+    assert_eq!(refs.len(), components.len() + 1, "a reference is unique");
+    let edges = sbom["dependencies"].as_array().expect("it has dependencies");
+    assert_eq!(edges.len(), refs.len());
+    for edge in edges {
+        let used = edge["dependsOn"].as_array().into_iter().flatten().filter_map(|it| it.as_str());
+        assert!(used.into_iter().all(|used| refs.contains(used)), "{edge}");
+    }
+    let licences = dependencies.licences().expect("the sources of packages are here");
+    assert!(licences.contains("rustls 0.") && licences.contains("Permission is hereby granted"));
 }
