@@ -56,15 +56,18 @@ pub(super) async fn create_token(
 /// Returns the token that an earlier start has left in the file; `None` if there is no file.
 ///
 /// # Errors
-/// The file has another content, which is not overwritten.
+/// The file has another content, which is not overwritten, or it cannot be read.
 pub(super) fn find_token(file: &Path) -> Result<Option<Secret>, Refusal> {
     // A symlink without a target exists, and is not followed.
     if fs::symlink_metadata(file).is_err() {
         return Ok(None);
     }
-    let secret = Secret::parse(&token_file::read(file)?);
+    let secret = token_file::read(file).ok().and_then(|text| Secret::parse(&text));
     secret.map(Some).ok_or_else(|| {
-        let detail = format!("{} exists and is not a token of Abide", file.display());
+        let detail = format!(
+            "{} exists and is not a token of Abide that this user can read",
+            file.display()
+        );
         Refusal::new(Code::Conflict, detail)
             .hint("name a file that does not exist in --first-token")
     })
