@@ -14,6 +14,9 @@ pub(super) const GLIBC: &str = "2.28";
 /// The packages of PyPI that link it.
 const LINKER: [&str; 2] = ["cargo-zigbuild==0.24.1", "ziglang==0.17.1"];
 
+/// mimalloc contains the time at which it is compiled, which zig refuses, because two builds would differ.
+const NO_TIME: [&str; 3] = ["-Wno-builtin-macro-redefined", "-D__DATE__=\"-\"", "-D__TIME__=\"-\""];
+
 /// A platform that a program is built for, and its names elsewhere.
 #[derive(Debug)]
 pub(super) struct Platform {
@@ -88,6 +91,7 @@ pub(super) fn build(root: &Path, platform: &Platform, epoch: u64) -> Result<Path
         let tools = install(root, &LINKER)?;
         build.env("PATH", path_with(&tools)).args(["zigbuild", "--target"]);
         build.arg(platform.zig_target());
+        build.env(format!("CFLAGS_{}", platform.triple.replace('-', "_")), NO_TIME.join(" "));
     } else {
         build.args(["build", "--target", platform.triple]);
         // The oldest versions of macOS that Rust supports.
