@@ -16,6 +16,7 @@ mod wheel;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -119,15 +120,15 @@ fn write_checksums<'a>(
     release: &Release,
     files: impl Iterator<Item = &'a PathBuf>,
 ) -> Result<(), String> {
-    let mut lines = Vec::new();
+    let mut sums = BTreeMap::new();
     for path in files {
         let content = fs::read(path).map_err(describe(path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         #[expect(clippy::cast_precision_loss, reason = "no artefact is that large")]
         let megabytes = content.len() as f64 / 1e6;
         println!("{megabytes:>8.1} MB  {name}");
-        lines.push(format!("{}  {name}\n", archive::sha256(&content)));
+        sums.insert(name.into_owned(), archive::sha256(&content));
     }
-    lines.sort_by(|a, b| a.split("  ").nth(1).cmp(&b.split("  ").nth(1)));
-    release.write("SHA256SUMS", lines.concat().as_bytes()).map(drop)
+    let lines: String = sums.iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect();
+    release.write("SHA256SUMS", lines.as_bytes()).map(drop)
 }
