@@ -18,9 +18,9 @@ use crate::demo;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
-    agent, backup, call, config, db, dev, environment, events, explain, identity, init, logging,
-    mcp, open, prompt, replay, role, serve, sql, token, token_source, upgrade, usage, verify,
-    watch,
+    agent, backup, call, completions, config, db, dev, environment, events, explain, identity,
+    init, logging, mcp, open, prompt, replay, role, serve, sql, token, token_source, upgrade,
+    usage, verify, watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -81,6 +81,11 @@ enum Command {
     Backup(backup::Backup),
     /// Convert a file to the layout of new files
     Upgrade(upgrade::Upgrade),
+    /// Print the completions of a shell
+    Completions(completions::Completions),
+    /// Write the manual pages, for packages
+    #[command(hide = true)]
+    Manual(completions::Manual),
 }
 
 async fn run(options: &Options, command: Command) -> Result<(), Failure> {
@@ -109,6 +114,8 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         Command::Replay(args) => replay::run(options, args),
         Command::Backup(args) => backup::run(options, args),
         Command::Upgrade(args) => upgrade::run(options, args),
+        Command::Completions(args) => completions::run(CommandLine::command(), &args),
+        Command::Manual(args) => completions::write_manual(CommandLine::command(), &args),
     }
 }
 
@@ -189,7 +196,14 @@ impl Command {
 
     /// Whether it works without a configuration, so that a mistake in the file does not prevent it.
     fn ignores_mistakes(&self) -> bool {
-        matches!(self, Command::Init(_) | Command::Config(_) | Command::Open(_))
+        matches!(
+            self,
+            Command::Init(_)
+                | Command::Config(_)
+                | Command::Open(_)
+                | Command::Completions(_)
+                | Command::Manual(_)
+        )
     }
 
     /// Whether it sends a token, or requires one of its clients.

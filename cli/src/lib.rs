@@ -50,6 +50,7 @@ mod backup;
 mod call;
 mod cells;
 mod command_line;
+mod completions;
 mod config;
 mod configuration;
 mod connect;

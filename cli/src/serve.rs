@@ -110,6 +110,15 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FORMAT", value_enum, hide_possible_values = true)]
     log_format: Option<LogFormat>,
 
+    /// On the first start, create an administrator with all rights, and write its token to this new file,
+    /// for this user only
+    #[arg(long, value_name = "FILE")]
+    first_token: Option<PathBuf>,
+
+    /// Refuse to start if this folder is not on a volume: a container would lose its data
+    #[arg(long, value_name = "FOLDER")]
+    require_volume: Option<PathBuf>,
+
     /// The socket that systemd has passed; it replaces --listen.
     #[arg(skip)]
     passed_listener: Option<std::net::TcpListener>,
@@ -217,6 +226,8 @@ Examples:
   abide serve                                      # abide.db, created if it does not exist
   abide serve --db agents.db --listen 127.0.0.1:0  # any free port
   abide serve --listen 0.0.0.0:7341                # for other machines; needs a token
+  abide serve --listen 0.0.0.0:7341 --first-token admin.token
+                                                   # creates the first token
   abide serve --jwt issuer.json                    # see docs/authority.md
   abide serve --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem
                                                    # https; see docs/tls.md
@@ -236,6 +247,7 @@ only warnings, unless the variable names their targets: ABIDE_LOG=info,tungsteni
 mod activation;
 #[cfg(debug_assertions)]
 pub(crate) mod fault;
+mod first_start;
 mod service_manager;
 #[cfg(test)]
 mod tests;
@@ -265,6 +277,8 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     if let Some(file) = &args.jwt {
         access = access.with_jwt(Jwt::open(file)?);
     }
+    // An authority alone lets nobody in: an identity must have a certificate, which an administrator gives it.
+    let first_access = access.clone();
     let tls = args.tls()?;
     if tls.as_ref().is_some_and(Tls::accepts_client_certificates) {
         access = access.with_client_certificates();
@@ -272,12 +286,15 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     let webhooks = Arc::new(Webhooks::new(&args.webhook_allow_private)?);
     let public_url = args.public_url.as_deref().map(PublicUrl::parse).transpose()?;
     let signing_key = args.signing_key.as_deref().map(SigningKey::open).transpose()?;
+    if let Some(folder) = &args.require_volume {
+        first_start::check_volume(folder)?;
+    }
     let listener = match args.passed_listener.take() {
         Some(passed) => TcpListener::from_std(passed)?,
         None => bind(&args.listen, &db).await?,
     };
     let address = listener.local_addr()?;
-    check_new_file(&db, &access, address, of_file.as_deref())?;
+    check_new_file(&db, &access, address, of_file.as_deref(), args.first_token.as_deref())?;
     check_folder(&db)?;
     let project = match &args.agents {
         Some(folder) => {
@@ -302,6 +319,12 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     let engine = Engine::open(&db, config).map_err(|error| error.to_refusal())?;
     if let Ok(LockState::Free(Some(killed))) = former {
         engine_listener::remove_left_behind(&killed);
+    }
+    if let Some(file) = &args.first_token
+        && let Err(failure) = first_start::create_token(&engine, &first_access, file).await
+    {
+        close(&engine).await;
+        return Err(failure);
     }
     let checked = check_access(&engine, &access, address, of_file.as_deref(), &db).await;
     let Ok(requires_token) = checked else {
@@ -465,12 +488,16 @@ fn check_new_file(
     access: &AccessConfig,
     address: SocketAddr,
     token: Option<&str>,
+    first_token: Option<&Path>,
 ) -> Result<(), Refusal> {
     if db.exists() {
         return Ok(());
     }
     if token.is_some() {
         return Err(foreign_token_refusal(db));
+    }
+    if let Some(file) = first_token {
+        return first_start::find_token(file).map(drop);
     }
     access.check_alone(address).map_err(|refusal| add_token_hint(refusal, db))
 }
@@ -505,7 +532,9 @@ fn foreign_token_refusal(db: &Path) -> Refusal {
     let db = db.display();
     let detail = format!("{db} does not have the token of --token or ABIDE_TOKEN");
     let create = create_token_command(&format!(" --db {db}"));
-    let hint = format!("unset ABIDE_TOKEN, or create a token of this file: `{create}`");
+    let hint = format!(
+        "unset ABIDE_TOKEN and ABIDE_TOKEN_FILE, or create a token of this file: `{create}`"
+    );
     Refusal::new(Code::Unauthenticated, detail).hint(hint)
 }
 

@@ -1,6 +1,7 @@
 """Puts an `abide` binary into the wheel: `ABIDE_BINARY=/path/to/abide python -m build --wheel`.
 
-Without `ABIDE_BINARY` the wheel has no binary and fits every platform.
+Without `ABIDE_BINARY` the wheel has no binary and fits every platform. With the option `as-script` of the hook, the binary is the
+command of the wheel, in place of a part of its package.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class BinaryHook(BuildHookInterface[Any]):
                 f"Name it by an absolute path: the build runs in {os.getcwd()}."
             )
         name = "abide.exe" if binary.endswith(".exe") else "abide"
-        build_data["force_include"][os.path.abspath(binary)] = f"abide/_bin/{name}"
+        if self.config.get("as-script"):
+            build_data["shared_scripts"][os.path.abspath(binary)] = name
+        else:
+            build_data["force_include"][os.path.abspath(binary)] = f"abide/_bin/{name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{os.environ.get('ABIDE_PLATFORM_TAG') or platform_tag(binary)}"
 

@@ -219,7 +219,7 @@ fn a_server_refuses_a_token_of_another_file() {
         let output = ended.stderr.replace(&*folder.path().to_string_lossy(), "");
         let expected = format!(
             "error: /{db} does not have the token of --token or ABIDE_TOKEN   [unauthenticated]\n  \
-             hint: unset ABIDE_TOKEN, or create a token of this file: \
+             hint: unset ABIDE_TOKEN and ABIDE_TOKEN_FILE, or create a token of this file: \
              `abide token create root --role admin --capability '*' --db /{db}`\n"
         );
         assert_eq!(output, expected);
@@ -267,6 +267,91 @@ fn other_machines_need_a_token() {
         Process::spawn(abide().args(["serve", "--listen", "0.0.0.0:0", "--db", db, "--json"]));
     let output: JsonValue = serde_json::from_str(&serving.line()).unwrap();
     assert_eq!(output["requires_token"], true);
+}
+
+/// A container cannot run `abide token create` before its server.
+#[test]
+fn the_first_start_creates_a_token() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (db, file) = (path("abide.db"), path("admin.token"));
+    let words = ["serve", "--listen", "0.0.0.0:0", "--db", &db, "--first-token", &file, "--json"];
+    let start = || {
+        let serving = Process::spawn(abide().args(words));
+        let output: JsonValue = serde_json::from_str(&serving.line()).unwrap();
+        assert_eq!(output["requires_token"], true);
+        let port = output["listening"].as_str().unwrap().rsplit(':').next().unwrap().to_owned();
+        (serving, format!("http://127.0.0.1:{port}"))
+    };
+    let sql = |url: &str, more: &[&str]| run([&["sql", "SELECT 1", "--url", url], more].concat());
+
+    // A file that is not a token is not overwritten, and nothing is created.
+    fs::write(&file, "my notes").unwrap();
+    let refused = run(words);
+    assert!(refused.stderr.contains("is not a token of Abide"), "{}", refused.stderr);
+    assert!(!fs::exists(&db).unwrap());
+    fs::remove_file(&file).unwrap();
+
+    let (serving, url) = start();
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let token = fs::read_to_string(&file).unwrap();
+    sql(&url, &["--token-file", &file]).good();
+    assert_eq!(sql(&url, &[]).code, Some(1));
+    let by_variable = abide()
+        .args(["sql", "SELECT 1", "--url", &url])
+        .env("ABIDE_TOKEN_FILE", &file)
+        .status()
+        .unwrap();
+    assert!(by_variable.success());
+    drop(serving);
+
+    // Later starts create no further token.
+    fs::remove_file(&file).unwrap();
+    let (serving, url) = start();
+    assert!(!fs::exists(&file).unwrap());
+    sql(&url, &["--token", token.trim()]).good();
+    drop(serving);
+
+    // The process was killed after it wrote the file and before it stored the token.
+    fs::write(&file, &token).unwrap();
+    let other = path("other.db");
+    let words =
+        ["serve", "--listen", "0.0.0.0:0", "--db", &other, "--first-token", &file, "--json"];
+    let serving = Process::spawn(abide().args(words));
+    let output: JsonValue = serde_json::from_str(&serving.line()).unwrap();
+    let port = output["listening"].as_str().unwrap().rsplit(':').next().unwrap().to_owned();
+    sql(&format!("http://127.0.0.1:{port}"), &["--token-file", &file]).good();
+    assert_eq!(fs::read_to_string(&file).unwrap(), token);
+}
+
+/// A container without its volume would lose the database with the container.
+#[test]
+fn a_volume_can_be_required() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    let db = db.to_str().unwrap();
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--db", db, "--require-volume"];
+    let refused = run([&serve[..], &["/"]].concat());
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("no volume is mounted at /"), "{}", refused.stderr);
+    assert!(!fs::exists(db).unwrap());
+    // Linux mounts it everywhere.
+    Process::spawn(abide().args([&serve[..], &["/proc"]].concat())).line();
+}
+
+/// A minimal image without root certificates: the reason was "builder error".
+#[test]
+fn missing_certificates_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut serve = abide();
+    serve.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(folder.path().join("abide.db"));
+    serve.env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", folder.path());
+    let refused = Process::spawn(&mut serve).ended();
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("ca-certificates"), "{}", refused.stderr);
+    assert!(!fs::exists(folder.path().join("abide.db")).unwrap());
 }
 
 /// Two texts of 600 bytes blocked `/health` for 6.3 s, 29 levels of the same survived SIGTERM, and

@@ -207,6 +207,7 @@ fn a_mistake_is_one_sentence_with_the_fix() {
         assert!(!checked.stderr.contains("s3cret"), "{checked:?}");
         // What needs no configuration works.
         folder.run("--help").good();
+        folder.run("completions bash").good();
         folder.run("init").good();
     }
     let folder = Folder::with("[agent.run]\nyes = true\n[open]\nloopback = false\n");
@@ -358,9 +359,18 @@ fn a_token_is_read_from_a_file_or_a_credential_and_never_shown() {
         refused(&[("ABIDE_TOKEN_FILE", file)], expected);
         refused(&[("ABIDE_TOKEN_FILE", file)], "hint: ABIDE_TOKEN_FILE names the file");
     }
+    for (options, expected) in [
+        ("--token of-typed --token-file one", "--token and --token-file both have a token"),
+        ("--token-file nowhere", "hint: --token-file names the file"),
+    ] {
+        let ended = folder.run(&format!("token list --url {url} {options}"));
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(expected), "{expected}: {ended:?}");
+    }
     // A command on a file needs none.
-    folder.run("db create a.db").good();
-    folder.run_with(&[("ABIDE_TOKEN_FILE", "nowhere")], "events --db a.db").good();
+    let nowhere = [("ABIDE_TOKEN_FILE", "nowhere")];
+    folder.run_with(&nowhere, "db create a.db").good();
+    folder.run_with(&nowhere, "events --db a.db").good();
 }
 
 /// Class: a folder of someone else in which a user runs a command. Its file could send the user's token anywhere.

@@ -14,6 +14,7 @@ mod mcp_conformance;
 mod mlflow;
 mod node;
 mod otlp_collector;
+mod package;
 mod picture;
 mod proofs;
 mod sdk;
@@ -176,6 +177,12 @@ const VERBS: &[Subcommand] = &[
         about: "build the docs as a book, and check their links",
         takes: "",
         run: |root, _| book::run(root),
+    },
+    Subcommand {
+        name: "package",
+        about: "build and pack the artefacts of a release",
+        takes: package::TAKES,
+        run: package::run,
     },
     Subcommand {
         name: "picture",

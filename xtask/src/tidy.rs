@@ -8,6 +8,7 @@ mod dependencies;
 mod log_events;
 mod named_files;
 mod opening;
+mod packages;
 mod places;
 mod sleeps;
 mod sockets;
@@ -23,6 +24,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use cargo_metadata::{Metadata, MetadataCommand};
+
+use crate::package;
 
 pub(crate) use source::{File, Source};
 pub(crate) use tools::check_links;
@@ -91,6 +94,8 @@ fn check(root: &Path) -> Result<Report, String> {
     }
     findings.extend(files.iter().flat_map(|file| log_events::check_page(file, &events)));
     findings.extend(dependencies::check(&dependencies::edges(&metadata)));
+    let version = package::workspace_version(&metadata)?;
+    findings.extend(packages::check(&files, &version, &package::distribution_name(&metadata)?));
 
     let sources = sources.len();
     let packages = metadata.packages.len();

@@ -11,9 +11,14 @@ pub(super) struct Webhooks(WebhookClient);
 impl Webhooks {
     /// A sender that may also connect to these hosts.
     pub(super) fn new(allow_private: &[String]) -> Result<Webhooks, Refusal> {
-        WebhookClient::new(allow_private.iter().cloned())
-            .map(Webhooks)
-            .map_err(|why| Refusal::new(Code::Internal, why))
+        WebhookClient::new(allow_private.iter().cloned()).map(Webhooks).map_err(|why| {
+            // A minimal image without root certificates is the usual reason, which the error does not name.
+            let detail = format!("no client for push notifications can be created: {why}");
+            Refusal::new(Code::Internal, detail).hint(
+                "install the root certificates of the system (the package ca-certificates), \
+                     or name a file with them in SSL_CERT_FILE",
+            )
+        })
     }
 }
 

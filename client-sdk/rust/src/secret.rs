@@ -32,6 +32,16 @@ impl Secret {
         Ok(Secret { text: format!("abide_{id}_{secret}") })
     }
 
+    /// Returns the token of a text that [`Secret::text`] has returned; `None` if the text has another form.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Secret> {
+        let (id, secret) = text.strip_prefix("abide_")?.split_once('_')?;
+        let is_id = id.len() == ID_LETTERS
+            && id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+        let is_secret = secret.len() == 64 && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (is_id && is_secret).then(|| Secret { text: text.to_owned() })
+    }
+
     /// Returns the token itself. It grants access to its bearer.
     #[must_use]
     pub fn text(&self) -> &str {
@@ -76,5 +86,10 @@ mod tests {
         let output = format!("{secret:?} {:?}", secret.create_token("ann"));
         assert!(!output.contains(parts[2]) && output.contains(parts[1]), "{output}");
         assert_ne!(secret, Secret::new().expect("there is randomness"));
+        assert_eq!(Secret::parse(secret.text()), Some(secret));
+        let not_hexadecimal = format!("abide_{}_{}é", "a".repeat(12), "0".repeat(62));
+        for wrong in ["", "abide_", "secret", "abide__", not_hexadecimal.as_str()] {
+            assert_eq!(Secret::parse(wrong), None, "{wrong}");
+        }
     }
 }

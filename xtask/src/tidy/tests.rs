@@ -191,3 +191,23 @@ fn events_of_the_log_have_names_and_a_row_in_the_page() {
     let unknown = page("| `lost` | WARN | `run`, `why` | |\n| `gone` | WARN | | |\n");
     assert_eq!(unknown, "docs/logs.md: no code writes the event gone");
 }
+
+#[test]
+fn packages_have_the_version_and_the_name_of_the_workspace() {
+    let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
+    let good = [
+        file("client-sdk/typescript/package.json", "{\n  \"version\": \"1.2.3\",\n"),
+        file("package/npm/README.md", "npx my-db demo\n"),
+    ];
+    let found = lines(&packages::check(&good, "1.2.3", "my-db"));
+    let names = |path: &str| found.lines().any(|line| line.starts_with(&format!("{path}: ")));
+    assert!(!names("client-sdk/typescript/package.json") && !names("package/npm/README.md"));
+    assert!(names("docs/install.md"), "a missing file is found: {found}");
+    let found = lines(&packages::check(&good, "1.2.4", "your-db"));
+    let version = "client-sdk/typescript/package.json: does not contain `\"version\": \"1.2.4\"`";
+    assert!(found.contains(version), "{found}");
+    assert!(
+        found.contains("package/npm/README.md: does not contain `npx your-db demo`"),
+        "{found}"
+    );
+}

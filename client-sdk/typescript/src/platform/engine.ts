@@ -115,6 +115,6 @@ export function findBinary(): string {
   const first = found.find((candidate) => existsSync(candidate));
   if (first !== undefined) return first;
   throw new AbideError("engine_not_found", `there is no engine: ${platform} is not installed`, {
-    hint: `npm install ${platform}, or set ABIDE_BINARY to the path of abide`,
+    hint: "install without --omit=optional, or set ABIDE_BINARY to the path of abide",
   });
 }

@@ -1,0 +1,156 @@
+//! The tarball of a platform, and the Debian package: the program with its completions, manual pages and licences.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::archive::{Archive, ar, gzip};
+use super::check::{self, Installed};
+use super::release::{Release, describe};
+
+/// The completions of a shell: its name, the file of a tarball, and the file of a Debian package.
+const COMPLETIONS: [(&str, &str, &str); 3] = [
+    ("bash", "abide.bash", "usr/share/bash-completion/completions/abide"),
+    ("zsh", "_abide", "usr/share/zsh/vendor-completions/_abide"),
+    ("fish", "abide.fish", "usr/share/fish/vendor_completions.d/abide.fish"),
+];
+
+/// The units of systemd.
+const UNITS: [&str; 2] = ["deploy/abide.service", "deploy/abide.socket"];
+
+/// Writes the tarball.
+pub(super) fn pack_tarball(release: &Release) -> Result<Vec<PathBuf>, String> {
+    let folder = format!("abide-{}-{}", release.version, release.platform.triple);
+    let mut archive = Archive::default();
+    archive.file(format!("{folder}/abide"), 0o755, release.program()?);
+    for (name, content) in release.documents()? {
+        archive.file(format!("{folder}/{name}"), 0o644, content);
+    }
+    for (shell, file, _) in COMPLETIONS {
+        archive.file(format!("{folder}/completions/{file}"), 0o644, completions(release, shell)?);
+    }
+    for (page, text) in manual(release)? {
+        archive.file(format!("{folder}/man/{page}"), 0o644, text);
+    }
+    let bytes = archive.to_tar_gz(release.epoch).map_err(|why| why.to_string())?;
+    release.write(&format!("{folder}.tar.gz"), &bytes)
+}
+
+/// Unpacks the tarball, and uses its program.
+pub(super) fn check_tarball(
+    release: &Release,
+    files: &[PathBuf],
+) -> Result<Option<Duration>, String> {
+    let folder = check::empty_folder()?;
+    let start = Instant::now();
+    for file in files {
+        let mut tar = Command::new("tar");
+        tar.arg("-xzf").arg(file).arg("--strip-components=1").current_dir(folder.path());
+        check::output(&mut tar)?;
+    }
+    check::exercise(release, &Installed::new(folder.path().join("abide"), folder.path()), start)
+}
+
+/// Writes the Debian package. It has no configuration file and no user: the unit has a dynamic one.
+pub(super) fn pack_deb(release: &Release) -> Result<Vec<PathBuf>, String> {
+    let Some(architecture) = release.platform.architecture else { return Ok(Vec::new()) };
+    let name = &release.name;
+    let mut data = Archive::default();
+    data.file("usr/bin/abide", 0o755, release.program()?);
+    for (document, content) in release.documents()? {
+        data.file(format!("usr/share/doc/{name}/{document}"), 0o644, content);
+    }
+    let copyright = "abide is licensed under the MIT licence or the Apache License 2.0, see LICENSE-MIT and LICENSE-APACHE.\n\
+                     THIRD-PARTY-LICENSES.txt has the licences of the packages that it contains.\n";
+    data.file(format!("usr/share/doc/{name}/copyright"), 0o644, copyright);
+    for (shell, _, path) in COMPLETIONS {
+        data.file(path, 0o644, completions(release, shell)?);
+    }
+    for (page, text) in manual(release)? {
+        let compressed = gzip(&text).map_err(|why| why.to_string())?;
+        data.file(format!("usr/share/man/man1/{page}.gz"), 0o644, compressed);
+    }
+    let units = UNITS.map(|unit| release.root.join(unit));
+    for unit in units.iter().filter(|unit| unit.is_file()) {
+        let file = unit.file_name().unwrap_or_default().to_string_lossy();
+        let text = fs::read(unit).map_err(describe(unit))?;
+        data.file(format!("usr/lib/systemd/system/{file}"), 0o644, text);
+    }
+    let data = data.to_tar(release.epoch).map_err(|why| why.to_string())?;
+    let control = control(release, architecture, data.len() / 1024)?;
+    let members = [
+        ("debian-binary", b"2.0\n".to_vec()),
+        ("control.tar.gz", control),
+        ("data.tar.gz", gzip(&data).map_err(|why| why.to_string())?),
+    ];
+    let file = format!("{name}_{}_{architecture}.deb", release.version);
+    release.write(&file, &ar(&members, release.epoch))
+}
+
+/// The description of the package, and what is run after it is installed or removed.
+fn control(release: &Release, architecture: &str, kilobytes: usize) -> Result<Vec<u8>, String> {
+    let control = format!(
+        "Package: {}\n\
+         Version: {}\n\
+         Architecture: {architecture}\n\
+         Maintainer: The authors of Abide <abide@localhost>\n\
+         Installed-Size: {kilobytes}\n\
+         Depends: libc6 (>= 2.{}), libgcc-s1 | libgcc1, ca-certificates\n\
+         Suggests: bubblewrap, git\n\
+         Section: database\n\
+         Priority: optional\n\
+         Description: durable session engine for AI agents\n \
+         One program and one SQLite file: sessions, tool calls and approvals are rows,\n \
+         every change is durable before it is answered, and queries are live.\n",
+        release.name, release.version, release.glibc_minor,
+    );
+    let reload = "#!/bin/sh\nset -e\nif [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n";
+    let mut archive = Archive::default();
+    archive.file("control", 0o644, control);
+    archive.file("postinst", 0o755, reload);
+    archive.file("postrm", 0o755, reload);
+    archive.to_tar_gz(release.epoch).map_err(|why| why.to_string())
+}
+
+/// Unpacks the Debian package into a folder, and uses its program.
+pub(super) fn check_deb(release: &Release, files: &[PathBuf]) -> Result<Option<Duration>, String> {
+    let [file] = files else { return Err(format!("{} files", files.len())) };
+    let folder = check::empty_folder()?;
+    let field = check::output(Command::new("dpkg-deb").arg("--field").arg(file).arg("Version"))?;
+    if field.trim() != release.version {
+        return Err(format!("the Debian package has version {}", field.trim()));
+    }
+    let root = folder.path();
+    let start = Instant::now();
+    check::output(Command::new("dpkg-deb").arg("--extract").arg(file).arg(root))?;
+    for path in ["usr/share/man/man1/abide.1.gz", COMPLETIONS[0].2] {
+        if !root.join(path).is_file() {
+            return Err(format!("the Debian package has no {path}"));
+        }
+    }
+    check::exercise(release, &Installed::new(root.join("usr/bin/abide"), root), start)
+}
+
+/// The completions of a shell, as the program prints them.
+fn completions(release: &Release, shell: &str) -> Result<String, String> {
+    check::output(Command::new(&release.binary).args(["completions", shell]))
+}
+
+/// The manual pages, as the program writes them.
+fn manual(release: &Release) -> Result<Vec<(String, Vec<u8>)>, String> {
+    let folder = check::empty_folder()?;
+    check::output(Command::new(&release.binary).arg("manual").arg(folder.path()))?;
+    read_files(folder.path())
+}
+
+/// The files of a folder, with their names.
+fn read_files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, String> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(describe(folder))? {
+        let path = entry.map_err(describe(folder))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        files.push((name, fs::read(&path).map_err(describe(&path))?));
+    }
+    Ok(files)
+}
