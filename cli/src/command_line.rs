@@ -569,7 +569,9 @@ mod tests {
         {
             collect_sources(&root.join(folder), &mut files);
         }
-        let all = CommandLine::command();
+        // Built, so that it has --help.
+        let mut all = CommandLine::command();
+        all.build();
         let mut count = 0;
         for file in files {
             let text = fs::read_to_string(&file).expect("it is text");

@@ -119,8 +119,7 @@ fn check(python: &mut PythonVerifier, file: &Path, what: &str) -> bool {
 /// Changes a file in one way. Returns what was changed.
 fn damage(file: &Path, random: &mut Random) -> String {
     let raw = Connection::open(file).unwrap();
-    let select =
-        "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'events'";
+    let select = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ('events', 'sessions')";
     let mut statement = raw.prepare(select).unwrap();
     let triggers: Vec<(String, String)> = statement
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
