@@ -269,6 +269,7 @@ fn a_file_is_created_again_when_its_companions_are_removed() {
     typed(folder.path(), "replay a.db --into then.db");
     let twice = typed(folder.path(), "replay a.db --into then.db");
     fs::remove_file(folder.path().join("then.db")).unwrap();
+    fs::write(folder.path().join("then.db-lock"), "").unwrap();
     let left = typed(folder.path(), "replay a.db --into then.db");
     fs::remove_file(folder.path().join("then.db-lock")).unwrap();
     let again = typed(folder.path(), "replay a.db --into then.db");

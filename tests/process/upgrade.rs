@@ -128,7 +128,7 @@ fn a_transaction_that_another_program_left_is_taken_back() {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("while another program wrote it"), "{refused:?}");
     assert!(fs::read(&db).unwrap() == left, "the file was changed");
-    Process::spawn(abide().arg("upgrade").arg(&db)).ended().good();
+    Server::start_on(&db).stop();
     assert_eq!(head(&db), file.head);
 }
 
