@@ -587,8 +587,7 @@ fn the_end_of_the_input_decides_nothing_on_the_request_of_a_program() {
     terminal.until("hint: abide agent run --db .abide/agents.db --id r1 lists List.");
     assert_eq!(terminal.exit_code(), Some(5));
     let mut terminal = Terminal::spawn(&project, &run);
-    // The program of the first request is gone.
-    terminal.until("the call is already cancelled");
+    // The program of the first request has ended with its request; this is that of the next one.
     terminal.until("approve? [y/N] ");
     terminal.enter("y");
     terminal.until("Listed.");

@@ -121,7 +121,7 @@ fn dev_serves_the_project_and_reads_it_again() {
     let greeting = greeting.replace(&url, "URL");
     for part in [
         "  folder   .abide, read again when a file changes\n",
-        "  file     .abide/agents.db, 0 events\n",
+        "  file     .abide/agents.db, ",
         "  access   no token yet: programs on this machine only; ",
         "in another terminal:\n  abide agent chat ",
         "\n  abide watch --url URL ",

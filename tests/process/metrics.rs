@@ -47,7 +47,7 @@ fn metrics() -> String {
         &["create_session", "agent=support", "id=s1"][..],
         &["register_tool", "name=refund", "effect=at_most_once", r#"approval={"prompt": "?"}"#],
         &["request_tool_call", "call_id=c1", "session_id=s1", "tool_name=refund", "arguments={}"],
-        &["set_timer", "delay_ms=3600000", "id=t1"],
+        &["set_timer", "in_ms=3600000", "id=t1"],
     ] {
         run(["call", "--url", &url].iter().chain(words)).good();
     }

@@ -519,7 +519,7 @@ async fn a_shared_file_is_watched_and_followed() {
         run(["db", "create", db]).good();
         let refused = run([line, &["--db", db]].concat());
         assert_eq!(refused.code, Some(2), "{refused:?}");
-        assert!(refused.stderr.contains("hint: start `abide serve`"), "{refused:?}");
+        assert!(refused.stderr.contains("hint: start `abide serve --db"), "{refused:?}");
         let server = Server::start_on(Path::new(db));
         let refused = run([line, &["--db", db]].concat());
         let hint = format!("hint: use --url {} in place of --db", server.url());

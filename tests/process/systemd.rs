@@ -96,7 +96,7 @@ fn a_server_takes_the_socket_that_systemd_has_opened() {
         let address = listener.local_addr().unwrap().to_string();
         // A connection waits in the socket before the server starts.
         let mut waiting = TcpStream::connect(&address).unwrap();
-        waiting.write_all(b"GET /health HTTP/1.0\r\nhost: abide\r\n\r\n").unwrap();
+        waiting.write_all(b"GET /health HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n").unwrap();
         let passed = Stdio::from(OwnedFd::from(listener.try_clone().unwrap()));
         let server = serve_passed(passed, "$$", &folder.path().join("abide.db"), more);
         assert_eq!(listening(&server), address, "agents: {has_agents}");

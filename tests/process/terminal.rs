@@ -236,6 +236,7 @@ async fn no_command_prints_an_escape_sequence() {
         vec!["init", "--db", &hostile_name],
         vec!["dev", "--agents", HOSTILE, "--listen", HOSTILE],
         vec!["config", "check", "--config", HOSTILE],
+        vec!["completions", HOSTILE],
         vec!["config", "show", "--db", &hostile_name],
         vec!["replay", &copy, "--into", &hostile_name],
         vec!["serve", "--db", &hostile_name, "--listen", HOSTILE],

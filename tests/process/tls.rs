@@ -307,7 +307,7 @@ fn a_certificate_of_a_client_is_a_credential_of_an_identity() {
     run_as(&worker, &["call", "register_tool", "name=refund", "effect=at_most_once"]).good();
     let denied = run_as(&worker, &["call", "create_session", "agent=support"]);
     assert_failed(&denied, 1, "[denied]");
-    let callers = ["sql", "SELECT caller FROM events ORDER BY seq DESC LIMIT 1", "--json"];
+    let callers = ["sql", "SELECT caller FROM events WHERE reducer = 'register_tool'", "--json"];
     assert!(served.run_next_to_file(&callers).good().contains("w1"));
     let unknown = run_as(&stranger, &COUNT);
     assert_failed(&unknown, 1, "the client certificate belongs to no identity");
