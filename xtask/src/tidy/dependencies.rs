@@ -139,7 +139,8 @@ const TESTS: &[&str] = &[
 
 /// The database library. Of the shipped crates, only the store may depend on it.
 const SQLITE: [&str; 2] = ["rusqlite", "libsqlite3-sys"];
-const KNOW_SQLITE: [&str; 4] = ["abide-store", "abide-bench", "abide-sim", "abide-tests"];
+const KNOW_SQLITE: [&str; 5] =
+    ["abide-store", "abide-bench", "abide-sim", "abide-stress", "abide-tests"];
 
 /// Returns the normal and build dependencies of our crates, for all platforms. Tests may use any crate, so dev-dependencies
 /// are not checked.
