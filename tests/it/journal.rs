@@ -51,6 +51,20 @@ fn check(database: &Path, journal: &World, expected: Expect) {
     assert!(!companion(&into, "-wal").exists(), "a WAL was left");
 }
 
+/// A journal of another database was ignored by readers: the file was verified, and could not be served.
+#[test]
+fn a_reader_refuses_the_journal_of_another_database() {
+    let mut world = world_with(3);
+    world.close();
+    let database = copied(&world, "alone.db");
+    let other = world_with(2);
+    fs::copy(companion(&other.path(), "-redo-1"), companion(&database, "-redo-1")).unwrap();
+    let refused = verify_file(&database, abide_reducers::modules(), &mut |_| {}).unwrap_err();
+    let detail = refused.to_refusal().detail;
+    assert!(detail.ends_with("belongs to another database"), "{detail}");
+    assert!(!companion(&database, "-wal").exists(), "a WAL was left");
+}
+
 /// A copy of the database file alone.
 fn copied(world: &World, name: &str) -> PathBuf {
     let to = world.folder.path().join(name);
