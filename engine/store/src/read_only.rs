@@ -108,6 +108,10 @@ fn await_journal(path: &Path, layout: &Layout) -> Result<(), OpenError> {
         }
     }
     let end = journal.end_after(head);
+    let is_held = matches!(LockState::read(path), Ok(LockState::Held(_)));
+    if !is_held && let Err(why) = journal.check_complete(end) {
+        return Err(OpenError::Journal { path: path.to_owned(), why: why.to_string() });
+    }
     let deadline = Instant::now() + COMMIT_WAIT;
     loop {
         if end_of_log(path)?.1 >= end {
