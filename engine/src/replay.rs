@@ -124,10 +124,10 @@ impl fmt::Display for RowDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RowDifference::Cell { key, column, seq: Some(seq) } => {
-                write!(f, "row {key} has another {column} than event {seq} wrote last")
+                write!(f, "row {key} has another value of {column} than event {seq} wrote last")
             }
             RowDifference::Cell { key, column, seq: None } => {
-                write!(f, "row {key} has another {column}")
+                write!(f, "row {key} has another value of {column}")
             }
             RowDifference::Unknown { key } => write!(f, "row {key} is not in the log"),
             RowDifference::Missing { key } => write!(f, "row {key} is missing"),

@@ -51,6 +51,47 @@ fn check(database: &Path, journal: &World, expected: Expect) {
     assert!(!companion(&into, "-wal").exists(), "a WAL was left");
 }
 
+/// A journal of another database was ignored by readers: the file was verified, and could not be served.
+#[test]
+fn a_reader_refuses_the_journal_of_another_database() {
+    let mut world = world_with(3);
+    world.close();
+    let database = copied(&world, "alone.db");
+    let other = world_with(2);
+    fs::copy(companion(&other.path(), "-redo-1"), companion(&database, "-redo-1")).unwrap();
+    let refused = verify_file(&database, abide_reducers::modules(), &mut |_| {}).unwrap_err();
+    let detail = refused.to_refusal().detail;
+    assert!(detail.ends_with("belongs to another database"), "{detail}");
+    assert!(!companion(&database, "-wal").exists(), "a WAL was left");
+}
+
+/// One bit of an answered record was enough to lose it, and those after it, without a word.
+#[test]
+fn a_record_that_was_damaged_after_its_answer_is_found() {
+    let world = world_with(3);
+    let database = copied(&world, "early.db");
+    let end = world.engine().durable_seq();
+    append_message(&world, "the damaged one");
+    append_message(&world, "one after it");
+    let answered = append_message(&world, "the last one");
+    let redo = companion(&database, "-redo-1");
+    let mut content = fs::read(companion(&world.path(), "-redo-1")).unwrap();
+    let text = b"the damaged one";
+    let at = content.windows(text.len()).position(|bytes| bytes == text).unwrap();
+    content[at] ^= 1;
+    fs::write(&redo, &content).unwrap();
+    let verified = verify_file(&database, abide_reducers::modules(), &mut |_| {}).unwrap_err();
+    let opened = Engine::open(&database, world.config(abide_reducers::modules())).unwrap_err();
+    let one_before = Seq(answered.0 - 1);
+    let expected = format!(
+        "the journal next to the file is damaged: the file ends at event {end} with it, and events up to {one_before} were answered"
+    );
+    for detail in [verified.to_refusal().detail, opened.to_refusal().detail] {
+        assert!(detail.ends_with(&expected), "{detail}");
+    }
+    assert!(fs::read(&redo).unwrap() == content, "the journal was changed");
+}
+
 /// A copy of the database file alone.
 fn copied(world: &World, name: &str) -> PathBuf {
     let to = world.folder.path().join(name);

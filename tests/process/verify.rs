@@ -323,6 +323,6 @@ fn a_changed_cell_is_named() {
     drop(raw);
     verify(&made.db(), &[]).good();
     let ended = verify(&made.db(), &["--rows"]);
-    let named = format!("row {id} has another content than event {seq} wrote last");
+    let named = format!("row {id} has another value of content than event {seq} wrote last");
     assert!(ended.code == Some(4) && ended.stderr.contains(&named), "{}", ended.stderr);
 }

@@ -24,8 +24,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use abide_schema::caller::Caller;
-use abide_schema::{CallArguments, Refusal, limits};
+use abide_schema::{CallArguments, Refusal, Seq, limits};
 use abide_store::{Journal, RecordPosition, Segment, StoreError};
+use tokio::sync::watch;
 
 use crate::access::denials::{Denial, Denials};
 use crate::access::policies::TransactionPolicies;
@@ -73,6 +74,8 @@ pub(crate) struct WriterThread {
     pub(crate) denials: Denials,
     pub(crate) watchers: Arc<TableWatchers>,
     pub(crate) journal: Journal,
+    /// The last durable event.
+    pub(crate) durable: watch::Receiver<Seq>,
     /// The groups that SQLite has not committed.
     pub(crate) open_rows: OpenRows,
     pub(crate) visible: Arc<VisibleRows>,
@@ -347,7 +350,8 @@ impl WriterThread {
         let segment = if fault_points::journals() {
             let after = self.executor.chain.hash;
             let position = RecordPosition { from, to, before, after };
-            Some(self.journal.append(&position, &mut record)?)
+            let durable = *self.durable.borrow();
+            Some(self.journal.append(durable, &position, &mut record)?)
         } else {
             None
         };
@@ -634,7 +638,9 @@ impl WriterThread {
                 self.health.poison(&why);
             }
         } else if floor > former_floor && fault_points::journals() {
-            let recorded = self.journal.append_pruning(head, self.executor.chain.hash, floor);
+            let durable = *self.durable.borrow();
+            let hash = self.executor.chain.hash;
+            let recorded = self.journal.append_pruning(durable, head, hash, floor);
             if let Err(error) = recorded {
                 // Nothing depends on it here. A group that cannot be appended is refused.
                 tracing::warn!(

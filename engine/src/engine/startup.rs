@@ -159,6 +159,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         denials: Denials::new(modules),
         watchers: Arc::new(TableWatchers::new(modules)),
         journal: store.journal(found.head.seq),
+        durable: durable_seen.clone(),
         open_rows: OpenRows::new(started),
         visible: Arc::clone(visible),
         change_log: ChangeLog::new(config.retention, tables, found.change_log_floor),

@@ -147,22 +147,23 @@ impl Journal {
     }
 
     /// Appends the record of a group, of [`Writer::take_record`](crate::Writer::take_record), and completes its header. It is
-    /// durable once the returned segment is synced.
+    /// durable once the returned segment is synced. `durable` is the last event that is so already.
     ///
     /// # Errors
     /// [`StoreError::Full`] and [`StoreError::Unavailable`]: nothing was appended, and a later append can succeed. Any other error is final.
     pub fn append(
         &mut self,
+        durable: Seq,
         position: &RecordPosition,
         record: &mut [u8],
     ) -> Result<Arc<Segment>, StoreError> {
         let bytes = record.len() as u64;
         let has_room = self.live.back().is_some_and(|it| it.used + bytes <= it.segment.bytes);
         if !has_room {
-            self.start_segment(position, bytes).map_err(|why| failed(&why))?;
+            self.start_segment(durable, position, bytes).map_err(|why| failed(&why))?;
         }
         let current = self.live.back_mut().expect("a segment was started");
-        frame::complete(current.round, self.opening.epoch, position, record);
+        frame::complete(current.round, self.opening.epoch, durable, position, record);
         let written = current.segment.file.write_at(record, current.used);
         written.map_err(|why| failed(&why))?;
         current.used += bytes;
@@ -175,10 +176,16 @@ impl Journal {
     ///
     /// # Errors
     /// As [`Journal::append`].
-    pub fn append_pruning(&mut self, head: Seq, hash: Hash, floor: Seq) -> Result<(), StoreError> {
+    pub fn append_pruning(
+        &mut self,
+        durable: Seq,
+        head: Seq,
+        hash: Hash,
+        floor: Seq,
+    ) -> Result<(), StoreError> {
         let position = RecordPosition { from: head, to: head, before: hash, after: hash };
         let mut record = RecordContent::Pruning { floor }.encode();
-        self.append(&position, &mut record).map(drop)
+        self.append(durable, &position, &mut record).map(drop)
     }
 
     /// Everything up to `durable` is durable in the database file: the segments below are used again.
@@ -212,7 +219,12 @@ impl Journal {
     }
 
     /// Starts the next segment with the records of the opening, for a frame of that position and size.
-    fn start_segment(&mut self, position: &RecordPosition, frame_bytes: u64) -> io::Result<()> {
+    fn start_segment(
+        &mut self,
+        durable: Seq,
+        position: &RecordPosition,
+        frame_bytes: u64,
+    ) -> io::Result<()> {
         let round = self.next_round;
         let header = SegmentHeader { round, log: self.log, base: self.base };
         let mut start = header.encode();
@@ -220,7 +232,7 @@ impl Journal {
         let before = RecordPosition { to: position.from, after: position.before, ..*position };
         for record in self.opening.migrations.iter().chain([&self.opening.record]) {
             let mut frame = record.clone();
-            frame::complete(round, self.opening.epoch, &before, &mut frame);
+            frame::complete(round, self.opening.epoch, durable, &before, &mut frame);
             start.extend_from_slice(&frame);
         }
         let used = start.len() as u64;

@@ -39,7 +39,7 @@ pub(crate) fn open_read_only(path: &Path, layout: &Layout) -> Result<ReadOnlyFil
     check_length(path)?;
     check_not_lost(path)?;
     let had_no_wal = is_complete(path);
-    let opened = open_and_check(path, layout);
+    let opened = open_and_check(path, layout, had_no_wal);
     if opened.is_err() && had_no_wal && has_empty_wal(path) {
         remove_wal_or_log(path);
     }
@@ -47,7 +47,11 @@ pub(crate) fn open_read_only(path: &Path, layout: &Layout) -> Result<ReadOnlyFil
 }
 
 /// As [`open_read_only`]. On an error, SQLite may leave an empty WAL and its index.
-fn open_and_check(path: &Path, layout: &Layout) -> Result<ReadOnlyFile, OpenError> {
+fn open_and_check(
+    path: &Path,
+    layout: &Layout,
+    had_no_wal: bool,
+) -> Result<ReadOnlyFile, OpenError> {
     if path.exists() {
         check_kind(path)?;
         await_journal(path, layout)?;
@@ -61,7 +65,8 @@ fn open_and_check(path: &Path, layout: &Layout) -> Result<ReadOnlyFile, OpenErro
     } else {
         ReadOnlyFile {
             alone: None,
-            complete: is_complete(path).then(|| path.to_owned()),
+            // Reading the end of the log, before, can have made a WAL.
+            complete: (had_no_wal || is_complete(path)).then(|| path.to_owned()),
             connection: Some(connect_to_read(path, &SystemDisk)?),
         }
     };
@@ -88,15 +93,28 @@ fn await_journal(path: &Path, layout: &Layout) -> Result<(), OpenError> {
         check_wal(path, journal.as_ref(), &SystemDisk)?;
     }
     let Some(journal) = journal else { return Ok(()) };
-    let head = head_of(path)?;
-    if !matches!(LockState::read(path), Ok(LockState::Held(_))) && journal.base() > head {
-        let why = RecoveryError::Older { head, base: journal.base() }.to_string();
-        return Err(OpenError::Journal { path: path.to_owned(), why });
+    let (log_id, head) = end_of_log(path)?;
+    if !matches!(LockState::read(path), Ok(LockState::Held(_))) {
+        let base = journal.base();
+        let why = if !journal.is_of(&log_id) {
+            Some(RecoveryError::OtherFile)
+        } else if base > head {
+            Some(RecoveryError::Older { head, base })
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return Err(OpenError::Journal { path: path.to_owned(), why: why.to_string() });
+        }
     }
     let end = journal.end_after(head);
+    let is_held = matches!(LockState::read(path), Ok(LockState::Held(_)));
+    if !is_held && let Err(why) = journal.check_complete(end) {
+        return Err(OpenError::Journal { path: path.to_owned(), why: why.to_string() });
+    }
     let deadline = Instant::now() + COMMIT_WAIT;
     loop {
-        if head_of(path)? >= end {
+        if end_of_log(path)?.1 >= end {
             return Ok(());
         }
         match lock_once(path, None) {
@@ -115,7 +133,8 @@ fn read_journal(path: &Path) -> Result<Option<FoundJournal>, OpenError> {
         .map_err(|why| OpenError::Io { path: path.to_owned(), why })
 }
 
-fn head_of(path: &Path) -> Result<Seq, OpenError> {
+/// Returns the id of the log of a file, and its last event.
+fn end_of_log(path: &Path) -> Result<(String, Seq), OpenError> {
     let connection = if is_read_alone(path) {
         connect_alone(path, &SystemDisk)?
     } else {
@@ -125,7 +144,9 @@ fn head_of(path: &Path) -> Result<Seq, OpenError> {
         let why = RecoveryError::NewFile.to_string();
         return Err(OpenError::Journal { path: path.to_owned(), why });
     }
-    migrate::head(&connection).map_err(|why| broken(path, why.into()))
+    let log_id = migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
+    let head = migrate::head(&connection).map_err(|why| broken(path, why.into()))?;
+    Ok((log_id.unwrap_or_default(), head))
 }
 
 /// Returns `true` if the file has the tables of the log; a new file, and a copy without its WAL, has none.

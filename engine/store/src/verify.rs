@@ -331,6 +331,21 @@ fn check_indexes(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyE
     Ok(())
 }
 
+/// Checks that the rows to which those of a table refer exist. SQLite's integrity check does not.
+fn check_references(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyError> {
+    let sql = "SELECT parent FROM pragma_foreign_key_check(?1) LIMIT 1";
+    let mut missing = None;
+    writer::run(&log.connection, sql, &[table.name.into()], &mut |row| {
+        if let [Value::Text(parent)] = row {
+            missing = Some(parent.clone());
+        }
+    })
+    .map_err(damaged)?;
+    let Some(parent) = missing else { return Ok(()) };
+    let what = format!("a row of {} refers to a row of {parent} that is missing", table.name);
+    Err(VerifyError::Damaged(what))
+}
+
 /// Checks the rows of a table: the conditions of its CHECK constraints, which SQLite's integrity check omits on a connection
 /// that only reads, and its columns of JSON.
 fn check_rows(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyError> {
@@ -351,6 +366,7 @@ fn check_rows(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyErro
             return Err(VerifyError::Damaged(format!("CHECK constraint failed in {}", table.name)));
         }
     }
+    check_references(log, table)?;
     let has_json = table.columns.iter().any(|column| column.json);
     if !has_json {
         return Ok(());

@@ -53,7 +53,7 @@ fn change_cell(db: &Path) -> rusqlite::Result<String> {
     let (id, seq): (i64, i64) = file.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let sql = "UPDATE agent_state SET content = replace(content, 'W', 'w') WHERE id = ?1";
     assert_eq!(file.execute(sql, [id])?, 1, "one row");
-    Ok(format!("row {id} has another content than event {seq} wrote last"))
+    Ok(format!("row {id} has another value of content than event {seq} wrote last"))
 }
 
 fn verify(db: &Path) -> CheckResult<Output> {

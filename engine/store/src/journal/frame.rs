@@ -3,13 +3,15 @@
 //! ```text
 //! segment = header, zeros up to 512, frame*, anything
 //! header  = "abidejrn" version:u32 round:u64 log:16 base:i64 crc:u32
-//! frame   = length:u32 crc:u32 round:u64 epoch:u64 from:i64 to:i64 before:32 after:32 record{length}
+//! frame   = length:u32 crc:u32 round:u64 epoch:u64 durable:i64 from:i64 to:i64 before:32 after:32 record{length}
 //! ```
 //!
 //! A segment is used again in a later *round*. Each frame repeats the round and is covered by its checksum, so what an
 //! earlier round left behind ends the segment. `before` is the hash of event `from`, and `after` that of event `to`: a
 //! record can only follow the log that it was written for, and cannot be taken for one of another history. `epoch`
-//! counts the openings of the file for writing.
+//! counts the openings of the file for writing. `durable` is the last event that was synced when the frame was written: a
+//! frame that is damaged later can be told from one that a crash has torn, because another frame says that it was
+//! durable.
 
 use abide_schema::Seq;
 use abide_schema::event::Hash;
@@ -19,7 +21,7 @@ use abide_schema::seeded::{SeededBug, makes};
 pub(crate) const FRAMES_START: usize = 512;
 
 /// Bytes of a frame before its payload.
-pub(crate) const FRAME_HEADER: usize = 4 + 4 + 8 + 8 + 8 + 8 + 32 + 32;
+pub(crate) const FRAME_HEADER: usize = 4 + 4 + 8 + 8 + 8 + 8 + 8 + 32 + 32;
 
 const MAGIC: &[u8; 8] = b"abidejrn";
 
@@ -56,6 +58,8 @@ pub struct RecordPosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record<'a> {
     pub(crate) epoch: u64,
+    /// The last event that was durable when the record was written.
+    pub(crate) durable: Seq,
     pub(crate) position: RecordPosition,
     /// See [`RecordContent`](super::record::RecordContent).
     pub(crate) content: &'a [u8],
@@ -107,14 +111,21 @@ impl SegmentHeader {
 }
 
 /// Completes the frame of a record, which begins with room for the header.
-pub(crate) fn complete(round: u64, epoch: u64, position: &RecordPosition, frame: &mut [u8]) {
+pub(crate) fn complete(
+    round: u64,
+    epoch: u64,
+    durable: Seq,
+    position: &RecordPosition,
+    frame: &mut [u8],
+) {
     let length = frame.len() - FRAME_HEADER;
     let length = u32::try_from(length).expect("a group is smaller than 4 GiB");
-    let fields: [&[u8]; 8] = [
+    let fields: [&[u8]; 9] = [
         &length.to_le_bytes(),
         &[0; 4],
         &round.to_le_bytes(),
         &epoch.to_le_bytes(),
+        &durable.0.to_le_bytes(),
         &position.from.0.to_le_bytes(),
         &position.to.0.to_le_bytes(),
         &position.before,
@@ -153,13 +164,28 @@ pub(crate) fn take_record<'a>(round: u64, segment: &mut &'a [u8]) -> Option<Reco
         return None;
     }
     let epoch = u64::from_le_bytes(take(&mut header)?);
+    let durable = Seq(i64::from_le_bytes(take(&mut header)?));
     let from = Seq(i64::from_le_bytes(take(&mut header)?));
     let to = Seq(i64::from_le_bytes(take(&mut header)?));
     let before = take(&mut header)?;
     let after = take(&mut header)?;
     *segment = rest;
     let position = RecordPosition { from, to, before, after };
-    Some(Record { epoch, position, content: &frame[FRAME_HEADER..] })
+    Some(Record { epoch, durable, position, content: &frame[FRAME_HEADER..] })
+}
+
+/// Skips to the next record of a segment behind bytes that are none; `None` if there is none.
+pub(crate) fn skip_to_record<'a>(round: u64, segment: &mut &'a [u8]) -> Option<Record<'a>> {
+    // Behind the length and the checksum.
+    const ROUND: usize = 8;
+    let round_bytes = round.to_le_bytes();
+    let content = *segment;
+    memchr::memmem::find_iter(content.get(ROUND..)?, &round_bytes).find_map(|at| {
+        let mut rest = &content[at..];
+        let record = take_record(round, &mut rest)?;
+        *segment = rest;
+        Some(record)
+    })
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -202,7 +228,7 @@ mod tests {
     fn torn_and_older_frames_end_a_segment() {
         let mut bytes = vec![0; FRAME_HEADER];
         bytes.extend_from_slice(b"some operations");
-        complete(2, 5, &POSITION, &mut bytes);
+        complete(2, 5, Seq(4), &POSITION, &mut bytes);
         let whole = |bytes: &[u8], round| take_record(round, &mut &*bytes).map(|it| it.position);
         assert_eq!(whole(&bytes, 2), Some(POSITION));
         assert_eq!(whole(&bytes, 3), None, "an older round");
@@ -213,5 +239,26 @@ mod tests {
             assert_eq!(whole(&bytes[..at], 2), None, "{at} bytes");
         }
         assert_eq!(whole(&[0; 600], 0), None, "zeros");
+    }
+
+    #[test]
+    fn a_record_behind_a_damaged_one_is_found() {
+        let mut segment = Vec::new();
+        for durable in [4, 5, 6] {
+            let mut frame = vec![0; FRAME_HEADER];
+            frame.extend_from_slice(b"some operations");
+            complete(2, 5, Seq(durable), &POSITION, &mut frame);
+            segment.extend_from_slice(&frame);
+        }
+        let frame = segment.len() / 3;
+        for at in frame..2 * frame {
+            let mut damaged = segment.clone();
+            damaged[at] ^= 1;
+            let mut rest = &damaged[..];
+            assert!(take_record(2, &mut rest).is_some_and(|record| record.durable == Seq(4)));
+            assert_eq!(take_record(2, &mut rest), None, "byte {at}");
+            let found = skip_to_record(2, &mut rest).map(|record| record.durable);
+            assert_eq!((found, rest), (Some(Seq(6)), &[][..]), "byte {at}");
+        }
     }
 }

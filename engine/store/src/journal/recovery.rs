@@ -20,7 +20,8 @@ use abide_schema::event::Hash;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior};
 
 use super::frame::{
-    FRAMES_START, NoHeader, Record, RecordPosition, SegmentHeader, VERSION, take_record,
+    FRAMES_START, NoHeader, Record, RecordPosition, SegmentHeader, VERSION, skip_to_record,
+    take_record,
 };
 use super::log_digest;
 use super::record::{
@@ -150,8 +151,26 @@ impl FoundJournal {
                 break;
             }
         }
+        let end = recovery.end.seq;
+        self.check_complete(end)?;
         transaction.commit()?;
         Ok(())
+    }
+
+    /// Refuses a journal with a record that says that later events than `end`, where the log ends with it, were durable. The
+    /// record of such an event was damaged after that: a crash tears only records that were not synced.
+    ///
+    /// # Errors
+    /// [`RecoveryError::Damaged`].
+    pub(crate) fn check_complete(&self, end: Seq) -> Result<(), RecoveryError> {
+        let mut durable = Seq::ZERO;
+        for UsedSegment { header, content } in &self.segments {
+            let mut rest = content.get(FRAMES_START..).unwrap_or_default();
+            while let Some(record) = skip_to_record(header.round, &mut rest) {
+                durable = durable.max(record.durable);
+            }
+        }
+        if durable > end { Err(RecoveryError::Damaged { end, durable }) } else { Ok(()) }
     }
 
     /// Removes the segments, once their records are durable in the database.
@@ -364,6 +383,16 @@ pub(crate) enum RecoveryError {
         /// The last event of the database.
         head: Seq,
     },
+    /// A record of the journal that was durable is damaged.
+    #[error(
+        "the journal next to the file is damaged: the file ends at event {end} with it, and events up to {durable} were answered"
+    )]
+    Damaged {
+        /// The last event with the journal.
+        end: Seq,
+        /// The last event that was durable at some time.
+        durable: Seq,
+    },
     /// A record with a valid checksum did not produce the events that it names.
     #[error("the record of the journal after event {from} cannot be applied")]
     Unreadable {
@@ -498,7 +527,7 @@ mod tests {
         });
         let record = [&[0; FRAME_HEADER], content].concat();
         for mut frame in [opening.encode(), record] {
-            complete(1, 9, &position, &mut frame);
+            complete(1, 9, Seq::ZERO, &position, &mut frame);
             segment.extend_from_slice(&frame);
         }
         let segments = vec![UsedSegment { header, content: segment }];
