@@ -58,6 +58,7 @@ fn a_reader_refuses_the_journal_of_another_database() {
     world.close();
     let database = copied(&world, "alone.db");
     let other = world_with(2);
+    append_message(&other, "in its journal");
     fs::copy(companion(&other.path(), "-redo-1"), companion(&database, "-redo-1")).unwrap();
     let refused = verify_file(&database, abide_reducers::modules(), &mut |_| {}).unwrap_err();
     let detail = refused.to_refusal().detail;

@@ -116,7 +116,7 @@ fn a_turn_takes_few_bytes() {
         file / payload
     );
     expect![[r#"
-        journal: 3.7 bytes per payload byte
+        journal: 3.8 bytes per payload byte
         undo images: 82 bytes per turn
         file: 4.8 bytes per payload byte
     "#]]
