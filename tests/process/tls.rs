@@ -285,7 +285,8 @@ fn a_certificate_of_a_client_is_a_credential_of_an_identity() {
     let authority = Authority::new("ours");
     let worker = authority.sign("w1", &[]);
     let stranger = authority.sign("stranger", &[]);
-    let forged = Authority::new("other").sign("w1", &[]);
+    let other = Authority::new("other");
+    let forged = other.sign("w1", &[]);
     let mut options = authority.sign("server", &LOCAL).server_options();
     options.extend(["--tls-client-ca".to_owned(), authority.ca()]);
     let served = TlsServer::start(&options);

@@ -44,12 +44,6 @@ const STEPS: &[Step] = &[
         env: None,
     },
     Step { name: "demo", command: "cargo run --release -- demo", env: None },
-    Step {
-        name: "package",
-        // The build for all distributions is in `cargo xtask proofs`.
-        command: "cargo xtask package --check --binary target/release/abide",
-        env: None,
-    },
     Step { name: "soak", command: "cargo xtask soak --seconds 20", env: None },
     Step { name: "overload", command: "cargo xtask overload --share", env: None },
     Step { name: "recovery", command: "cargo xtask recovery --share", env: None },

@@ -11,15 +11,31 @@ use std::process::ExitCode;
 /// [`Launcher`](super::Launcher) calls it first in `main`, before it starts a thread.
 ///
 /// It also keeps the descriptors that this process has inherited, except the standard streams, from all programs that
-/// the process starts: files that a shell or a service manager has left open would otherwise be open in every tool.
+/// the process starts: files that a shell or a service manager has left open would otherwise be open in every tool. Sockets
+/// that systemd passes to this process stay as they are, because it may execute itself again before it takes them.
 #[must_use]
 pub fn sandbox_exec() -> Option<ExitCode> {
     #[cfg(unix)]
-    close_fds::set_fds_cloexec(FIRST_INHERITED, &[]);
+    close_fds::set_fds_cloexec(FIRST_INHERITED, &passed_sockets());
     #[cfg(target_os = "linux")]
     return linux::sandbox_exec();
     #[cfg(not(target_os = "linux"))]
     None
+}
+
+/// The sockets that systemd passes at most.
+#[cfg(unix)]
+const MAX_PASSED: i32 = 16;
+
+/// Returns the descriptors of sockets that systemd passes to this process, see `sd_listen_fds(3)`.
+#[cfg(unix)]
+fn passed_sockets() -> Vec<i32> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    if number("LISTEN_PID") != Some(std::process::id()) {
+        return Vec::new();
+    }
+    let count = number("LISTEN_FDS").and_then(|count| i32::try_from(count).ok()).unwrap_or(0);
+    (FIRST_INHERITED..FIRST_INHERITED + count.min(MAX_PASSED)).collect()
 }
 
 /// The first descriptor after the standard streams.

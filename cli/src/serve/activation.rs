@@ -37,6 +37,8 @@ pub(crate) fn take_listener() -> Result<Option<TcpListener>, Refusal> {
     }
     listener
         .set_nonblocking(true)
+        // Tools and programs do not get it.
+        .and_then(|()| Ok(rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC)?))
         .map_err(|why| refusal(format!("the passed socket cannot be used: {why}")))?;
     Ok(Some(listener))
 }
