@@ -219,6 +219,8 @@ pub(crate) fn check_rollback_journal(path: &Path) -> Result<(), OpenError> {
 /// Returns `true` if there is a rollback journal with content: one that starts with a zero is not used.
 pub(crate) fn has_rollback_journal(path: &Path) -> Result<bool, OpenError> {
     let mut first = [0];
+    // Opening a named pipe waits for its other end.
+    check_companions(path).map_err(|why| broken(path, why))?;
     match File::open(companion(path, "-journal")).and_then(|mut file| file.read(&mut first)) {
         Ok(read) => Ok(read == 1 && first[0] != 0),
         Err(why) if why.kind() == ErrorKind::NotFound => Ok(false),
