@@ -78,11 +78,15 @@ fn check(options: &Options) -> Result<(), Failure> {
 
 fn print_summary(options: &Options) -> Result<(), Failure> {
     let configuration = &options.configuration;
-    let count = |is_counted: fn(Origin) -> bool| {
-        configuration.settings.iter().filter(|setting| is_counted(setting.origin)).count() as u64
-    };
-    let keys = count(|origin| matches!(origin, Origin::File(_)));
-    let variables = count(|origin| origin == Origin::Variable);
+    let mut keys = 0;
+    let mut variables = 0;
+    for setting in &configuration.settings {
+        match setting.origin {
+            Origin::File(_) => keys += 1,
+            Origin::Variable => variables += 1,
+            Origin::Default | Origin::CommandLine => {}
+        }
+    }
     if options.json {
         let file = configuration.file.as_ref().map(|file| file.display().to_string());
         return print_json(&json!({"file": file, "keys": keys, "variables": variables}));
@@ -134,13 +138,17 @@ fn show(options: &Options) -> Result<(), Failure> {
         .iter()
         .filter_map(|row| Some([row.setting.key.as_str(), row.value.as_deref()?, &row.source]))
         .collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let key_width = width(0).unwrap_or_default();
-    let value_width = width(1).unwrap_or_default().min(MAX_VALUE_WIDTH);
+    let key_width = width_of_column(&rows, 0);
+    let value_width = width_of_column(&rows, 1).min(MAX_VALUE_WIDTH);
     for [key, value, source] in rows {
         print_line(one_line(&format!("{key:key_width$}  {value:value_width$}  {source}")))?;
     }
     Ok(())
+}
+
+/// Returns the characters of the longest cell of a column.
+fn width_of_column(rows: &[[&str; 3]], column: usize) -> usize {
+    rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
 }
 
 /// Longer values move the source of their line to the right, and no other.

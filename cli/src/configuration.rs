@@ -136,10 +136,11 @@ impl Configuration {
 
     /// The variables of options that have a value and no secret. A process that starts tools keeps them.
     pub(crate) fn public_variables(&self) -> BTreeSet<String> {
-        let of_environment =
-            |setting: &&Setting| setting.origin == Origin::Variable && !setting.is_secret;
-        let settings = self.settings.iter().filter(of_environment);
-        settings.map(|setting| setting.variable.clone()).collect()
+        self.settings
+            .iter()
+            .filter(|setting| setting.origin == Origin::Variable && !setting.is_secret)
+            .map(|setting| setting.variable.clone())
+            .collect()
     }
 
     /// The variables of the environment that look like those of options and are not: probably misspelled.
@@ -243,10 +244,11 @@ impl Application {
         setting: &Setting,
     ) -> Option<(usize, Vec<String>)> {
         let file = self.file.as_ref()?;
-        let is_of_option = |entry: &Entry| entry.section == section && entry.key == setting.long;
-        let (nth, entry) = file.entries.iter().enumerate().find(|(_, it)| is_of_option(it))?;
+        let mut entries = file.entries.iter().enumerate();
+        let (nth, entry) =
+            entries.find(|(_, entry)| entry.section == section && entry.key == setting.long)?;
         self.used.insert(nth);
-        let place = format!("{}:{}", file.path.display(), entry.line);
+        let place = file.place(entry.line);
         let folder = file.path.parent().unwrap_or(Path::new(""));
         match read_values(arg, entry, setting, folder) {
             Ok(values) => Some((entry.line, values)),
@@ -272,13 +274,12 @@ impl Application {
     /// Reports the keys and tables that no option or command has.
     fn report_unknown(&mut self) {
         let Some(file) = &self.file else { return };
-        let place = |line: usize| format!("{}:{line}", file.path.display());
         let mut found: Vec<(usize, Problem)> = Vec::new();
         for (nth, entry) in file.entries.iter().enumerate() {
             if !self.used.contains(&nth) {
                 let detail = format!("there is no key {}", entry.name());
                 let hint = self.key_hint(entry);
-                found.push((entry.line, Problem::new(place(entry.line), detail, hint)));
+                found.push((entry.line, Problem::new(file.place(entry.line), detail, hint)));
             }
         }
         for section in &file.sections {
@@ -287,7 +288,7 @@ impl Application {
                 let name = section.path.join(".");
                 let detail = format!("there is no command {name:?} for the table [{name}]");
                 let hint = "a table has the name of a command: [serve], [agent.run]";
-                found.push((section.line, Problem::new(place(section.line), detail, hint)));
+                found.push((section.line, Problem::new(file.place(section.line), detail, hint)));
             }
         }
         found.sort_by_key(|(line, _)| *line);

@@ -341,16 +341,20 @@ fn leases_do_not_expire_while_no_process_has_the_file_open() {
     }
 }
 
-/// A lease that is taken after the start expires by the clock, once the limit has passed.
+/// A lease that is taken after the start has its own length: one of a second ended only 30 seconds after the start, and so
+/// nobody took over the work of a worker that vanished in that time.
 #[test]
-fn a_lease_that_is_taken_after_the_start_is_not_longer_for_long() {
+fn a_lease_that_is_taken_after_the_start_is_not_longer() {
     let mut world = World::new(abide_reducers::modules);
-    run(async {
+    let claim = |call_id: &str, lease_ms: i64| {
+        json!({"call_id": call_id, "session_id": "s1", "tool_name": "pay", "arguments": {},
+            "claim_lease_ms": lease_ms})
+    };
+    let old = run(async {
         world.session("s1").await;
-        world
-            .call("register_tool", json!({"name": "pay", "effect": "at_most_once"}))
-            .await
-            .unwrap();
+        let tool = json!({"name": "pay", "effect": "at_most_once"});
+        world.call("register_tool", tool).await.unwrap();
+        world.call("request_tool_call", claim("old", 10_000)).await.unwrap().seq.0
     });
     world.close();
     world.clock.advance_ms(3_600_000);
@@ -360,17 +364,23 @@ fn a_lease_that_is_taken_after_the_start_is_not_longer_for_long() {
     run(async {
         let mut tokens = Vec::new();
         for call_id in ["c1", "c2"] {
-            let args = json!({"call_id": call_id, "session_id": "s1", "tool_name": "pay",
-                "arguments": {}, "claim_lease_ms": 1_000});
-            tokens.push(world.call("request_tool_call", args).await.unwrap().seq.0);
+            let claimed = world.call("request_tool_call", claim(call_id, 1_000)).await.unwrap();
+            tokens.push(claimed.seq.0);
         }
-        world.pass_ms(29_999).await;
-        assert_eq!(claim_of(&world, "c1", tokens[0]).await, ("claimed".to_owned(), true));
+        let [held, unknown] = [("claimed", true), ("unknown", false)]
+            .map(|(status, is_held)| (status.to_owned(), is_held));
+        world.pass_ms(999).await;
+        // The question renews the lease.
+        assert_eq!(claim_of(&world, "c1", tokens[0]).await, held);
         world.pass_ms(1).await;
-        assert_eq!(claim_of(&world, "c1", tokens[0]).await, ("claimed".to_owned(), true));
-        assert_eq!(claim_of(&world, "c2", tokens[1]).await, ("unknown".to_owned(), false));
+        assert_eq!(claim_of(&world, "c1", tokens[0]).await, held);
+        assert_eq!(claim_of(&world, "c2", tokens[1]).await, unknown);
         world.pass_ms(1_000).await;
-        assert_eq!(claim_of(&world, "c1", tokens[0]).await, ("unknown".to_owned(), false));
+        assert_eq!(claim_of(&world, "c1", tokens[0]).await, unknown);
+        world.pass_ms(7_999).await;
+        assert_eq!(claim_of(&world, "old", old).await, held, "10 s after the start");
+        world.pass_ms(1_000).await;
+        assert_eq!(claim_of(&world, "old", old).await, unknown, "it was renewed for one second");
     });
 }
 

@@ -112,6 +112,28 @@ fn nothing_is_created_through_a_symlink() {
     assert!(!Path::new(&path("victim")).exists());
 }
 
+/// Every command waited for the other end of the pipe, and the server ignored signals.
+#[test]
+fn a_pipe_in_the_place_of_a_rollback_journal_is_refused() {
+    let (folder, db) = made();
+    run(["db", "create", &db]).good();
+    let pipe = format!("{db}-journal");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let copy = folder.path().join("copy.db").display().to_string();
+    for args in [
+        &["verify", &db][..],
+        &["sql", "SELECT 1", "--db", &db],
+        &["call", "create_session", "agent=a", "--db", &db],
+        &["backup", &copy, "--db", &db],
+        &["replay", &db, "--into", &copy],
+        &["serve", "--db", &db, "--listen", "127.0.0.1:0"],
+    ] {
+        let refused = run(args);
+        assert_eq!(refused.code, Some(1), "{args:?}: {refused:?}");
+        assert!(refused.stderr.contains("-journal is not a regular file"), "{refused:?}");
+    }
+}
+
 /// A file has one lock and one WAL, by whichever name it is opened.
 #[test]
 fn a_symlink_is_the_file_that_it_names() {

@@ -30,12 +30,16 @@ const MAX_PASSED: i32 = 16;
 /// Returns the descriptors of sockets that systemd passes to this process, see `sd_listen_fds(3)`.
 #[cfg(unix)]
 fn passed_sockets() -> Vec<i32> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.trim().parse::<u32>().ok());
-    if number("LISTEN_PID") != Some(std::process::id()) {
+    if read_number("LISTEN_PID") != Some(std::process::id()) {
         return Vec::new();
     }
-    let count = number("LISTEN_FDS").and_then(|count| i32::try_from(count).ok()).unwrap_or(0);
+    let count = read_number("LISTEN_FDS").and_then(|count| i32::try_from(count).ok()).unwrap_or(0);
     (FIRST_INHERITED..FIRST_INHERITED + count.min(MAX_PASSED)).collect()
+}
+
+#[cfg(unix)]
+fn read_number(variable: &str) -> Option<u32> {
+    std::env::var(variable).ok()?.trim().parse().ok()
 }
 
 /// The first descriptor after the standard streams.

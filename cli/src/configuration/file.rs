@@ -81,6 +81,11 @@ pub(super) fn join(section: &[String], key: &str) -> String {
 }
 
 impl ConfigFile {
+    /// Returns a line of the file, as messages name it.
+    pub(super) fn place(&self, line: usize) -> String {
+        format!("{}:{line}", self.path.display())
+    }
+
     /// Reads the file that the command line or the environment names, or the one in the current folder; `None` if there
     /// is none.
     ///

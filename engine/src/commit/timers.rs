@@ -46,8 +46,8 @@ const PAUSE_MS: i64 = 1_000;
 /// Rows looked up for one that runs, before a transaction takes no more: the others have changed since they were read.
 const LOOKUPS_PER_ROW: usize = 4;
 
-/// The clock by which leases expire. Until a time it is behind that of events, by the time since the last event before the
-/// start: leases that holders could not renew meanwhile expire as if the file had been open.
+/// The clock by which leases from before the start expire. Until a time it is behind that of events, by the time since the last
+/// event before the start: leases that holders could not renew meanwhile expire as if the file had been open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseClock {
     /// How much it is behind, in microseconds.
@@ -58,11 +58,17 @@ pub(crate) struct LeaseClock {
 
 impl LeaseClock {
     /// Returns the clock of an engine that starts now, on a log whose last event has this time. The time between them does not
-    /// count until `grace` has passed. After that it does, so that a new lease is not too long for a whole downtime.
+    /// count until `grace` has passed. After that it does, so that a row that nobody holds any more does not wait for a whole
+    /// downtime.
     pub(crate) fn starting(now: Micros, last_event: Micros, grace: Duration) -> LeaseClock {
         let grace = i64::try_from(grace.as_micros()).unwrap_or(i64::MAX);
         let behind = if grace == 0 { 0 } else { now.0.saturating_sub(last_event.0).max(0) };
         LeaseClock { behind, until: Micros(now.0.saturating_add(grace)) }
+    }
+
+    /// `true` if it is behind the clock of events at this time.
+    fn is_behind(&self, now: Micros) -> bool {
+        self.behind > 0 && now < self.until
     }
 
     /// Returns the time of this clock.
@@ -149,6 +155,9 @@ struct DeadlineKind {
     next: Option<Micros>,
     /// Rows that changed to a due time that was read already.
     changed: Vec<DueRowId>,
+    /// The keys of leases that were given or renewed since the start, by their due times; `None` if [`LeaseClock`] does not
+    /// hold the rows of this kind back. Their holders can renew them, so they expire by the clock of events.
+    new_leases: Option<BTreeMap<Micros, Vec<Vec<Value>>>>,
     /// The lanes for which rows were passed over, and the earliest due time of these rows. They take no rows until they
     /// are empty.
     passed_over: BTreeMap<Arc<str>, Micros>,
@@ -176,6 +185,7 @@ impl DeadlineKind {
             read_to: place_before(&deadline, Micros(i64::MIN)),
             next: Some(Micros(i64::MIN)),
             changed: Vec::new(),
+            new_leases: None,
             passed_over: BTreeMap::new(),
             running: Vec::new(),
             skipped: Vec::new(),
@@ -269,6 +279,25 @@ impl DeadlineKind {
         })?;
         self.next = next;
         Ok(count)
+    }
+
+    /// Returns the due time of the first lease that was given since the start.
+    fn next_new_lease(&self) -> Option<Micros> {
+        let (at, _) = self.new_leases.as_ref()?.first_key_value()?;
+        Some(*at)
+    }
+
+    /// Marks the leases that were given since the start and are due now as rows to look up. They are forgotten when the clock
+    /// of leases is not behind any more.
+    fn release_new_leases(&mut self, now: Micros, is_behind: bool) {
+        while self.next_new_lease().is_some_and(|at| at <= now)
+            && let Some((at, keys)) = self.new_leases.as_mut().and_then(BTreeMap::pop_first)
+        {
+            self.changed.extend(keys.into_iter().map(|key| DueRowId { at, key }));
+        }
+        if !is_behind {
+            self.new_leases = None;
+        }
     }
 
     /// `true` if there are rows to read or to look up.
@@ -542,8 +571,13 @@ impl Timers {
         let tables: Vec<&'static TableSpec> =
             modules.iter().flat_map(|module| module.tables.iter().copied()).collect();
         let owners = RowOwners::new(&tables);
-        let kinds: Vec<DeadlineKind> =
+        let mut kinds: Vec<DeadlineKind> =
             deadlines.map(|deadline| DeadlineKind::new(*deadline, &owners)).collect();
+        if lease_clock.behind > 0 {
+            for kind in kinds.iter_mut().filter(|kind| kind.deadline.is_lease) {
+                kind.new_leases = Some(BTreeMap::new());
+            }
+        }
         let lanes = DueLanes::new(tenants, kinds.len(), max_of_a_tenant);
         Timers { lanes, kinds, paused_until: None, lease_clock }
     }
@@ -560,7 +594,8 @@ impl Timers {
             let next = kind.next?;
             Some(if kind.deadline.is_lease { self.lease_clock.reaches(next) } else { next })
         });
-        let earliest = unread.chain(has_rows.then_some(now)).min()?;
+        let new_leases = self.kinds.iter().filter_map(DeadlineKind::next_new_lease);
+        let earliest = unread.chain(new_leases).chain(has_rows.then_some(now)).min()?;
         let next = earliest.max(self.paused_until.unwrap_or(earliest));
         let us = u64::try_from(next.0.saturating_sub(now.0)).unwrap_or(0);
         Some(Duration::from_micros(us).min(LONGEST_SLEEP))
@@ -592,6 +627,10 @@ impl Timers {
             return Ok(Vec::new());
         }
         self.paused_until = None;
+        let is_behind = self.lease_clock.is_behind(now);
+        for kind in &mut self.kinds {
+            kind.release_new_leases(now, is_behind);
+        }
         let has_work = self.kinds.iter().any(|kind| kind.has_work(self.time_of(kind, now)));
         if self.lanes.is_empty() && !has_work {
             return Ok(Vec::new());
@@ -790,6 +829,9 @@ impl DeadlineKind {
         let Value::Integer(at) = row[self.column] else { return };
         let is_read = matches!(self.read_to[0], Value::Integer(read_to) if at <= read_to);
         let at = Micros(at);
+        if let Some(leases) = &mut self.new_leases {
+            leases.entry(at).or_default().push(self.deadline.table.key_of(row));
+        }
         // The condition decides whether the row waits; an unnecessary look is harmless.
         if !is_read {
             self.next = Some(self.next.map_or(at, |next| next.min(at)));

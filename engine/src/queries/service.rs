@@ -127,18 +127,7 @@ impl QueryService {
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<QueryResult, Refusal> {
-        let (sql, params) = query::prepare(sql, params)?;
-        let layout = self.layout.clone();
-        let answer = self
-            .lookups
-            .run(&Turn::from_tenant(Caller::SYSTEM), 1, move |reader| {
-                let mut sink = CollectedResult::default();
-                let output = &mut Output { sink: &mut sink, delivery: &Delivery::Whole };
-                query::run(reader, &layout, &sql, &params, None, output).map(|_| sink.into_result())
-            })
-            .await??;
-        self.wait_durable(answer.seq).await?;
-        Ok(answer)
+        self.read_uncounted(&self.lookups, sql, params).await
     }
 
     /// A statement of the engine itself, on the readers of queries: it delays no authentication, and takes one turn among the
@@ -148,10 +137,18 @@ impl QueryService {
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<QueryResult, Refusal> {
+        self.read_uncounted(&self.readers, sql, params).await
+    }
+
+    async fn read_uncounted(
+        &self,
+        readers: &Readers,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<QueryResult, Refusal> {
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.layout.clone();
-        let answer = self
-            .readers
+        let answer = readers
             .run(&Turn::from_tenant(Caller::SYSTEM), 1, move |reader| {
                 let mut sink = CollectedResult::default();
                 let output = &mut Output { sink: &mut sink, delivery: &Delivery::Whole };

@@ -208,18 +208,16 @@ const WAL: u8 = 2;
 /// Refuses a rollback journal next to a file with a WAL: Abide writes none and plays none back (see [`crate::vfs`]), but
 /// another program would write its pages over those of the file, whatever file they are of.
 pub(crate) fn check_rollback_journal(path: &Path) -> Result<(), OpenError> {
-    if !has_rollback_journal(path)? || !is_in_wal_mode(path) {
-        return Ok(());
+    if has_rollback_journal(path)? && is_in_wal_mode(path) {
+        return Err(OpenError::RollbackJournal(path.to_owned()));
     }
-    // Another user may have put it there.
-    check_companions(path).map_err(|why| broken(path, why))?;
-    Err(OpenError::RollbackJournal(path.to_owned()))
+    Ok(())
 }
 
 /// Returns `true` if there is a rollback journal with content: one that starts with a zero is not used.
 pub(crate) fn has_rollback_journal(path: &Path) -> Result<bool, OpenError> {
     let mut first = [0];
-    // Opening a named pipe waits for its other end.
+    // Another user may have put it there, and opening a named pipe waits for its other end.
     check_companions(path).map_err(|why| broken(path, why))?;
     match File::open(companion(path, "-journal")).and_then(|mut file| file.read(&mut first)) {
         Ok(read) => Ok(read == 1 && first[0] != 0),
