@@ -117,7 +117,7 @@ impl FileState {
     fn check_existing(&self, target: &Path, layout: &Layout) -> Result<(), VerifyError> {
         let is_a_file =
             fs::symlink_metadata(target).is_ok_and(|it| it.is_file() && it.nlink() == 1);
-        if is_a_file && self.is_verified(target, layout)? {
+        if is_a_file && self.is_verified(target, layout).unwrap_or(false) {
             return Ok(());
         }
         Err(OpenError::Exists(target.to_owned()).into())

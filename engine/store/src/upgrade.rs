@@ -1,5 +1,5 @@
-//! What an upgrade of a file does, and the upgrade: the migration of its tables, and the conversion to the layout of pages that
-//! new files have.
+//! What an upgrade of a file does, and the upgrade: the migration of its tables, and the conversion to the layout of pages
+//! that new files have.
 //!
 //! A file keeps the mode of its free pages from its creation. Only `VACUUM` changes it: it writes all rows into a temporary
 //! file, and its pages into the WAL, as one transaction. So a crash leaves the old file or the new one.
