@@ -79,7 +79,7 @@ enum Command {
     Replay(replay::Replay),
     /// Copy a file, even while a server writes to it
     Backup(backup::Backup),
-    /// Convert a file to the layout of new files
+    /// Migrate a file to the tables and the page layout of this version
     Upgrade(upgrade::Upgrade),
     /// Print the completions of a shell
     Completions(completions::Completions),

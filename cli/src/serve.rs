@@ -119,6 +119,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FOLDER")]
     require_volume: Option<PathBuf>,
 
+    /// Do not copy the file before a migration after which older programs refuse it; see docs/upgrade.md
+    #[arg(long)]
+    no_backup: bool,
+
     /// The socket that systemd has passed; it replaces --listen.
     #[arg(skip)]
     passed_listener: Option<std::net::TcpListener>,
@@ -313,6 +317,7 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     };
     config.lease_grace = LEASE_GRACE;
     config.tuning.holder = Some(lock_file_entry(address, tls.is_some(), local.as_ref()));
+    config.tuning.migration_backup = !args.no_backup;
     let former = LockState::read(&db);
     #[cfg(debug_assertions)]
     let config = fault::arm_requested_panic(config);

@@ -68,6 +68,15 @@ impl Engine {
         let layout = Layout { modules: config.modules.clone() };
         let store = Store::open(path.as_ref(), layout, config.tuning.clone())?;
         let path = store.path().to_owned();
+        if let Some(backup) = store.migration_backup() {
+            tracing::warn!(
+                name: "file_migrated",
+                "the tables of {} were migrated, and older programs refuse the file; {} is the file before, to be \
+                 removed when nobody goes back",
+                path.display(),
+                backup.display()
+            );
+        }
         let Config { clock, entropy, live_budget, retention, buffers, scheduler, .. } = config;
         let config = ThreadConfig {
             sources: EventSources { clock, entropy },

@@ -185,6 +185,12 @@ const VERBS: &[Subcommand] = &[
         run: package::run,
     },
     Subcommand {
+        name: "matrix",
+        about: "run the packed SDKs of each release against the packed servers of each release",
+        takes: package::matrix::TAKES,
+        run: package::matrix::run,
+    },
+    Subcommand {
         name: "picture",
         about: "run the demo, and draw what it prints for the README",
         takes: picture::TAKES,

@@ -8,6 +8,7 @@ use rusqlite::{ErrorCode, ffi};
 
 use crate::cell_bytes::CorruptCells;
 use crate::holder::Holder;
+use crate::verify::VerifyError;
 
 /// Why a statement failed.
 #[derive(Debug, thiserror::Error)]
@@ -341,6 +342,30 @@ pub enum OpenError {
         /// The mismatch.
         why: String,
     },
+    /// The disk has no space for a copy of the file.
+    #[error(
+        "{} needs {} MB of disk, and {} MB are free", path.display(),
+        needed_bytes.div_ceil(1_000_000), available_bytes / 1_000_000
+    )]
+    NoSpace {
+        /// The copy.
+        path: PathBuf,
+        /// Its bytes.
+        needed_bytes: u64,
+        /// The bytes of disk that this process can use there.
+        available_bytes: u64,
+    },
+    /// The file was not migrated, because the backup before the migration failed.
+    #[error("{} is not migrated: its backup failed", path.display())]
+    Backup {
+        /// The file, which was not changed.
+        path: PathBuf,
+        /// The backup.
+        backup: PathBuf,
+        /// Why it failed.
+        #[source]
+        why: Box<VerifyError>,
+    },
     /// An error of SQLite.
     #[error("{} cannot be opened", path.display())]
     Store {
@@ -440,7 +465,11 @@ impl OpenError {
                 Code::Conflict,
                 "restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them",
             ),
-            OpenError::Store { why: StoreError::Full, .. } => (Code::DiskFull, "free some space"),
+            OpenError::NoSpace { .. } => (Code::DiskFull, "free some space"),
+            OpenError::Backup { path, backup, why } => return backup_refusal(path, backup, why),
+            OpenError::Store { why: StoreError::Full, .. } => {
+                (Code::DiskFull, "free some space; the file has the rows that it had")
+            }
             OpenError::Store { why: StoreError::Busy, .. } => {
                 (Code::Conflict, "close the program that has the file open, and try again")
             }
@@ -455,6 +484,22 @@ impl OpenError {
         };
         Refusal::new(code, detail).hint(hint)
     }
+}
+
+/// The refusal to migrate a file without a backup.
+fn backup_refusal(path: &Path, backup: &Path, why: &VerifyError) -> Refusal {
+    let Refusal { code, detail, hint, .. } = why.to_refusal();
+    let file = path.display();
+    let detail = format!("{file} is not migrated and not changed: its backup failed: {detail}");
+    let first = match why {
+        VerifyError::Open(OpenError::Exists(_)) => {
+            format!("move {} away, which is not this backup", backup.display())
+        }
+        VerifyError::Open(_) => hint.unwrap_or_else(|| "check the folder of the file".to_owned()),
+        _ => format!("`abide verify {file}` checks whether the file is sound"),
+    };
+    let hint = format!("{first}; to migrate without a backup, `abide upgrade {file} --no-backup`");
+    Refusal::new(code, detail).hint(hint)
 }
 
 /// The hint about a file next to a database that is not used.

@@ -181,6 +181,30 @@ pub(crate) fn migrate_module(
     Ok(Some(found.unwrap_or(0)))
 }
 
+/// Whether programs that open a file today refuse it once its tables have the versions of these modules. They accept the
+/// tables of a module that they do not have, but neither a later version of a module, nor a trigger or a view of another.
+pub(crate) fn ends_older_programs(
+    connection: &Connection,
+    modules: &[Module],
+) -> rusqlite::Result<bool> {
+    let format: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if format == 0 {
+        return Ok(false);
+    }
+    for module in modules {
+        let found = version_of(connection, module)?;
+        if found != Some(module.version) && (found.is_some() || has_triggers_or_views(module)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a program without a module refuses a file with its tables.
+pub(crate) fn has_triggers_or_views(module: &Module) -> bool {
+    !module.views.is_empty() || module.tables.iter().any(|table| !table.triggers.is_empty())
+}
+
 /// Runs a step of a module. What a client has received before it can no longer be continued by changes of rows.
 fn run_step(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     let history = HistoryBeforeStep::keep(connection, sql)?;

@@ -7,10 +7,20 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use crate::companions::{companion, remove};
+use crate::companions::{companion, numbered, remove};
 use crate::connect::{check_folder, check_length};
 use crate::error::OpenError;
 use crate::private;
+
+/// The text between the final name and the id of the process.
+const PARTIAL: &str = "-partial-";
+
+/// Removes what killed processes have left of a file. No process may be writing it.
+pub(crate) fn remove_left_behind(target: &Path) {
+    for path in numbered(target, PARTIAL).unwrap_or_default() {
+        remove(&path);
+    }
+}
 
 /// An incomplete file next to its final name. It is removed when it is dropped.
 #[derive(Debug)]
@@ -28,7 +38,7 @@ impl PartialFile {
     pub fn create(target: &Path) -> Result<PartialFile, OpenError> {
         check_folder(target)?;
         private::check_absent(target)?;
-        let path = companion(target, &format!("-partial-{}", std::process::id()));
+        let path = companion(target, &format!("{PARTIAL}{}", std::process::id()));
         // The caller knows only the target.
         let target = target.to_owned();
         match check_length(&path).and_then(|()| private::create(&path)) {

@@ -119,6 +119,16 @@ fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, 
     Ok(Verified { events: chain.seq, hash: chain.hash, tables })
 }
 
+/// Verifies the log of a copy and SQLite's structures. The rows of the modules are not read: their tables can be of older
+/// versions. Returns the id of the log, and its last event.
+pub(crate) fn verify_copy(path: &Path, layout: &Layout) -> Result<(String, Seq), VerifyError> {
+    let log = LogFile::open(path, layout)?;
+    let chain = log.walk::<VerifyError>(&mut |_| Ok(()))?;
+    check_tail(&log.connection, &chain)?;
+    check_soundness(&log)?;
+    Ok((log.log_id, chain.seq))
+}
+
 /// Returns `true` if the log alone determines the rows of a table. The chain covers the log itself, undo images depend on how
 /// calls were grouped into commits, and each file has metadata of its own.
 fn has_same_rows_everywhere(table: &TableSpec) -> bool {
