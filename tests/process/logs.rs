@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
+use abide_client::Abide;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::agent::request_with;
@@ -280,4 +281,98 @@ fn missing_records(line: &str) -> u64 {
         serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"));
     let is_about_them = record["event"] == "log_records_dropped";
     if is_about_them { record["count"].as_u64().unwrap() } else { 0 }
+}
+
+/// Regression: only calls by name and batches had the event that they wrote, and calls over a WebSocket had no record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_access_log_has_the_event_of_each_route_and_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, address) = serve(folder.path(), &[], &[("ABIDE_LOG", "info")]);
+    let headers = format!(
+        "authorization: Bearer {TOKEN}\r\ncontent-type: application/json\r\na2a-version: 1.0\r\n"
+    );
+    let definition = json!({"name": "clerk", "a2a_exposed": true});
+    let message = json!({"session_id": "s1", "role": "user", "content": "x"});
+    let append = json!({"reducer": "append_message", "args": message});
+    let send = json!({
+        "jsonrpc": "2.0", "id": 7, "method": "SendMessage",
+        "params": {
+            "message": {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "x"}]},
+            "configuration": {"returnImmediately": true},
+        },
+    });
+    let response = json!({"model": "clerk", "input": "x", "background": true});
+    let mut expected = Vec::new();
+    let mut last = 0;
+    for (method, path, route, body, events) in [
+        (
+            "POST",
+            "/v1/call/register_agent",
+            "/v1/call/{reducer}",
+            json!({"name": "clerk", "definition": definition}),
+            1,
+        ),
+        ("POST", "/v1/sessions", "/v1/sessions", json!({"agent": "clerk", "id": "s1"}), 1),
+        ("PATCH", "/v1/sessions/s1", "/v1/sessions/{id}", json!({"title": "x"}), 1),
+        ("POST", "/v1/batch", "/v1/batch", json!({"calls": [append, append]}), 2),
+        ("POST", "/v1/sessions/s1/fork", "/v1/sessions/{id}/fork", json!({"id": "s2"}), 1),
+        ("PUT", "/v1/prompts/p", "/v1/prompts/{name}", json!({"text": "x"}), 1),
+        (
+            "POST",
+            "/v1/agents/clerk/runs",
+            "/v1/agents/{name}/runs",
+            json!({"input": "x", "session_id": "s1", "id": "r1"}),
+            1,
+        ),
+        ("POST", "/v1/runs/r1/abort", "/v1/runs/{id}/abort", json!({}), 1),
+        (
+            "POST",
+            "/v1/agents/clerk/invoke",
+            "/v1/agents/{name}/invoke",
+            json!({"input": "x", "session_id": "s1", "wait_ms": 0}),
+            1,
+        ),
+        ("POST", "/v1/sessions/s1/abort", "/v1/sessions/{id}/abort", json!({}), 1),
+        ("POST", "/v1/responses", "/v1/responses", response, 2),
+        ("POST", "/a2a/clerk", "/a2a/{agent}", send, 3),
+        ("DELETE", "/agents/clerk", "/agents/{name}", JsonValue::Null, 1),
+    ] {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let (status, answer) = request_with(&address, method, path, &headers, &body);
+        assert!((200..300).contains(&status), "{method} {path}: {answer}");
+        last += events;
+        expected.push((json!(method), json!(route), json!(last)));
+    }
+    let client = Abide::builder(&format!("http://{address}")).token(TOKEN).connect().await.unwrap();
+    let done = client.call_by_name("append_message", message.clone()).await.unwrap();
+    assert_eq!(done.seq.0, last + 1);
+    client.call_by_name("append_message", json!({"session_id": "none"})).await.unwrap_err();
+    drop(client);
+    server.terminate();
+    let ended = server.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+
+    let records = ended.stderr.lines().map(|line| serde_json::from_str::<JsonValue>(line).unwrap());
+    let (messages, requests): (Vec<JsonValue>, Vec<JsonValue>) = records
+        .filter(|record| record["target"] == "abide_server::access_log")
+        .partition(|record| record["event"] == "websocket_message");
+    let written: Vec<_> = requests
+        .iter()
+        .filter(|record| record["status"] != 101)
+        .map(|record| (record["method"].clone(), record["route"].clone(), record["seq"].clone()))
+        .collect();
+    assert_eq!(written, expected);
+    let of_messages: Vec<_> = messages
+        .iter()
+        .map(|record| {
+            assert!(record["duration_ms"].as_f64().is_some_and(|ms| ms >= 0.0), "{record}");
+            let of = |name: &str| record[name].clone();
+            (of("route"), of("op"), of("caller"), of("status"), of("seq"))
+        })
+        .collect();
+    let of_message = |status: u16, seq: JsonValue| {
+        (json!("/v1/ws"), json!("call"), json!("token"), json!(status), seq)
+    };
+    let none = JsonValue::Null;
+    assert_eq!(of_messages, [of_message(200, json!(last + 1)), of_message(422, none)]);
 }
