@@ -36,6 +36,7 @@ use crate::logging::LogFormat;
 use crate::open::engine_listener::{self, EngineListener};
 use crate::output::{print_json, print_line};
 use crate::signals::StopSignals;
+use crate::stderr;
 use crate::units;
 
 /// Arguments of `abide serve`.
@@ -365,8 +366,13 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         signing_key,
     });
     let drain = Drain::default();
-    let services =
-        Services { agents: registry, protocols: Some(protocols), public_url, drain: drain.clone() };
+    let services = Services {
+        agents: registry,
+        protocols: Some(protocols),
+        public_url,
+        drain: drain.clone(),
+        dropped_log_records: stderr::dropped_lines(),
+    };
     let mut listener = ServerListener::from(listener);
     if let Some(tls) = tls {
         listener = listener.with_tls(tls);

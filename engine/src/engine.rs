@@ -24,6 +24,7 @@ use crate::commit::queue::closing;
 use crate::commit::registry::PreparedCall;
 use crate::commit::unit::AnswerAt;
 use crate::config::Config;
+use crate::last_commit;
 use crate::metrics::{Metrics, WaitingCount};
 use crate::ports::{Backlog, EventSources};
 use crate::queries::output::Delivery;
@@ -112,6 +113,7 @@ impl Engine {
             let done = self.inner.submit(caller, vec![call], request_id, AnswerAt::Durable).await?;
             let duplicate = done.duplicate;
             let call = done.calls.into_iter().next().expect("one call has one answer");
+            last_commit::note(call.seq);
             Ok(CommittedCall {
                 seq: call.seq,
                 result: call.result,
@@ -238,6 +240,7 @@ impl Engine {
             })
             .collect();
         let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
+        last_commit::note(seq);
         Ok(CommittedBatch { seq, results, duplicate: done.duplicate })
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
@@ -71,6 +72,8 @@ pub struct Services {
     pub public_url: Option<PublicUrl>,
     /// What the program begins before it ends the server.
     pub drain: Drain,
+    /// Log records that the program could not write, for `/metrics`.
+    pub dropped_log_records: Arc<AtomicU64>,
 }
 
 /// Serves the engine with these services.
@@ -167,6 +170,7 @@ async fn run(
         has_tls: port.tls.is_some(),
         metrics_cache: MetricsCache::default(),
         refused_credentials: RefusedCredentials::default(),
+        dropped_log_records: services.dropped_log_records,
     };
     tokio::spawn(unknown_calls::log(app.engine.clone(), lifecycle.clone()));
     let StartedProtocols { routes, background } = match &app.protocols {
