@@ -48,7 +48,7 @@ process or the machine stops, the file is what it was, with the -wal file next t
 code is 1 if this program cannot open the file.
 
 Examples:
-  abide upgrade agents.db --check         # what, how long, how much disk, whether there is a way back
+  abide upgrade agents.db --check         # what, how long, and whether there is a way back
   abide upgrade agents.db
   abide upgrade agents.db --no-backup     # the file has a backup elsewhere";
 
