@@ -520,6 +520,12 @@ fn a_folder_without_a_configuration_is_reported() {
         assert_eq!(output.code, Some(code), "{output:?}");
         assert!(output.stderr.contains(line), "{output:?}");
     }
+    // A file with the other usual name was ignored without a word.
+    fs::write(project.path(".abide/abide.yml"), "{}\n").unwrap();
+    let line = ".abide/abide.yaml does not exist, so there are no models and no tools: \
+                .abide/abide.yml is not read, rename it to abide.yaml";
+    let output = project.run(&["agent", "check"]);
+    assert!(output.stderr.contains(line), "{output:?}");
 }
 
 /// Only the first of several calls was named.
