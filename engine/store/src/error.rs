@@ -61,7 +61,7 @@ pub enum StoreError {
     #[error("the statement ran too long")]
     Interrupted,
     /// The storage cannot be trusted any more.
-    #[error("the storage failed")]
+    #[error("{}", if is_damage(_0) { "the file is damaged" } else { "the storage failed" })]
     Broken(#[source] rusqlite::Error),
 }
 
@@ -118,6 +118,11 @@ pub(crate) fn is_index_full(error: &rusqlite::Error) -> bool {
     code == Some(ffi::SQLITE_IOERR_SHMSIZE)
 }
 
+/// Whether SQLite found something in the file that it did not write there.
+fn is_damage(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
 /// Adds SQLite's extended code to the message. Without it "disk I/O error" can mean about thirty
 /// different errors.
 fn with_code(error: rusqlite::Error) -> rusqlite::Error {
@@ -172,6 +177,9 @@ impl StoreError {
             StoreError::Interrupted => Refusal::new(Code::LimitExceeded, self.to_string()),
             StoreError::Unreadable(why) => Refusal::new(Code::Internal, why.clone())
                 .hint("the file was changed outside of Abide; `abide verify` finds such rows"),
+            StoreError::Broken(why) if is_damage(why) => {
+                Refusal::new(Code::Internal, self.to_string()).hint(FIND_DAMAGE)
+            }
             StoreError::Broken(_) | StoreError::Io(_) => {
                 Refusal::new(Code::Internal, self.to_string()).hint(SEE_LOG)
             }
@@ -478,6 +486,9 @@ impl OpenError {
                 "raise the limits of the process: open files (ulimit -n), threads (ulimit -u)",
             ),
             OpenError::Store { why: StoreError::Io(_), .. } => (Code::Conflict, LOOK_BESIDE),
+            OpenError::Store { why: StoreError::Broken(why), .. } if is_damage(why) => {
+                (Code::Conflict, FIND_DAMAGE)
+            }
             OpenError::Store { .. } => {
                 (Code::Internal, "`abide verify` checks whether the file is sound")
             }
@@ -501,6 +512,10 @@ fn backup_refusal(path: &Path, backup: &Path, why: &VerifyError) -> Refusal {
     let hint = format!("{first}; to migrate without a backup, `abide upgrade {file} --no-backup`");
     Refusal::new(code, detail).hint(hint)
 }
+
+/// What to do about a damaged file.
+const FIND_DAMAGE: &str =
+    "restore a backup that verifies; `abide verify` says what it finds in the file";
 
 /// The hint about a file next to a database that is not used.
 const LOOK_BESIDE: &str =
