@@ -12,6 +12,7 @@ use abide_reducers::{ToolCall, ToolCallStatus};
 use abide_schema::reducer::Arguments;
 use serde::de::DeserializeOwned;
 use serde_json::Value as JsonValue;
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::lease::{self, WorkEnd, is_passing};
@@ -59,6 +60,9 @@ pub(super) enum Attempt {
     Again,
 }
 
+/// Pause before an outcome is reported again. A limit that asks for a longer pause refuses at once.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// How long to try to record an outcome.
 #[derive(Clone, Debug)]
 pub(super) enum Recording {
@@ -86,12 +90,16 @@ impl Recording {
         let request_id = Uuid::now_v7().to_string();
         loop {
             match abide.call(&outcome).request_id(&request_id).await {
-                Err(error) if is_passing(&error) && self.goes_on() => tracing::warn!(
-                    name: "outcome_not_recorded_yet",
-                    reducer = A::REDUCER,
-                    error = format_args!("{error:#}"),
-                    "the outcome is not recorded yet; trying again"
-                ),
+                Err(error) if is_passing(&error) && self.goes_on() => {
+                    tracing::warn!(
+                        name: "outcome_not_recorded_yet",
+                        reducer = A::REDUCER,
+                        error = format_args!("{error:#}"),
+                        "the outcome is not recorded yet; trying again"
+                    );
+                    // tidy: the pause before another attempt
+                    sleep(PAUSE).await;
+                }
                 recorded => return recorded.map(drop),
             }
         }

@@ -30,7 +30,8 @@ WHERE status = 'pending' AND retry_at IS NULL AND tool_name = :tool";
 /// How long to wait for an answer to a claim before the same request is sent again.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause before another claim if a limit of a tool holds its calls back. No change of a row reports its end.
+/// Pause before another claim if a limit of a tool holds its calls back, or the server is about to stop. No change of a
+/// row reports its end.
 const HELD_BACK: Duration = Duration::from_secs(1);
 
 type Work = Pin<Box<dyn Future<Output = Result<JsonValue, ToolError>> + Send>>;
@@ -209,7 +210,8 @@ impl Worker {
             let request = self.abide.call(&claim).request_id(&request_id).deadline(CLAIM_TIMEOUT);
             match request.await {
                 Err(Error::TimedOut { .. }) => is_uncertain = true,
-                Err(error) if is_uncertain && is_passing(&error) => {}
+                // tidy: the pause before another attempt
+                Err(error) if is_uncertain && is_passing(&error) => sleep(HELD_BACK).await,
                 Ok(Committed { value, duplicate: true, .. }) => {
                     return self.check_claim(value).await;
                 }
@@ -224,7 +226,8 @@ impl Worker {
         let extend = HeartbeatToolCall::new(&call.call_id, token).lease_ms(millis(self.lease));
         loop {
             match self.abide.call(&extend).deadline(CLAIM_TIMEOUT).await {
-                Err(error) if is_passing(&error) => {}
+                // tidy: the pause before another attempt
+                Err(error) if is_passing(&error) => sleep(HELD_BACK).await,
                 Err(Error::Refused(_)) => return Ok(None),
                 renewed => return renewed.map(|renewed| Some(renewed.into_inner())),
             }
