@@ -45,6 +45,7 @@ const STEPS: &[Step] = &[
     },
     Step { name: "demo", command: "cargo run --release -- demo", env: None },
     Step { name: "soak", command: "cargo xtask soak --seconds 20", env: None },
+    Step { name: "deploys", command: "cargo xtask deploys --share", env: None },
     Step { name: "overload", command: "cargo xtask overload --share", env: None },
     Step { name: "recovery", command: "cargo xtask recovery --share", env: None },
     Step {

@@ -131,6 +131,12 @@ const VERBS: &[Subcommand] = &[
         run: stress::overload,
     },
     Subcommand {
+        name: "deploys",
+        about: "stop a real server while its tools and the workers of all SDKs run",
+        takes: stress::DEPLOYS_TAKES,
+        run: stress::deploys,
+    },
+    Subcommand {
         name: "recovery",
         about: "measure the restart time of a killed server by file size",
         takes: stress::RECOVERY_TAKES,

@@ -31,6 +31,7 @@ const PROOFS: [(&str, &str); 18] = [
     ("sim --seeds 1000", "sim --seeds 100"),
     ("fuzz --seconds 30", "fuzz --seconds 5"),
     ("soak --minutes 3", "soak --seconds 30"),
+    ("deploys", "deploys --share"),
     ("overload", "overload --share"),
     ("recovery", "recovery --share"),
     ("rows", "rows --share"),
