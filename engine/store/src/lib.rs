@@ -58,7 +58,7 @@ pub use journal::frame::RecordPosition;
 pub use journal::{Journal, Segment};
 pub use layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
 pub use lock::LockState;
-pub use migrate::LastBefore;
+pub use migrate::VersionStart;
 pub use open::{Store, Tuning, blank};
 pub use partial_file::PartialFile;
 pub use readable_views::readable_views;
