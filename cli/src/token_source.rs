@@ -110,8 +110,8 @@ fn read(path: Option<&Path>, source: &str) -> Result<Token, Failure> {
     Ok(Token { secret: secret.to_owned(), source: format!("{source} ({name})") })
 }
 
-/// Checks that the token may be sent to the address of the server. An `abide.toml` in the current folder is read although
-/// nobody named it, and the folder can be someone else's: the address in such a file could collect tokens.
+/// Checks that the token may be sent to the address of the server. An `abide.toml` in the current folder is read
+/// although nobody named it, and the folder can be someone else's: the address in such a file could collect tokens.
 ///
 /// # Errors
 /// The address is on another machine, and is from a file that neither `--config` nor `ABIDE_CONFIG` names.

@@ -1,9 +1,9 @@
-//! The complete answer of a model: guardrails and middleware change or deny it, then one batch records it, with its usage
-//! and the requests of its tool calls.
+//! The complete answer of a model: guardrails and middleware change or deny it, then one batch records it, with its
+//! usage and the requests of its tool calls.
 //!
-//! This file decides which calls of an answer are requested, and with which ids. The reducer `request_tool_call` decides
-//! whether a call waits for an approval (`reducers/src/tool_call/request.rs`). `run/decide.rs` decides what the calls need
-//! next.
+//! This file decides which calls of an answer are requested, and with which ids. The reducer `request_tool_call`
+//! decides whether a call waits for an approval (`reducers/src/tool_call/request.rs`). `run/decide.rs` decides what the
+//! calls need next.
 
 use std::collections::BTreeMap;
 

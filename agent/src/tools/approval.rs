@@ -23,9 +23,9 @@ pub(crate) fn needs_approval(driver: &Driver, name: &str) -> bool {
     by_tool || driver.agent.definition.asks_for(name)
 }
 
-/// Checks that a call has an approval, if the agent's definition demands one (`interrupt_on`). A pending call need not have
-/// one: another caller with the role `agent` can claim the run, request the call without the approval that only the
-/// definition demands, and release the run.
+/// Checks that a call has an approval, if the agent's definition demands one (`interrupt_on`). A pending call need not
+/// have one: another caller with the role `agent` can claim the run, request the call without the approval that only
+/// the definition demands, and release the run.
 ///
 /// # Errors
 /// [`Code::Denied`] if the call has no approval; another error if the rows cannot be read.

@@ -186,7 +186,8 @@ async fn run_user_tool(
     record_outcome(driver, claimed, outcome, Some(&log)).await
 }
 
-/// Claims a call. The first claim of an approved call also publishes the decision. Later attempts need no second approval.
+/// Claims a call. The first claim of an approved call also publishes the decision. Later attempts need no second
+/// approval.
 async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
     if call.attempt == 0 && driver.agent.definition.asks_for(&call.tool_name) {
         check_approved(driver, call).await?;

@@ -274,7 +274,8 @@ fn format_text(all: &[Tables]) -> String {
          is below 1, running the query again would be faster. *Steps* are instructions of SQLite's \
          virtual machine; their number does not depend on the machine. *First delta* is the delta of the \
          first commit after a subscription started. It also builds the state that later deltas use, such \
-         as the counts of groups. (In an engine a thread for queries builds it if that takes too long.)\n\n{queries}\n\n{}\n\n\
+         as the counts of groups. (In an engine a thread for queries builds it if that takes too \
+         long.)\n\n{queries}\n\n{}\n\n\
          From the smallest to the largest tables, a delta takes:\n\n{}",
         format_table(&header, rows),
         growth.join("\n"),

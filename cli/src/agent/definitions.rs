@@ -1,5 +1,5 @@
-//! The definitions of the agents that a command runs. No run of an agent starts while the agent's file has an error: the
-//! run would use the former revision, without the change that the file makes.
+//! The definitions of the agents that a command runs. No run of an agent starts while the agent's file has an error:
+//! the run would use the former revision, without the change that the file makes.
 
 use std::path::Path;
 
@@ -90,7 +90,8 @@ impl Definitions<'_> {
     }
 }
 
-/// Returns `true` if the session exists, or if none is named. Otherwise the refusal is about the session, not the agent.
+/// Returns `true` if the session exists, or if none is named. Otherwise the refusal is about the session, not the
+/// agent.
 async fn session_exists(abide: &Abide, session: Option<&str>) -> bool {
     match session {
         Some(session) => matches!(abide.find_session(session).await, Ok(Some(_))),

@@ -13,8 +13,8 @@ use crate::failure::Failure;
 /// 24 conversations; `tests/fixtures/README.md` has their origin and licences.
 const BUILT_IN: &[u8] = include_bytes!("../../../tests/fixtures/conversations.jsonl.zst");
 
-/// Reads the conversations of a file or a folder, or the built-in ones if `path` is `None`: the first `max` in the order
-/// of files and lines, or all. What follows them is not read.
+/// Reads the conversations of a file or a folder, or the built-in ones if `path` is `None`: the first `max` in the
+/// order of files and lines, or all. What follows them is not read.
 ///
 /// # Errors
 /// A file cannot be read, a line of it is not a recorded conversation, or there is no conversation.

@@ -230,9 +230,9 @@ impl CommitGroup {
         due.filter_map(|unit| unit.due).map(|due| *due).collect()
     }
 
-    /// Returns a group for each unit, in the same order. The last one gets the pending answers: it becomes durable last,
-    /// and the answers may leave only when all units are durable. The groups have no savepoints; the writer adds them
-    /// again if a unit needs one.
+    /// Returns a group for each unit, in the same order. The last one gets the pending answers: it becomes durable
+    /// last, and the answers may leave only when all units are durable. The groups have no savepoints; the writer adds
+    /// them again if a unit needs one.
     pub(crate) fn into_single_units(self) -> Vec<CommitGroup> {
         let mut groups = Vec::with_capacity(self.units.len());
         for unit in self.units {
@@ -249,8 +249,8 @@ impl CommitGroup {
         self.units.iter().map(|_| UnitOutcome::Refused(refusal.clone())).collect()
     }
 
-    /// Returns the group's weight in the queue of unsynced commits: one, and more if the group is large, so that a sync,
-    /// which all callers wait for, never covers many megabytes.
+    /// Returns the group's weight in the queue of unsynced commits: one, and more if the group is large, so that a
+    /// sync, which all callers wait for, never covers many megabytes.
     pub(crate) fn weight(&self) -> usize {
         1 + self.units.iter().map(Unit::bytes).sum::<usize>() / limits::UNSYNCED_UNIT_BYTES
     }

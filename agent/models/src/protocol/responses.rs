@@ -114,7 +114,7 @@ struct Order {
     is_numbered: bool,
     /// A hash of each event, by its number.
     seen: BTreeMap<u64, u64>,
-    /// The numbers of the first two events that arrived one after the other without adjacent numbers.
+    /// Where the numbers first had a gap or went back: the largest number before, and the number that came.
     disorder: Option<(u64, u64)>,
 }
 

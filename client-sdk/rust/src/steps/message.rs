@@ -48,7 +48,8 @@ impl MessageStep {
     /// Appends the message. Awaiting the step does the same.
     ///
     /// # Errors
-    /// [`Error::Encode`] if the data is not JSON; [`Error::Refused`] if the session has ended; otherwise those of [`Request::send`](crate::Request::send).
+    /// [`Error::Encode`] if the data is not JSON; [`Error::Refused`] if the session has ended; otherwise those of
+    /// [`Request::send`](crate::Request::send).
     pub async fn append(self) -> Result<i64, Error> {
         let MessageStep { session, arguments, key, encode_error } = self;
         if let Some(error) = encode_error {

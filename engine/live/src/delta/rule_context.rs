@@ -48,8 +48,8 @@ impl Sides {
 }
 
 impl RuleContext<'_> {
-    /// Calls `each` with the rows and weights of every term whose table changed. A weight is how often a row is added, or
-    /// removed if it is negative.
+    /// Calls `each` with the rows and weights of every term whose table changed. A weight is how often a row is added,
+    /// or removed if it is negative.
     pub(crate) fn terms(
         &mut self,
         terms: &[Term],
@@ -77,8 +77,8 @@ impl RuleContext<'_> {
         Ok(())
     }
 
-    /// Adds the rows after the changes to `weights` and subtracts the rows before the changes, as far as `sides` asks for
-    /// them.
+    /// Adds the rows after the changes to `weights` and subtracts the rows before the changes, as far as `sides` asks
+    /// for them.
     pub(crate) fn add_difference(
         &mut self,
         extent: EvaluationExtent,

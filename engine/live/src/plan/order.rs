@@ -66,9 +66,9 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns the result column that a bare name in ORDER BY means: the first one to which AS gives this name. In a compound
-/// query it can also be a column of the first SELECT that has the name without AS. In a single SELECT such a name is an
-/// expression, which is resolved in the scope of FROM. `None` if no result column has the name.
+/// Returns the result column that a bare name in ORDER BY means: the first one to which AS gives this name. In a
+/// compound query it can also be a column of the first SELECT that has the name without AS. In a single SELECT such a
+/// name is an expression, which is resolved in the scope of FROM. `None` if no result column has the name.
 fn find_named_output(query: &Query, name: &str) -> Option<usize> {
     let name = unquote(name);
     let outputs = query.outputs();
@@ -86,7 +86,8 @@ impl Output {
     }
 }
 
-/// Returns the result column with this value. If there is none, adds it as a hidden column, which carries only the order.
+/// Returns the result column with this value. If there is none, adds it as a hidden column, which carries only the
+/// order.
 ///
 /// # Errors
 /// A compound query, or SELECT DISTINCT, can be ordered only by what it shows.

@@ -72,7 +72,8 @@ pub(crate) enum MatchedKey<'a> {
     Residual,
 }
 
-/// The bindings that a change of one table can affect, and the use of the limits. A tenant can use a share of each limit.
+/// The bindings that a change of one table can affect, and the use of the limits. A tenant can use a share of each
+/// limit.
 #[derive(Debug)]
 pub(crate) struct TableRoutes {
     /// The bindings that compare columns of the table with values.
@@ -89,9 +90,9 @@ pub(crate) struct TableRoutes {
     pub(crate) residual: BTreeSet<BindingId>,
     /// The use of the limit of residual bindings.
     pub(crate) residual_used: Shares,
-    /// The number of bindings with [`RouteEntry::View`]. They are checked only at changes that their own caller sees, so
-    /// they cost the other tenants nothing: a tenant may have as many as its share of the residual bindings, and the sum
-    /// over all tenants is not limited.
+    /// The number of bindings with [`RouteEntry::View`]. They are checked only at changes that their own caller sees,
+    /// so they cost the other tenants nothing: a tenant may have as many as its share of the residual bindings, and the
+    /// sum over all tenants is not limited.
     pub(crate) views_used: Shares,
 }
 

@@ -4,8 +4,8 @@
 //! a notification is sent at least once, in order, even by another process after a crash. A repeated notification has
 //! the same id.
 //!
-//! A live query returns the webhooks with events that are not delivered. A task serves each of them. A scope has at most
-//! a share of the tasks, so slow receivers of one tenant do not delay the others.
+//! A live query returns the webhooks with events that are not delivered. A task serves each of them. A scope has at
+//! most a share of the tasks, so slow receivers of one tenant do not delay the others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
