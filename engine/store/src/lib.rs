@@ -60,7 +60,7 @@ pub use journal::frame::RecordPosition;
 pub use journal::{Journal, Segment};
 pub use layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
 pub use lock::LockState;
-pub use migrate::LastBefore;
+pub use migrate::VersionStart;
 pub use migration_plan::{PlannedMigration, PlannedStep};
 pub use open::{Store, Tuning, blank};
 pub use partial_file::PartialFile;

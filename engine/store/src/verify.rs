@@ -13,7 +13,7 @@ use rusqlite::types::ValueRef;
 use crate::cell;
 use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
-use crate::migrate::{self, LastBefore};
+use crate::migrate::{self, VersionStart};
 use crate::read_only::{ReadOnlyFile, has_log, open_read_only};
 use crate::system::{self, ChangeLogRow, EventRow, MetaRow, RequestIdRow, decode_event};
 use crate::writer;
@@ -184,12 +184,12 @@ impl LogFile {
         &self.log_id
     }
 
-    /// The last events before the file reached the versions of these modules.
+    /// Returns after which events the file reached the versions of these modules.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn last_before(&self, modules: &[Module]) -> Result<Vec<LastBefore>, StoreError> {
-        Ok(migrate::last_before(&self.connection, modules)?)
+    pub fn version_starts(&self, modules: &[Module]) -> Result<Vec<VersionStart>, StoreError> {
+        Ok(migrate::version_starts(&self.connection, modules)?)
     }
 
     /// The last event's seq as the file has it; no event is checked.
