@@ -379,10 +379,13 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         services,
         close_sockets.clone().cancelled_owned(),
     );
+    let reload_requests = manager.reload_requests();
     manager.tell_ready();
     let attending_manager = Arc::clone(&manager);
     let attended_engine = engine.clone();
-    let attending = tokio::spawn(async move { attending_manager.attend(&attended_engine).await });
+    let attending = tokio::spawn(async move {
+        attending_manager.attend(&attended_engine, reload_requests).await;
+    });
     let stopping = Stopping { drain, within: args.drain, close_sockets };
     let served =
         serve_until_stopped(serving, &mut signals, &manager, &engine, agents, stopping).await;
