@@ -1,7 +1,7 @@
 //! The token of this process, and where it is from: an option, the environment, a file, or a credential of systemd.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use url::Url;
 
@@ -35,37 +35,47 @@ pub(crate) struct Token {
 /// # Errors
 /// A file cannot be read, or two places of equal rank have a token.
 pub(crate) fn find(options: &Options) -> Result<Option<Token>, Failure> {
-    let typed = |key: &str| options.configuration.origin(key) == Origin::CommandLine;
-    match (typed("token"), typed("token-file")) {
-        (true, true) => return Err(twice("--token", "--token-file")),
-        (true, false) => return Ok(options.token.clone().map(|it| Token::new(it, "--token"))),
-        (false, true) => return read(options.token_file.as_deref(), "--token-file").map(Some),
-        (false, false) => {}
+    let file = options.token_file.as_deref();
+    let file_origin = options.configuration.origin("token-file");
+    if options.configuration.origin("token") == Origin::CommandLine {
+        return if file_origin == Origin::CommandLine {
+            Err(twice("--token", "--token-file"))
+        } else {
+            Ok(options.token.clone().map(|secret| Token::new(secret, "--token")))
+        };
     }
-    // The environment can be hidden from the parser.
-    let token = options.environment.value(VARIABLE).map(|it| Token::new(it.to_owned(), VARIABLE));
-    let is_file_of_environment = options.configuration.origin("token-file") == Origin::Variable;
-    match (token, is_file_of_environment) {
-        (Some(token), true) if !token.secret.is_empty() => {
-            return Err(twice(VARIABLE, FILE_VARIABLE));
-        }
-        (Some(token), false) => return Ok(Some(token)),
-        (_, true) => return read(options.token_file.as_deref(), FILE_VARIABLE).map(Some),
-        (None, false) => {}
+    if let Some(file) = file
+        && file_origin == Origin::CommandLine
+    {
+        return read(file, "--token-file").map(Some);
     }
-    if options.token_file.is_some() {
-        let name = match &options.configuration.file {
-            Some(file) => format!("token-file in {}", file.display()),
+    if let Some(secret) = variable(options, VARIABLE) {
+        return if file_origin == Origin::Variable {
+            Err(twice(VARIABLE, FILE_VARIABLE))
+        } else {
+            Ok(Some(Token::new(secret.to_owned(), VARIABLE)))
+        };
+    }
+    if let Some(file) = file {
+        let source = match &options.configuration.file {
+            _ if file_origin == Origin::Variable => FILE_VARIABLE.to_owned(),
+            Some(configuration) => format!("token-file in {}", configuration.display()),
             None => "token-file".to_owned(),
         };
-        return read(options.token_file.as_deref(), &name).map(Some);
+        return read(file, &source).map(Some);
     }
-    let folder = options.environment.value(CREDENTIALS_VARIABLE);
-    let credential = folder.map(|folder| PathBuf::from(folder).join(CREDENTIAL));
-    match credential.filter(|path| path.symlink_metadata().is_ok()) {
-        Some(path) => read(Some(path.as_path()), CREDENTIALS_VARIABLE).map(Some),
-        None => Ok(None),
+    let Some(folder) = variable(options, CREDENTIALS_VARIABLE) else { return Ok(None) };
+    let credential = Path::new(folder).join(CREDENTIAL);
+    // A unit can have credentials for other programs only.
+    if credential.symlink_metadata().is_err() {
+        return Ok(None);
     }
+    read(&credential, CREDENTIALS_VARIABLE).map(Some)
+}
+
+/// Returns a variable that is set and not empty. The environment can be hidden from the parser.
+fn variable<'a>(options: &'a Options, name: &str) -> Option<&'a str> {
+    options.environment.value(name).filter(|value| !value.is_empty())
 }
 
 impl Token {
@@ -82,8 +92,7 @@ fn twice(first: &str, second: &str) -> Failure {
 }
 
 /// Reads the token that a file has, without the end of its line.
-fn read(path: Option<&Path>, source: &str) -> Result<Token, Failure> {
-    let path = path.unwrap_or(Path::new(""));
+fn read(path: &Path, source: &str) -> Result<Token, Failure> {
     let name = path.display();
     let hint = format!("{source} names the file: it has one line, and this user can read it");
     let file = TextFile::read(path, MAX_BYTES).map_err(|why| {
@@ -99,7 +108,8 @@ fn read(path: Option<&Path>, source: &str) -> Result<Token, Failure> {
     Ok(Token { secret: secret.to_owned(), source: format!("{source} ({name})") })
 }
 
-/// Refuses to send a token to an address that only a file in the current folder names: the folder can be of someone else.
+/// Refuses to send a token to an address that only a file in the current folder names: the folder can be of someone
+/// else.
 ///
 /// # Errors
 /// The address is on another machine, and its file was not named.
