@@ -1,7 +1,7 @@
 //! The VFS of SQLite through which files are opened: that of the system, without rollback journals.
 //!
 //! SQLite looks for a file `abide.db-journal` whenever it opens a database, and writes the pages of one over the
-//! database, even those of another database. Abide writes no journal, because its files have a WAL. A check of the folder
+//! database, even if they are of another one. Abide writes no journal, because its files have a WAL. A check of the folder
 //! before is not enough: whoever can write the folder can put a journal there after the check.
 
 use std::ffi::{CStr, c_char, c_int};
