@@ -1,6 +1,6 @@
 //! The token of this process, and its source: an option, the environment, a file, or a credential of systemd.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use url::{Host, Url};
 
@@ -37,45 +37,47 @@ pub(crate) struct Token {
 /// # Errors
 /// A file cannot be read, or two places of equal rank have a token.
 pub(crate) fn find(options: &Options) -> Result<Option<Token>, Failure> {
-    let token_origin = options.configuration.origin("token");
+    let file = options.token_file.as_deref();
     let file_origin = options.configuration.origin("token-file");
-    let is_token_typed = token_origin == Origin::CommandLine;
-    let is_file_typed = file_origin == Origin::CommandLine;
-    if is_token_typed && is_file_typed {
-        return Err(two_tokens("--token", "--token-file"));
+    if options.configuration.origin("token") == Origin::CommandLine {
+        return if file_origin == Origin::CommandLine {
+            Err(two_tokens("--token", "--token-file"))
+        } else {
+            Ok(options.token.clone().map(|secret| Token::new(secret, "--token")))
+        };
     }
-    if is_token_typed {
-        return Ok(options.token.clone().map(|secret| Token::new(secret, "--token")));
+    if let Some(file) = file
+        && file_origin == Origin::CommandLine
+    {
+        return read(file, "--token-file").map(Some);
     }
-    if is_file_typed {
-        return read(options.token_file.as_deref(), "--token-file").map(Some);
+    if let Some(secret) = variable(options, VARIABLE) {
+        return if file_origin == Origin::Variable {
+            Err(two_tokens(VARIABLE, FILE_VARIABLE))
+        } else {
+            Ok(Some(Token::new(secret.to_owned(), VARIABLE)))
+        };
     }
-    let is_file_in_environment = file_origin == Origin::Variable;
-    // Not `options.token`: the parser has no value if the variable is hidden from it.
-    if let Some(secret) = options.environment.value(VARIABLE) {
-        if !is_file_in_environment {
-            return Ok(Some(Token::new(secret.to_owned(), VARIABLE)));
-        }
-        if !secret.is_empty() {
-            return Err(two_tokens(VARIABLE, FILE_VARIABLE));
-        }
-    }
-    if is_file_in_environment {
-        return read(options.token_file.as_deref(), FILE_VARIABLE).map(Some);
-    }
-    if options.token_file.is_some() {
+    if let Some(file) = file {
         let source = match &options.configuration.file {
-            Some(file) => format!("token-file in {}", file.display()),
+            _ if file_origin == Origin::Variable => FILE_VARIABLE.to_owned(),
+            Some(configuration) => format!("token-file in {}", configuration.display()),
             None => "token-file".to_owned(),
         };
-        return read(options.token_file.as_deref(), &source).map(Some);
+        return read(file, &source).map(Some);
     }
-    let folder = options.environment.value(CREDENTIALS_VARIABLE);
-    let credential = folder.map(|folder| PathBuf::from(folder).join(CREDENTIAL));
-    match credential.filter(|path| path.symlink_metadata().is_ok()) {
-        Some(path) => read(Some(path.as_path()), CREDENTIALS_VARIABLE).map(Some),
-        None => Ok(None),
+    let Some(folder) = variable(options, CREDENTIALS_VARIABLE) else { return Ok(None) };
+    let credential = Path::new(folder).join(CREDENTIAL);
+    // A unit can have credentials for other programs only.
+    if credential.symlink_metadata().is_err() {
+        return Ok(None);
     }
+    read(&credential, CREDENTIALS_VARIABLE).map(Some)
+}
+
+/// Returns a variable that is set and not empty. The environment can be hidden from the parser.
+fn variable<'a>(options: &'a Options, name: &str) -> Option<&'a str> {
+    options.environment.value(name).filter(|value| !value.is_empty())
 }
 
 impl Token {
@@ -92,9 +94,8 @@ fn two_tokens(first: &str, second: &str) -> Failure {
     )
 }
 
-/// Reads a token from a file, without the end of its line. `source` is the option or the variable that names the file.
-fn read(path: Option<&Path>, source: &str) -> Result<Token, Failure> {
-    let path = path.unwrap_or(Path::new(""));
+/// Reads the token that a file has, without the end of its line.
+fn read(path: &Path, source: &str) -> Result<Token, Failure> {
     let name = path.display();
     let hint = format!("{source} names the file: it has one line, and this user can read it");
     let file = TextFile::read(path, MAX_BYTES).map_err(|why| {

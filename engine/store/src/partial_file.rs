@@ -1,4 +1,5 @@
-//! A new file under a temporary name, until it is complete: a copy that was interrupted must not be taken for a good one.
+//! A new file under a temporary name, until it is complete: a copy that was interrupted must not be taken for a good
+//! one.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -82,7 +83,7 @@ impl PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Also the lock file of one that has its name now.
+        // Also after `put_in_place`: a store that has written the file leaves a lock file next to the temporary name.
         remove(&self.path);
     }
 }
