@@ -50,14 +50,14 @@ impl ServiceManager {
     /// Returns the signals that request a reload, if there is a service manager. Call it before
     /// [`ServiceManager::tell_ready`]: without a handler, SIGHUP ends the process.
     pub(crate) fn reload_requests(&self) -> Option<Signal> {
-        if self.socket.is_none() {
-            return None;
-        }
-        signal(SignalKind::hangup())
-            .inspect_err(|why| {
+        self.socket.as_ref()?;
+        match signal(SignalKind::hangup()) {
+            Ok(requests) => Some(requests),
+            Err(why) => {
                 tracing::warn!(name: "reload_unanswered", %why, "reloads cannot be answered: the system has no room for the handler");
-            })
-            .ok()
+                None
+            }
+        }
     }
 
     /// Tells that the server is alive and that it has been reloaded, if anyone wants to know it. A server whose engine has failed is

@@ -33,7 +33,6 @@ use crate::server::{Server, raise_open_files};
 
 use effects::Effects;
 use load::Load;
-use worker::Worker;
 
 /// Stops of the server.
 const ROUNDS: u64 = 5;
