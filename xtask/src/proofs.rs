@@ -21,7 +21,7 @@ const BEGINS: &str = "<!-- figures: written by cargo xtask proofs -->";
 const ENDS: &str = "<!-- end of figures -->";
 
 /// The proofs, and the arguments for a smaller share; empty if it has none.
-const PROOFS: [(&str, &str); 18] = [
+const PROOFS: [(&str, &str); 19] = [
     ("bugs", "bugs"),
     ("interleave", "interleave"),
     ("live --seeds 10000", "live --seeds 100"),
@@ -41,6 +41,7 @@ const PROOFS: [(&str, &str); 18] = [
     ("package --check", ""),
     // Of the packages that the step before has made.
     ("matrix", ""),
+    ("operation", ""),
 ];
 
 /// A figure, and the command that printed it.
