@@ -225,7 +225,7 @@ mod tests {
         let result = |page: &str| run_page(&mut Command::new("sh"), page);
         let right = "<!-- before: A=1 -->\n```sh\necho $A\n```\n```text\n1\n```\n\
                      ```sh fails\ntrue\nfalse\n```\n```sh no-run\nfalse\n```\n```sh\nprintf 2\n```\n";
-        assert_eq!(result(right), Ok(2 + 1));
+        assert_eq!(result(right), Ok(3));
         for (wrong, expected) in [
             ("```sh\nfalse\ntrue\n```\n", "docs/operation.md:1: "),
             ("\n```sh fails\ntrue\n```\n", "docs/operation.md:2: "),
