@@ -14,6 +14,7 @@ mod coding_agent;
 mod command_line;
 mod configuration;
 mod conformance;
+mod containers;
 mod demo;
 mod dev;
 mod docs;

@@ -10,7 +10,7 @@ use crate::agent::request_with;
 use crate::program::{Process, abide, run};
 
 /// A file of the repository.
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     fs::read_to_string(root.join(path)).unwrap()
 }

@@ -53,6 +53,8 @@ const STEPS: &[Step] = &[
         command: "cargo xtask package --check --binary target/release/abide",
         env: NOTHING_SKIPPED,
     },
+    // With the Debian package of the step before. Only root can run it.
+    Step { name: "operation", command: "cargo xtask operation", env: None },
 ];
 
 /// Runs every step. Succeeds if all steps do.

@@ -197,6 +197,12 @@ const VERBS: &[Subcommand] = &[
         run: package::matrix::run,
     },
     Subcommand {
+        name: "operation",
+        about: "run the commands of docs/operation.md in a new Debian root",
+        takes: package::operation::TAKES,
+        run: package::operation::run,
+    },
+    Subcommand {
         name: "picture",
         about: "run the demo, and draw what it prints for the README",
         takes: picture::TAKES,

@@ -11,6 +11,7 @@ mod dependencies;
 mod image;
 pub(crate) mod matrix;
 mod npm;
+pub(crate) mod operation;
 mod release;
 mod tarball;
 mod wheel;

@@ -42,6 +42,7 @@ const PROOFS: [(&str, &str); 19] = [
     ("package --check", ""),
     // Of the packages that the step before has made.
     ("matrix", ""),
+    ("operation", ""),
 ];
 
 /// A figure, and the command that printed it.

@@ -41,7 +41,7 @@ const SYSTEM_FILES: [&str; 5] =
     ["etc/debian_version", "etc/os-release", "etc/protocols", "etc/services", "usr/lib/os-release"];
 
 /// What is added to the essential packages of Debian in the image for agents.
-const AGENT_PACKAGES: &str = "--include=bash,bubblewrap,ca-certificates,git,tzdata";
+const AGENT_PACKAGES: &str = "bash,bubblewrap,ca-certificates,git,tzdata";
 
 /// The release of Debian. The sources of packages are those of the machine.
 const DEBIAN: &str = "bookworm";
@@ -167,15 +167,26 @@ fn agents_system(release: &Release) -> Result<Vec<u8>, String> {
          echo 'abide:x:{USER}:' >> \"$1/etc/group\" && mkdir -m 755 \"$1/agents\" && \
          mkdir -m 700 \"$1/data\" && chown {USER}:{USER} \"$1/data\""
     );
+    let mut debian = debian("essential", AGENT_PACKAGES, Some(&account), &file);
+    check::output(debian.env("SOURCE_DATE_EPOCH", release.epoch.to_string()))?;
+    fs::read(&file).map_err(describe(&file))
+}
+
+/// The command that makes a Debian root in an archive or a folder: a variant of mmdebstrap with more packages, without
+/// documentation, and changed by a command.
+pub(super) fn debian(variant: &str, packages: &str, change: Option<&str>, root: &Path) -> Command {
     let mut debian = Command::new("mmdebstrap");
-    debian.args(["--quiet", "--variant=essential", AGENT_PACKAGES, "--skip=output/dev"]);
+    debian.args(["--quiet", "--skip=output/dev"]);
+    debian.arg(format!("--variant={variant}")).arg(format!("--include={packages}"));
     for path in ["doc", "info", "locale", "man"] {
         debian.arg(format!("--dpkgopt=path-exclude=/usr/share/{path}/*"));
     }
     debian.arg("--dpkgopt=path-include=/usr/share/doc/*/copyright");
-    debian.arg(format!("--customize-hook={account}")).arg(DEBIAN).arg(&file).arg(SOURCES);
-    check::output(debian.env("SOURCE_DATE_EPOCH", release.epoch.to_string()))?;
-    fs::read(&file).map_err(describe(&file))
+    if let Some(change) = change {
+        debian.arg(format!("--customize-hook={change}"));
+    }
+    debian.arg(DEBIAN).arg(root).arg(SOURCES);
+    debian
 }
 
 /// An image that was written, and the size of its layers.
@@ -365,6 +376,25 @@ mod tests {
         ] {
             assert_eq!(is_kept(path), is_in, "{path}");
         }
+    }
+
+    /// Compose and Kubernetes run either image.
+    #[test]
+    fn the_dockerfile_starts_the_server_as_the_image_does() {
+        let file = include_str!("../../../deploy/Dockerfile");
+        let value = |word: &str| {
+            let mut lines = file.lines().filter_map(|line| line.strip_prefix(word));
+            lines.next().unwrap_or_else(|| panic!("no {word}")).trim()
+        };
+        let list = |word: &str| -> Vec<String> {
+            serde_json::from_str(value(word)).expect("it is a list of texts")
+        };
+        assert_eq!(list("CMD "), SERVE);
+        assert_eq!(list("ENTRYPOINT "), ["/usr/bin/abide"]);
+        assert_eq!(list("VOLUME "), ["/data"]);
+        assert_eq!(value("USER "), format!("{USER}:{USER}"));
+        assert_eq!(value("WORKDIR "), "/data");
+        assert_eq!(value("STOPSIGNAL "), "SIGTERM");
     }
 
     #[test]

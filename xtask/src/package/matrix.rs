@@ -167,7 +167,7 @@ fn unpack(archive: &Path, into: &Path) -> Result<(), String> {
 }
 
 /// Returns the artefact whose name begins and ends like this.
-fn find(artefacts: &Path, begins: &str, ends: &str) -> Result<PathBuf, String> {
+pub(super) fn find(artefacts: &Path, begins: &str, ends: &str) -> Result<PathBuf, String> {
     let missing = || {
         format!(
             "{} has no file {begins}*{ends}: run `cargo xtask package` for this version, and download the files of a release",

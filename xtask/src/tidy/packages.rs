@@ -4,7 +4,7 @@ use super::Finding;
 use super::source::File;
 
 /// The files that repeat the version, each with the text around it.
-const VERSIONS: [(&str, &str, &str); 7] = [
+const VERSIONS: [(&str, &str, &str); 11] = [
     ("client-sdk/python/src/abide/__init__.py", "__version__ = \"", "\""),
     ("client-sdk/typescript/package.json", "\n  \"version\": \"", "\""),
     ("client-sdk/typescript/package-lock.json", "\n  \"version\": \"", "\""),
@@ -12,14 +12,22 @@ const VERSIONS: [(&str, &str, &str); 7] = [
     ("client-sdk/typescript/adapters/ai-sdk/package.json", "\"@abide/client\": \"^", "\""),
     ("client-sdk/typescript/adapters/openai-agents/package.json", "\n  \"version\": \"", "\""),
     ("client-sdk/typescript/adapters/openai-agents/package.json", "\"@abide/client\": \"^", "\""),
+    ("deploy/Dockerfile", "_", "_${TARGETARCH}.deb"),
+    ("deploy/compose.yaml", ":", "\n"),
+    ("deploy/kubernetes.yaml", ":", "\n"),
+    ("docs/operation.md", "_", "_amd64.deb\n"),
 ];
 
 /// The files that name the packages, each with the words around the name.
-const NAMES: [(&str, &str, &str); 6] = [
+const NAMES: [(&str, &str, &str); 10] = [
+    ("deploy/Dockerfile", "/packages/", "_"),
+    ("deploy/compose.yaml", "image: ", ":"),
+    ("deploy/kubernetes.yaml", "image: ", ":"),
     ("docs/install.md", "npx ", " demo\n"),
     ("docs/install.md", "uvx ", " demo\n"),
     ("docs/install.md", "npm install @abide/client@npm:", "-client\n"),
     ("docs/install.md", "pip install ", "-client\n"),
+    ("docs/operation.md", "./", "_"),
     ("package/npm/README.md", "npx ", " demo\n"),
     ("package/python/README.md", "uvx ", " demo\n"),
 ];
