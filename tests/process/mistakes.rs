@@ -199,7 +199,7 @@ fn a_file_of_which_only_the_wal_is_left_is_lost() {
             format!("serve --listen 127.0.0.1:0 --db {file}"),
             format!("verify {file}"),
             format!("replay {file} --into then.db"),
-            format!("upgrade {file} --plan"),
+            format!("upgrade {file} --check"),
             format!("backup copy.db --db {file}"),
         ] {
             let output = typed(folder.path(), &line);
@@ -684,7 +684,7 @@ fn options_that_contradict_each_other_are_refused() {
         "open --db b.db",
         "verify --db b.db",
         "replay --db b.db",
-        "upgrade --db=b.db --plan",
+        "upgrade --db=b.db --check",
     ];
     check(
         folder().path(),
@@ -732,7 +732,7 @@ fn options_that_contradict_each_other_are_refused() {
             $ abide replay --db b.db
             error: the file is an argument of the command, not the option --db   [usage]
               hint: name the file: `abide replay FILE --into COPY`
-            $ abide upgrade --db=b.db --plan
+            $ abide upgrade --db=b.db --check
             error: the file is an argument of the command, not the option --db   [usage]
               hint: name the file: `abide upgrade FILE`
         "#]],
