@@ -21,7 +21,7 @@ const BEGINS: &str = "<!-- figures: written by cargo xtask proofs -->";
 const ENDS: &str = "<!-- end of figures -->";
 
 /// The proofs, and the arguments for a smaller share; empty if it has none.
-const PROOFS: [(&str, &str); 19] = [
+const PROOFS: &[(&str, &str)] = &[
     ("bugs", "bugs"),
     ("interleave", "interleave"),
     ("live --seeds 10000", "live --seeds 100"),
