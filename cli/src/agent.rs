@@ -315,8 +315,13 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
         if let Some(text) = no_tools_note(&definitions, &tools) {
             note(text);
         }
-        let agents = pluralize(definitions.len() as u64, "agent");
-        return if options.json { Ok(()) } else { print_line(format!("{agents}, no errors")) };
+        let built_in = definitions.iter().filter(|it| it.native).count();
+        let agents = pluralize((definitions.len() - built_in) as u64, "agent");
+        return if options.json {
+            Ok(())
+        } else {
+            print_line(format!("{agents} and {built_in} built in, no errors"))
+        };
     }
     let detail = format!("the agent folder has {}", pluralize(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())

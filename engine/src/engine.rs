@@ -428,6 +428,13 @@ impl Engine {
         health.check()
     }
 
+    /// Returns the bytes that the database can still take on its disk, if the system tells. With few, calls are refused
+    /// with `disk_full`, and the engine is still [ready](Engine::ready): queries are answered.
+    #[must_use]
+    pub fn disk_free_bytes(&self) -> Option<u64> {
+        self.inner.store.free_bytes().ok()
+    }
+
     /// Waits until the engine fails: a write or a sync to disk failed, or one of its threads panicked. From then on all
     /// requests are refused until the file is opened again.
     pub async fn failed(&self) {

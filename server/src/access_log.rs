@@ -5,6 +5,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use abide_engine::LastCommit;
 use abide_schema::caller::Caller;
@@ -24,6 +25,11 @@ const WEBSOCKET: &str = "/v1/ws";
 /// `true` if records are written. Nothing is collected otherwise.
 pub(crate) fn is_enabled() -> bool {
     tracing::enabled!(Level::INFO)
+}
+
+/// Returns a duration in milliseconds, with at most three decimals.
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1e3
 }
 
 /// The caller of a request, in the extensions of its response.
@@ -80,7 +86,7 @@ impl Drop for AccessRecord {
         let caller = self.caller.as_ref().map(Caller::id);
         let status = self.status.map(|status| status.as_u16());
         let seq = self.last_commit.seq().map(|seq| seq.0);
-        let duration_ms = self.begun.elapsed().as_secs_f64() * 1e3;
+        let duration_ms = milliseconds(self.begun.elapsed());
         tracing::info!(name: "request", method, route, caller, status, seq, duration_ms, "a request has ended");
     }
 }
@@ -107,7 +113,7 @@ impl MessageRecord {
             Ok(seq) => (200, Some(seq.0)),
             Err(refusal) => (refusal.code.http_status(), None),
         };
-        let duration_ms = begun.elapsed().as_secs_f64() * 1e3;
+        let duration_ms = milliseconds(begun.elapsed());
         tracing::info!(name: "websocket_message", route, op, caller, status, seq, duration_ms, "a message of a websocket has an answer");
     }
 }
@@ -159,5 +165,18 @@ impl HttpBody for LoggedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: records had values such as 4.4054139999999995.
+    #[test]
+    fn durations_have_at_most_three_decimals() {
+        for (ns, text) in [(4_405_414, "4.405"), (999, "0"), (3_100_000, "3.1")] {
+            assert_eq!(milliseconds(Duration::from_nanos(ns)).to_string(), text);
+        }
     }
 }

@@ -126,6 +126,17 @@ impl SharedListener {
         }
     }
 
+    /// Returns the URL of a loopback port, or the path of a Unix socket, for the log.
+    pub(crate) fn address(&self) -> String {
+        if let Listener::Unix(listener) = &self.0
+            && let Ok(address) = listener.local_addr()
+            && let Some(path) = address.as_pathname()
+        {
+            return path.display().to_string();
+        }
+        self.url().unwrap_or_default()
+    }
+
     pub(crate) fn parts(self) -> (Listener, AccessConfig) {
         (self.0, self.1)
     }

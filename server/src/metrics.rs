@@ -74,12 +74,20 @@ fn server_families(app: &AppState) -> Vec<MetricFamily> {
     let lifecycle = &app.lifecycle;
     let seq = engine.durable_seq().0.unsigned_abs();
     let floor = engine.metrics().change_log_oldest_seq.get();
+    let free_bytes = engine.disk_free_bytes();
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     vec![
         Metric::gauge("build_info", "The running version.")
             .with(vec![MetricSample::new(version, 1.0)]),
-        Metric::gauge("ready", "1 while calls are accepted.")
+        Metric::gauge("ready", "1 until the engine fails; also 1 while the disk is full.")
             .with_value(u64::from(engine.ready().is_ok())),
+        Metric::gauge("disk_free_bytes", "Bytes that the database can still take on its disk.")
+            .with(
+                free_bytes
+                    .map(|bytes| MetricSample::new(Vec::new(), bytes as f64))
+                    .into_iter()
+                    .collect(),
+            ),
         Metric::gauge("seq", "The last durable event.").with_value(seq),
         Metric::gauge(
             "change_log_events",

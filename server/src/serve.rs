@@ -92,8 +92,18 @@ pub async fn serve_with(
     let requires_token = check_listens(&engine, &access, address)
         .await
         .map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
-    let seq = engine.durable_seq();
-    tracing::info!(name: "serving", %address, ?access, ?tls, requires_token, %seq, "serving");
+    let seq = engine.durable_seq().0;
+    let credentials = access.credentials();
+    let is_tls = tls.is_some();
+    tracing::info!(
+        name: "serving",
+        %address,
+        access = %credentials,
+        tls = is_tls,
+        requires_token,
+        seq,
+        "serving"
+    );
     let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
     let local = local.map(|local| {
         let (listener, secret) = local.parts();
@@ -113,8 +123,9 @@ pub async fn serve_shared(
     services: Services,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
-    let seq = engine.durable_seq();
-    tracing::info!(name: "serving", ?listener, %seq, "serving");
+    let seq = engine.durable_seq().0;
+    let address = listener.address();
+    tracing::info!(name: "serving", %address, seq, "serving");
     let lifecycle = Lifecycle::new(descriptors::raise_connection_limit());
     let ends = lifecycle.clone();
     let shutdown = async move {

@@ -1,6 +1,7 @@
 //! Durability: an acknowledged call is on the disk and stays there; a call that cannot be written
 //! is refused without effect. (The fault-injection tests check more failures of the disk.)
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -418,15 +419,22 @@ impl Drop for SmallDisk {
     }
 }
 
+/// Writes a file until the disk has no space.
+fn fill(path: &Path) {
+    let mut file = fs::File::create(path).unwrap();
+    while file.write_all(&[1; 4096]).is_ok() {}
+}
+
+/// Regression: calls were answered whose rows SQLite could not commit, and then all queries were refused, too.
 #[test]
-fn a_full_disk_refuses_and_recovers() {
+fn a_full_disk_refuses_calls_and_answers_queries() {
     let world = World::new(abide_reducers::modules);
     let Some(disk) = SmallDisk::mount(world.folder.path().join("small")) else {
         return left_out("a full disk: no file system can be mounted here");
     };
     let path = disk.0.join("abide.db");
     let ballast = disk.0.join("ballast");
-    fs::write(&ballast, vec![1; 6 << 20]).unwrap();
+    fs::write(&ballast, vec![1; 4 << 20]).unwrap();
     run(async {
         let mut config = world.config(abide_reducers::modules());
         config.tuning.segment_bytes = 64 << 10;
@@ -452,14 +460,17 @@ fn a_full_disk_refuses_and_recovers() {
         }
         let sql = "SELECT count(*) + 1 FROM agent_state";
         let count = async || engine.query(&Caller::local(), sql, &Map::new(), None).await;
-        if let Err(refusal) = count().await {
-            // SQLite cannot commit what the journal has: a query must not answer without it.
-            assert_eq!(refusal.code, Code::DiskFull);
+        for is_filled in [false, true] {
+            if is_filled {
+                fill(&disk.0.join("filler"));
+                assert_eq!(engine.disk_free_bytes(), Some(0));
+                assert_eq!(append_message(&engine, "x").await.unwrap_err().code, Code::DiskFull);
+            }
+            let answer = count().await.unwrap();
+            assert_eq!(answer.rows[0][0].to_json(), rendered, "exactly the acknowledged calls");
+            assert_eq!(answer.seq, Seq(rendered));
         }
         fs::remove_file(&ballast).unwrap();
-        let answer = count().await.unwrap();
-        assert_eq!(answer.rows[0][0].to_json(), rendered, "exactly the acknowledged calls");
-        assert_eq!(answer.seq, Seq(rendered));
         for nth in 1..=5 {
             assert_eq!(append_message(&engine, &text).await, Ok(Seq(rendered + nth)));
         }

@@ -311,7 +311,7 @@ fn a_check_shows_the_numbers_of_profiles() {
           memory    budget_tokens 3000, enabled true, namespace "", read "hybrid", scope "scope", write "auto_important"
           watchdog  auto_compaction true, context_rot 0.5, enabled true, over_tooling 0.55, repeats 3, stop_after 0, stop_after_repeats 6, token_drift 11000, warn_after 12
           planning  true
-        5 agents, no errors
+        2 agents and 3 built in, no errors
     "#]]
     .assert_eq(&agent_folder.run(&["agent", "check"]).good());
     let report = agent_folder.run(&["agent", "check", "--json"]).good();
@@ -332,7 +332,7 @@ fn a_check_shows_the_numbers_of_profiles() {
 #[test]
 fn a_check_reports_what_cannot_work() {
     let agent_folder = AgentFolder::new(ANSWERS);
-    assert_eq!(agent_folder.run(&["agent", "check"]).good(), "4 agents, no errors\n");
+    assert_eq!(agent_folder.run(&["agent", "check"]).good(), "1 agent and 3 built in, no errors\n");
     let broken = "tools: [look]\nsubagents:\n  - clrk\n";
     fs::write(agent_folder.path("project/agents/lead.yaml"), broken).unwrap();
     let wrong = agent_folder.run(&["agent", "check"]);
@@ -802,7 +802,7 @@ fn lists_and_checks_definitions() {
     let listed = agent_folder.run(&["agent", "list"]).good();
     assert!(listed.contains("clerk                 primary   Looks after orders\n"), "{listed}");
     let checked = agent_folder.run(&["agent", "check"]).good();
-    assert_eq!(checked, "4 agents, no errors\n");
+    assert_eq!(checked, "1 agent and 3 built in, no errors\n");
     fs::write(agent_folder.path("project/agents/broken.yaml"), "tools: [refnd]\n").unwrap();
     fs::write(agent_folder.path("project/agents/odd.yaml"), "middleware: [{ name: pi }]\n")
         .unwrap();

@@ -168,7 +168,7 @@ fn init_writes_a_folder_that_works_and_overwrites_nothing() {
     "#]]
     .assert_eq(&run(&["agent", "init"]).good());
     let check = run(&["agent", "check"]).good();
-    assert!(check.ends_with("3 agents, no errors\n"), "{check}");
+    assert!(check.ends_with("1 agent and 2 built in, no errors\n"), "{check}");
     let config = folder.path().join(".abide/abide.yaml");
     let before = fs::read_to_string(&config).unwrap();
     let again = run(&["agent", "init"]);

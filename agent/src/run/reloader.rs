@@ -1,5 +1,6 @@
 //! Keeps a runtime up to date with its folder: `abide.yaml` and the definitions are read again when they change.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_client::Error;
@@ -22,6 +23,8 @@ pub(crate) struct Reloader {
     /// The problem of the configuration at its last reading.
     config_problem: Mutex<Option<Problem>>,
     problems: watch::Sender<Vec<Problem>>,
+    /// Whether the last reading had errors.
+    is_broken: AtomicBool,
     /// Receives what has changed; without it, it is logged.
     on_change: Option<OnChange>,
 }
@@ -39,6 +42,7 @@ impl Reloader {
             project: tokio::sync::Mutex::new(project),
             config_problem: Mutex::default(),
             problems: watch::Sender::new(Vec::new()),
+            is_broken: AtomicBool::new(false),
             on_change,
         }
     }
@@ -80,6 +84,12 @@ impl Reloader {
                     if !report.problems.contains(&problem) {
                         report.problems.push(problem);
                     }
+                }
+                let is_broken = report.problems.iter().any(|it| !it.error.is_warning());
+                let was_broken = self.is_broken.swap(is_broken, Ordering::Relaxed);
+                if was_broken && !is_broken && report.changes.is_empty() && report.notes.is_empty()
+                {
+                    report.notes.push("the definitions are valid again, and unchanged".to_owned());
                 }
             }
             Err(error) => tracing::warn!(

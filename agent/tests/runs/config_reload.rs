@@ -162,6 +162,19 @@ async fn an_agent_keeps_its_other_tools_when_one_is_removed() {
     reloading.close().await;
 }
 
+/// Nothing was reported when a broken definition got its former content again, so its error remained the last line.
+#[tokio::test]
+async fn a_definition_that_is_repaired_is_reported() {
+    let mut reloading = Reloading::new(CONFIG).await;
+    define(reloading.folder.path(), "clerk.yaml", "tools: [look\n");
+    let told = reloading.next().await;
+    assert!(told.starts_with("problem: agents/clerk.yaml:"), "{told}");
+    define(reloading.folder.path(), "clerk.yaml", "tools: [look]\n");
+    let told = reloading.next().await;
+    assert_eq!(told, "note: the definitions are valid again, and unchanged");
+    reloading.close().await;
+}
+
 /// The lease of a call ended with the time limit of its tool. The call looked like one whose worker had crashed, and it ran
 /// again.
 #[tokio::test]

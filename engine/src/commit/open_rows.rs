@@ -88,6 +88,11 @@ impl OpenRows {
         self.records.is_empty()
     }
 
+    /// Returns the size of all records.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Returns the record of each group, in order.
     pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
         self.records.iter().map(Vec::as_slice)

@@ -351,6 +351,7 @@ impl WriterThread {
             let after = self.executor.chain.hash;
             let position = RecordPosition { from, to, before, after };
             let durable = *self.durable.borrow();
+            self.journal.check_row_space(self.open_rows.bytes() + record.len())?;
             Some(self.journal.append(durable, &position, &mut record)?)
         } else {
             None

@@ -133,7 +133,7 @@ impl Readers {
         }
         let (reply, answer) = oneshot::channel();
         self.jobs.push(None, WriterJob::CommitRows(reply), 0).map_err(|_| self.closed())?;
-        answer.await.map_err(|_| self.closed())?
+        answer.await.map_err(|_| self.closed())?.map_err(hint_for_query)
     }
 
     /// Returns the refusal of a job for which the queue is closed.
@@ -236,6 +236,16 @@ impl ReaderThread {
             }
         }
     }
+}
+
+/// Returns the refusal of a query that needs rows which SQLite cannot commit: the hint for a call speaks of writing.
+fn hint_for_query(refusal: Refusal) -> Refusal {
+    if refusal.code != Code::DiskFull {
+        return refusal;
+    }
+    let hint = "free some space: the last answered calls are only in the journal, where queries \
+                cannot read them";
+    refusal.hint(hint)
 }
 
 fn overloaded() -> Refusal {

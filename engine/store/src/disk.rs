@@ -35,7 +35,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// An I/O error of the system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// The bytes that files next to this one can still take.
+    /// The bytes that files next to this one can still take; [`u64::MAX`] on a file system without a size.
     ///
     /// # Errors
     /// An I/O error of the system.
@@ -113,6 +113,10 @@ impl Disk for SystemDisk {
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
         let disk = rustix::fs::statvfs(path)?;
+        // A tmpfs without a limit, and some network file systems.
+        if disk.f_blocks == 0 {
+            return Ok(u64::MAX);
+        }
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 }

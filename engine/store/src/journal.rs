@@ -120,6 +120,13 @@ impl Segment {
 /// How much larger a later segment is than the first one, at most; and how much smaller on a nearly full disk.
 const GROWTH: u64 = 8;
 
+/// The least space that must be left for the pages that a commit of SQLite appends to the WAL.
+const ROW_SPACE: u64 = 1 << 20;
+
+/// How many bytes of pages a commit appends to the WAL for each byte of its records, beyond [`ROW_SPACE`]. Measured
+/// with long messages: 2.5.
+const ROW_SPACE_FACTOR: u64 = 4;
+
 /// Free segments that are kept: as many as a busy writer fills between two checkpoints. More are removed.
 const FREE_SEGMENTS: usize = 32;
 
@@ -216,6 +223,21 @@ impl Journal {
     #[must_use]
     pub fn is_space_low(&self) -> bool {
         self.disk.free_bytes(&self.database).is_ok_and(|free| free < limits::LOW_DISK_BYTES)
+    }
+
+    /// Refuses records for whose pages the disk has no space. A record may fit the journal, whose segments have their
+    /// size in advance, when the WAL cannot grow. Its calls would be answered, and all queries refused until SQLite
+    /// can commit. `record_bytes`: of all records that SQLite has not committed, with the next one.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`].
+    pub fn check_row_space(&self, record_bytes: usize) -> Result<(), StoreError> {
+        let bytes = ROW_SPACE.saturating_add(ROW_SPACE_FACTOR.saturating_mul(record_bytes as u64));
+        // Without an answer of the system, the commit finds out.
+        match self.disk.free_bytes(&self.database) {
+            Ok(free) if free < bytes => Err(StoreError::Full),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Starts the next segment with the records of the opening, for a frame of that position and size.

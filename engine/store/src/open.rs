@@ -248,6 +248,14 @@ impl Store {
         &self.path
     }
 
+    /// Returns the bytes that the file and the files next to it can still take.
+    ///
+    /// # Errors
+    /// An I/O error of the system.
+    pub fn free_bytes(&self) -> std::io::Result<u64> {
+        self.tuning.disk.free_bytes(&self.path)
+    }
+
     /// Whether the path still names the database that is open: it can be removed or replaced meanwhile.
     #[must_use]
     pub fn is_in_place(&self) -> bool {

@@ -23,20 +23,24 @@ pub struct AccessConfig {
 
 impl std::fmt::Debug for AccessConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("AccessConfig").field(&self.credentials()).finish()
+    }
+}
+
+impl AccessConfig {
+    /// Returns the kinds of credentials besides those in the file, for the log: `token, jwt`.
+    pub(crate) fn credentials(&self) -> String {
         let token = match (&self.socket_secret, &self.token) {
             (Some(_), _) => "socket",
             (None, Some(_)) => "token",
             (None, None) => "loopback",
         };
-        let certificates = if self.has_client_certificates { ", client certificates" } else { "" };
-        match &self.jwt {
-            None => write!(f, "Access({token}{certificates})"),
-            Some(jwt) => write!(f, "Access({token}, {jwt:?}{certificates})"),
-        }
+        let jwt = self.jwt.as_ref().map(|_| "jwt");
+        let certificates = self.has_client_certificates.then_some("client_certificates");
+        let kinds: Vec<&str> = [Some(token), jwt, certificates].into_iter().flatten().collect();
+        kinds.join(", ")
     }
-}
 
-impl AccessConfig {
     /// Accepts only credentials in the file: while there are none, every caller on this machine has access, with
     /// the id `local`.
     #[must_use]

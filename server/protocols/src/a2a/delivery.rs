@@ -44,11 +44,16 @@ pub(crate) async fn run(app: ProtocolState) {
         () = async {
             loop {
                 let refusal = serve(&app, &sender).await;
-                tracing::warn!(
-                    name: "push_interrupted",
-                    %refusal,
-                    "push notifications are interrupted"
-                );
+                if refusal.code == Code::Unavailable {
+                    // The engine is closing: the server was stopped without the time to finish.
+                    tracing::debug!(%refusal, "push notifications end");
+                } else {
+                    tracing::warn!(
+                        name: "push_interrupted",
+                        %refusal,
+                        "push notifications are interrupted"
+                    );
+                }
                 tokio::time::sleep(limits::WEBHOOK_FAILURE_PAUSE).await;
             }
         } => {}
