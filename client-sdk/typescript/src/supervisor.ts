@@ -1,6 +1,6 @@
 /** Supervisors: take over the sessions that agents hand off. */
 import type { Abide } from "./abide.js";
-import { AbideError, brand, isAbideError, messageOf } from "./errors.js";
+import { AbideError, brand, closedError, isAbideError, messageOf } from "./errors.js";
 import { wellFormed } from "./json.js";
 import { LEASE_MS, underLease } from "./lease.js";
 import { checkConcurrency, checkFunction, checkOptions, kindOf, wrong } from "./options.js";
@@ -103,12 +103,12 @@ export class Supervisor {
         taken.add(next);
         this.#start(next, run);
       }
+      if (!this.#isStopping) throw pending.error ?? closedError();
     } finally {
       pending.close();
       await Promise.all(this.#running);
       for (const timer of this.#resting.values()) clearTimeout(timer);
     }
-    if (pending.error) throw pending.error;
   }
 
   #start(id: string, run: SupervisorFunction): void {

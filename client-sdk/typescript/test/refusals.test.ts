@@ -431,9 +431,22 @@ test("errors show only what they have, and updates and subscriptions show their 
   sub.close();
 });
 
-test("a client that the program closes emits closed without an error", async () => {
+test("a client that the program closes emits closed without an error, and its subscriptions end", async () => {
   const one = await Abide.connect(server.url);
   const closed = new Promise((resolve) => one.on("closed", resolve));
+  const sub = await one.subscribe("SELECT id FROM sessions LIMIT 1");
+  const ended = new Promise((resolve) => sub.on("end", resolve));
+  const loop = (async () => {
+    const seen: number[] = [];
+    for await (const { inserts } of sub) seen.push(inserts.length);
+    return seen;
+  })();
+  const refused = assert.rejects(one.subscribe("SELECT id FROM sessions LIMIT 2"), refusal(/closed/, "closed"));
+  const unanswered = assert.rejects(one.sql("SELECT 1"), refusal(/closed/, "closed"));
   await one.close();
   assert.equal(await closed, undefined);
+  assert.equal(await within("the end", ended), undefined);
+  assert.deepEqual(await within("the end of the loop", loop), [1]);
+  assert.deepEqual([sub.isEnded, sub.error], [true, undefined]);
+  await Promise.all([refused, unanswered]);
 });

@@ -347,13 +347,13 @@ test("a worker finishes what runs when it is stopped, and ends with the client's
   await within("the start", started);
   assert.equal(await session.tool("hold", {}, { key: "k", run: () => "here" }), "finished");
   const other = await Abide.connect(server.url);
-  const ended = other
-    .worker(quiet)
-    .serve({ hold: () => 1 })
-    .catch((error: unknown) => error);
+  const serving = [other.worker(quiet).serve({ hold: () => 1 }), other.supervisor().serve("c", () => "yes")];
+  const ended = Promise.allSettled(serving);
   await other.sql("SELECT 1");
   await other.close();
-  assert.ok(isAbideError(await within("the end", ended), "closed"));
+  for (const end of await within("the end", ended)) {
+    assert.ok(end.status === "rejected" && isAbideError(end.reason, "closed"), JSON.stringify(end));
+  }
 });
 
 test("a tool goes on while the server restarts, and its outcome is reported after the deadline too", async () => {
