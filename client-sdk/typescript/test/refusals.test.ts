@@ -10,6 +10,8 @@ import { inspect } from "node:util";
 
 import { Abide, AbideError, isAbideError, ToolFailed, UnknownOutcome } from "@abide/client";
 
+import { tlsHint } from "#dist/tls.js";
+
 import { Server } from "./server.js";
 import { until, within } from "./within.js";
 
@@ -449,4 +451,26 @@ test("a client that the program closes emits closed without an error, and its su
   assert.deepEqual(await within("the end of the loop", loop), [1]);
   assert.deepEqual([sub.isEnded, sub.error], [true, undefined]);
   await Promise.all([refused, unanswered]);
+});
+
+test("the hint of a failed TLS handshake fits the reason", async () => {
+  const failure = (code: string, message = "it failed") => Object.assign(new Error(message), { code });
+  for (const [error, hint] of [
+    [failure("UNABLE_TO_VERIFY_LEAF_SIGNATURE"), /NODE_EXTRA_CA_CERTS/],
+    [failure("DEPTH_ZERO_SELF_SIGNED_CERT"), /NODE_EXTRA_CA_CERTS/],
+    [new TypeError("fetch failed", { cause: failure("SELF_SIGNED_CERT_IN_CHAIN") }), /NODE_EXTRA_CA_CERTS/],
+    [failure("ERR_TLS_CERT_ALTNAME_INVALID"), /name of the certificate in the URL/],
+    [failure("CERT_HAS_EXPIRED"), /renew the certificate/],
+    [failure("EPROTO", "error:SSL routines:ssl3_get_record:wrong version number"), /write http:/],
+    [failure("ERR_SSL_SSLV3_ALERT_HANDSHAKE_FAILURE"), /docs\/tls\.md/],
+  ] as const) {
+    assert.match(tlsHint(error) ?? "", hint, error.message);
+  }
+  assert.equal(tlsHint(failure("ECONNREFUSED")), undefined);
+  const plain = server.url.replace("http:", "https:");
+  await assert.rejects(Abide.connect(plain), (error) => {
+    assert.ok(isAbideError(error, "unreachable"));
+    assert.match(error.hint ?? "", /^write http:/);
+    return true;
+  });
 });
