@@ -401,6 +401,36 @@ test("a tool goes on while the server restarts, and its outcome is reported afte
   await own.stop();
 });
 
+test("the answer of a supervisor is reported after the deadline too", async () => {
+  const own = await Server.start();
+  const [patient, hasty] = [await Abide.connect(own.url), await Abide.connect(own.url, { deadlineMs: 300 })];
+  const session = await patient.session({ agent: "a" });
+  const supervisor = hasty.supervisor({ leaseMs: 30_000, onProblem: quiet.onProblem });
+  let go = () => {};
+  let runs = 0;
+  let begin = () => {};
+  const started = new Promise<void>((resolve) => (begin = resolve));
+  const serving = supervisor.serve("c", async () => {
+    runs += 1;
+    begin();
+    await new Promise<void>((resolve) => (go = resolve));
+    return "the answer";
+  });
+  const handoff = session.handoff("why", "c", { key: "h" });
+  await within("the start", started);
+  await own.terminate();
+  go();
+  // The deadline of the report begins before that of the query.
+  await assert.rejects(hasty.sql("SELECT 1"), (error) => isAbideError(error, "timed_out"));
+  await own.start();
+  assert.deepEqual(await within("the answer", handoff), { status: "resolved", text: "the answer" });
+  supervisor.stop();
+  await within("the end of the supervisor", serving);
+  assert.equal(runs, 1);
+  for (const one of [patient, hasty]) await one.close();
+  await own.stop();
+});
+
 test("a claim whose answer is lost is not repeated, and a tool that is not registered holds up no other", async () => {
   const own = await Server.start();
   const direct = await Abide.connect(own.url);
