@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+import ssl
 
 import pytest
+from server import Server
 
 import abide
 from abide import errors, extras, supervisor, tool_run
+from abide.dial import tls_hint
 
 CLASSES = [one for one in vars(abide).values() if isinstance(one, type) and issubclass(one, Exception)]
 
@@ -43,3 +46,36 @@ def test_errors_can_be_copied_and_pickled(error: abide.AbideError, duplicate: ob
     made = duplicate(error)  # type: ignore[operator]
     assert (type(made), str(made), made.args, vars(made)) == (type(error), str(error), error.args, vars(error))
     assert made is not error
+
+
+def _certificate_error(verify_code: int) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code = verify_code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (_certificate_error(18), "SSL_CERT_FILE"),
+        (_certificate_error(20), "SSL_CERT_FILE"),
+        (_certificate_error(62), "name of the certificate in the URL"),
+        (_certificate_error(64), "name of the certificate in the URL"),
+        (_certificate_error(10), "renew the certificate"),
+        (_certificate_error(26), "docs/tls.md"),
+        (ssl.SSLError(1, "no protocols available"), "docs/tls.md"),
+    ],
+    ids=str,
+)
+def test_the_hint_of_a_failed_handshake_fits_the_reason(error: OSError, hint: str) -> None:
+    assert hint in (tls_hint(error) or "")
+
+
+def test_other_errors_have_no_hint_of_tls() -> None:
+    assert tls_hint(ConnectionRefusedError()) is None
+
+
+async def test_an_encrypted_address_of_a_server_without_tls_is_explained(server: Server) -> None:
+    with pytest.raises(abide.ConnectionFailedError) as raised:
+        await abide.Abide.connect(server.url.replace("http:", "https:"))
+    assert (raised.value.hint or "").startswith("write http:")

@@ -14,7 +14,7 @@ import pytest
 from proxy import Proxy
 from server import Server, binary, environment
 
-from abide import Abide, AbideError, BadRequestError, ClosedError, ConnectionFailedError, Result
+from abide import Abide, AbideError, BadRequestError, ClosedError, ConnectionFailedError, Handoff, Result
 from abide.adapters.bridge import Bridge
 from abide.sync import Abide as SyncAbide
 
@@ -148,6 +148,35 @@ async def test_a_tool_goes_on_while_the_server_restarts(server: Server, client: 
     worker.stop()
     await asyncio.wait_for(serving, 20)
     assert runs == ["first", "second"]
+
+
+async def test_the_answer_of_a_supervisor_is_reported_after_the_deadline_too(server: Server, client: Abide) -> None:
+    """It was lost with the deadline of the client, and another supervisor had to answer again."""
+    hasty = await server.client(deadline=0.3)
+    session = await client.session("s1")
+    started, go = asyncio.Event(), asyncio.Event()
+    runs = []
+
+    async def answer(handoff: Handoff) -> str:
+        runs.append(handoff.id)
+        started.set()
+        await go.wait()
+        return "the answer"
+
+    supervisor = hasty.supervisor()
+    serving = asyncio.create_task(supervisor.serve("c", answer))
+    waiting = asyncio.create_task(session.handoff("why", "c", key="h"))
+    await started.wait()
+    await asyncio.to_thread(server.stop)
+    go.set()
+    # The deadline of the report begins before that of the query.
+    with pytest.raises(AbideError):
+        await hasty.sql("SELECT 1")
+    await asyncio.to_thread(server.start)
+    assert (await asyncio.wait_for(waiting, 20)).text == "the answer"
+    supervisor.stop()
+    await asyncio.wait_for(serving, 20)
+    assert len(runs) == 1
     await hasty.close()
 
 

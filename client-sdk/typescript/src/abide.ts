@@ -406,7 +406,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     return new Supervisor(this as unknown as Abide, options);
   }
 
-  /** Closes the client: unanswered requests fail with `closed`, and subscriptions end. */
+  /** Closes the client: unanswered requests fail with `closed`, and subscriptions end without an error. */
   async close(): Promise<void> {
     this.#link.close();
   }

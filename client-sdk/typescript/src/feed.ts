@@ -51,6 +51,6 @@ export type FeedEvent = SnapshotEvent | DeltaEvent | { kind: "progress"; seq: nu
 /** The receiver of a subscription's events. */
 export interface Consumer {
   take(event: FeedEvent): void;
-  /** The subscription has ended. Nothing follows. */
-  end(error: AbideError): void;
+  /** The subscription has ended. Nothing follows. Without an error: the program has closed the client. */
+  end(error: AbideError | undefined): void;
 }

@@ -108,7 +108,7 @@ export class Link extends Emitter<LinkEvents> {
     this.#socket?.close();
     this.#socket = undefined;
     this.requests.end(this.#closed);
-    this.subscriptions.end(this.#closed);
+    this.subscriptions.end(error);
     this.emit("closed", error);
     this.removeListeners();
   }

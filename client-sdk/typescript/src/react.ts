@@ -2,7 +2,7 @@
 import { useCallback, useMemo, useRef, useSyncExternalStore } from "react";
 
 import type { Abide, SubscribeOptions } from "./abide.js";
-import { AbideError, messageOf } from "./errors.js";
+import { AbideError, closedError, messageOf } from "./errors.js";
 import { writeJson } from "./json.js";
 import { checkOptions } from "./options.js";
 import type { Schema } from "./schema.js";
@@ -61,7 +61,9 @@ export function useLiveQuery<R extends object = SqlRow>(
         (subscription) => {
           const show = () => set(stateOf(subscription));
           subscription.on("update", show);
-          subscription.on("end", show);
+          subscription.on("end", () => {
+            if (!controller.signal.aborted) show();
+          });
           show();
         },
         (error: unknown) => {
@@ -85,8 +87,9 @@ function identityOf(params: Params): string {
   }
 }
 
-function stateOf<R extends object>({ rows, seq, error }: Subscription<R>): LiveQuery<R> {
-  return { rows, isLoading: false, seq, error };
+function stateOf<R extends object>({ rows, seq, error, isEnded }: Subscription<R>): LiveQuery<R> {
+  // The rows of a component whose client was closed are no longer up to date.
+  return { rows, isLoading: false, seq, error: error ?? (isEnded ? closedError() : undefined) };
 }
 
 function asAbideError(error: unknown): AbideError {

@@ -1,6 +1,6 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 /** A query result and its changes. */
-import { AbideError, messageOf } from "./errors.js";
+import { type AbideError, closedError, messageOf } from "./errors.js";
 import { Emitter } from "./emitter.js";
 import type { Consumer, DeltaEvent, FeedEvent, Info, Query, SnapshotEvent, Start } from "./feed.js";
 import { Mismatch } from "./layout.js";
@@ -20,7 +20,7 @@ import {
   visibleWidth,
 } from "./wire.js";
 
-/** Events of a subscription. `end` has the error, or nothing if the program ended the subscription. */
+/** Events of a subscription. `end` has the error, or nothing if the program ended the subscription or the client. */
 export interface SubscriptionEvents<R extends object> {
   update: [update: Update<R>];
   end: [error: AbideError | undefined];
@@ -144,7 +144,7 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
     return this.#isEnded;
   }
 
-  /** Why it ended, if the program did not end it. */
+  /** Why it ended, if the program ended neither it nor the client. */
   get error(): AbideError | undefined {
     return this.#error;
   }
@@ -161,8 +161,8 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
 
   /**
    * Iterates over the updates. The first one is the current result, marked with `reset`. An iterator that is
-   * read slowly gets the changes of that time as one update. The iteration ends when the subscription ends,
-   * and throws its error. It does not end the subscription.
+   * read slowly gets the changes of that time as one update. The iteration ends when the subscription or the
+   * client is closed, and throws the error of a subscription that failed. It does not end the subscription.
    */
   [Symbol.asyncIterator](): AsyncIterableIterator<Update<R>, undefined> {
     const first = this.#holdsRows && this.#rows ? this.#whole(false) : undefined;
@@ -328,7 +328,7 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
     this.#iterators.clear();
     this.emit("end", error);
     this.removeListeners();
-    start?.(error ?? new AbideError("closed", "the subscription was closed before it began"));
+    start?.(error ?? closedError());
   }
 
   #wholeDifference(): Difference {

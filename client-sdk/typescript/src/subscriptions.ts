@@ -246,8 +246,8 @@ export class Subscriptions {
     }
   }
 
-  /** Ends all. */
-  end(error: AbideError): void {
+  /** Ends all: with this error, or because the program closes the client. */
+  end(error: AbideError | undefined): void {
     const all = Array.from(this.#all);
     this.#all.clear();
     this.disconnected();

@@ -1,9 +1,10 @@
 /** Supervisors: take over the sessions that agents hand off. */
 import type { Abide } from "./abide.js";
-import { AbideError, brand, isAbideError, messageOf } from "./errors.js";
+import { AbideError, brand, closedError, isAbideError, messageOf } from "./errors.js";
 import { wellFormed } from "./json.js";
 import { LEASE_MS, underLease } from "./lease.js";
 import { checkConcurrency, checkFunction, checkOptions, kindOf, wrong } from "./options.js";
+import { type Report, untilAnswered } from "./tool.js";
 import type { Json } from "./values.js";
 import { fieldOf, storedJson } from "./wire.js";
 import type { ServeOptions, WorkerOptions } from "./worker.js";
@@ -77,7 +78,8 @@ export class Supervisor {
 
   /**
    * Claims handoffs that require this capability, until `stop` is called. The function returns the
-   * resolution, or throws `Rejected`; after another error the handoff is released to other supervisors.
+   * resolution, or throws `Rejected`; after another error the handoff is released to other supervisors. The
+   * answer is reported until the server responds; after `stop`, until the deadline of the client.
    *
    * @throws AbideError if the client is closed or its token is revoked.
    */
@@ -101,18 +103,18 @@ export class Supervisor {
           continue;
         }
         taken.add(next);
-        this.#start(next, run);
+        this.#start(next, run, () => !this.#isStopping && !pending.isEnded);
       }
+      if (!this.#isStopping) throw pending.error ?? closedError();
     } finally {
       pending.close();
       await Promise.all(this.#running);
       for (const timer of this.#resting.values()) clearTimeout(timer);
     }
-    if (pending.error) throw pending.error;
   }
 
-  #start(id: string, run: SupervisorFunction): void {
-    const running = this.#take(id, run)
+  #start(id: string, run: SupervisorFunction, goesOn: () => boolean): void {
+    const running = this.#take(id, run, goesOn)
       .catch((error: unknown) => this.#onProblem(`handoff ${id}: ${messageOf(error)}`, error))
       .finally(() => {
         this.#running.delete(running);
@@ -121,10 +123,12 @@ export class Supervisor {
     this.#running.add(running);
   }
 
-  async #take(id: string, run: SupervisorFunction): Promise<void> {
+  /** `goesOn` tells whether to report the answer again when the deadline of the client has passed. */
+  async #take(id: string, run: SupervisorFunction, goesOn: () => boolean): Promise<void> {
     const claimed = await this.#claim(id);
     if (!claimed) return;
     const holder = { id, fencing_token: fieldOf(claimed, "fencing_token", "number") };
+    const report: Report = (send) => untilAnswered(send, goesOn);
     const sessionId = fieldOf(claimed, "session_id", "string");
     const { reason } = claimed;
     const data = storedJson(claimed.data ?? "null");
@@ -140,10 +144,10 @@ export class Supervisor {
     if ("lost" in end) throw end.lost;
     if ("result" in end) {
       const resolution: unknown = end.result;
-      if (typeof resolution === "string") await this.#resolve(holder, resolution);
-      else await this.#giveUp(holder, noText(resolution));
+      if (typeof resolution === "string") await this.#resolve(report, holder, resolution);
+      else await this.#giveUp(report, holder, noText(resolution));
     } else if ("error" in end) {
-      await this.#giveUp(holder, end.error);
+      await this.#giveUp(report, holder, end.error);
     }
   }
 
@@ -158,23 +162,25 @@ export class Supervisor {
   }
 
   /** Records the answer. One that cannot be stored releases the handoff. */
-  async #resolve(holder: Holder, resolution: string): Promise<void> {
+  async #resolve(report: Report, holder: Holder, resolution: string): Promise<void> {
     try {
-      await this.#client.call.resolve_handoff({ ...holder, resolution });
+      const answer = { ...holder, resolution };
+      await report((options) => this.#client.call.resolve_handoff(answer, options));
     } catch (error) {
       const isWrong = isAbideError(error, "bad_arguments") || isAbideError(error, "limit_exceeded");
       if (!isWrong) throw error;
-      await this.#giveUp(holder, error);
+      await this.#giveUp(report, holder, error);
     }
   }
 
-  async #giveUp(holder: Holder, error: unknown): Promise<void> {
+  async #giveUp(report: Report, holder: Holder, error: unknown): Promise<void> {
     if (error instanceof Rejected) {
-      await this.#client.call.reject_handoff({ ...holder, reason: wellFormed(error.message) });
+      const rejection = { ...holder, reason: wellFormed(error.message) };
+      await report((options) => this.#client.call.reject_handoff(rejection, options));
       return;
     }
     this.#rest(holder.id);
-    await this.#client.call.release_handoff(holder);
+    await report((options) => this.#client.call.release_handoff(holder, options));
     throw error;
   }
 

@@ -164,10 +164,10 @@ interface Holder {
 }
 
 /** Sends an outcome. */
-type Report = (send: (options: CallOptions) => Promise<unknown>) => Promise<void>;
+export type Report = (send: (options: CallOptions) => Promise<unknown>) => Promise<void>;
 
 /** Sends an outcome until there is an answer, as long as it goes on. All attempts are the same request. */
-async function untilAnswered(
+export async function untilAnswered(
   send: (options: CallOptions) => Promise<unknown>,
   goesOn: () => boolean,
 ): Promise<void> {

@@ -1,6 +1,6 @@
 /** Workers: run the tool calls that other programs request. */
 import type { Abide } from "./abide.js";
-import { isAbideError, messageOf } from "./errors.js";
+import { closedError, isAbideError, messageOf } from "./errors.js";
 import { isPassing, LEASE_MS } from "./lease.js";
 import { newId } from "./new-id.js";
 import { checkConcurrency, checkFunction, checkOptions, kindOf, wrong } from "./options.js";
@@ -125,8 +125,8 @@ export class Worker {
       if (subscription.size > 0) this.#notice();
     });
     subscription.on("end", (error) => {
-      if (!error) return;
-      this.#failure = error;
+      if (!this.#goesOn()) return;
+      this.#failure = error ?? closedError();
       this.#wake();
     });
   }

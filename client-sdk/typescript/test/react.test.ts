@@ -112,6 +112,17 @@ test("a query that is refused shows its error", async () => {
   assert.equal(client.subscriptionCount, 0);
 });
 
+test("a query whose client is closed shows the error with its last rows", async () => {
+  shown = [];
+  const own = await Abide.connect(server.url);
+  const root = await render({ client: own, sql: SQL, agent: "r" });
+  await rendered(({ isLoading }) => !isLoading);
+  await act(() => own.close());
+  const { error, isLoading } = await rendered((query) => query.error !== undefined);
+  assert.deepEqual([error?.code, isLoading], ["closed", false]);
+  await act(async () => root.unmount());
+});
+
 /** A search field can cut an emoji in half. The component threw while it rendered. */
 test("parameters that cannot be sent show an error", async () => {
   shown = [];

@@ -10,6 +10,8 @@ import { inspect } from "node:util";
 
 import { Abide, AbideError, isAbideError, ToolFailed, UnknownOutcome } from "@abide/client";
 
+import { tlsHint } from "#dist/tls.js";
+
 import { Server } from "./server.js";
 import { until, within } from "./within.js";
 
@@ -431,9 +433,44 @@ test("errors show only what they have, and updates and subscriptions show their 
   sub.close();
 });
 
-test("a client that the program closes emits closed without an error", async () => {
+test("a client that the program closes emits closed without an error, and its subscriptions end", async () => {
   const one = await Abide.connect(server.url);
   const closed = new Promise((resolve) => one.on("closed", resolve));
+  const sub = await one.subscribe("SELECT id FROM sessions LIMIT 1");
+  const ended = new Promise((resolve) => sub.on("end", resolve));
+  const loop = (async () => {
+    const seen: number[] = [];
+    for await (const { inserts } of sub) seen.push(inserts.length);
+    return seen;
+  })();
+  const refused = assert.rejects(one.subscribe("SELECT id FROM sessions LIMIT 2"), refusal(/closed/, "closed"));
+  const unanswered = assert.rejects(one.sql("SELECT 1"), refusal(/closed/, "closed"));
   await one.close();
   assert.equal(await closed, undefined);
+  assert.equal(await within("the end", ended), undefined);
+  assert.deepEqual(await within("the end of the loop", loop), [1]);
+  assert.deepEqual([sub.isEnded, sub.error], [true, undefined]);
+  await Promise.all([refused, unanswered]);
+});
+
+test("the hint of a failed TLS handshake fits the reason", async () => {
+  const failure = (code: string, message = "it failed") => Object.assign(new Error(message), { code });
+  for (const [error, hint] of [
+    [failure("UNABLE_TO_VERIFY_LEAF_SIGNATURE"), /NODE_EXTRA_CA_CERTS/],
+    [failure("DEPTH_ZERO_SELF_SIGNED_CERT"), /NODE_EXTRA_CA_CERTS/],
+    [new TypeError("fetch failed", { cause: failure("SELF_SIGNED_CERT_IN_CHAIN") }), /NODE_EXTRA_CA_CERTS/],
+    [failure("ERR_TLS_CERT_ALTNAME_INVALID"), /name of the certificate in the URL/],
+    [failure("CERT_HAS_EXPIRED"), /renew the certificate/],
+    [failure("EPROTO", "error:SSL routines:ssl3_get_record:wrong version number"), /write http:/],
+    [failure("ERR_SSL_SSLV3_ALERT_HANDSHAKE_FAILURE"), /docs\/tls\.md/],
+  ] as const) {
+    assert.match(tlsHint(error) ?? "", hint, error.message);
+  }
+  assert.equal(tlsHint(failure("ECONNREFUSED")), undefined);
+  const plain = server.url.replace("http:", "https:");
+  await assert.rejects(Abide.connect(plain), (error) => {
+    assert.ok(isAbideError(error, "unreachable"));
+    assert.match(error.hint ?? "", /^write http:/);
+    return true;
+  });
 });

@@ -347,13 +347,13 @@ test("a worker finishes what runs when it is stopped, and ends with the client's
   await within("the start", started);
   assert.equal(await session.tool("hold", {}, { key: "k", run: () => "here" }), "finished");
   const other = await Abide.connect(server.url);
-  const ended = other
-    .worker(quiet)
-    .serve({ hold: () => 1 })
-    .catch((error: unknown) => error);
+  const serving = [other.worker(quiet).serve({ hold: () => 1 }), other.supervisor().serve("c", () => "yes")];
+  const ended = Promise.allSettled(serving);
   await other.sql("SELECT 1");
   await other.close();
-  assert.ok(isAbideError(await within("the end", ended), "closed"));
+  for (const end of await within("the end", ended)) {
+    assert.ok(end.status === "rejected" && isAbideError(end.reason, "closed"), JSON.stringify(end));
+  }
 });
 
 test("a tool goes on while the server restarts, and its outcome is reported after the deadline too", async () => {
@@ -397,6 +397,36 @@ test("a tool goes on while the server restarts, and its outcome is reported afte
   worker.stop();
   await within("the end of the worker", serving);
   assert.deepEqual(runs, ["first", "second"]);
+  for (const one of [patient, hasty]) await one.close();
+  await own.stop();
+});
+
+test("the answer of a supervisor is reported after the deadline too", async () => {
+  const own = await Server.start();
+  const [patient, hasty] = [await Abide.connect(own.url), await Abide.connect(own.url, { deadlineMs: 300 })];
+  const session = await patient.session({ agent: "a" });
+  const supervisor = hasty.supervisor({ leaseMs: 30_000, onProblem: quiet.onProblem });
+  let go = () => {};
+  let runs = 0;
+  let begin = () => {};
+  const started = new Promise<void>((resolve) => (begin = resolve));
+  const serving = supervisor.serve("c", async () => {
+    runs += 1;
+    begin();
+    await new Promise<void>((resolve) => (go = resolve));
+    return "the answer";
+  });
+  const handoff = session.handoff("why", "c", { key: "h" });
+  await within("the start", started);
+  await own.terminate();
+  go();
+  // The deadline of the report begins before that of the query.
+  await assert.rejects(hasty.sql("SELECT 1"), (error) => isAbideError(error, "timed_out"));
+  await own.start();
+  assert.deepEqual(await within("the answer", handoff), { status: "resolved", text: "the answer" });
+  supervisor.stop();
+  await within("the end of the supervisor", serving);
+  assert.equal(runs, 1);
   for (const one of [patient, hasty]) await one.close();
   await own.stop();
 });

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -112,8 +113,34 @@ async def dial(address: Address) -> ClientConnection:
         detail = str(exc).lower() or f"no answer within {CONNECT_TIMEOUT:.0f} s"
         raise ConnectionFailedError(
             f"{address.socket or address.url} cannot be reached: {detail}",
-            hint="start the server with `abide serve`, or check the address",
+            hint=tls_hint(exc) or "start the server with `abide serve`, or check the address",
         ) from exc
+
+
+_AUTHORITY_CODES = (2, 18, 19, 20, 21)
+"""The results of OpenSSL for a certificate without a trusted authority (`X509_V_ERR_…`)."""
+_NAME_CODES = (62, 64)
+_NOT_YET_VALID = 9
+_EXPIRED = 10
+
+
+def tls_hint(error: BaseException) -> str | None:
+    """Returns the hint of a failed handshake of TLS; `None` for other errors of a connection."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        verify_code = getattr(error, "verify_code", None)  # One that a library raises has none.
+        if verify_code in _AUTHORITY_CODES:
+            return "give the certificate of the authority that signed the server's: SSL_CERT_FILE=FILE in the environment"
+        if verify_code in _NAME_CODES:
+            return "write a name of the certificate in the URL, or request a certificate that has the name of the URL"
+        if verify_code == _EXPIRED:
+            return "renew the certificate of the server, or check the clock of this machine"
+        if verify_code == _NOT_YET_VALID:
+            return "check the clock of this machine, and that of the authority"
+    if not isinstance(error, ssl.SSLError):
+        return None
+    if getattr(error, "reason", None) in ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG"):
+        return "write http:// in place of https://, or start the server with --tls-cert and --tls-key"
+    return "see docs/tls.md; `openssl s_client -connect HOST:PORT` shows what the server presents"
 
 
 def _error_from_response(address: Address, exc: InvalidStatus) -> AbideError:

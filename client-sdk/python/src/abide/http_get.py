@@ -9,7 +9,7 @@ import socket
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from .dial import CONNECT_TIMEOUT, MESSAGE_BYTES, Address
+from .dial import CONNECT_TIMEOUT, MESSAGE_BYTES, Address, tls_hint
 from .errors import BadRequestError, ConnectionFailedError, LimitExceededError, ProtocolError, error_from_problem
 from .peer import connect_blocking
 
@@ -58,7 +58,7 @@ def get_json(address: Address, path: str) -> Any:
         response = connection.getresponse()
         body = response.read(MESSAGE_BYTES + 1)
     except (OSError, http.client.HTTPException) as exc:
-        raise ConnectionFailedError(f"{path} cannot be read: {str(exc) or type(exc).__name__}") from exc
+        raise ConnectionFailedError(f"{path} cannot be read: {str(exc) or type(exc).__name__}", hint=tls_hint(exc)) from exc
     finally:
         connection.close()
     if len(body) > MESSAGE_BYTES:

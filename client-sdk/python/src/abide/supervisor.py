@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import AbideError, ClosedError, ConflictError, reading
 from .lease import Function, Running, check_function, run_under_lease
+from .tool_run import Recording
 
 if TYPE_CHECKING:
     from .client import Abide
@@ -58,7 +59,8 @@ class Supervisor:
         """Claims handoffs that require this capability, until `stop` is called.
 
         `run(handoff)` returns the resolution, a text that becomes a message of the session. It raises `RejectedError` to reject
-        the handoff; after any other error the handoff is released to other supervisors.
+        the handoff; after any other error the handoff is released to other supervisors. The answer is reported until the
+        server responds; after `stop`, until the deadline of the client.
 
         Raises:
             ClosedError: the client is closed.
@@ -66,6 +68,11 @@ class Supervisor:
         check_function(run, "the function of a supervisor")
         running: set[asyncio.Task[None]] = set()
         tried: set[str] = set()
+        is_serving = True
+
+        def goes_on() -> bool:
+            return is_serving and not self._stopping.is_set()
+
         async with self._client.subscribe(_PENDING, {"capability": capability}) as handoffs:
             stopping = asyncio.create_task(self._stopping.wait())
             changed = asyncio.ensure_future(handoffs.__anext__())
@@ -77,7 +84,7 @@ class Supervisor:
                         if len(running) == concurrency:
                             break
                         tried.add(handoff_id)
-                        running.add(asyncio.create_task(self._take(handoff_id, run)))
+                        running.add(asyncio.create_task(self._take(handoff_id, run, goes_on)))
                     done, _ = await asyncio.wait({stopping, changed, *running}, return_when=asyncio.FIRST_COMPLETED)
                     running -= done
                     if changed in done:
@@ -87,11 +94,12 @@ class Supervisor:
                 if not self._stopping.is_set():
                     raise ClosedError from None
             finally:
+                is_serving = False
                 stopping.cancel()
                 changed.cancel()
                 await asyncio.gather(stopping, changed, *running, return_exceptions=True)
 
-    async def _take(self, handoff_id: str, run: Function) -> None:
+    async def _take(self, handoff_id: str, run: Function, goes_on: Callable[[], bool]) -> None:
         try:
             row = (await self._client.call.claim_handoff(id=handoff_id, lease_ms=self._lease_ms)).value
         except ConflictError:
@@ -108,6 +116,8 @@ class Supervisor:
             _LOG.error("handoff %s: %s", handoff_id, exc)
             return
 
+        record = Recording(self._client, f"handoff {handoff.id}", holder, goes_on)
+
         async def heartbeat() -> bool:
             args = {**holder, "lease_ms": self._lease_ms}
             await self._client.call("heartbeat_handoff", args, deadline=self._lease_ms / 1000)
@@ -119,14 +129,14 @@ class Supervisor:
                 if text is None:
                     raise TypeError("the function returned None, not the text of the resolution")
             except RejectedError as exc:
-                await self._client.call.reject_handoff(**holder, reason=str(exc) or "rejected")
+                await record("reject_handoff", reason=str(exc) or "rejected")
             except AbideError:
                 raise
             except Exception as exc:
                 _LOG.warning("the supervisor of handoff %s failed: %r", handoff.id, exc)
                 self._failed.add(handoff.id)
-                await self._client.call.release_handoff(**holder)
+                await record("release_handoff")
             else:
-                await self._client.call.resolve_handoff(**holder, resolution=str(text))
+                await record("resolve_handoff", resolution=str(text))
         except AbideError as exc:
             _LOG.error("handoff %s: %s", handoff.id, exc)

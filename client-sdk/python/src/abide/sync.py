@@ -557,7 +557,8 @@ class Supervisor:
         """Claims handoffs that require this capability, until `stop` is called.
 
         `run(handoff)` returns the resolution, a text that becomes a message of the session. It raises `RejectedError` to reject
-        the handoff; after any other error the handoff is released to other supervisors.
+        the handoff; after any other error the handoff is released to other supervisors. The answer is reported until the
+        server responds; after `stop`, until the deadline of the client.
 
         Raises:
             ClosedError: the client is closed.

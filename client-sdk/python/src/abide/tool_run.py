@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -60,14 +60,16 @@ class ClaimedCall:
 
 
 class Recording:
-    """Records the outcome of a call.
+    """Records the outcome of a call or of a handoff.
 
-    `goes_on` returns whether to try again after the deadline of the client: nobody else can report what a tool has done.
+    `what` names it, and `holder` are the arguments that prove the lease. `goes_on` returns whether to try again after the
+    deadline of the client: nobody else can report what has been done.
     """
 
-    def __init__(self, client: Abide, call: ClaimedCall, goes_on: Callable[[], bool]) -> None:
+    def __init__(self, client: Abide, what: str, holder: Mapping[str, Any], goes_on: Callable[[], bool]) -> None:
         self._client = client
-        self._holder = {"call_id": call.call_id, "fencing_token": call.fencing_token}
+        self._what = what
+        self._holder = holder
         self._goes_on = goes_on
 
     def hurry(self) -> None:
@@ -84,7 +86,7 @@ class Recording:
             except (TimedOutError, *TEMPORARY) as exc:
                 if not self._goes_on():
                     raise
-                _LOG.warning("the outcome of call %s is not recorded yet; trying again: %s", self._holder["call_id"], exc)
+                _LOG.warning("the outcome of %s is not recorded yet; trying again: %s", self._what, exc)
                 await asyncio.sleep(_PAUSE_SECONDS)
             else:
                 return
@@ -109,8 +111,9 @@ async def run_tool(client: Abide, call: ClaimedCall, run: Function, lease_ms: in
         Exception: what the function raised.
     """
     work = Running(run, call.arguments)
-    record = Recording(client, call, goes_on)
-    attempt = asyncio.ensure_future(_attempt(client, call, work, lease_ms, record))
+    holder = {"call_id": call.call_id, "fencing_token": call.fencing_token}
+    record = Recording(client, f"call {call.call_id}", holder, goes_on)
+    attempt = asyncio.ensure_future(_attempt(client, call, holder, work, lease_ms, record))
     try:
         return await asyncio.shield(attempt)
     except asyncio.CancelledError:
@@ -130,9 +133,9 @@ async def run_tool(client: Abide, call: ClaimedCall, run: Function, lease_ms: in
         raise
 
 
-async def _attempt(client: Abide, call: ClaimedCall, work: Running, lease_ms: int, record: Recording) -> Any:
-    holder = {"call_id": call.call_id, "fencing_token": call.fencing_token}
-
+async def _attempt(
+    client: Abide, call: ClaimedCall, holder: dict[str, Any], work: Running, lease_ms: int, record: Recording
+) -> Any:
     async def heartbeat() -> bool:
         row = await client.call("heartbeat_tool_call", {**holder, "lease_ms": lease_ms}, deadline=lease_ms / 1000)
         with reading("the answer to a heartbeat"):

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use abide_reducers::HandoffRequest;
@@ -13,7 +14,7 @@ use abide_schema::Code;
 use tokio::task::JoinSet;
 
 use super::lease::{self, LEASE, WorkEnd, millis};
-use super::outcome::ToolError;
+use super::outcome::{Recording, ToolError};
 use crate::{Abide, Error};
 
 /// A handoff that is pending again has another seq.
@@ -73,7 +74,8 @@ impl Supervisor {
 
     /// Answers handoffs that require this capability until `stop` completes; then it claims no more, and returns when the
     /// running ones have ended. If the function fails, the handoff is released to other supervisors, and this one does
-    /// not claim it again.
+    /// not claim it again. What the function answered is reported until the server answers; after `stop`, until the
+    /// deadline of the client.
     ///
     /// # Errors
     /// [`Error::Refused`] if the caller may not read handoffs; [`Error::Closed`] if the client was closed.
@@ -91,6 +93,8 @@ impl Supervisor {
         let mut handoffs = handoffs.await?;
         let function = Arc::new(function);
         let mut stop = pin!(stop);
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let recording = Recording::UntilAnswered(Arc::clone(&is_stopping));
         let mut running = JoinSet::new();
         // Those that this supervisor has looked at, answers at the moment, or could not answer.
         let mut taken = BTreeSet::new();
@@ -106,8 +110,10 @@ impl Supervisor {
                     active.insert(id.clone());
                     let supervisor = self.clone();
                     let function = Arc::clone(&function);
+                    let recording = recording.clone();
                     running.spawn(async move {
-                        let may_claim_again = supervisor.claim_and_answer(&id, &*function).await;
+                        let may_claim_again =
+                            supervisor.claim_and_answer(&id, &*function, &recording).await;
                         (id, may_claim_again)
                     });
                 }
@@ -127,12 +133,13 @@ impl Supervisor {
                 },
             }
         };
+        is_stopping.store(true, Ordering::Release);
         while running.join_next().await.is_some() {}
         served
     }
 
     /// Claims and answers a handoff. Returns whether this supervisor may claim it again.
-    async fn claim_and_answer<F, W>(&self, id: &str, function: &F) -> bool
+    async fn claim_and_answer<F, W>(&self, id: &str, function: &F, recording: &Recording) -> bool
     where
         F: Fn(HandoffRequest) -> W,
         W: Future<Output = Result<HandoffResolution, ToolError>>,
@@ -152,7 +159,7 @@ impl Supervisor {
                 return false;
             }
         };
-        match self.answer(handoff, function).await {
+        match self.answer(handoff, function, recording).await {
             Ok(is_answered) => is_answered,
             Err(error) => {
                 tracing::warn!(
@@ -167,7 +174,12 @@ impl Supervisor {
     }
 
     /// Whether the function answered.
-    async fn answer<F, W>(&self, handoff: HandoffRequest, function: &F) -> Result<bool, Error>
+    async fn answer<F, W>(
+        &self,
+        handoff: HandoffRequest,
+        function: &F,
+        recording: &Recording,
+    ) -> Result<bool, Error>
     where
         F: Fn(HandoffRequest) -> W,
         W: Future<Output = Result<HandoffResolution, ToolError>>,
@@ -184,11 +196,11 @@ impl Supervisor {
             WorkEnd::Done(Ok(HandoffResolution::Resolved(text))) => {
                 let resolve =
                     ResolveHandoff { fencing_token: token, ..ResolveHandoff::new(&id, text) };
-                abide.call(resolve).await?;
+                recording.record(abide, resolve).await?;
             }
             WorkEnd::Done(Ok(HandoffResolution::Rejected(why))) => {
                 let reject = RejectHandoff { fencing_token: token, ..RejectHandoff::new(&id, why) };
-                abide.call(reject).await?;
+                recording.record(abide, reject).await?;
             }
             WorkEnd::Done(Err(why)) => {
                 tracing::warn!(
@@ -198,7 +210,7 @@ impl Supervisor {
                     "the supervisor failed; the handoff is released"
                 );
                 let release = ReleaseHandoff { fencing_token: token, ..ReleaseHandoff::new(&id) };
-                abide.call(release).await?;
+                recording.record(abide, release).await?;
                 return Ok(false);
             }
             WorkEnd::Cancelled => {}

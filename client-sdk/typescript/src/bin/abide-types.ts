@@ -14,6 +14,7 @@ import { AbideError, isAbideError, messageOf, type Refusal, refusalError } from 
 import { findBinary, locateEngine } from "../platform/engine.js";
 import { EnginePlace } from "../platform/place.js";
 import type { Target } from "../socket.js";
+import { tlsHint } from "../tls.js";
 import { reading } from "../wire.js";
 import { type DatabaseSchema, errorCodesOf, typesOf } from "./typegen.js";
 
@@ -182,7 +183,7 @@ async function getJson(target: Target, path: string): Promise<unknown> {
   } catch (error) {
     const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
     throw new AbideError("unreachable", `${url} cannot be read: ${messageOf(cause)}`, {
-      hint: "is it the URL of a server? `abide serve` starts one",
+      hint: tlsHint(cause) ?? "is it the URL of a server? `abide serve` starts one",
       cause,
     });
   }

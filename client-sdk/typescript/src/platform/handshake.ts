@@ -4,6 +4,7 @@ import type { Duplex } from "node:stream";
 
 import { AbideError, refusalError, type Refusal } from "../errors.js";
 import type { Target } from "../socket.js";
+import { tlsHint } from "../tls.js";
 import { PROTOCOL, updateHint } from "../wire.js";
 
 const GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -46,7 +47,7 @@ export async function handshake(stream: Duplex, target: Target): Promise<Buffer>
 /** The error of a server that does not answer. */
 export function unreachable(target: Target, why: string, cause?: unknown): AbideError {
   return new AbideError("unreachable", `${target.name} cannot be reached: ${why}`, {
-    hint: "start the server with `abide serve`, or check the address",
+    hint: tlsHint(cause) ?? "start the server with `abide serve`, or check the address",
     cause,
   });
 }

@@ -1,6 +1,6 @@
 /** A WebSocket client over TCP, TLS and Unix sockets, on the standard library of Node. */
 import { once } from "node:events";
-import { connect as connectTcp, type Socket as TcpSocket } from "node:net";
+import { connect as connectTcp, isIP, type Socket as TcpSocket } from "node:net";
 import { connect as connectTls } from "node:tls";
 
 import { isAbideError, messageOf } from "../errors.js";
@@ -49,7 +49,9 @@ function streamTo(target: Target): TcpSocket {
   const url = new URL(target.websocket);
   const host = url.hostname.replace(/^\[|\]$/g, "");
   if (url.protocol === "wss:") {
-    return connectTls({ host, port: Number(url.port || 443), servername: host });
+    // A certificate is compared with an address too, but a server name is never one (RFC 6066, section 3).
+    const servername = isIP(host) === 0 ? host : "";
+    return connectTls({ host, port: Number(url.port || 443), servername });
   }
   // Messages are whole frames: waiting to fill a packet only delays them.
   return connectTcp({ host, port: Number(url.port || 80), noDelay: true });

@@ -1,7 +1,8 @@
 /** The WebSocket of browsers, Bun and Deno. */
 import { httpUrl } from "../address.js";
-import { AbideError, refusalError, type Refusal } from "../errors.js";
+import { AbideError, messageOf, refusalError, type Refusal } from "../errors.js";
 import type { Socket, SocketEvents, Target } from "../socket.js";
+import { tlsHint } from "../tls.js";
 import { PROTOCOL } from "../wire.js";
 
 /** Time limit of a connection attempt. */
@@ -65,6 +66,7 @@ async function refusal(target: Target): Promise<AbideError> {
   const headers: Record<string, string> = {};
   if (target.token !== undefined) headers["authorization"] = `Bearer ${target.token}`;
   let why = "it does not open a WebSocket";
+  let cause: unknown;
   try {
     const signal = AbortSignal.timeout(CONNECT_MS);
     const answer = await fetch(httpUrl(target, "/v1/schema"), { headers, signal });
@@ -74,9 +76,11 @@ async function refusal(target: Target): Promise<AbideError> {
       why = `it responds with HTTP ${answer.status}`;
     }
   } catch (error) {
-    why = error instanceof Error ? error.message : String(error);
+    why = messageOf(error);
+    cause = error;
   }
   return new AbideError("unreachable", `${target.name} cannot be reached: ${why}`, {
-    hint: "start the server with `abide serve`, or check the address",
+    hint: tlsHint(cause) ?? "start the server with `abide serve`, or check the address",
+    cause,
   });
 }

@@ -82,8 +82,11 @@ export async function resumeStream(client: Abide, chatId: string): Promise<Reada
       show(texts.rows);
       texts.on("update", ({ inserts }) => show(inserts));
       call.on("update", check);
-      texts.on("end", end);
-      call.on("end", end);
+      // Without an error the client was closed, and the rest of the text is missing.
+      const lose = (error = new AbideError("closed", "the client was closed before the stream had ended")) =>
+        end(error);
+      texts.on("end", lose);
+      call.on("end", lose);
       check();
     },
     cancel() {
