@@ -365,6 +365,12 @@ fn a_token_is_read_from_a_file_or_a_credential_and_never_shown() {
         refused(&[("ABIDE_TOKEN_FILE", file)], expected);
         refused(&[("ABIDE_TOKEN_FILE", file)], "hint: ABIDE_TOKEN_FILE names the file");
     }
+    // Regression: a folder of credentials that cannot be searched was one without a token. A file is refused for root, too.
+    let unsearchable = [("CREDENTIALS_DIRECTORY", "one")];
+    refused(&unsearchable, "the token cannot be read from one/abide-token");
+    let ended = folder.run_with(&unsearchable, "serve --db unserved.db --listen 127.0.0.1:0");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(!folder.path("unserved.db").exists());
     for (options, expected) in [
         ("--token of-typed --token-file one", "--token and --token-file both have a token"),
         ("--token-file nowhere", "hint: --token-file names the file"),
