@@ -20,7 +20,7 @@ use clap::{Arg, ArgAction, Command};
 
 use self::file::{ConfigFile, Entry, Value, join};
 use crate::failure::Failure;
-use crate::usage;
+use crate::{environment, usage};
 
 /// What the configuration of this process is, for the commands that explain it.
 #[derive(Debug, Default)]
@@ -159,8 +159,10 @@ impl Configuration {
 /// What the variables of options begin with.
 const PREFIX: &str = "ABIDE_";
 
-/// Variables that are not those of options: the levels and the format of the log, the program that SDKs start.
-const OTHER_VARIABLES: [&str; 3] = ["ABIDE_LOG", "ABIDE_LOG_FORMAT", "ABIDE_BINARY"];
+/// Variables that are not those of options: the levels and the format of the log, the program that SDKs start, the context of a
+/// tool, and the hidden environment.
+const OTHER_VARIABLES: [&str; 5] =
+    ["ABIDE_LOG", "ABIDE_LOG_FORMAT", "ABIDE_BINARY", "ABIDE_CONTEXT", environment::HANDLE];
 
 /// Returns the variable of an option of the command with this path.
 pub(crate) fn variable_name(section: &[String], long: &str) -> String {

@@ -130,6 +130,7 @@ fn a_server_is_configured_by_a_file_and_variables() {
     command.env("ABIDE_SERVE_LISTEN", "127.0.0.1:0").env("ABIDE_SERVE_AGENTS", "../.abide");
     // A secret of a tool, so that the process executes itself again.
     command.env("SHOP_KEY", "s3cret").env("ABIDE_TOKEN", "t0ken");
+    command.env("ABIDE_SERVE_DRAIM", "1s");
     let server = Process::spawn(command.args(["serve", "--json"]));
     let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
     // A path of the file is relative to the file.
@@ -151,7 +152,15 @@ fn a_server_is_configured_by_a_file_and_variables() {
     let refused = folder.run_with(&[("ABIDE_TOKEN", "wrong")], "token list");
     assert!(refused.stderr.contains("[unauthenticated]"), "{refused:?}");
     server.terminate();
-    assert_eq!(server.ended().code, Some(0));
+    let ended = server.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    // Regression: only `config check` told it. It is told once, although the process executes itself again.
+    let warnings = ended.stderr.lines().filter(|line| line.contains("variable_ignored"));
+    let warnings: Vec<JsonValue> =
+        warnings.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [warning] = &warnings[..] else { panic!("{ended:?}") };
+    assert_eq!(warning["variable"], "ABIDE_SERVE_DRAIM", "{warning}");
+    assert_eq!(warning["meant"], "ABIDE_SERVE_DRAIN", "{warning}");
 }
 
 #[test]
