@@ -188,6 +188,20 @@ fn a_mistake_is_one_sentence_with_the_fix() {
             "#]],
         ),
         (
+            "[serve]\nlisten = 7341\n",
+            expect![[r#"
+                error: abide.toml:2: "7341" is not a valid value of serve.listen: expected an address and a port: 127.0.0.1:7341   [usage]
+                  hint: correct the value
+            "#]],
+        ),
+        (
+            "[serve]\nlisten = \"nonsense\"\n",
+            expect![[r#"
+                error: abide.toml:2: "nonsense" is not a valid value of serve.listen: expected an address and a port: 127.0.0.1:7341   [usage]
+                  hint: correct the value
+            "#]],
+        ),
+        (
             "db = [\"a.db\"]\n",
             expect![[r#"
                 error: abide.toml:1: db has a value of another type: list   [usage]
