@@ -149,7 +149,17 @@ impl Configuration {
             .filter(|name| name.starts_with(PREFIX) && !known.contains(&name.as_str()))
             .filter(|name| !OTHER_VARIABLES.contains(&name.as_str()))
             .filter_map(|name| {
-                let meant = nearest(&name, known.iter().copied())?.to_owned();
+                let same_options: Vec<&str> = self
+                    .settings
+                    .iter()
+                    .filter(|setting| variable_name(&[], &setting.long) == name)
+                    .map(|setting| setting.variable.as_str())
+                    .collect();
+                let meant = if same_options.is_empty() {
+                    nearest(&name, known.iter().copied())?.to_owned()
+                } else {
+                    same_options.join(" or ")
+                };
                 Some((name, meant))
             })
             .collect()
@@ -485,8 +495,8 @@ mod tests {
             ),
             (
                 "[serve]\ncount = \"x\"",
-                "2: \"x\" is not a valid value of serve.count: invalid digit \
-                                       found in string — correct the value",
+                "2: \"x\" is not a valid value of serve.count: expected a whole number — \
+                 correct the value",
             ),
             (
                 "secret = \"s3cret\"",

@@ -188,6 +188,13 @@ fn a_mistake_is_one_sentence_with_the_fix() {
             "#]],
         ),
         (
+            "[serve]\nretention-events = \"many\"\n",
+            expect![[r#"
+                error: abide.toml:2: "many" is not a valid value of serve.retention-events: expected a whole number   [usage]
+                  hint: correct the value
+            "#]],
+        ),
+        (
             "[serve]\nlisten = 7341\n",
             expect![[r#"
                 error: abide.toml:2: "7341" is not a valid value of serve.listen: expected an address and a port: 127.0.0.1:7341   [usage]
@@ -244,6 +251,12 @@ fn a_mistake_is_one_sentence_with_the_fix() {
         warning: ABIDE_SERVE_LISTN is not the variable of an option; did you mean ABIDE_SERVE_LISTEN?
         error: ABIDE_SERVE_RETENTION_TIME: "7" is not a valid value: expected a number and a unit: 90s, 30m, 12h, 7d or 4w   [usage]
           hint: correct the value
+    "#]]
+    .assert_eq(&checked.stderr);
+    // The table is missing: every command that has the option is named.
+    let checked = folder.run_with(&[("ABIDE_LISTEN", "127.0.0.1:1")], "config check");
+    expect![[r#"
+        warning: ABIDE_LISTEN is not the variable of an option; did you mean ABIDE_DEV_LISTEN or ABIDE_SERVE_LISTEN?
     "#]]
     .assert_eq(&checked.stderr);
     // A command that has the option says the same.
