@@ -321,6 +321,10 @@ fn run_command_line(program: Program) -> ExitCode {
     if let Err(failure) = logging::start(command.logged_process()) {
         return report_failure(&failure, options.json);
     }
+    if matches!(command.logged_process(), LoggedProcess::Server(_)) {
+        // A process that hides its environment does not have them after it has executed itself again.
+        warn_of_misspelled_variables(&options.configuration);
+    }
     let connects = command.connects();
     match run_in_runtime(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -335,6 +339,13 @@ fn run_command_line(program: Program) -> ExitCode {
             };
             report_failure(&failure, options.json)
         }
+    }
+}
+
+/// Logs the variables that look like those of options and have no effect.
+fn warn_of_misspelled_variables(configuration: &Configuration) {
+    for (variable, meant) in configuration.misspelled_variables() {
+        tracing::warn!(name: "variable_ignored", variable, meant, "a variable has no effect: its name is not the one of an option");
     }
 }
 

@@ -20,7 +20,7 @@ use clap::{Arg, ArgAction, Command};
 
 use self::file::{ConfigFile, Entry, Value, join};
 use crate::failure::Failure;
-use crate::usage;
+use crate::{environment, usage};
 
 /// What the configuration of this process is, for the commands that explain it.
 #[derive(Debug, Default)]
@@ -149,7 +149,17 @@ impl Configuration {
             .filter(|name| name.starts_with(PREFIX) && !known.contains(&name.as_str()))
             .filter(|name| !OTHER_VARIABLES.contains(&name.as_str()))
             .filter_map(|name| {
-                let meant = nearest(&name, known.iter().copied())?.to_owned();
+                let same_options: Vec<&str> = self
+                    .settings
+                    .iter()
+                    .filter(|setting| variable_name(&[], &setting.long) == name)
+                    .map(|setting| setting.variable.as_str())
+                    .collect();
+                let meant = if same_options.is_empty() {
+                    nearest(&name, known.iter().copied())?.to_owned()
+                } else {
+                    same_options.join(" or ")
+                };
                 Some((name, meant))
             })
             .collect()
@@ -159,8 +169,10 @@ impl Configuration {
 /// What the variables of options begin with.
 const PREFIX: &str = "ABIDE_";
 
-/// Variables that are not those of options: the levels and the format of the log, the program that SDKs start.
-const OTHER_VARIABLES: [&str; 3] = ["ABIDE_LOG", "ABIDE_LOG_FORMAT", "ABIDE_BINARY"];
+/// Variables that are not those of options: the levels and the format of the log, the program that SDKs start, the context of a
+/// tool, and the hidden environment.
+const OTHER_VARIABLES: [&str; 5] =
+    ["ABIDE_LOG", "ABIDE_LOG_FORMAT", "ABIDE_BINARY", "ABIDE_CONTEXT", environment::HANDLE];
 
 /// Returns the variable of an option of the command with this path.
 pub(crate) fn variable_name(section: &[String], long: &str) -> String {
@@ -483,8 +495,8 @@ mod tests {
             ),
             (
                 "[serve]\ncount = \"x\"",
-                "2: \"x\" is not a valid value of serve.count: invalid digit \
-                                       found in string — correct the value",
+                "2: \"x\" is not a valid value of serve.count: expected a whole number — \
+                 correct the value",
             ),
             (
                 "secret = \"s3cret\"",

@@ -18,7 +18,7 @@ use abide_schema::{Code, Refusal};
 use crate::failure::Failure;
 
 /// The variable with the number of the in-memory file that has the original variables.
-const HANDLE: &str = "ABIDE_ENVIRONMENT_FD";
+pub(crate) const HANDLE: &str = "ABIDE_ENVIRONMENT_FD";
 
 /// Variables that this process and its libraries read, and that have no secrets.
 const KEPT: [&str; 49] = [

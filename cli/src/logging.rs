@@ -114,13 +114,26 @@ fn variable(name: &str) -> Result<Option<String>, Failure> {
 
 fn read_levels(text: Option<&str>) -> Result<Option<Targets>, Failure> {
     let Some(text) = text else { return Ok(None) };
-    text.parse().map(Some).map_err(|why| {
-        let detail = format!("{LEVELS} is not a list of levels: {why}");
-        Failure::usage(
-            detail,
-            format!("for example {LEVELS}=info or {LEVELS}=warn,abide_engine=debug"),
-        )
-    })
+    let list: String = text.split_whitespace().collect();
+    // The filter takes a word without a level as a target, and logs nothing else: a misspelt level would hide all warnings.
+    let unknown_level =
+        list.split(',').find(|part| !part.contains('=') && part.parse::<LevelFilter>().is_err());
+    if let Some(word) = unknown_level {
+        return Err(levels_failure(&format!("{word:?} is not a level")));
+    }
+    match list.parse::<Targets>() {
+        Ok(levels) => Ok(Some(levels)),
+        Err(why) => Err(levels_failure(&why.to_string())),
+    }
+}
+
+/// Returns the failure of a process whose levels are not valid.
+fn levels_failure(why: &str) -> Failure {
+    let detail = format!("{LEVELS} is not a list of levels: {why}");
+    let hint = format!(
+        "levels are off, error, warn, info, debug and trace: {LEVELS}=info or {LEVELS}=warn,abide_engine=debug"
+    );
+    Failure::usage(detail, hint)
 }
 
 fn read_format(text: Option<&str>) -> Result<Option<LogFormat>, Failure> {
@@ -469,7 +482,16 @@ mod tests {
             assert_eq!(read_format(Some(text)).expect("it is a format"), Some(format));
         }
         assert!(read_format(Some("yaml")).is_err() && read_format(None).is_ok());
-        assert!(read_levels(Some("abide=loud")).is_err() && read_levels(Some("info")).is_ok());
+        for levels in
+            ["info", "WARN", "off", "warn,abide_engine=debug", "info, abide_engine = debug"]
+        {
+            assert!(read_levels(Some(levels)).is_ok(), "{levels}");
+        }
+        // Regression: a misspelt level was a target, so that no warning was logged.
+        for levels in ["wran", "abide=loud", "info,wran", "abide_engine", "wran,abide_engine=debug"]
+        {
+            assert!(read_levels(Some(levels)).is_err(), "{levels}");
+        }
     }
 
     /// Regression: `ABIDE_LOG=debug` logged the messages of WebSockets and the tokens of YAML files.

@@ -44,7 +44,7 @@ use crate::units;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
     /// The address to listen on; port 0 takes a free port and prints it
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_LISTEN)]
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_LISTEN, value_parser = parse_listen)]
     listen: String,
 
     /// Serve https and wss with this certificate, followed by those of its authorities: a PEM file, which is
@@ -220,6 +220,16 @@ const DEFAULT_BUFFER: &str = "256MB";
 
 /// The minimum: every result may be that large.
 const LEAST_BUFFER: usize = 1 << 20;
+
+/// Returns the address if it has a host and a port. So a mistake is found with the other mistakes of a configuration.
+fn parse_listen(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+            Ok(text.to_owned())
+        }
+        _ => Err("expected an address and a port: 127.0.0.1:7341".to_owned()),
+    }
+}
 
 fn buffer_size(text: &str) -> Result<usize, String> {
     let bytes = units::parse_size(text)?;

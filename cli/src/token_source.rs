@@ -1,5 +1,6 @@
 //! The token of this process, and its source: an option, the environment, a file, or a credential of systemd.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use url::{Host, Url};
@@ -68,11 +69,12 @@ pub(crate) fn find(options: &Options) -> Result<Option<Token>, Failure> {
     }
     let Some(folder) = variable(options, CREDENTIALS_VARIABLE) else { return Ok(None) };
     let credential = Path::new(folder).join(CREDENTIAL);
-    // A unit can have credentials for other programs only.
-    if credential.symlink_metadata().is_err() {
-        return Ok(None);
+    match credential.symlink_metadata() {
+        // A unit can have credentials for other programs only.
+        Err(why) if why.kind() == ErrorKind::NotFound => Ok(None),
+        // A folder that cannot be searched may have the token: a server must not start without it.
+        _ => read(&credential, CREDENTIALS_VARIABLE).map(Some),
     }
-    read(&credential, CREDENTIALS_VARIABLE).map(Some)
 }
 
 /// Returns a variable that is set and not empty. The environment can be hidden from the parser.

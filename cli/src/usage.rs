@@ -1,5 +1,7 @@
 //! Invalid command lines: the parser's errors as failures with a code and a hint, like all others.
 
+use std::num::{IntErrorKind, ParseIntError};
+
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
@@ -120,7 +122,12 @@ pub(crate) fn explain_value(error: &Error) -> (String, String) {
 }
 
 fn value_reason(error: &Error) -> String {
-    std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default()
+    let Some(why) = std::error::Error::source(error) else { return String::new() };
+    match why.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow) => ": the number is too large".to_owned(),
+        Some(_) => ": expected a whole number".to_owned(),
+        None => format!(": {why}"),
+    }
 }
 
 fn value_hint(error: &Error) -> Option<String> {

@@ -348,7 +348,7 @@ fn no_certificate(path: &Path) -> Refusal {
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Refusal> {
     let text = read_file(path)?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|why| match why {
-        rustls::pki_types::pem::Error::NoItemsFound if is_encrypted(&text) => {
+        _ if is_encrypted(&text) => {
             let detail = format!("the key {} is encrypted with a passphrase", path.display());
             Refusal::new(Code::BadArguments, detail)
                 .hint("decrypt it with `openssl pkey -in FILE -out NEW`, and protect the new file with mode 0600")
@@ -369,8 +369,10 @@ fn malformed(path: &Path) -> Refusal {
         .hint("compare it with the file that the authority or `openssl` wrote")
 }
 
+/// Returns `true` if a key has a passphrase: in the form of PKCS#8, or with the header of RFC 1421 that older forms have.
 fn is_encrypted(pem: &[u8]) -> bool {
-    String::from_utf8_lossy(pem).contains("BEGIN ENCRYPTED PRIVATE KEY")
+    let text = String::from_utf8_lossy(pem);
+    text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED")
 }
 
 /// Reads the authorities of a file.

@@ -130,6 +130,7 @@ fn a_server_is_configured_by_a_file_and_variables() {
     command.env("ABIDE_SERVE_LISTEN", "127.0.0.1:0").env("ABIDE_SERVE_AGENTS", "../.abide");
     // A secret of a tool, so that the process executes itself again.
     command.env("SHOP_KEY", "s3cret").env("ABIDE_TOKEN", "t0ken");
+    command.env("ABIDE_SERVE_DRAIM", "1s");
     let server = Process::spawn(command.args(["serve", "--json"]));
     let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
     // A path of the file is relative to the file.
@@ -151,7 +152,15 @@ fn a_server_is_configured_by_a_file_and_variables() {
     let refused = folder.run_with(&[("ABIDE_TOKEN", "wrong")], "token list");
     assert!(refused.stderr.contains("[unauthenticated]"), "{refused:?}");
     server.terminate();
-    assert_eq!(server.ended().code, Some(0));
+    let ended = server.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    // Regression: only `config check` told it. It is told once, although the process executes itself again.
+    let warnings = ended.stderr.lines().filter(|line| line.contains("variable_ignored"));
+    let warnings: Vec<JsonValue> =
+        warnings.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [warning] = &warnings[..] else { panic!("{ended:?}") };
+    assert_eq!(warning["variable"], "ABIDE_SERVE_DRAIM", "{warning}");
+    assert_eq!(warning["meant"], "ABIDE_SERVE_DRAIN", "{warning}");
 }
 
 #[test]
@@ -175,6 +184,27 @@ fn a_mistake_is_one_sentence_with_the_fix() {
             "[serve]\nretention-time = 7\n",
             expect![[r#"
                 error: abide.toml:2: "7" is not a valid value of serve.retention-time: expected a number and a unit: 90s, 30m, 12h, 7d or 4w   [usage]
+                  hint: correct the value
+            "#]],
+        ),
+        (
+            "[serve]\nretention-events = \"many\"\n",
+            expect![[r#"
+                error: abide.toml:2: "many" is not a valid value of serve.retention-events: expected a whole number   [usage]
+                  hint: correct the value
+            "#]],
+        ),
+        (
+            "[serve]\nlisten = 7341\n",
+            expect![[r#"
+                error: abide.toml:2: "7341" is not a valid value of serve.listen: expected an address and a port: 127.0.0.1:7341   [usage]
+                  hint: correct the value
+            "#]],
+        ),
+        (
+            "[serve]\nlisten = \"nonsense\"\n",
+            expect![[r#"
+                error: abide.toml:2: "nonsense" is not a valid value of serve.listen: expected an address and a port: 127.0.0.1:7341   [usage]
                   hint: correct the value
             "#]],
         ),
@@ -221,6 +251,12 @@ fn a_mistake_is_one_sentence_with_the_fix() {
         warning: ABIDE_SERVE_LISTN is not the variable of an option; did you mean ABIDE_SERVE_LISTEN?
         error: ABIDE_SERVE_RETENTION_TIME: "7" is not a valid value: expected a number and a unit: 90s, 30m, 12h, 7d or 4w   [usage]
           hint: correct the value
+    "#]]
+    .assert_eq(&checked.stderr);
+    // The table is missing: every command that has the option is named.
+    let checked = folder.run_with(&[("ABIDE_LISTEN", "127.0.0.1:1")], "config check");
+    expect![[r#"
+        warning: ABIDE_LISTEN is not the variable of an option; did you mean ABIDE_DEV_LISTEN or ABIDE_SERVE_LISTEN?
     "#]]
     .assert_eq(&checked.stderr);
     // A command that has the option says the same.
@@ -365,6 +401,12 @@ fn a_token_is_read_from_a_file_or_a_credential_and_never_shown() {
         refused(&[("ABIDE_TOKEN_FILE", file)], expected);
         refused(&[("ABIDE_TOKEN_FILE", file)], "hint: ABIDE_TOKEN_FILE names the file");
     }
+    // Regression: a folder of credentials that cannot be searched was one without a token. A file is refused for root, too.
+    let unsearchable = [("CREDENTIALS_DIRECTORY", "one")];
+    refused(&unsearchable, "the token cannot be read from one/abide-token");
+    let ended = folder.run_with(&unsearchable, "serve --db unserved.db --listen 127.0.0.1:0");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(!folder.path("unserved.db").exists());
     for (options, expected) in [
         ("--token of-typed --token-file one", "--token and --token-file both have a token"),
         ("--token-file nowhere", "hint: --token-file names the file"),

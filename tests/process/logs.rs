@@ -146,6 +146,7 @@ fn a_variable_that_is_not_valid_is_told() {
     for (name, value, told) in [
         ("ABIDE_LOG_FORMAT", "yaml", "ABIDE_LOG_FORMAT is neither text nor json: yaml"),
         ("ABIDE_LOG", "abide=loud", "ABIDE_LOG is not a list of levels: "),
+        ("ABIDE_LOG", "wran", r#"ABIDE_LOG is not a list of levels: "wran" is not a level"#),
     ] {
         let ended = Process::spawn(abide().args(["verify", "none.db"]).env(name, value)).ended();
         assert_eq!(ended.code, Some(2), "{ended:?}");

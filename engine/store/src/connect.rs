@@ -218,7 +218,11 @@ pub(crate) fn check_rollback_journal(path: &Path) -> Result<(), OpenError> {
 pub(crate) fn has_rollback_journal(path: &Path) -> Result<bool, OpenError> {
     let mut first = [0];
     // Another user may have put it there, and opening a named pipe waits for its other end.
-    check_companions(path).map_err(|why| broken(path, why))?;
+    private::check_companions(path).map_err(|why| match why.kind() {
+        ErrorKind::InvalidData => broken(path, StoreError::Io(why.to_string())),
+        // The folder cannot be searched: the cause is not a file next to the database.
+        _ => OpenError::Io { path: path.to_owned(), why },
+    })?;
     match File::open(companion(path, "-journal")).and_then(|mut file| file.read(&mut first)) {
         Ok(read) => Ok(read == 1 && first[0] != 0),
         Err(why) if why.kind() == ErrorKind::NotFound => Ok(false),

@@ -545,6 +545,11 @@ fn foreign_wal_hint(path: &Path) -> String {
 /// How to use a file that another process has open.
 fn in_use_hint(path: &Path, holder: Option<&Holder>) -> String {
     match holder {
+        // Its address is not believed, see `Holder`.
+        Some(Holder { pid, is_foreign: true, .. }) => format!(
+            "process {pid} of another user has it open; if it is a server, connect to its address with a token \
+             (for commands: --url and --token-file instead of --db)"
+        ),
         Some(Holder { pid, url: Some(url), socket: Some(_), .. }) => format!(
             "process {pid} serves it at {url}: connect to that address (for commands: --url instead of --db)"
         ),
@@ -573,6 +578,16 @@ mod tests {
     fn failure(extended_code: i32) -> StoreError {
         let message = Some("disk I/O error".to_owned());
         rusqlite::Error::SqliteFailure(ffi::Error::new(extended_code), message).into()
+    }
+
+    /// The hint was that a command ends soon, and it was the server of another user.
+    #[test]
+    fn a_process_of_another_user_is_named() {
+        let holder = Holder { pid: 7, is_foreign: true, ..Holder::default() };
+        let hint = in_use_hint(Path::new("a.db"), Some(&holder));
+        assert!(hint.starts_with("process 7 of another user has it open"), "{hint}");
+        let own = in_use_hint(Path::new("a.db"), None);
+        assert!(own.starts_with("wait until that command ends"), "{own}");
     }
 
     /// A soak that filled its disk ended in "disk I/O error", and the engine then accepted nothing

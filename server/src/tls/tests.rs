@@ -70,11 +70,14 @@ fn files_that_do_not_fit_are_refused_with_their_names() {
     assert_eq!(folder.refusal(), "key.pem is not the key of cert.pem");
     folder.write("key.pem", "");
     assert_eq!(folder.refusal(), "key.pem contains no private key");
-    folder.write(
-        "key.pem",
+    for encrypted in [
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
-    );
-    assert_eq!(folder.refusal(), "the key key.pem is encrypted with a passphrase");
+        "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAAAA\n\
+         -----END EC PRIVATE KEY-----\n",
+    ] {
+        folder.write("key.pem", encrypted);
+        assert_eq!(folder.refusal(), "the key key.pem is encrypted with a passphrase");
+    }
     folder.write("key.pem", "-----BEGIN PRIVATE KEY-----\nAAAA\n");
     assert_eq!(folder.refusal(), "key.pem is not valid PEM");
     folder.write("cert.pem", &other_key);
