@@ -477,7 +477,7 @@ async fn serve_until_stopped(
     let served = async { tokio::join!(serving, drained).0 };
     tokio::select! {
         served = served => served,
-        () = signals.recv() => {
+        () = signals.recv_second() => {
             tracing::warn!(name: "stop_forced", "a second signal: what runs is stopped, and connections are closed");
             if let Some(shutdown) = shutdown {
                 shutdown.stop();

@@ -2,11 +2,17 @@
 
 use std::fs;
 use std::io::{self, IsTerminal as _};
+use std::time::Duration;
 
 use abide_agent::EndSignal;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
 
 use crate::failure::Failure;
+
+/// How long signals after the first one are part of the same request to end. `timeout` signals the process and then its process
+/// group, which it belongs to; a launcher that passes a signal on does so, too, when both are in one group.
+pub(crate) const BURST: Duration = Duration::from_millis(500);
 
 /// The signals that end a command: SIGINT, SIGTERM, and SIGHUP. Those that the parent had ignored stay ignored, as `nohup` and a
 /// shell's background jobs require; but Ctrl-C on a terminal always ends it.
@@ -73,6 +79,17 @@ impl StopSignals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Completes with a signal that is not part of the [`BURST`] of the one before.
+    pub(crate) async fn recv_second(&mut self) {
+        let burst_end = Instant::now() + BURST;
+        loop {
+            self.recv().await;
+            if Instant::now() >= burst_end {
+                return;
+            }
         }
     }
 }

@@ -88,6 +88,11 @@ impl Server {
         self.process.as_ref().expect("it runs").id()
     }
 
+    /// Whether it has not ended.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.process.as_mut().unwrap().is_running()
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.process.take().unwrap().kill();

@@ -11,6 +11,7 @@ use abide_client::rows::{AgentState, Run as Row, RunEventKind, RunStatus, Sessio
 use abide_client::{Abide, Call, Committed};
 use abide_schema::{Code, Refusal};
 use clap::Args;
+use tokio::time::sleep;
 
 use super::approvals::{Decider, decide, decide_program_action, program_question};
 use super::definitions::Definitions;
@@ -23,7 +24,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::global_options::Options;
 use crate::output::note;
 use crate::reconnect::reporting_reconnects;
-use crate::signals::EndSignals;
+use crate::signals::{BURST, EndSignals};
 
 /// Arguments of `abide agent run`.
 #[derive(Args, Debug)]
@@ -107,8 +108,10 @@ pub(super) async fn close_after(host: AgentHost, failure: Option<&Failure>) {
     }
 }
 
-/// Waits for another signal; for ever if the system has no room for its handler.
+/// Waits for a signal after the [`BURST`] of the first one; for ever if the system has no room for its handler.
 async fn second_signal() {
+    sleep(BURST).await;
+    // Receives only the signals from now on.
     match EndSignals::new() {
         Ok(mut signals) => {
             signals.recv().await;

@@ -62,6 +62,11 @@ impl Installed {
         Ok(String::from_utf8_lossy(&ended.stderr).into_owned())
     }
 
+    /// Starts a server with these arguments, and stops it when it listens.
+    pub(super) fn start_and_stop(&self, serve: &[&str]) -> Result<(), String> {
+        Server::start(&mut self.command(serve))?.stop(self.is_monitored)
+    }
+
     /// Returns the command with these arguments, without the settings of this machine.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);

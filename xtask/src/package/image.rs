@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value as JsonValue, json};
+use serde_json::{Map, Value as JsonValue, json};
 
 use super::archive::{Archive, gzip, sha256};
 use super::check::{self, Installed};
@@ -55,26 +55,39 @@ struct Image {
     name: String,
     system: Vec<u8>,
     arguments: Vec<&'static str>,
+    volumes: &'static [&'static str],
 }
+
+/// The volume of the database.
+const DATA: &str = "/data";
+
+/// The folder of the image for agents in which a project is mounted, and the agents of the project. The sandbox of a new project
+/// has the folder around its agents as its workspace.
+const PROJECT: &str = "/work";
+const AGENTS: &str = "/work/.abide";
+
+/// Where they listen.
+const LISTEN: &str = "0.0.0.0:7341";
 
 /// What the servers of both images have in common: the file is on the volume, and the first start creates a token.
 const SERVE: [&str; 9] = [
     "serve",
     "--listen",
-    "0.0.0.0:7341",
+    LISTEN,
     "--db",
     "/data/abide.db",
     "--first-token",
     "/data/admin.token",
     "--require-volume",
-    "/data",
+    DATA,
 ];
 
 /// Writes the server image.
 pub(super) fn pack_server(release: &Release) -> Result<Vec<PathBuf>, String> {
     let Some(architecture) = release.platform.architecture else { return Ok(Vec::new()) };
     let system = server_system()?.to_tar(release.epoch).map_err(|why| why.to_string())?;
-    let image = Image { name: release.name.clone(), system, arguments: SERVE.to_vec() };
+    let image =
+        Image { name: release.name.clone(), system, arguments: SERVE.to_vec(), volumes: &[DATA] };
     let packed = image.pack(release, architecture)?;
     if packed.bytes > MAX_SERVER_BYTES {
         return Err(format!("the layers of the server image have {} bytes", packed.bytes));
@@ -86,9 +99,10 @@ pub(super) fn pack_server(release: &Release) -> Result<Vec<PathBuf>, String> {
 pub(super) fn pack_agents(release: &Release) -> Result<Vec<PathBuf>, String> {
     let Some(architecture) = release.platform.architecture else { return Ok(Vec::new()) };
     let mut arguments = SERVE.to_vec();
-    arguments.extend(["--agents", "/agents"]);
+    arguments.extend(["--agents", AGENTS]);
     let name = format!("{}-agents", release.name);
-    let image = Image { name, system: agents_system(release)?, arguments };
+    let system = agents_system(release)?;
+    let image = Image { name, system, arguments, volumes: &[DATA, PROJECT] };
     Ok(image.pack(release, architecture)?.files)
 }
 
@@ -164,8 +178,9 @@ fn agents_system(release: &Release) -> Result<Vec<u8>, String> {
     let file = folder.path().join("root.tar");
     let account = format!(
         "echo 'abide:x:{USER}:{USER}:Abide:/data:/bin/bash' >> \"$1/etc/passwd\" && \
-         echo 'abide:x:{USER}:' >> \"$1/etc/group\" && mkdir -m 755 \"$1/agents\" && \
-         mkdir -m 700 \"$1/data\" && chown {USER}:{USER} \"$1/data\""
+         echo 'abide:x:{USER}:' >> \"$1/etc/group\" && \
+         mkdir -m 700 \"$1{DATA}\" \"$1{PROJECT}\" && \
+         chown {USER}:{USER} \"$1{DATA}\" \"$1{PROJECT}\""
     );
     let mut debian = debian("essential", AGENT_PACKAGES, Some(&account), &file);
     check::output(debian.env("SOURCE_DATE_EPOCH", release.epoch.to_string()))?;
@@ -250,8 +265,10 @@ impl Image {
         Ok(PackedImage { files: release.write(&file, &layout)?, bytes })
     }
 
-    /// The configuration: what is started, as which user, with which volume.
+    /// The configuration: what is started, as which user, with which volumes.
     fn config(&self, release: &Release, architecture: &str, digests: &[String]) -> JsonValue {
+        let volumes = self.volumes.iter().map(|path| ((*path).to_owned(), json!({})));
+        let volumes: Map<String, JsonValue> = volumes.collect();
         json!({
             "architecture": architecture,
             "os": "linux",
@@ -261,8 +278,8 @@ impl Image {
                 "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/data"],
                 "Entrypoint": ["/usr/bin/abide"],
                 "Cmd": self.arguments,
-                "Volumes": {"/data": {}},
-                "WorkingDir": "/data",
+                "Volumes": volumes,
+                "WorkingDir": DATA,
                 "StopSignal": "SIGTERM",
                 "Labels": {
                     "org.opencontainers.image.title": self.name,
@@ -290,7 +307,8 @@ fn blob_path(descriptor: &JsonValue) -> String {
     format!("blobs/{}", digest.replace(':', "/"))
 }
 
-/// Unpacks the layers, and runs the program in their root as the user of the image, with a volume and without.
+/// Unpacks the layers, and runs the program in their root as the user of the image, with volumes and without. The image for
+/// agents serves the project that was made.
 pub(super) fn check(release: &Release, files: &[PathBuf]) -> Result<Option<Duration>, String> {
     let [file] = files else { return Err(format!("one image was expected, not {}", files.len())) };
     let folder = check::empty_folder()?;
@@ -311,12 +329,23 @@ pub(super) fn check(release: &Release, files: &[PathBuf]) -> Result<Option<Durat
         tar.arg("-xzf").arg(layer).arg("-C").arg(&root).arg("--no-same-owner");
         check::output(&mut tar)?;
     }
-    let approved = check::exercise(release, &in_root(&root, Some(&data)), start)?;
+    let approved = check::exercise(release, &in_root(&root, &[(data.as_path(), DATA)]), start)?;
 
-    // The command of the image refuses to start without its volume, before it creates anything.
     let arguments = config["config"]["Cmd"].as_array().cloned().unwrap_or_default();
     let arguments: Vec<&str> = arguments.iter().filter_map(JsonValue::as_str).collect();
-    let refused = in_root(&root, None).stderr(&arguments)?;
+    if arguments.contains(&AGENTS) {
+        // A free port of this machine, whose network the sandbox has.
+        let mut serve = arguments.clone();
+        for argument in serve.iter_mut().filter(|argument| **argument == LISTEN) {
+            *argument = "127.0.0.1:0";
+        }
+        serve.push("--json");
+        in_root(&root, &[(data.as_path(), DATA), (data.as_path(), PROJECT)])
+            .start_and_stop(&serve)?;
+    }
+
+    // The command of the image refuses to start without its volume, before it creates anything.
+    let refused = in_root(&root, &[]).stderr(&arguments)?;
     if refused.contains("no volume is mounted at /data") {
         Ok(approved)
     } else {
@@ -324,8 +353,8 @@ pub(super) fn check(release: &Release, files: &[PathBuf]) -> Result<Option<Durat
     }
 }
 
-/// The program in the root of an image, with a folder as its volume.
-fn in_root(root: &Path, volume: Option<&Path>) -> Installed {
+/// The program in the root of an image, with folders as its volumes.
+fn in_root(root: &Path, volumes: &[(&Path, &str)]) -> Installed {
     let root_path = root.display().to_string();
     let user = USER.to_string();
     let mut arguments: Vec<String> = ["--ro-bind", &root_path, "/", "--proc", "/proc"]
@@ -342,10 +371,10 @@ fn in_root(root: &Path, volume: Option<&Path>) -> Installed {
         ])
         .map(str::to_owned)
         .collect();
-    if let Some(volume) = volume {
-        arguments.extend(["--bind".to_owned(), volume.display().to_string(), "/data".to_owned()]);
+    for (folder, path) in volumes {
+        arguments.extend(["--bind".to_owned(), folder.display().to_string(), (*path).to_owned()]);
     }
-    arguments.extend(["--chdir", "/data", "/usr/bin/abide"].map(str::to_owned));
+    arguments.extend(["--chdir", DATA, "/usr/bin/abide"].map(str::to_owned));
     // The server image has no shell.
     let has_shell = fs::symlink_metadata(root.join("bin/sh")).is_ok();
     Installed::started_by("bwrap", arguments, root, has_shell)
