@@ -82,7 +82,7 @@ impl Recording {
     }
 
     /// Records an outcome. All attempts are the same request, so it has at most one effect.
-    async fn record<A>(&self, abide: &Abide, outcome: A) -> Result<(), Error>
+    pub(super) async fn record<A>(&self, abide: &Abide, outcome: A) -> Result<(), Error>
     where
         A: Arguments,
         A::Result: DeserializeOwned + 'static,
