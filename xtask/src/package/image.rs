@@ -63,8 +63,8 @@ const DATA: &str = "/data";
 
 /// The folder of the image for agents in which a project is mounted, and the agents of the project. The sandbox of a new project
 /// has the folder around its agents as its workspace.
-const PROJECT: &str = "/work";
-const AGENTS: &str = "/work/.abide";
+const PROJECT: &str = "/project";
+const AGENTS: &str = "/project/.abide";
 
 /// Where they listen.
 const LISTEN: &str = "0.0.0.0:7341";
