@@ -86,7 +86,7 @@ fn probes_of_kubernetes_are_answered() {
     let set = of_kind(&objects, "StatefulSet");
     let container = &set["spec"]["template"]["spec"]["containers"][0];
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("data"), "a token of the operator, long enough\n").unwrap();
+    fs::write(folder.path().join("data"), "the-token-of-an-operator\n").unwrap();
     let token = folder.path().join("token");
     std::os::unix::fs::symlink("data", &token).unwrap();
     let mut serve = abide();
