@@ -247,7 +247,7 @@ impl SmallDisk {
     fn mount(at: PathBuf) -> Option<SmallDisk> {
         fs::create_dir(&at).unwrap();
         let mut mount = Command::new("mount");
-        let mount = mount.args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(&at).output();
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=10m", "tmpfs"]).arg(&at).output();
         mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk(at))
     }
 }
@@ -266,7 +266,7 @@ async fn a_full_disk_is_reported_and_survived() {
         return left_out("a full disk: no file system can be mounted here");
     };
     let ballast = disk.0.join("ballast");
-    fs::write(&ballast, vec![1; 1 << 20]).unwrap();
+    fs::write(&ballast, vec![1; 2 << 20]).unwrap();
     let mut server = Server::start_on(&disk.0.join("abide.db"));
     let abide = server.client().await;
     abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
