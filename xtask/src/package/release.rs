@@ -101,8 +101,10 @@ impl Release {
         ];
         for name in OWN {
             let path = self.root.join(name);
-            let text = fs::read_to_string(&path).map_err(describe(&path))?;
-            let text = if name == README { drop_links_to_files(&text) } else { text };
+            let mut text = fs::read_to_string(&path).map_err(describe(&path))?;
+            if name == README {
+                text = drop_links_to_files(&text);
+            }
             documents.push((name, text.into_bytes()));
         }
         Ok(documents)
