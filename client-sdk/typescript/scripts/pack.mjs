@@ -27,7 +27,7 @@ import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 
 /** The platforms for which there is an engine. */
-const PLATFORMS = ["linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64", "win32-x64"];
+const PLATFORMS = ["linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64"];
 
 const { values } = parseArgs({
   options: {

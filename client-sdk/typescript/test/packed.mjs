@@ -7,7 +7,7 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { basename, join } from "node:path";
+import { join } from "node:path";
 import { test } from "node:test";
 
 const root = join(import.meta.dirname, "..");
@@ -24,20 +24,23 @@ test("the quickstart works as written, with only the packed packages", () => {
   const folder = mkdtempSync(join(tmpdir(), "abide-packed-"));
   try {
     const packages = join(folder, "packages");
-    const pack = [join(root, "scripts/pack.mjs"), "--binary", process.env.ABIDE_BINARY, "--out", packages];
+    const pack = [join(root, "scripts/pack.mjs"), "--distribution", "abide-db"];
+    pack.push("--binary", process.env.ABIDE_BINARY, "--out", packages);
     const files = execFileSync(process.execPath, pack, { encoding: "utf8" }).trim().split("\n");
     const project = join(folder, "project");
     mkdirSync(project);
     // A new user has neither the variable nor the program on the path.
     const { ABIDE_BINARY: _binary, ...env } = process.env;
     const run = (program, args) => execFileSync(program, args, { cwd: project, env, encoding: "utf8" });
-    // The page names the program and the files.
-    assert.match(page, /^node client-sdk\/typescript\/scripts\/pack\.mjs --binary \S+ --out packages$/m);
-    for (const file of files) {
-      const name = basename(file).replace(/linux-arm64|darwin-\w+|win32-x64/, "linux-x64");
-      assert.ok(page.includes(`../abide/packages/${name}`), name);
+    // The page names the packages and the files. The third one has only the command.
+    const [engine, client] = files;
+    const platform = `${process.platform}-${process.arch}`;
+    const named = [`@abide/client@${client}`, `@abide/engine-${platform}@${engine}`];
+    for (const argument of named) {
+      const onPage = argument.replace(packages, "$PACKAGES").replaceAll(platform, "linux-x64");
+      assert.ok(page.includes(`"${onPage}"`), onPage);
     }
-    run("npm", ["install", "--offline", "--no-audit", "--no-fund", "--silent", ...files]);
+    run("npm", ["install", "--offline", "--no-audit", "--no-fund", "--silent", ...named]);
     writeFileSync(join(project, "quickstart.mjs"), blocks("js")[0]);
     const [first, second] = blocks("text");
     assert.equal(run(process.execPath, ["quickstart.mjs"]), first);

@@ -117,9 +117,9 @@ impl Archive {
     }
 }
 
-/// Compresses without a name and a time.
+/// Compresses as `gzip -9n`, as Debian requires of manual pages.
 pub(super) fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut encoder = GzBuilder::new().write(Vec::new(), Compression::default());
+    let mut encoder = GzBuilder::new().write(Vec::new(), Compression::best());
     encoder.write_all(bytes)?;
     encoder.finish()
 }

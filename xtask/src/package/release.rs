@@ -101,7 +101,11 @@ impl Release {
         ];
         for name in OWN {
             let path = self.root.join(name);
-            documents.push((name, fs::read(&path).map_err(describe(&path))?));
+            let mut text = fs::read_to_string(&path).map_err(describe(&path))?;
+            if name == README {
+                text = drop_links_to_files(&text);
+            }
+            documents.push((name, text.into_bytes()));
         }
         Ok(documents)
     }
@@ -123,6 +127,26 @@ impl Release {
         fs::write(&path, content).map_err(describe(&path))?;
         Ok(vec![path])
     }
+}
+
+/// Returns a Markdown text without its pictures and links to files that a package does not have. The labels of links remain.
+pub(super) fn drop_links_to_files(markdown: &str) -> String {
+    let mut text = String::new();
+    let mut rest = markdown;
+    while let Some((before, after)) = rest.split_once("](") {
+        let Some((target, following)) = after.split_once(')') else { break };
+        rest = following;
+        let is_reachable =
+            target.starts_with("https://") || target.starts_with('#') || OWN.contains(&target);
+        match before.rsplit_once('[') {
+            Some((outside, label)) if !is_reachable => match outside.strip_suffix('!') {
+                Some(outside) => text.push_str(outside),
+                None => text.extend([outside, label]),
+            },
+            _ => text.extend([before, "](", target, ")"]),
+        }
+    }
+    text + rest
 }
 
 /// Returns the path of a program that was built before. The folder `target` is the one that cargo uses.

@@ -61,9 +61,9 @@ pub(super) fn pack_deb(release: &Release) -> Result<Vec<PathBuf>, String> {
     for (document, content) in release.documents()? {
         data.file(format!("usr/share/doc/{name}/{document}"), 0o644, content);
     }
-    let copyright = "abide is licensed under the MIT licence or the Apache License 2.0, see LICENSE-MIT and LICENSE-APACHE.\n\
-                     THIRD-PARTY-LICENSES.txt has the licences of the packages that it contains.\n";
-    data.file(format!("usr/share/doc/{name}/copyright"), 0o644, copyright);
+    data.file(format!("usr/share/doc/{name}/copyright"), 0o644, COPYRIGHT);
+    let changelog = gzip(changelog(release)?.as_bytes()).map_err(|why| why.to_string())?;
+    data.file(format!("usr/share/doc/{name}/changelog.gz"), 0o644, changelog);
     for (shell, _, path) in COMPLETIONS {
         data.file(path, 0o644, completions(release, shell)?);
     }
@@ -85,6 +85,30 @@ pub(super) fn pack_deb(release: &Release) -> Result<Vec<PathBuf>, String> {
     ];
     let file = format!("{name}_{}_{architecture}.deb", release.version);
     release.write(&file, &ar(&members, release.epoch))
+}
+
+/// The copyright notice of the Debian package, which has the texts next to it.
+const COPYRIGHT: &str = "\
+Copyright (c) 2026 The Abide authors
+
+Abide is licensed under the MIT licence (LICENSE-MIT) or the Apache License 2.0 (LICENSE-APACHE, and on Debian systems
+/usr/share/common-licenses/Apache-2.0), at your option. THIRD-PARTY-LICENSES.txt has the licences of the packages that
+the program contains.
+";
+
+/// The maintainer of the Debian package. Its address is a placeholder until the packages are published.
+const MAINTAINER: &str = "The Abide authors <maintainers@abide.invalid>";
+
+/// Returns the changelog of the Debian package: its version, at the time of the commit.
+fn changelog(release: &Release) -> Result<String, String> {
+    let mut date = Command::new("date");
+    date.args(["--utc", "--rfc-email", "--date"]).arg(format!("@{}", release.epoch));
+    let date = check::output(&mut date)?;
+    let Release { name, version, .. } = release;
+    Ok(format!(
+        "{name} ({version}) stable; urgency=medium\n\n  * Version {version}.\n\n -- {MAINTAINER}  {}\n",
+        date.trim()
+    ))
 }
 
 /// Lets systemd read the units again.
@@ -109,7 +133,7 @@ fn control(release: &Release, architecture: &str, kilobytes: usize) -> Result<Ve
         "Package: {}\n\
          Version: {}\n\
          Architecture: {architecture}\n\
-         Maintainer: The authors of Abide <abide@localhost>\n\
+         Maintainer: {MAINTAINER}\n\
          Installed-Size: {kilobytes}\n\
          Depends: libc6 (>= 2.{}), libgcc-s1 | libgcc1, ca-certificates\n\
          Suggests: bubblewrap, git\n\

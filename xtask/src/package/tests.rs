@@ -69,6 +69,22 @@ fn an_archive_depends_on_its_members_only() {
     assert_eq!(gzip(&tar).expect("memory has room")[4..8], [0; 4], "the time of the header");
 }
 
+/// The README of a package had links to pages that no package has.
+#[test]
+fn links_to_files_of_the_repository_are_dropped() {
+    for (text, expected) in [
+        ("a ![picture](docs/demo.svg) b", "a  b"),
+        ("see [install](docs/install.md), or [this](#this)", "see install, or [this](#this)"),
+        (
+            "[Rust](https://rust-lang.org) and [MIT](LICENSE-MIT)",
+            "[Rust](https://rust-lang.org) and [MIT](LICENSE-MIT)",
+        ),
+        ("a[0](open", "a[0](open"),
+    ] {
+        assert_eq!(release::drop_links_to_files(text), expected);
+    }
+}
+
 #[test]
 fn members_of_ar_begin_at_even_offsets() {
     let archive = ar(&[("a", b"xyz".to_vec()), ("b", Vec::new())], 7);

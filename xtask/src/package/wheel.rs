@@ -14,6 +14,10 @@ use crate::tidy::list_files;
 const CLIENT: &str = "client-sdk/python";
 const CLIENT_NAME: &str = "abide-client";
 
+/// The files that tell a user this name.
+const NAMING: [&str; 4] =
+    ["README.md", "pyproject.toml", "src/abide/adapters/__init__.py", "src/abide/extras.py"];
+
 /// What the manifest of the client has in addition if the wheel contains the program.
 const WITH_DOCUMENTS: [(&str, &str); 2] = [
     (
@@ -41,7 +45,9 @@ pub(super) fn pack(release: &Release) -> Result<Vec<PathBuf>, String> {
     let client = check::empty_folder()?;
     copy_tracked(&release.root, CLIENT, client.path())?;
     let name = format!("{}-client", release.name);
-    replace(&client.path().join("pyproject.toml"), &[(CLIENT_NAME, name.as_str())])?;
+    for file in NAMING {
+        replace(&client.path().join(file), &[(CLIENT_NAME, name.as_str())])?;
+    }
 
     let program = check::empty_folder()?;
     copy_tracked(&release.root, PROGRAM, program.path())?;
