@@ -62,9 +62,9 @@ async fn a_module_has_a_deadline_and_a_trigger() {
     let abide = Abide::open_with(folder.path().join("agents.db"), config).expect("the file opens");
     abide.call(CreateSession::new("support").id("s1")).await.expect("it is created");
     let set = abide.call(SetReminder::new("s1", 3_600_000)).await.expect("it is set");
-    let early = abide.call(EndReminder::new(set.value.id, set.value.due_at)).await;
-    let refusal = early.expect_err("its time has not come").to_string();
-    assert!(refusal.contains("reminder 1 is not due"), "{refusal}");
+    let by_caller = abide.call(EndReminder::new(set.value.id, set.value.due_at)).await;
+    let refusal = by_caller.expect_err("the engine ends reminders").to_string();
+    assert!(refusal.contains("can only be called by the engine"), "{refusal}");
     let mut done =
         abide.subscribe("SELECT id FROM reminders WHERE done = 1").await.expect("it is valid");
     abide.call(SetReminder::new("s1", 1)).await.expect("it is set");

@@ -34,7 +34,7 @@ pub fn set_reminder(
     ctx.insert(Reminder { id: 0, session_id, due_at, done: false })
 }
 
-/// Ends a reminder that is due. The engine calls it with the key and the time of the row, and so can a caller.
+/// Ends a reminder that is due. Only the engine calls it, with the key and the time of the row.
 #[reducer]
 pub fn end_reminder(ctx: &mut Context<'_>, id: i64, due_at: Micros) -> Result<Reminder, Abort> {
     let found = ctx.get::<Reminder>(id)?.filter(|it| !it.done && it.due_at == due_at);

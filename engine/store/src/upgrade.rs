@@ -292,9 +292,9 @@ mod tests {
         // A reader keeps its state.
         let reader = Connection::open(&path).expect("it opens");
         reader.execute_batch("BEGIN; SELECT 1 FROM meta;").expect("it reads");
-        let (converted, backup) = convert(&path, Vec::new(), true).expect("nobody has it open");
-        let backup = Connection::open(backup.expect("there is a backup")).expect("it opens");
-        assert!(!PageLayout::read(&backup).expect("it is read").is_current());
+        // These rows have no events, so a backup would not verify.
+        let (converted, backup) = convert(&path, Vec::new(), false).expect("nobody has it open");
+        assert_eq!(backup, None);
         assert!(converted.is_current(), "{converted:?}");
         assert_eq!(plan_upgrade(&path, Vec::new()).expect("it is ours").now, converted);
         drop(reader);
