@@ -29,6 +29,7 @@ use super::record::{
 };
 use super::row_operations::Applier;
 use crate::companions::segments_of;
+use crate::connect::broken;
 use crate::disk::Disk;
 use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
@@ -135,16 +136,8 @@ impl FoundJournal {
         if format == 0 {
             return Err(RecoveryError::NewFile);
         }
-        let log_id = migrate::meta(&transaction, "log_id")?.ok_or(RecoveryError::OtherFile)?;
         let end = read_end_of_log(&transaction)?;
-        for UsedSegment { header, .. } in &self.segments {
-            if header.log != log_digest(&log_id) {
-                return Err(RecoveryError::OtherFile);
-            }
-            if header.base > end.seq {
-                return Err(RecoveryError::Older { head: end.seq, base: header.base });
-            }
-        }
+        self.check_headers(&transaction, &end)?;
         let mut recovery = Recovery { connection: &transaction, path, layout, end, records: None };
         for record in self.records() {
             if !recovery.apply(&record)? {
@@ -154,6 +147,36 @@ impl FoundJournal {
         let end = recovery.end.seq;
         self.check_complete(end)?;
         transaction.commit()?;
+        Ok(())
+    }
+
+    /// Refuses a journal of another database, or of another state or history of this one, also if the database has passed
+    /// its events. Records that the database does not have are checked when they are applied.
+    ///
+    /// # Errors
+    /// As [`FoundJournal::apply`].
+    pub(crate) fn check_belongs(&self, connection: &Connection) -> Result<(), RecoveryError> {
+        let end = read_end_of_log(connection)?;
+        self.check_headers(connection, &end)?;
+        for Record { position, .. } in self.records() {
+            let place = end.place_of(&position, connection)?;
+            if place == RecordPlace::AfterHole || position.to > end.seq {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses segments of another database, and of a later state of this one.
+    fn check_headers(&self, connection: &Connection, end: &LogEnd) -> Result<(), RecoveryError> {
+        let log_id = migrate::meta(connection, "log_id")?.ok_or(RecoveryError::OtherFile)?;
+        if !self.is_of(&log_id) {
+            return Err(RecoveryError::OtherFile);
+        }
+        let base = self.base();
+        if base > end.seq {
+            return Err(RecoveryError::Older { head: end.seq, base });
+        }
         Ok(())
     }
 
@@ -229,23 +252,10 @@ impl Recovery<'_> {
             self.records = Some((opening.layout.id(), opening.layout.clone()));
         }
         let from = position.from;
-        if position.to < from {
-            return Err(RecoveryError::Unreadable { from });
-        }
-        if position.to < self.end.seq || (from < position.to && position.to == self.end.seq) {
-            // The database has it, unless the record is of another history.
-            let RecordPosition { from, to, before, after } = *position;
-            return if self.has_event(from, before)? && self.has_event(to, after)? {
-                Ok(true)
-            } else {
-                Err(self.other_history())
-            };
-        }
-        if from != self.end.seq {
-            return Ok(false);
-        }
-        if position.before != self.end.hash.unwrap_or(position.before) {
-            return Err(self.other_history());
+        match self.end.place_of(position, self.connection)? {
+            RecordPlace::Known => return Ok(true),
+            RecordPlace::AfterHole => return Ok(false),
+            RecordPlace::Next => {}
         }
         match content {
             // Rows without an event are not of a call.
@@ -275,21 +285,6 @@ impl Recovery<'_> {
             Err(UnreadableRecord::Corrupt) => return Err(RecoveryError::Unreadable { from }),
         }
         Ok(true)
-    }
-
-    fn other_history(&self) -> RecoveryError {
-        RecoveryError::OtherHistory { head: self.end.seq }
-    }
-
-    /// Returns `true` if an event has the hash that a record names.
-    fn has_event(&self, seq: Seq, hash: Hash) -> Result<bool, RecoveryError> {
-        if seq == Seq::ZERO {
-            return Ok(true);
-        }
-        let sql = "SELECT hash FROM events WHERE seq = ?1";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let found = statement.query_row([seq.0], |row| row.get::<_, Hash>(0));
-        Ok(found.optional()? == Some(hash))
     }
 
     fn apply_rows(
@@ -453,6 +448,17 @@ pub(crate) enum RecoveryError {
     Store(#[from] StoreError),
 }
 
+impl RecoveryError {
+    /// Returns the error of opening this file.
+    pub(crate) fn into_open_error(self, path: &Path) -> OpenError {
+        match self {
+            RecoveryError::Open(why) => why,
+            RecoveryError::Store(why) => broken(path, why),
+            why => OpenError::Journal { path: path.to_owned(), why: why.to_string() },
+        }
+    }
+}
+
 impl From<rusqlite::Error> for RecoveryError {
     fn from(error: rusqlite::Error) -> RecoveryError {
         RecoveryError::Store(error.into())
@@ -465,6 +471,59 @@ struct LogEnd {
     seq: Seq,
     /// Its hash.
     hash: Option<Hash>,
+}
+
+/// Where a record belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordPlace {
+    /// The database has its events.
+    Known,
+    /// It continues the log.
+    Next,
+    /// A record before it is missing.
+    AfterHole,
+}
+
+impl LogEnd {
+    /// Returns where a record belongs in a log with this end.
+    ///
+    /// # Errors
+    /// The record is of another history, or its position is invalid.
+    fn place_of(
+        &self,
+        position: &RecordPosition,
+        connection: &Connection,
+    ) -> Result<RecordPlace, RecoveryError> {
+        let RecordPosition { from, to, before, after } = *position;
+        let other_history = RecoveryError::OtherHistory { head: self.seq };
+        if to < from {
+            return Err(RecoveryError::Unreadable { from });
+        }
+        if to < self.seq || (from < to && to == self.seq) {
+            let is_known =
+                has_event(connection, from, before)? && has_event(connection, to, after)?;
+            return if is_known { Ok(RecordPlace::Known) } else { Err(other_history) };
+        }
+        if from > self.seq {
+            return Ok(RecordPlace::AfterHole);
+        }
+        // A record that ends after the log begins at its end: SQLite commits whole groups.
+        if from < self.seq || before != self.hash.unwrap_or(before) {
+            return Err(other_history);
+        }
+        Ok(RecordPlace::Next)
+    }
+}
+
+/// Returns `true` if an event has the hash that a record names.
+fn has_event(connection: &Connection, seq: Seq, hash: Hash) -> Result<bool, RecoveryError> {
+    if seq == Seq::ZERO {
+        return Ok(true);
+    }
+    let sql = "SELECT hash FROM events WHERE seq = ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_row([seq.0], |row| row.get::<_, Hash>(0));
+    Ok(found.optional()? == Some(hash))
 }
 
 fn read_end_of_log(connection: &Connection) -> rusqlite::Result<LogEnd> {
