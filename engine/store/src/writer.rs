@@ -280,11 +280,11 @@ impl Writer {
         records: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), StoreError> {
         self.begin()?;
-        let mut applier = Applier::new(&self.layout);
+        let mut applier = Applier::new(self.layout.clone());
         for record in records {
             if let Err(error) = applier.apply(&self.connection, &record[OPERATIONS_START..]) {
                 self.rollback()?;
-                return Err(error);
+                return Err(error.into());
             }
         }
         Ok(())

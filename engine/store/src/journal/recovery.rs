@@ -27,7 +27,7 @@ use super::log_digest;
 use super::record::{
     LayoutId, Migration, Opening, RecordContent, RecordLayout, RecordModule, UnreadableRecord,
 };
-use super::row_operations::Applier;
+use super::row_operations::{Applier, ApplyError};
 use crate::companions::segments_of;
 use crate::connect::broken;
 use crate::disk::Disk;
@@ -239,8 +239,8 @@ struct Recovery<'a> {
     /// The tables that this program has.
     layout: &'a Layout,
     end: LogEnd,
-    /// The layout of the following records.
-    records: Option<(LayoutId, RecordLayout)>,
+    /// The layout of the following records, and what applies them.
+    records: Option<(LayoutId, Applier)>,
 }
 
 impl Recovery<'_> {
@@ -248,10 +248,10 @@ impl Recovery<'_> {
     fn apply(&mut self, record: &Record<'_>) -> Result<bool, RecoveryError> {
         let position = &record.position;
         let content = RecordContent::decode(record.content);
-        if let Ok(RecordContent::Opening(opening)) = &content {
-            self.records = Some((opening.layout.id(), opening.layout.clone()));
-        }
         let from = position.from;
+        if let Ok(RecordContent::Opening(opening)) = &content {
+            self.read_opening(opening, from)?;
+        }
         match self.end.place_of(position, self.connection)? {
             RecordPlace::Known => return Ok(true),
             RecordPlace::AfterHole => return Ok(false),
@@ -273,7 +273,11 @@ impl Recovery<'_> {
                     migrate::continue_on(self.connection, record.epoch, from, &timeline)?;
                 }
             }
-            Ok(RecordContent::Migration(migration)) => self.migrate(&migration)?,
+            Ok(RecordContent::Migration(migration)) => {
+                self.migrate(&migration)?;
+                // The columns can be others.
+                self.records = None;
+            }
             Ok(RecordContent::Pruning { floor }) => {
                 if floor > migrate::change_log_floor(self.connection)? {
                     migrate::prune_change_log(self.connection, floor)?;
@@ -287,6 +291,21 @@ impl Recovery<'_> {
         Ok(true)
     }
 
+    /// Notes the layout of the following records.
+    fn read_opening(&mut self, opening: &Opening, from: Seq) -> Result<(), RecoveryError> {
+        let layout = &opening.layout;
+        let id = layout.id();
+        if self.records.as_ref().is_some_and(|(known, _)| *known == id) {
+            return Ok(());
+        }
+        if let Some(table) = layout.undeclared_table(self.layout) {
+            let why = format!("it has a table {table}, which its module does not declare");
+            return Err(RecoveryError::Record { from, why });
+        }
+        self.records = Some((id, Applier::new(layout.clone())));
+        Ok(())
+    }
+
     fn apply_rows(
         &mut self,
         position: &RecordPosition,
@@ -294,12 +313,13 @@ impl Recovery<'_> {
         operations: &[u8],
     ) -> Result<(), RecoveryError> {
         let RecordPosition { from, to, after, .. } = *position;
-        let known = self.records.as_ref().filter(|(id, _)| *id == layout);
-        let (_, records) = known.ok_or(RecoveryError::Unreadable { from })?;
-        for module in &records.modules {
+        let known = self.records.take().filter(|(id, _)| *id == layout);
+        let (_, mut applier) = known.ok_or(RecoveryError::Unreadable { from })?;
+        for module in &applier.layout().modules {
             self.check_version(module, from)?;
         }
-        Applier::new(records).apply(self.connection, operations)?;
+        applier.apply(self.connection, operations).map_err(|why| record_error(why, from))?;
+        self.records = Some((layout, applier));
         self.end = read_end_of_log(self.connection)?;
         if self.end.seq == to && self.end.hash == Some(after) {
             Ok(())
@@ -314,13 +334,14 @@ impl Recovery<'_> {
         let found = if name.is_empty() {
             let format: i64 =
                 self.connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-            format.unsigned_abs()
+            Some(format.unsigned_abs())
         } else {
-            u64::from(migrate::module_version(self.connection, name)?.unwrap_or(0))
+            migrate::module_version(self.connection, name)?.map(u64::from)
         };
-        if found == *version {
+        if found == Some(*version) {
             return Ok(());
         }
+        let found = found.unwrap_or(0);
         let module = if name.is_empty() { "the file format" } else { name };
         Err(RecoveryError::OtherVersion { module: module.to_owned(), found, from, is: *version })
     }
@@ -394,6 +415,14 @@ pub(crate) enum RecoveryError {
         /// The last event before the record.
         from: Seq,
     },
+    /// A record with a valid checksum has an operation that no call makes, or that SQLite refuses.
+    #[error("the record of the journal after event {from} cannot be applied: {why}")]
+    Record {
+        /// The last event before the record.
+        from: Seq,
+        /// The operation.
+        why: String,
+    },
     /// A newer program wrote a record.
     #[error(
         "the journal has a record of kind {kind} after event {from}, which this version of Abide does not know"
@@ -446,6 +475,18 @@ pub(crate) enum RecoveryError {
     /// The storage failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Returns the error of a record whose operations cannot be applied. What SQLite refuses is wrong in the record; other errors
+/// are of the storage.
+fn record_error(error: ApplyError, from: Seq) -> RecoveryError {
+    match error {
+        ApplyError::Damaged(why) => RecoveryError::Record { from, why },
+        ApplyError::Store(
+            why @ (StoreError::Constraint { .. } | StoreError::Sql { .. } | StoreError::Limit(_)),
+        ) => RecoveryError::Record { from, why: why.to_string() },
+        ApplyError::Store(why) => RecoveryError::Store(why),
+    }
 }
 
 impl RecoveryError {
@@ -540,10 +581,14 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
+    use abide_schema::{Table as _, Value};
+
     use super::super::frame::{FRAME_HEADER, complete};
+    use super::super::row_operations::RowOperations;
     use super::*;
     use crate::disk::SystemDisk;
     use crate::open::{Store, Tuning};
+    use crate::system::MetaRow;
 
     /// Another user who can write the folder could put a segment there, whose records became rows.
     #[test]
@@ -569,8 +614,13 @@ mod tests {
         assert_eq!(read().expect_err("a symlink").kind(), std::io::ErrorKind::InvalidData);
     }
 
-    /// Returns what applying a segment with one record after that of an opening leads to.
+    /// Returns what applying a segment with one record without an event, after that of an opening, leads to.
     fn apply(content: &[u8]) -> String {
+        apply_after(&RecordLayout::new(&Layout::default()), Seq::ZERO, content)
+    }
+
+    /// As [`apply`], for a record with the events up to `to`, after an opening with this layout.
+    fn apply_after(records: &RecordLayout, to: Seq, content: &[u8]) -> String {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("a.db");
         let layout = Layout::default();
@@ -578,14 +628,15 @@ mod tests {
         let header = SegmentHeader { round: 1, log: log_digest(store.log_id()), base: Seq::ZERO };
         let mut segment = header.encode();
         segment.resize(FRAMES_START, 0);
-        let position =
+        let at_start =
             RecordPosition { from: Seq::ZERO, to: Seq::ZERO, before: [0; 32], after: [0; 32] };
         let opening = RecordContent::Opening(Opening {
             timeline: "another".to_owned(),
-            layout: RecordLayout::new(&layout),
+            layout: records.clone(),
         });
         let record = [&[0; FRAME_HEADER], content].concat();
-        for mut frame in [opening.encode(), record] {
+        let frames = [(opening.encode(), at_start), (record, RecordPosition { to, ..at_start })];
+        for (mut frame, position) in frames {
             complete(1, 9, Seq::ZERO, &position, &mut frame);
             segment.extend_from_slice(&frame);
         }
@@ -622,5 +673,79 @@ mod tests {
         let rows = RecordContent::Rows { layout: [0; 8], operations: &[] }.encode();
         let unreadable = "the record of the journal after event 0 cannot be applied";
         assert_eq!(apply(&rows[FRAME_HEADER..]), unreadable, "of a layout that no opening has");
+    }
+
+    /// Applies one operation of a group with one event.
+    fn apply_operation(records: &RecordLayout, change: &dyn Fn(&mut RowOperations)) -> String {
+        let mut operations = RowOperations::new(records.id());
+        change(&mut operations);
+        apply_after(records, Seq(1), &operations.into_record()[FRAME_HEADER..])
+    }
+
+    /// A record with a valid checksum changed what the file says of itself, which no digest covers.
+    #[test]
+    fn a_record_has_only_rows_of_calls() {
+        let records = RecordLayout::new(&Layout::default());
+        let check = |change: &dyn Fn(&mut RowOperations), why: &str| {
+            let found = apply_operation(&records, change);
+            let expected =
+                format!("the record of the journal after event 0 cannot be applied: {why}");
+            assert_eq!(found, expected);
+        };
+        let text = Value::from("x");
+        check(
+            &|group| group.insert("meta", &[text.clone(), text.clone()]),
+            "it changes meta, which no call writes",
+        );
+        check(
+            &|group| group.update(MetaRow::SPEC, &["log_id".into(), text.clone()], 2),
+            "it changes meta, which no call writes",
+        );
+        for table in ["request_ids", "events", "change_log"] {
+            let why = format!("it changes a row of {table}, to which calls only add rows");
+            check(&|group| group.delete(table, &[text.clone()]), &why);
+        }
+        check(
+            &|group| group.insert("sqlite_sequence", &[text.clone()]),
+            "it has other columns of sqlite_sequence",
+        );
+        check(
+            &|group| {
+                group.insert(
+                    "request_ids",
+                    &[text.clone(), text.clone(), text.clone(), text.clone()],
+                )
+            },
+            "cannot store TEXT value in BLOB column request_ids.fingerprint",
+        );
+    }
+
+    /// The layout of a record is in the journal itself, and could name any table.
+    #[test]
+    fn the_layout_of_a_record_is_that_of_its_modules() {
+        let layout_with = |module: &str, version: u8, table: &str| {
+            let mut bytes = vec![2, 0, 1];
+            for (name, count) in [(module, version), (table, 1)] {
+                bytes.push(name.len() as u8);
+                bytes.extend_from_slice(name.as_bytes());
+                bytes.push(count);
+                if name == module {
+                    bytes.push(1);
+                }
+            }
+            bytes.extend_from_slice(&[1, b'x']);
+            match RecordContent::decode(&bytes) {
+                Ok(RecordContent::Opening(opening)) => opening.layout,
+                other => panic!("{other:?}"),
+            }
+        };
+        let insert = |group: &mut RowOperations| group.insert("META", &[Value::from("x")]);
+        for (module, version, why) in [
+            ("", 5, "it has a table META, which its module does not declare"),
+            ("other", 0, "the journal has rows of version 0 of other"),
+        ] {
+            let found = apply_operation(&layout_with(module, version, "META"), &insert);
+            assert!(found.contains(why), "{found}");
+        }
     }
 }

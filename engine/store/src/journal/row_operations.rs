@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use abide_schema::event::Event;
-use abide_schema::{TableSpec, Value};
+use abide_schema::{Table as _, TableSpec, Value};
 use rusqlite::Connection;
 
 use crate::cell;
@@ -34,6 +34,7 @@ use crate::cell_bytes::{
 };
 use crate::error::StoreError;
 use crate::journal::record::{LayoutId, OPERATIONS_START, RecordContent, RecordLayout};
+use crate::system::{self, MetaRow};
 
 const INSERT: u8 = 1;
 const UPDATE: u8 = 2;
@@ -265,17 +266,38 @@ struct Columns {
 }
 
 impl Columns {
-    /// Returns the columns of a table in a record, with the key that the table has in the file.
+    /// Returns the columns of a table in a record, with the key that the table has in the file. The names are in a record, too:
+    /// they are part of statements only if the file has them.
     fn read(
         connection: &Connection,
         layout: &RecordLayout,
         table: &str,
-    ) -> Result<Columns, StoreError> {
+    ) -> Result<Columns, ApplyError> {
         let names = layout.columns(table).ok_or_else(|| other_columns(table))?.to_vec();
-        let sql = "SELECT name FROM pragma_table_info(?1) WHERE pk > 0 ORDER BY pk";
+        // SQLite does not distinguish the cases of a name, and has tables of its own.
+        let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_list WHERE schema = 'main' AND name = ?1 AND type = 'table'
+            AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\')";
+        let is_table: bool =
+            connection.prepare_cached(sql)?.query_row([table], |row| row.get(0))?;
+        if !is_table {
+            return Err(ApplyError::Damaged(format!("the file has no table {table}")));
+        }
+        let sql = "SELECT name, pk > 0 FROM pragma_table_info(?1, 'main') ORDER BY pk";
         let mut statement = connection.prepare_cached(sql)?;
-        let key = statement.query_map([table], |row| row.get(0))?;
-        Ok(Columns { names, key: key.collect::<Result<_, _>>()? })
+        let mut rows = statement.query([table])?;
+        let mut in_file = Vec::new();
+        let mut key = Vec::new();
+        while let Some(row) = rows.next()? {
+            let name: String = row.get(0)?;
+            if row.get(1)? {
+                key.push(name.clone());
+            }
+            in_file.push(name);
+        }
+        if names.iter().any(|name| !in_file.contains(name)) {
+            return Err(other_columns(table));
+        }
+        Ok(Columns { names, key })
     }
 }
 
@@ -284,21 +306,66 @@ fn assign<'a>(columns: impl Iterator<Item = &'a String>, first: usize) -> Vec<St
     columns.zip(first..).map(|(column, nth)| format!("\"{column}\" = ?{nth}")).collect()
 }
 
-fn other_columns(table: &str) -> StoreError {
-    StoreError::Io(format!("the journal has other columns of {table}"))
+fn other_columns(table: &str) -> ApplyError {
+    ApplyError::Damaged(format!("it has other columns of {table}"))
+}
+
+/// Refuses an operation on a table of the engine that no call makes: calls add rows to the log, to the request ids and to the
+/// undo images. What a file says of itself is in other records, and in none.
+fn check_is_of_call(kind: u8, table: &str) -> Result<(), ApplyError> {
+    if table == MetaRow::SPEC.name {
+        return Err(ApplyError::Damaged(format!("it changes {table}, which no call writes")));
+    }
+    let is_of_engine = system::tables().iter().any(|declared| declared.name == table);
+    if is_of_engine && kind != INSERT {
+        let why = format!("it changes a row of {table}, to which calls only add rows");
+        return Err(ApplyError::Damaged(why));
+    }
+    Ok(())
+}
+
+/// Why operations cannot be applied.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApplyError {
+    /// They are not those of calls.
+    #[error("{0}")]
+    Damaged(String),
+    /// The storage failed, or refuses a row.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<rusqlite::Error> for ApplyError {
+    fn from(error: rusqlite::Error) -> ApplyError {
+        ApplyError::Store(error.into())
+    }
+}
+
+impl From<ApplyError> for StoreError {
+    fn from(error: ApplyError) -> StoreError {
+        match error {
+            ApplyError::Damaged(why) => StoreError::Io(format!("a record of the journal: {why}")),
+            ApplyError::Store(why) => why,
+        }
+    }
 }
 
 /// Applies recorded operations to a file.
 #[derive(Debug)]
-pub(crate) struct Applier<'a> {
-    layout: &'a RecordLayout,
+pub(crate) struct Applier {
+    layout: RecordLayout,
     tables: HashMap<String, Columns>,
 }
 
-impl Applier<'_> {
+impl Applier {
     /// Returns an applier for the operations of records with this layout.
-    pub(crate) fn new(layout: &RecordLayout) -> Applier<'_> {
+    pub(crate) fn new(layout: RecordLayout) -> Applier {
         Applier { layout, tables: HashMap::new() }
+    }
+
+    /// The layout of the records.
+    pub(crate) fn layout(&self) -> &RecordLayout {
+        &self.layout
     }
 
     /// Applies the operations of a group in the open transaction.
@@ -306,14 +373,12 @@ impl Applier<'_> {
         &mut self,
         connection: &Connection,
         operations: &[u8],
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), ApplyError> {
         let mut named = Vec::new();
         let mut rest = operations;
         while !rest.is_empty() {
-            let operation =
-                Operation::take(operations, &mut named, &mut rest).map_err(|damaged| {
-                    StoreError::Io(format!("a record of the journal cannot be read: {damaged}"))
-                })?;
+            let operation = Operation::take(operations, &mut named, &mut rest)
+                .map_err(|damaged| ApplyError::Damaged(damaged.to_string()))?;
             self.apply_one(connection, &operation)?;
         }
         Ok(())
@@ -323,10 +388,11 @@ impl Applier<'_> {
         &mut self,
         connection: &Connection,
         operation: &Operation,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), ApplyError> {
         let Operation { kind, table, cells, changed, values } = operation;
+        check_is_of_call(*kind, table)?;
         if !self.tables.contains_key(table) {
-            let columns = Columns::read(connection, self.layout, table)?;
+            let columns = Columns::read(connection, &self.layout, table)?;
             self.tables.insert(table.clone(), columns);
         }
         let Columns { names, key } = &self.tables[table];
@@ -358,9 +424,7 @@ impl Applier<'_> {
         }
         match statement.raw_execute()? {
             1 => Ok(()),
-            _ => {
-                Err(StoreError::Io(format!("the journal changes a row that {table} does not have")))
-            }
+            _ => Err(ApplyError::Damaged(format!("it changes a row that {table} does not have"))),
         }
     }
 }
